@@ -1,0 +1,5 @@
+"""`python -m fssl` is the same as the `fssl` command."""
+
+from .cli import main
+
+main()

@@ -1,0 +1,1 @@
+"""Weak and strong views of images, batched and integer-exact."""

@@ -1,0 +1,391 @@
+"""A run's settings: frozen dataclasses from TOML and overrides, and all validation of user input."""
+
+import json
+import re
+import sys
+import tomllib
+import types
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_type_hints
+
+from .data.cards import CARDS, Card, card
+from .errors import UserError, unknown
+
+PRESETS = Path(__file__).parent / "presets"
+NO_LIMIT = sys.float_info.max  # finite, so that inf is out of every range
+MIN_ALPHA = 0.01  # smaller concentrations underflow when shares are drawn
+T = TypeVar("T")
+
+
+def number(default: Any, low: float, high: float = NO_LIMIT, text: str = "") -> Any:
+    return field(default=default, metadata={"low": low, "high": high, "help": text})
+
+
+def choice(default: str, *options: str, text: str = "") -> Any:
+    return field(default=default, metadata={"options": options, "help": text})
+
+
+def plain(default: Any, text: str = "") -> Any:
+    return field(default=default, metadata={"help": text})
+
+
+@dataclass(frozen=True)
+class Data:
+    """Which images, and how many of them are labeled."""
+
+    name: str = choice("digits", *CARDS, text="dataset")
+    dir: str | None = plain(None, "folder with its Parquet files (else FSSL_DATA, else the hub)")
+    labels_per_class: int | None = number(None, 1, text="labeled images per class")
+    label_fraction: float | None = number(None, 0.0, 1.0, "or their share, as the paper counts it")
+    flip: bool = plain(True, "horizontal flips in weak and strong views (the paper flips digits too)")
+
+
+@dataclass(frozen=True)
+class Partition:
+    """Who holds what."""
+
+    kind: str = choice("paired-dirichlet", "paired-dirichlet", "dirichlet", "iid", text="protocol")
+    alpha: float = number(1.0, 0.0, text="Dirichlet concentration; smaller is more skewed, 0 is an even split")
+    clients: int = number(20, 1, text="registered clients")
+    seed: int = number(0, 0, 2**31 - 1, "0 is the paper's split")
+    setting: str = choice("all-clients", "all-clients", text="where labels are")
+
+
+@dataclass(frozen=True)
+class MethodChoice:
+    """A method's name and its builder's keyword arguments."""
+
+    name: str = "sage"
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+@dataclass(frozen=True)
+class Model:
+    """The network."""
+
+    name: str = choice("resnet8", "resnet8", "cnn", text="architecture")
+    width: int = number(4, 1, 64, "width multiplier; 4 is the paper's")
+
+
+@dataclass(frozen=True)
+class Train:
+    """Rounds and steps."""
+
+    rounds: int | None = number(None, 1, text="default: the paper's number for the dataset")
+    clients_per_round: int = number(8, 1, text="clients drawn each round")
+    local_epochs: int = number(5, 1, text="epochs a client trains in a round")
+    steps_per_round: int | None = number(None, 1, text="a fixed number of steps instead; 1 is FedSGD")
+    batch: int = number(128, 1, text="labeled images per step")
+    unlabeled_ratio: int = number(2, 1, text="unlabeled images per labeled one in a step")
+    lr: float = number(0.1, 0.0, text="learning rate, constant")
+    momentum: float = number(0.9, 0.0, 0.9999, "SGD momentum")
+    weight_decay: float = number(1e-4, 0.0, text="on all parameters")
+    precision: str = choice("auto", "auto", "bf16", "fp32", text="auto: bf16 on a GPU, fp32 on a CPU")
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Where and how to compute; none of this changes what is computed beyond rounding."""
+
+    device: str = choice("auto", "auto", "cpu", "cuda", text="auto: a GPU if there is one")
+    compile: str = choice("auto", "auto", "on", "off", text="auto: on a GPU only")
+    lanes: int | None = number(None, 1, 16, "clients trained at once (default: 4 on a GPU, else one per core)")
+    threads: int | None = number(None, 1, 1024, "CPU threads of one client (default 1)")
+
+
+@dataclass(frozen=True)
+class Records:
+    """What is written down."""
+
+    probes: str = choice("all", "all", "losses", text="all: every accumulator of the paper's figures")
+    checkpoint_every: int = number(1, 1, text="rounds between checkpoints")
+    tensorboard: bool = plain(False, "also write TensorBoard events")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Everything that decides a run."""
+
+    seed: int = number(7, 0, 2**31 - 1, "client choice, initial weights and data order")
+    protocol: str = choice("clean", "clean", "authors", text="authors: the released code's accidents too")
+    data: Data = Data()
+    partition: Partition = Partition()
+    method: MethodChoice = MethodChoice()
+    model: Model = Model()
+    train: Train = Train()
+    compute: Compute = Compute()
+    records: Records = Records()
+
+    @property
+    def card(self) -> Card:
+        return card(self.data.name)
+
+    @property
+    def labels_per_class(self) -> int:
+        if self.data.labels_per_class is not None:
+            return self.data.labels_per_class
+        fraction = 0.1 if self.data.label_fraction is None else self.data.label_fraction
+        return max(1, round(fraction * self.card.per_class_base))
+
+    @property
+    def rounds(self) -> int:
+        return self.train.rounds or self.card.rounds
+
+
+SECTIONS = {f.name: f.type for f in fields(Config) if f.name not in ("seed", "protocol")}
+# A resumed run may be longer than before, on other hardware, or find its data elsewhere.
+MAY_CHANGE = ("train.rounds", "data.dir", "records.tensorboard", "records.checkpoint_every", "compute.")
+
+
+def parse(tables: Mapping[str, Any]) -> Config:
+    """A validated Config from TOML tables without a grid."""
+    hints = get_type_hints(Config)
+    known = [f.name for f in fields(Config)]
+    values: dict[str, Any] = {}
+    for key, value in tables.items():
+        if key not in known:
+            raise unknown("section or key", key, [*known, "grid"], keys_named(key))
+        if key in SECTIONS:
+            if not isinstance(value, Mapping):
+                raise UserError(f"'{key}' is a section: write [{key}] and its keys below, or {key}.<key> = ...")
+            values[key] = parse_method(value) if key == "method" else parse_section(hints[key], key, value)
+        else:
+            values[key] = check(key, value, field_of(Config, key), hints[key])
+    config = Config(**values)
+    check_combinations(config)
+    return config
+
+
+def parse_section(kind: type[T], section: str, table: Mapping[str, Any]) -> T:
+    hints = get_type_hints(kind)
+    for key in table:
+        if key not in hints:
+            raise unknown(f"key in [{section}]", key, hints, keys_named(key))
+    values = {k: check(f"{section}.{k}", v, field_of(kind, k), hints[k]) for k, v in table.items()}
+    return kind(**values)
+
+
+def parse_method(table: Mapping[str, Any]) -> MethodChoice:
+    """Name and settings as given; the builders' signatures check them (methods.build_method)."""
+    name = table.get("name", MethodChoice().name)
+    if not isinstance(name, str):
+        raise UserError(f"method.name = {name!r}: expected a text")
+    return MethodChoice(name, tuple(sorted((k, v) for k, v in table.items() if k != "name")))
+
+
+def keys_named(last: str) -> list[str]:
+    """Dotted keys that end like this: whoever writes `lr` or `train.alpha` means one of them."""
+    sections = {name: kind for name, kind in get_type_hints(Config).items() if name in SECTIONS}
+    inner = [f"{name}.{f.name}" for name, kind in sections.items() for f in fields(kind)]
+    return [key for key in (*get_type_hints(Config), *inner) if key.rsplit(".", 1)[-1] == last]
+
+
+def field_of(kind: type, key: str) -> Any:
+    return next(f for f in fields(kind) if f.name == key)
+
+
+def check(key: str, value: Any, f: Any, hint: Any) -> Any:
+    """The value, if it has the field's type and lies in its range."""
+    allowed = [a for a in get_args(hint) if a is not types.NoneType] or [hint]
+    right_type = type(value) in allowed or (float in allowed and type(value) is int)
+    options = f.metadata.get("options")
+    if options and (not right_type or value not in options):
+        raise unknown(key, value, options)
+    if not right_type:
+        names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+        raise UserError(f"{key} = {value!r}: expected {names[allowed[0]]}")
+    low, high = f.metadata.get("low"), f.metadata.get("high")
+    if low is not None and not low <= value <= high:  # also refuses nan
+        upper = f" to {high:.12g}" if high < NO_LIMIT else " upwards"
+        raise UserError(f"{key} = {value!r}: expected a number from {low:g}{upper}")
+    return float(value) if float in allowed else value
+
+
+def check_combinations(config: Config) -> None:
+    """What no single key shows."""
+    data, part, train, card = config.data, config.partition, config.train, config.card
+    if data.labels_per_class is not None and data.label_fraction is not None:
+        raise UserError("data.labels_per_class and data.label_fraction exclude each other: give one")
+    if data.label_fraction == 0:
+        raise UserError("data.label_fraction = 0: every client needs labels; expected a share above 0")
+    if train.clients_per_round > part.clients:
+        raise UserError(
+            f"train.clients_per_round = {train.clients_per_round} is more than partition.clients = {part.clients}"
+        )
+    if part.kind == "paired-dirichlet" and part.clients % 2:
+        raise UserError(f"partition.clients = {part.clients}: paired-dirichlet pairs clients, so use an even number")
+    if part.kind != "iid" and part.alpha < MIN_ALPHA and (part.alpha > 0 or part.kind == "dirichlet"):
+        raise UserError(
+            f"partition.alpha = {part.alpha:g}: {part.kind} expects at least {MIN_ALPHA};"
+            " for an even split use partition.kind = 'iid'"
+        )
+    if config.labels_per_class > card.per_class_base:
+        raise UserError(
+            f"data.labels_per_class = {config.labels_per_class}: expected at most {card.per_class_base},"
+            f" what {data.name} has per class"
+        )
+    shared = card.num_train if part.kind == "dirichlet" else config.labels_per_class * card.num_classes
+    if part.clients > shared:
+        raise UserError(
+            f"partition.clients = {part.clients}: {shared} {'' if part.kind == 'dirichlet' else 'labeled '}images"
+            " are too few for each client to hold one; use fewer clients or more labels"
+        )
+    if config.protocol == "authors" and (config.compute.lanes or 1) > 1:
+        raise UserError("protocol 'authors' carries momentum from client to client: compute.lanes must be 1")
+
+
+def read_toml(source: str) -> dict[str, Any]:
+    """Tables of a preset (by name) or of a TOML file (by path)."""
+    preset = PRESETS / f"{source}.toml"
+    try:
+        path = preset if source in presets() and not Path(source).is_file() else Path(source)
+        if path.is_dir() and source:
+            raise UserError(f"{source} is a folder; expected a TOML file or a preset ({', '.join(presets())})")
+        return tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        raise unknown("preset or configuration file", source, presets()) from None
+    except OSError as error:
+        raise UserError(f"{source}: cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{source}: not valid TOML: {error}") from None
+
+
+def presets() -> list[str]:
+    return sorted(str(p.relative_to(PRESETS).with_suffix("")) for p in PRESETS.rglob("*.toml"))
+
+
+def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Tables with `key=value` settings applied; the value is TOML, or else a text. A set key leaves the grid."""
+    out = deepcopy(tables)
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or not key.strip():
+            raise UserError(f"--set {setting}: expected key=value, for example train.lr=0.05")
+        put(out, key.strip(), toml_value(text.strip()))
+        for name in [n for n in axes_of(out) if overlaps(n, key.strip())]:
+            drop(out["grid"], name)
+    return out
+
+
+def overlaps(axis: str, key: str) -> bool:
+    return axis == key or key.startswith(axis + ".") or axis.startswith(key + ".")
+
+
+def toml_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"v = {text}")["v"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def put(tables: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        tables = tables.setdefault(part, {})
+        if not isinstance(tables, dict):
+            raise UserError(f"{key}: '{part}' is a single value, not a section")
+    tables[last] = value
+
+
+def drop(tables: dict[str, Any], key: str) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        tables = tables[part]
+    del tables[last]
+
+
+def axes_of(tables: Mapping[str, Any]) -> dict[str, list[Any]]:
+    grid = tables.get("grid", {})
+    if not isinstance(grid, Mapping):
+        raise UserError(f"grid = {grid!r}: expected a section of lists, for example grid.seed = [7, 8, 9]")
+    return flat_grid(grid)
+
+
+def flat_grid(grid: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]:
+    """[grid] axes by dotted key."""
+    axes: dict[str, list[Any]] = {}
+    for key, value in grid.items():
+        if isinstance(value, Mapping):
+            axes |= flat_grid(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value:
+            axes[prefix + key] = value
+        else:
+            raise UserError(f"grid.{prefix}{key} = {value!r}: expected a list of values, for example [7, 8, 9]")
+    return axes
+
+
+def expand(tables: Mapping[str, Any]) -> Iterator[tuple[str, Config]]:
+    """(name, Config) of every cell; one unnamed cell without a [grid].
+
+    An axis is a key with a list of values, or a section with a list of tables for it.
+    """
+    base = {k: v for k, v in tables.items() if k != "grid"}
+    axes, seen = axes_of(tables), set()
+    for values in product(*axes.values()):
+        cell, labels = deepcopy(base), []
+        for key, value in zip(axes, values, strict=True):
+            pairs = {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
+            for dotted, v in pairs.items():
+                put(cell, dotted, v)
+            labels.append("_".join(label(k, v) for k, v in pairs.items()))
+        name = "/".join(labels)
+        if name in seen:
+            raise UserError(f"[grid] names the run '{name}' twice: remove the repeated value")
+        seen.add(name)
+        yield name, parse(cell)
+
+
+def label(key: str, value: Any) -> str:
+    """A part of a cell's folder name: `sage`, `alpha0.1`, `seed7`."""
+    last = key.rsplit(".", 1)[-1]
+    text = re.sub(r"[^\w.+-]+", "_", str(value).lower() if isinstance(value, bool) else str(value))
+    return text.strip(".") if last == "name" else f"{last}{text}"
+
+
+def as_tables(config: Config) -> dict[str, Any]:
+    """Plain tables that parse back to an equal Config; unset keys are left out."""
+    tables = {k: v for k, v in asdict(config).items() if k != "method"}
+    for section in SECTIONS:
+        if section != "method":
+            tables[section] = {k: v for k, v in tables[section].items() if v is not None}
+    tables["method"] = {"name": config.method.name, **dict(config.method.settings)}
+    return tables
+
+
+def resolved(config: Config) -> Config:
+    """The same run with what the dataset decides filled in."""
+    data = replace(config.data, labels_per_class=config.labels_per_class, label_fraction=None)
+    return replace(config, data=data, train=replace(config.train, rounds=config.rounds))
+
+
+def to_toml(tables: Mapping[str, Any]) -> str:
+    """TOML text of plain tables, scalars first."""
+    lines = assignments({k: v for k, v in tables.items() if not isinstance(v, Mapping)})
+    for name, table in tables.items():
+        if isinstance(table, Mapping):
+            lines += ["", f"[{name}]", *assignments(table)]
+    return "\n".join(lines) + "\n"
+
+
+def assignments(table: Mapping[str, Any]) -> list[str]:
+    return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items()]
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in as_tables(config).items():
+        flat |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
+    return flat
+
+
+def first_difference(stored: Config, given: Config) -> str | None:
+    """The first setting in which a resumed run would be another run."""
+    a, b = flatten(stored), flatten(given)
+    for key in a | b:
+        if not key.startswith(MAY_CHANGE) and a.get(key, MISSING) != b.get(key, MISSING):
+            return f"{key} is {a.get(key)!r} there and {b.get(key)!r} here"
+    return None

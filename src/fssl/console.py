@@ -1,0 +1,193 @@
+"""What a person sees while runs go on: live bars on a terminal, plain lines anywhere else."""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+from .config import Config
+from .errors import UserError
+
+Line = dict[str, Any]
+
+
+def percent(value: float | None) -> str:
+    return "   –" if value is None else f"{100 * value:4.1f}"
+
+
+def numbers(line: Line) -> str:
+    """Accuracy, and pseudo-label accuracy and utilization where there are pseudo-labels."""
+    text = f"test {line['accuracy']:5.2f} %"
+    if "utilization" in line:
+        text += f" · labels right {percent(line['pl_accuracy'])} % · used {percent(line['utilization'])} %"
+    return text
+
+
+def result_line(folder: Path, summary: Line) -> str:
+    """How a run ended."""
+    return (
+        f"{folder}: {summary['result']:.2f} % (mean of the last 10 rounds), "
+        f"last {summary[summary['headline']]['last']:.2f} %, "
+        f"{summary['timing']['seconds_per_round']:.2f} s per round"
+    )
+
+
+def say(console: Console, text: str) -> None:
+    """A line as it is: no markup, no colours, no wrapping."""
+    console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+
+class View(AbstractContextManager["View"]):
+    """Bars that live as long as the context; without a terminal there are none."""
+
+    def __init__(self, console: Console, transient: bool = False) -> None:
+        self.is_live = console.is_interactive and console.file.isatty()  # FORCE_COLOR makes any file interactive
+        self.bars = Progress(
+            TextColumn("{task.description}", style="bold", markup=False),
+            BarColumn(bar_width=24),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[numbers]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=transient,
+            disable=not self.is_live,
+        )
+
+    def __enter__(self) -> Self:
+        self.bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bars.stop()
+
+    def say(self, text: str) -> None:
+        say(self.bars.console, text)
+
+
+class RunView(View):
+    """Shows one run; `title` is its name."""
+
+    def __init__(self, console: Console, title: str, transient: bool = False) -> None:
+        super().__init__(console, transient)
+        self.title, self._total = title, 0
+        self._task = self.bars.add_task(title, total=None, numbers="preparing")
+
+    def started(self, config: Config, done: list[Line]) -> None:
+        self._total = config.rounds
+        latest = numbers(done[-1]) if done else "compiling and warming up"
+        self.bars.update(self._task, total=config.rounds, completed=len(done), numbers=latest)
+
+    def round(self, line: Line) -> None:
+        self.bars.update(self._task, completed=line["round"], numbers=numbers(line))
+        if not self.is_live:
+            rest = (self._total - line["round"]) * line["timing"]["seconds"]
+            self.say(
+                f"{self.title}  round {line['round']:>4}/{self._total}  {numbers(line)}"
+                f"  {line['timing']['seconds']:.2f} s  ETA {duration(rest)}"
+            )
+
+    def loading(self) -> Callable[[str, int, int], None]:
+        """A progress function for decoding a dataset."""
+
+        def show(stage: str, done: int, total: int) -> None:
+            self.bars.update(self._task, total=total, completed=done, numbers=stage)
+
+        return show
+
+
+class GridView(View):
+    """Shows several runs at once, as far as their records on disk tell, and how many are done."""
+
+    def __init__(self, console: Console, num_runs: int) -> None:
+        super().__init__(console)
+        self._all = self.bars.add_task("all runs", total=num_runs, numbers="")
+        self._tasks: dict[str, TaskID] = {}
+
+    def running(self, name: str, total: int, read: Callable[[], list[Line]]) -> None:
+        """Renew one run's bar; `read` fetches its lines, which only a bar needs."""
+        if not self.is_live:
+            return
+        if name not in self._tasks:
+            self._tasks[name] = self.bars.add_task(name, total=total, numbers="preparing")
+        lines = read()
+        if lines:
+            self.bars.update(self._tasks[name], completed=len(lines), numbers=numbers(lines[-1]))
+
+    def ended(self, name: str, said: list[str]) -> None:
+        if name in self._tasks:
+            self.bars.remove_task(self._tasks.pop(name))
+        self.bars.advance(self._all)
+        for text in said:
+            self.say(text)
+
+
+class Quiet:
+    """A listener for a run without a screen: keeps what is said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def started(self, config: Config, done: list[Line]) -> None: ...
+
+    def round(self, line: Line) -> None: ...
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+
+def summary_writer() -> Any:
+    """TensorBoard's writer, if it is installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("--tensorboard needs a package: pip install 'fssl[tensorboard]'") from None
+    return SummaryWriter
+
+
+class WithTensorboard:
+    """A listener that also writes TensorBoard events."""
+
+    def __init__(self, inner: RunView | Quiet, folder: Path) -> None:
+        self.inner, self._folder = inner, folder
+        self._writer: Any = None
+        self._total = 0
+
+    def started(self, config: Config, done: list[Line]) -> None:
+        self._total = config.rounds
+        self._writer = summary_writer()(str(self._folder / "tensorboard"), purge_step=len(done) + 1)
+        self.inner.started(config, done)
+
+    def round(self, line: Line) -> None:
+        for norm, test in line["test"].items():
+            self._writer.add_scalar(f"test_accuracy/{norm}", test["accuracy"], line["round"])
+        for name, value in line.items():
+            if isinstance(value, float):
+                self._writer.add_scalar(f"training/{name}", value, line["round"])
+        self._writer.flush()
+        if line["round"] == self._total:
+            self._writer.close()
+        self.inner.round(line)
+
+    def say(self, text: str) -> None:
+        self.inner.say(text)
+
+
+def duration(seconds: float) -> str:
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"

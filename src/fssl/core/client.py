@@ -1,0 +1,54 @@
+"""One client's round: the only loop over steps in the project."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_map
+
+from ..data.plan import ClientPlan
+from ..methods.base import Method
+from ..types import Draw, Local, Server, State, Upload
+from .step import Step
+
+Run = Callable[[Server, Local, Draw], tuple[Local, Tensor]]  # all steps of one client: -> local, tally
+
+
+class ClientResult(NamedTuple):
+    upload: Upload
+    state: State
+    velocity: State  # only the released code's carried-over momentum reads it
+    tally: Tensor
+
+
+def at(draw: Draw, step: int | Tensor) -> Draw:
+    """One step's part of a client's round."""
+    pick = (lambda t: t[step]) if isinstance(step, int) else (lambda t: t.index_select(0, step).squeeze(0))
+    out: Draw = tree_map(pick, draw)
+    return out
+
+
+def loop(step: Step, tally_size: int, device: torch.device) -> Run:
+    """Run steps one after another from the host."""
+
+    def run(server: Server, local: Local, draw: Draw) -> tuple[Local, Tensor]:
+        tally = torch.zeros(2, tally_size, device=device)
+        for i in range(len(draw.x_row)):
+            local, tally = step(server, local, tally, at(draw, i))
+        return local, tally
+
+    return run
+
+
+def client_round(
+    run: Run, method: Method, server: Server, state: State, plan: ClientPlan, velocity: State | None = None
+) -> ClientResult:
+    """Broadcast in, upload out. `velocity` overrides the fresh momentum a client starts with."""
+    payload = method.payload(server, plan.client)
+    local = method.start(payload, state)
+    if velocity is not None:
+        local = local._replace(velocity=velocity)
+    local, tally = run(payload, local, plan.draw)
+    upload = method.upload(plan.client, payload, local, plan.counts)
+    return ClientResult(upload, method.keep(local), local.velocity, tally)

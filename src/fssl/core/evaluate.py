@@ -1,0 +1,59 @@
+"""The test: a model's accuracy and loss on the test images, under each normalization."""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..augment.normalize import Normalize
+from ..models import Net
+from ..types import Weights
+
+
+class TestPool(NamedTuple):
+    images: Tensor  # [N, H, W, C] uint8
+    labels: Tensor
+
+
+class Test(NamedTuple):
+    accuracy: float  # percent
+    loss: float
+
+
+Tester = Callable[[Weights], Tensor]  # -> [norms, 2]: right answers, summed loss; still on the device
+
+
+def make_tester(
+    net: Net, pool: TestPool, norms: Sequence[Normalize], batch: int = 1000, compile: bool = False
+) -> Tester:
+    """A test in batches of one fixed size; the last one is filled with images that do not count."""
+    n, device = len(pool.labels), pool.labels.device
+    batch = min(batch, n)
+
+    def score(weights: Weights, rows: Tensor, counts: Tensor) -> Tensor:
+        images, labels = pool.images[rows], pool.labels[rows]
+        scores = []
+        for normalize in norms:
+            logits = net.infer(weights, normalize(images)).logits
+            right = ((logits.argmax(-1) == labels) * counts).sum()
+            scores.append(torch.stack([right, (F.cross_entropy(logits, labels, reduction="none") * counts).sum()]))
+        return torch.stack(scores)
+
+    run = torch.compile(score, fullgraph=True, dynamic=False) if compile else score
+
+    @torch.no_grad()
+    def tester(weights: Weights) -> Tensor:
+        total = torch.zeros(len(norms), 2, device=device)
+        for start in range(0, n, batch):
+            rows = torch.arange(start, start + batch, device=device)
+            total += run(weights, rows.clamp(max=n - 1), (rows < n).float())
+        return total
+
+    return tester
+
+
+def read_tests(scores: Tensor, n: int) -> list[Test]:
+    """Copy the scores to the host."""
+    return [Test(100.0 * right / n, loss / n) for right, loss in scores.double().cpu().tolist()]

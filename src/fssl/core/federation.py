@@ -1,0 +1,170 @@
+"""A configuration made real: data, partition, method and network, as every engine needs them."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..augment.normalize import Normalize
+from ..config import Config
+from ..data.partition import class_counts, make_partition
+from ..data.plan import ClientPlan, Recipe, make_sites, make_task, plan_client
+from ..data.sources import Dataset, Split, load
+from ..errors import UserError
+from ..methods import Method, Sgd, build_method
+from ..methods.fixmatch import FixMatch
+from ..models import Net
+from ..probes.tally import Layout
+from ..probes.training import LabelProbe, Probe, losses_only
+from ..seeds import cohort
+from ..types import Counts, State, Trace
+from .evaluate import Tester, TestPool, make_tester
+from .step import Pool, Step, make_step
+
+Progress = Callable[[str, int, int], None]  # stage, done, total
+AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images when it averages
+
+
+def method_of(config: Config) -> Method:
+    """The configured method with its optimizer; raises UserError before any compute."""
+    method = build_method(config.method.name, dict(config.method.settings))
+    train = config.train
+    method = replace(method, sgd=Sgd(train.lr, train.momentum, train.weight_decay))
+    if config.protocol == "authors":
+        method = replace(method, labeled_weight=AUTHORS_REPLICATION)
+    if isinstance(method, FixMatch):
+        method = replace(method, watch_global=config.records.probes == "all")
+    return method
+
+
+def probe_of(config: Config, method: Method) -> Probe:
+    if config.records.probes == "losses":
+        return losses_only
+    weigh = getattr(getattr(method, "assign", None), "weigh", None)
+    return LabelProbe(weigh) if weigh is not None else LabelProbe()
+
+
+def device_of(config: Config) -> torch.device:
+    """The device to compute on; a GPU that is asked for must be there."""
+    wanted = config.compute.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise UserError("compute.device = 'cuda': no CUDA device is visible; use compute.device = 'cpu'")
+    cuda = wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available())
+    return torch.device("cuda" if cuda else "cpu")
+
+
+_loaded: dict[tuple[str, str | None], Dataset] = {}
+
+
+def dataset_of(config: Config, progress: Progress | None = None) -> Dataset:
+    """The configured images; the runs of a grid share them."""
+    key = (config.data.name, config.data.dir)
+    if key not in _loaded:
+        _loaded.clear()
+        _loaded[key] = load(key[0], Path(key[1]) if key[1] else None, progress=progress, workers=os.cpu_count() or 1)
+    return _loaded[key]
+
+
+class Federation:
+    """What a run consists of before its first round."""
+
+    def __init__(self, config: Config, dataset: Dataset | None = None) -> None:
+        self.config, self.method, self.device = config, method_of(config), device_of(config)
+        self.dataset = dataset or dataset_of(config)
+        card, part = self.dataset.card, config.partition
+        labels = self.dataset.train.labels
+        partition = make_partition(
+            labels,
+            card.num_classes,
+            kind=part.kind,
+            alpha=part.alpha,
+            clients=part.clients,
+            per_class=config.labels_per_class,
+            seed=part.seed,
+            setting=part.setting,
+        )
+        self.sites = make_sites(partition, self.method.labels)
+        self.task = make_task(self.sites, card.num_classes)
+        self.unlabeled_counts: NDArray[np.int64] = class_counts(partition.unlabeled, labels, card.num_classes)
+        train, precision = config.train, config.train.precision
+        self.bf16 = precision == "bf16" or (precision == "auto" and self.device.type == "cuda")
+        self.net = Net(config.model.name, card.channels, card.num_classes, config.model.width, self.bf16)
+        self.recipe = Recipe(
+            train.batch,
+            train.unlabeled_ratio,
+            train.local_epochs,
+            self.method.steps,
+            train.steps_per_round,
+            self.method.views,
+            card.size,
+            config.data.flip,
+        )
+        self.norms = {
+            "train_norm": Normalize(card.train_mean, card.train_std, self.device),
+            "authors_norm": Normalize(card.test_mean, card.test_std, self.device),
+        }
+
+    @property
+    def headline(self) -> str:
+        """The normalization whose accuracy is the result."""
+        return "authors_norm" if self.config.protocol == "authors" else "train_norm"
+
+    @property
+    def max_steps(self) -> int:
+        return max(self.recipe.num_steps(site.counts) for site in self.sites)
+
+    def clients_of(self, round: int) -> list[int]:
+        """Who takes part, sorted; in the order drawn where momentum passes from one to the next."""
+        config = self.config
+        drawn = cohort(config.seed, config.partition.clients, config.train.clients_per_round, round)
+        return drawn if config.protocol == "authors" else sorted(drawn)
+
+    def plan(self, round: int, client: int) -> ClientPlan:
+        return plan_client(self.sites[client], self.recipe, self.config.seed, round, client)
+
+    def new_state(self, client: int) -> State:
+        return self.method.client_state(self.task, self.counts(client))
+
+    def counts(self, client: int) -> Counts:
+        return self.sites[client].counts
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Where the step's tally keeps what."""
+        return layout_of(self.method, probe_of(self.config, self.method), self.task.num_classes)
+
+    @cached_property
+    def pool(self) -> Pool:
+        return Pool(*on_device(self.dataset.train, self.device), self.norms["train_norm"])
+
+    def make_step(self) -> Step:
+        """A training step of its own, for one thread."""
+        probe = probe_of(self.config, self.method)
+        return make_step(self.net.copy(), self.method, probe, self.layout, self.pool)
+
+    def make_tester(self, compile: bool) -> Tester:
+        pool = TestPool(*on_device(self.dataset.test, self.device))
+        return make_tester(self.net, pool, list(self.norms.values()), compile=compile)
+
+
+def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Images and labels as tensors; copied, since a memory map is read-only."""
+    return tuple(torch.from_numpy(np.array(a)).to(device) for a in split)  # type: ignore[return-value]
+
+
+def layout_of(method: Method, probe: Probe, num_classes: int) -> Layout:
+    """Which sums a method's probe keeps: asked once, with a batch of two made-up predictions."""
+    zero, truth = torch.zeros(()), torch.zeros(2, dtype=torch.long)
+    votes: State = {}
+    if isinstance(method, FixMatch):
+        p, sure = torch.full((2, num_classes), 1.0 / num_classes), truth.bool()
+        votes = {"p_l": p, "sure_l": sure, "target": p, "mask": sure}
+        if method.asks_global:
+            votes |= {"p_g": p, "sure_g": sure}
+    return Layout.of(probe(Trace({"l_s": zero, "l_u": zero}, votes), truth))

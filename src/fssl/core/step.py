@@ -1,0 +1,45 @@
+"""The training step: gather, augment, learn, measure, as one pure function."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from ..augment.normalize import Normalize
+from ..augment.policies import strong, weak
+from ..methods.base import Method
+from ..models import Net
+from ..probes.tally import Layout
+from ..probes.training import Probe
+from ..types import Batch, Draw, Local, Server
+
+Step = Callable[[Server, Local, Tensor, Draw], tuple[Local, Tensor]]
+
+
+class Pool:
+    """All training images and labels on the device, and how pixels become inputs."""
+
+    def __init__(self, images: Tensor, labels: Tensor, normalize: Normalize) -> None:
+        self.images, self.labels, self.normalize = images, labels, normalize
+
+    def batch(self, draw: Draw, views: Sequence[str], with_truth: bool) -> Batch:
+        """The batch a draw stands for."""
+        tensors = {}
+        for view in views:
+            rows = draw.x_row if view.startswith("x") else draw.u_row
+            augment = strong if view.endswith("strong") else weak
+            tensors[view] = self.normalize(augment(self.images, rows, draw.noise[view]))
+        truth = {"u": self.labels[draw.u_row]} if with_truth else {}
+        return Batch(tensors, self.labels[draw.x_row], draw.u_slot, draw.has_labels, draw.clock, truth)
+
+
+def make_step(net: Net, method: Method, probe: Probe, layout: Layout, pool: Pool) -> Step:
+    """(server, local, tally, draw) -> (local, tally); the tally is [2, P]: whole round, last epoch."""
+
+    def step(server: Server, local: Local, tally: Tensor, draw: Draw) -> tuple[Local, Tensor]:
+        batch = pool.batch(draw, method.views, method.wants_truth)
+        local, trace = method.step(net, server, local, batch)
+        new = layout.pack(probe(trace, pool.labels[draw.u_row]))
+        return local, tally + torch.stack([new, new * draw.clock.last_epoch])
+
+    return step

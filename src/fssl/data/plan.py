@@ -1,0 +1,127 @@
+"""From a partition and seeds to a client's round: which rows, in which order, with which random numbers."""
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ..augment.policies import draw_strong, draw_weak
+from ..seeds import stream
+from ..types import Clock, Counts, Draw, Task
+from .partition import Partition
+
+Rows = NDArray[np.int64]
+
+
+class Site(NamedTuple):
+    """One client's rows of the training pool; the labeled images are part of its pool."""
+
+    labeled: Rows
+    pool: Rows
+
+    @property
+    def counts(self) -> Counts:
+        return Counts(len(self.labeled), len(self.pool))
+
+
+def make_sites(partition: Partition, labels: Literal["few", "all"]) -> list[Site]:
+    """Every client's rows; with `all` labels the whole pool counts as labeled (the upper bound)."""
+    pools = [partition.pool(k) for k in range(len(partition.labeled))]
+    return [Site(p if labels == "all" else x, p) for x, p in zip(partition.labeled, pools, strict=True)]
+
+
+def make_task(sites: list[Site], num_classes: int) -> Task:
+    return Task(num_classes, max(len(site.pool) for site in sites))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a client walks through its images."""
+
+    batch: int
+    unlabeled_ratio: int
+    local_epochs: int
+    steps: Literal["pool", "labeled"]
+    steps_per_round: int | None  # a fixed number instead of epochs: 1 is FedSGD
+    views: tuple[str, ...]
+    size: int  # pixels
+    flip: bool
+
+    def epoch_steps(self, counts: Counts) -> int:
+        """Steps of one local epoch: the pool (or the labeled images) over the labeled batch, as released."""
+        n = counts.pool if self.steps == "pool" else counts.labeled
+        return max(1, n // self.batch)
+
+    def num_steps(self, counts: Counts) -> int:
+        return self.steps_per_round or self.local_epochs * self.epoch_steps(counts)
+
+
+class ClientPlan(NamedTuple):
+    """A client's round, ready to run: a Draw with a leading axis of steps."""
+
+    client: int
+    counts: Counts
+    draw: Draw
+
+
+def passes(rng: np.random.Generator, n: int, batch: int, steps: int) -> Rows:
+    """[steps, batch] positions: permutations one after another, incomplete batches dropped.
+
+    A pool smaller than one batch has no complete one; then permutations run on into each other.
+    """
+    if n >= batch:
+        each = n // batch
+        blocks = [rng.permutation(n)[: each * batch] for _ in range(-(-steps // each))]
+    else:
+        blocks = [rng.permutation(n) for _ in range(-(-steps * batch // n))]
+    return np.concatenate(blocks)[: steps * batch].reshape(steps, batch).astype(np.int64)
+
+
+def epochs(rng: np.random.Generator, n: int, batch: int, recipe: Recipe, counts: Counts) -> Rows:
+    """Passes that start anew with every local epoch, as iterators do."""
+    total, each = recipe.num_steps(counts), recipe.epoch_steps(counts)
+    lengths = [min(each, total - done) for done in range(0, total, each)]
+    return np.concatenate([passes(rng, n, batch, steps) for steps in lengths])
+
+
+def labeled_slots(rng: np.random.Generator, site: Site, recipe: Recipe) -> Rows:
+    """[steps, batch] rows of labeled images; drawn from the pool where a client has none."""
+    rows = site.labeled if len(site.labeled) else site.pool
+    steps = recipe.num_steps(site.counts)
+    if recipe.steps == "labeled" and len(site.labeled):
+        return rows[epochs(rng, len(rows), recipe.batch, recipe, site.counts)]
+    return rows[rng.integers(len(rows), size=(steps, recipe.batch))]
+
+
+def plan_client(site: Site, recipe: Recipe, seed: int, round: int, client: int) -> ClientPlan:
+    """Everything random in one client's round, from its own named streams."""
+    counts, steps, size = site.counts, recipe.num_steps(site.counts), recipe.size
+    b_u = recipe.batch * recipe.unlabeled_ratio
+    x_row = labeled_slots(stream(seed, "labeled", round, client), site, recipe)
+    u_slot = epochs(stream(seed, "unlabeled", round, client), counts.pool, b_u, recipe, counts)
+    noise = {}
+    for view in recipe.views:
+        rng = stream(seed, f"view {view}", round, client)
+        draw = draw_strong if view.endswith("strong") else draw_weak
+        images = recipe.batch if view.startswith("x") else b_u
+        noise[view] = torch.from_numpy(draw(rng, (steps, images), size, recipe.flip))
+    return ClientPlan(
+        client,
+        counts,
+        Draw(
+            torch.from_numpy(x_row),
+            torch.from_numpy(site.pool[u_slot]),
+            torch.from_numpy(u_slot),
+            noise,
+            torch.full((steps,), float(len(site.labeled) > 0)),
+            clock(round, steps, recipe.epoch_steps(counts)),
+        ),
+    )
+
+
+def clock(round: int, steps: int, epoch_steps: int) -> Clock:
+    step = torch.arange(steps, dtype=torch.float32)
+    last = ((steps - 1) // epoch_steps) * epoch_steps  # where the last epoch starts
+    return Clock(torch.full((steps,), float(round)), step, (step >= last).float())

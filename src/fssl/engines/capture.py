@@ -1,0 +1,79 @@
+"""A client's steps on a CUDA device: the compiled step captured in a graph over fixed buffers."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_map
+
+from ..core.client import at
+from ..core.step import Step
+from ..types import Draw, Local, Server
+
+
+def tick_of(step: Step) -> Any:
+    """A step over fixed buffers: it finds its part of the draws through a counter on the device.
+
+    The results are written over the inputs inside the function that gets compiled, so that the compiler
+    stores them there at once: copying after the step would be a hundred small copies.
+    """
+
+    def tick(server: Server, local: Local, tally: Tensor, draw: Draw, i: Tensor) -> None:
+        results = step(server, local, tally, at(draw, i))
+        for buffer, result in zip(tensors((local, tally)), tensors(results), strict=True):
+            buffer.copy_(result)
+        i.add_(1)
+
+    return tick
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    return tree_flatten(tree)[0]
+
+
+def copy_into(target: Any, source: Any) -> None:
+    """Overwrite fixed buffers; sources of draws may be shorter, and lie on the host."""
+    pairs = zip(tensors(target), tensors(source), strict=True)
+    for t, s in pairs:
+        (t[: len(s)] if t.dim() and len(t) != len(s) else t).copy_(s, non_blocking=True)
+
+
+class CapturedLane:
+    """One stream with its own buffers and its own captured graph of a step.
+
+    Nothing here waits for the device: a client's round is enqueued and the host goes on.
+    """
+
+    def __init__(self, tick: Any, server: Server, local: Local, draw: Draw, tally_size: int) -> None:
+        device = server.weights.params[next(iter(server.weights.params))].device
+        self.stream = torch.cuda.Stream(device)
+        with torch.cuda.stream(self.stream), torch.no_grad():
+            self.server, self.local, self.draw = (tree_map(torch.clone, t) for t in (server, local, draw))
+            self.tally = torch.zeros(2, tally_size, device=device)
+            self.i = torch.zeros(1, dtype=torch.long, device=device)
+            for _ in range(2):  # compiling and the libraries' choice of kernels stay out of the capture
+                tick(self.server, self.local, self.tally, self.draw, self.i)
+        torch.cuda.synchronize(device)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(self.graph, stream=self.stream):
+            tick(self.server, self.local, self.tally, self.draw, self.i)
+
+    @contextmanager
+    def scope(self) -> Iterator[None]:
+        """Work on this lane's stream: after what was enqueued before, and before what is enqueued next."""
+        outside = torch.cuda.current_stream(self.stream.device)
+        self.stream.wait_stream(outside)
+        with torch.cuda.stream(self.stream):
+            yield
+        outside.wait_stream(self.stream)
+
+    def run(self, server: Server, local: Local, draw: Draw) -> tuple[Local, Tensor]:
+        """All steps of one client. The result is valid until this lane's next client."""
+        copy_into((self.server, self.local, self.draw), (server, local, draw))
+        self.tally.zero_()
+        self.i.zero_()
+        for _ in range(len(draw.x_row)):
+            self.graph.replay()
+        return self.local, self.tally.clone()

@@ -1,0 +1,229 @@
+"""The local engine: one process, one device, clients one after another or on several streams."""
+
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import save_file
+from torch.utils._pytree import tree_map
+
+from ..core.client import ClientResult, Run, client_round, loop
+from ..core.evaluate import Test, read_tests
+from ..core.federation import Federation
+from ..core.step import Step
+from ..data.plan import ClientPlan
+from ..errors import RunError
+from ..seeds import stream
+from ..types import Draw, Local, Server, State, Weights
+
+CUDA_LANES = 4  # measured: more streams gain nothing and cost memory
+
+
+class Lane(Protocol):
+    """Where one client trains at a time."""
+
+    @property
+    def run(self) -> Run: ...
+    def scope(self) -> AbstractContextManager[Any]: ...
+
+
+class HostLane(NamedTuple):
+    """A thread of its own is all it needs."""
+
+    run: Run
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+
+class Snapshot(NamedTuple):
+    """Everything a run needs to go on after a round; random streams are named, so they need no state."""
+
+    round: int
+    server: Server
+    clients: dict[int, State]
+    velocity: State  # empty unless momentum is carried from client to client
+
+
+class RoundResult(NamedTuple):
+    round: int
+    clients: list[int]
+    tests: dict[str, Test]
+    tally: NDArray[np.float32]  # [clients, 2, P]
+    seconds: float
+
+
+class NotFiniteError(RunError):
+    """Training blew up."""
+
+
+class LocalEngine:
+    """Rounds on this machine's CPU or one GPU."""
+
+    def __init__(self, federation: Federation, debug: Path | None = None) -> None:
+        self.federation, self.device, self.layout = federation, federation.device, federation.layout
+        set_up_torch(federation)
+        config, method, net = federation.config, federation.method, federation.net
+        weights = to(net.init(config.seed), self.device)
+        self.snapshot = Snapshot(0, method.init(net, weights, federation.task), {}, {})
+        self.carries_momentum = config.protocol == "authors"
+        on_gpu, choice = self.device.type == "cuda", config.compute.compile
+        compiles = debug is None and (choice == "on" or (choice == "auto" and on_gpu))
+        self.test = federation.make_tester(compiles)
+        self.lanes = self._lanes(compiles, debug)
+        self._next: list[ClientPlan] | None = None
+
+    def _lanes(self, compiles: bool, debug: Path | None) -> list[Lane]:
+        """One lane per client that can train at the same time; the result does not depend on their number."""
+        config, on_gpu = self.federation.config, self.device.type == "cuda"
+        default = CUDA_LANES if on_gpu else len(os.sched_getaffinity(0))
+        number = min(config.compute.lanes or default, config.train.clients_per_round)
+        if self.carries_momentum or debug or on_gpu > compiles:
+            number = 1
+        if on_gpu and compiles:
+            return self._captured_lanes(self.federation.make_step(), number)
+        steps = [self.federation.make_step() for _ in range(number)]
+        if compiles:
+            steps = [torch.compile(step, fullgraph=True, dynamic=False) for step in steps]
+        if debug:
+            steps = [checked(step, debug) for step in steps]
+        return [HostLane(loop(step, self.layout.size, self.device)) for step in steps]
+
+    def _captured_lanes(self, step: Step, number: int) -> list[Lane]:
+        from .capture import CapturedLane, tick_of
+
+        federation = self.federation
+        tick = torch.compile(tick_of(step), fullgraph=True, dynamic=False)
+        sites = range(len(federation.sites))
+        longest = max(sites, key=lambda k: federation.recipe.num_steps(federation.counts(k)))
+        local = federation.method.start(self.snapshot.server, to(federation.new_state(longest), self.device))
+        draw = to(federation.plan(1, longest).draw, self.device)
+        return [CapturedLane(tick, self.snapshot.server, local, draw, self.layout.size) for _ in range(number)]
+
+    def rounds(self, until: int) -> Iterator[RoundResult]:
+        """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""
+        for round in range(self.snapshot.round + 1, until + 1):
+            yield self._round(round, last=round == until)
+
+    def _round(self, round: int, last: bool) -> RoundResult:
+        begin = time.perf_counter()
+        federation, method = self.federation, self.federation.method
+        plans = self._next or self._plans(round)
+        results = self._train(plans)
+        uploads = sorted((r.upload for r in results), key=lambda u: u.client)
+        rng = stream(federation.config.seed, "server", round)
+        with torch.no_grad():
+            server = method.aggregate(federation.net, self.snapshot.server, uploads, rng)
+            scores = self.test(method.deploy(server))
+        self._next = None if last else self._plans(round + 1)  # while the device still works
+        tally = torch.stack([r.tally for r in results]).cpu().numpy()
+        tests = read_tests(scores, len(federation.dataset.test.labels))
+        self._check_finite(tally, plans, round)
+        clients = {
+            **self.snapshot.clients,
+            **{r.upload.client: to(r.state, "cpu") for r in results if r.state},
+        }
+        velocity = results[-1].velocity if self.carries_momentum else {}
+        self.snapshot = Snapshot(round, server, clients, velocity)
+        return RoundResult(
+            round,
+            [p.client for p in plans],
+            dict(zip(federation.norms, tests, strict=True)),
+            tally,
+            time.perf_counter() - begin,
+        )
+
+    def _plans(self, round: int) -> list[ClientPlan]:
+        plans = [self.federation.plan(round, client) for client in self.federation.clients_of(round)]
+        if self.device.type == "cuda":
+            return [p._replace(draw=tree_map(torch.Tensor.pin_memory, p.draw)) for p in plans]
+        return plans
+
+    def _train(self, plans: list[ClientPlan]) -> list[ClientResult]:
+        """Deal clients out to the lanes, one thread each: on a GPU it only enqueues, on a CPU it computes."""
+        if len(self.lanes) == 1:
+            return self._train_in(self.lanes[0], plans)
+        number = len(self.lanes)
+        pool = ThreadPoolExecutor(number)
+        try:
+            shares = list(pool.map(self._train_in, self.lanes, [plans[i::number] for i in range(number)]))
+        finally:
+            pool.shutdown(wait=False)  # an interrupt must not wait for the clients under way
+        return [shares[i % number][i // number] for i in range(len(plans))]
+
+    def _train_in(self, lane: Lane, plans: list[ClientPlan]) -> list[ClientResult]:
+        results: list[ClientResult] = []
+        velocity = self.snapshot.velocity or None
+        with torch.no_grad(), lane.scope():
+            for plan in plans:
+                results.append(self._client(lane.run, plan, velocity))
+                velocity = results[-1].velocity if self.carries_momentum else None
+        return results
+
+    def _client(self, run: Run, plan: ClientPlan, velocity: State | None = None) -> ClientResult:
+        new = self.federation.new_state(plan.client)
+        known = self.snapshot.clients.get(plan.client, new)
+        state = {name: known[name] for name in new}
+        result = client_round(run, self.federation.method, self.snapshot.server, to(state, self.device), plan, velocity)
+        if self.carries_momentum:
+            return result._replace(velocity={k: v.clone() for k, v in result.velocity.items()})
+        return result._replace(velocity={})
+
+    def _check_finite(self, tally: NDArray[np.float32], plans: list[ClientPlan], round: int) -> None:
+        bad = [p.client for p, t in zip(plans, tally, strict=True) if not np.isfinite(t).all()]
+        if bad:
+            raise NotFiniteError(
+                f"round {round}: the loss of client {bad[0]} is not finite; the checkpoint before it is kept. "
+                "Try a smaller train.lr, or --debug to save the step that fails"
+            )
+
+    def model(self) -> Weights:
+        return self.federation.method.deploy(self.snapshot.server)
+
+
+def set_up_torch(federation: Federation) -> None:
+    """Process-wide switches of the framework."""
+    if federation.device.type == "cpu":  # clients share the cores, so each operation takes one
+        torch.set_num_threads(federation.config.compute.threads or 1)
+    torch._dynamo.reset()  # a step of an earlier run in this process would count as a recompilation
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # fp32 means fp32
+
+
+def to(tree: Any, device: torch.device | str) -> Any:
+    return tree_map(lambda t: t.to(device), tree)
+
+
+def checked(step: Step, folder: Path) -> Step:
+    """The step with a check of every result; what fails is saved so that one call replays it."""
+
+    def run(server: Server, local: Local, tally: torch.Tensor, draw: Draw) -> tuple[Local, torch.Tensor]:
+        after, new = step(server, local, tally, draw)
+        values = [*after.weights.params.values(), *after.weights.buffers.values(), new]
+        if not all(bool(torch.isfinite(v).all()) for v in values):
+            path = folder / "failed-step.safetensors"
+            save_file(named(server=server, local=local, draw=draw), path)
+            raise NotFiniteError(f"a step gave a value that is not finite; its inputs are in {path}")
+        return after, new
+
+    return run
+
+
+def named(**trees: Any) -> State:
+    """Tensors of nested records under dotted names."""
+    flat: State = {}
+    for name, tree in trees.items():
+        if isinstance(tree, torch.Tensor):
+            flat[name] = tree.clone(memory_format=torch.contiguous_format)
+            continue
+        items = tree.items() if isinstance(tree, dict) else tree._asdict().items()
+        for key, value in items:
+            flat |= named(**{f"{name}.{key}": value})
+    return flat

@@ -1,0 +1,142 @@
+"""One run from configuration to summary: rounds from the engine, lines and checkpoints to the folder."""
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from torch import Tensor
+
+from ..config import Config, resolved
+from ..core.federation import Federation
+from ..data.sources import Dataset
+from ..errors import RunError, UserError
+from ..methods import METHODS, PLUGINS, settings_of, split_name
+from ..probes.tally import Layout
+from ..records.rounds import by_majority, rates, scalars
+from ..records.store import RunFolder
+from ..types import Server, State, Weights
+from .local import LocalEngine, RoundResult, Snapshot, named, to
+
+Line = dict[str, Any]
+
+
+class Listener(Protocol):
+    """Who wants to know how a run goes."""
+
+    def started(self, config: Config, done: list[Line]) -> None: ...
+    def round(self, line: Line) -> None: ...
+    def say(self, text: str) -> None: ...
+
+
+def run_experiment(
+    config: Config,
+    out: Path,
+    listener: Listener,
+    resume: bool = False,
+    debug: bool = False,
+    dataset: Dataset | None = None,
+) -> Line:
+    """Run or resume one cell; returns its summary."""
+    config = resolve(config)
+    federation = Federation(config, dataset)
+    folder = RunFolder(out)
+    try:
+        folder.open(config, resume)
+        engine = LocalEngine(federation, debug=out if debug else None)
+        if resume:
+            engine.snapshot = resumed(folder, engine, listener)
+        folder.write_env(federation.device, engine.snapshot.round)
+        listener.started(config, folder.rounds())
+        for result in engine.rounds(config.rounds):
+            listener.round(record(folder, engine, result))
+        return folder.finish(named(**engine.model()._asdict()), federation.headline)
+    except OSError as error:
+        raise RunError(
+            f"{error.strerror or error}: the run stops here, and --resume goes on from its last round"
+        ) from error
+    finally:
+        folder.close()
+
+
+def resolve(config: Config) -> Config:
+    """The same run with everything filled in that the dataset or the method's builders decide."""
+    base, plugins = split_name(config.method.name)
+    builders = [METHODS[base], *(PLUGINS[p] for p in plugins)]
+    defaults = {k: p.default for b in reversed(builders) for k, p in settings_of(b).items() if p.default is not None}
+    settings = {**defaults, **dict(config.method.settings)}
+    return replace(resolved(config), method=replace(config.method, settings=tuple(sorted(settings.items()))))
+
+
+def resumed(folder: RunFolder, engine: LocalEngine, listener: Listener) -> Snapshot:
+    """The state after the last round that a checkpoint vouches for, or the beginning."""
+    saved = folder.resume_point(listener.say)
+    if saved is None:
+        listener.say(f"{folder.path}: no checkpoint to go on from, starting with round 1")
+        return engine.snapshot
+    listener.say(f"resuming {folder.path} after round {saved[0]}")
+    return restore(engine.snapshot, saved[0], to(saved[1], engine.device))
+
+
+def record(folder: RunFolder, engine: LocalEngine, result: RoundResult) -> Line:
+    """Write a round down, its line before the checkpoint that relies on it."""
+    begin = time.perf_counter()
+    config = engine.federation.config
+    line, probes = describe(engine.federation, engine.layout, result)
+    folder.write_probes(result.round, probes)
+    line["timing"] = {"seconds": result.seconds, "record_seconds": time.perf_counter() - begin}
+    folder.append(line)
+    if result.round % config.records.checkpoint_every == 0 or result.round == config.rounds:
+        folder.checkpoint(result.round, flat(engine.snapshot))
+    return line
+
+
+def describe(federation: Federation, layout: Layout, result: RoundResult) -> tuple[Line, dict[str, Any]]:
+    """A line of the record, and the arrays for the probes file."""
+    whole, last = (layout.unpack(result.tally[:, i]) for i in (0, 1))
+    counts = federation.unlabeled_counts[result.clients]
+    line = {
+        "round": result.round,
+        "clients": result.clients,
+        "accuracy": result.tests[federation.headline].accuracy,
+        "test": {norm: test._asdict() for norm, test in result.tests.items()},
+        **rates(scalars(whole)),
+        **by_majority(whole, counts),
+        "sums": scalars(whole),
+        "last_epoch": scalars(last),
+    }
+    arrays = {"clients": np.array(result.clients, dtype=np.int64)}
+    for prefix, sums in (("", whole), ("last_epoch.", last)):
+        arrays |= {prefix + name: np.ascontiguousarray(v, dtype=np.float32) for name, v in sums.items()}
+    return line, arrays
+
+
+def flat(snapshot: Snapshot) -> State:
+    clients = {str(k): state for k, state in snapshot.clients.items()}
+    return named(server=snapshot.server, clients=clients, velocity=snapshot.velocity)
+
+
+def restore(like: Snapshot, round: int, tensors: dict[str, Tensor]) -> Snapshot:
+    """The snapshot that `flat` took apart."""
+
+    def below(prefix: str) -> State:
+        return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+
+    clients: dict[int, State] = {}
+    for key, tensor in below("clients.").items():
+        client, _, name = key.partition(".")
+        clients.setdefault(int(client), {})[name] = tensor.cpu()
+    params, buffers = below("server.weights.params."), below("server.weights.buffers.")
+    weights = Weights(in_order(like.server.weights.params, params), in_order(like.server.weights.buffers, buffers))
+    server = Server(weights, in_order(like.server.extras, below("server.extras.")))
+    velocity = below("velocity.")
+    return Snapshot(round, server, clients, in_order(weights.params, velocity) if velocity else {})
+
+
+def in_order(like: State, tree: State) -> State:
+    """The same entries in the order of another dict: files sort names, compiled steps expect the model's order."""
+    for name, tensor in like.items():
+        if name not in tree or tree[name].shape != tensor.shape:
+            raise UserError(f"the checkpoint does not fit: {name} is missing or has another shape (another version?)")
+    return {name: tree[name] for name in like}

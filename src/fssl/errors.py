@@ -1,0 +1,20 @@
+"""What goes wrong for reasons a user can fix, and how it is said: in one line."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(ValueError):
+    """Bad input. The command line prints the message as one line and exits with code 2."""
+
+
+class RunError(RuntimeError):
+    """A run that cannot go on, though its input was fine: training blew up, the disk is full. Exit code 1."""
+
+
+def unknown(what: str, given: object, known: Iterable[str], elsewhere: Iterable[str] = ()) -> UserError:
+    """`method 'flexmatc' is unknown; did you mean 'flexmatch'? (known: ...)`."""
+    names = sorted(known)
+    near = list(elsewhere) or get_close_matches(str(given), names, n=1)
+    hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return UserError(f"{what} '{given}' is unknown{hint} (known: {', '.join(names)})")

@@ -1,0 +1,75 @@
+"""Acceptance rules: when a prediction counts as sure."""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from ..types import Counts, State, Task
+
+
+class Accept(Protocol):
+    """A rule may keep state per client (tables, running means); `update` sees what the step voted."""
+
+    def init(self, task: Task, counts: Counts) -> State: ...
+    def sure(self, p: Tensor, state: State) -> Tensor: ...
+    def update(self, votes: State, u_slot: Tensor, state: State) -> State: ...
+
+
+@dataclass(frozen=True)
+class FixedThreshold:
+    """Sure where the largest probability reaches tau (the paper's algorithm says >=, its equations >)."""
+
+    tau: float = 0.95
+
+    def init(self, task: Task, counts: Counts) -> State:
+        return {}
+
+    def sure(self, p: Tensor, state: State) -> Tensor:
+        return p.amax(-1) >= self.tau
+
+    def update(self, votes: State, u_slot: Tensor, state: State) -> State:
+        return state
+
+
+UNSEEN, NO_SLOT = -1, -2  # entries of FlexMatch's table: not labeled yet, beyond this client's pool
+
+
+@dataclass(frozen=True)
+class FlexThreshold:
+    """FlexMatch: a class learned less far is accepted earlier.
+
+    The client's table holds, for each image of its pool, the class it was last confidently given. `count`
+    says which vote enters the table: the local one, or the final target where either model reaches tau.
+    """
+
+    tau: float = 0.95
+    warmup: bool = True
+    persistent: bool = True
+    count: Literal["local", "final"] = "local"
+
+    def init(self, task: Task, counts: Counts) -> State:
+        slot = torch.arange(task.max_slots)
+        return {"flex.table": torch.where(slot < counts.pool, UNSEEN, NO_SLOT)}
+
+    def thresholds(self, num_classes: int, state: State) -> Tensor:
+        """T_c = tau * beta_c / (2 - beta_c), where beta_c is the class's share of the best-learned one."""
+        table = state["flex.table"]
+        sigma = (table[:, None] == torch.arange(num_classes, device=table.device)).sum(0)
+        best, unseen = sigma.amax(), (table == UNSEEN).sum()
+        beta = sigma / (torch.maximum(best, unseen) if self.warmup else best).clamp(min=1)
+        return self.tau * beta / (2 - beta)
+
+    def sure(self, p: Tensor, state: State) -> Tensor:
+        confidence, best = p.max(-1)
+        return confidence >= self.thresholds(p.shape[-1], state)[best]
+
+    def update(self, votes: State, u_slot: Tensor, state: State) -> State:
+        confidence, vote = votes["p_l"].max(-1)
+        if self.count == "final":
+            confidence = torch.maximum(confidence, votes["p_g"].amax(-1))
+            vote = votes["target"].argmax(-1)
+        table = state["flex.table"]
+        entry = torch.where(confidence >= self.tau, vote, table[u_slot])  # tau itself, not T_c
+        return {"flex.table": table.scatter(0, u_slot, entry)}

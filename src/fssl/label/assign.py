@@ -1,0 +1,96 @@
+"""Assignment rules: two models' predictions in, training targets out (SAGE, Sec. 4.2 and 4.3)."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from ..types import PseudoLabels
+
+KAPPA_STAR = math.log(2) / 0.05  # both models weigh the same at a gap of 1 - 0.95 (App. C.4)
+
+Vote = Callable[[Tensor], Tensor]
+Weigh = Callable[[Tensor, Tensor], Tensor]
+
+
+def hard(p: Tensor) -> Tensor:
+    """One-hot vote for the likeliest class."""
+    return (p.argmax(-1, keepdim=True) == torch.arange(p.shape[-1], device=p.device)).to(p.dtype)
+
+
+def soft(p: Tensor) -> Tensor:
+    """The probabilities themselves (Tab. 5)."""
+    return p
+
+
+VOTES: dict[str, Vote] = {"hard": hard, "soft": soft}
+
+
+class Assign(Protocol):
+    @property
+    def uses_global(self) -> bool: ...
+    def __call__(self, p_l: Tensor, p_g: Tensor, sure_l: Tensor, sure_g: Tensor) -> PseudoLabels: ...
+
+
+@dataclass(frozen=True)
+class LocalOnly:
+    """FixMatch-LPL: the model being trained labels for itself."""
+
+    vote: Vote = hard
+    uses_global: ClassVar[bool] = False
+
+    def __call__(self, p_l: Tensor, p_g: Tensor, sure_l: Tensor, sure_g: Tensor) -> PseudoLabels:
+        return PseudoLabels(self.vote(p_l), sure_l)
+
+
+@dataclass(frozen=True)
+class GlobalOnly:
+    """FixMatch-GPL: the broadcast model labels for the whole round."""
+
+    vote: Vote = hard
+    uses_global: ClassVar[bool] = True
+
+    def __call__(self, p_l: Tensor, p_g: Tensor, sure_l: Tensor, sure_g: Tensor) -> PseudoLabels:
+        return PseudoLabels(self.vote(p_g), sure_g)
+
+
+@dataclass(frozen=True)
+class ConfidenceGap:
+    """Weight of the local vote: 1 when both models are equally sure, less as they part."""
+
+    kappa: float = KAPPA_STAR
+
+    def __call__(self, p_l: Tensor, p_g: Tensor) -> Tensor:
+        delta_c = (p_l.amax(-1) - p_g.amax(-1)).abs()  # Eq. 2
+        return torch.exp(-self.kappa * delta_c)  # Eq. 3
+
+
+@dataclass(frozen=True)
+class Constant:
+    """The same weight for every image: the fixed lambda of Fig. 5; 1 is CPG alone."""
+
+    lam: float
+
+    def __call__(self, p_l: Tensor, p_g: Tensor) -> Tensor:
+        return torch.full_like(p_l[..., 0], self.lam)
+
+
+@dataclass(frozen=True)
+class Sage:
+    """CPG and CDSC. An ablation is another value of a field: weigh=Constant(1.0) is CPG alone,
+    supplement=False is CDSC alone, vote=soft is the soft-label row of Tab. 5."""
+
+    weigh: Weigh = ConfidenceGap()
+    supplement: bool = True
+    vote: Vote = hard
+    uses_global: ClassVar[bool] = True
+
+    def __call__(self, p_l: Tensor, p_g: Tensor, sure_l: Tensor, sure_g: Tensor) -> PseudoLabels:
+        delta_l, delta_g = self.vote(p_l), self.vote(p_g)  # Eqs. 4, 5
+        lam = self.weigh(p_l, p_g).unsqueeze(-1)  # weighs the local vote, as Eq. 6 says; some prose swaps it
+        y_tilde = lam * delta_l + (1 - lam) * delta_g  # Eq. 6
+        y_hat = torch.where(sure_l.unsqueeze(-1), y_tilde, delta_g)  # Eq. 7
+        return PseudoLabels(y_hat, sure_l | sure_g if self.supplement else sure_l)

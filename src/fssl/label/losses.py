@@ -1,0 +1,27 @@
+"""Losses: tensors in, scalar out."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..types import PseudoLabels, State
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """L_s: the mean over the labeled batch."""
+    return F.cross_entropy(logits, y)
+
+
+def soft_cross_entropy(logits: Tensor, labels: PseudoLabels) -> Tensor:
+    """L_u: masked, but divided by the whole batch, as FixMatch and the released code do.
+
+    Same gradient as the released KL(y_hat || p), whose extra entropy is a constant; the paper prints
+    KL(p || y_hat), which is infinite for a one-hot target.
+    """
+    per_image = -(labels.target * F.log_softmax(logits, -1)).sum(-1)
+    return (per_image * labels.mask).mean()
+
+
+def squared_distance(params: State, reference: State) -> Tensor:
+    """||theta - theta_g||^2 over parameters, not buffers."""
+    return torch.stack([(p - reference[name]).square().sum() for name, p in params.items()]).sum()

@@ -1,0 +1,155 @@
+"""What a federated method is: a frozen value that answers a few questions, each a pure function on tensors."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..models import Net
+from ..types import Batch, Counts, Local, Server, State, Task, Trace, Upload, Weights, clone, zeros_like
+
+Value = tuple[Tensor, tuple[State, State, Trace]]  # the loss, and (buffers, state, trace) beside it
+Loss = Callable[[Weights, State], Value]
+
+
+@dataclass(frozen=True)
+class Sgd:
+    """Plain SGD with momentum; weight decay on everything, as the released code has it."""
+
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+
+    def update(self, params: State, velocity: State, grads: State) -> tuple[State, State]:
+        names = list(params)
+        p, v, g = ([tree[name] for name in names] for tree in (params, velocity, grads))
+        decayed = torch._foreach_add(g, p, alpha=self.weight_decay)
+        new_v = torch._foreach_add(torch._foreach_mul(v, self.momentum), decayed)
+        new_p = torch._foreach_add(p, new_v, alpha=-self.lr)
+        return dict(zip(names, new_p, strict=True)), dict(zip(names, new_v, strict=True))
+
+
+def descend(loss: Loss, sgd: Sgd, local: Local) -> tuple[Local, Trace]:
+    """One gradient step, optimizer included."""
+
+    def value(params: State, buffers: State, state: State) -> Value:
+        return loss(Weights(params, buffers), state)
+
+    # Buffers that a module updates must be arguments of the transformed function, not captured by it.
+    gradient = torch.func.grad_and_value(value, has_aux=True)
+    grads, (_, (buffers, state, trace)) = gradient(*local.weights, local.state)
+    params, velocity = sgd.update(local.weights.params, local.velocity, grads)
+    return Local(Weights(params, buffers), velocity, state), trace
+
+
+def weighted_mean(trees: Iterable[tuple[State, float]]) -> State:
+    """Mean of dicts of tensors, taken one after another so that only two are ever held.
+
+    The running form also returns equal inputs unchanged, bit for bit.
+    """
+    mean: State = {}
+    total = 0.0
+    for tree, weight in trees:
+        if weight <= 0:
+            continue
+        total += weight
+        mean = {name: m + (tree[name] - m) * (weight / total) for name, m in mean.items()} if mean else clone(tree)
+    return mean
+
+
+def mean_weights(uploads: Iterable[Upload]) -> Weights:
+    """Size-weighted mean of parameters and buffers (FedAvg)."""
+    flat = weighted_mean((_flat(u.weights), u.num_samples) for u in uploads)
+    split: tuple[State, State] = ({}, {})
+    for key, t in flat.items():
+        split[int(key[0])][key[2:]] = t
+    return Weights(*split)
+
+
+def _flat(weights: Weights) -> State:
+    return {f"{i}.{name}": t for i, tree in enumerate(weights) for name, t in tree.items()}
+
+
+@dataclass(frozen=True)
+class Method:
+    """The questions and FedAvg's answers to them; `step` is the one every method answers itself.
+
+    A round asks them in this order, for each client: `payload`, `start`, (`visit` for each batch of a
+    sweep over the client's whole pool, if `sweeps`), `step` for each step, `upload`, `keep`; then, once,
+    `aggregate` and `deploy`.
+    """
+
+    sgd: Sgd = Sgd()
+    labeled_weight: int = 0  # the released code counts each labeled image 2000 times more when averaging
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        """Views of a step: x, x_strong, u_weak, u_strong."""
+        return ("x",)
+
+    @property
+    def labels(self) -> Literal["few", "all"]:
+        """Whether clients train on the few labels of the setting or on the true label of every image."""
+        return "few"
+
+    @property
+    def steps(self) -> Literal["pool", "labeled"]:
+        """What an epoch counts: the client's pool, or passes over its labeled images."""
+        return "pool"
+
+    @property
+    def sweeps(self) -> bool:
+        """Whether a client first shows its whole pool to `visit`."""
+        return False
+
+    @property
+    def wants_truth(self) -> bool:
+        """Only an oracle does."""
+        return False
+
+    def init(self, net: Net, weights: Weights, task: Task) -> Server:
+        """The first broadcast."""
+        return Server(weights, {})
+
+    def client_state(self, task: Task, counts: Counts) -> State:
+        """What a client that takes part for the first time starts with."""
+        return {}
+
+    def payload(self, server: Server, client: int) -> Server:
+        """What goes down to one client."""
+        return server
+
+    def start(self, server: Server, state: State) -> Local:
+        """A fresh copy of the broadcast: a step must not share tensors with it."""
+        weights = Weights(clone(server.weights.params), clone(server.weights.buffers))
+        return Local(weights, zeros_like(server.weights.params), clone(state))
+
+    def visit(self, net: Net, server: Server, local: Local, batch: Batch, real: Tensor) -> Local:
+        """One batch of the sweep; rows where `real` is 0 only fill the batch."""
+        raise NotImplementedError
+
+    def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
+        raise NotImplementedError
+
+    def num_samples(self, counts: Counts) -> int:
+        """A client's weight in the mean."""
+        return counts.pool + self.labeled_weight * counts.labeled
+
+    def upload(self, client: int, server: Server, local: Local, counts: Counts) -> Upload:
+        weights = Weights(clone(local.weights.params), clone(local.weights.buffers))
+        return Upload(client, weights, self.num_samples(counts), {})
+
+    def keep(self, local: Local) -> State:
+        """What stays with the client until it is drawn again."""
+        return clone(local.state)
+
+    def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
+        """The next broadcast. Uploads come in client order; `rng` is the server's own stream of the round."""
+        return server._replace(weights=mean_weights(uploads))
+
+    def deploy(self, server: Server) -> Weights:
+        """What gets evaluated and saved."""
+        return server.weights

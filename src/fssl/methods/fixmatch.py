@@ -1,0 +1,101 @@
+"""FixMatch (Sohn et al., 2020) in a federation: labels from the local or from the global model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from ..label.accept import Accept, FixedThreshold
+from ..label.assign import VOTES, Assign, GlobalOnly, LocalOnly
+from ..label.losses import cross_entropy, soft_cross_entropy
+from ..models import Net
+from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Weights
+from .base import Method, Value, descend
+from .terms import Proximal, Term, add_terms
+
+Adjust = Callable[[Tensor, Server, State], Tensor]
+
+
+def unchanged(p: Tensor, server: Server, state: State) -> Tensor:
+    return p
+
+
+@dataclass(frozen=True)
+class FixMatch(Method):
+    """One joint training-mode batch of labeled, weak and strong views; the labeler is three small choices.
+
+    `adjust` changes probabilities, `accept` says which are sure, `assign` picks the target. Every method
+    that has these three fields can carry SAGE as a plug-in.
+    """
+
+    adjust: Adjust = unchanged
+    accept: Accept = FixedThreshold()  # noqa: RUF009 (a frozen value)
+    assign: Assign = LocalOnly()  # noqa: RUF009
+    terms: tuple[Term, ...] = ()
+    mu_u: float = 1.0
+    label_bn: Literal["train", "eval"] = "train"  # statistics under which the local model labels
+    oracle: bool = False  # drop wrong pseudo-labels (Fig. 1b)
+    watch_global: bool = True  # run the global model even if no label needs it, for the probes
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return ("x", "u_weak", "u_strong")
+
+    @property
+    def wants_truth(self) -> bool:
+        return self.oracle
+
+    def client_state(self, task: Task, counts: Counts) -> State:
+        return self.accept.init(task, counts)
+
+    def vote(self, p_l: Tensor, p_g: Tensor, server: Server, state: State, batch: Batch) -> State:
+        """Both models' probabilities and what becomes of them."""
+        p_l, p_g = self.adjust(p_l, server, state), self.adjust(p_g, server, state)
+        sure_l, sure_g = self.accept.sure(p_l, state), self.accept.sure(p_g, state)
+        target, mask = self.assign(p_l, p_g, sure_l, sure_g)
+        if self.oracle:
+            mask = mask & (target.argmax(-1) == batch.truth["u"])
+        return {"p_l": p_l, "p_g": p_g, "sure_l": sure_l, "sure_g": sure_g, "target": target, "mask": mask}
+
+    def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
+        def loss(weights: Weights, state: State) -> Value:
+            buffers, (x, weak, strong) = net.fit(weights, batch.x, batch.u_weak, batch.u_strong)
+            if self.label_bn == "eval":
+                weak = net.infer(weights, batch.u_weak)
+            p_l = weak.logits.detach().softmax(-1)
+            p_g = net.infer(server.weights, batch.u_weak).logits.softmax(-1) if self.asks_global else p_l
+            votes = self.vote(p_l, p_g, server, state, batch)
+            l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
+            l_u = soft_cross_entropy(strong.logits, PseudoLabels(votes["target"], votes["mask"]))
+            total = add_terms(l_s + self.mu_u * l_u, self.terms, weights, server)
+            state = self.accept.update(votes, batch.u_slot, state)
+            if not self.asks_global:  # p_g only stood in for an argument nobody read
+                del votes["p_g"], votes["sure_g"]
+            return total, (buffers, state, Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes))
+
+        return descend(loss, self.sgd, local)
+
+    @property
+    def asks_global(self) -> bool:
+        return self.assign.uses_global or self.watch_global
+
+
+def fixmatch_lpl(
+    tau: float = 0.95,
+    mu_u: float = 1.0,
+    vote: Literal["hard", "soft"] = "hard",
+    label_bn: Literal["train", "eval"] = "train",
+) -> FixMatch:
+    """FixMatch with local pseudo-labels: every client labels with the model it trains."""
+    return FixMatch(accept=FixedThreshold(tau), assign=LocalOnly(VOTES[vote]), mu_u=mu_u, label_bn=label_bn)
+
+
+def fixmatch_gpl(tau: float = 0.95, mu_u: float = 1.0, vote: Literal["hard", "soft"] = "hard") -> FixMatch:
+    """FixMatch with global pseudo-labels: the broadcast model labels for the whole round."""
+    return FixMatch(accept=FixedThreshold(tau), assign=GlobalOnly(VOTES[vote]), mu_u=mu_u)
+
+
+def fedprox_fixmatch(mu_prox: float = 1e-3, tau: float = 0.95, mu_u: float = 1.0) -> FixMatch:
+    """FixMatch-LPL with FedProx's pull towards the broadcast model."""
+    return FixMatch(accept=FixedThreshold(tau), mu_u=mu_u, terms=(Proximal(mu_prox),))

@@ -1,0 +1,54 @@
+"""SAGE (Liu et al., CVPR 2025): FixMatch labeled by the local and the global model together."""
+
+from dataclasses import replace
+from typing import Literal
+
+from ..errors import UserError
+from ..label.accept import FlexThreshold
+from ..label.assign import KAPPA_STAR, VOTES, ConfidenceGap, Constant, Sage
+from .base import Method
+from .fixmatch import FixMatch, fixmatch_lpl
+
+
+def sage(
+    tau: float = 0.95,
+    kappa: float = KAPPA_STAR,
+    mu_u: float = 1.0,
+    cpg: bool = True,
+    cdsc: bool = True,
+    lam: float | None = None,
+    vote: Literal["hard", "soft"] = "hard",
+    label_bn: Literal["train", "eval"] = "train",
+) -> FixMatch:
+    """Local labels, where unsure global ones (CPG), softened by the gap of their confidences (CDSC).
+
+    Ablations: cpg=false or cdsc=false switches one idea off, lam=0.3 fixes the weight of the local vote,
+    vote='soft' keeps whole probabilities, label_bn='eval' labels with running statistics.
+    """
+    return with_sage(fixmatch_lpl(tau, mu_u, "hard", label_bn), kappa, cpg, cdsc, lam, vote)
+
+
+def with_sage(
+    base: Method,
+    kappa: float = KAPPA_STAR,
+    cpg: bool = True,
+    cdsc: bool = True,
+    lam: float | None = None,
+    vote: Literal["hard", "soft"] = "hard",
+) -> FixMatch:
+    """SAGE as a plug-in (Tab. 4): the base keeps its thresholds, terms and aggregation."""
+    if not isinstance(base, FixMatch):
+        raise UserError("the plug-in 'sage' needs a method with pseudo-labels")
+    fixed = lam if cdsc else 1.0
+    weigh = ConfidenceGap(kappa) if fixed is None else Constant(fixed)
+    accept = base.accept
+    if isinstance(accept, FlexThreshold):
+        accept = replace(accept, count="final")  # the table follows the labels that are trained on
+    return replace(base, accept=accept, assign=Sage(weigh, cpg, VOTES[vote]))
+
+
+def with_oracle(base: Method) -> FixMatch:
+    """Any labeler without its mistakes: pseudo-labels that are wrong are dropped (Fig. 1b)."""
+    if not isinstance(base, FixMatch):
+        raise UserError("the plug-in 'oracle' needs a method with pseudo-labels")
+    return replace(base, oracle=True)

@@ -1,0 +1,67 @@
+"""Net: an architecture called with explicit weights. Nothing else in the project calls a module."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from ..types import State, Weights, clone
+from .resnet import ResNet8, SmallCnn
+
+MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {"resnet8": ResNet8, "cnn": SmallCnn}
+
+
+class Out(NamedTuple):
+    """What a network says of a batch."""
+
+    logits: Tensor  # [B, C] fp32
+    feature: Tensor  # [B, d] fp32
+
+
+class Net:
+    """One architecture, in training and in evaluation mode, without weights of its own.
+
+    A call lends its weights to a module for its duration, so threads need a Net each: see `copy`.
+    """
+
+    def __init__(self, name: str, channels: int, classes: int, width: int, bf16: bool = False) -> None:
+        self._shape = (name, channels, classes, width)
+        self._bf16 = bf16
+        with torch.device("meta"):
+            self._training = self._build().train()
+            self._evaluation = self._build().eval()
+
+    def _build(self) -> nn.Module:
+        name, channels, classes, width = self._shape
+        return MODELS[name](channels, classes, width)
+
+    def copy(self) -> "Net":
+        name, channels, classes, width = self._shape
+        return Net(name, channels, classes, width, self._bf16)
+
+    def init(self, seed: int) -> Weights:
+        """Initial weights: those of the first module built after seeding the framework with `seed`."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            module = self._build()
+        params = {name: p.detach().clone() for name, p in module.named_parameters()}
+        return Weights(params, {name: b.clone() for name, b in module.named_buffers()})
+
+    def fit(self, weights: Weights, *views: Tensor) -> tuple[State, list[Out]]:
+        """One joint batch in training mode: the updated buffers, and what it says of each view."""
+        buffers = clone(weights.buffers)
+        out = self._call(self._training, Weights(weights.params, buffers), torch.cat(views))
+        sizes = [len(view) for view in views]
+        logits, features = out.logits.split(sizes), out.feature.split(sizes)
+        return buffers, [Out(a, b) for a, b in zip(logits, features, strict=True)]
+
+    def infer(self, weights: Weights, x: Tensor) -> Out:
+        """Evaluation mode: running statistics, nothing updated."""
+        return self._call(self._evaluation, weights, x)
+
+    def _call(self, module: nn.Module, weights: Weights, x: Tensor) -> Out:
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self._bf16):
+            feature, logits = functional_call(module, {**weights.params, **weights.buffers}, (x,))
+        return Out(logits, feature)

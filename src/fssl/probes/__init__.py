@@ -1,0 +1,1 @@
+"""What is measured while a client trains, added up on the device."""

@@ -1,0 +1,69 @@
+"""A tally: many named sums kept in one flat vector, so that a step adds and a round copies only once."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+class Sums(NamedTuple):
+    """A value per image; the tally keeps their sum."""
+
+    values: Tensor  # [B]
+
+
+class Bins(NamedTuple):
+    """A value per image and the bin it falls into; the tally keeps a sum per bin."""
+
+    bin: Tensor  # [B] integers
+    values: Tensor  # [B]
+    size: int
+
+
+Measures = Mapping[str, Sums | Bins]
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each named sum lies in the flat vector: single sums first, then the binned ones."""
+
+    sums: tuple[str, ...]
+    bins: tuple[tuple[str, int], ...]
+
+    @classmethod
+    def of(cls, measures: Measures) -> "Layout":
+        sums = tuple(name for name, m in measures.items() if isinstance(m, Sums))
+        bins = tuple((name, m.size) for name, m in measures.items() if isinstance(m, Bins))
+        return cls(sums, bins)
+
+    @property
+    def size(self) -> int:
+        return len(self.sums) + sum(size for _, size in self.bins)
+
+    def pack(self, measures: Measures) -> Tensor:
+        """The measures of one batch as a flat vector: one reduction and one scatter, whatever their number."""
+        if not self.sums:
+            return torch.zeros(self.size)
+        rows = [m.values.float() for m in measures.values() if isinstance(m, Sums)]
+        single = torch.stack(rows).sum(-1)
+        binned = [m for m in measures.values() if isinstance(m, Bins)]
+        if not binned:
+            return single
+        starts = [sum(m.size for m in binned[:i]) for i in range(len(binned) + 1)]
+        index = torch.cat([m.bin.long() + s for m, s in zip(binned, starts[:-1], strict=True)])
+        values = torch.cat([m.values.float() for m in binned])
+        sums = torch.zeros(starts[-1], device=index.device).scatter_add(0, index, values)
+        return torch.cat([single, sums])
+
+    def unpack(self, vector: NDArray[np.float32]) -> dict[str, NDArray[np.float64]]:
+        """The named sums of a flat vector (any leading axes), in double precision."""
+        out = {name: vector[..., i].astype(np.float64) for i, name in enumerate(self.sums)}
+        at = len(self.sums)
+        for name, size in self.bins:
+            out[name] = vector[..., at : at + size].astype(np.float64)
+            at += size
+        return out

@@ -1,0 +1,93 @@
+"""From a round's tallies to a line of the record, and from lines to a summary."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+TARGETS = (30, 40, 45, 50)
+LAST = 10  # rounds whose mean is the result
+Sums = Mapping[str, NDArray[np.float64]]
+
+
+def ratio(total: float, weight: float) -> float | None:
+    """A mean, or nothing where nothing was counted."""
+    return float(total / weight) if weight > 0 else None
+
+
+def tidy(value: float) -> float | int:
+    """Counts as whole numbers, sums to nine digits: float32 sums carry no more."""
+    return int(value) if float(value).is_integer() else float(f"{value:.9g}")
+
+
+def scalars(sums: Sums) -> dict[str, float | int]:
+    """Single sums over clients; vectors stay in the probes file."""
+    return {name: tidy(float(v.sum())) for name, v in sums.items() if v.ndim == 1}
+
+
+def rates(sums: Mapping[str, float]) -> dict[str, float | None]:
+    """The readable quantities that follow from the sums."""
+    s = sums
+    out = {"loss_s": ratio(s["l_s"], s["steps"]), "loss_u": ratio(s["l_u"], s["steps"])}
+    if "n" not in s:
+        return out
+    out["pl_accuracy"] = ratio(s["correct_valid"], s["n_valid"])
+    out["utilization"] = ratio(s["n_valid"], s["n"])
+    for who in "lg":
+        if f"n_{who}" in s:
+            out[f"pl_accuracy_{who}"] = ratio(s[f"correct_{who}_sure"], s[f"n_{who}"])
+            out[f"accuracy_{who}_all"] = ratio(s[f"correct_{who}"], s["n"])
+            out[f"entropy_{who}"] = ratio(s[f"entropy_{who}"], s["n"])
+            out[f"entropy_{who}_sure"] = ratio(s[f"entropy_{who}_sure"], s[f"n_{who}"])
+    if "lam" in s:
+        out["fallback_share"] = ratio(s["n_fallback"], s["n_valid"])
+        out["fallback_accuracy"] = ratio(s["correct_fallback"], s["n_fallback"])
+        out["disagreement"] = ratio(s["disagree"], s["n"])
+        out["disagreement_sure"] = ratio(s["disagree_sure"], s["n_l"])
+        out["lam"] = ratio(s["lam"], s["n"])
+        out["lam_sure"] = ratio(s["lam_sure"], s["n_l"])
+        out["gap_sure"] = ratio(s["gap_sure"], s["n_l"])
+    return out
+
+
+def by_majority(sums: Sums, unlabeled_counts: NDArray[np.int64]) -> dict[str, float | None]:
+    """Mean lambda and gap where the local vote is a majority or a minority class of the client.
+
+    Majority: the client's true unlabeled count of the class is above its mean count.
+    """
+    if "lam_sure_by_class" not in sums:
+        return {}
+    major = unlabeled_counts > unlabeled_counts.mean(-1, keepdims=True)  # [clients, C]
+    out: dict[str, float | None] = {}
+    for name, where in (("majority", major), ("minority", ~major)):
+        weight = float((sums["n_sure_by_class"] * where).sum())
+        out[f"lam_sure_{name}"] = ratio(float((sums["lam_sure_by_class"] * where).sum()), weight)
+        out[f"gap_sure_{name}"] = ratio(float((sums["gap_sure_by_class"] * where).sum()), weight)
+    return out
+
+
+def summarize(lines: Sequence[Mapping[str, Any]], headline: str) -> dict[str, Any]:
+    """Last, best and mean of the last ten, under both normalizations; rounds to targets on the headline."""
+    out: dict[str, Any] = {"rounds": len(lines), "headline": headline}
+    for norm in lines[-1]["test"]:
+        curve = [line["test"][norm]["accuracy"] for line in lines]
+        out[norm] = {
+            "last": curve[-1],
+            "best": max(curve),
+            "best_round": 1 + int(np.argmax(curve)),
+            f"mean_last_{LAST}": float(np.mean(curve[-LAST:])),
+            "rounds_to": {str(t): first_reaching(curve, t) for t in TARGETS},
+        }
+    seconds = [line["timing"]["seconds"] for line in lines]
+    out["result"] = out[headline][f"mean_last_{LAST}"]
+    out["timing"] = {
+        "seconds_per_round": float(np.median(seconds)),
+        "seconds_per_round_p90": float(np.quantile(seconds, 0.9)),
+        "seconds": float(np.sum(seconds)),
+    }
+    return out
+
+
+def first_reaching(curve: Sequence[float], target: float) -> int | None:
+    return next((i + 1 for i, value in enumerate(curve) if value >= target), None)

@@ -1,0 +1,198 @@
+"""The run folder on disk: created once, appended to, resumed, never half-read."""
+
+import fcntl
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.numpy import save as save_arrays
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from ..config import Config, as_tables, first_difference, parse, read_toml, to_toml
+from ..errors import UserError
+from .atomic import read_json, write_atomic
+from .checkpoint import Saved, load_checkpoint, save_checkpoint
+from .rounds import summarize
+
+LEFT_BY_A_KILL = (".lock", "config.toml.part")  # of a run that was killed before its first file was whole
+PACKAGES = ("fssl", "torch", "numpy", "pillow", "pyarrow", "safetensors")
+
+
+class RunFolder:
+    """One run's files. `rounds.jsonl` holds a line for every round that a checkpoint may start from."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock: IO[str] | None = None
+
+    @property
+    def config_file(self) -> Path:
+        return self.path / "config.toml"
+
+    @property
+    def rounds_file(self) -> Path:
+        return self.path / "rounds.jsonl"
+
+    def summary(self) -> dict[str, Any]:
+        """The results of a finished run, else nothing."""
+        return read_json(self.path / "summary.json")
+
+    @property
+    def is_finished(self) -> bool:
+        return bool(self.summary())
+
+    def check(self, config: Config, resume: bool) -> None:
+        """Refuse a run that this folder cannot take, without touching anything."""
+        if not self.config_file.is_file():
+            return self._check_empty()
+        difference = first_difference(self.config(), config)
+        if difference:
+            raise UserError(f"{self.path} holds another run: {difference}; choose another --out")
+        if not resume:
+            raise UserError(f"{self.path} holds a run already; add --resume to go on, or choose another --out")
+        done = len(self.rounds())
+        if done > config.rounds:
+            raise UserError(f"train.rounds = {config.rounds}: {self.path} has {done} already; expected {done} or more")
+
+    def _check_empty(self) -> None:
+        if self.path.exists() and not self.path.is_dir():
+            raise UserError(f"{self.path} is a file, not a folder; choose another --out")
+        if self.path.is_dir() and any(p.name not in LEFT_BY_A_KILL for p in self.path.iterdir()):
+            raise UserError(f"{self.path} is not empty and not a run folder; choose another --out")
+
+    def open(self, config: Config, resume: bool) -> None:
+        """Create the folder, or take it up again; from here on no other process can."""
+        self.check(config, resume)
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+            self.check(config, resume)  # again: another process may have been here since
+            write_atomic(self.config_file, to_toml(as_tables(config)))
+        except OSError as error:
+            raise UserError(f"{self.path}: cannot be written: {error.strerror}") from None
+
+    def _take_lock(self) -> None:
+        """The lock file stays: removing it would let a third process lock a new one beside it."""
+        self._lock = (self.path / ".lock").open("w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"{self.path} is in use by another process") from None
+
+    def close(self) -> None:
+        if self._lock:
+            self._lock.close()
+            self._lock = None
+
+    def config(self) -> Config:
+        tables = read_toml(str(self.config_file))
+        try:
+            return parse(tables)
+        except UserError as error:
+            raise UserError(f"{self.config_file}: {error}") from None
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Every whole line, in order from round 1; what a crash left half-written ends the list."""
+        lines: list[dict[str, Any]] = []
+        if not self.rounds_file.is_file():
+            return lines
+        for text in self.rounds_file.read_bytes().splitlines():
+            try:
+                line = json.loads(text)
+            except ValueError:
+                break
+            if not isinstance(line, dict) or line.get("round") != len(lines) + 1:
+                break
+            lines.append(line)
+        return lines
+
+    def resume_point(self, say: Callable[[str], None]) -> Saved | None:
+        """The checkpoint to go on from, with the record cut back to its round."""
+        lines = self.rounds()
+        if self.rounds_file.is_file() and len(self.rounds_file.read_bytes().splitlines()) > len(lines):
+            say(f"rounds.jsonl is damaged after round {len(lines)}; what follows is computed again")
+        saved = load_checkpoint(self.path / "checkpoint", len(lines), say)
+        keep = lines[: saved[0]] if saved else []
+        write_atomic(self.rounds_file, "".join(json.dumps(line) + "\n" for line in keep))
+        (self.path / "summary.json").unlink(missing_ok=True)
+        return saved
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """One line, on disk before this returns."""
+        with self.rounds_file.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+    def write_probes(self, round: int, arrays: Mapping[str, NDArray[np.float32]]) -> None:
+        """All accumulators per client, for figures that need more than sums."""
+        folder = self.path / "probes"
+        folder.mkdir(exist_ok=True)
+        write_atomic(folder / f"{round:06d}.safetensors", save_arrays(dict(arrays)))
+
+    def checkpoint(self, round: int, tensors: dict[str, Tensor]) -> None:
+        save_checkpoint(self.path / "checkpoint", round, tensors)
+
+    def write_env(self, device: torch.device, resumed_from: int) -> None:
+        """Versions and hardware; a resumed run adds an entry."""
+        path = self.path / "env.json"
+        entries = read_json(path).get("sessions", [])
+        entries.append({"from_round": resumed_from + 1, **environment(device)})
+        write_atomic(path, json.dumps({"sessions": entries}, indent=1) + "\n")
+
+    def finish(self, tensors: dict[str, Tensor], headline: str) -> dict[str, Any]:
+        """The model and the summary; the summary last, since it says that the run is whole."""
+        data = save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+        write_atomic(self.path / "model.safetensors", data)
+        summary = summarize(self.rounds(), headline)
+        write_atomic(self.path / "summary.json", json.dumps(summary, indent=1) + "\n")
+        return summary
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    cuda = device.type == "cuda"
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "packages": {name: installed(name) for name in PACKAGES},
+        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "cuda": torch.version.cuda if cuda else None,
+        "processor": platform.machine(),
+        "threads": torch.get_num_threads(),
+        "revision": git_revision(),
+        "command": " ".join(sys.argv[1:]),
+    }
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def git_revision() -> str | None:
+    """The commit of the source tree this package runs from, with '+' if files differ from it."""
+    here = Path(__file__).parent
+    try:
+        commit = git(here, "rev-parse", "HEAD")
+        return commit + ("+" if git(here, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10
+    ).stdout.strip()

@@ -1,0 +1,117 @@
+"""Records that cross borders: tuples of tensors (or of dicts of tensors) without behavior."""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+
+class Weights(NamedTuple):
+    """One model: trained parameters and the buffers (BatchNorm statistics) that training updates."""
+
+    params: State
+    buffers: State
+
+
+class Server(NamedTuple):
+    """What is broadcast: the global model and, for some methods, further tensors."""
+
+    weights: Weights
+    extras: State
+
+
+class Local(NamedTuple):
+    """What a client carries from step to step. `state` outlives the round, the rest does not."""
+
+    weights: Weights
+    velocity: State
+    state: State
+
+
+class Clock(NamedTuple):
+    """Where in the run a step is, as 0-d float tensors, for ramps and for counting only at the end."""
+
+    round: Tensor
+    step: Tensor
+    last_epoch: Tensor  # 1 in the last local epoch of the round, else 0
+
+
+class Draw(NamedTuple):
+    """Which images and which random numbers a step uses; a client's round is one Draw with a leading axis."""
+
+    x_row: Tensor  # [B] rows of the training pool
+    u_row: Tensor  # [B_u]
+    u_slot: Tensor  # [B_u] the same images as positions in the client's own pool
+    noise: State  # per view: [B, K] small integers, see augment.policies
+    has_labels: Tensor  # 0 for a client without labeled images; its x is then filled from its pool
+    clock: Clock
+
+
+class Batch(NamedTuple):
+    """What a method may see. True labels of `u` are not in it, except for an oracle that asked by name."""
+
+    views: State  # [B, C, H, W] float; only the views the method named
+    y: Tensor  # [B]
+    u_slot: Tensor  # [B_u]
+    has_labels: Tensor
+    clock: Clock
+    truth: State  # {} or {"u": [B_u]}
+
+    @property
+    def x(self) -> Tensor:
+        return self.views["x"]
+
+    @property
+    def u_weak(self) -> Tensor:
+        return self.views["u_weak"]
+
+    @property
+    def u_strong(self) -> Tensor:
+        return self.views["u_strong"]
+
+
+class PseudoLabels(NamedTuple):
+    """Soft targets [B, C], and which rows count [B]."""
+
+    target: Tensor
+    mask: Tensor
+
+
+class Trace(NamedTuple):
+    """What a step computed, for probes: its losses, and p_l, p_g, sure_l, sure_g, target, mask if it labels."""
+
+    losses: State
+    votes: State
+
+
+class Task(NamedTuple):
+    """Fixed facts of a run that shape a method's state."""
+
+    num_classes: int
+    max_slots: int  # the largest client pool: every client's table has this many rows
+
+
+class Counts(NamedTuple):
+    """Images of one client; the pool holds its labeled images too."""
+
+    labeled: int
+    pool: int
+
+
+class Upload(NamedTuple):
+    """What a client sends back."""
+
+    client: int
+    weights: Weights
+    num_samples: int
+    extras: State
+
+
+def clone(tree: State) -> State:
+    return {name: t.clone() for name, t in tree.items()}
+
+
+def zeros_like(tree: State) -> State:
+    return {name: torch.zeros_like(t) for name, t in tree.items()}

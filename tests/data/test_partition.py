@@ -1,0 +1,266 @@
+"""Partitions against the published protocol's golden values, and the promises of the other kinds."""
+
+import hashlib
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from fssl.data import partition
+from fssl.data.cards import CARDS
+from fssl.data.partition import KINDS, Partition, class_counts, make_partition, split_labels
+from fssl.errors import UserError
+
+CLASS_COUNTS = {
+    "cifar10": [5000] * 10,
+    "cifar100": [500] * 100,
+    "svhn": [4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659],
+    "cinic10": [9000] * 10,
+}
+
+# SHA-256, first 16 digits, of the 20 x C count matrices: dataset, percent, alpha, labeled, unlabeled.
+GOLDEN = [
+    ("cifar10", 10, 0.1, "8b38512c30e30ef7", "28ef07339a02f9e7"),
+    ("cifar10", 10, 0.5, "aa7b9ce50f9121ee", "2db4b2b38200717f"),
+    ("cifar10", 10, 1.0, "ad5601d6f4bac610", "3bb765d02e905073"),
+    ("cifar10", 20, 0.1, "aef1d883f2b14b93", "e29e342695fed0cb"),
+    ("cifar10", 20, 0.5, "0d73ffac36ea733d", "bddff52d58acbcd3"),
+    ("cifar10", 20, 1.0, "6d31951d1437273c", "c0a16f6b252abf53"),
+    ("cifar100", 10, 0.1, "18ad38fcf90e8a20", "536a33520ed0a20d"),
+    ("cifar100", 10, 0.5, "737dc7bf105ad7e5", "37147f86e864474c"),
+    ("cifar100", 10, 1.0, "9d1840863ec2e211", "1e98b97ce145a81b"),
+    ("cifar100", 20, 0.1, "0984549c3857352d", "31db2edef3f60f42"),
+    ("cifar100", 20, 0.5, "f93d4193ce5e494a", "c1af8d43a4e81c93"),
+    ("cifar100", 20, 1.0, "3dc5f5f3964c4ff1", "e512aab8350a6d8d"),
+    ("svhn", 10, 0.1, "4de1eb712445621d", "d923a37097bd98ac"),
+    ("svhn", 10, 0.5, "4d8e3f73b345c8e0", "06b86d5ba44a1927"),
+    ("svhn", 10, 1.0, "ed81811e7dee3dd6", "f27b9e8d6c931a87"),
+    ("svhn", 20, 0.1, "510d65c926b9cd08", "460b09a913ccec1f"),
+    ("svhn", 20, 0.5, "ce8bd08a59f60868", "1fd2ce4430a9e69a"),
+    ("svhn", 20, 1.0, "cf045b9ff80454bb", "4b9858d0f942ce7d"),
+    ("cinic10", 10, 0.1, "bdf12bd583387266", "f683521f688939a8"),
+    ("cinic10", 10, 0.5, "3d5ec7c0d9515f9e", "d848d20db6092b5f"),
+    ("cinic10", 10, 1.0, "a58c5910f230f407", "451d3a90fdadce85"),
+    ("cinic10", 20, 0.1, "5518a12a017911c8", "513b6546736f4f4f"),
+    ("cinic10", 20, 0.5, "016994b762ee8d3c", "6434a080078f9f53"),
+    ("cinic10", 20, 1.0, "2b5b6c52ba5073cd", "383b9e840dca501b"),
+]
+
+
+def labels_of(counts: list[int]) -> NDArray[np.int64]:
+    return np.repeat(np.arange(len(counts)), counts)
+
+
+def paper_split(name: str, percent: int, alpha: float, seed: int = 0) -> tuple[Partition, NDArray[np.int64]]:
+    labels = labels_of(CLASS_COUNTS[name])
+    per_class = CARDS[name].per_class_base * percent // 100
+    num_classes = CARDS[name].num_classes
+    return make_partition(
+        labels,
+        num_classes,
+        kind="paired-dirichlet",
+        alpha=alpha,
+        clients=20,
+        per_class=per_class,
+        seed=seed,
+    ), labels
+
+
+def checksum(counts: NDArray[np.int64]) -> str:
+    return hashlib.sha256(counts.astype("<i8").tobytes()).hexdigest()[:16]
+
+
+def rows_of(parts: Partition) -> NDArray[np.int64]:
+    return np.sort(np.concatenate([parts.pool(k) for k in range(len(parts.labeled))]))
+
+
+@pytest.mark.parametrize(("name", "percent", "alpha", "labeled", "unlabeled"), GOLDEN)
+def test_golden_class_counts(name: str, percent: int, alpha: float, labeled: str, unlabeled: str) -> None:
+    parts, labels = paper_split(name, percent, alpha)
+    num_classes = CARDS[name].num_classes
+    assert checksum(class_counts(parts.labeled, labels, num_classes)) == labeled
+    assert checksum(class_counts(parts.unlabeled, labels, num_classes)) == unlabeled
+
+
+def test_spelled_out_rows() -> None:
+    parts, labels = paper_split("cifar10", 10, 0.1)
+    assert class_counts(parts.labeled, labels, 10)[:3].tolist() == [
+        [57, 38, 3, 0, 9, 0, 28, 7, 57, 51],
+        [0, 11, 47, 37, 33, 49, 18, 55, 0, 0],
+        [17, 0, 51, 0, 39, 59, 0, 0, 47, 37],
+    ]
+    assert class_counts(parts.unlabeled, labels, 10)[:3].tolist() == [
+        [446, 460, 0, 3, 13, 0, 441, 0, 435, 452],
+        [0, 7, 466, 418, 423, 470, 1, 465, 0, 0],
+        [448, 289, 48, 441, 437, 64, 472, 0, 51, 0],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "percent", "num_labeled", "num_unlabeled"),
+    [
+        ("cifar10", 10, 250, [2250] * 20),
+        ("cifar100", 10, 250, [2250] * 20),
+        ("cifar10", 20, 500, [2000] * 20),
+        ("cifar100", 20, 500, [2000] * 20),
+        ("svhn", 10, 230, [3433] * 17 + [3432] * 3),
+        ("svhn", 20, 460, [3203] * 17 + [3202] * 3),
+        ("cinic10", 10, 450, [4050] * 20),
+        ("cinic10", 20, 900, [3600] * 20),
+    ],
+)
+def test_client_sizes(name: str, percent: int, num_labeled: int, num_unlabeled: list[int]) -> None:
+    parts, labels = paper_split(name, percent, 0.5)
+    assert [len(rows) for rows in parts.labeled] == [num_labeled] * 20
+    assert [len(rows) for rows in parts.unlabeled] == num_unlabeled
+    assert np.array_equal(rows_of(parts), np.arange(len(labels)))
+
+
+def test_split_labels_permutes_each_class_in_label_order() -> None:
+    labels = np.array([1, 0, 1, 0, 1, 0, 1, 0])
+    random = np.random.RandomState(7)
+    zeros, ones = random.permutation([1, 3, 5, 7]), random.permutation([0, 2, 4, 6])
+    labeled, unlabeled = split_labels(labels, 2, 1)
+    assert [rows.tolist() for rows in labeled] == [zeros[:1].tolist(), ones[:1].tolist()]
+    assert [rows.tolist() for rows in unlabeled] == [zeros[1:].tolist(), ones[1:].tolist()]
+
+
+def test_seed_zero_takes_the_papers_labeled_images() -> None:
+    labels = labels_of([30, 20])
+    for seed in (0, 5):
+        parts = make_partition(labels, 2, kind="iid", alpha=0, clients=1, per_class=5, seed=seed)
+        labeled, unlabeled = split_labels(labels, 2, 5, seed=7 + seed)
+        assert parts.labeled[0].tolist() == np.concatenate(labeled).tolist()
+        assert parts.unlabeled[0].tolist() == np.concatenate(unlabeled).tolist()
+
+
+def test_pool_appends_the_labeled_rows() -> None:
+    parts = Partition((np.array([8, 9]),), (np.array([3, 1]),))
+    assert parts.pool(0).tolist() == [3, 1, 8, 9]
+
+
+def test_seed_changes_labeled_images_and_mixes() -> None:
+    first, labels = paper_split("cifar10", 10, 0.1)
+    again, _ = paper_split("cifar10", 10, 0.1)
+    other, _ = paper_split("cifar10", 10, 0.1, seed=1)
+    assert all(np.array_equal(first.pool(k), again.pool(k)) for k in range(20))
+    assert set(np.concatenate(first.labeled)) != set(np.concatenate(other.labeled))
+    before, after = (class_counts(parts.unlabeled, labels, 10) for parts in (first, other))
+    assert not np.array_equal(before, after)
+
+
+@pytest.mark.parametrize("clients", [2, 4, 10, 30])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_row_has_exactly_one_owner(kind: str, clients: int) -> None:
+    labels = np.random.RandomState(3).randint(0, 5, 997)
+    parts = make_partition(labels, 5, kind=kind, alpha=0.3, clients=clients, per_class=20)
+    assert len(parts.labeled) == len(parts.unlabeled) == clients
+    assert np.array_equal(rows_of(parts), np.arange(997))
+    assert class_counts(parts.labeled, labels, 5).sum(0).tolist() == [20] * 5
+    assert min(len(parts.pool(k)) for k in range(clients)) > 0
+
+
+def test_iid_counts_differ_by_at_most_one() -> None:
+    labels = labels_of([103, 58, 77])
+    parts = make_partition(labels, 3, kind="iid", alpha=0, clients=7, per_class=10)
+    for held in (parts.labeled, parts.unlabeled, [parts.pool(k) for k in range(7)]):
+        assert np.ptp([len(rows) for rows in held]) <= 1
+    for held in (parts.labeled, parts.unlabeled):
+        assert np.ptp(class_counts(held, labels, 3), axis=0).max() <= 1
+
+
+def test_one_client_holds_everything() -> None:
+    labels = labels_of([30, 20])
+    parts = make_partition(labels, 2, kind="iid", alpha=0, clients=1, per_class=5)
+    assert class_counts(parts.labeled, labels, 2).tolist() == [[5, 5]]
+    assert class_counts(parts.unlabeled, labels, 2).tolist() == [[25, 15]]
+
+
+def test_alpha_zero_is_iid() -> None:
+    labels = labels_of([40] * 5)
+    pairs = make_partition(labels, 5, kind="paired-dirichlet", alpha=0, clients=4, per_class=8)
+    even = make_partition(labels, 5, kind="iid", alpha=0, clients=4, per_class=8)
+    assert all(np.array_equal(pairs.pool(k), even.pool(k)) for k in range(4))
+    assert class_counts(pairs.labeled, labels, 5).tolist() == [[2] * 5] * 4
+
+
+def test_all_labels_known_leaves_no_unlabeled_rows() -> None:
+    labels = labels_of([40] * 5)
+    for kind in KINDS:
+        parts = make_partition(labels, 5, kind=kind, alpha=1.0, clients=4, per_class=40)
+        assert sum(len(rows) for rows in parts.unlabeled) == 0
+        assert np.array_equal(rows_of(parts), np.arange(200))
+
+
+def test_dirichlet_cuts_labeled_and_unlabeled_apart() -> None:
+    labels = labels_of([1000] * 10)
+    parts = make_partition(labels, 10, kind="dirichlet", alpha=0.1, clients=10, per_class=500)
+    labeled, unlabeled = (class_counts(held, labels, 10) for held in parts)
+    assert np.abs(labeled - unlabeled).sum() / 10_000 > 0.5
+    even = make_partition(labels, 10, kind="dirichlet", alpha=1e6, clients=10, per_class=500)
+    assert np.abs(class_counts(even.labeled, labels, 10) - 50).max() <= 1
+
+
+def test_plain_dirichlet_is_far_more_skewed_than_the_paired_one() -> None:
+    """On CIFAR-10 at 0.1 a client's largest class holds 62 % (plain) against 21 % (paired) of its images."""
+    share = {}
+    labels = labels_of([5000] * 10)
+    for kind in ("dirichlet", "paired-dirichlet"):
+        parts = make_partition(labels, 10, kind=kind, alpha=0.1, clients=20, per_class=500)
+        counts = class_counts(parts.unlabeled, labels, 10)
+        share[kind] = (counts.max(1) / counts.sum(1)).mean()
+    assert share["paired-dirichlet"] == pytest.approx(0.208, abs=5e-4)
+    assert share["dirichlet"] > 0.5
+
+
+def test_dirichlet_feeds_clients_left_with_nothing() -> None:
+    labels = labels_of([40] * 2)
+    parts = make_partition(labels, 2, kind="dirichlet", alpha=0.01, clients=40, per_class=1)
+    assert min(len(parts.pool(k)) for k in range(40)) == 1
+    assert np.array_equal(rows_of(parts), np.arange(80))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"clients": 5}, "even number"),
+        ({"clients": 0}, "at least 1"),
+        ({"alpha": -0.1}, "alpha = -0.1, expected at least 0.01"),
+        ({"alpha": float("nan")}, "alpha = nan"),
+        ({"alpha": -1.0, "kind": "iid"}, "alpha = -1.0, expected at least 0"),
+        ({"alpha": 0.0, "kind": "dirichlet"}, "use kind 'iid'"),
+        ({"per_class": 31}, "class 1 has 30 images"),
+        ({"per_class": 0}, "expected 1 to 30"),
+        ({"clients": 80}, "70 images; use fewer clients"),
+        ({"clients": 6, "per_class": 2}, "4 labeled images are too few for 6 clients"),
+        ({"kind": "dirichlett"}, "did you mean 'dirichlet'"),
+        ({"setting": "server-only"}, "comes later; available now: all-clients"),
+        ({"seed": -1}, "partition seed = -1"),
+    ],
+)
+def test_bad_requests_are_named_in_one_line(changes: dict[str, object], message: str) -> None:
+    request = {"kind": "paired-dirichlet", "alpha": 0.5, "clients": 4, "per_class": 10} | changes
+    with pytest.raises(UserError, match=message) as caught:
+        make_partition(labels_of([40, 30]), 2, **request)  # type: ignore[arg-type]  # wrong on purpose
+    assert "\n" not in str(caught.value)
+
+
+def test_labels_beyond_the_classes_are_refused() -> None:
+    with pytest.raises(UserError, match="labels run from 0 to 2, expected 0 to 1"):
+        split_labels(labels_of([3, 3, 3]), 2, 1)
+
+
+def test_both_clients_of_a_pair_get_a_quarter_of_the_block_before_the_equal_cut() -> None:
+    classes = np.arange(400) % 2
+    smaller = [
+        min(len(half) for half in partition._pair(np.arange(400), classes, 2, 0.5, np.random.RandomState(seed)))
+        for seed in range(100)
+    ]
+    assert 100 <= min(smaller) < 110
+
+
+def test_a_pair_that_cannot_be_even_gives_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One class and a tiny alpha: a first draw almost always hands the whole block to one client."""
+    monkeypatch.setattr(partition, "MAX_TRIES", 1)
+    with pytest.raises(UserError, match="use a larger alpha"):
+        make_partition(labels_of([400]), 1, kind="paired-dirichlet", alpha=0.01, clients=2, per_class=200)

@@ -1,0 +1,112 @@
+"""What a client draws, and that it depends on names alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fssl.data.plan import Recipe, Site, passes, plan_client
+from fssl.seeds import cohort, stream
+from fssl.types import Counts
+
+VIEWS = ("x", "u_weak", "u_strong")
+PAPER = Recipe(128, 2, 5, "pool", None, VIEWS, 32, True)
+
+
+@pytest.mark.parametrize(
+    ("pool", "steps"), [(2500, 95), (3663, 140), (3662, 140), (4500, 175)]
+)  # CIFAR, SVHN twice, CINIC-10
+def test_steps_per_round_are_the_papers(pool: int, steps: int) -> None:
+    assert PAPER.num_steps(Counts(250, pool)) == steps
+
+
+def test_labeled_epochs_count_labeled_images() -> None:
+    recipe = replace(PAPER, steps="labeled")
+    assert recipe.num_steps(Counts(250, 2500)) == 5  # one complete batch a pass
+    assert recipe.num_steps(Counts(500, 2500)) == 15
+
+
+def test_one_step_rounds() -> None:
+    assert Recipe(128, 2, 1, "pool", 1, VIEWS, 32, True).num_steps(Counts(250, 2500)) == 1
+
+
+def test_drawn_clients_are_the_papers() -> None:
+    drawn = [cohort(7, 20, 8, r) for r in (1, 2, 3, 4, 5)]
+    assert drawn == [
+        [1, 17, 2, 5, 11, 0, 18, 6],
+        [18, 7, 15, 14, 17, 3, 1, 10],
+        [8, 2, 6, 1, 17, 4, 5, 11],
+        [6, 16, 14, 19, 0, 10, 8, 12],
+        [7, 6, 1, 8, 11, 2, 18, 10],
+    ]
+
+
+def test_passes_permute_and_drop_incomplete_batches() -> None:
+    rows = passes(stream(0, "t"), 2500, 256, 19)
+    assert rows.shape == (19, 256)
+    for block in (rows[:9], rows[9:18]):  # nine complete batches per permutation
+        assert len(np.unique(block)) == 9 * 256
+    assert not np.array_equal(rows[:9], rows[9:18])
+
+
+def test_a_pool_smaller_than_a_batch_runs_on() -> None:
+    rows = passes(stream(0, "t"), 5, 8, 3)
+    assert rows.shape == (3, 8)
+    assert sorted(np.bincount(rows.ravel()).tolist()) == [4, 5, 5, 5, 5]  # 24 places: four whole passes and four more
+
+
+def site(labeled: int = 20, pool: int = 100) -> Site:
+    rows = np.arange(1000, 1000 + pool)
+    return Site(rows[:labeled], rows)
+
+
+SMALL = Recipe(8, 2, 3, "pool", None, VIEWS, 32, True)
+
+
+def test_a_plan_is_the_same_whoever_asks_and_differs_by_name() -> None:
+    a, b = plan_client(site(), SMALL, 7, 3, 5), plan_client(site(), SMALL, 7, 3, 5)
+    assert torch.equal(a.draw.x_row, b.draw.x_row)
+    assert all(torch.equal(a.draw.noise[v], b.draw.noise[v]) for v in VIEWS)
+    for other in (
+        plan_client(site(), SMALL, 8, 3, 5),
+        plan_client(site(), SMALL, 7, 4, 5),
+        plan_client(site(), SMALL, 7, 3, 6),
+    ):
+        assert not torch.equal(a.draw.u_row, other.draw.u_row)
+        assert not torch.equal(a.draw.noise["u_strong"], other.draw.noise["u_strong"])
+
+
+def test_shapes_rows_and_slots() -> None:
+    draw = plan_client(site(), SMALL, 7, 1, 0).draw  # 100 // 8 = 12 steps an epoch
+    assert draw.x_row.shape == (36, 8)
+    assert draw.u_row.shape == draw.u_slot.shape == (36, 16)
+    assert torch.equal(draw.u_row, draw.u_slot + 1000)
+    assert draw.x_row.min() >= 1000
+    assert draw.x_row.max() < 1020
+    assert draw.clock.last_epoch.tolist() == [0.0] * 24 + [1.0] * 12
+    assert {v: tuple(n.shape) for v, n in draw.noise.items()} == {
+        "x": (36, 8, 3),
+        "u_weak": (36, 16, 3),
+        "u_strong": (36, 16, 13),
+    }
+
+
+def test_labeled_images_are_drawn_with_replacement() -> None:
+    draw = plan_client(site(labeled=4), SMALL, 7, 1, 0).draw
+    counts = torch.bincount(draw.x_row.ravel() - 1000, minlength=4)
+    assert counts.sum() == 36 * 8
+    assert counts.min() > 40  # 72 expected each
+    assert any(len(row.unique()) < 4 for row in draw.x_row[:, :4])
+
+
+def test_a_client_without_labels_fills_up_from_its_pool() -> None:
+    empty = Site(np.array([], dtype=np.int64), np.arange(50))
+    draw = plan_client(empty, SMALL, 7, 1, 0).draw
+    assert draw.has_labels.unique().tolist() == [0.0]
+    assert draw.x_row.max() < 50
+
+
+def test_streams_are_stable() -> None:
+    assert stream(7, "labeled", 1, 2).integers(1000, size=4).tolist() == [708, 42, 284, 574]
+    assert stream(7, "labeled", 1, 2).integers(1000) != stream(7, "labeled", 2, 1).integers(1000)

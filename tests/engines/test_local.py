@@ -1,0 +1,118 @@
+"""The local engine: presets, state, the test set, and what happens when training blows up."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from fssl.core.federation import Federation
+from fssl.engines.local import LocalEngine, NotFiniteError
+
+Make = Callable[..., Federation]
+
+
+def final(engine: LocalEngine, rounds: int = 2) -> dict[str, torch.Tensor]:
+    list(engine.rounds(rounds))
+    return engine.model().params
+
+
+def test_two_engines_give_identical_bits(make_federation: Make) -> None:
+    a, b = (final(LocalEngine(make_federation())) for _ in range(2))
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_the_seed_changes_the_run(make_federation: Make) -> None:
+    a, b = (final(LocalEngine(make_federation(f"seed={seed}"))) for seed in (7, 8))
+    assert not torch.equal(a["body.0.weight"], b["body.0.weight"])
+
+
+def test_inductor_agrees_with_eager(make_federation: Make) -> None:
+    """Fused arithmetic rounds differently, so to tolerance, after a few steps only."""
+    short = ("train.steps_per_round=3", "compute.lanes=1")
+    eager, compiled = (final(LocalEngine(make_federation(*short, f"compute.compile={c}")), 1) for c in ("off", "on"))
+    for name, value in eager.items():
+        torch.testing.assert_close(compiled[name], value, rtol=1e-3, atol=1e-4)
+
+
+def test_authors_carry_momentum_in_the_order_drawn(make_federation: Make) -> None:
+    federation = make_federation("protocol=authors")
+    engine = LocalEngine(federation)
+    (result,) = engine.rounds(1)
+    assert result.clients == [int(k) for k in np.random.RandomState(7).choice(4, 2, replace=False)]
+    assert engine.snapshot.velocity
+    clean = final(LocalEngine(make_federation()), 1)
+    assert not torch.equal(engine.model().params["body.0.weight"], clean["body.0.weight"])
+
+
+def test_authors_first_client_starts_without_momentum(make_federation: Make) -> None:
+    """With one client per round and one round, carried and fresh momentum are the same."""
+    one = ("train.clients_per_round=1", "train.rounds=1")
+    a, b = (final(LocalEngine(make_federation(*one, f"protocol={p}")), 1) for p in ("authors", "clean"))
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_authors_headline_is_the_released_normalization(make_federation: Make) -> None:
+    assert make_federation("protocol=authors").headline == "authors_norm"
+    assert make_federation().headline == "train_norm"
+
+
+def test_flexmatch_tables_survive_rounds_and_cost_nothing_for_others(make_federation: Make) -> None:
+    engine = LocalEngine(make_federation("method.name=flexmatch", "method.tau=0.3"))
+    results = list(engine.rounds(3))
+    seen = {k for r in results for k in r.clients}
+    assert set(engine.snapshot.clients) == seen
+    assert all((state["flex.table"] >= 0).any() for state in engine.snapshot.clients.values())
+
+
+@pytest.mark.parametrize(("persistent", "first"), [("true", [2, -1, -2]), ("false", [-1, -1, -2])])
+def test_flexmatch_can_forget(persistent: str, first: list[int], make_federation: Make) -> None:
+    federation = make_federation("method.name=flexmatch", f"method.persistent={persistent}")
+    server = federation.method.init(federation.net, federation.net.init(7), federation.task)
+    local = federation.method.start(server, {"flex.table": torch.tensor([2, -1, -2])})
+    assert local.state["flex.table"].tolist() == first
+
+
+def test_accuracy_is_that_of_a_plain_loop(make_federation: Make) -> None:
+    federation = make_federation()
+    engine = LocalEngine(federation)
+    *_, result = engine.rounds(2)
+    split, norm = federation.dataset.test, federation.norms["train_norm"]
+    logits = federation.net.infer(engine.model(), norm(torch.from_numpy(np.array(split.images)))).logits
+    right = (logits.argmax(-1).numpy() == split.labels).mean()
+    assert result.tests["train_norm"].accuracy == pytest.approx(100 * right)
+
+
+def test_an_explosion_is_named(make_federation: Make) -> None:
+    engine = LocalEngine(make_federation("train.lr=1e20"))
+    with pytest.raises(NotFiniteError, match=r"round 1: the loss of client \d is not finite"):
+        list(engine.rounds(2))
+    assert engine.snapshot.round == 0  # the last good state stays
+
+
+def test_debug_saves_the_step_that_fails(make_federation: Make, tmp_path: Path) -> None:
+    engine = LocalEngine(make_federation("train.lr=1e20"), debug=tmp_path)
+    with pytest.raises(NotFiniteError, match="inputs are in"):
+        list(engine.rounds(1))
+    saved = load_file(tmp_path / "failed-step.safetensors")
+    assert "local.weights.params.body.0.weight" in saved
+    assert saved["draw.noise.u_strong"].shape == (16, 13)
+
+
+def test_plain_dirichlet_with_unlabeled_clients_trains(make_federation: Make) -> None:
+    settings = (
+        "partition.kind=dirichlet",
+        "partition.alpha=0.05",
+        "data.labels_per_class=1",
+        "train.clients_per_round=4",
+    )
+    federation = make_federation(*settings)
+    assert min(site.counts.labeled for site in federation.sites) == 0
+    engine = LocalEngine(federation)
+    (result,) = engine.rounds(1)
+    assert np.isfinite(result.tally).all()
+    l_s = engine.layout.unpack(result.tally[:, 0])["l_s"]
+    for client, loss in zip(result.clients, l_s, strict=True):
+        assert (loss == 0) == (federation.counts(client).labeled == 0)

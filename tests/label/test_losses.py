@@ -1,0 +1,47 @@
+"""Losses and their gradients, worked by hand."""
+
+import math
+
+import pytest
+import torch
+
+from fssl.label.losses import cross_entropy, soft_cross_entropy, squared_distance
+from fssl.methods.terms import Proximal
+from fssl.types import PseudoLabels, Server, Weights
+
+
+def test_unlabeled_loss_divides_by_the_whole_batch() -> None:
+    """Uniform logits over 4 classes: every image costs ln 4; one of three counts, so ln 4 / 3."""
+    labels = PseudoLabels(torch.eye(4)[:3], torch.tensor([True, False, False]))
+    assert soft_cross_entropy(torch.zeros(3, 4), labels).item() == pytest.approx(math.log(4) / 3)
+
+
+def test_unlabeled_gradient_is_that_of_the_released_kl() -> None:
+    g = torch.Generator().manual_seed(0)
+    logits = torch.randn(6, 5, generator=g, dtype=torch.double).requires_grad_()
+    target = torch.softmax(torch.randn(6, 5, generator=g, dtype=torch.double), -1)
+    mask = torch.tensor([1, 0, 1, 1, 0, 1], dtype=torch.bool)
+    (ours,) = torch.autograd.grad(soft_cross_entropy(logits, PseudoLabels(target, mask)), logits)
+    kl = (target * ((target + 1e-10) / (logits.softmax(-1) + 1e-10)).log()).sum(-1)
+    (theirs,) = torch.autograd.grad((kl * mask).mean(), logits)
+    torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
+
+
+def test_labeled_loss() -> None:
+    logits = torch.tensor([[math.log(3.0), 0.0], [0.0, 0.0]])
+    assert cross_entropy(logits, torch.tensor([0, 1])).item() == pytest.approx((math.log(4 / 3) + math.log(2)) / 2)
+
+
+def test_proximal_gradient_is_mu_times_the_distance() -> None:
+    theta, theta_g = torch.tensor([1.0, -2.0], requires_grad=True), torch.tensor([0.5, 1.0])
+    server = Server(Weights({"w": theta_g}, {}), {})
+    term = Proximal(0.1)(Weights({"w": theta}, {"mean": torch.tensor([9.0])}), server)
+    assert term.item() == pytest.approx(0.05 * (0.25 + 9.0))
+    (gradient,) = torch.autograd.grad(term, theta)
+    torch.testing.assert_close(gradient, 0.1 * (theta.detach() - theta_g))
+
+
+def test_squared_distance_sums_over_all_tensors() -> None:
+    a = {"x": torch.tensor([1.0, 2.0]), "y": torch.tensor([[3.0]])}
+    b = {"x": torch.tensor([0.0, 0.0]), "y": torch.tensor([[1.0]])}
+    assert squared_distance(a, b).item() == 9.0

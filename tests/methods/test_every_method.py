@@ -1,0 +1,120 @@
+"""The matrix: what must hold for every method and every plug-in combination. METHODS is what adds a row."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from strict import Strict
+from torch.utils._pytree import tree_flatten, tree_map
+
+from fssl.core.client import at, client_round, loop
+from fssl.core.federation import Federation
+from fssl.engines.local import LocalEngine, named
+from fssl.methods import METHODS, PLUGINS, build_method
+from fssl.methods.fixmatch import FixMatch
+
+LABELERS = [name for name, builder in METHODS.items() if isinstance(builder(), FixMatch)]
+ALL = [*METHODS, *(f"{name}+{plugin}" for name in LABELERS for plugin in PLUGINS), "flexmatch+sage+oracle"]
+Make = Callable[..., Federation]
+
+
+def tensors(tree: Any) -> list[torch.Tensor]:
+    return tree_flatten(tree)[0]
+
+
+def same(a: Any, b: Any) -> bool:
+    return all(torch.equal(x, y) for x, y in zip(tensors(a), tensors(b), strict=True))
+
+
+def prepared(make: Make, name: str) -> tuple[Any, Any, Any, Any, Any]:
+    """A step and its arguments for client 1."""
+    federation = make(f"method.name={name}")
+    server = federation.method.init(federation.net, federation.net.init(7), federation.task)
+    local = federation.method.start(server, federation.new_state(1))
+    tally = torch.zeros(2, federation.layout.size)
+    return federation.make_step(), server, local, tally, federation.plan(1, 1).draw
+
+
+@pytest.fixture(params=ALL)
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_two_rounds_stay_finite_and_learn(name: str, make_federation: Make) -> None:
+    engine = LocalEngine(make_federation(f"method.name={name}", "train.lr=0.05"))
+    first, *_, last = engine.rounds(4)
+    assert all(torch.isfinite(t).all() for t in tensors(engine.snapshot.server))
+    steps, loss = (engine.layout.sums.index(key) for key in ("steps", "l_s"))
+    start, end = ((r.tally[:, 0, loss].sum() / r.tally[:, 0, steps].sum()) for r in (first, last))
+    assert end < start
+
+
+def test_one_graph_without_data_dependent_shapes(name: str, make_federation: Make) -> None:
+    step, server, local, tally, draw = prepared(make_federation, name)
+    torch._dynamo.reset()
+    backend = Strict()
+    compiled = torch.compile(step, backend=backend, fullgraph=True, dynamic=False)
+    with torch.no_grad():
+        expected, given = (local, tally), (local, tally)
+        for i in range(3):
+            expected = step(server, *expected, at(draw, i))
+            given = compiled(server, *given, at(draw, i))
+            assert same(expected, given), f"compiled and eager part at step {i}"
+    assert backend.graphs == 1
+
+
+def test_a_step_leaves_its_arguments_alone(name: str, make_federation: Make) -> None:
+    step, *arguments = prepared(make_federation, name)
+    arguments[-1] = at(arguments[-1], 0)
+    before = tree_map(torch.clone, arguments)
+    with torch.no_grad():
+        local, _ = step(*arguments)
+    assert same(arguments, before)
+    shapes = [(t.shape, t.dtype) for t in tensors(local)]
+    assert shapes == [(t.shape, t.dtype) for t in tensors(arguments[1])]  # state keeps its shape
+
+
+def test_lanes_do_not_change_the_result(name: str, make_federation: Make) -> None:
+    states = []
+    for lanes in (1, 2):
+        engine = LocalEngine(make_federation(f"method.name={name}", f"compute.lanes={lanes}"))
+        list(engine.rounds(2))
+        states.append(engine.snapshot)
+    assert same(states[0].server, states[1].server)
+    assert same(states[0].clients, states[1].clients)
+
+
+def test_uploads_in_any_order_of_training_give_one_server(name: str, make_federation: Make) -> None:
+    federation = make_federation(f"method.name={name}")
+    method, net = federation.method, federation.net
+    server = method.init(net, net.init(7), federation.task)
+    run = loop(federation.make_step(), federation.layout.size, torch.device("cpu"))
+    results = {}
+    for order in ((0, 1, 2), (2, 0, 1)):
+        with torch.no_grad():
+            made = [client_round(run, method, server, federation.new_state(k), federation.plan(1, k)) for k in order]
+        uploads = sorted((r.upload for r in made), key=lambda u: u.client)
+        results[order] = method.aggregate(net, server, uploads, None)  # type: ignore[arg-type]
+    assert same(*results.values())
+
+
+def test_averaging_equal_uploads_changes_nothing(name: str, make_federation: Make) -> None:
+    federation = make_federation(f"method.name={name}")
+    method, net = federation.method, federation.net
+    server = method.init(net, net.init(7), federation.task)
+    local = method.start(server, federation.new_state(0))
+    uploads = [method.upload(k, server, local, federation.counts(k)) for k in range(4)]
+    assert same(method.aggregate(net, server, uploads, None), server)  # type: ignore[arg-type]
+
+
+def test_names_of_tensors_are_unique(name: str, make_federation: Make) -> None:
+    _, server, local, _, draw = prepared(make_federation, name)
+    assert len(named(server=server, local=local, draw=draw)) == len(tensors((server, local, draw)))
+
+
+@pytest.mark.parametrize("supervised", ["fedavg", "fedprox", "fedavg-sl"])
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_plugins_need_pseudo_labels(supervised: str, plugin: str) -> None:
+    with pytest.raises(ValueError, match="needs a method with pseudo-labels"):
+        build_method(f"{supervised}+{plugin}", {})
