@@ -8,10 +8,12 @@ from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from io import TextIOWrapper
 from itertools import compress
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple, NoReturn
+from shutil import which
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 from rich.console import Console
@@ -32,6 +34,7 @@ app = typer.Typer(
     rich_markup_mode="markdown",
 )
 console = Console()
+INTERRUPTED = 130  # exit code after Ctrl-C
 POLL = 0.5  # seconds between looks at the records of runs in other processes
 
 Sets = Annotated[
@@ -123,7 +126,9 @@ def check_settings(cells: list[Cell]) -> None:
 
     for cell in cells:
         method_of(cell.config)
-        device_of(cell.config)
+        device, compute = device_of(cell.config), cell.config.compute
+        if device.type == "cpu" and compute.compile == "on" and not which(os.environ.get("CXX", "g++")):
+            raise UserError("compute.compile = 'on': a CPU needs a C++ compiler (g++ or $CXX) for it, else use 'off'")
         if cell.config.records.tensorboard:
             summary_writer()
 
@@ -399,28 +404,28 @@ def bench(
 
 def main() -> None:
     """Entry point: bad input ends in one line and exit code 2."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal without these characters is no reason to stop
     try:
-        app(standalone_mode=False)
-    except UserError as error:
-        fail(str(error), 2)
-    except RunError as error:
-        fail(str(error), 1)
+        code = app(standalone_mode=False) or 0  # an exit asked for inside comes back as a number
     except (KeyboardInterrupt, typer.Abort):
-        sys.stdout.flush()
-        os._exit(130)  # clients may still train in threads; files are whole at any moment
-    except typer.Exit as exit:
-        sys.exit(exit.exit_code)
+        code = INTERRUPTED
+    except (UserError, RunError) as error:
+        code = 2 if isinstance(error, UserError) else 1
+        complain(str(error))
     except OSError as error:
-        fail(f"{error.filename or 'file'}: {error.strerror or error}", 2)
+        code = 2
+        complain(f"{error.filename or 'file'}: {error.strerror or error}")
     except Exception as error:
-        usage = getattr(error, "format_message", None)  # a click usage error: unknown option, missing argument
+        usage = getattr(error, "format_message", None)  # of click: unknown option, missing argument
         if usage is None:
             raise
-        fail(usage(), 2)
-
-
-def fail(message: str, code: int) -> NoReturn:
-    complain(message)
+        code = 2
+        complain(usage() or "no command is given")
+    if code == INTERRUPTED:
+        sys.stdout.flush()
+        os._exit(code)  # clients may still train in threads, and files are whole at any moment
     sys.exit(code)
 
 

@@ -243,8 +243,8 @@ def read_toml(source: str) -> dict[str, Any]:
     preset = PRESETS / f"{source}.toml"
     try:
         path = preset if source in presets() and not Path(source).is_file() else Path(source)
-        if path.is_dir() and source:
-            raise UserError(f"{source} is a folder; expected a TOML file or a preset ({', '.join(presets())})")
+        if path.is_dir():
+            raise UserError(f"'{source}' is a folder; expected a TOML file or a preset ({', '.join(presets())})")
         return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise unknown("preset or configuration file", source, presets()) from None

@@ -19,6 +19,7 @@ from rich.progress import (
 
 from .config import Config
 from .errors import UserError
+from .records.rounds import LAST
 
 Line = dict[str, Any]
 
@@ -38,7 +39,7 @@ def numbers(line: Line) -> str:
 def result_line(folder: Path, summary: Line) -> str:
     """How a run ended."""
     return (
-        f"{folder}: {summary['result']:.2f} % (mean of the last 10 rounds), "
+        f"{folder}: {summary['result']:.2f} % (mean of the last {min(LAST, summary['rounds'])} rounds), "
         f"last {summary[summary['headline']]['last']:.2f} %, "
         f"{summary['timing']['seconds_per_round']:.2f} s per round"
     )

@@ -93,8 +93,7 @@ def test_autocontrast_of_every_span() -> None:
     expected = np.stack([np.asarray(ImageOps.autocontrast(to_pil(ramp))) for ramp in ramps])
     stretched = apply_op(to_planes(ramps), *numbers)
     assert torch.equal(stretched, to_planes(expected[..., None]))
-    exact = torch.tensor([[255 * (v - low) // (high - low) for v in range(low, high + 1)][-1] for low, high in pairs])
-    assert (stretched.flatten(1)[:, -1] < exact).sum() > 100, "no pair falls short: the table could be a formula"
+    assert (stretched.flatten(1)[:, -1] == 254).sum() > 100, "no pair falls short of 255: a formula would do"
 
 
 @pytest.mark.parametrize("level", range(1, 10))
@@ -139,7 +138,7 @@ def test_published_shifts_and_their_direction() -> None:
 
 
 def test_cutout_facts_by_enumeration() -> None:
-    """Sec. 4.1 of the protocol: 17 pixels for 24 of 32 centers, at least 9, a mean area of 24.6 %."""
+    """17 pixels for 24 of 32 centers, at least 9, a mean area of 24.6 %."""
     y, x = (grid.flatten() for grid in torch.meshgrid(torch.arange(32), torch.arange(32), indexing="ij"))
     erased = cutout(torch.zeros(1024, 1, 32, 32, dtype=torch.uint8), y, x)[:, 0] == 127
     widths, heights = erased.any(1).sum(1), erased.any(2).sum(1)

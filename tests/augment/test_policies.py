@@ -10,7 +10,8 @@ from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from fssl.augment.ops import OPS
 from fssl.augment.pillow import strong_pil, weak_pil
-from fssl.augment.policies import STRONG_NOISE, WEAK_NOISE, draw_strong, draw_weak, normalize, strong, weak
+from fssl.augment.normalize import Normalize
+from fssl.augment.policies import STRONG_NOISE, WEAK_NOISE, draw_strong, draw_weak, strong, weak
 
 SHAPES = [(32, 3), (32, 1), (16, 3), (8, 3), (8, 1)]
 
@@ -150,7 +151,7 @@ def test_without_flips_all_other_numbers_stay() -> None:
 
 def test_normalize_values_and_memory() -> None:
     images = torch.tensor([0, 51, 255], dtype=torch.uint8).expand(2, 8, 8, 3).contiguous()
-    floats = normalize(images, (0.5, 0.2, 0.4), (0.25, 0.5, 0.2))
+    floats = Normalize((0.5, 0.2, 0.4), (0.25, 0.5, 0.2), "cpu")(images)
     assert floats.shape == (2, 3, 8, 8)
     assert floats.is_contiguous(memory_format=torch.channels_last)
     assert floats.dtype == torch.float32

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .ops import IDENTITY, NUM_LEVELS, OPS, apply_op, cutout
 
-__all__ = ["STRONG_NOISE", "WEAK_NOISE", "draw_strong", "draw_weak", "normalize", "strong", "weak"]
+__all__ = ["STRONG_NOISE", "WEAK_NOISE", "draw_strong", "draw_weak", "strong", "weak"]
 
 NUM_LAYERS = 2
 WEAK_NOISE = 3  # flip (0 or 1), top and left of the crop (0..2 * pad)
@@ -89,9 +89,3 @@ def strong(images: Tensor, rows: Tensor, noise: Tensor) -> Tensor:
         planes = apply_op(planes, IDENTITY + use * (op - IDENTITY), level, negative)
     return cutout(planes, noise[:, -2], noise[:, -1]).permute(0, 2, 3, 1).contiguous()
 
-
-def normalize(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """To float32 `[B, C, H, W]` in the network's units; the memory stays channels-last."""
-    scale = torch.tensor([1 / (255 * s) for s in std], device=images.device)
-    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=images.device)
-    return (images * scale + shift).permute(0, 3, 1, 2)

@@ -53,9 +53,8 @@ def run_experiment(
             listener.round(record(folder, engine, result))
         return folder.finish(named(**engine.model()._asdict()), federation.headline)
     except OSError as error:
-        raise RunError(
-            f"{error.strerror or error}: the run stops here, and --resume goes on from its last round"
-        ) from error
+        reason = error.strerror or str(error)
+        raise RunError(f"{out}: {reason}; finished rounds are kept, and --resume goes on from there") from error
     finally:
         folder.close()
 

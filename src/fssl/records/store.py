@@ -66,8 +66,11 @@ class RunFolder:
             raise UserError(f"train.rounds = {config.rounds}: {self.path} has {done} already; expected {done} or more")
 
     def _check_empty(self) -> None:
-        if self.path.exists() and not self.path.is_dir():
-            raise UserError(f"{self.path} is a file, not a folder; choose another --out")
+        path = self.path.absolute()
+        ground = next(p for p in (path, *path.parents) if p.exists())
+        if not (ground.is_dir() and os.access(ground, os.W_OK)):
+            reason = "is read-only" if ground.is_dir() else "is a file, not a folder"
+            raise UserError(f"{self.path} cannot be written: {ground.name} {reason}; choose another --out")
         if self.path.is_dir() and any(p.name not in LEFT_BY_A_KILL for p in self.path.iterdir()):
             raise UserError(f"{self.path} is not empty and not a run folder; choose another --out")
 

@@ -1,0 +1,145 @@
+"""Checkpoints: bit for bit, never half, and never trusted without their checksum."""
+
+import errno
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from fssl.records.atomic import read_json, write_atomic
+from fssl.records.checkpoint import KEPT, load_checkpoint, save_checkpoint
+
+
+def tensors(round: int) -> dict[str, torch.Tensor]:
+    return {
+        "w": torch.linspace(-1, 1, 7) * round,
+        "half": torch.full((2, 3), round / 3, dtype=torch.bfloat16),
+        "count": torch.tensor([round]),
+        "flag": torch.tensor(True),
+        "turned": torch.arange(6.0).reshape(2, 3).T,
+        "special": torch.tensor([float("nan"), -0.0, float("inf")]),
+    }
+
+
+def saved(folder: Path, *rounds: int) -> Path:
+    for round in rounds:
+        save_checkpoint(folder, round, tensors(round))
+    return folder
+
+
+def file_of(folder: Path, round: int, kind: str = "safetensors") -> Path:
+    return folder / f"round-{round:06d}.{kind}"
+
+
+def load(folder: Path, at_most: int = 99) -> tuple[int | None, list[str]]:
+    said: list[str] = []
+    found = load_checkpoint(folder, at_most, said.append)
+    return (found[0] if found else None), said
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    raw = [t.contiguous().view(-1).view(torch.uint8) for t in (a, b)]
+    return a.dtype == b.dtype and a.shape == b.shape and torch.equal(*raw)
+
+
+def test_what_comes_back_is_what_went_in(tmp_path: Path) -> None:
+    found = load_checkpoint(saved(tmp_path, 3), 3, lambda text: None)
+    assert found is not None
+    assert found[0] == 3
+    assert found[1].keys() == tensors(3).keys()
+    assert all(same_bits(found[1][name], t) for name, t in tensors(3).items())
+
+
+def test_only_the_newest_two_are_kept(tmp_path: Path) -> None:
+    saved(tmp_path, 1, 2, 3, 4)
+    names = {p.name for p in tmp_path.iterdir()}
+    assert names == {f"round-00000{r}.{kind}" for r in (3, 4) for kind in ("json", "safetensors")}
+    assert KEPT == 2
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
+def test_truncated_tensors_are_noticed(tmp_path: Path, share: float) -> None:
+    path = file_of(saved(tmp_path, 1, 2), 2)
+    path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
+    round, said = load(tmp_path)
+    assert round == 1
+    assert said == ["checkpoint damaged: round-000002; using round-000001"]
+
+
+def test_any_flipped_bit_is_noticed(tmp_path: Path) -> None:
+    """In the tensors and in the manifest, at positions spread over the file."""
+    for kind in ("safetensors", "json"):
+        size = file_of(saved(tmp_path / kind, 1, 2), 2, kind).stat().st_size
+        for position in range(0, size, 7 if kind == "safetensors" else 1):
+            path = file_of(saved(tmp_path / kind, 1, 2), 2, kind)
+            data = bytearray(path.read_bytes())
+            data[position] ^= 1 << (position % 8)
+            path.write_bytes(data)
+            assert load(tmp_path / kind)[0] == 1, (kind, position)
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "json"])
+def test_a_lost_file_is_a_lost_checkpoint(tmp_path: Path, kind: str) -> None:
+    file_of(saved(tmp_path, 1, 2), 2, kind).unlink()
+    assert load(tmp_path)[0] == 1
+
+
+def test_a_manifest_cannot_vouch_for_another_round(tmp_path: Path) -> None:
+    manifest = file_of(saved(tmp_path, 1, 2), 2, "json")
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "round": 3}))
+    assert load(tmp_path)[0] == 1
+
+
+def test_without_a_whole_one_the_damaged_go_and_make_room(tmp_path: Path) -> None:
+    """A run that starts anew must not have its new checkpoints pushed out by old damaged ones."""
+    saved(tmp_path, 7, 8)
+    for round in (7, 8):
+        file_of(tmp_path, round).write_bytes(b"")
+    round, said = load(tmp_path)
+    assert round is None
+    assert said == ["checkpoint damaged: round-000008, round-000007; no older one is left"]
+    saved(tmp_path, 1)
+    assert load(tmp_path) == (1, [])
+
+
+def test_a_checkpoint_beyond_the_record_is_not_used(tmp_path: Path) -> None:
+    saved(tmp_path, 4, 5)
+    assert load(tmp_path, at_most=4) == (4, [])
+    assert not file_of(tmp_path, 5).exists()
+
+
+def test_what_a_kill_leaves_behind_is_ignored_and_swept(tmp_path: Path) -> None:
+    saved(tmp_path, 1)
+    file_of(tmp_path, 2).write_bytes(b"tensors without a manifest")
+    file_of(tmp_path, 3, "safetensors.part").write_bytes(b"half")
+    assert load(tmp_path) == (1, [])
+    assert {p.name for p in tmp_path.iterdir()} == {"round-000001.json", "round-000001.safetensors"}
+
+
+def test_no_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    assert load(tmp_path / "none") == (None, [])
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, "old")
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomic(path, "new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "old")]
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b'{"a": ', b"\xff\xfe"])
+def test_json_that_is_not_a_whole_table_reads_as_empty(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.json"
+    assert read_json(path) == {}
+    path.write_bytes(content)
+    assert read_json(path) == {}

@@ -1,0 +1,452 @@
+"""A run that is killed, interrupted or out of disk space ends up the same as one that was not."""
+
+import errno
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from fssl.config import Config, override, parse, read_toml
+from fssl.console import Quiet
+from fssl.engines import run
+from fssl.engines.local import Snapshot
+from fssl.engines.run import run_experiment
+from fssl.errors import RunError, UserError
+from fssl.methods import METHODS
+from fssl.records import store
+from fssl.records.store import RunFolder
+from fssl.types import Server, Weights
+
+Outcome = tuple[list[dict[str, Any]], bytes]
+
+
+def config(*settings: str) -> Config:
+    return parse(override(read_toml("smoke"), settings))
+
+
+def outcome(folder: Path) -> Outcome:
+    """What must not depend on how often a run was stopped."""
+    lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
+    rounds = [{k: v for k, v in line.items() if k != "timing"} for line in lines]
+    return rounds, (folder / "model.safetensors").read_bytes()
+
+
+# A run whose learning is one line of arithmetic: everything but the engine is real, and it takes milliseconds.
+
+
+class ToyEngine:
+    device = torch.device("cpu")
+    layout = None
+
+    def __init__(self, federation: Any, debug: Path | None) -> None:
+        self.federation = federation
+        weights = Weights({"w": torch.linspace(0, 1, 5), "v": torch.zeros(2, 2)}, {"b": torch.ones(1)})
+        self.snapshot = Snapshot(0, Server(weights, {"prior": torch.ones(3)}), {}, {})
+
+    def rounds(self, until: int) -> Iterator[int]:
+        for round in range(self.snapshot.round + 1, until + 1):
+            (weights, extras), clients = self.snapshot.server, self.snapshot.clients
+            moved = {k: torch.sin(t * 1.1 + round) for k, t in weights.params.items()}
+            seen = clients.get(round % 3, {"table": torch.zeros(4)})["table"]
+            server = Server(Weights(moved, weights.buffers), {"prior": extras["prior"] * 0.9})
+            state = {**clients, round % 3: {"table": seen + moved["w"].sum()}}
+            self.snapshot = Snapshot(round, server, state, {k: t * 0.5 for k, t in moved.items()})
+            yield round
+
+    def model(self) -> Weights:
+        return self.snapshot.server.weights
+
+
+def toy_record(folder: RunFolder, engine: Any, round: int) -> dict[str, Any]:
+    return real_record(folder, engine, SimpleNamespace(round=round, seconds=0.1))
+
+
+def toy_describe(federation: Any, layout: Any, result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    tests = {"train_norm": {"accuracy": 10.0 * result.round, "loss": 1.0}}
+    line = {"round": result.round, "accuracy": 10.0 * result.round, "test": tests}
+    return line, {"clients": np.arange(2)}
+
+
+real_record = run.record
+TOY = config("train.rounds=4")
+
+
+@pytest.fixture
+def toy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "LocalEngine", ToyEngine)
+    monkeypatch.setattr(
+        run, "Federation", lambda c, d: SimpleNamespace(config=c, device=ToyEngine.device, headline="train_norm")
+    )
+    monkeypatch.setattr(run, "record", toy_record)
+    monkeypatch.setattr(run, "describe", toy_describe)
+    monkeypatch.setattr(store, "environment", lambda device: {"python": "?"})
+
+
+def go(folder: Path, settings: Config = TOY, resume: bool = True) -> list[str]:
+    listener = Quiet()
+    run_experiment(settings, folder, listener, resume=resume)
+    return listener.said
+
+
+def killed_at(number: int, folder: Path, arm: Callable[[int, Path], None]) -> bool:
+    """Run in a forked process that dies at its n-th step on disk; whether there was such a step."""
+    child = os.fork()
+    if child == 0:
+        arm(number, folder)
+        go(folder)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+def before_an_operation(number: int, folder: Path) -> None:
+    """Die before the n-th file is opened, renamed, removed or folder made."""
+    left = [number]
+
+    def hook(event: str, details: tuple[Any, ...]) -> None:
+        if event in ("open", "os.rename", "os.remove", "os.mkdir") and str(details[0]).startswith(str(folder)):
+            left[0] -= 1
+            if left[0] < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def in_the_middle_of_a_write(number: int, folder: Path) -> None:
+    """Die at the n-th flush of a file, with its last bytes not written."""
+    left, fsync = [number], os.fsync
+
+    def die(handle: int) -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            if not os.path.isdir(f"/proc/self/fd/{handle}"):
+                os.truncate(f"/proc/self/fd/{handle}", max(0, os.fstat(handle).st_size - 10))
+            os.kill(os.getpid(), signal.SIGKILL)
+        fsync(handle)
+
+    os.fsync = die  # in the forked process only
+
+
+@pytest.mark.parametrize("arm", [before_an_operation, in_the_middle_of_a_write])
+@pytest.mark.parametrize("begin", ["new", "half"])
+def test_a_kill_at_every_step_on_disk_changes_nothing(
+    toy: None, tmp_path: Path, begin: str, arm: Callable[[int, Path], None]
+) -> None:
+    """Also for a run that was killed before and is killed again while it is resumed."""
+    go(tmp_path / "unbroken", resume=False)
+    expected = outcome(tmp_path / "unbroken")
+    if begin == "half":
+        assert killed_at(25, tmp_path / "half", in_the_middle_of_a_write)
+    for number in range(1000):
+        folder = tmp_path / f"run{number}"
+        if begin == "half":
+            shutil.copytree(tmp_path / "half", folder)
+        if not killed_at(number, folder, arm):
+            break
+        go(folder)
+        assert outcome(folder) == expected, number
+        assert RunFolder(folder).is_finished
+    assert outcome(folder) == expected
+    assert number > (20 if begin == "new" else 10)
+
+
+@pytest.mark.parametrize("short", [1, 2, 30])
+def test_a_record_with_half_a_line_goes_on_from_the_last_whole_one(toy: None, tmp_path: Path, short: int) -> None:
+    go(tmp_path / "run")
+    expected = outcome(tmp_path / "run")
+    (tmp_path / "run/summary.json").unlink()
+    text = (tmp_path / "run/rounds.jsonl").read_bytes()
+    (tmp_path / "run/rounds.jsonl").write_bytes(text[:-short])
+    said = go(tmp_path / "run")
+    assert ("rounds.jsonl is damaged after round 3; what follows is computed again" in said) == (short > 1)
+    assert outcome(tmp_path / "run") == expected
+
+
+def test_a_record_damaged_early_is_computed_again(toy: None, tmp_path: Path) -> None:
+    go(tmp_path / "run")
+    expected = outcome(tmp_path / "run")
+    (tmp_path / "run/summary.json").unlink()
+    text = (tmp_path / "run/rounds.jsonl").read_text()
+    (tmp_path / "run/rounds.jsonl").write_text(text.replace('"round": 2', '"round": 7'))
+    said = go(tmp_path / "run")
+    assert said[-1] == f"{tmp_path / 'run'}: no checkpoint to go on from, starting with round 1"
+    assert outcome(tmp_path / "run") == expected
+
+
+@pytest.mark.parametrize(("damaged", "after"), [([3], 2), ([2, 3], 0)])
+def test_damaged_checkpoints_are_named_and_passed_over(
+    toy: None, tmp_path: Path, damaged: list[int], after: int
+) -> None:
+    go(tmp_path / "unbroken")
+    go(tmp_path / "run", replace(TOY, train=replace(TOY.train, rounds=3)))
+    for round in damaged:
+        path = tmp_path / f"run/checkpoint/round-{round:06d}.safetensors"
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+    said = go(tmp_path / "run")
+    assert said[0].startswith("checkpoint damaged: round-000003")
+    assert ("starting with round 1" if not after else f"after round {after}") in said[1]
+    assert len(said) == 2
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "unbroken")
+    sessions = json.loads((tmp_path / "run/env.json").read_text())["sessions"]
+    assert [s["from_round"] for s in sessions] == [1, after + 1]
+
+
+class Disk:
+    """Takes so many flushes before it is full."""
+
+    def __init__(self, room: int) -> None:
+        self.room, self.flush = room, os.fsync
+
+    def fsync(self, handle: int) -> None:
+        if self.room == 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.room -= 1
+        self.flush(handle)
+
+
+def test_a_full_disk_at_any_write_loses_nothing(toy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk(room=1000)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", disk.fsync)
+        go(tmp_path / "unbroken")
+    expected, used = outcome(tmp_path / "unbroken"), 1000 - disk.room
+    assert used > 30
+    for room in range(used):
+        folder = tmp_path / f"run{room}"
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", Disk(room).fsync)
+            with pytest.raises((RunError, UserError), match=r"^[^\n]*No space left on device[^\n]*$"):
+                go(folder)
+        assert not list(folder.rglob("*.part"))
+        go(folder)
+        assert outcome(folder) == expected, room
+
+
+def test_a_line_that_was_cut_by_a_full_disk_is_written_again(toy: None, tmp_path: Path) -> None:
+    """No file may grow beyond about the first 38 of 40 lines of rounds.jsonl; all others are smaller."""
+    long = replace(TOY, train=replace(TOY.train, rounds=40))
+    go(tmp_path / "unbroken", long)
+    lines = (tmp_path / "unbroken/rounds.jsonl").read_text().splitlines(keepends=True)
+    limit = len("".join(lines[:38])) + 30
+    child = os.fork()
+    if child == 0:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        try:
+            go(tmp_path / "run", long)
+        except RunError as error:
+            os._exit(7 if "File too large" in str(error) else 1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    cut = (tmp_path / "run/rounds.jsonl").read_bytes()
+    assert len(cut) == limit
+    assert 30 < cut.count(b"\n") < 40
+    assert go(tmp_path / "run", long)[-1].endswith(f"after round {len(cut.splitlines()) - 1}")
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "unbroken")
+
+
+def test_a_second_process_is_refused_until_the_first_has_gone(toy: None, tmp_path: Path) -> None:
+    first = RunFolder(tmp_path / "run")
+    first.open(run.resolve(TOY), resume=False)
+    before = sorted(p.name for p in (tmp_path / "run").iterdir())
+    with pytest.raises(UserError, match="in use by another process"):
+        go(tmp_path / "run")
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == before
+    first.close()
+
+
+def test_what_a_folder_takes(toy: None, tmp_path: Path) -> None:
+    go(tmp_path / "run", resume=False)
+    with pytest.raises(UserError, match="holds a run already; add --resume"):
+        go(tmp_path / "run", resume=False)
+    with pytest.raises(UserError, match=r"another run: train\.lr is 0\.1 there and 0\.2 here"):
+        go(tmp_path / "run", replace(TOY, train=replace(TOY.train, lr=0.2)))
+    with pytest.raises(UserError, match=r"train\.rounds = 3: .* has 4 already; expected 4 or more"):
+        go(tmp_path / "run", replace(TOY, train=replace(TOY.train, rounds=3)))
+    go(tmp_path / "run", replace(TOY, compute=replace(TOY.compute, lanes=1)))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/letter.txt").write_text("dear")
+    for resume in (False, True):
+        with pytest.raises(UserError, match="not empty and not a run folder"):
+            go(tmp_path / "mine", resume=resume)
+    assert [p.name for p in (tmp_path / "mine").iterdir()] == ["letter.txt"]
+    with pytest.raises(UserError, match="is a file, not a folder"):
+        go(tmp_path / "mine/letter.txt")
+
+
+def test_a_checkpoint_that_does_not_fit_is_refused(toy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    go(tmp_path / "run")
+
+    class Grown(ToyEngine):
+        def __init__(self, federation: Any, debug: Path | None) -> None:
+            super().__init__(federation, debug)
+            self.snapshot.server.weights.params["new"] = torch.zeros(1)
+
+    monkeypatch.setattr(run, "LocalEngine", Grown)
+    with pytest.raises(UserError, match="the checkpoint does not fit: new is missing"):
+        go(tmp_path / "run")
+
+
+def test_damaged_side_files_do_not_stop_a_run(toy: None, tmp_path: Path) -> None:
+    go(tmp_path / "run")
+    expected = outcome(tmp_path / "run")
+    for name in ("env.json", "summary.json"):
+        (tmp_path / "run" / name).write_bytes(b"{")
+    assert not RunFolder(tmp_path / "run").is_finished
+    go(tmp_path / "run")
+    assert outcome(tmp_path / "run") == expected
+    assert RunFolder(tmp_path / "run").is_finished
+
+
+# Real runs.
+
+
+class StopAfter(Quiet):
+    """Ends a run after a round, as Ctrl-C would."""
+
+    def __init__(self, last: int) -> None:
+        super().__init__()
+        self.last = last
+
+    def round(self, line: dict[str, Any]) -> None:
+        if line["round"] == self.last:
+            raise KeyboardInterrupt
+
+
+SHORT = ("train.rounds=5", "train.batch=8", "train.steps_per_round=3")
+KINDS = {
+    "sage": ("method.name=sage",),
+    "fedavg": ("method.name=fedavg", "records.probes=losses"),
+    "client state": ("method.name=flexmatch", "method.tau=0.4", "method.warmup=false", "compute.lanes=2"),
+    "carried momentum": ("protocol=authors", "records.checkpoint_every=2"),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_resumed_runs_are_bit_identical(tmp_path: Path, kind: str) -> None:
+    settings = config(*SHORT, *KINDS[kind])
+    run_experiment(settings, tmp_path / "unbroken", Quiet())
+    for last in (1, 3, 4):
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(settings, tmp_path / "run", StopAfter(last), resume=True)
+    run_experiment(settings, tmp_path / "run", Quiet(), resume=True)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "unbroken")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_can_be_resumed(tmp_path: Path, method: str) -> None:
+    """Whatever it keeps on the server and with its clients; all six clients take part in every round."""
+    small = ("train.rounds=3", "train.batch=4", "train.steps_per_round=2", "train.clients_per_round=6")
+    settings = config(*small, f"method.name={method}")
+    run_experiment(settings, tmp_path / "unbroken", Quiet())
+    for last in (1, 2):
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(settings, tmp_path / "run", StopAfter(last), resume=True)
+    run_experiment(settings, tmp_path / "run", Quiet(), resume=True)
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "unbroken")
+
+
+def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
+    run_experiment(config(*SHORT), tmp_path / "long", Quiet())
+    run_experiment(config(*SHORT, "train.rounds=2"), tmp_path / "run", Quiet())
+    listener = Quiet()
+    run_experiment(config(*SHORT), tmp_path / "run", listener, resume=True)
+    assert listener.said == [f"resuming {tmp_path / 'run'} after round 2"]
+    assert outcome(tmp_path / "run") == outcome(tmp_path / "long")
+    assert RunFolder(tmp_path / "run").config().rounds == 5
+
+
+def start(folder: Path, *words: str, **options: Any) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "fssl", "run", "smoke", "--out", str(folder), *words]
+    environment = {**os.environ, "PYTHONPATH": str(Path(store.__file__).parents[2])}
+    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment}
+    return subprocess.Popen(command, text=True, **options)  # type: ignore[no-any-return]
+
+
+def wait_for(process: "subprocess.Popen[str]", condition: Callable[[], bool]) -> None:
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.0005)
+
+
+def num_lines(folder: Path) -> int:
+    path = folder / "rounds.jsonl"
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """The smoke run, in this process."""
+    folder = tmp_path_factory.mktemp("smoke") / "run"
+    run_experiment(config(), folder, Quiet())
+    return outcome(folder)
+
+
+def finish(folder: Path) -> None:
+    process = start(folder, "--resume")
+    out, errors = process.communicate(timeout=120)
+    assert (process.returncode, errors) == (0, ""), out
+
+
+def test_kill_dash_nine_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> None:
+    """Killed as soon as a line appears, in the middle of a round, and while a checkpoint is written."""
+    folder = tmp_path / "run"
+
+    def writes_checkpoint() -> bool:
+        return num_lines(folder) >= 4 and any((folder / "checkpoint").glob("*.part"))
+
+    def mid_round() -> bool:
+        return num_lines(folder) >= 3 and (time.sleep(0.15) is None)
+
+    for condition in (lambda: num_lines(folder) >= 2, mid_round, writes_checkpoint):
+        process = start(folder, "--resume")
+        wait_for(process, condition)
+        process.kill()
+        assert "Traceback" not in process.communicate()[1]
+    assert not RunFolder(folder).is_finished
+    finish(folder)
+    assert outcome(folder) == unbroken
+
+
+def test_interrupt_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> None:
+    """One line, exit code 130, and a second process is refused while the first is at it."""
+    folder = tmp_path / "run"
+    process = start(folder)
+    wait_for(process, lambda: num_lines(folder) >= 2)
+    with pytest.raises(UserError, match="in use by another process"):
+        RunFolder(folder).open(RunFolder(folder).config(), resume=True)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert errors == f"fssl: stopped; finished rounds are kept in {folder}: the same command with --resume goes on\n"
+    assert "round    1/8" in out  # its line comes before the second round
+    finish(folder)
+    assert outcome(folder) == unbroken
+
+
+def test_a_full_disk_ends_the_smoke_run_in_one_line(tmp_path: Path, unbroken: Outcome) -> None:
+    """No file may grow beyond 60 kB, and a checkpoint is larger."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (60_000, 60_000))
+
+    process = start(tmp_path / "run", preexec_fn=limit)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert errors.count("\n") == 1
+    assert "File too large; finished rounds are kept, and --resume goes on from there" in errors
+    finish(tmp_path / "run")
+    assert outcome(tmp_path / "run") == unbroken

@@ -1,0 +1,468 @@
+"""The command line: what it refuses, what it writes, and what a person sees."""
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from safetensors.numpy import load_file
+
+from fssl import cli
+from fssl.config import parse, read_toml, resolved
+from fssl.engines.run import resolve
+
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}  # also where it is not installed
+TINY = """
+[data]
+name = "digits"
+labels_per_class = 8
+[partition]
+clients = 4
+[model]
+name = "cnn"
+width = 1
+[train]
+rounds = 3
+clients_per_round = 2
+steps_per_round = 2
+batch = 4
+"""
+
+
+class Said(NamedTuple):
+    code: object
+    out: str
+    err: str
+
+
+Fssl = Callable[..., Said]
+
+
+@pytest.fixture
+def fssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fssl:
+    """The command in this process, in an empty folder with a tiny configuration."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("FSSL_DATA", raising=False)
+    (tmp_path / "tiny.toml").write_text(TINY)
+
+    def call(*words: str) -> Said:
+        monkeypatch.setattr(sys, "argv", ["fssl", *words])
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        return Said(exit.value.code, *capsys.readouterr())
+
+    return call
+
+
+def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    def train(*words: object) -> str:
+        raise AssertionError("a run was started")
+
+    monkeypatch.setattr(cli, "train", train)
+
+
+def start(*words: str, **options: Any) -> "subprocess.Popen[str]":
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT, **options}
+    return subprocess.Popen([sys.executable, "-m", "fssl", *words], text=True, **options)  # type: ignore[no-any-return]
+
+
+def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
+    lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
+    rounds = [{k: v for k, v in line.items() if k != "timing"} for line in lines]
+    return rounds, (folder / "model.safetensors").read_bytes()
+
+
+# Refusals.
+
+
+@pytest.mark.parametrize(
+    ("words", "fragments"),
+    [
+        ("run", ["config"]),
+        ("rnu smoke", ["'rnu'", "'run'"]),
+        ("run smoke --rounds 3", ["--rounds"]),
+        ("run smoke more", ["more"]),
+        ("run smok", ["'smok'", "did you mean 'smoke'?"]),
+        ("run nothing.toml", ["'nothing.toml'", "known: demo"]),
+        ("run .", ["'.' is a folder"]),
+        ("run smoke --set seed", ["--set seed", "key=value"]),
+        ("run smoke --set train.lrr=1", ["[train]", "did you mean 'lr'?"]),
+        ("run smoke --set train.lr=nan", ["train.lr = nan"]),
+        ("run smoke --set grid=5", ["grid = 5"]),
+        ("run smoke --set grid.seed=[1,1]", ["'seed1' twice"]),
+        ("run smoke --set method.name=sgae", ["'sgae'", "did you mean 'sage'?"]),
+        ("run smoke --set method.name=sage+oracel", ["plug-in 'oracel'", "did you mean 'oracle'?"]),
+        ("run smoke --set method.name=fedavg+sage", ["plug-in 'sage'", "pseudo-labels"]),
+        ("run smoke --set method.tua=0.9", ["'tua'", "did you mean 'tau'?"]),
+        ("run smoke --set method.tau=2", ["method.tau = 2", "from 1e-09 to 1"]),
+        ("run smoke --set method.tau=nan", ["method.tau = nan"]),
+        ("run smoke --set method.tau=high", ["method.tau = 'high'", "expected a number"]),
+        ("run smoke --set grid.method.tau=[0.5,2]", ["method.tau = 2"]),
+        ("run smoke --set data.name=cifar10 --data-dir nowhere", ["cifar10", "'nowhere' is no such folder"]),
+        ("run smoke --set data.name=cifar10 --data-dir .", ["'.' has no train-*.parquet files"]),
+        ("run smoke --device gpu", ["compute.device 'gpu'", "did you mean 'cpu'?"]),
+        ("run smoke --jobs 0", ["--jobs"]),
+        ("run smoke --out tiny.toml", ["tiny.toml is a file, not a folder"]),
+        ("run smoke --out tiny.toml/x", ["tiny.toml/x cannot be written: tiny.toml is a file"]),
+        ("run smoke --out .", ["not empty and not a run folder"]),
+        ("show nowhere", ["nowhere is not a run folder"]),
+        ("show .", [". is not a run folder"]),
+        ("compare nowhere", ["nowhere does not exist"]),
+        ("compare .", ["no runs in ."]),
+        ("compare . --png curves.tiff", ["--png curves.tiff", ".png"]),
+        ("bench --method sgae", ["did you mean 'sage'?"]),
+        ("bench --shape small", ["--shape 'small'", "known: demo, paper"]),
+        ("", ["no command"]),
+    ],
+)
+def test_bad_input_ends_in_one_line_before_anything_is_written(
+    fssl: Fssl, monkeypatch: pytest.MonkeyPatch, words: str, fragments: list[str]
+) -> None:
+    forbid_training(monkeypatch)
+    said = fssl(*words.split())
+    assert said.code == 2
+    assert said.err.startswith("fssl: ")
+    assert said.err.count("\n") == 1
+    for fragment in fragments:
+        assert fragment in said.err
+    assert [p.name for p in Path().iterdir()] == ["tiny.toml"]
+
+
+def test_a_message_stays_on_one_line_whatever_was_typed(fssl: Fssl) -> None:
+    assert fssl("run", "smoke", "--set", "method.name=a\nb").err.startswith("fssl: method 'a b' is unknown")
+
+
+def test_a_gpu_that_is_not_there_is_refused(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    said = fssl("run", "tiny.toml", "--device", "cuda")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "compute.device = 'cuda': no CUDA device is visible" in said.err
+    assert not Path("runs").exists()
+
+
+def test_a_missing_extra_is_refused(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    said = fssl("run", "tiny.toml", "--tensorboard")
+    assert (said.code, said.err) == (2, "fssl: --tensorboard needs a package: pip install 'fssl[tensorboard]'\n")
+    assert not Path("runs").exists()
+
+
+def test_compiling_on_a_cpu_without_a_compiler_is_refused(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CXX", raising=False)
+    said = fssl("run", "tiny.toml", "--device", "cpu", "--set", "compute.compile=on")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "compute.compile = 'on'" in said.err
+
+
+def test_a_run_that_blows_up_says_so_and_exits_with_1(fssl: Fssl) -> None:
+    said = fssl("run", "tiny.toml", "--set", "train.lr=1e30")
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert "the loss of client" in said.err
+    assert "Try a smaller train.lr" in said.err
+
+
+# Help.
+
+COMMANDS = ["run", "methods", "datasets", "presets", "show", "compare", "bench"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_teaches_by_example(fssl: Fssl, command: str) -> None:
+    said = fssl(command, "--help")
+    assert (said.code, said.err) == (0, "")
+    assert "Example" in said.out
+    assert "fssl " in said.out
+
+
+def test_help_names_every_command(fssl: Fssl) -> None:
+    said = fssl("--help")
+    assert said.code == 0
+    assert all(f" {command} " in said.out for command in COMMANDS)
+
+
+def test_help_is_fast() -> None:
+    """Within half a second (the quickest of five, for busy machines), since nothing heavy is imported."""
+    script = "import sys; from fssl.cli import main; sys.argv[1:] = ['--help']\ntry: main()\n"
+    script += "except SystemExit: print({'torch', 'numpy', 'sklearn', 'matplotlib'} & sys.modules.keys())"
+    seconds = []
+    for _ in range(5):
+        begin = time.perf_counter()
+        command = [sys.executable, "-c", script]
+        out = subprocess.run(command, capture_output=True, text=True, check=True, env=ENVIRONMENT).stdout
+        seconds.append(time.perf_counter() - begin)
+        assert out.endswith("set()\n")
+    assert min(seconds) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [("methods", ["sage", "flexmatch", "kappa"]), ("datasets", ["cifar10", "digits"]), ("presets", ["smoke", "demo"])],
+)
+def test_lists_name_what_there_is(fssl: Fssl, command: str, names: list[str]) -> None:
+    said = fssl(command)
+    assert said.code == 0
+    assert all(name in said.out for name in names)
+
+
+# One run.
+
+
+def test_a_run_leaves_a_whole_record(fssl: Fssl) -> None:
+    said = fssl("run", "tiny.toml")
+    assert (said.code, said.err) == (0, "")
+    folder = Path("runs/tiny")
+    assert {p.name for p in folder.iterdir()} == {
+        *(".lock", "config.toml", "env.json", "rounds.jsonl", "summary.json", "model.safetensors"),
+        *("checkpoint", "probes"),
+    }
+    stored, given = parse(read_toml(str(folder / "config.toml"))), parse(read_toml("tiny.toml"))
+    assert stored == resolve(given)
+    assert resolved(stored) == stored
+    lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [1, 2, 3]
+    curve = [line["test"]["train_norm"]["accuracy"] for line in lines]
+    assert curve == [line["accuracy"] for line in lines]
+    summary = json.loads((folder / "summary.json").read_text())
+    numbers = summary["train_norm"]
+    assert (numbers["last"], numbers["best"]) == (curve[-1], max(curve))
+    assert numbers["mean_last_10"] == summary["result"] == pytest.approx(sum(curve) / 3)
+    assert set(numbers["rounds_to"]) == {"30", "40", "45", "50"}
+    assert summary["timing"]["seconds_per_round"] == sorted(line["timing"]["seconds"] for line in lines)[1]
+    session = json.loads((folder / "env.json").read_text())["sessions"][0]
+    assert session["command"] == "run tiny.toml"
+    assert set(session) >= {"started", "python", "packages", "device", "threads", "revision"}
+    model = load_file(folder / "model.safetensors")
+    assert all(name.startswith(("params.", "buffers.")) for name in model)
+    assert model["params.head.linear.weight"].shape == (10, 64)
+    assert {p.suffix for p in folder.rglob("*") if p.is_file()} <= {"", ".toml", ".json", ".jsonl", ".safetensors"}
+
+
+def test_without_a_terminal_each_round_is_a_plain_line(fssl: Fssl) -> None:
+    lines = fssl("run", "tiny.toml").out.splitlines()
+    assert len(lines) == 4
+    for i, line in enumerate(lines[:3], 1):
+        assert re.fullmatch(rf"tiny  round +{i}/3  test .* %  \d+\.\d\d s  ETA \d+:\d\d", line)
+    assert lines[3].startswith("runs/tiny: ")
+    assert "(mean of the last 3 rounds)" in lines[3]
+
+
+def test_a_folder_in_use_is_not_written_again(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fssl("run", "tiny.toml").code == 0
+    before = outcome(Path("runs/tiny"))
+    forbid_training(monkeypatch)
+    said = fssl("run", "tiny.toml")
+    assert said.code == 2
+    assert said.err == "fssl: runs/tiny holds a run already; add --resume to go on, or choose another --out\n"
+    said = fssl("run", "tiny.toml", "--resume")
+    assert said == (0, "runs/tiny: finished already\n", "")
+    said = fssl("run", "tiny.toml", "--resume", "--set", "seed=8")
+    assert said.code == 2
+    assert said.err == "fssl: runs/tiny holds another run: seed is 7 there and 8 here; choose another --out\n"
+    said = fssl("run", "tiny.toml", "--resume", "--set", "train.rounds=2")
+    assert said.code == 2
+    assert "train.rounds = 2: runs/tiny has 3 already" in said.err
+    assert outcome(Path("runs/tiny")) == before
+
+
+def test_a_finished_run_goes_on_with_more_rounds(fssl: Fssl) -> None:
+    fssl("run", "tiny.toml")
+    said = fssl("run", "tiny.toml", "--resume", "--set", "train.rounds=5", "--set", "compute.lanes=1")
+    assert (said.code, said.err) == (0, "")
+    assert said.out.startswith("resuming runs/tiny after round 3\n")
+    fssl("run", "tiny.toml", "--set", "train.rounds=5", "--out", "long")
+    assert outcome(Path("runs/tiny")) == outcome(Path("long"))
+
+
+def test_a_damaged_configuration_in_a_run_folder_is_named(fssl: Fssl) -> None:
+    fssl("run", "tiny.toml")
+    Path("runs/tiny/config.toml").write_text("sed = 7")
+    for words in (["show", "runs/tiny"], ["run", "tiny.toml", "--resume"]):
+        said = fssl(*words)
+        assert said.code == 2
+        assert said.err.startswith("fssl: runs/tiny/config.toml: section or key 'sed' is unknown")
+
+
+def test_tensorboard_events_hold_the_curve(fssl: Fssl) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    assert fssl("run", "tiny.toml", "--tensorboard", "--set", "train.rounds=2").code == 0
+    assert fssl("run", "tiny.toml", "--tensorboard", "--resume").code == 0
+    events = accumulator.EventAccumulator("runs/tiny/tensorboard").Reload()
+    points = [(e.step, e.value) for e in events.Scalars("test_accuracy/train_norm")]
+    lines = [json.loads(text) for text in Path("runs/tiny/rounds.jsonl").read_text().splitlines()]
+    assert points == [(line["round"], pytest.approx(line["accuracy"], rel=1e-6)) for line in lines]
+
+
+def test_letters_a_terminal_does_not_have_are_replaced(tmp_path: Path) -> None:
+    environment = {**ENVIRONMENT, "PYTHONIOENCODING": "ascii"}
+    process = start("presets", env=environment, cwd=tmp_path)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert out.isascii()
+
+
+# Reading runs.
+
+
+def test_show_and_compare_read_the_records(fssl: Fssl) -> None:
+    for seed in (7, 8):
+        fssl("run", "tiny.toml", "--set", f"seed={seed}", "--out", f"out/[a]{seed}")
+    said = fssl("show", "out/[a]7")
+    assert said.code == 0
+    assert said.out.startswith("sage on digits, seed 7: out/[a]7\n")
+    summary = json.loads(Path("out/[a]7/summary.json").read_text())
+    assert f"{summary['train_norm']['best']:.2f} % (round {summary['train_norm']['best_round']})" in said.out
+    said = fssl("compare", "out", "--png", "new/curves.PNG")
+    assert (said.code, said.err) == (0, "")
+    assert "7, 8" in said.out
+    assert Path("new/curves.PNG").read_bytes().startswith(b"\x89PNG")
+
+
+def test_show_says_that_a_run_is_unfinished(fssl: Fssl) -> None:
+    fssl("run", "tiny.toml")
+    Path("runs/tiny/summary.json").unlink()
+    lines = Path("runs/tiny/rounds.jsonl").read_text().splitlines()
+    Path("runs/tiny/rounds.jsonl").write_text(lines[0] + "\n" + lines[1][:50])
+    assert "unfinished: 1 of 3 rounds; go on with --resume" in fssl("show", "runs/tiny").out
+    Path("runs/tiny/rounds.jsonl").write_text("")
+    said = fssl("show", "runs/tiny")
+    assert said.code == 2
+    assert "has no finished round yet" in said.err
+
+
+# Grids.
+
+
+def test_a_grid_runs_each_cell_once(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["run", "tiny.toml", "--out", "g", "--set", "grid.seed=[7,8]"]
+    assert fssl(*words).code == 0
+    assert sorted(p.name for p in Path("g").iterdir()) == ["seed7", "seed8"]
+    first = Path("g/seed7/rounds.jsonl").stat().st_mtime_ns
+    assert "g/seed9" in (said := fssl(*words[:-1], "grid.seed=[7,8,9]")).out
+    assert said.out.startswith("g/seed7: finished already\ng/seed8: finished already\n")
+    assert Path("g/seed7/rounds.jsonl").stat().st_mtime_ns == first
+    forbid_training(monkeypatch)
+    said = fssl(*words, "--set", "train.lr=0.3")
+    assert said.code == 2
+    assert said.err.startswith("fssl: g/seed7 holds another run: train.lr is 0.1 there and 0.3 here")
+
+
+def test_an_unfinished_cell_is_refused_before_any_other_computes(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["run", "tiny.toml", "--out", "g", "--set", "grid.seed=[6,7,8]"]
+    fssl(*words)
+    Path("g/seed8/summary.json").unlink()
+    Path("g/seed6").rename("gone")
+    with monkeypatch.context() as patch:
+        forbid_training(patch)
+        said = fssl(*words)
+        assert (said.code, said.out) == (2, "")
+        assert said.err.startswith("fssl: g/seed8 holds a run already; add --resume")
+        assert not Path("g/seed6").exists()
+    assert fssl(*words, "--resume").code == 0
+    assert outcome(Path("g/seed6")) == outcome(Path("gone"))
+
+
+def test_a_cell_that_fails_leaves_the_others_alone(fssl: Fssl) -> None:
+    said = fssl("run", "tiny.toml", "--out", "g", "--set", "grid.train.lr=[1e30,0.1]")
+    assert said.code == 1
+    assert said.err.startswith("fssl: lr1e+30: round 1: the loss of client")
+    assert said.err.endswith("fssl: 1 of 2 runs stopped early; the same command with --resume tries them again\n")
+    assert said.err.count("\n") == 2
+    assert Path("g/lr0.1/summary.json").exists()
+
+
+def test_a_dry_run_lists_the_cells_and_writes_nothing(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid_training(monkeypatch)
+    said = fssl("run", "demo", "--dry-run", "--jobs", "2")
+    assert said.code == 0
+    assert said.out.count("fixmatch-gpl") >= 3
+    assert [p.name for p in Path().iterdir()] == ["tiny.toml"]
+
+
+# Several processes, and a terminal.
+
+
+def children_of(pid: int) -> Iterator[int]:
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        yield from map(int, (task / "children").read_text().split())
+
+
+def command_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/cmdline").read_text()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def test_jobs_give_the_same_runs_and_survive_a_failure(fssl: Fssl) -> None:
+    """Three cells in two processes: one blows up, the others end as they do one after another."""
+    words = ["run", "tiny.toml", "--set", "grid.train.lr=[0.1,1e30,0.05]"]
+    assert fssl(*words, "--out", "one").code == 1
+    process = start(*words, "--out", "two", "--jobs", "2")
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 1, err
+    assert sorted(line.split(":")[0] for line in out.splitlines()) == ["two/lr0.05", "two/lr0.1"]
+    assert err.count("\n") == 2
+    assert err.startswith("fssl: lr1e+30: round 1: the loss of client")
+    for cell in ("lr0.05", "lr0.1"):
+        assert outcome(Path("one") / cell) == outcome(Path("two") / cell)
+    lanes = parse(read_toml("two/lr0.1/config.toml")).compute.lanes
+    assert lanes == max(1, len(os.sched_getaffinity(0)) // 2)
+    said = fssl(*words[:2], "--set", "grid.train.lr=[0.1,0.05]", "--out", "two", "--resume")
+    assert (said.code, said.out.count("finished already")) == (0, 2)
+
+
+def test_jobs_outlive_a_killed_worker_and_end_with_an_interrupt(fssl: Fssl) -> None:
+    words = ["run", "tiny.toml", "--set", "train.rounds=400", "--set", "grid.seed=[1,2,3]", "--out", "g"]
+    process = start(*words, "--jobs", "2")
+    both = [Path("g/seed1/rounds.jsonl"), Path("g/seed2/rounds.jsonl")]
+    while not all(path.exists() for path in both):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    workers = [pid for pid in children_of(process.pid) if "spawn_main" in command_of(pid)]
+    assert len(workers) == 2
+    os.kill(workers[0], signal.SIGKILL)
+    while not Path("g/seed3/rounds.jsonl").exists():
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    workers = list(children_of(process.pid))
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    killed, stopped = err.splitlines()
+    assert re.fullmatch(r"fssl: seed[12]: its process was killed .* --resume goes on from its last round", killed)
+    assert stopped == "fssl: stopped; finished rounds are kept in g: the same command with --resume goes on"
+    time.sleep(0.2)
+    assert not any(map(is_alive, workers))
+
+
+def test_a_terminal_shows_a_live_bar(fssl: Fssl) -> None:
+    screen, terminal = pty.openpty()
+    environment = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120"}
+    process = start("run", "tiny.toml", stdout=terminal, stderr=terminal, env=environment)
+    os.close(terminal)
+    text = b""
+    try:
+        while chunk := os.read(screen, 65536):
+            text += chunk
+    except OSError:  # the other end is closed
+        pass
+    assert process.wait(timeout=60) == 0
+    shown = text.decode()
+    assert "\x1b[?25l" in shown  # a live display hides the cursor
+    assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")
+    assert "3/3" in shown
+    assert "ETA" not in shown
+    assert "runs/tiny: " in shown

@@ -1,0 +1,233 @@
+"""The shape of the source: who imports whom, what is named how, and that nothing is there for nothing."""
+
+import ast
+import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple, get_type_hints
+
+import pytest
+
+import fssl
+from fssl import cli
+from fssl.config import Config, expand, override, presets, read_toml, to_toml
+from fssl.core.federation import method_of
+from fssl.methods import METHODS, PLUGINS, build_method, settings_of
+
+SOURCE = Path(fssl.__file__).parent
+# Left may be imported by right only; within a rank both ways.
+RANKS = (
+    ("types", "seeds", "errors", "data.cards"),
+    ("config",),
+    ("data", "augment", "models", "label", "probes", "records"),
+    ("methods",),
+    ("core",),
+    ("engines",),
+    ("console", "compare", "bench"),
+    ("cli",),
+    ("__main__", ""),
+)
+HEAVY = ("sklearn", "matplotlib", "huggingface_hub", "tensorboard", "torch.utils.tensorboard")
+
+
+class Import(NamedTuple):
+    """One name that a module imports: `fssl.config`, or `torch.nn`; whether inside a function."""
+
+    by: str
+    name: str
+    is_late: bool
+
+
+def module_of(path: Path) -> str:
+    """`methods.sage` for src/fssl/methods/sage.py, `methods` for its package."""
+    return ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+
+
+MODULES = {module_of(path): path for path in sorted(SOURCE.rglob("*.py"))}
+TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+def absolute(module: str, node: ast.ImportFrom) -> str:
+    """The full name behind `from ..x import y`."""
+    if not node.level:
+        return node.module or ""
+    package = ["fssl", *module.split(".")] if MODULES[module].stem == "__init__" else ["fssl", *module.split(".")[:-1]]
+    base = [part for part in package if part][: len(package) - node.level + 1]
+    return ".".join([*base, *([node.module] if node.module else [])])
+
+
+def imports_of(module: str) -> Iterator[Import]:
+    late = {
+        inner
+        for node in ast.walk(TREES[module])
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.Import):
+            yield from (Import(module, alias.name, node in late) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            origin = absolute(module, node)
+            yield from (Import(module, f"{origin}.{alias.name}", node in late) for alias in node.names)
+
+
+IMPORTS = [found for module in MODULES for found in imports_of(module)]
+OWN = [i._replace(name=i.name.removeprefix("fssl").lstrip(".")) for i in IMPORTS if i.name.split(".")[0] == "fssl"]
+FOREIGN = [i for i in IMPORTS if i.name.split(".")[0] != "fssl"]
+
+
+def is_in(name: str, *packages: str) -> bool:
+    return any(name == p or name.startswith(f"{p}.") for p in packages)
+
+
+def rank(module: str) -> int:
+    """Its place in the order; a new package has to be given one here."""
+    for number, names in enumerate(RANKS):
+        if is_in(module, *names):
+            return number
+    raise AssertionError(f"{module}: give it a rank in tests/test_structure.py")
+
+
+def test_the_reader_of_imports_finds_what_is_there() -> None:
+    assert Import("config", "data.cards.CARDS", False) in OWN
+    assert Import("methods.sage", "methods.base.Method", False) in OWN
+    assert Import("methods", "errors.UserError", False) in OWN
+    assert Import("compare", "matplotlib", True) in FOREIGN
+    assert Import("types", "torch", False) in FOREIGN or Import("types", "torch.Tensor", False) in FOREIGN
+
+
+def test_imports_point_one_way() -> None:
+    wrong = [
+        f"{i.by} imports {i.name}" for i in OWN if i.name.split(".")[0] != "__version__" and rank(i.name) > rank(i.by)
+    ]
+    assert not wrong
+
+
+def test_records_stand_beside_the_learning() -> None:
+    """They know settings and errors only, and only what runs or reads experiments knows them."""
+    users = {i.by for i in OWN if is_in(i.name, "records")}
+    assert all(is_in(user, "records", "engines", "compare", "console", "bench", "cli") for user in users)
+    used = {i.name for i in OWN if is_in(i.by, "records")}
+    assert all(is_in(name, "records", "config", "errors") for name in used)
+
+
+def test_fences() -> None:
+    """Flower stays in its engine, plots in one file."""
+    wrong = [i for i in FOREIGN if is_in(i.name, "flwr") and not is_in(i.by, "engines.flower")]
+    wrong += [i for i in FOREIGN if is_in(i.name, "matplotlib") and i.by != "compare"]
+    assert not wrong
+
+
+def test_heavy_packages_are_imported_when_they_are_needed() -> None:
+    assert not [i for i in FOREIGN if is_in(i.name, *HEAVY) and not i.is_late]
+
+
+def test_nothing_is_pickled() -> None:
+    assert not [i for i in FOREIGN if is_in(i.name, "pickle", "dill", "cloudpickle", "joblib", "shelve")]
+    calls = [(m, ast.unparse(n.func)) for m, tree in TREES.items() for n in ast.walk(tree) if isinstance(n, ast.Call)]
+    assert not [call for call in calls if call[1] in ("torch.save", "torch.load")]
+
+
+def test_names_say_what_is_inside() -> None:
+    parts = {part for module in MODULES for part in module.split(".")}
+    assert not parts & {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+def test_only_the_command_line_prints() -> None:
+    printing = {
+        module
+        for module, tree in TREES.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    }
+    assert printing <= {"cli", "console"}
+
+
+def test_every_module_of_methods_is_used_by_a_method() -> None:
+    used = {builder.__module__.removeprefix("fssl.") for builder in (*METHODS.values(), *PLUGINS.values())}
+    while (
+        more := {
+            name for i in OWN if i.by in used for name in MODULES if is_in(i.name, name) and is_in(name, "methods")
+        }
+        - used
+    ):
+        used |= more
+    assert {name for name in MODULES if is_in(name, "methods")} - {"methods"} <= used
+
+
+def test_builders_that_share_a_setting_share_its_default() -> None:
+    """A plug-in and its base are given the same value when a run's settings are written out in full."""
+    for name, base in METHODS.items():
+        for plugin, builder in PLUGINS.items():
+            ours, theirs = settings_of(base), settings_of(builder)
+            assert all(ours[k].default == theirs[k].default for k in ours.keys() & theirs), (name, plugin)
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_builds_its_methods(name: str) -> None:
+    cells = list(expand(read_toml(name)))
+    assert cells
+    for _, config in cells:
+        assert method_of(config) is not None
+    first = (SOURCE / "presets" / f"{name}.toml").read_text().splitlines()[0]
+    assert first.startswith("# ")
+    assert first.endswith(".")
+
+
+def test_the_version_is_the_same_everywhere() -> None:
+    project = SOURCE.parents[1] / "pyproject.toml"
+    if not project.is_file():
+        pytest.skip("not run from a checkout")
+    assert tomllib.loads(project.read_text())["project"]["version"] == fssl.__version__
+
+
+def watch_reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
+    """Which (section, field) is read by code other than the reading and writing of configurations itself."""
+    reads: set[tuple[str, str]] = set()
+    inside = {name for name, value in vars(Config).items() if isinstance(value, property)}
+
+    def watched(section: str, kind: type) -> None:
+        names = {f.name for f in fields(kind)}
+        plain = kind.__getattribute__
+
+        def read(self: Any, name: str) -> Any:
+            frame = sys._getframe(1)
+            module, function = frame.f_globals["__name__"], frame.f_code.co_name
+            if name in names and module != "dataclasses" and (module != "fssl.config" or function in inside):
+                reads.add((section, name))
+            return plain(self, name)
+
+        monkeypatch.setattr(kind, "__getattribute__", read)
+
+    watched("", Config)
+    for section, kind in get_type_hints(Config).items():
+        if hasattr(kind, "__dataclass_fields__"):
+            watched(section, kind)
+    return reads
+
+
+def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only defined: a run of two rounds must ask for the value of each."""
+    reads = watch_reads(monkeypatch)
+    tables = override(read_toml("smoke"), ["train.rounds=2", "train.steps_per_round=1", "compute.device=cpu"])
+    tables["data"] = {"name": "digits", "label_fraction": 0.1}
+    (tmp_path / "small.toml").write_text(to_toml(tables))
+    monkeypatch.setattr(sys, "argv", ["fssl", "run", str(tmp_path / "small.toml"), "--out", str(tmp_path / "run")])
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    assert exit.value.code == 0
+    everything = {
+        (section, f.name)
+        for section, kind in get_type_hints(Config).items()
+        if hasattr(kind, "__dataclass_fields__")
+        for f in fields(kind)
+    }
+    everything |= {("", f.name) for f in fields(Config)}
+    assert sorted(everything - reads) == []
+
+
+def test_plug_ins_are_methods_with_something_on_top() -> None:
+    for plugin in PLUGINS:
+        assert isinstance(build_method(f"fixmatch-lpl+{plugin}", {}), type(build_method("fixmatch-lpl", {})))
