@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from fssl.config import Config, override, parse
+from fssl.core.client import loop
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
+from fssl.engines.local import HostLane
 
 torch.set_num_threads(1)
 
@@ -23,6 +25,12 @@ TINY: dict[str, Any] = {
 
 def tiny_config(*settings: str) -> Config:
     return parse(override(TINY, list(settings)))
+
+
+def host_lane(federation: Federation) -> HostLane:
+    """Where a single client can train, outside of any engine."""
+    run = loop(federation.make_step(), federation.layout.size, torch.device("cpu"))
+    return HostLane(run, federation.make_visit())
 
 
 @pytest.fixture(scope="session")

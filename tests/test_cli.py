@@ -71,7 +71,7 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def start(*words: str, **options: Any) -> "subprocess.Popen[str]":
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT, **options}
-    return subprocess.Popen([sys.executable, "-m", "fssl", *words], text=True, **options)  # type: ignore[no-any-return]
+    return subprocess.Popen([sys.executable, "-m", "fssl", *words], text=True, **options)
 
 
 def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:

@@ -190,7 +190,7 @@ def watch_reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
 
     def watched(section: str, kind: type) -> None:
         names = {f.name for f in fields(kind)}
-        plain = kind.__getattribute__
+        plain: Any = kind.__getattribute__
 
         def read(self: Any, name: str) -> Any:
             frame = sys._getframe(1)

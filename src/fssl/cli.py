@@ -222,10 +222,16 @@ def run_side_by_side(cells: list[Cell], resume: bool, debug: bool, jobs: int) ->
                         failures += 1
                         complain(failure(cell, error))
     finally:
-        for process in active_children():
-            process.terminate()
-            process.join()
+        stop([*idle, *(pool for _, pool in running.values())])
     return failures
+
+
+def stop(pools: list[ProcessPoolExecutor]) -> None:
+    """End workers at once, as their files are whole at any moment."""
+    for process in active_children():
+        process.terminate()
+    for pool in pools:
+        pool.shutdown()
 
 
 def share_cores(cells: list[Cell], jobs: int) -> list[Cell]:

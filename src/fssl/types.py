@@ -49,6 +49,15 @@ class Draw(NamedTuple):
     clock: Clock
 
 
+class Sweep(NamedTuple):
+    """A walk over a client's whole pool in weak views, in batches of one size, before it trains."""
+
+    u_row: Tensor  # [B_u]
+    u_slot: Tensor  # [B_u]
+    noise: Tensor  # [B_u, 3]
+    real: Tensor  # [B_u]: 0 where an image only fills the last batch
+
+
 class Batch(NamedTuple):
     """What a method may see. True labels of `u` are not in it, except for an oracle that asked by name."""
 

@@ -48,7 +48,7 @@ def test_a_clients_round_never_waits_for_the_device(make_federation: Make) -> No
     torch.cuda.set_sync_debug_mode("error")
     try:
         with engine.lanes[0].scope():
-            client_round(engine.lanes[0].run, federation.method, engine.snapshot.server, {}, plan)
+            client_round(engine.lanes[0], federation.method, engine.snapshot.server, {}, plan)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

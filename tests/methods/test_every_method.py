@@ -8,7 +8,8 @@ import torch
 from strict import Strict
 from torch.utils._pytree import tree_flatten, tree_map
 
-from fssl.core.client import at, client_round, loop
+from conftest import host_lane
+from fssl.core.client import at, client_round
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine, named
 from fssl.methods import METHODS, PLUGINS, build_method
@@ -89,11 +90,11 @@ def test_uploads_in_any_order_of_training_give_one_server(name: str, make_federa
     federation = make_federation(f"method.name={name}")
     method, net = federation.method, federation.net
     server = method.init(net, net.init(7), federation.task)
-    run = loop(federation.make_step(), federation.layout.size, torch.device("cpu"))
+    lane = host_lane(federation)
     results = {}
     for order in ((0, 1, 2), (2, 0, 1)):
         with torch.no_grad():
-            made = [client_round(run, method, server, federation.new_state(k), federation.plan(1, k)) for k in order]
+            made = [client_round(lane, method, server, federation.new_state(k), federation.plan(1, k)) for k in order]
         uploads = sorted((r.upload for r in made), key=lambda u: u.client)
         results[order] = method.aggregate(net, server, uploads, None)  # type: ignore[arg-type]
     assert same(*results.values())

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from fssl.core.client import client_round, loop
+from conftest import host_lane
+from fssl.core.client import client_round
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
 from fssl.label.accept import FixedThreshold, FlexThreshold
@@ -27,9 +28,9 @@ def trained(federation: Federation, method: Any = None) -> dict[str, torch.Tenso
         federation.method = replace(method, sgd=federation.method.sgd)
     net = federation.net
     server = federation.method.init(net, net.init(7), federation.task)
-    run = loop(federation.make_step(), federation.layout.size, torch.device("cpu"))
+    lane = host_lane(federation)
     with torch.no_grad():
-        result = client_round(run, federation.method, server, federation.new_state(1), federation.plan(1, 1))
+        result = client_round(lane, federation.method, server, federation.new_state(1), federation.plan(1, 1))
     return result.upload.weights.params
 
 
@@ -114,9 +115,9 @@ def test_fedsgd_steps_along_the_mean_gradient(make_federation: Make) -> None:
     start = engine.snapshot.server.weights.params["body.0.weight"].clone()
     steps = []
     for client in federation.clients_of(1):
-        run = engine.lanes[0].run
+        lane = engine.lanes[0]
         with torch.no_grad():
-            result = client_round(run, federation.method, engine.snapshot.server, {}, federation.plan(1, client))
+            result = client_round(lane, federation.method, engine.snapshot.server, {}, federation.plan(1, client))
         steps.append(start - result.upload.weights.params["body.0.weight"])
     list(engine.rounds(1))
     moved = start - engine.snapshot.server.weights.params["body.0.weight"]
@@ -136,9 +137,9 @@ def test_one_client_is_central_training(make_federation: Make) -> None:
 
 def _client(federation: Federation, client: int) -> dict[str, torch.Tensor]:
     server = federation.method.init(federation.net, federation.net.init(7), federation.task)
-    run = loop(federation.make_step(), federation.layout.size, torch.device("cpu"))
+    lane = host_lane(federation)
     with torch.no_grad():
-        return client_round(run, federation.method, server, {}, federation.plan(1, client)).upload.weights.params
+        return client_round(lane, federation.method, server, {}, federation.plan(1, client)).upload.weights.params
 
 
 def test_sgd_is_the_frameworks() -> None:

@@ -97,8 +97,8 @@ def test_without_a_whole_one_the_damaged_go_and_make_room(tmp_path: Path) -> Non
     saved(tmp_path, 7, 8)
     for round in (7, 8):
         file_of(tmp_path, round).write_bytes(b"")
-    round, said = load(tmp_path)
-    assert round is None
+    found, said = load(tmp_path)
+    assert found is None
     assert said == ["checkpoint damaged: round-000008, round-000007; no older one is left"]
     saved(tmp_path, 1)
     assert load(tmp_path) == (1, [])

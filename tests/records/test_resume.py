@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -71,7 +72,8 @@ class ToyEngine:
 
 
 def toy_record(folder: RunFolder, engine: Any, round: int) -> dict[str, Any]:
-    return real_record(folder, engine, SimpleNamespace(round=round, seconds=0.1))
+    result: Any = SimpleNamespace(round=round, seconds=0.1)
+    return real_record(folder, engine, result)
 
 
 def toy_describe(federation: Any, layout: Any, result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -128,7 +130,7 @@ def in_the_middle_of_a_write(number: int, folder: Path) -> None:
     """Die at the n-th flush of a file, with its last bytes not written."""
     left, fsync = [number], os.fsync
 
-    def die(handle: int) -> None:
+    def die(handle: Any) -> None:
         left[0] -= 1
         if left[0] < 0:
             if not os.path.isdir(f"/proc/self/fd/{handle}"):
@@ -136,7 +138,7 @@ def in_the_middle_of_a_write(number: int, folder: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
         fsync(handle)
 
-    os.fsync = die  # in the forked process only
+    patch.object(os, "fsync", die).start()  # in the forked process only
 
 
 @pytest.mark.parametrize("arm", [before_an_operation, in_the_middle_of_a_write])
@@ -220,15 +222,15 @@ class Disk:
 
 def test_a_full_disk_at_any_write_loses_nothing(toy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(room=1000)
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "fsync", disk.fsync)
+    with monkeypatch.context() as changed:
+        changed.setattr(os, "fsync", disk.fsync)
         go(tmp_path / "unbroken")
     expected, used = outcome(tmp_path / "unbroken"), 1000 - disk.room
     assert used > 30
     for room in range(used):
         folder = tmp_path / f"run{room}"
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "fsync", Disk(room).fsync)
+        with monkeypatch.context() as changed:
+            changed.setattr(os, "fsync", Disk(room).fsync)
             with pytest.raises((RunError, UserError), match=r"^[^\n]*No space left on device[^\n]*$"):
                 go(folder)
         assert not list(folder.rglob("*.part"))
@@ -373,7 +375,7 @@ def start(folder: Path, *words: str, **options: Any) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "fssl", "run", "smoke", "--out", str(folder), *words]
     environment = {**os.environ, "PYTHONPATH": str(Path(store.__file__).parents[2])}
     options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment}
-    return subprocess.Popen(command, text=True, **options)  # type: ignore[no-any-return]
+    return subprocess.Popen(command, text=True, **options)
 
 
 def wait_for(process: "subprocess.Popen[str]", condition: Callable[[], bool]) -> None:
@@ -405,15 +407,16 @@ def test_kill_dash_nine_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> N
     """Killed as soon as a line appears, in the middle of a round, and while a checkpoint is written."""
     folder = tmp_path / "run"
 
-    def writes_checkpoint() -> bool:
+    def lines(number: int) -> Callable[[], bool]:
+        return lambda: num_lines(folder) >= number
+
+    def is_writing() -> bool:
         return num_lines(folder) >= 4 and any((folder / "checkpoint").glob("*.part"))
 
-    def mid_round() -> bool:
-        return num_lines(folder) >= 3 and (time.sleep(0.15) is None)
-
-    for condition in (lambda: num_lines(folder) >= 2, mid_round, writes_checkpoint):
+    for condition, delay in ((lines(2), 0.0), (lines(3), 0.15), (is_writing, 0.0)):
         process = start(folder, "--resume")
         wait_for(process, condition)
+        time.sleep(delay)
         process.kill()
         assert "Traceback" not in process.communicate()[1]
     assert not RunFolder(folder).is_finished

@@ -88,4 +88,3 @@ def strong(images: Tensor, rows: Tensor, noise: Tensor) -> Tensor:
         op, level, use, negative = noise[:, first : first + 4].int().unbind(1)
         planes = apply_op(planes, IDENTITY + use * (op - IDENTITY), level, negative)
     return cutout(planes, noise[:, -2], noise[:, -1]).permute(0, 2, 3, 1).contiguous()
-

@@ -1,7 +1,7 @@
 """One client's round: the only loop over steps in the project."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -9,10 +9,19 @@ from torch.utils._pytree import tree_map
 
 from ..data.plan import ClientPlan
 from ..methods.base import Method
-from ..types import Draw, Local, Server, State, Upload
-from .step import Step
+from ..types import Draw, Local, Server, State, Sweep, Upload
+from .step import Step, Visit
 
 Run = Callable[[Server, Local, Draw], tuple[Local, Tensor]]  # all steps of one client: -> local, tally
+
+
+class Trainer(Protocol):
+    """Where a client's steps run: on the host one after another, or captured on a device."""
+
+    @property
+    def run(self) -> Run: ...
+    @property
+    def visit(self) -> Visit: ...
 
 
 class ClientResult(NamedTuple):
@@ -22,10 +31,13 @@ class ClientResult(NamedTuple):
     tally: Tensor
 
 
-def at(draw: Draw, step: int | Tensor) -> Draw:
+T = TypeVar("T", Draw, Sweep)
+
+
+def at(draws: T, step: int | Tensor) -> T:
     """One step's part of a client's round."""
     pick = (lambda t: t[step]) if isinstance(step, int) else (lambda t: t.index_select(0, step).squeeze(0))
-    out: Draw = tree_map(pick, draw)
+    out: T = tree_map(pick, draws)
     return out
 
 
@@ -42,13 +54,16 @@ def loop(step: Step, tally_size: int, device: torch.device) -> Run:
 
 
 def client_round(
-    run: Run, method: Method, server: Server, state: State, plan: ClientPlan, velocity: State | None = None
+    trainer: Trainer, method: Method, server: Server, state: State, plan: ClientPlan, velocity: State | None = None
 ) -> ClientResult:
     """Broadcast in, upload out. `velocity` overrides the fresh momentum a client starts with."""
     payload = method.payload(server, plan.client)
     local = method.start(payload, state)
     if velocity is not None:
         local = local._replace(velocity=velocity)
-    local, tally = run(payload, local, plan.draw)
+    if plan.sweep is not None:
+        for i in range(len(plan.sweep.u_row)):
+            local = trainer.visit(payload, local, at(plan.sweep, i))
+    local, tally = trainer.run(payload, local, plan.draw)
     upload = method.upload(plan.client, payload, local, plan.counts)
     return ClientResult(upload, method.keep(local), local.velocity, tally)

@@ -25,7 +25,7 @@ from ..probes.training import LabelProbe, Probe, losses_only
 from ..seeds import cohort
 from ..types import Counts, State, Trace
 from .evaluate import Tester, TestPool, make_tester
-from .step import Pool, Step, make_step
+from .step import Pool, Step, Visit, make_step, make_visit
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images when it averages
@@ -104,6 +104,7 @@ class Federation:
             self.method.views,
             card.size,
             config.data.flip,
+            self.method.sweeps,
         )
         self.norms = {
             "train_norm": Normalize(card.train_mean, card.train_std, self.device),
@@ -147,6 +148,9 @@ class Federation:
         """A training step of its own, for one thread."""
         probe = probe_of(self.config, self.method)
         return make_step(self.net.copy(), self.method, probe, self.layout, self.pool)
+
+    def make_visit(self) -> Visit:
+        return make_visit(self.net.copy(), self.method, self.pool)
 
     def make_tester(self, compile: bool) -> Tester:
         pool = TestPool(*on_device(self.dataset.test, self.device))

@@ -11,9 +11,10 @@ from ..methods.base import Method
 from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import Probe
-from ..types import Batch, Draw, Local, Server
+from ..types import Batch, Draw, Local, Server, Sweep
 
 Step = Callable[[Server, Local, Tensor, Draw], tuple[Local, Tensor]]
+Visit = Callable[[Server, Local, Sweep], Local]
 
 
 class Pool:
@@ -31,6 +32,16 @@ class Pool:
             tensors[view] = self.normalize(augment(self.images, rows, draw.noise[view]))
         truth = {"u": self.labels[draw.u_row]} if with_truth else {}
         return Batch(tensors, self.labels[draw.x_row], draw.u_slot, draw.has_labels, draw.clock, truth)
+
+
+def make_visit(net: Net, method: Method, pool: Pool) -> Visit:
+    """(server, local, sweep) -> local, for one batch of the sweep."""
+
+    def visit(server: Server, local: Local, sweep: Sweep) -> Local:
+        u_weak = pool.normalize(weak(pool.images, sweep.u_row, sweep.noise))
+        return method.visit(net, server, local, u_weak, sweep)
+
+    return visit
 
 
 def make_step(net: Net, method: Method, probe: Probe, layout: Layout, pool: Pool) -> Step:

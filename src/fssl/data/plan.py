@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..augment.policies import draw_strong, draw_weak
 from ..seeds import stream
-from ..types import Clock, Counts, Draw, Task
+from ..types import Clock, Counts, Draw, Sweep, Task
 from .partition import Partition
 
 Rows = NDArray[np.int64]
@@ -48,6 +48,7 @@ class Recipe:
     views: tuple[str, ...]
     size: int  # pixels
     flip: bool
+    sweeps: bool = False
 
     def epoch_steps(self, counts: Counts) -> int:
         """Steps of one local epoch: the pool (or the labeled images) over the labeled batch, as released."""
@@ -59,11 +60,12 @@ class Recipe:
 
 
 class ClientPlan(NamedTuple):
-    """A client's round, ready to run: a Draw with a leading axis of steps."""
+    """A client's round, ready to run: a Draw with a leading axis of steps, and a Sweep if the method wants one."""
 
     client: int
     counts: Counts
     draw: Draw
+    sweep: Sweep | None
 
 
 def passes(rng: np.random.Generator, n: int, batch: int, steps: int) -> Rows:
@@ -118,7 +120,18 @@ def plan_client(site: Site, recipe: Recipe, seed: int, round: int, client: int) 
             torch.full((steps,), float(len(site.labeled) > 0)),
             clock(round, steps, recipe.epoch_steps(counts)),
         ),
+        plan_sweep(site, recipe, stream(seed, "sweep", round, client)) if recipe.sweeps else None,
     )
+
+
+def plan_sweep(site: Site, recipe: Recipe, rng: np.random.Generator) -> Sweep:
+    """The pool in its own order, [batches, B_u]; its first images fill the last batch up."""
+    b_u, n = recipe.batch * recipe.unlabeled_ratio, len(site.pool)
+    place = np.arange(-(-n // b_u) * b_u).reshape(-1, b_u)
+    slot = place % n
+    noise = draw_weak(rng, place.shape, recipe.size, recipe.flip)
+    arrays = (site.pool[slot], slot, noise, (place < n).astype(np.float32))
+    return Sweep(*(torch.from_numpy(a) for a in arrays))
 
 
 def clock(round: int, steps: int, epoch_steps: int) -> Clock:

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
 from ..core.client import at
-from ..core.step import Step
+from ..core.step import Step, Visit
 from ..types import Draw, Local, Server
 
 
@@ -46,7 +46,8 @@ class CapturedLane:
     Nothing here waits for the device: a client's round is enqueued and the host goes on.
     """
 
-    def __init__(self, tick: Any, server: Server, local: Local, draw: Draw, tally_size: int) -> None:
+    def __init__(self, tick: Any, visit: Visit, server: Server, local: Local, draw: Draw, tally_size: int) -> None:
+        self.visit = visit  # a few batches per round: compiled, not captured
         device = server.weights.params[next(iter(server.weights.params))].device
         self.stream = torch.cuda.Stream(device)
         with torch.cuda.stream(self.stream), torch.no_grad():

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch.utils._pytree import tree_map
 
-from ..core.client import ClientResult, Run, client_round, loop
+from ..core.client import ClientResult, Run, Trainer, client_round, loop
 from ..core.evaluate import Test, read_tests
 from ..core.federation import Federation
-from ..core.step import Step
+from ..core.step import Step, Visit
 from ..data.plan import ClientPlan
 from ..errors import RunError
 from ..seeds import stream
@@ -26,11 +26,9 @@ from ..types import Draw, Local, Server, State, Weights
 CUDA_LANES = 4  # measured: more streams gain nothing and cost memory
 
 
-class Lane(Protocol):
+class Lane(Trainer, Protocol):
     """Where one client trains at a time."""
 
-    @property
-    def run(self) -> Run: ...
     def scope(self) -> AbstractContextManager[Any]: ...
 
 
@@ -38,6 +36,7 @@ class HostLane(NamedTuple):
     """A thread of its own is all it needs."""
 
     run: Run
+    visit: Visit
 
     def scope(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -88,24 +87,25 @@ class LocalEngine:
         if self.carries_momentum or debug or on_gpu > compiles:
             number = 1
         if on_gpu and compiles:
-            return self._captured_lanes(self.federation.make_step(), number)
+            return self._captured_lanes(number)
         steps = [self.federation.make_step() for _ in range(number)]
         if compiles:
             steps = [torch.compile(step, fullgraph=True, dynamic=False) for step in steps]
         if debug:
             steps = [checked(step, debug) for step in steps]
-        return [HostLane(loop(step, self.layout.size, self.device)) for step in steps]
+        return [HostLane(loop(step, self.layout.size, self.device), self.federation.make_visit()) for step in steps]
 
-    def _captured_lanes(self, step: Step, number: int) -> list[Lane]:
+    def _captured_lanes(self, number: int) -> list[Lane]:
         from .capture import CapturedLane, tick_of
 
         federation = self.federation
-        tick = torch.compile(tick_of(step), fullgraph=True, dynamic=False)
+        tick = torch.compile(tick_of(federation.make_step()), fullgraph=True, dynamic=False)
+        visit = torch.compile(federation.make_visit(), fullgraph=True, dynamic=False)
         sites = range(len(federation.sites))
         longest = max(sites, key=lambda k: federation.recipe.num_steps(federation.counts(k)))
         local = federation.method.start(self.snapshot.server, to(federation.new_state(longest), self.device))
         draw = to(federation.plan(1, longest).draw, self.device)
-        return [CapturedLane(tick, self.snapshot.server, local, draw, self.layout.size) for _ in range(number)]
+        return [CapturedLane(tick, visit, self.snapshot.server, local, draw, self.layout.size) for _ in range(number)]
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
         """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""
@@ -163,15 +163,17 @@ class LocalEngine:
         velocity = self.snapshot.velocity or None
         with torch.no_grad(), lane.scope():
             for plan in plans:
-                results.append(self._client(lane.run, plan, velocity))
+                results.append(self._client(lane, plan, velocity))
                 velocity = results[-1].velocity if self.carries_momentum else None
         return results
 
-    def _client(self, run: Run, plan: ClientPlan, velocity: State | None = None) -> ClientResult:
+    def _client(self, lane: Lane, plan: ClientPlan, velocity: State | None = None) -> ClientResult:
         new = self.federation.new_state(plan.client)
         known = self.snapshot.clients.get(plan.client, new)
         state = {name: known[name] for name in new}
-        result = client_round(run, self.federation.method, self.snapshot.server, to(state, self.device), plan, velocity)
+        plan = plan._replace(sweep=to(plan.sweep, self.device))
+        server, state = self.snapshot.server, to(state, self.device)
+        result = client_round(lane, self.federation.method, server, state, plan, velocity)
         if self.carries_momentum:
             return result._replace(velocity={k: v.clone() for k, v in result.velocity.items()})
         return result._replace(velocity={})
@@ -198,7 +200,7 @@ def set_up_torch(federation: Federation) -> None:
 
 
 def to(tree: Any, device: torch.device | str) -> Any:
-    return tree_map(lambda t: t.to(device), tree)
+    return tree_map(lambda t: t if t is None else t.to(device), tree)
 
 
 def checked(step: Step, folder: Path) -> Step:

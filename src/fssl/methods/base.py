@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..models import Net
-from ..types import Batch, Counts, Local, Server, State, Task, Trace, Upload, Weights, clone, zeros_like
+from ..types import Batch, Counts, Local, Server, State, Sweep, Task, Trace, Upload, Weights, clone, zeros_like
 
 Value = tuple[Tensor, tuple[State, State, Trace]]  # the loss, and (buffers, state, trace) beside it
 Loss = Callable[[Weights, State], Value]
@@ -127,8 +127,8 @@ class Method:
         weights = Weights(clone(server.weights.params), clone(server.weights.buffers))
         return Local(weights, zeros_like(server.weights.params), clone(state))
 
-    def visit(self, net: Net, server: Server, local: Local, batch: Batch, real: Tensor) -> Local:
-        """One batch of the sweep; rows where `real` is 0 only fill the batch."""
+    def visit(self, net: Net, server: Server, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
+        """One batch of the sweep: its weak views, and where they lie in the client's pool."""
         raise NotImplementedError
 
     def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:

@@ -191,7 +191,7 @@ def git_revision() -> str | None:
     try:
         commit = git(here, "rev-parse", "HEAD")
         return commit + ("+" if git(here, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.CalledProcessError):
+    except (OSError, subprocess.SubprocessError):
         return None
 
 
