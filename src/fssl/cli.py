@@ -5,8 +5,10 @@ import signal
 import sys
 import threading
 from collections import deque
+from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import replace
 from io import TextIOWrapper
 from itertools import compress
@@ -21,7 +23,7 @@ from rich.table import Table
 
 from .errors import RunError, UserError
 
-if TYPE_CHECKING:  # these import torch, and `fssl --help` should not
+if TYPE_CHECKING:  # commands import what they need, so that `fssl --help` is quick
     from .config import Config
     from .console import Quiet, RunView
 
@@ -88,14 +90,11 @@ def run(
     base = out or Path("runs") / Path(config.removesuffix(".toml")).name
     named = expand(override(read_toml(config), given))
     cells = [Cell(name or base.name, cell, base / name) for name, cell in named]
-    check_settings(cells)
-    if dry_run:
-        return list_cells(cells)
-    done = [is_done(cell, resume or len(cells) > 1, resume) for cell in cells]
-    for cell in compress(cells, done):
-        say(f"{cell.folder}: finished already")
-    waiting = [cell for cell, is_finished in zip(cells, done, strict=True) if not is_finished]
     try:
+        check_settings(cells)
+        if dry_run:
+            return list_cells(cells)
+        waiting = unfinished(cells, resume)
         load_data(waiting)
         failures = run_all(waiting, resume, debug, jobs)
     except KeyboardInterrupt:
@@ -131,6 +130,14 @@ def check_settings(cells: list[Cell]) -> None:
             raise UserError("compute.compile = 'on': a CPU needs a C++ compiler (g++ or $CXX) for it, else use 'off'")
         if cell.config.records.tensorboard:
             summary_writer()
+
+
+def unfinished(cells: list[Cell], resume: bool) -> list[Cell]:
+    """The cells to run; a grid, or --resume, skips those that are done."""
+    done = [is_done(cell, resume or len(cells) > 1, resume) for cell in cells]
+    for cell in compress(cells, done):
+        say(f"{cell.folder}: finished already")
+    return [cell for cell, is_finished in zip(cells, done, strict=True) if not is_finished]
 
 
 def is_done(cell: Cell, may_skip: bool, resume: bool) -> bool:
@@ -202,15 +209,18 @@ def run_side_by_side(cells: list[Cell], resume: bool, debug: bool, jobs: int) ->
     from .console import GridView
     from .records.store import RunFolder
 
+    jobs = min(jobs, len(cells))
     waiting, failures = deque(share_cores(cells, jobs)), 0
-    idle = [worker() for _ in range(min(jobs, len(cells)))]
+    idle = [worker() for _ in range(jobs)]
     running: dict[Future[list[str]], tuple[Cell, ProcessPoolExecutor]] = {}
     try:
         with GridView(console, len(cells)) as view:
             while waiting or running:
                 while waiting and idle:
                     cell, pool = waiting.popleft(), idle.pop()
-                    running[pool.submit(train_quietly, cell, resume, debug)] = cell, pool
+                    with interrupts_ignored():  # also by the process that may start here
+                        future = pool.submit(train_quietly, cell, resume, debug)
+                    running[future] = cell, pool
                 for cell, _ in running.values():
                     view.running(cell.name, cell.config.rounds, RunFolder(cell.folder).rounds)
                 for future in wait(running, POLL, FIRST_COMPLETED).done:
@@ -241,10 +251,9 @@ def share_cores(cells: list[Cell], jobs: int) -> list[Cell]:
     lanes = max(1, len(os.sched_getaffinity(0)) // jobs)
 
     def shared(config: "Config") -> "Config":
-        on_cpu = device_of(config).type == "cpu" and config.protocol != "authors"  # which has one lane anyway
-        return (
-            replace(config, compute=replace(config.compute, lanes=config.compute.lanes or lanes)) if on_cpu else config
-        )
+        if device_of(config).type != "cpu" or config.protocol == "authors":  # which has one lane anyway
+            return config
+        return replace(config, compute=replace(config.compute, lanes=config.compute.lanes or lanes))
 
     return [cell._replace(config=shared(cell.config)) for cell in cells]
 
@@ -254,9 +263,18 @@ def worker() -> ProcessPoolExecutor:
     return ProcessPoolExecutor(1, get_context("spawn"), follow_parent)
 
 
+@contextmanager
+def interrupts_ignored() -> Iterator[None]:
+    """What starts meanwhile leaves Ctrl-C to this process for good."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def follow_parent() -> None:
-    """A worker leaves interrupts to its parent, and ends when that does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """A worker ends when its parent does."""
     parent = parent_process()
 
     def watch() -> None:

@@ -84,9 +84,9 @@ class SmallCnn(nn.Module):
         self.body = nn.Sequential(
             *(conv3x3(channels, c), batch_norm(c), nn.ReLU()),
             *(conv3x3(c, 2 * c, 2), batch_norm(2 * c), nn.ReLU()),
-            *(conv3x3(2 * c, 4 * c), batch_norm(4 * c), nn.ReLU()),
+            *(conv3x3(2 * c, 2 * c), batch_norm(2 * c), nn.ReLU()),
         )
-        self.head = Head(4 * c, classes)
+        self.head = Head(2 * c, classes)
         initialize(self)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:

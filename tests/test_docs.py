@@ -1,0 +1,261 @@
+"""The pages: every example runs, every command is accepted, every setting and every recorded name is explained.
+
+`python tests/test_docs.py` writes the table of settings into docs/configuration.md.
+"""
+
+import json
+import re
+import shlex
+import shutil
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_type_hints
+
+import pytest
+import typer
+from safetensors.numpy import load_file
+
+from fssl import cli
+from fssl.config import NO_LIMIT, Config
+from fssl.methods import METHODS
+from fssl.methods.base import Method
+
+ROOT = Path(__file__).parents[1]
+DOCS = sorted((ROOT / "docs").glob("*.md"))
+PAGES = [*DOCS, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+SETTINGS = ROOT / "docs" / "configuration.md"
+START, END = "<!-- settings -->\n", "<!-- end of settings -->"
+FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+SMOKE = "runs/smoke"
+
+
+class Block(NamedTuple):
+    """A fenced block: its language, its text, and where it starts."""
+
+    page: str
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+def blocks_of(page: Path) -> Iterator[Block]:
+    content = page.read_text()
+    for found in FENCE.finditer(content):
+        line = content[: found.start()].count("\n") + 1
+        yield Block(page.name, line, found[2], found[3])
+
+
+BLOCKS = [block for page in PAGES for block in blocks_of(page)]
+EXAMPLES = [b for b in BLOCKS if b.language == "python" and b.page in {page.name for page in DOCS}]
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """Every line of a shell block in words, comments left out; `a; b` is two commands."""
+    shells = [b.text.replace("\\\n", " ") for b in blocks_of(page) if b.language in ("", "console")]
+    lines = [line.removeprefix("$ ") for text in shells for line in text.splitlines()]
+    return [words for line in lines for part in line.split("; ") if (words := shlex.split(part, comments=True))]
+
+
+@pytest.fixture(scope="module")
+def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The run that the pages speak of."""
+    folder = tmp_path_factory.mktemp("docs") / "smoke"
+    with pytest.MonkeyPatch.context() as patch:
+        assert fssl(patch, "run", "smoke", "--out", str(folder)) == 0
+    return folder
+
+
+@pytest.fixture
+def desk(tmp_path: Path, smoke_run: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty folder with the smoke run in it; methods that an example registers are forgotten."""
+    shutil.copytree(smoke_run, tmp_path / SMOKE)
+    monkeypatch.chdir(tmp_path)
+    known = dict(METHODS)
+    yield tmp_path
+    METHODS.clear()
+    METHODS.update(known)
+
+
+def fssl(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
+    monkeypatch.setattr(sys, "argv", ["fssl", *words])
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    return exit.value.code
+
+
+# Examples.
+
+
+@pytest.mark.parametrize("block", EXAMPLES, ids=str)
+@pytest.mark.usefixtures("desk")
+def test_an_example_runs(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = types.ModuleType("example")
+    monkeypatch.setitem(sys.modules, "example", module)
+    exec(compile("\n" * block.line + block.text, f"docs/{block.page}", "exec"), vars(module))
+
+
+def test_there_are_examples() -> None:
+    assert {b.page for b in EXAMPLES} >= {"adding-a-method.md", "protocol.md", "records.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_commands_are_accepted(page: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training is only planned (--dry-run), a benchmark only parsed; whoever reads a run finds one."""
+    for block in blocks_of(page):
+        name = re.match(r"# ([\w-]+\.toml)\n", block.text)
+        if name:
+            (desk / name[1]).write_text(block.text)
+    makefile = (ROOT / "Makefile").read_text()
+    for words in commands_of(page):
+        while re.fullmatch(r"[A-Z_]+=.*", words[0]):
+            monkeypatch.setenv(*words[0].split("=", 1))
+            words = words[1:]
+        if words[0] == "make":
+            assert f"\n{words[1]}:" in makefile
+        elif words[0] == "fssl":
+            assert accepted(monkeypatch, words[1:]) == 0, f"{page.name}: {shlex.join(words)}"
+
+
+def accepted(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> object:
+    if words[0] == "bench":
+        command = typer.main.get_command(cli.app)
+        command.commands["bench"].make_context("bench", words[1:])  # type: ignore[attr-defined]
+        return 0
+    if words[0] == "run":
+        words = [*words, "--dry-run"]
+    if words[0] in ("show", "compare"):
+        for path in map(Path, words[1:]):
+            if not path.exists() and not str(path).startswith("-") and not path.suffix:
+                shutil.copytree(SMOKE, path)
+    return fssl(monkeypatch, *words)
+
+
+def test_cells_of_the_grid_have_the_folders_that_the_page_names(
+    desk: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (grid,) = (b.text for b in BLOCKS if b.text.startswith("# grid.toml"))
+    (desk / "grid.toml").write_text(grid)
+    monkeypatch.setattr(cli.console, "_width", 200)
+    runs = {"": 12, "seed=7": 6, "grid.seed=[7]": 6}
+    listed = {}
+    for setting, number in runs.items():
+        assert fssl(monkeypatch, "run", "grid.toml", "--dry-run", *(["--set", setting] if setting else [])) == 0
+        listed[setting] = re.findall(r"runs/grid/\S+", capsys.readouterr().out)
+        assert len(listed[setting]) == number
+    page = SETTINGS.read_text()
+    named = set(re.findall(r"`(runs/grid/[^`]+)`", page))
+    assert len(named) == 3
+    assert named <= {folder for folders in listed.values() for folder in folders}
+    assert "runs/grid/alpha0.1/sage" in listed["seed=7"]
+    assert "runs/grid/alpha0.1/sage/seed7" in listed["grid.seed=[7]"]
+
+
+# What the pages must name.
+
+
+def test_every_question_of_a_method_is_explained() -> None:
+    page = (ROOT / "docs" / "adding-a-method.md").read_text()
+    questions = [name for name in vars(Method) if not name.startswith("_")]
+    assert "step" in questions
+    assert [name for name in questions if not re.search(rf"`{name}\b", page)] == []
+
+
+def names_in(tree: Any) -> set[str]:
+    """All keys of nested tables, except those that are rounds or percentages."""
+    if isinstance(tree, list):
+        return {name for item in tree for name in names_in(item)}
+    if not isinstance(tree, dict):
+        return set()
+    return {k for k in tree if not k.isdigit()} | {name for value in tree.values() for name in names_in(value)}
+
+
+def test_every_name_in_a_run_folder_is_explained(smoke_run: Path) -> None:
+    page = (ROOT / "docs" / "records.md").read_text()
+    line = json.loads((smoke_run / "rounds.jsonl").read_text().splitlines()[-1])
+    environment = json.loads((smoke_run / "env.json").read_text())
+    for session in environment["sessions"]:
+        session["packages"] = None
+    names = names_in([line, environment, json.loads((smoke_run / "summary.json").read_text())])
+    arrays = load_file(smoke_run / "probes" / "000008.safetensors")
+    names |= {name.removeprefix("last_epoch.") for name in arrays}
+    assert len(names) > 80
+    assert sorted(name for name in names if f"`{name}`" not in page) == []
+    assert [p.name for p in smoke_run.iterdir() if f"`{p.name}" not in page] == []
+    shapes = {"confidence_l": (3, 100), "confidence_l_top": (3, 50), "labels_by_class": (3, 10), "n_valid": (3,)}
+    assert {name: arrays[name].shape for name in shapes} == shapes
+
+
+# The table of settings.
+
+
+def rows() -> Iterator[tuple[str, str, str, str, str]]:
+    """Key, type, range, default and meaning of every setting."""
+    for section, kind in get_type_hints(Config).items():
+        if section == "method":
+            yield "method.name", "text", "see `fssl methods`", shown(Config().method.name), "method, then its plug-ins"
+            yield "method.*", "number, true/false, text", "see `fssl methods`", "the builder's", "a method's settings"
+        elif hasattr(kind, "__dataclass_fields__"):
+            hints = get_type_hints(kind)
+            for f in fields(kind):
+                yield f"{section}.{f.name}", *described(f, hints[f.name])
+        else:
+            f = next(f for f in fields(Config) if f.name == section)
+            yield section, *described(f, kind)
+
+
+def described(f: Any, hint: Any) -> tuple[str, str, str, str]:
+    words = {int: "whole number", float: "number", str: "text", bool: "true/false"}
+    kind = next(words[t] for t in (get_args(hint) or (hint,)) if t in words)
+    low, high = f.metadata.get("low"), f.metadata.get("high")
+    allowed = ", ".join(f"`{option}`" for option in f.metadata.get("options", ()))
+    if low is not None:
+        allowed = f"{low:g} to {high:.12g}" if high < NO_LIMIT else f"{low:g} upwards"
+    return kind, allowed, shown(f.default), f.metadata["help"]
+
+
+def shown(value: object) -> str:
+    return "unset" if value is None else f"`{json.dumps(value)}`"
+
+
+def table() -> str:
+    lines = ["| Key | Type | Allowed | Default | Meaning |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, *(f"| `{key}` | {' | '.join(rest)} |" for key, *rest in rows())]) + "\n"
+
+
+def test_the_page_has_every_setting_with_its_default() -> None:
+    page = SETTINGS.read_text()
+    between = page[page.index(START) + len(START) : page.index(END)]
+    assert between == table(), "run: python tests/test_docs.py"
+    assert "| `train.lr` | number | 0 upwards | `0.1` |" in between
+    assert "| `model.width` | whole number | 1 to 64 | `4` |" in between
+
+
+# Links.
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    lost = []
+    for link in LINK.findall(FENCE.sub("", page.read_text())):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if "://" not in link and not (target.exists() and (not anchor or anchor in anchors(target))):
+            lost.append(link)
+    assert not lost
+
+
+if __name__ == "__main__":
+    before, _, rest = SETTINGS.read_text().partition(START)
+    SETTINGS.write_text(before + START + table() + END + rest.partition(END)[2])
