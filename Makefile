@@ -13,7 +13,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	$(BIN)/fssl run demo --out demo
+	$(BIN)/fssl run demo --out demo --jobs 2
 	$(BIN)/fssl compare demo --png demo/curves.png
 
 test: $(READY)

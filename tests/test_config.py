@@ -290,3 +290,23 @@ def test_a_resumed_run_may_differ_in_length_and_hardware_only() -> None:
 def test_every_dataset_has_a_configuration() -> None:
     for name in CARDS:
         assert parse({"data": {"name": name}}).rounds > 0
+
+
+METHOD_AXIS = {"grid": {"method": [{"name": "sage", "tau": 0.9}, {"name": "fixmatch-lpl"}], "seed": [7, 8]}}
+
+
+def names(*settings: str) -> list[str]:
+    return [f"{c.method.name} {dict(c.method.settings)}" for _, c in expand(override(METHOD_AXIS, list(settings)))]
+
+
+def test_a_setting_that_an_axis_of_tables_leaves_open_holds_for_all_its_cells() -> None:
+    assert names("seed=7", "method.mu_u=0.5") == ["sage {'mu_u': 0.5, 'tau': 0.9}", "fixmatch-lpl {'mu_u': 0.5}"]
+
+
+def test_a_setting_that_all_tables_of_an_axis_make_takes_its_place() -> None:
+    assert names("method.name=fedavg") == ["fedavg {}", "fedavg {}"]
+
+
+def test_a_setting_that_some_tables_of_an_axis_make_is_refused() -> None:
+    with pytest.raises(UserError, match=r"--set method\.tau: some cells of grid\.method set it themselves"):
+        names("method.tau=0.8")

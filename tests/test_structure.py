@@ -26,6 +26,8 @@ RANKS = (
     ("core",),
     ("engines",),
     ("console", "compare", "bench"),
+    ("cells",),
+    ("jobs",),
     ("cli",),
     ("__main__", ""),
 )
@@ -108,7 +110,9 @@ def test_imports_point_one_way() -> None:
 def test_records_stand_beside_the_learning() -> None:
     """They know settings and errors only, and only what runs or reads experiments knows them."""
     users = {i.by for i in OWN if is_in(i.name, "records")}
-    assert all(is_in(user, "records", "engines", "compare", "console", "bench", "cli") for user in users)
+    assert all(
+        is_in(user, "records", "engines", "compare", "console", "bench", "cells", "jobs", "cli") for user in users
+    )
     used = {i.name for i in OWN if is_in(i.by, "records")}
     assert all(is_in(name, "records", "config", "errors") for name in used)
 

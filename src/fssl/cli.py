@@ -1,31 +1,16 @@
 """The `fssl` command: parse, build a configuration, call one function per command."""
 
 import os
-import signal
 import sys
-import threading
-from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
-from dataclasses import replace
 from io import TextIOWrapper
-from itertools import compress
-from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
-from shutil import which
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from .errors import RunError, UserError
-
-if TYPE_CHECKING:  # commands import what they need, so that `fssl --help` is quick
-    from .config import Config
-    from .console import Quiet, RunView
+from .errors import RunError, UserError, complain
 
 app = typer.Typer(
     help="Federated semi-supervised learning: run, compare and extend methods such as SAGE.\n\n"
@@ -37,19 +22,10 @@ app = typer.Typer(
 )
 console = Console()
 INTERRUPTED = 130  # exit code after Ctrl-C
-POLL = 0.5  # seconds between looks at the records of runs in other processes
 
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set train.lr=0.05 (repeatable).")
 ]
-
-
-class Cell(NamedTuple):
-    """One run of a command: its name within the grid, its settings and its folder."""
-
-    name: str
-    config: "Config"
-    folder: Path
 
 
 @app.command()
@@ -81,7 +57,9 @@ def run(
 
     - `fssl run my.toml --set partition.alpha=0.1 --out runs/skewed`
     """
+    from .cells import Cell, check_settings, list_cells, load_data, run_in_turn, unfinished
     from .config import expand, override, read_toml
+    from .jobs import run_side_by_side
 
     extra = {"data.dir": data_dir, "compute.device": device, "train.precision": precision}
     given = [*(settings or []), *(f"{k}={toml_text(v)}" for k, v in extra.items() if v is not None)]
@@ -93,10 +71,13 @@ def run(
     try:
         check_settings(cells)
         if dry_run:
-            return list_cells(cells)
-        waiting = unfinished(cells, resume)
-        load_data(waiting)
-        failures = run_all(waiting, resume, debug, jobs)
+            return list_cells(console, cells)
+        waiting = unfinished(console, cells, resume)
+        load_data(console, waiting)
+        if jobs > 1 and len(waiting) > 1:
+            failures = run_side_by_side(console, waiting, resume, debug, jobs)
+        else:
+            failures = run_in_turn(console, waiting, resume, debug)
     except KeyboardInterrupt:
         complain(f"stopped; finished rounds are kept in {base}: the same command with --resume goes on")
         raise
@@ -106,199 +87,10 @@ def run(
         )
 
 
-def say(text: str) -> None:
-    from .console import say as print_plain
-
-    print_plain(console, text)
-
-
 def toml_text(value: object) -> str:
     import json
 
     return json.dumps(str(value), ensure_ascii=False)
-
-
-def check_settings(cells: list[Cell]) -> None:
-    """Every cell's method, device and extras, before the first one computes."""
-    from .console import summary_writer
-    from .core.federation import device_of, method_of
-
-    for cell in cells:
-        method_of(cell.config)
-        device, compute = device_of(cell.config), cell.config.compute
-        if device.type == "cpu" and compute.compile == "on" and not which(os.environ.get("CXX", "g++")):
-            raise UserError("compute.compile = 'on': a CPU needs a C++ compiler (g++ or $CXX) for it, else use 'off'")
-        if cell.config.records.tensorboard:
-            summary_writer()
-
-
-def unfinished(cells: list[Cell], resume: bool) -> list[Cell]:
-    """The cells to run; a grid, or --resume, skips those that are done."""
-    done = [is_done(cell, resume or len(cells) > 1, resume) for cell in cells]
-    for cell in compress(cells, done):
-        say(f"{cell.folder}: finished already")
-    return [cell for cell, is_finished in zip(cells, done, strict=True) if not is_finished]
-
-
-def is_done(cell: Cell, may_skip: bool, resume: bool) -> bool:
-    """Whether a cell is finished already; a folder that cannot take it is refused here, before any compute."""
-    from .engines.run import resolve
-    from .records.store import RunFolder
-
-    stored, config = RunFolder(cell.folder), resolve(cell.config)
-    done = may_skip and stored.summary().get("rounds") == config.rounds
-    stored.check(config, resume or done)
-    return done
-
-
-def load_data(cells: list[Cell]) -> None:
-    """Every dataset once before the first run: found and decoded into its cache, or refused."""
-    from .console import RunView
-    from .core.federation import dataset_of
-
-    distinct = {(c.config.data.name, c.config.data.dir): c.config for c in cells}
-    with RunView(console, "data", transient=True) as view:
-        for config in distinct.values():
-            dataset_of(config, view.loading())
-
-
-def list_cells(cells: list[Cell]) -> None:
-    from .records.store import RunFolder
-
-    table = Table("run folder", "method", "data", "alpha", "seed", "rounds", "done")
-    for _, c, folder in cells:
-        done = "yes" if RunFolder(folder).is_finished else ""
-        alpha = "" if c.partition.kind == "iid" else f"{c.partition.alpha:g}"
-        table.add_row(str(folder), c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), done)
-    console.print(table)
-
-
-def run_all(cells: list[Cell], resume: bool, debug: bool, jobs: int) -> int:
-    """The number of cells that failed; a single one passes its error on."""
-    if len(cells) > 1 and jobs > 1:
-        return run_side_by_side(cells, resume, debug, jobs)
-    return sum(not run_in_turn(cell, resume, debug, alone=len(cells) == 1) for cell in cells)
-
-
-def run_in_turn(cell: Cell, resume: bool, debug: bool, alone: bool) -> bool:
-    from .console import RunView
-
-    try:
-        with RunView(console, cell.name) as view:
-            text = train(cell, resume, debug, view)
-    except (UserError, RunError) as error:
-        if alone:
-            raise
-        complain(f"{cell.name}: {error}")
-        return False
-    say(text)
-    return True
-
-
-def train(cell: Cell, resume: bool, debug: bool, view: "RunView | Quiet") -> str:
-    """One run; returns how it ended, in a line."""
-    from .console import WithTensorboard, result_line
-    from .engines.run import run_experiment
-
-    listener = WithTensorboard(view, cell.folder) if cell.config.records.tensorboard else view
-    return result_line(cell.folder, run_experiment(cell.config, cell.folder, listener, resume, debug))
-
-
-def run_side_by_side(cells: list[Cell], resume: bool, debug: bool, jobs: int) -> int:
-    """Cells in worker processes, each of one cell at a time; what breaks in one leaves the others alone."""
-    from .console import GridView
-    from .records.store import RunFolder
-
-    jobs = min(jobs, len(cells))
-    waiting, failures = deque(share_cores(cells, jobs)), 0
-    idle = [worker() for _ in range(jobs)]
-    running: dict[Future[list[str]], tuple[Cell, ProcessPoolExecutor]] = {}
-    try:
-        with GridView(console, len(cells)) as view:
-            while waiting or running:
-                while waiting and idle:
-                    cell, pool = waiting.popleft(), idle.pop()
-                    with interrupts_ignored():  # also by the process that may start here
-                        future = pool.submit(train_quietly, cell, resume, debug)
-                    running[future] = cell, pool
-                for cell, _ in running.values():
-                    view.running(cell.name, cell.config.rounds, RunFolder(cell.folder).rounds)
-                for future in wait(running, POLL, FIRST_COMPLETED).done:
-                    cell, pool = running.pop(future)
-                    error = future.exception()
-                    idle.append(worker() if isinstance(error, BrokenProcessPool) else pool)
-                    view.ended(cell.name, [] if error else future.result())
-                    if error:
-                        failures += 1
-                        complain(failure(cell, error))
-    finally:
-        stop([*idle, *(pool for _, pool in running.values())])
-    return failures
-
-
-def stop(pools: list[ProcessPoolExecutor]) -> None:
-    """End workers at once, as their files are whole at any moment."""
-    for process in active_children():
-        process.terminate()
-    for pool in pools:
-        pool.shutdown()
-
-
-def share_cores(cells: list[Cell], jobs: int) -> list[Cell]:
-    """Cells that leave room for each other on a CPU, unless their settings say how many lanes to use."""
-    from .core.federation import device_of
-
-    lanes = max(1, len(os.sched_getaffinity(0)) // jobs)
-
-    def shared(config: "Config") -> "Config":
-        if device_of(config).type != "cpu" or config.protocol == "authors":  # which has one lane anyway
-            return config
-        return replace(config, compute=replace(config.compute, lanes=config.compute.lanes or lanes))
-
-    return [cell._replace(config=shared(cell.config)) for cell in cells]
-
-
-def worker() -> ProcessPoolExecutor:
-    """A process of its own: forking one with threads or a GPU in it would not do."""
-    return ProcessPoolExecutor(1, get_context("spawn"), follow_parent)
-
-
-@contextmanager
-def interrupts_ignored() -> Iterator[None]:
-    """What starts meanwhile leaves Ctrl-C to this process for good."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def follow_parent() -> None:
-    """A worker ends when its parent does."""
-    parent = parent_process()
-
-    def watch() -> None:
-        if parent:
-            parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def train_quietly(cell: Cell, resume: bool, debug: bool) -> list[str]:
-    """A run in a worker: what it would have said, and how it ended."""
-    from .console import Quiet
-
-    view = Quiet()
-    text = train(cell, resume, debug, view)
-    return [*view.said, text]
-
-
-def failure(cell: Cell, error: BaseException) -> str:
-    if isinstance(error, BrokenProcessPool):
-        return f"{cell.name}: its process was killed (out of memory?); --resume goes on from its last round"
-    kind = "" if isinstance(error, UserError | RunError) else f"{type(error).__name__}: "
-    return f"{cell.name}: {kind}{error}"
 
 
 @app.command()
@@ -451,8 +243,3 @@ def main() -> None:
         sys.stdout.flush()
         os._exit(code)  # clients may still train in threads, and files are whole at any moment
     sys.exit(code)
-
-
-def complain(message: str) -> None:
-    """One line on the error stream, whatever the message holds."""
-    sys.stderr.write(f"fssl: {' '.join(message.splitlines())}\n")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from .config import Config, flatten
 from .console import say
@@ -102,12 +102,22 @@ def groups_of(runs: list[Run]) -> dict[str, list[Run]]:
     for run in runs:
         groups[group_key(run)].append(run)
     settings = {key: json.loads(key) for key in groups}
-    varying = sorted({k for s in settings.values() for k in s if len({str(o.get(k)) for o in settings.values()}) > 1})
     named = {}
     for key, members in groups.items():
-        extra = [f"{k.rsplit('.', 1)[-1]}={settings[key].get(k)}" for k in varying if k != "method.name"]
+        extra = [f"{k.rsplit('.', 1)[-1]}={v}" for k, v in settings[key].items() if tells_apart(k, key, settings)]
         named[", ".join([members[0].config.method.name, *extra])] = members
     return named
+
+
+def tells_apart(setting: str, key: str, settings: dict[str, dict[str, Any]]) -> bool:
+    """Whether a setting varies: a method's own among its namesakes, any other among all groups."""
+    if setting == "method.name":
+        return False
+    mine = settings[key]
+    peers = [
+        s for s in settings.values() if not setting.startswith("method.") or s["method.name"] == mine["method.name"]
+    ]
+    return any(s.get(setting) != mine[setting] for s in peers)
 
 
 def mean_std(values: list[float]) -> tuple[float, float | None]:
@@ -120,43 +130,40 @@ def spread(values: list[float], digits: int = 2) -> str:
     return f"{mean:.{digits}f}" + (f" ± {std:.{digits}f}" if std is not None else "")
 
 
+def percents(run: Run, key: str) -> list[float]:
+    """A quantity by round; nan where nothing was counted."""
+    return [np.nan if line.get(key) is None else 100 * line[key] for line in run.lines]
+
+
 def label_quality(runs: list[Run], key: str) -> str:
-    """Spread over runs of a share of the last rounds; a run without any such share does not count."""
-    shares = [[100 * line[key] for line in r.lines[-LAST:] if line.get(key) is not None] for r in runs]
-    means = [float(np.mean(s)) for s in shares if s]
-    return spread(means, 1) if means else "–"
+    """Mean and spread over runs of a quantity's last rounds, where they have it."""
+    late = [[p for p in percents(run, key)[-LAST:] if not np.isnan(p)] for run in runs]
+    known = [float(np.mean(values)) for values in late if values]
+    return spread(known, 1) if known else "–"
 
 
 def compare_runs(console: Console, paths: list[Path], png: Path | None) -> None:
     if png and png.suffix.lower() != ".png":
         raise UserError(f"--png {png}: expected a name that ends with .png")
     groups = groups_of(find_runs(paths))
-    table = Table(
-        "method",
-        "seeds",
-        f"accuracy % (last {LAST})",
-        "last %",
-        "labels right %",
-        "labels used %",
-        "s / round",
-    )
     order = sorted(groups, key=lambda name: -np.mean([r.result for r in groups[name]]))
+    table = Table(Column("method", no_wrap=True), "seeds", f"mean of last {LAST}", "last", "right", "used", "s/round")
     for name in order:
-        runs = groups[name]
-        seconds = [line["timing"]["seconds"] for r in runs for line in r.lines]
-        table.add_row(
-            name,
-            ", ".join(str(r.config.seed) for r in runs),
-            spread([r.result for r in runs]),
-            spread([r.curve[-1] for r in runs]),
-            *(label_quality(runs, key) for key in ("pl_accuracy", "utilization")),
-            f"{np.median(seconds):.2f}",
-        )
+        table.add_row(*row(name, groups[name]))
     console.print(table)
+    say(console, "In percent: test accuracy, pseudo-labels that are right, unlabeled images that got one.")
     say(console, verdict(groups, order))
     if png:
         draw(groups, png)
         say(console, f"curves: {png}")
+
+
+def row(name: str, runs: list[Run]) -> list[str]:
+    """One setting's line of the table: means and spread over its seeds."""
+    quality = [label_quality(runs, key) for key in ("pl_accuracy", "utilization")]
+    seconds = float(np.median([line["timing"]["seconds"] for run in runs for line in run.lines]))
+    accuracy = [spread([run.result for run in runs]), spread([run.curve[-1] for run in runs])]
+    return [name, " ".join(str(run.config.seed) for run in runs), *accuracy, *quality, f"{seconds:.2f}"]
 
 
 def verdict(groups: dict[str, list[Run]], order: list[str]) -> str:
@@ -194,7 +201,7 @@ def draw(groups: dict[str, list[Run]], png: Path) -> None:
     for (name, runs), colour in zip(sorted(groups.items()), COLOURS * 9, strict=False):
         band(left, [r.curve for r in runs], name, colour)
         for axes, key in ((middle, "pl_accuracy"), (right, "utilization")):
-            series = [[100 * (line.get(key) or np.nan) for line in r.lines] for r in runs if key in r.lines[-1]]
+            series = [percents(r, key) for r in runs if key in r.lines[-1]]
             if series:
                 band(axes, series, name, colour)
     titles = ("test accuracy", "pseudo-label accuracy", "pseudo-labels used")

@@ -48,7 +48,9 @@ class Data:
 class Partition:
     """Who holds what."""
 
-    kind: str = choice("paired-dirichlet", "paired-dirichlet", "dirichlet", "iid", text="protocol")
+    kind: str = choice(
+        "paired-dirichlet", "paired-dirichlet", "dirichlet", "iid", text="how images are dealt out to clients"
+    )
     alpha: float = number(1.0, 0.0, text="Dirichlet concentration; smaller is more skewed, 0 is an even split")
     clients: int = number(20, 1, text="registered clients")
     seed: int = number(0, 0, 2**31 - 1, "0 is the paper's split")
@@ -266,13 +268,21 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
         if not equals or not key.strip():
             raise UserError(f"--set {setting}: expected key=value, for example train.lr=0.05")
         put(out, key.strip(), toml_value(text.strip()))
-        for name in [n for n in axes_of(out) if overlaps(n, key.strip())]:
+        for name in [n for n, values in axes_of(out).items() if decides(n, values, key.strip())]:
             drop(out["grid"], name)
     return out
 
 
-def overlaps(axis: str, key: str) -> bool:
-    return axis == key or key.startswith(axis + ".") or axis.startswith(key + ".")
+def decides(axis: str, values: list[Any], key: str) -> bool:
+    """Whether an axis sets the key, or a part of it; one that sets it in some cells only is ambiguous."""
+    if axis == key or axis.startswith(key + "."):
+        return True
+    if not key.startswith(axis + "."):
+        return False
+    setting = [isinstance(v, Mapping) and key.removeprefix(axis + ".") in v for v in values]
+    if any(setting) and not all(setting):
+        raise UserError(f"--set {key}: some cells of grid.{axis} set it themselves; set grid.{axis} instead")
+    return all(setting)
 
 
 def toml_value(text: str) -> Any:

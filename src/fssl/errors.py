@@ -1,5 +1,6 @@
 """What goes wrong for reasons a user can fix, and how it is said: in one line."""
 
+import sys
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -18,3 +19,8 @@ def unknown(what: str, given: object, known: Iterable[str], elsewhere: Iterable[
     near = list(elsewhere) or get_close_matches(str(given), names, n=1)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
     return UserError(f"{what} '{given}' is unknown{hint} (known: {', '.join(names)})")
+
+
+def complain(message: str) -> None:
+    """One line on the error stream, whatever the message holds."""
+    sys.stderr.write(f"fssl: {' '.join(message.splitlines())}\n")

@@ -32,7 +32,7 @@ def prepared(make: Make, name: str) -> tuple[Any, Any, Any, Any, Any]:
     """A step and its arguments for client 1."""
     federation = make(f"method.name={name}")
     server = federation.method.init(federation.net, federation.net.init(7), federation.task)
-    local = federation.method.start(server, federation.new_state(1))
+    local = federation.method.start(server, federation.new_state(server, 1))
     tally = torch.zeros(2, federation.layout.size)
     return federation.make_step(), server, local, tally, federation.plan(1, 1).draw
 
@@ -94,7 +94,10 @@ def test_uploads_in_any_order_of_training_give_one_server(name: str, make_federa
     results = {}
     for order in ((0, 1, 2), (2, 0, 1)):
         with torch.no_grad():
-            made = [client_round(lane, method, server, federation.new_state(k), federation.plan(1, k)) for k in order]
+            made = [
+                client_round(lane, method, server, federation.new_state(server, k), federation.plan(1, k))
+                for k in order
+            ]
         uploads = sorted((r.upload for r in made), key=lambda u: u.client)
         results[order] = method.aggregate(net, server, uploads, None)  # type: ignore[arg-type]
     assert same(*results.values())
@@ -104,7 +107,7 @@ def test_averaging_equal_uploads_changes_nothing(name: str, make_federation: Mak
     federation = make_federation(f"method.name={name}")
     method, net = federation.method, federation.net
     server = method.init(net, net.init(7), federation.task)
-    local = method.start(server, federation.new_state(0))
+    local = method.start(server, federation.new_state(server, 0))
     uploads = [method.upload(k, server, local, federation.counts(k)) for k in range(4)]
     assert same(method.aggregate(net, server, uploads, None), server)  # type: ignore[arg-type]
 

@@ -30,7 +30,7 @@ def trained(federation: Federation, method: Any = None) -> dict[str, torch.Tenso
     server = federation.method.init(net, net.init(7), federation.task)
     lane = host_lane(federation)
     with torch.no_grad():
-        result = client_round(lane, federation.method, server, federation.new_state(1), federation.plan(1, 1))
+        result = client_round(lane, federation.method, server, federation.new_state(server, 1), federation.plan(1, 1))
     return result.upload.weights.params
 
 

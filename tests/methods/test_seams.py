@@ -30,7 +30,7 @@ class Surveyor(FixMatch):
             weights, {"prior": torch.full((task.num_classes,), 1 / task.num_classes), "luck": torch.zeros(())}
         )
 
-    def client_state(self, task: Task, counts: Counts) -> State:
+    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
         return {"sum": torch.zeros(task.num_classes), "n": torch.zeros(()), "seen": torch.zeros(task.max_slots)}
 
     def payload(self, server: Server, client: int) -> Server:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..augment.normalize import Normalize
 from ..config import Config
@@ -23,7 +24,7 @@ from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import LabelProbe, Probe, losses_only
 from ..seeds import cohort
-from ..types import Counts, State, Trace
+from ..types import Batch, Clock, Counts, Server, State
 from .evaluate import Tester, TestPool, make_tester
 from .step import Pool, Step, Visit, make_step, make_visit
 
@@ -59,6 +60,12 @@ def device_of(config: Config) -> torch.device:
     return torch.device("cuda" if cuda else "cpu")
 
 
+def uses_bf16(config: Config) -> bool:
+    """What precision 'auto' means here: bf16 on a GPU, fp32 on a CPU."""
+    precision = config.train.precision
+    return precision == "bf16" or (precision == "auto" and device_of(config).type == "cuda")
+
+
 _loaded: dict[tuple[str, str | None], Dataset] = {}
 
 
@@ -67,7 +74,9 @@ def dataset_of(config: Config, progress: Progress | None = None) -> Dataset:
     key = (config.data.name, config.data.dir)
     if key not in _loaded:
         _loaded.clear()
-        _loaded[key] = load(key[0], Path(key[1]) if key[1] else None, progress=progress, workers=os.cpu_count() or 1)
+        _loaded[key] = load(
+            key[0], Path(key[1]).expanduser() if key[1] else None, progress=progress, workers=os.cpu_count() or 1
+        )
     return _loaded[key]
 
 
@@ -92,8 +101,7 @@ class Federation:
         self.sites = make_sites(partition, self.method.labels)
         self.task = make_task(self.sites, card.num_classes)
         self.unlabeled_counts: NDArray[np.int64] = class_counts(partition.unlabeled, labels, card.num_classes)
-        train, precision = config.train, config.train.precision
-        self.bf16 = precision == "bf16" or (precision == "auto" and self.device.type == "cuda")
+        train, self.bf16 = config.train, uses_bf16(config)
         self.net = Net(config.model.name, card.channels, card.num_classes, config.model.width, self.bf16)
         self.recipe = Recipe(
             train.batch,
@@ -129,8 +137,8 @@ class Federation:
     def plan(self, round: int, client: int) -> ClientPlan:
         return plan_client(self.sites[client], self.recipe, self.config.seed, round, client)
 
-    def new_state(self, client: int) -> State:
-        return self.method.client_state(self.task, self.counts(client))
+    def new_state(self, server: Server, client: int) -> State:
+        return self.method.client_state(self.method.payload(server, client), self.task, self.counts(client))
 
     def counts(self, client: int) -> Counts:
         return self.sites[client].counts
@@ -138,7 +146,7 @@ class Federation:
     @cached_property
     def layout(self) -> Layout:
         """Where the step's tally keeps what."""
-        return layout_of(self.method, probe_of(self.config, self.method), self.task.num_classes)
+        return layout_of(self, probe_of(self.config, self.method))
 
     @cached_property
     def pool(self) -> Pool:
@@ -162,13 +170,16 @@ def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
     return tuple(torch.from_numpy(np.array(a)).to(device) for a in split)  # type: ignore[return-value]
 
 
-def layout_of(method: Method, probe: Probe, num_classes: int) -> Layout:
-    """Which sums a method's probe keeps: asked once, with a batch of two made-up predictions."""
-    zero, truth = torch.zeros(()), torch.zeros(2, dtype=torch.long)
-    votes: State = {}
-    if isinstance(method, FixMatch):
-        p, sure = torch.full((2, num_classes), 1.0 / num_classes), truth.bool()
-        votes = {"p_l": p, "sure_l": sure, "target": p, "mask": sure}
-        if method.asks_global:
-            votes |= {"p_g": p, "sure_g": sure}
-    return Layout.of(probe(Trace({"l_s": zero, "l_u": zero}, votes), truth))
+def layout_of(federation: Federation, probe: Probe) -> Layout:
+    """Which sums the probe keeps: asked of the method's own step, on tensors that have shapes and no values."""
+    method, net, recipe, card = federation.method, federation.net, federation.recipe, federation.dataset.card
+    b, b_u = recipe.batch, recipe.batch * recipe.unlabeled_ratio
+    with FakeTensorMode(), torch.no_grad():
+        server = method.init(net, net.init(0), federation.task)
+        local = method.start(server, method.client_state(server, federation.task, federation.counts(0)))
+        sizes = {view: b if view.startswith("x") else b_u for view in method.views}
+        views = {view: torch.zeros(n, card.channels, card.size, card.size) for view, n in sizes.items()}
+        truth, one = torch.zeros(b_u, dtype=torch.long), torch.zeros(())
+        batch = Batch(views, truth[:b], truth, one, Clock(one, one, one), {"u": truth} if method.wants_truth else {})
+        _, trace = method.step(net, server, local, batch)
+        return Layout.of(probe(trace, truth))

@@ -103,7 +103,9 @@ class LocalEngine:
         visit = torch.compile(federation.make_visit(), fullgraph=True, dynamic=False)
         sites = range(len(federation.sites))
         longest = max(sites, key=lambda k: federation.recipe.num_steps(federation.counts(k)))
-        local = federation.method.start(self.snapshot.server, to(federation.new_state(longest), self.device))
+        local = federation.method.start(
+            self.snapshot.server, to(federation.new_state(self.snapshot.server, longest), self.device)
+        )
         draw = to(federation.plan(1, longest).draw, self.device)
         return [CapturedLane(tick, visit, self.snapshot.server, local, draw, self.layout.size) for _ in range(number)]
 
@@ -168,7 +170,7 @@ class LocalEngine:
         return results
 
     def _client(self, lane: Lane, plan: ClientPlan, velocity: State | None = None) -> ClientResult:
-        new = self.federation.new_state(plan.client)
+        new = self.federation.new_state(self.snapshot.server, plan.client)
         known = self.snapshot.clients.get(plan.client, new)
         state = {name: known[name] for name in new}
         plan = plan._replace(sweep=to(plan.sweep, self.device))

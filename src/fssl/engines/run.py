@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from ..config import Config, resolved
-from ..core.federation import Federation
+from ..core.federation import Federation, uses_bf16
 from ..data.sources import Dataset
 from ..errors import RunError, UserError
 from ..methods import METHODS, PLUGINS, settings_of, split_name
@@ -60,12 +60,14 @@ def run_experiment(
 
 
 def resolve(config: Config) -> Config:
-    """The same run with everything filled in that the dataset or the method's builders decide."""
+    """The same run with everything filled in that the dataset, the method's builders or the device decide."""
     base, plugins = split_name(config.method.name)
     builders = [METHODS[base], *(PLUGINS[p] for p in plugins)]
     defaults = {k: p.default for b in reversed(builders) for k, p in settings_of(b).items() if p.default is not None}
     settings = {**defaults, **dict(config.method.settings)}
-    return replace(resolved(config), method=replace(config.method, settings=tuple(sorted(settings.items()))))
+    method = replace(config.method, settings=tuple(sorted(settings.items())))
+    train = replace(config.train, precision="bf16" if uses_bf16(config) else "fp32")
+    return resolved(replace(config, method=method, train=train))
 
 
 def resumed(folder: RunFolder, engine: LocalEngine, listener: Listener) -> Snapshot:

@@ -114,8 +114,8 @@ class Method:
         """The first broadcast."""
         return Server(weights, {})
 
-    def client_state(self, task: Task, counts: Counts) -> State:
-        """What a client that takes part for the first time starts with."""
+    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
+        """What a client starts with when it takes part for the first time and gets its first payload."""
         return {}
 
     def payload(self, server: Server, client: int) -> Server:

@@ -46,7 +46,7 @@ class FixMatch(Method):
     def wants_truth(self) -> bool:
         return self.oracle
 
-    def client_state(self, task: Task, counts: Counts) -> State:
+    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
         return self.accept.init(task, counts)
 
     def vote(self, p_l: Tensor, p_g: Tensor, server: Server, state: State, batch: Batch) -> State:

@@ -41,7 +41,7 @@ def rates(sums: Mapping[str, float]) -> dict[str, float | None]:
             out[f"entropy_{who}"] = ratio(s[f"entropy_{who}"], s["n"])
             out[f"entropy_{who}_sure"] = ratio(s[f"entropy_{who}_sure"], s[f"n_{who}"])
     if "lam" in s:
-        out["fallback_share"] = ratio(s["n_fallback"], s["n_valid"])
+        out["fallback_share"] = ratio(s["n_fallback"], s["n"])
         out["fallback_accuracy"] = ratio(s["correct_fallback"], s["n_fallback"])
         out["disagreement"] = ratio(s["disagree"], s["n"])
         out["disagreement_sure"] = ratio(s["disagree_sure"], s["n_l"])

@@ -1,0 +1,93 @@
+"""The runs that one command stands for: checked before any compute, then trained one after another."""
+
+import os
+from itertools import compress
+from pathlib import Path
+from shutil import which
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from .config import Config
+from .console import Quiet, RunView, WithTensorboard, result_line, say, summary_writer
+from .core.federation import dataset_of, device_of, method_of
+from .engines.run import resolve, run_experiment
+from .errors import RunError, UserError, complain
+from .records.store import RunFolder
+
+
+class Cell(NamedTuple):
+    """One run of a command: its name within the grid, its settings and its folder."""
+
+    name: str
+    config: Config
+    folder: Path
+
+
+def check_settings(cells: list[Cell]) -> None:
+    """Every cell's method, device and extras, before the first one computes."""
+    for cell in cells:
+        method_of(cell.config)
+        device, compute = device_of(cell.config), cell.config.compute
+        if device.type == "cpu" and compute.compile == "on" and not which(os.environ.get("CXX", "g++")):
+            raise UserError("compute.compile = 'on': a CPU needs a C++ compiler (g++ or $CXX) for it, else use 'off'")
+        if cell.config.records.tensorboard:
+            summary_writer()
+
+
+def unfinished(console: Console, cells: list[Cell], resume: bool) -> list[Cell]:
+    """The cells to run; a grid, or --resume, skips those that are done."""
+    done = [is_done(cell, resume or len(cells) > 1, resume) for cell in cells]
+    for cell in compress(cells, done):
+        say(console, f"{cell.folder}: finished already")
+    return [cell for cell, is_finished in zip(cells, done, strict=True) if not is_finished]
+
+
+def is_done(cell: Cell, may_skip: bool, resume: bool) -> bool:
+    """Whether a cell is finished already; a folder that cannot take it is refused here, before any compute."""
+    stored, config = RunFolder(cell.folder), resolve(cell.config)
+    done = may_skip and stored.summary().get("rounds") == config.rounds
+    stored.check(config, resume or done)
+    return done
+
+
+def load_data(console: Console, cells: list[Cell]) -> None:
+    """Every dataset once before the first run: found and decoded into its cache, or refused."""
+    distinct = {(c.config.data.name, c.config.data.dir): c.config for c in cells}
+    with RunView(console, "data", transient=True) as view:
+        for config in distinct.values():
+            dataset_of(config, view.loading())
+
+
+def list_cells(console: Console, cells: list[Cell]) -> None:
+    table = Table("run folder", "method", "data", "alpha", "seed", "rounds", "done")
+    for _, c, folder in cells:
+        done = "yes" if RunFolder(folder).is_finished else ""
+        alpha = "" if c.partition.kind == "iid" else f"{c.partition.alpha:g}"
+        table.add_row(str(folder), c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), done)
+    console.print(table)
+
+
+def run_in_turn(console: Console, cells: list[Cell], resume: bool, debug: bool) -> int:
+    """The number of cells that failed; a single one passes its error on."""
+    return sum(not ran(console, cell, resume, debug, alone=len(cells) == 1) for cell in cells)
+
+
+def ran(console: Console, cell: Cell, resume: bool, debug: bool, alone: bool) -> bool:
+    try:
+        with RunView(console, cell.name) as view:
+            text = train(cell, resume, debug, view)
+    except (UserError, RunError) as error:
+        if alone:
+            raise
+        complain(f"{cell.name}: {error}")
+        return False
+    say(console, text)
+    return True
+
+
+def train(cell: Cell, resume: bool, debug: bool, view: RunView | Quiet) -> str:
+    """One run; returns how it ended, in a line."""
+    listener = WithTensorboard(view, cell.folder) if cell.config.records.tensorboard else view
+    return result_line(cell.folder, run_experiment(cell.config, cell.folder, listener, resume, debug))

@@ -1,0 +1,113 @@
+"""Runs side by side: cells of a grid in worker processes, each of one cell at a time."""
+
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import replace
+from multiprocessing import active_children, get_context, parent_process
+
+from rich.console import Console
+
+from .cells import Cell, train
+from .config import Config
+from .console import GridView, Quiet
+from .core.federation import device_of
+from .errors import RunError, UserError, complain
+from .records.store import RunFolder
+
+POLL = 0.5  # seconds between looks at the records of runs in other processes
+
+
+def run_side_by_side(console: Console, cells: list[Cell], resume: bool, debug: bool, jobs: int) -> int:
+    """Cells in worker processes, each of one cell at a time; what breaks in one leaves the others alone."""
+    jobs = min(jobs, len(cells))
+    waiting, failures = deque(share_cores(cells, jobs)), 0
+    idle = [worker() for _ in range(jobs)]
+    running: dict[Future[list[str]], tuple[Cell, ProcessPoolExecutor]] = {}
+    try:
+        with GridView(console, len(cells)) as view:
+            while waiting or running:
+                while waiting and idle:
+                    cell, pool = waiting.popleft(), idle.pop()
+                    with interrupts_ignored():  # also by the process that may start here
+                        future = pool.submit(train_quietly, cell, resume, debug)
+                    running[future] = cell, pool
+                for cell, _ in running.values():
+                    view.running(cell.name, cell.config.rounds, RunFolder(cell.folder).rounds)
+                for future in wait(running, POLL, FIRST_COMPLETED).done:
+                    cell, pool = running.pop(future)
+                    error = future.exception()
+                    idle.append(worker() if isinstance(error, BrokenProcessPool) else pool)
+                    view.ended(cell.name, [] if error else future.result())
+                    if error:
+                        failures += 1
+                        complain(failure(cell, error))
+    finally:
+        stop([*idle, *(pool for _, pool in running.values())])
+    return failures
+
+
+def stop(pools: list[ProcessPoolExecutor]) -> None:
+    """End workers at once, as their files are whole at any moment."""
+    for process in active_children():
+        process.terminate()
+    for pool in pools:
+        pool.shutdown()
+
+
+def share_cores(cells: list[Cell], jobs: int) -> list[Cell]:
+    """Cells that leave room for each other on a CPU, unless their settings say how many lanes to use."""
+    lanes = max(1, len(os.sched_getaffinity(0)) // jobs)
+
+    def shared(config: Config) -> Config:
+        if device_of(config).type != "cpu" or config.protocol == "authors":  # which has one lane anyway
+            return config
+        return replace(config, compute=replace(config.compute, lanes=config.compute.lanes or lanes))
+
+    return [cell._replace(config=shared(cell.config)) for cell in cells]
+
+
+def worker() -> ProcessPoolExecutor:
+    """A process of its own: forking one with threads or a GPU in it would not do."""
+    return ProcessPoolExecutor(1, get_context("spawn"), follow_parent)
+
+
+@contextmanager
+def interrupts_ignored() -> Iterator[None]:
+    """What starts meanwhile leaves Ctrl-C to this process for good."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def follow_parent() -> None:
+    """A worker ends when its parent does."""
+    parent = parent_process()
+
+    def watch() -> None:
+        if parent:
+            parent.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def train_quietly(cell: Cell, resume: bool, debug: bool) -> list[str]:
+    """A run in a worker: what it would have said, and how it ended."""
+    view = Quiet()
+    text = train(cell, resume, debug, view)
+    return [*view.said, text]
+
+
+def failure(cell: Cell, error: BaseException) -> str:
+    if isinstance(error, BrokenProcessPool):
+        return f"{cell.name}: its process was killed (out of memory?); --resume goes on from its last round"
+    kind = "" if isinstance(error, UserError | RunError) else f"{type(error).__name__}: "
+    return f"{cell.name}: {kind}{error}"
