@@ -20,7 +20,7 @@ test: $(READY)
 	$(BIN)/ruff format --check src tests
 	$(BIN)/ruff check src tests
 	$(BIN)/mypy
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 format: $(READY)
 	$(BIN)/ruff format src tests
