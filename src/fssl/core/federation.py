@@ -175,7 +175,7 @@ def layout_of(federation: Federation, probe: Probe) -> Layout:
     method, net, recipe, card = federation.method, federation.net, federation.recipe, federation.dataset.card
     b, b_u = recipe.batch, recipe.batch * recipe.unlabeled_ratio
     with FakeTensorMode(), torch.no_grad():
-        server = method.init(net, net.init(0), federation.task)
+        server = method.payload(method.init(net, net.init(0), federation.task), 0)
         local = method.start(server, method.client_state(server, federation.task, federation.counts(0)))
         sizes = {view: b if view.startswith("x") else b_u for view in method.views}
         views = {view: torch.zeros(n, card.channels, card.size, card.size) for view, n in sizes.items()}

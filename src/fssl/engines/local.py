@@ -98,16 +98,15 @@ class LocalEngine:
     def _captured_lanes(self, number: int) -> list[Lane]:
         from .capture import CapturedLane, tick_of
 
-        federation = self.federation
+        federation, method, server = self.federation, self.federation.method, self.snapshot.server
         tick = torch.compile(tick_of(federation.make_step()), fullgraph=True, dynamic=False)
         visit = torch.compile(federation.make_visit(), fullgraph=True, dynamic=False)
         sites = range(len(federation.sites))
         longest = max(sites, key=lambda k: federation.recipe.num_steps(federation.counts(k)))
-        local = federation.method.start(
-            self.snapshot.server, to(federation.new_state(self.snapshot.server, longest), self.device)
-        )
+        payload = method.payload(server, longest)
+        local = method.start(payload, to(federation.new_state(server, longest), self.device))
         draw = to(federation.plan(1, longest).draw, self.device)
-        return [CapturedLane(tick, visit, self.snapshot.server, local, draw, self.layout.size) for _ in range(number)]
+        return [CapturedLane(tick, visit, payload, local, draw, self.layout.size) for _ in range(number)]
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
         """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""
