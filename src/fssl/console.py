@@ -68,13 +68,15 @@ class View(AbstractContextManager["View"]):
         )
 
     def __enter__(self) -> Self:
-        self.bars.start()
+        if self.is_live:
+            self.bars.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.bars.stop()
+        if self.is_live:  # rich 14 ends disabled bars with an empty line
+            self.bars.stop()
 
     def say(self, text: str) -> None:
         say(self.bars.console, text)
