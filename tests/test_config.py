@@ -262,7 +262,7 @@ def test_every_preset_is_valid(name: str) -> None:
         assert parse(tomllib.loads(to_toml(as_tables(resolve(config))))) == resolve(config)
 
 
-@pytest.mark.parametrize("name", [*METHODS, *(f"sage+{plugin}" for plugin in PLUGINS)])
+@pytest.mark.parametrize("name", [*METHODS, *(f"flexmatch+{plugin}" for plugin in PLUGINS)])
 def test_a_resolved_run_names_every_setting_of_its_method_and_stays_the_same(name: str) -> None:
     config = parse({"method": {"name": name}})
     assert method_of(resolve(config)) == method_of(config)

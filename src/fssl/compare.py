@@ -92,7 +92,9 @@ def print_run(console: Console, path: Path) -> None:
 def group_key(run: Run) -> str:
     """Everything but the seed: runs that differ in nothing else are repetitions."""
     ignored = ("seed", "data.dir")
-    settings = {k: v for k, v in flatten(run.config).items() if k not in ignored and not k.startswith("compute.")}
+    settings = {
+        k: v for k, v in flatten(run.config).items() if k not in ignored and not k.startswith(("compute.", "records."))
+    }
     return json.dumps(settings, sort_keys=True)
 
 
@@ -147,11 +149,12 @@ def compare_runs(console: Console, paths: list[Path], png: Path | None) -> None:
         raise UserError(f"--png {png}: expected a name that ends with .png")
     groups = groups_of(find_runs(paths))
     order = sorted(groups, key=lambda name: -np.mean([r.result for r in groups[name]]))
-    table = Table(Column("method", no_wrap=True), "seeds", f"mean of last {LAST}", "last", "right", "used", "s/round")
+    numbers = (Column(name, no_wrap=True) for name in (f"last {LAST}", "last", "right", "used", "s/round"))
+    table = Table(Column("method", overflow="fold", min_width=12), Column("seeds", min_width=5), *numbers)
     for name in order:
         table.add_row(*row(name, groups[name]))
     console.print(table)
-    say(console, "In percent: test accuracy, pseudo-labels that are right, unlabeled images that got one.")
+    say(console, f"In percent: test accuracy (mean of the last {LAST} rounds; last round), labels right, labels used.")
     say(console, verdict(groups, order))
     if png:
         draw(groups, png)

@@ -16,7 +16,7 @@ class RunError(RuntimeError):
 def unknown(what: str, given: object, known: Iterable[str], elsewhere: Iterable[str] = ()) -> UserError:
     """`method 'flexmatc' is unknown; did you mean 'flexmatch'? (known: ...)`."""
     names = sorted(known)
-    near = list(elsewhere) or get_close_matches(str(given), names, n=1)
+    near = list(elsewhere) or get_close_matches(str(given).lower(), names, n=1)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
     return UserError(f"{what} '{given}' is unknown{hint} (known: {', '.join(names)})")
 

@@ -17,6 +17,7 @@ from .cells import Cell, train
 from .config import Config
 from .console import GridView, Quiet
 from .core.federation import device_of
+from .engines.local import cores
 from .errors import RunError, UserError, complain
 from .records.store import RunFolder
 
@@ -62,7 +63,7 @@ def stop(pools: list[ProcessPoolExecutor]) -> None:
 
 def share_cores(cells: list[Cell], jobs: int) -> list[Cell]:
     """Cells that leave room for each other on a CPU, unless their settings say how many lanes to use."""
-    lanes = max(1, len(os.sched_getaffinity(0)) // jobs)
+    lanes = max(1, cores() // jobs)
 
     def shared(config: Config) -> Config:
         if device_of(config).type != "cpu" or config.protocol == "authors":  # which has one lane anyway

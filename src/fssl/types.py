@@ -100,6 +100,8 @@ class Task(NamedTuple):
 
     num_classes: int
     max_slots: int  # the largest client pool: every client's table has this many rows
+    num_clients: int = 1  # all that are registered: rows of what a server remembers of each
+    seed: int = 0  # of the run, for what a method initializes beside the network
 
 
 class Counts(NamedTuple):

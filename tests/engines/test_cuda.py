@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from fssl.augment.policies import draw_strong, draw_weak, strong, weak
-from fssl.core.client import client_round
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
 
@@ -39,16 +38,17 @@ def test_the_captured_step_is_the_eager_one(method: str, make_federation: Make) 
         torch.testing.assert_close(uploads[1][name], value, rtol=2e-3, atol=2e-4)
 
 
-def test_a_clients_round_never_waits_for_the_device(make_federation: Make) -> None:
-    federation = make_federation("compute.device=cuda", "train.steps_per_round=20")
-    engine = LocalEngine(federation)
+@pytest.mark.parametrize("method", ["sage", "flexmatch"])
+def test_a_clients_round_never_waits_for_the_device(method: str, make_federation: Make) -> None:
+    settings = (f"method.name={method}", "train.steps_per_round=20", "train.clients_per_round=4")
+    engine = LocalEngine(make_federation("compute.device=cuda", *settings))
     list(engine.rounds(1))
     (plan,) = engine._plans(2)[:1]
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
         with engine.lanes[0].scope():
-            client_round(engine.lanes[0], federation.method, engine.snapshot.server, {}, plan)
+            engine._client(engine.lanes[0], plan)  # its state comes from the host, as in every round
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -61,3 +61,9 @@ def test_lanes_agree(make_federation: Make) -> None:
         models.append(engine.model().params)
     for name, value in models[0].items():
         torch.testing.assert_close(models[1][name], value, rtol=5e-3, atol=5e-4)
+
+
+@pytest.mark.parametrize("settings", [["compute.compile=off"], ["train.steps_per_round=1"]])
+def test_eager_steps_and_one_step_rounds_work_too(settings: list[str], make_federation: Make) -> None:
+    engine = LocalEngine(make_federation("compute.device=cuda", *settings))
+    assert [r.round for r in engine.rounds(2)] == [1, 2]

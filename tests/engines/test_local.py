@@ -92,6 +92,13 @@ def test_an_explosion_is_named(make_federation: Make) -> None:
     assert engine.snapshot.round == 0  # the last good state stays
 
 
+def test_a_model_that_blew_up_in_its_last_step_is_named(make_federation: Make) -> None:
+    """The client's losses were finite, its weights are not: the test of the global model shows it."""
+    engine = LocalEngine(make_federation("train.lr=1e30", "train.steps_per_round=1"))
+    with pytest.raises(NotFiniteError, match="round 1: the loss of the global model is not finite"):
+        list(engine.rounds(1))
+
+
 def test_debug_saves_the_step_that_fails(make_federation: Make, tmp_path: Path) -> None:
     engine = LocalEngine(make_federation("train.lr=1e20"), debug=tmp_path)
     with pytest.raises(NotFiniteError, match="inputs are in"):

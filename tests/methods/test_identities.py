@@ -87,11 +87,20 @@ def test_flexmatch_with_even_tables_is_lpl(make_federation: Make) -> None:
     assert equal(flex, trained(make_federation("method.name=fixmatch-lpl", accepting())))
 
 
+STAYS = {
+    "fedprox+fixmatch": "its proximal term stays",
+    "proxyfl": "its contrast stays",
+    "fedlabel-2m": "it trains two models",
+    "feddure": "its student stays",
+    "feddure-full": "so does this one",
+}
+
+
 @pytest.mark.parametrize("name", [n for n, b in METHODS.items() if isinstance(b(), FixMatch)])
 def test_nothing_accepted_trains_on_labels_alone(name: str, make_federation: Make) -> None:
     """tau above 1: only L_s is left, on the same forward plan; equal to a weight mu_u of zero."""
-    if name == "fedprox+fixmatch":
-        pytest.skip("its proximal term stays")
+    if name in STAYS:
+        pytest.skip(STAYS[name])
     federation = make_federation(f"method.name={name}")
     silent = trained(federation, replace(federation.method, accept=FixedThreshold(1.1)))  # type: ignore[call-arg]
     assert equal(silent, trained(make_federation("method.name=fixmatch-lpl", "method.mu_u=0", accepting())))
@@ -193,3 +202,12 @@ def test_oracle_drops_exactly_the_wrong_labels(make_federation: Make) -> None:
     assert sums["n_valid"].sum() > 0
     assert (sums["n_valid"] == sums["correct_valid"]).all()
     assert (sums["n_l"] > sums["n_valid"]).any()
+
+
+def test_contradictions_are_refused() -> None:
+    for settings in ({"lam": 0.3, "cdsc": False}, {"lam": 0.3, "kappa": 4.0}):
+        with pytest.raises(ValueError, match=r"method\.lam fixes the weight"):
+            build_method("sage", settings)
+    for name in ("sage+sage", "flexmatch+oracle+oracle"):
+        with pytest.raises(ValueError, match="has a plug-in twice"):
+            build_method(name, {})

@@ -1,7 +1,6 @@
 """Speed and memory of the engine, beside the same work done by an ordinary loop in the same run."""
 
 import json
-import os
 import resource
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from rich.table import Table
 from ..config import Config, expand, override, read_toml
 from ..core.federation import Federation
 from ..data.sources import Dataset, load
-from ..engines.local import LocalEngine, RoundResult
+from ..engines.local import LocalEngine, RoundResult, cores
 from ..errors import unknown
 from .reference import reference_ms_per_step
 
@@ -82,7 +81,7 @@ def run_bench(
     train, model = config.train, config.model
     device = torch.device("cuda" if ours["device"] != "cpu" else "cpu")
     steps = 12 if shape == "paper" else 100
-    torch.set_num_threads(len(os.sched_getaffinity(0)))  # what an ordinary loop finds; the engine had changed it
+    torch.set_num_threads(cores())  # what an ordinary loop finds; the engine had changed it
     plain = reference_ms_per_step(
         dataset.card,
         dataset.train,

@@ -2,7 +2,6 @@
 
 import copy
 import time
-from collections.abc import Iterator
 
 import numpy as np
 import torch
@@ -10,7 +9,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, RandomSampler
+from torch.utils.data import DataLoader, Dataset
 
 from ..augment.pillow import strong_pil, weak_pil
 from ..augment.policies import draw_strong, draw_weak
@@ -22,32 +21,34 @@ TAU, KAPPA = 0.95, float(np.log(2) / 0.05)
 
 
 class Views(Dataset[tuple[Tensor, ...]]):
-    """Images with a weak view, and a strong one if asked, drawn anew at each access."""
+    """A labeled image in a weak view with its label, and some unlabeled ones in a weak and a strong view each."""
 
-    def __init__(self, split: Split, rows: NDArray[np.int64], card: Card, with_strong: bool) -> None:
-        self.split, self.rows, self.card, self.with_strong = split, rows, card, with_strong
+    def __init__(self, split: Split, rows: NDArray[np.int64], num_labeled: int, ratio: int, card: Card) -> None:
+        self.split, self.rows, self.num_labeled, self.ratio, self.card = split, rows, num_labeled, ratio, card
         self.rng = np.random.default_rng()
 
     def __len__(self) -> int:
-        return len(self.rows)
+        return 10**9
+
+    def _image(self, row: int) -> Image.Image:
+        return Image.fromarray(np.squeeze(self.split.images[row]))
 
     def _tensor(self, image: Image.Image) -> Tensor:
         pixels = np.atleast_3d(np.asarray(image, dtype=np.float32)) / 255
         pixels = (pixels - np.array(self.card.train_mean)) / np.array(self.card.train_std)
         return torch.from_numpy(pixels.transpose(2, 0, 1).astype(np.float32))
 
+    def _weak(self, image: Image.Image) -> Tensor:
+        return self._tensor(weak_pil(image, draw_weak(self.rng, (), self.card.size).tolist()))
+
+    def _strong(self, image: Image.Image) -> Tensor:
+        return self._tensor(strong_pil(image, draw_strong(self.rng, (), self.card.size).tolist()))
+
     def __getitem__(self, i: int) -> tuple[Tensor, ...]:
-        row = self.rows[i]
-        image = Image.fromarray(np.squeeze(self.split.images[row]))
-        weak = self._tensor(weak_pil(image, draw_weak(self.rng, (), self.card.size).tolist()))
-        if not self.with_strong:
-            return weak, torch.tensor(int(self.split.labels[row]))
-        return weak, self._tensor(strong_pil(image, draw_strong(self.rng, (), self.card.size).tolist()))
-
-
-def endless(data: Views, batch: int, workers: int) -> Iterator[list[Tensor]]:
-    sampler = RandomSampler(data, replacement=True, num_samples=10**6 * batch)
-    yield from DataLoader(data, batch, sampler=sampler, num_workers=workers, drop_last=True)
+        row = self.rows[self.rng.integers(self.num_labeled)]
+        unlabeled = [self._image(self.rows[k]) for k in self.rng.integers(len(self.rows), size=self.ratio)]
+        weak, strong = (torch.stack([view(u) for u in unlabeled]) for view in (self._weak, self._strong))
+        return self._weak(self._image(row)), torch.tensor(int(self.split.labels[row])), weak, strong
 
 
 def reference_step(
@@ -87,17 +88,16 @@ def reference_ms_per_step(
     steps: int,
     device: torch.device,
 ) -> float:
-    """Milliseconds per step after a warm-up, with two workers shared between the two loaders."""
-    rows = np.arange(min(2500, len(split.labels)))
-    labeled = endless(Views(split, rows[: max(batch, 250)], card, False), batch, 1)
-    unlabeled = endless(Views(split, rows, card, True), batch * ratio, 1)
+    """Milliseconds per step after a warm-up, views made by one DataLoader with two workers."""
+    views = Views(split, np.arange(min(2500, len(split.labels))), max(batch, 250), ratio, card)
+    loader = iter(DataLoader(views, batch, num_workers=2))
     model = MODELS[model_name](card.channels, card.num_classes, width).to(device)
     frozen = copy.deepcopy(model).eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    warm, begin = 6, 0.0  # the loaders prefetch two batches each: let that supply run out before timing
+    warm, begin = 6, 0.0  # the workers prefetch two batches each: let that supply run out before timing
     for i in range(warm + steps):
         if i == warm:
             begin = time.perf_counter()
-        batch_x, batch_u = next(labeled), next(unlabeled)
-        reference_step(model, frozen, optimizer, *(t.to(device) for t in (*batch_x, *batch_u)))
+        x, y, weak, strong = (t.to(device) for t in next(loader))
+        reference_step(model, frozen, optimizer, x, y, weak.flatten(0, 1), strong.flatten(0, 1))
     return 1000 * (time.perf_counter() - begin) / steps

@@ -45,6 +45,7 @@ def loop(step: Step, tally_size: int, device: torch.device) -> Run:
     """Run steps one after another from the host."""
 
     def run(server: Server, local: Local, draw: Draw) -> tuple[Local, Tensor]:
+        draw = tree_map(lambda t: t.to(device), draw)
         tally = torch.zeros(2, tally_size, device=device)
         for i in range(len(draw.x_row)):
             local, tally = step(server, local, tally, at(draw, i))

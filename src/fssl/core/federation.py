@@ -18,6 +18,7 @@ from ..data.partition import class_counts, make_partition
 from ..data.plan import ClientPlan, Recipe, make_sites, make_task, plan_client
 from ..data.sources import Dataset, Split, load
 from ..errors import UserError
+from ..label.assign import ConfidenceGap
 from ..methods import Method, Sgd, build_method
 from ..methods.fixmatch import FixMatch
 from ..models import Net
@@ -45,10 +46,11 @@ def method_of(config: Config) -> Method:
 
 
 def probe_of(config: Config, method: Method) -> Probe:
+    """What is measured, with the method's own lambda and threshold where it has them."""
     if config.records.probes == "losses":
         return losses_only
-    weigh = getattr(getattr(method, "assign", None), "weigh", None)
-    return LabelProbe(weigh) if weigh is not None else LabelProbe()
+    weigh = getattr(getattr(method, "assign", None), "weigh", ConfidenceGap())
+    return LabelProbe(weigh, getattr(getattr(method, "accept", None), "tau", 0.95))
 
 
 def device_of(config: Config) -> torch.device:
@@ -99,7 +101,7 @@ class Federation:
             setting=part.setting,
         )
         self.sites = make_sites(partition, self.method.labels)
-        self.task = make_task(self.sites, card.num_classes)
+        self.task = make_task(self.sites, card.num_classes, config.seed)
         self.unlabeled_counts: NDArray[np.int64] = class_counts(partition.unlabeled, labels, card.num_classes)
         train, self.bf16 = config.train, uses_bf16(config)
         self.net = Net(config.model.name, card.channels, card.num_classes, config.model.width, self.bf16)
@@ -123,10 +125,6 @@ class Federation:
     def headline(self) -> str:
         """The normalization whose accuracy is the result."""
         return "authors_norm" if self.config.protocol == "authors" else "train_norm"
-
-    @property
-    def max_steps(self) -> int:
-        return max(self.recipe.num_steps(site.counts) for site in self.sites)
 
     def clients_of(self, round: int) -> list[int]:
         """Who takes part, sorted; in the order drawn where momentum passes from one to the next."""

@@ -32,8 +32,8 @@ def make_sites(partition: Partition, labels: Literal["few", "all"]) -> list[Site
     return [Site(p if labels == "all" else x, p) for x, p in zip(partition.labeled, pools, strict=True)]
 
 
-def make_task(sites: list[Site], num_classes: int) -> Task:
-    return Task(num_classes, max(len(site.pool) for site in sites))
+def make_task(sites: list[Site], num_classes: int, seed: int) -> Task:
+    return Task(num_classes, max(len(site.pool) for site in sites), len(sites), seed)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
 from ..core.client import at
 from ..core.step import Step, Visit
@@ -21,23 +21,28 @@ def tick_of(step: Step) -> Any:
     """
 
     def tick(server: Server, local: Local, tally: Tensor, draw: Draw, i: Tensor) -> None:
-        results = step(server, local, tally, at(draw, i))
-        for buffer, result in zip(tensors((local, tally)), tensors(results), strict=True):
-            buffer.copy_(result)
+        new_local, new_tally = step(server, local, tally, at(draw, i))
+        overwrite(local, new_local)
+        tally.copy_(new_tally)
         i.add_(1)
 
     return tick
 
 
-def tensors(tree: Any) -> list[Tensor]:
-    return tree_flatten(tree)[0]
+def overwrite(target: Any, source: Any) -> None:
+    """Copy nested records of tensors over others, entry by entry of the same name.
 
-
-def copy_into(target: Any, source: Any) -> None:
-    """Overwrite fixed buffers; sources of draws may be shorter, and lie on the host."""
-    pairs = zip(tensors(target), tensors(source), strict=True)
-    for t, s in pairs:
-        (t[: len(s)] if t.dim() and len(t) != len(s) else t).copy_(s, non_blocking=True)
+    The sources may lie on the host, and a client's draws may be shorter than the buffers.
+    """
+    if isinstance(target, Tensor):
+        part = target[: len(source)] if target.dim() and len(target) != len(source) else target
+        part.copy_(source, non_blocking=True)
+    elif isinstance(target, dict):
+        for name, value in target.items():
+            overwrite(value, source[name])
+    else:
+        for t, s in zip(target, source, strict=True):
+            overwrite(t, s)
 
 
 class CapturedLane:
@@ -50,11 +55,13 @@ class CapturedLane:
         self.visit = visit  # a few batches per round: compiled, not captured
         device = server.weights.params[next(iter(server.weights.params))].device
         self.stream = torch.cuda.Stream(device)
+        self.stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self.stream), torch.no_grad():
             self.server, self.local, self.draw = (tree_map(torch.clone, t) for t in (server, local, draw))
             self.tally = torch.zeros(2, tally_size, device=device)
             self.i = torch.zeros(1, dtype=torch.long, device=device)
             for _ in range(2):  # compiling and the libraries' choice of kernels stay out of the capture
+                self.i.zero_()  # a round may have a single step
                 tick(self.server, self.local, self.tally, self.draw, self.i)
         torch.cuda.synchronize(device)
         self.graph = torch.cuda.CUDAGraph()
@@ -72,7 +79,7 @@ class CapturedLane:
 
     def run(self, server: Server, local: Local, draw: Draw) -> tuple[Local, Tensor]:
         """All steps of one client. The result is valid until this lane's next client."""
-        copy_into((self.server, self.local, self.draw), (server, local, draw))
+        overwrite((self.server, self.local, self.draw), (server, local, draw))
         self.tally.zero_()
         self.i.zero_()
         for _ in range(len(draw.x_row)):

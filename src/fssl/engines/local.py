@@ -24,6 +24,7 @@ from ..seeds import stream
 from ..types import Draw, Local, Server, State, Weights
 
 CUDA_LANES = 4  # measured: more streams gain nothing and cost memory
+COMPILED_LANES = 8  # as many variants of one function as the compiler accepts
 
 
 class Lane(Trainer, Protocol):
@@ -82,10 +83,12 @@ class LocalEngine:
     def _lanes(self, compiles: bool, debug: Path | None) -> list[Lane]:
         """One lane per client that can train at the same time; the result does not depend on their number."""
         config, on_gpu = self.federation.config, self.device.type == "cuda"
-        default = CUDA_LANES if on_gpu else len(os.sched_getaffinity(0))
+        default = CUDA_LANES if on_gpu else cores()
         number = min(config.compute.lanes or default, config.train.clients_per_round)
-        if self.carries_momentum or debug or on_gpu > compiles:
+        if self.carries_momentum or debug or (on_gpu and not compiles):
             number = 1
+        if compiles and not on_gpu:
+            number = min(number, COMPILED_LANES)
         if on_gpu and compiles:
             return self._captured_lanes(number)
         steps = [self.federation.make_step() for _ in range(number)]
@@ -126,10 +129,10 @@ class LocalEngine:
         self._next = None if last else self._plans(round + 1)  # while the device still works
         tally = torch.stack([r.tally for r in results]).cpu().numpy()
         tests = read_tests(scores, len(federation.dataset.test.labels))
-        self._check_finite(tally, plans, round)
+        self._check_finite(tally, plans, round, tests)
         clients = {
             **self.snapshot.clients,
-            **{r.upload.client: to(r.state, "cpu") for r in results if r.state},
+            **{r.upload.client: self._kept(r.state) for r in results if r.state},
         }
         velocity = results[-1].velocity if self.carries_momentum else {}
         self.snapshot = Snapshot(round, server, clients, velocity)
@@ -140,6 +143,10 @@ class LocalEngine:
             tally,
             time.perf_counter() - begin,
         )
+
+    def _kept(self, state: State) -> State:
+        """A client's state on the host, where idle clients cost no device memory; pinned for the way back."""
+        return {k: t.cpu().pin_memory() if self.device.type == "cuda" else t for k, t in state.items()}
 
     def _plans(self, round: int) -> list[ClientPlan]:
         plans = [self.federation.plan(round, client) for client in self.federation.clients_of(round)]
@@ -173,22 +180,29 @@ class LocalEngine:
         known = self.snapshot.clients.get(plan.client, new)
         state = {name: known[name] for name in new}
         plan = plan._replace(sweep=to(plan.sweep, self.device))
-        server, state = self.snapshot.server, to(state, self.device)
+        server = self.snapshot.server
+        state = {name: t.to(self.device, non_blocking=True) for name, t in state.items()}
         result = client_round(lane, self.federation.method, server, state, plan, velocity)
         if self.carries_momentum:
             return result._replace(velocity={k: v.clone() for k, v in result.velocity.items()})
         return result._replace(velocity={})
 
-    def _check_finite(self, tally: NDArray[np.float32], plans: list[ClientPlan], round: int) -> None:
-        bad = [p.client for p, t in zip(plans, tally, strict=True) if not np.isfinite(t).all()]
+    def _check_finite(self, tally: NDArray[np.float32], plans: list[ClientPlan], round: int, tests: list[Test]) -> None:
+        bad = [f"client {p.client}" for p, t in zip(plans, tally, strict=True) if not np.isfinite(t).all()]
+        bad += ["the global model"] * (not all(np.isfinite(test.loss) for test in tests))
         if bad:
             raise NotFiniteError(
-                f"round {round}: the loss of client {bad[0]} is not finite; the checkpoint before it is kept. "
+                f"round {round}: the loss of {bad[0]} is not finite; the checkpoint before it is kept. "
                 "Try a smaller train.lr, or --debug to save the step that fails"
             )
 
     def model(self) -> Weights:
         return self.federation.method.deploy(self.snapshot.server)
+
+
+def cores() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def set_up_torch(federation: Federation) -> None:
@@ -205,7 +219,7 @@ def to(tree: Any, device: torch.device | str) -> Any:
 
 
 def checked(step: Step, folder: Path) -> Step:
-    """The step with a check of every result; what fails is saved so that one call replays it."""
+    """The step with a check of every result; the inputs of one that fails are saved."""
 
     def run(server: Server, local: Local, tally: torch.Tensor, draw: Draw) -> tuple[Local, torch.Tensor]:
         after, new = step(server, local, tally, draw)
@@ -213,7 +227,8 @@ def checked(step: Step, folder: Path) -> Step:
         if not all(bool(torch.isfinite(v).all()) for v in values):
             path = folder / "failed-step.safetensors"
             save_file(named(server=server, local=local, draw=draw), path)
-            raise NotFiniteError(f"a step gave a value that is not finite; its inputs are in {path}")
+            where = f"round {int(draw.clock.round)}, step {int(draw.clock.step) + 1} of a client"
+            raise NotFiniteError(f"{where} gave a value that is not finite; its inputs are in {path}")
         return after, new
 
     return run

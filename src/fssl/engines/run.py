@@ -72,9 +72,11 @@ def resolve(config: Config) -> Config:
 
 def resumed(folder: RunFolder, engine: LocalEngine, listener: Listener) -> Snapshot:
     """The state after the last round that a checkpoint vouches for, or the beginning."""
+    before = folder.rounds_file.is_file()
     saved = folder.resume_point(listener.say)
     if saved is None:
-        listener.say(f"{folder.path}: no checkpoint to go on from, starting with round 1")
+        if before:
+            listener.say(f"{folder.path}: no checkpoint to go on from, starting with round 1")
         return engine.snapshot
     listener.say(f"resuming {folder.path} after round {saved[0]}")
     return restore(engine.snapshot, saved[0], to(saved[1], engine.device))

@@ -73,3 +73,20 @@ class FlexThreshold:
         table = state["flex.table"]
         entry = torch.where(confidence >= self.tau, vote, table[u_slot])  # tau itself, not T_c
         return {"flex.table": table.scatter(0, u_slot, entry)}
+
+
+@dataclass(frozen=True)
+class EntropyThreshold:
+    """FedLoKe: sure where the entropy in nats is below delta."""
+
+    delta: float = 0.1
+
+    def init(self, task: Task, counts: Counts) -> State:
+        return {}
+
+    def sure(self, p: Tensor, state: State) -> Tensor:
+        entropy: Tensor = torch.special.entr(p).sum(-1)
+        return entropy < self.delta
+
+    def update(self, votes: State, u_slot: Tensor, state: State) -> State:
+        return state

@@ -14,6 +14,7 @@ KAPPA_STAR = math.log(2) / 0.05  # both models weigh the same at a gap of 1 - 0.
 
 Vote = Callable[[Tensor], Tensor]
 Weigh = Callable[[Tensor, Tensor], Tensor]
+Score = Callable[[Tensor], Tensor]
 
 
 def hard(p: Tensor) -> Tensor:
@@ -94,3 +95,34 @@ class Sage:
         y_tilde = lam * delta_l + (1 - lam) * delta_g  # Eq. 6
         y_hat = torch.where(sure_l.unsqueeze(-1), y_tilde, delta_g)  # Eq. 7
         return PseudoLabels(y_hat, sure_l | sure_g if self.supplement else sure_l)
+
+
+def variance(p: Tensor) -> Tensor:
+    """How far the probabilities lie apart: 0 where all classes are equally likely."""
+    return p.var(-1)
+
+
+def inverse_entropy(p: Tensor) -> Tensor:
+    """1 / H in nats; the small number is the released code's and keeps a certain prediction finite."""
+    entropy: Tensor = torch.special.entr(p).sum(-1)
+    return 1 / (entropy + 1e-5)
+
+
+def confidence(p: Tensor) -> Tensor:
+    return p.amax(-1)
+
+
+SCORES: dict[str, Score] = {"variance": variance, "entropy": inverse_entropy, "max": confidence}
+
+
+@dataclass(frozen=True)
+class Winner:
+    """FedLabel: of the two models the one with the higher score labels, if it is sure; a tie is the global one's."""
+
+    score: Score = variance
+    uses_global: ClassVar[bool] = True
+
+    def __call__(self, p_l: Tensor, p_g: Tensor, sure_l: Tensor, sure_g: Tensor) -> PseudoLabels:
+        wins_l = self.score(p_l) > self.score(p_g)
+        p = torch.where(wins_l.unsqueeze(-1), p_l, p_g)
+        return PseudoLabels(hard(p), torch.where(wins_l, sure_l, sure_g))

@@ -22,6 +22,11 @@ def soft_cross_entropy(logits: Tensor, labels: PseudoLabels) -> Tensor:
     return (per_image * labels.mask).mean()
 
 
+def kl_divergence(p: Tensor, logits: Tensor) -> Tensor:
+    """KL(p || softmax(logits)) of each image [B]; 0 log 0 is 0."""
+    return (torch.xlogy(p, p) - p * F.log_softmax(logits, -1)).sum(-1)
+
+
 def squared_distance(params: State, reference: State) -> Tensor:
     """||theta - theta_g||^2 over parameters, not buffers."""
     return torch.stack([(p - reference[name]).square().sum() for name, p in params.items()]).sum()

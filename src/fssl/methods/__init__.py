@@ -6,8 +6,17 @@ from typing import Any, get_args, get_origin
 
 from ..errors import UserError, unknown
 from .base import Method, Sgd
+from .feddb import feddb
+from .feddure import feddure
+from .feddure_full import feddure_full
+from .fedlabel import fedlabel
+from .fedlabel_2m import fedlabel_2m
+from .fedloke import fedloke
+from .fedmatch import fedmatch
 from .fixmatch import fedprox_fixmatch, fixmatch_gpl, fixmatch_lpl
 from .flexmatch import flexmatch
+from .freematch import freematch
+from .proxyfl import proxyfl
 from .sage import sage, with_oracle, with_sage
 from .supervised import fedavg, fedavg_sl, fedprox
 
@@ -21,7 +30,16 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fixmatch-gpl": fixmatch_gpl,
     "fedprox+fixmatch": fedprox_fixmatch,
     "flexmatch": flexmatch,
+    "freematch": freematch,
+    "fedlabel": fedlabel,
+    "fedlabel-2m": fedlabel_2m,
+    "feddb": feddb,
     "sage": sage,
+    "fedloke": fedloke,
+    "proxyfl": proxyfl,
+    "feddure": feddure,
+    "feddure-full": feddure_full,
+    "fedmatch": fedmatch,
 }
 PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_oracle}
 
@@ -32,6 +50,27 @@ RANGES = {
     "mu_u": (0.0, 1e6),
     "mu_prox": (0.0, 1e6),
     "lam": (0.0, 1.0),
+    "mu_own": (0.0, 1.0),
+    "delta": (1e-9, 1e9),
+    "ramp_rounds": (0.0, 1e9),
+    "beta": (0.0, 1e6),
+    "tuning_epochs": (0, 1e6),
+    "tuning_lr": (0.0, 1e6),
+    "tuning_batch": (1, 1e6),
+    "student_rate": (1e-9, 1e6),
+    "meta_lr": (0.0, 1e6),
+    "lr": (0.0, 1e6),
+    "lam_s": (0.0, 1e6),
+    "lam_iccs": (0.0, 1e6),
+    "lam_l2": (0.0, 1e6),
+    "lam_l1": (0.0, 1e6),
+    "helpers": (1, 1000),
+    "helper_interval": (1, 1e6),
+    "kl_weight": (0.0, 1e6),
+    "ema": (0.0, 1.0),
+    "saf": (0.0, 1e6),
+    "burn_in": (0, 1_000_000),
+    "pull": (0.0, 1e6),
 }
 
 
@@ -60,6 +99,8 @@ def split_name(name: str) -> tuple[str, list[str]]:
             for plugin in plugins:
                 if plugin not in PLUGINS:
                     raise unknown("plug-in", plugin, PLUGINS)
+            if len(set(plugins)) < len(plugins) or (base == "sage" and "sage" in plugins):
+                raise UserError(f"method '{name}' has a plug-in twice")
             return base, plugins
     raise unknown("method", name, METHODS)
 
@@ -81,6 +122,8 @@ def check_setting(key: str, value: object, parameter: inspect.Parameter) -> None
             raise UserError(f"method.{key} = {value!r}: expected true or false")
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(f"method.{key} = {value!r}: expected a number")
+    elif expected is int and not isinstance(value, int):
+        raise UserError(f"method.{key} = {value!r}: expected a whole number")
     elif key in RANGES and not RANGES[key][0] <= value <= RANGES[key][1]:
         low, high = RANGES[key]
         raise UserError(f"method.{key} = {value!r}: expected a number from {low:g} to {high:g}")

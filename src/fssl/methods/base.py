@@ -73,9 +73,9 @@ def weighted_mean(trees: Iterable[tuple[State, float]]) -> State:
     return mean
 
 
-def mean_weights(uploads: Iterable[Upload]) -> Weights:
-    """Size-weighted mean of parameters and buffers (FedAvg)."""
-    flat = weighted_mean((_flat(u.weights), u.num_samples) for u in uploads)
+def mean_weights(uploads: Iterable[Upload], share: Callable[[Upload], float] = lambda u: u.num_samples) -> Weights:
+    """Mean of parameters and buffers, weighted by size (FedAvg) unless told otherwise."""
+    flat = weighted_mean((_flat(u.weights), share(u)) for u in uploads)
     split: tuple[State, State] = ({}, {})
     for key, t in flat.items():
         split[int(key[0])][key[2:]] = t
@@ -161,7 +161,8 @@ class Method:
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
         """The next broadcast. Uploads come in client order; `rng` is the server's own stream of the round."""
-        return server._replace(weights=mean_weights(uploads))
+        weights = mean_weights(uploads)
+        return server._replace(weights=weights) if weights.params else server  # nobody had anything to learn from
 
     def deploy(self, server: Server) -> Weights:
         """What gets evaluated and saved."""

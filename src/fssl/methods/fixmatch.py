@@ -2,14 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from ..label.accept import Accept, FixedThreshold
 from ..label.assign import VOTES, Assign, GlobalOnly, LocalOnly
 from ..label.losses import cross_entropy, soft_cross_entropy
-from ..models import Net
+from ..models import Net, Out
 from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Weights
 from .base import Method, Value, descend
 from .terms import Proximal, Term, add_terms
@@ -21,12 +22,22 @@ def unchanged(p: Tensor, server: Server, state: State) -> Tensor:
     return p
 
 
+class Seen(NamedTuple):
+    """What the trained model says of each view, with gradients, and the votes."""
+
+    x: Out
+    weak: Out
+    strong: Out
+    votes: State
+
+
 @dataclass(frozen=True)
 class FixMatch(Method):
     """One joint training-mode batch of labeled, weak and strong views; the labeler is three small choices.
 
     `adjust` changes probabilities, `accept` says which are sure, `assign` picks the target. Every method
-    that has these three fields can carry SAGE as a plug-in.
+    that has these three fields can carry SAGE as a plug-in. What a field cannot say, a derived method says
+    in one of five short answers: `ask_global`, `vote`, `remember`, `extra` and `beyond`.
     """
 
     adjust: Adjust = unchanged
@@ -49,6 +60,10 @@ class FixMatch(Method):
     def client_state(self, server: Server, task: Task, counts: Counts) -> State:
         return self.accept.init(task, counts)
 
+    def ask_global(self, net: Net, server: Server, state: State, batch: Batch) -> Tensor:
+        """p_g: what the broadcast model says of the unlabeled images."""
+        return net.infer(server.weights, batch.u_weak).logits.softmax(-1)
+
     def vote(self, p_l: Tensor, p_g: Tensor, server: Server, state: State, batch: Batch) -> State:
         """Both models' probabilities and what becomes of them."""
         p_l, p_g = self.adjust(p_l, server, state), self.adjust(p_g, server, state)
@@ -58,18 +73,33 @@ class FixMatch(Method):
             mask = mask & (target.argmax(-1) == batch.truth["u"])
         return {"p_l": p_l, "p_g": p_g, "sure_l": sure_l, "sure_g": sure_g, "target": target, "mask": mask}
 
+    def remember(self, votes: State, batch: Batch, state: State) -> State:
+        """The client's state after the votes."""
+        return {**state, **self.accept.update(votes, batch.u_slot, state)}
+
+    def extra(self, logits: Tensor, votes: State, state: State) -> Tensor:
+        """A further term of the loss on the strong view; `state` already knows the votes."""
+        return logits.new_zeros(())
+
+    def beyond(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+        """As `extra`, for a term that takes features or a second model; and the client's state after it."""
+        return torch.zeros_like(batch.has_labels), local.state
+
     def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
         def loss(weights: Weights, state: State) -> Value:
             buffers, (x, weak, strong) = net.fit(weights, batch.x, batch.u_weak, batch.u_strong)
             if self.label_bn == "eval":
                 weak = net.infer(weights, batch.u_weak)
             p_l = weak.logits.detach().softmax(-1)
-            p_g = net.infer(server.weights, batch.u_weak).logits.softmax(-1) if self.asks_global else p_l
+            p_g = self.ask_global(net, server, state, batch) if self.asks_global else p_l
             votes = self.vote(p_l, p_g, server, state, batch)
+            state = self.remember(votes, batch, state)
             l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
             l_u = soft_cross_entropy(strong.logits, PseudoLabels(votes["target"], votes["mask"]))
-            total = add_terms(l_s + self.mu_u * l_u, self.terms, weights, server)
-            state = self.accept.update(votes, batch.u_slot, state)
+            total = l_s + self.mu_u * l_u + self.extra(strong.logits, votes, state)
+            seen = Seen(x, weak, strong, votes)
+            term, state = self.beyond(net, server, Local(weights, local.velocity, state), batch, seen)
+            total = add_terms(total + term, self.terms, weights, server)
             if not self.asks_global:  # p_g only stood in for an argument nobody read
                 del votes["p_g"], votes["sure_g"]
             return total, (buffers, state, Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes))

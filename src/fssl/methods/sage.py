@@ -39,6 +39,8 @@ def with_sage(
     """SAGE as a plug-in (Tab. 4): the base keeps its thresholds, terms and aggregation."""
     if not isinstance(base, FixMatch):
         raise UserError("the plug-in 'sage' needs a method with pseudo-labels")
+    if lam is not None and (not cdsc or kappa != KAPPA_STAR):
+        raise UserError("method.lam fixes the weight of the local vote, so it excludes cdsc=false and kappa: give one")
     fixed = lam if cdsc else 1.0
     weigh = ConfidenceGap(kappa) if fixed is None else Constant(fixed)
     accept = base.accept

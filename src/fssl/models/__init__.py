@@ -1,5 +1,5 @@
 """Networks, and calling them with explicit weights."""
 
-from .net import MODELS, Net, Out
+from .net import CLASSIFIER, MODELS, Net, Out
 
-__all__ = ["MODELS", "Net", "Out"]
+__all__ = ["CLASSIFIER", "MODELS", "Net", "Out"]

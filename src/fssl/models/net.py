@@ -10,6 +10,7 @@ from torch.func import functional_call
 from ..types import State, Weights, clone
 from .resnet import ResNet8, SmallCnn
 
+CLASSIFIER = "head.linear.weight"  # [C, d] in every architecture: one row per class
 MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {"resnet8": ResNet8, "cnn": SmallCnn}
 
 
@@ -32,10 +33,15 @@ class Net:
         with torch.device("meta"):
             self._training = self._build().train()
             self._evaluation = self._build().eval()
+        self._names = [name for name, _ in (*self._training.named_parameters(), *self._training.named_buffers())]
 
     def _build(self) -> nn.Module:
         name, channels, classes, width = self._shape
         return MODELS[name](channels, classes, width)
+
+    @property
+    def channels(self) -> int:
+        return self._shape[1]
 
     def copy(self) -> "Net":
         name, channels, classes, width = self._shape
@@ -62,6 +68,8 @@ class Net:
         return self._call(self._evaluation, weights, x)
 
     def _call(self, module: nn.Module, weights: Weights, x: Tensor) -> Out:
+        tensors = {**weights.params, **weights.buffers}
+        own = {name: tensors[name] for name in self._names}  # a method may keep further tensors beside them
         with torch.autocast(x.device.type, torch.bfloat16, enabled=self._bf16):
-            feature, logits = functional_call(module, {**weights.params, **weights.buffers}, (x,))
+            feature, logits = functional_call(module, own, (x,))
         return Out(logits, feature)

@@ -46,8 +46,6 @@ class Layout:
 
     def pack(self, measures: Measures) -> Tensor:
         """The measures of one batch as a flat vector: one reduction and one scatter, whatever their number."""
-        if not self.sums:
-            return torch.zeros(self.size)
         rows = [m.values.float() for m in measures.values() if isinstance(m, Sums)]
         single = torch.stack(rows).sum(-1)
         binned = [m for m in measures.values() if isinstance(m, Bins)]

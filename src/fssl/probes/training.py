@@ -35,15 +35,19 @@ def confidence_bin(c: Tensor, low: float, bins: int) -> Tensor:
 class LabelProbe:
     """Counts, correctness, agreement, confidence and entropy of both models and of the final label.
 
-    `weigh` is the method's own lambda where it has one, so that the record shows the weights it used.
+    `weigh` is the method's own lambda where it has one, so that the record shows the weights it used. Sure
+    means a confidence of at least `tau`, whatever rule accepts labels: only `n_valid` and its kin follow that.
     """
 
     weigh: Weigh = ConfidenceGap()  # noqa: RUF009 (a frozen value)
+    tau: float = 0.95
 
     def __call__(self, trace: Trace, truth: Tensor) -> Measures:
-        votes, measures = trace.votes, losses_only(trace, truth)
-        if not votes:
+        measures = losses_only(trace, truth)
+        if not trace.votes:
             return measures
+        models = [who for who in "lg" if f"p_{who}" in trace.votes]
+        votes = {**trace.votes, **{f"sure_{who}": trace.votes[f"p_{who}"].amax(-1) >= self.tau for who in models}}
         measures |= {"n": Sums(torch.ones_like(truth)), **one_model(votes, "l", truth), **final(votes, truth)}
         if "p_g" in votes:
             measures |= one_model(votes, "g", truth) | fallback(votes, truth) | both_models(votes, self.weigh)

@@ -68,7 +68,7 @@ def by_majority(sums: Sums, unlabeled_counts: NDArray[np.int64]) -> dict[str, fl
 
 
 def summarize(lines: Sequence[Mapping[str, Any]], headline: str) -> dict[str, Any]:
-    """Last, best and mean of the last ten, under both normalizations; rounds to targets on the headline."""
+    """Last, best and mean of the last ten, and rounds to targets, under each normalization."""
     out: dict[str, Any] = {"rounds": len(lines), "headline": headline}
     for norm in lines[-1]["test"]:
         curve = [line["test"][norm]["accuracy"] for line in lines]

@@ -1,0 +1,82 @@
+"""FedDure (Bai et al., AAAI 2024): a student tells, by what it learns from a label, how to change the teacher."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..label.accept import FixedThreshold
+from ..label.assign import VOTES, LocalOnly, hard
+from ..label.losses import cross_entropy, soft_cross_entropy
+from ..models import Net
+from ..types import Batch, Local, PseudoLabels, Server, State, Trace, Weights, clone, zeros_like
+from .base import Value, gradient
+from .fixmatch import FixMatch, Seen
+from .prefix import drop, put, take
+
+STUDENT, PARAMS, VELOCITY = "student.", "student.params.", "student.velocity."
+
+
+@dataclass(frozen=True)
+class FedDure(FixMatch):
+    """FixMatch for the teacher theta, which is uploaded, and a term weighed by the student phi's progress.
+
+    The student starts as the broadcast in each round and is dropped after it. It runs in training mode only,
+    so it needs no running statistics of its own.
+    """
+
+    student_rate: float = 1.0  # its learning rate, in those of the teacher
+    sign: Literal["released", "expected"] = "released"
+
+    def start(self, server: Server, state: State) -> Local:
+        local, phi = super().start(server, state), server.weights.params
+        return local._replace(state={**local.state, **put(PARAMS, clone(phi)), **put(VELOCITY, zeros_like(phi))})
+
+    def beyond(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+        """d CE(f_theta(u_s), argmax f_theta(u_s)): towards or away from what the teacher says already."""
+        d, state = self.teach(net, local, batch, seen.votes)
+        strong = seen.strong.logits
+        return d * cross_entropy(strong, strong.detach().argmax(-1)), state
+
+    def teach(self, net: Net, local: Local, batch: Batch, votes: State) -> tuple[Tensor, State]:
+        """The student's step on the teacher's labels, hard and without a threshold, as released."""
+        right = votes["target"].argmax(-1) == batch.truth["u"] if self.oracle else torch.ones_like(votes["mask"])
+        return self.try_out(net, local, batch, batch.u_weak, PseudoLabels(hard(votes["target"]), right))
+
+    def try_out(self, net: Net, local: Local, batch: Batch, view: Tensor, labels: PseudoLabels) -> tuple[Tensor, State]:
+        """One step of the student: d, from its labeled loss before and after, and its state."""
+
+        def loss(weights: Weights, state: State) -> Value:
+            _, (x, u) = net.fit(weights, batch.x, view)
+            l_0 = cross_entropy(x.logits, batch.y).detach()
+            return soft_cross_entropy(u.logits, labels), ({}, state, Trace({"l_0": l_0}, {}))
+
+        phi, velocity = take(PARAMS, local.state), take(VELOCITY, local.state)
+        grads, (_, _, trace) = gradient(loss, Weights(phi, local.weights.buffers), {})
+        sgd = replace(self.sgd, lr=self.sgd.lr * self.student_rate)
+        phi, velocity = sgd.update(phi, velocity, grads)
+        _, (x, _) = net.fit(Weights(phi, local.weights.buffers), batch.x, view)
+        gain = batch.has_labels * (trace.losses["l_0"] - cross_entropy(x.logits, batch.y))
+        d = gain.detach() if self.sign == "expected" else -gain.detach()
+        return d, {**local.state, **put(PARAMS, phi), **put(VELOCITY, velocity)}
+
+    def keep(self, local: Local) -> State:
+        return clone(drop(STUDENT, local.state))
+
+
+def feddure(
+    tau: float = 0.95,
+    mu_u: float = 1.0,
+    target: Literal["soft", "hard"] = "soft",
+    student_rate: float = 1.0,
+    sign: Literal["released", "expected"] = "released",
+) -> FedDure:
+    """FixMatch whose model also follows a student: did one step on its labels help on labeled images?
+
+    target: whole probabilities or the likeliest class. student_rate: the student's learning rate, in those of
+    the model. sign: 'released' is l_1 - l_0 (an improving student pushes away), 'expected' l_0 - l_1.
+    """
+    return FedDure(
+        accept=FixedThreshold(tau), assign=LocalOnly(VOTES[target]), mu_u=mu_u, student_rate=student_rate, sign=sign
+    )

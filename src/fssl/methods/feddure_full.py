@@ -1,0 +1,105 @@
+"""FedDure with both regulators, as its abstract describes it; the formulas are a reconstruction."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..label.accept import FixedThreshold
+from ..label.assign import LocalOnly, hard
+from ..label.losses import cross_entropy, soft_cross_entropy
+from ..models import Net
+from ..seeds import stream
+from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Weights
+from .feddure import PARAMS, FedDure
+from .fixmatch import Seen
+from .prefix import put, take
+
+REGULATOR = "regulator."
+HIDDEN = 100
+
+
+def image_weights(w: State, p: Tensor) -> Tensor:
+    """h_w: class probabilities to a weight in (0, 1) for each image, through one hidden layer."""
+    hidden = (p @ w["in"] + w["in_bias"]).relu()
+    return (hidden @ w["out"] + w["out_bias"]).sigmoid().squeeze(-1)
+
+
+@dataclass(frozen=True)
+class FedDureFull(FedDure):
+    """A fine-grained regulator w, kept by the client, weighs each image's label for student and teacher.
+
+    Every label counts, so nothing is masked; `mu_u` of FixMatch is 0 and `weight` scales the weighed term instead.
+    """
+
+    weight: float = 1.0
+    meta_lr: float = 0.01
+
+    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
+        return {**super().client_state(server, task, counts), **put(REGULATOR, new_regulator(task))}
+
+    def beyond(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+        """(1/B) sum m_i CE(f_theta(u_s), y_i) + d (1/B) sum CE(f_theta(u_s), y_i)."""
+        labels = PseudoLabels(hard(seen.votes["target"]), seen.votes["mask"])
+        w, m = self.regulate(net, local, batch, labels)
+        weighed = labels._replace(mask=labels.mask * m)
+        local = local._replace(state={**local.state, **put(REGULATOR, w)})
+        d, state = self.try_out(net, local, batch, batch.u_strong, weighed)
+        strong = seen.strong.logits
+        return self.weight * soft_cross_entropy(strong, weighed) + d * soft_cross_entropy(strong, labels), state
+
+    def regulate(self, net: Net, local: Local, batch: Batch, labels: PseudoLabels) -> tuple[State, Tensor]:
+        """One step of w down the labeled loss after a virtual step of the student; and the weights m_i then."""
+        phi, w, buffers = take(PARAMS, local.state), take(REGULATOR, local.state), local.weights.buffers
+        eta = self.sgd.lr * self.student_rate
+
+        def student_loss(phi: State, buffers: State, w: State) -> tuple[Tensor, Tensor]:
+            _, (_, u) = net.fit(Weights(phi, buffers), batch.x, batch.u_strong)
+            p = u.logits.detach().softmax(-1)
+            return soft_cross_entropy(u.logits, labels._replace(mask=labels.mask * image_weights(w, p))), p
+
+        def labeled_loss(w: State, buffers: State) -> tuple[Tensor, Tensor]:
+            grads, p = torch.func.grad(student_loss, has_aux=True)(phi, buffers, w)
+            virtual = {name: t - eta * grads[name] for name, t in phi.items()}
+            _, (x, _) = net.fit(Weights(virtual, buffers), batch.x, batch.u_strong)
+            return batch.has_labels * cross_entropy(x.logits, batch.y), p
+
+        grads, p = torch.func.grad(labeled_loss, has_aux=True)(w, buffers)
+        w = {name: (t - self.meta_lr * grads[name]).detach() for name, t in w.items()}
+        return w, image_weights(w, p).detach()
+
+
+def new_regulator(task: Task) -> State:
+    """The usual initialization of linear layers, U(-1/sqrt(n), 1/sqrt(n)) for n inputs; the same for every client."""
+    c, rng = task.num_classes, stream(task.seed, "feddure regulator")
+    shapes = {
+        "in": (c, (c, HIDDEN)),
+        "in_bias": (c, (HIDDEN,)),
+        "out": (HIDDEN, (HIDDEN, 1)),
+        "out_bias": (HIDDEN, (1,)),
+    }
+    draws = {name: rng.uniform(-(n**-0.5), n**-0.5, shape) for name, (n, shape) in shapes.items()}
+    return {name: torch.from_numpy(t.astype(np.float32)) for name, t in draws.items()}
+
+
+def feddure_full(
+    mu_u: float = 1.0,
+    meta_lr: float = 0.01,
+    student_rate: float = 1.0,
+    sign: Literal["expected", "released"] = "expected",
+) -> FedDureFull:
+    """FedDure with both regulators: a small network, trained through the student's step, weighs each image.
+
+    mu_u: weight of the labels. meta_lr: that network's learning rate. sign: as in 'feddure'.
+    """
+    return FedDureFull(
+        accept=FixedThreshold(0.0),
+        assign=LocalOnly(),
+        mu_u=0.0,
+        weight=mu_u,
+        meta_lr=meta_lr,
+        student_rate=student_rate,
+        sign=sign,
+    )

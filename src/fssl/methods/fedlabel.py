@@ -1,0 +1,54 @@
+"""FedLabel (Cho et al., ICCV 2023) with one model: of the local and the global one, the more decided labels."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..label.accept import FixedThreshold
+from ..label.assign import SCORES, Score, Winner, variance
+from ..label.losses import kl_divergence
+from ..types import State
+from .fixmatch import FixMatch
+
+
+@dataclass(frozen=True)
+class FedLabel(FixMatch):
+    """FixMatch labeled by the winner, and where both models agree, a pull towards the loser's probabilities."""
+
+    score: Score = variance
+    kl_weight: float = 1.0
+
+    def extra(self, logits: Tensor, votes: State, state: State) -> Tensor:
+        """kl_weight * 1/B_u * sum of rho KL(p_loser || p) over accepted images on which both models agree."""
+        p_l, p_g = votes["p_l"], votes["p_g"]
+        loser = torch.where((self.score(p_l) > self.score(p_g)).unsqueeze(-1), p_g, p_l)
+        weight = rho(p_l, p_g, self.score) * agreed(votes)
+        return self.mu_u * self.kl_weight * (weight * kl_divergence(loser, logits)).mean()
+
+
+def rho(p_l: Tensor, p_g: Tensor, score: Score) -> Tensor:
+    """The loser's score over the winner's, at most 1."""
+    s_l, s_g = score(p_l), score(p_g)
+    return torch.minimum(s_l, s_g) / torch.maximum(s_l, s_g).clamp(min=1e-12)  # two flat predictions: 0
+
+
+def agreed(votes: State) -> Tensor:
+    """Accepted images that both models put into the same class."""
+    return votes["mask"] & (votes["p_l"].argmax(-1) == votes["p_g"].argmax(-1))
+
+
+def fedlabel(
+    tau: float = 0.95,
+    mu_u: float = 1.0,
+    kl_weight: float = 1.0,
+    winner: Literal["variance", "entropy", "max"] = "variance",
+) -> FedLabel:
+    """FixMatch labeled by the local or the global model, whichever is more decided about the image.
+
+    winner: whose probabilities have the larger variance or maximum, or the smaller entropy. kl_weight: pull
+    towards the other model's probabilities where both agree.
+    """
+    score = SCORES[winner]
+    return FedLabel(accept=FixedThreshold(tau), assign=Winner(score), mu_u=mu_u, score=score, kl_weight=kl_weight)

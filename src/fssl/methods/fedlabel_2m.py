@@ -1,0 +1,136 @@
+"""FedLabel (Cho et al., ICCV 2023) as released: one model learns from labels, a second one from pseudo-labels."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..label.accept import FixedThreshold
+from ..label.assign import SCORES, Winner
+from ..label.losses import cross_entropy, kl_divergence
+from ..models import Net
+from ..types import Batch, Counts, Local, Server, State, Task, Trace, Upload, Weights, zeros_like
+from .base import Value, descend, mean_weights
+from .fedlabel import FedLabel, agreed, rho
+from .prefix import put, take
+
+A, B = "A.", "B."  # the supervised and the unsupervised model, side by side in one set of weights
+COUNT = "fedlabel.count"  # pseudo-labels that B was given this round
+
+
+@dataclass(frozen=True)
+class FedLabel2M(FedLabel):
+    """Both models start from the broadcast one; A and the broadcast model label for B, A alone teaches it.
+
+    Until round `burn_in` is over B stays what it was. In every step both models learn; the released code
+    first trains A for 30 steps and then B for 10.
+    """
+
+    burn_in: int = 50
+    pull: float = 10.0
+
+    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
+        return {**super().client_state(server, task, counts), COUNT: torch.zeros(())}
+
+    def keep(self, local: Local) -> State:
+        """Nothing: pseudo-labels are counted anew each round."""
+        return {}
+
+    def start(self, server: Server, state: State) -> Local:
+        a, b = super().start(server, state), super().start(server, state)
+        weights = pair(a.weights, b.weights)
+        return Local(weights, zeros_like(weights.params), a.state)
+
+    def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
+        def loss(weights: Weights, state: State) -> Value:
+            a, b = one(A, weights), one(B, weights)
+            p_a = net.infer(a, batch.u_weak).logits.detach().softmax(-1)
+            votes = self.vote(p_a, self.ask_global(net, server, state, batch), server, state, batch)
+            state = {**self.remember(votes, batch, state), COUNT: state[COUNT] + votes["mask"].sum()}
+            buffers_a, (x,) = net.fit(a, batch.x)
+            buffers_b, (weak, strong) = net.fit(b, batch.u_weak, batch.u_strong)
+            l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
+            l_u = pseudo_loss(strong.logits, votes)
+            beside = self.extra(weak.logits, votes, state) + self.pull * drift(b.params, server.weights.params)
+            buffers = pair(Weights({}, buffers_a), Weights({}, buffers_b)).buffers
+            trace = Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes)
+            return l_s + self.mu_u * (l_u + beside), (buffers, state, trace)
+
+        after, trace = descend(loss, self.sgd, local)
+        return hold(local, after, batch.clock.round <= self.burn_in), trace
+
+    def extra(self, logits: Tensor, votes: State, state: State) -> Tensor:
+        """kl_weight * mean of rho KL(p_A || p_B) over accepted images on which both labelers agree, weak views."""
+        counts = agreed(votes)
+        kl = rho(votes["p_l"], votes["p_g"], self.score) * kl_divergence(votes["p_l"], logits)
+        return self.kl_weight * (counts * kl).sum() / counts.sum().clamp(min=1)
+
+    def upload(self, client: int, server: Server, local: Local, counts: Counts) -> Upload:
+        return super().upload(client, server, local, counts)._replace(extras={COUNT: local.state[COUNT].clone()})
+
+    def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
+        """Half the plain mean of all A, half the mean of all B by their numbers of pseudo-labels (at least 1)."""
+        made = list(uploads)
+        mean_a = mean_weights((u._replace(weights=one(A, u.weights)) for u in made), lambda u: 1.0)
+        by_labels = (u._replace(weights=one(B, u.weights)) for u in made)
+        mean_b = mean_weights(by_labels, lambda u: max(1.0, u.extras[COUNT].item()))
+        halves = ({name: 0.5 * (t + b[name]) for name, t in a.items()} for a, b in zip(mean_a, mean_b, strict=True))
+        return server._replace(weights=Weights(*halves))
+
+
+def pair(a: Weights, b: Weights) -> Weights:
+    return Weights(*({**put(A, of_a), **put(B, of_b)} for of_a, of_b in zip(a, b, strict=True)))
+
+
+def one(prefix: str, weights: Weights) -> Weights:
+    return Weights(*(take(prefix, tree) for tree in weights))
+
+
+def pseudo_loss(logits: Tensor, votes: State) -> Tensor:
+    """Cross-entropy on accepted images, divided by their number: the released code drops the others."""
+    per_image = -(votes["target"] * logits.log_softmax(-1)).sum(-1)
+    return (per_image * votes["mask"]).sum() / votes["mask"].sum().clamp(min=1)
+
+
+def drift(params: State, reference: State) -> Tensor:
+    """Sum over tensors of the mean squared distance."""
+    return torch.stack([(p - reference[name]).square().mean() for name, p in params.items()]).sum()
+
+
+def hold(before: Local, after: Local, idle: Tensor) -> Local:
+    """The step without what it did to B, while B is idle."""
+
+    def held(old: State, new: State) -> State:
+        return {name: torch.where(idle, old[name], t) if name.startswith((B, COUNT)) else t for name, t in new.items()}
+
+    (params, buffers), (new_params, new_buffers) = before.weights, after.weights
+    weights = Weights(held(params, new_params), held(buffers, new_buffers))
+    return Local(weights, held(before.velocity, after.velocity), held(before.state, after.state))
+
+
+def fedlabel_2m(
+    tau: float = 0.3,
+    mu_u: float = 1.0,
+    kl_weight: float = 0.05,
+    pull: float = 10.0,
+    burn_in: int = 50,
+    winner: Literal["variance", "entropy", "max"] = "variance",
+) -> FedLabel2M:
+    """FedLabel with two models per client, as its framework runs it: A learns from labels, B from pseudo-labels.
+
+    burn_in: rounds in which only A learns. pull: weight that holds B near the broadcast model. kl_weight: pull of
+    B towards A's probabilities where both labelers agree. winner: as for 'fedlabel'.
+    """
+    score = SCORES[winner]
+    return FedLabel2M(
+        accept=FixedThreshold(tau),
+        assign=Winner(score),
+        mu_u=mu_u,
+        score=score,
+        kl_weight=kl_weight,
+        burn_in=burn_in,
+        pull=pull,
+    )

@@ -1,0 +1,125 @@
+"""FedLoKe (Zhang et al., CIKM 2023): the global model and one that stays with the client label for each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..label.accept import Accept, EntropyThreshold, FixedThreshold
+from ..label.losses import cross_entropy, soft_cross_entropy
+from ..models import Net, Out
+from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Upload, Weights, clone, zeros_like
+from .base import Method, Value, descend
+from .prefix import drop, put, take
+
+OWN, OWN_PARAMS, OWN_BUFFERS = "own.", "own.params.", "own.buffers."
+
+
+@dataclass(frozen=True)
+class FedLoKe(Method):
+    """Two trained models: a copy of the broadcast (`g`, uploaded) and the client's own (`l`, never leaves it).
+
+    In a round the own model lies beside the copy under the prefix `own.`; between rounds it is client state.
+    """
+
+    accept: Accept = EntropyThreshold()  # noqa: RUF009 (a frozen value)
+    mu_own: float = 0.9
+    mu_u: float = 1.0
+    ramp_rounds: float = 120
+    passes: Literal["joint", "separate"] = "joint"
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return ("x", "x_strong", "u_weak", "u_strong")
+
+    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
+        """The own model starts as the first broadcast that the client gets."""
+        return kept(server.weights)
+
+    def start(self, server: Server, state: State) -> Local:
+        """theta_l <- mu theta_l + (1 - mu) theta_g, running statistics included; both move from there."""
+        old = Weights(take(OWN_PARAMS, state), take(OWN_BUFFERS, state))
+        trees = [
+            {**clone(new), **put(OWN, {name: torch.lerp(t, known[name], self.mu_own) for name, t in new.items()})}
+            for new, known in zip(server.weights, old, strict=True)
+        ]
+        return Local(Weights(*trees), zeros_like(trees[0]), {})
+
+    def fit(self, net: Net, weights: Weights, views: Sequence[Tensor]) -> tuple[State, list[Out]]:
+        """Training mode: one joint batch, or a pass for each view as released."""
+        if self.passes == "joint":
+            return net.fit(weights, *views)
+        buffers, outs = weights.buffers, []
+        for view in views:
+            buffers, (out,) = net.fit(Weights(weights.params, buffers), view)
+            outs.append(out)
+        return buffers, outs
+
+    def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
+        def loss(weights: Weights, state: State) -> Value:
+            unlabeled = (batch.u_weak, batch.u_strong)
+            # Labeled images are weak for the own model and strong for the one that is uploaded.
+            new_l, (x_l, weak_l, strong_l) = self.fit(net, own(weights), (batch.x, *unlabeled))
+            new_g, (x_g, weak_g, strong_g) = self.fit(net, shared(weights), (batch.views["x_strong"], *unlabeled))
+            votes = self.vote(weak_l.logits, weak_g.logits)
+            l_s = batch.has_labels * (cross_entropy(x_l.logits, batch.y) + cross_entropy(x_g.logits, batch.y))
+            from_g = soft_cross_entropy(strong_l.logits, PseudoLabels(votes["p_g"], votes["sure_g"]))
+            from_l = soft_cross_entropy(strong_g.logits, PseudoLabels(votes["p_l"], votes["sure_l"]))
+            l_u = from_g + from_l
+            trace = Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes)
+            return l_s + self.ramp(batch) * l_u, ({**new_g, **put(OWN, new_l)}, state, trace)
+
+        return descend(loss, self.sgd, local)
+
+    def vote(self, weak_l: Tensor, weak_g: Tensor) -> State:
+        """Each model's soft labels for the other; target and mask are those of the uploaded model."""
+        p_l, p_g = (logits.detach().softmax(-1) for logits in (weak_l, weak_g))
+        sure_l, sure_g = (self.accept.sure(p, {}) for p in (p_l, p_g))
+        return {"p_l": p_l, "p_g": p_g, "sure_l": sure_l, "sure_g": sure_g, "target": p_l, "mask": sure_l}
+
+    def ramp(self, batch: Batch) -> Tensor | float:
+        """mu_u min(1, t / T_u), rounds counted from 1."""
+        if self.ramp_rounds == 0:
+            return self.mu_u
+        return self.mu_u * (batch.clock.round / self.ramp_rounds).clamp(max=1)
+
+    def upload(self, client: int, server: Server, local: Local, counts: Counts) -> Upload:
+        return super().upload(client, server, local._replace(weights=shared(local.weights)), counts)
+
+    def keep(self, local: Local) -> State:
+        return clone(kept(own(local.weights)))
+
+
+def own(weights: Weights) -> Weights:
+    """The model that stays with the client."""
+    return Weights(*(take(OWN, tree) for tree in weights))
+
+
+def shared(weights: Weights) -> Weights:
+    """The copy of the broadcast."""
+    return Weights(*(drop(OWN, tree) for tree in weights))
+
+
+def kept(weights: Weights) -> State:
+    return {**put(OWN_PARAMS, weights.params), **put(OWN_BUFFERS, weights.buffers)}
+
+
+def fedloke(
+    mu_own: float = 0.9,
+    filter: Literal["entropy", "confidence"] = "entropy",
+    delta: float = 0.1,
+    tau: float = 0.95,
+    mu_u: float = 1.0,
+    ramp_rounds: float = 120,
+    passes: Literal["joint", "separate"] = "joint",
+) -> FedLoKe:
+    """The uploaded model and one that stays with the client train together and label for each other.
+
+    mu_own: how much of the own model survives the next broadcast. filter: labels with an entropy below delta,
+    or with a confidence of at least tau. ramp_rounds: rounds until labels weigh mu_u (0: from the start).
+    passes: 'separate' gives each view its own BatchNorm statistics, as released.
+    """
+    accept = EntropyThreshold(delta) if filter == "entropy" else FixedThreshold(tau)
+    return FedLoKe(accept=accept, mu_own=mu_own, mu_u=mu_u, ramp_rounds=ramp_rounds, passes=passes)

@@ -1,0 +1,219 @@
+"""FedMatch (Jeong et al., ICLR 2021), labels at the clients: labels train sigma, agreement with helpers trains psi."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..label.assign import hard
+from ..label.losses import cross_entropy, kl_divergence, soft_cross_entropy, squared_distance
+from ..models import Net, Out
+from ..seeds import stream
+from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Upload, Weights
+from .base import Method, Sgd, Value, gradient, mean_weights
+from .prefix import put, take
+
+SIGMA, PSI, HELPER, MEMORY = "sigma.", "psi.", "helper.psi.", "memory.psi."
+PRESENT, ROUND, PROBE = "helper.present", "fedmatch.round", "fedmatch.probe"
+SEEN, EMBEDDING = "memory.seen", "memory.embedding"
+PSI_SHARE = 0.2  # psi starts as this multiple of sigma
+SMALLEST_PSI, SMALLEST_CHANGE = 5e-6, 5e-5  # below these an entry counts as zero, or is not sent
+PROBE_SIZE = 32  # pixels of the noise image; the networks take any size
+
+
+def compose(sigma: State, psi: State) -> State:
+    """theta = sigma + psi; biases and BatchNorm have a sigma only."""
+    return {name: t + psi[name] if name in psi else t for name, t in sigma.items()}
+
+
+def without_small(psi: State) -> State:
+    return {name: torch.where(t.abs() > SMALLEST_PSI, t, torch.zeros_like(t)) for name, t in psi.items()}
+
+
+def changes(new: State, old: State) -> State:
+    """What arrives when only changes that matter are sent."""
+    return {name: torch.where((t - old[name]).abs() > SMALLEST_CHANGE, t, old[name]) for name, t in new.items()}
+
+
+def model_of(weights: Weights) -> Weights:
+    sigma, psi = take(SIGMA, weights.params), take(PSI, weights.params)
+    return weights._replace(params=compose(sigma, without_small(psi)))
+
+
+@dataclass(frozen=True)
+class FedMatch(Method):
+    """Two parts of every kernel, two steps in one, and a server that remembers each client's last upload."""
+
+    lr: float = 0.01
+    tau: float = 0.75
+    lam_s: float = 10.0
+    lam_iccs: float = 0.01
+    lam_l2: float = 10.0
+    lam_l1: float = 1e-4
+    helpers: int = 2
+    helper_interval: int = 10
+
+    @property
+    def views(self) -> tuple[str, ...]:
+        return ("x", "u_weak", "u_strong")
+
+    @property
+    def plain_sgd(self) -> Sgd:
+        """Its own: at the protocol's 0.1 the pull of psi to sigma would turn over, 1 - 2 * 0.1 * lam_l2 = -1."""
+        return Sgd(self.lr, momentum=0.0, weight_decay=0.0)
+
+    def init(self, net: Net, weights: Weights, task: Task) -> Server:
+        psi = {name: PSI_SHARE * t for name, t in weights.params.items() if t.dim() > 1}
+        device, k = next(iter(psi.values())).device, task.num_clients
+        extras = {
+            ROUND: torch.zeros((), device=device),
+            PROBE: probe(net.channels, task.seed).to(device),
+            SEEN: torch.zeros(k, device=device),
+            EMBEDDING: torch.zeros(k, task.num_classes, device=device),
+            **put(MEMORY, {name: torch.zeros(k, *t.shape, device=device) for name, t in psi.items()}),
+        }
+        return Server(Weights({**put(SIGMA, weights.params), **put(PSI, psi)}, weights.buffers), extras)
+
+    def payload(self, server: Server, client: int) -> Server:
+        """The model, the psi of the nearest other clients, and whether these are to be used in this round."""
+        extras = server.extras
+        near, seen = nearest(extras[EMBEDDING], extras[SEEN], client, self.helpers)
+        is_due = (extras[ROUND] + 1) % self.helper_interval == 0
+        present = (is_due & seen & (extras[SEEN][client] > 0)).float()
+        psi = {name: t[near] for name, t in take(MEMORY, extras).items()}  # [H, ...]
+        return Server(server.weights, {PRESENT: present, **put(HELPER, psi)})
+
+    def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
+        sigma, psi = take(SIGMA, local.weights.params), take(PSI, local.weights.params)
+        sigma, buffers, l_s = self.learn_sigma(net, Weights(sigma, local.weights.buffers), psi, batch)
+        psi, trace = self.learn_psi(net, server, Weights(sigma, buffers), psi, batch)
+        weights = Weights({**put(SIGMA, sigma), **put(PSI, psi)}, buffers)
+        losses = {"l_s": l_s, "l_u": trace.losses["l_u"]}
+        return local._replace(weights=weights), Trace(losses, trace.votes)
+
+    def learn_sigma(self, net: Net, weights: Weights, psi: State, batch: Batch) -> tuple[State, State, Tensor]:
+        """Phase 1: labeled images, psi held fixed. Running statistics belong to sigma, so only here they move."""
+
+        def loss(weights: Weights, state: State) -> Value:
+            buffers, (x,) = net.fit(Weights(compose(weights.params, psi), weights.buffers), batch.x)
+            l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
+            return self.lam_s * l_s, (buffers, state, Trace({"l_s": l_s.detach()}, {}))
+
+        grads, (buffers, _, trace) = gradient(loss, weights, {})
+        sigma = self.update(weights.params, grads)
+        return sigma, buffers, trace.losses["l_s"]
+
+    def learn_psi(self, net: Net, server: Server, frozen: Weights, psi: State, batch: Batch) -> tuple[State, Trace]:
+        """Phase 2: unlabeled images, sigma held fixed."""
+        p_h = [softmax(net.infer(model, batch.u_weak)) for model in helper_models(server, frozen)]
+        present, sigma = server.extras[PRESENT], {name: frozen.params[name] for name in psi}
+
+        def loss(weights: Weights, state: State) -> Value:
+            theta = Weights(compose(frozen.params, weights.params), weights.buffers)
+            _, (weak, strong) = net.fit(theta, batch.u_weak, batch.u_strong)
+            p_l = softmax(weak).detach()
+            sure = p_l.amax(-1) >= self.tau
+            labels = PseudoLabels(majority(p_l, p_h, present), sure)
+            share = len(sure) / sure.sum().clamp(min=1)  # means over accepted images
+            agree = sum((kl_divergence(p, weak.logits) * sure).mean() for p in p_h) * (present / len(p_h))
+            l_u = share * (soft_cross_entropy(strong.logits, labels) + agree)
+            total = self.lam_iccs * l_u + self.penalty(sigma, weights.params)
+            votes = {"p_l": p_l, "sure_l": sure, "target": labels.target, "mask": labels.mask}
+            return total, ({}, state, Trace({"l_u": l_u.detach()}, votes))
+
+        grads, (_, _, trace) = gradient(loss, Weights(psi, frozen.buffers), {})
+        return self.update(psi, grads), trace
+
+    def penalty(self, sigma: State, psi: State) -> Tensor:
+        """lam_l2 ||sigma - psi||^2 + lam_l1 ||psi||_1, both sums."""
+        size = torch.stack([t.abs().sum() for t in psi.values()]).sum()
+        return self.lam_l2 * squared_distance(psi, sigma) + self.lam_l1 * size
+
+    def update(self, params: State, grads: State) -> State:
+        zeros = {name: torch.zeros_like(t) for name, t in params.items()}
+        return self.plain_sgd.update(params, zeros, grads)[0]
+
+    def upload(self, client: int, server: Server, local: Local, counts: Counts) -> Upload:
+        """Entries that hardly changed are not sent: the server keeps its own."""
+        params = local.weights.params
+        new = {**params, **put(PSI, without_small(take(PSI, params)))}
+        weights = Weights(changes(new, server.weights.params), local.weights.buffers)
+        return super().upload(client, server, local._replace(weights=weights), counts)
+
+    def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
+        """Uniform means; then each upload takes its client's place in the memory."""
+        made = list(uploads)
+        extras = {**server.extras, ROUND: server.extras[ROUND] + 1}
+        rows = torch.tensor([u.client for u in made], device=extras[SEEN].device)
+        said = [softmax(net.infer(model_of(u.weights), extras[PROBE])) for u in made]
+        extras[SEEN] = extras[SEEN].index_fill(0, rows, 1.0)
+        extras[EMBEDDING] = extras[EMBEDDING].index_copy(0, rows, torch.cat(said))
+        for name in take(MEMORY, extras):
+            sent = torch.stack([u.weights.params[PSI + name] for u in made])
+            extras[MEMORY + name] = extras[MEMORY + name].index_copy(0, rows, sent)
+        return Server(mean_weights(made, share=lambda u: 1.0), extras)
+
+    def deploy(self, server: Server) -> Weights:
+        return model_of(server.weights)
+
+
+def softmax(out: Out) -> Tensor:
+    return out.logits.softmax(-1)
+
+
+def probe(channels: int, seed: int) -> Tensor:
+    """One noise image by whose predictions clients are compared: N(125, 125) cut off at 0 and 255, over 255."""
+    noise = stream(seed, "fedmatch probe").normal(125, 125, (1, channels, PROBE_SIZE, PROBE_SIZE))
+    return torch.from_numpy((noise.clip(0, 255) / 255).astype(np.float32))
+
+
+def nearest(embedding: Tensor, seen: Tensor, client: int, number: int) -> tuple[Tensor, Tensor]:
+    """The other clients whose embeddings are closest, and whether that many have been seen at all."""
+    distance = (embedding - embedding[client]).square().sum(-1)
+    is_other = torch.arange(len(seen), device=seen.device) != client
+    distance = torch.where(is_other & (seen > 0), distance, torch.inf)
+    closest = distance.topk(min(number, len(seen)), largest=False)
+    return closest.indices, closest.values.isfinite().all()
+
+
+def helper_models(server: Server, frozen: Weights) -> list[Weights]:
+    """sigma of this client with the psi of each helper."""
+    psi = take(HELPER, server.extras)
+    number = len(next(iter(psi.values())))
+    parts = [{name: t[h] for name, t in psi.items()} for h in range(number)]
+    return [frozen._replace(params=compose(frozen.params, part)) for part in parts]
+
+
+def majority(p_l: Tensor, p_h: list[Tensor], present: Tensor) -> Tensor:
+    """One-hot label with most votes, ties to the lowest class; the local vote alone without helpers."""
+    return hard(hard(p_l) + present * torch.stack([hard(p) for p in p_h]).sum(0))
+
+
+def fedmatch(
+    lr: float = 0.01,
+    tau: float = 0.75,
+    lam_s: float = 10.0,
+    lam_iccs: float = 0.01,
+    lam_l2: float = 10.0,
+    lam_l1: float = 1e-4,
+    helpers: int = 2,
+    helper_interval: int = 10,
+) -> FedMatch:
+    """Kernels as sums of sigma (from labels) and psi (from agreement with similar clients).
+
+    lr: plain SGD without momentum or decay; train.lr does not apply. lam_s, lam_iccs, lam_l2, lam_l1: weights of
+    the labeled loss, of pseudo-labels and agreement, of ||sigma - psi||^2 and of ||psi||_1. helpers: similar
+    clients whose psi comes along every helper_interval rounds.
+    """
+    return FedMatch(
+        lr=lr,
+        tau=tau,
+        lam_s=lam_s,
+        lam_iccs=lam_iccs,
+        lam_l2=lam_l2,
+        lam_l1=lam_l1,
+        helpers=helpers,
+        helper_interval=helper_interval,
+    )

@@ -1,0 +1,36 @@
+"""FreeMatch (Wang et al., ICLR 2023) in a federation: self-adaptive thresholds from means that stay with the client."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ..label.adaptive import FreeThreshold, fairness
+from ..types import Batch, Server, State
+from .fixmatch import FixMatch
+
+
+@dataclass(frozen=True)
+class FreeMatch(FixMatch):
+    """FixMatch with FreeMatch's thresholds (SAT), and its term against favored classes (SAF)."""
+
+    saf: float = 0.05
+
+    def vote(self, p_l: Tensor, p_g: Tensor, server: Server, state: State, batch: Batch) -> State:
+        """The thresholds already know this batch, as in the paper's algorithm and its code."""
+        if isinstance(self.accept, FreeThreshold):
+            state = {**state, **self.accept.observe(p_l, state)}
+        return super().vote(p_l, p_g, server, state, batch)
+
+    def extra(self, logits: Tensor, votes: State, state: State) -> Tensor:
+        if self.saf == 0 or not isinstance(self.accept, FreeThreshold):
+            return super().extra(logits, votes, state)
+        return self.saf * fairness(logits, votes["mask"], state)
+
+
+def freematch(mu_u: float = 1.0, saf: float = 0.05, ema: float = 0.999) -> FreeMatch:
+    """FixMatch-LPL whose threshold follows the client's confidence, class by class; no threshold is set.
+
+    mu_u: weight of the pseudo-labels (SAT ratio). saf: weight of the fairness term, 0 switches it off. ema: how
+    slowly the running means move.
+    """
+    return FreeMatch(accept=FreeThreshold(ema), mu_u=mu_u, saf=saf)

@@ -1,0 +1,159 @@
+"""ProxyFL (Chen and Wang, CVPR 2026): classifier rows as class proxies, in a contrast and on the server."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ..label.accept import FixedThreshold
+from ..label.assign import Constant, GlobalOnly, Sage, hard
+from ..models import CLASSIFIER, Net
+from ..seeds import stream
+from ..types import Batch, Counts, Local, Server, State, Task, Upload, Weights, clone
+from .fixmatch import FixMatch, Seen
+from .prefix import drop
+from .tuning import Tuning
+
+FEATURES, PROXIES = "feat_proj.", "proxy_proj."  # two linear heads that only the contrast uses
+PRIOR, COUNTS = "proxyfl.prior", "proxyfl.counts"
+LEAST_SIMILARITY = 1e-6  # a negative must be at least this close (released code; the paper keeps all)
+
+
+class Sets(NamedTuple):
+    """Which classes a row may belong to [N, C], and how much each proxy counts."""
+
+    s: Tensor
+    weight: Tensor
+
+
+def category_sets(p: Tensor, sure: Tensor, prior: Tensor) -> Sets:
+    """A sure row has its likeliest class; an undecided one every class that is likelier than the prior."""
+    likeliest, likelier = hard(p), (p > prior).to(p.dtype)
+    s = torch.where(sure.unsqueeze(-1), likeliest, likelier)
+    return Sets(s, torch.where(sure.unsqueeze(-1), likeliest, p * likelier))
+
+
+def icpl(f: Tensor, omega: Tensor, sets: Sets, num_labeled: int) -> Tensor:
+    """Mean over the unlabeled rows of log(e^s + sum over negatives of e^(f_i f_j)) - s.
+
+    f [N, d] and omega [C, d] are normalized. Labeled rows come first and only serve as negatives: rows whose
+    set shares no class with row i's, which is (S S^T)_ij = 0.
+    """
+    positive = (sets.weight * (f @ omega.T)).sum(-1)[num_labeled:]
+    similarity = (f @ f.T)[num_labeled:]
+    is_negative = ((sets.s @ sets.s.T)[num_labeled:] == 0) & (similarity >= LEAST_SIMILARITY)
+    scores = torch.where(is_negative, similarity, -torch.inf)
+    return (torch.cat([positive.unsqueeze(-1), scores], -1).logsumexp(-1) - positive).mean()
+
+
+@dataclass(frozen=True)
+class ProxyFL(FixMatch):
+    """FixMatch with the global label where either model is sure, a contrast, and a server that tunes."""
+
+    assign: Sage | GlobalOnly = Sage(Constant(0.0))  # noqa: RUF009 (a frozen value)
+    beta: float = 1.0
+    ema: float = 0.99
+    tuning: Tuning = Tuning()  # noqa: RUF009
+    icpl_labels: Literal["global", "given"] = "global"
+
+    def init(self, net: Net, weights: Weights, task: Task) -> Server:
+        like = weights.params[CLASSIFIER]
+        prior = torch.full((task.num_classes,), 1 / task.num_classes, device=like.device)
+        return Server(weights._replace(params={**weights.params, **new_heads(like, task.seed)}), {PRIOR: prior})
+
+    def start(self, server: Server, state: State) -> Local:
+        return super().start(server, {**state, COUNTS: torch.zeros_like(server.extras[PRIOR])})
+
+    def beyond(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+        mask, target = seen.votes["mask"], seen.votes["target"]
+        counted = (hard(target) * mask.unsqueeze(-1)).sum(0) + batch.has_labels * one_hot(batch.y, target).sum(0)
+        counts = local.state[COUNTS] + batch.clock.last_epoch * counted
+        return self.beta * self.contrast(net, server, local, batch, seen), {**local.state, COUNTS: counts}
+
+    def contrast(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> Tensor:
+        """L_c over labeled, weak and strong rows; both views of an image have the weak view's probabilities."""
+        p_x, sure_x = self.labeled_sets(net, server, local.state, batch)
+        p_g, mask = seen.votes["p_g"], seen.votes["mask"]
+        sets = category_sets(torch.cat([p_x, p_g, p_g]), torch.cat([sure_x, mask, mask]), server.extras[PRIOR])
+        params = local.weights.params
+        feature = torch.cat([seen.x.feature, seen.weak.feature, seen.strong.feature])
+        f = F.normalize(F.linear(feature, params[f"{FEATURES}weight"], params[f"{FEATURES}bias"]), dim=-1)
+        omega = F.normalize(F.linear(params[CLASSIFIER], params[f"{PROXIES}weight"]), dim=-1)
+        return icpl(f, omega, sets, len(batch.y))
+
+    def labeled_sets(self, net: Net, server: Server, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Probabilities and sureness of labeled rows: the global model's (released), or the true class (paper)."""
+        p = net.infer(server.weights, batch.x).logits.softmax(-1)
+        sure = self.accept.sure(p, state)
+        if self.icpl_labels == "global":
+            return p, sure
+        known = (batch.has_labels > 0).expand(len(p))  # a client without labels must not learn them here
+        return torch.where(known.unsqueeze(-1), one_hot(batch.y, p), p), known | sure
+
+    def upload(self, client: int, server: Server, local: Local, counts: Counts) -> Upload:
+        extras = {COUNTS: local.state[COUNTS].clone()}
+        return super().upload(client, server, local, counts)._replace(extras=extras)
+
+    def keep(self, local: Local) -> State:
+        return clone(drop(COUNTS, local.state))
+
+    def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
+        made = list(uploads)
+        weights = super().aggregate(net, server, made, rng).weights
+        omega = self.tuning(weights.params[CLASSIFIER], [u.weights.params[CLASSIFIER] for u in made], rng)
+        prior = self.new_prior(server.extras[PRIOR], torch.stack([u.extras[COUNTS] for u in made]).sum(0))
+        return Server(weights._replace(params={**weights.params, CLASSIFIER: omega}), {PRIOR: prior})
+
+    def new_prior(self, prior: Tensor, counts: Tensor) -> Tensor:
+        """pi <- ema pi + (1 - ema) pooled counts; a round that counted nothing leaves it."""
+        total = counts.sum()
+        histogram = torch.where(total > 0, counts / total.clamp(min=1), prior)
+        return prior + (1 - self.ema) * (histogram - prior)
+
+    def deploy(self, server: Server) -> Weights:
+        return server.weights._replace(params=drop(FEATURES, drop(PROXIES, server.weights.params)))
+
+
+def one_hot(y: Tensor, like: Tensor) -> Tensor:
+    return (y.unsqueeze(-1) == torch.arange(like.shape[-1], device=y.device)).to(like.dtype)
+
+
+def new_heads(classifier: Tensor, seed: int) -> State:
+    """A linear layer's usual initialization, U(-1/sqrt(d), 1/sqrt(d))."""
+    d = classifier.shape[-1]
+    rng = stream(seed, "proxyfl heads")
+    shapes = {f"{FEATURES}weight": (d, d), f"{FEATURES}bias": (d,), f"{PROXIES}weight": (d, d)}
+    draws = {name: rng.uniform(-(d**-0.5), d**-0.5, shape) for name, shape in shapes.items()}
+    return {name: torch.from_numpy(t.astype(np.float32)).to(classifier) for name, t in draws.items()}
+
+
+def proxyfl(
+    tau: float = 0.95,
+    mu_u: float = 1.0,
+    beta: float = 1.0,
+    ema: float = 0.99,
+    tuning_epochs: int = 100,
+    tuning_lr: float = 0.005,
+    tuning_batch: int = 4,
+    margin: bool = True,
+    mask: Literal["union", "global"] = "union",
+    icpl_labels: Literal["global", "given"] = "global",
+) -> ProxyFL:
+    """Global labels, a contrast with classifier rows for undecided images, and rows that the server tunes.
+
+    beta: weight of the contrast. ema: share of the class prior that survives a round. tuning_epochs: 100, but 10
+    for CIFAR-100, is released. mask: which model must be sure. icpl_labels: classes of labeled rows in the contrast.
+    """
+    return ProxyFL(
+        accept=FixedThreshold(tau),
+        assign=Sage(Constant(0.0)) if mask == "union" else GlobalOnly(),
+        mu_u=mu_u,
+        beta=beta,
+        ema=ema,
+        tuning=Tuning(tuning_epochs, tuning_lr, tuning_batch, margin),
+        icpl_labels=icpl_labels,
+    )
