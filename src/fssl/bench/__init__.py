@@ -56,7 +56,8 @@ def measure(config: Config, dataset: Dataset, rounds: int) -> dict[str, Any]:
         results.append(result)
     seconds = [r.seconds for r in results[1:]]
     steps = sum(federation.recipe.num_steps(federation.counts(k)) for k in results[-1].clients)
-    images = config.train.batch * (1 + 2 * config.train.unlabeled_ratio)
+    sizes = [1 if view.startswith("x") else config.train.unlabeled_ratio for view in federation.method.views]
+    images = config.train.batch * sum(sizes)
     median = float(np.median(seconds))
     return {
         "device": torch.cuda.get_device_name() if engine.device.type == "cuda" else "cpu",
@@ -76,7 +77,7 @@ def run_bench(
     console: Console, shape: str, method: str, rounds: int, json_file: Path | None, settings: list[str]
 ) -> None:
     config, dataset = setting(shape, method, settings)
-    console.print(f"timing {rounds} rounds of {method}, shape {shape}; then an ordinary loop doing the same steps")
+    console.print(f"timing {rounds} rounds of {method}, shape {shape}; then an ordinary loop of SAGE's steps")
     ours = measure(config, dataset, rounds)
     train, model = config.train, config.model
     device = torch.device("cuda" if ours["device"] != "cpu" else "cpu")
@@ -103,7 +104,9 @@ def run_bench(
 def table_of(result: dict[str, Any]) -> Table:
     ours, reference = result["ours"], result["reference"]
     low, high = ours["seconds_per_round_min_max"]
-    table = Table(f"{ours['device']}, {result['shape']} shape", f"fssl ({ours['precision']})", "ordinary loop (fp32)")
+    table = Table(
+        f"{ours['device']}, {result['shape']} shape", f"fssl ({ours['precision']})", "ordinary loop of SAGE (fp32)"
+    )
     table.add_row("ms per step", f"{ours['ms_per_step']:.2f}", f"{reference['ms_per_step']:.1f}")
     table.add_row(
         f"s per round ({ours['steps_per_round']} steps)",
