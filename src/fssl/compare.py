@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
@@ -150,7 +151,8 @@ def compare_runs(console: Console, paths: list[Path], png: Path | None) -> None:
     groups = groups_of(find_runs(paths))
     order = sorted(groups, key=lambda name: -np.mean([r.result for r in groups[name]]))
     numbers = (Column(name, no_wrap=True) for name in (f"last {LAST}", "last", "right", "used", "s/round"))
-    table = Table(Column("method", overflow="fold", min_width=12), Column("seeds", min_width=5), *numbers)
+    words = (Column("method", overflow="fold", min_width=12), Column("seeds", min_width=5))
+    table = Table(*words, *numbers, box=SIMPLE_HEAD)
     for name in order:
         table.add_row(*row(name, groups[name]))
     console.print(table)
@@ -165,7 +167,7 @@ def row(name: str, runs: list[Run]) -> list[str]:
     """One setting's line of the table: means and spread over its seeds."""
     quality = [label_quality(runs, key) for key in ("pl_accuracy", "utilization")]
     seconds = float(np.median([line["timing"]["seconds"] for run in runs for line in run.lines]))
-    accuracy = [spread([run.result for run in runs]), spread([run.curve[-1] for run in runs])]
+    accuracy = [spread([run.result for run in runs]), spread([run.curve[-1] for run in runs], 1)]
     return [name, " ".join(str(run.config.seed) for run in runs), *accuracy, *quality, f"{seconds:.2f}"]
 
 
