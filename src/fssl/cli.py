@@ -4,13 +4,16 @@ import os
 import sys
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from .errors import RunError, UserError, complain
+
+if TYPE_CHECKING:
+    from inspect import Parameter
 
 app = typer.Typer(
     help="Federated semi-supervised learning: run, compare and extend methods such as SAGE.\n\n"
@@ -112,14 +115,20 @@ def methods() -> None:
     table = Table("method", "what it does", "settings and defaults", show_lines=True)
     named = [*METHODS.items(), *((f"X+{name}", builder) for name, builder in PLUGINS.items())]
     for name, builder in named:
-        about = (inspect.getdoc(builder) or "").split("\n\n")[0]
-        defaults = [f"{k}={shown(p.default)}" for k, p in settings_of(builder).items()]
+        about = inspect.getdoc(builder) or ""
+        defaults = [f"{k}={shown(p)}" for k, p in settings_of(builder).items()]
         table.add_row(f"[bold]{name}", about, ", ".join(defaults))
     console.print(table)
     console.print("Choose one with --set method.name=NAME and change a setting with --set method.KEY=VALUE.")
 
 
-def shown(value: object) -> str:
+def shown(parameter: "Parameter") -> str:
+    """A setting's default as a configuration would write it, and what else it may be."""
+    value, choices = parameter.default, [a for a in get_args(parameter.annotation) if isinstance(a, str)]
+    if choices:
+        return "|".join([str(value), *(c for c in choices if c != value)])
+    if value is None or isinstance(value, bool):
+        return "unset" if value is None else str(value).lower()
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 

@@ -152,7 +152,7 @@ def compare_runs(console: Console, paths: list[Path], png: Path | None) -> None:
     order = sorted(groups, key=lambda name: -np.mean([r.result for r in groups[name]]))
     numbers = (Column(name, no_wrap=True) for name in (f"last {LAST}", "last", "right", "used", "s/round"))
     words = (Column("method", overflow="fold", min_width=12), Column("seeds", min_width=5))
-    table = Table(*words, *numbers, box=SIMPLE_HEAD)
+    table = Table(*words, *numbers, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     for name in order:
         table.add_row(*row(name, groups[name]))
     console.print(table)
