@@ -56,8 +56,7 @@ def measure(config: Config, dataset: Dataset, rounds: int) -> dict[str, Any]:
         results.append(result)
     seconds = [r.seconds for r in results[1:]]
     steps = sum(federation.recipe.num_steps(federation.counts(k)) for k in results[-1].clients)
-    sizes = [1 if view.startswith("x") else config.train.unlabeled_ratio for view in federation.method.views]
-    images = config.train.batch * sum(sizes)
+    images = sum(federation.recipe.images(view) for view in federation.method.views)
     median = float(np.median(seconds))
     return {
         "device": torch.cuda.get_device_name() if engine.device.type == "cuda" else "cpu",

@@ -171,13 +171,14 @@ def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
 def layout_of(federation: Federation, probe: Probe) -> Layout:
     """Which sums the probe keeps: asked of the method's own step, on tensors that have shapes and no values."""
     method, net, recipe, card = federation.method, federation.net, federation.recipe, federation.dataset.card
-    b, b_u = recipe.batch, recipe.batch * recipe.unlabeled_ratio
     with FakeTensorMode(), torch.no_grad():
         server = method.payload(method.init(net, net.init(0), federation.task), 0)
         local = method.start(server, method.client_state(server, federation.task, federation.counts(0)))
-        sizes = {view: b if view.startswith("x") else b_u for view in method.views}
-        views = {view: torch.zeros(n, card.channels, card.size, card.size) for view, n in sizes.items()}
-        truth, one = torch.zeros(b_u, dtype=torch.long), torch.zeros(())
-        batch = Batch(views, truth[:b], truth, one, Clock(one, one, one), {"u": truth} if method.wants_truth else {})
+        pixels = (card.channels, card.size, card.size)
+        views = {view: torch.zeros(recipe.images(view), *pixels) for view in method.views}
+        truth, one = torch.zeros(recipe.unlabeled_batch, dtype=torch.long), torch.zeros(())
+        batch = Batch(
+            views, truth[: recipe.batch], truth, one, Clock(one, one, one), {"u": truth} if method.wants_truth else {}
+        )
         _, trace = method.step(net, server, local, batch)
         return Layout.of(probe(trace, truth))

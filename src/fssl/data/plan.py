@@ -50,6 +50,14 @@ class Recipe:
     flip: bool
     sweeps: bool = False
 
+    @property
+    def unlabeled_batch(self) -> int:
+        return self.batch * self.unlabeled_ratio
+
+    def images(self, view: str) -> int:
+        """How many images of a step a view shows."""
+        return self.batch if view.startswith("x") else self.unlabeled_batch
+
     def epoch_steps(self, counts: Counts) -> int:
         """Steps of one local epoch: the pool (or the labeled images) over the labeled batch, as released."""
         n = counts.pool if self.steps == "pool" else counts.labeled
@@ -100,15 +108,13 @@ def labeled_slots(rng: np.random.Generator, site: Site, recipe: Recipe) -> Rows:
 def plan_client(site: Site, recipe: Recipe, seed: int, round: int, client: int) -> ClientPlan:
     """Everything random in one client's round, from its own named streams."""
     counts, steps, size = site.counts, recipe.num_steps(site.counts), recipe.size
-    b_u = recipe.batch * recipe.unlabeled_ratio
     x_row = labeled_slots(stream(seed, "labeled", round, client), site, recipe)
-    u_slot = epochs(stream(seed, "unlabeled", round, client), counts.pool, b_u, recipe, counts)
+    u_slot = epochs(stream(seed, "unlabeled", round, client), counts.pool, recipe.unlabeled_batch, recipe, counts)
     noise = {}
     for view in recipe.views:
         rng = stream(seed, f"view {view}", round, client)
         draw = draw_strong if view.endswith("strong") else draw_weak
-        images = recipe.batch if view.startswith("x") else b_u
-        noise[view] = torch.from_numpy(draw(rng, (steps, images), size, recipe.flip))
+        noise[view] = torch.from_numpy(draw(rng, (steps, recipe.images(view)), size, recipe.flip))
     return ClientPlan(
         client,
         counts,
@@ -126,7 +132,7 @@ def plan_client(site: Site, recipe: Recipe, seed: int, round: int, client: int) 
 
 def plan_sweep(site: Site, recipe: Recipe, rng: np.random.Generator) -> Sweep:
     """The pool in its own order, [batches, B_u]; its first images fill the last batch up."""
-    b_u, n = recipe.batch * recipe.unlabeled_ratio, len(site.pool)
+    b_u, n = recipe.unlabeled_batch, len(site.pool)
     place = np.arange(-(-n // b_u) * b_u).reshape(-1, b_u)
     slot = place % n
     noise = draw_weak(rng, place.shape, recipe.size, recipe.flip)

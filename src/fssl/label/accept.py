@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..types import Counts, State, Task
+from .losses import entropy
 
 
 class Accept(Protocol):
@@ -85,8 +86,7 @@ class EntropyThreshold:
         return {}
 
     def sure(self, p: Tensor, state: State) -> Tensor:
-        entropy: Tensor = torch.special.entr(p).sum(-1)
-        return entropy < self.delta
+        return entropy(p) < self.delta
 
     def update(self, votes: State, u_slot: Tensor, state: State) -> State:
         return state

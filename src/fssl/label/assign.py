@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..types import PseudoLabels
+from .losses import entropy
 
 KAPPA_STAR = math.log(2) / 0.05  # both models weigh the same at a gap of 1 - 0.95 (App. C.4)
 
@@ -104,8 +105,7 @@ def variance(p: Tensor) -> Tensor:
 
 def inverse_entropy(p: Tensor) -> Tensor:
     """1 / H in nats; the small number is the released code's and keeps a certain prediction finite."""
-    entropy: Tensor = torch.special.entr(p).sum(-1)
-    return 1 / (entropy + 1e-5)
+    return 1 / (entropy(p) + 1e-5)
 
 
 def confidence(p: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Losses: tensors in, scalar out."""
+"""Losses and what they are made of: tensors in, a scalar or a value per image out."""
 
 import torch
 import torch.nn.functional as F
@@ -12,14 +12,24 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(logits, y)
 
 
+def entropy(p: Tensor) -> Tensor:
+    """Of each image [B], in nats; 0 log 0 is 0."""
+    out: Tensor = torch.special.entr(p).sum(-1)
+    return out
+
+
+def image_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
+    """-sum_c target_c log p_c of each image [B]."""
+    return -(target * F.log_softmax(logits, -1)).sum(-1)
+
+
 def soft_cross_entropy(logits: Tensor, labels: PseudoLabels) -> Tensor:
     """L_u: masked, but divided by the whole batch, as FixMatch and the released code do.
 
     Same gradient as the released KL(y_hat || p), whose extra entropy is a constant; the paper prints
     KL(p || y_hat), which is infinite for a one-hot target.
     """
-    per_image = -(labels.target * F.log_softmax(logits, -1)).sum(-1)
-    return (per_image * labels.mask).mean()
+    return (image_cross_entropy(logits, labels.target) * labels.mask).mean()
 
 
 def kl_divergence(p: Tensor, logits: Tensor) -> Tensor:

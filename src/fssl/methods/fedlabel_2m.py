@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..label.accept import FixedThreshold
 from ..label.assign import SCORES, Winner
-from ..label.losses import cross_entropy, kl_divergence
+from ..label.losses import cross_entropy, image_cross_entropy, kl_divergence
 from ..models import Net
 from ..types import Batch, Counts, Local, Server, State, Task, Trace, Upload, Weights, zeros_like
 from .base import Value, descend, mean_weights
@@ -91,7 +91,7 @@ def one(prefix: str, weights: Weights) -> Weights:
 
 def pseudo_loss(logits: Tensor, votes: State) -> Tensor:
     """Cross-entropy on accepted images, divided by their number: the released code drops the others."""
-    per_image = -(votes["target"] * logits.log_softmax(-1)).sum(-1)
+    per_image = image_cross_entropy(logits, votes["target"])
     return (per_image * votes["mask"]).sum() / votes["mask"].sum().clamp(min=1)
 
 

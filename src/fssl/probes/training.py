@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ..label.assign import ConfidenceGap, Weigh
+from ..label.losses import entropy
 from ..types import State, Trace
 from .tally import Bins, Measures, Sums
 
@@ -14,12 +15,6 @@ COARSE, FINE, FINE_FROM = 100, 50, 0.95  # confidence bins on [0, 1], and finer 
 
 Named = dict[str, Sums | Bins]
 Probe = Callable[[Trace, Tensor], Measures]
-
-
-def entropy(p: Tensor) -> Tensor:
-    """In nats; 0 log 0 is 0."""
-    out: Tensor = torch.special.entr(p).sum(-1)
-    return out
 
 
 def rank_of(best: Tensor, p: Tensor) -> Tensor:
