@@ -25,7 +25,8 @@ RANKS = (
     ("methods",),
     ("core",),
     ("engines",),
-    ("console", "compare", "bench"),
+    ("console", "bench"),
+    ("report",),
     ("cells",),
     ("jobs",),
     ("cli",),
@@ -96,7 +97,7 @@ def test_the_reader_of_imports_finds_what_is_there() -> None:
     assert Import("config", "data.cards.CARDS", False) in OWN
     assert Import("methods.sage", "methods.base.Method", False) in OWN
     assert Import("methods", "errors.UserError", False) in OWN
-    assert Import("compare", "matplotlib", True) in FOREIGN
+    assert Import("report.compare", "matplotlib", True) in FOREIGN
     assert Import("types", "torch", False) in FOREIGN or Import("types", "torch.Tensor", False) in FOREIGN
 
 
@@ -111,16 +112,16 @@ def test_records_stand_beside_the_learning() -> None:
     """They know settings and errors only, and only what runs or reads experiments knows them."""
     users = {i.by for i in OWN if is_in(i.name, "records")}
     assert all(
-        is_in(user, "records", "engines", "compare", "console", "bench", "cells", "jobs", "cli") for user in users
+        is_in(user, "records", "engines", "report", "console", "bench", "cells", "jobs", "cli") for user in users
     )
     used = {i.name for i in OWN if is_in(i.by, "records")}
     assert all(is_in(name, "records", "config", "errors") for name in used)
 
 
 def test_fences() -> None:
-    """Flower stays in its engine, plots in one file."""
+    """Flower stays in its engine, plots in the reports."""
     wrong = [i for i in FOREIGN if is_in(i.name, "flwr") and not is_in(i.by, "engines.flower")]
-    wrong += [i for i in FOREIGN if is_in(i.name, "matplotlib") and i.by != "compare"]
+    wrong += [i for i in FOREIGN if is_in(i.name, "matplotlib") and not is_in(i.by, "report")]
     assert not wrong
 
 

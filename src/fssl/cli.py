@@ -181,7 +181,7 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
 
     Example: `fssl show runs/smoke`
     """
-    from .compare import print_run
+    from .report.compare import print_run
 
     print_run(console, run)
 
@@ -201,7 +201,7 @@ def compare(
 
     - `fssl compare runs/a runs/b`: two runs
     """
-    from .compare import compare_runs
+    from .report.compare import compare_runs
 
     compare_runs(console, runs, png)
 

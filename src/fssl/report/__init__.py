@@ -1,0 +1,1 @@
+"""What records show: tables, figures and pages, from run folders and nothing else."""
