@@ -310,3 +310,18 @@ def test_a_setting_that_all_tables_of_an_axis_make_takes_its_place() -> None:
 def test_a_setting_that_some_tables_of_an_axis_make_is_refused() -> None:
     with pytest.raises(UserError, match=r"--set method\.tau: some cells of grid\.method set it themselves"):
         names("method.tau=0.8")
+
+
+@pytest.mark.parametrize(
+    ("data", "ramp", "epochs"),
+    [("cifar10", 120, 100), ("cifar100", 200, 10), ("svhn", 60, 100), ("cinic10", 160, 100), ("digits", 12, 100)],
+)
+def test_the_dataset_decides_ramp_and_tuning_unless_they_are_set(data: str, ramp: float, epochs: int) -> None:
+    """0.4 T rounds of ramp; 2000 steps of 4 rows over 8 C uploaded rows are 1000 / C epochs."""
+
+    def built(**method: object) -> Any:
+        return method_of(parse({"data": {"name": data}, "method": method}))
+
+    assert built(name="fedloke").ramp_rounds == pytest.approx(ramp)
+    assert built(name="proxyfl").tuning.epochs == epochs
+    assert built(name="fedloke", ramp_rounds=3).ramp_rounds == 3

@@ -19,7 +19,7 @@ from ..data.plan import ClientPlan, Recipe, make_sites, make_task, plan_client
 from ..data.sources import Dataset, Split, load
 from ..errors import UserError
 from ..label.assign import ConfidenceGap
-from ..methods import Method, Sgd, build_method
+from ..methods import Method, Sgd, build_method, default_settings
 from ..methods.fixmatch import FixMatch
 from ..models import Net
 from ..probes.tally import Layout
@@ -35,7 +35,8 @@ AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images
 
 def method_of(config: Config) -> Method:
     """The configured method with its optimizer; raises UserError before any compute."""
-    method = build_method(config.method.name, dict(config.method.settings))
+    settings = {**default_settings(config.method.name, config.card), **dict(config.method.settings)}
+    method = build_method(config.method.name, settings)
     train = config.train
     method = replace(method, sgd=Sgd(train.lr, train.momentum, train.weight_decay))
     if config.protocol == "authors":

@@ -12,7 +12,7 @@ from ..config import Config, resolved
 from ..core.federation import Federation, uses_bf16
 from ..data.sources import Dataset
 from ..errors import RunError, UserError
-from ..methods import METHODS, PLUGINS, settings_of, split_name
+from ..methods import default_settings
 from ..probes.tally import Layout
 from ..records.rounds import by_majority, rates, scalars
 from ..records.store import RunFolder
@@ -61,10 +61,7 @@ def run_experiment(
 
 def resolve(config: Config) -> Config:
     """The same run with everything filled in that the dataset, the method's builders or the device decide."""
-    base, plugins = split_name(config.method.name)
-    builders = [METHODS[base], *(PLUGINS[p] for p in plugins)]
-    defaults = {k: p.default for b in reversed(builders) for k, p in settings_of(b).items() if p.default is not None}
-    settings = {**defaults, **dict(config.method.settings)}
+    settings = {**default_settings(config.method.name, config.card), **dict(config.method.settings)}
     method = replace(config.method, settings=tuple(sorted(settings.items())))
     train = replace(config.train, precision="bf16" if uses_bf16(config) else "fp32")
     return resolved(replace(config, method=method, train=train))

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_origin
 
+from ..data.cards import Card
 from ..errors import UserError, unknown
 from .base import Method, Sgd
 from .feddb import feddb
@@ -72,6 +73,22 @@ RANGES = {
     "burn_in": (0, 1_000_000),
     "pull": (0.0, 1e6),
 }
+
+
+# Settings whose default the dataset decides: FedLoKe's ramp is 0.4 of its rounds, ProxyFL tunes in 2000 steps a round.
+BY_DATASET: dict[str, Callable[[Card], float]] = {
+    "ramp_rounds": lambda card: 0.4 * card.rounds,
+    "tuning_epochs": lambda card: max(1, 1000 // card.num_classes),
+}
+
+
+def default_settings(name: str, card: Card) -> dict[str, Any]:
+    """What a method's settings are on a dataset where nothing else is said; unset ones are left out."""
+    base, plugins = split_name(name)
+    builders = [METHODS[base], *(PLUGINS[p] for p in plugins)]
+    defaults = {k: p.default for b in reversed(builders) for k, p in settings_of(b).items()}
+    decided = {k: rule(card) for k, rule in BY_DATASET.items() if k in defaults}
+    return {k: v for k, v in {**defaults, **decided}.items() if v is not None}
 
 
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:

@@ -118,7 +118,8 @@ def fedloke(
     """The uploaded model and one that stays with the client train together and label for each other.
 
     mu_own: how much of the own model survives the next broadcast. filter: labels with an entropy below delta,
-    or with a confidence of at least tau. ramp_rounds: rounds until labels weigh mu_u (0: from the start).
+    or with a confidence of at least tau. ramp_rounds: rounds until labels weigh mu_u (0: from the start), by
+    default 0.4 of the dataset's.
     passes: 'separate' gives each view its own BatchNorm statistics, as released.
     """
     accept = EntropyThreshold(delta) if filter == "entropy" else FixedThreshold(tau)

@@ -145,8 +145,8 @@ def proxyfl(
 ) -> ProxyFL:
     """Global labels, a contrast with classifier rows for undecided images, and rows that the server tunes.
 
-    beta: weight of the contrast. ema: share of the class prior that survives a round. tuning_epochs: 100, but 10
-    for CIFAR-100, is released. mask: which model must be sure. icpl_labels: classes of labeled rows in the contrast.
+    beta: weight of the contrast. ema: share of the class prior that survives a round. tuning_epochs: by
+    default 2000 steps of tuning. mask: which model must be sure. icpl_labels: classes of labeled rows in the contrast.
     """
     return ProxyFL(
         accept=FixedThreshold(tau),
