@@ -16,10 +16,15 @@ class Weights(NamedTuple):
 
 
 class Server(NamedTuple):
-    """What is broadcast: the global model and, for some methods, further tensors."""
+    """What is broadcast: the global model and, for some methods, further tensors.
+
+    `memory` is never broadcast: what the server remembers of single clients, on the host, nothing of those it
+    has not seen. A method puts a new dict there for a client that uploaded, and leaves the others as they are.
+    """
 
     weights: Weights
     extras: State
+    memory: dict[int, State] = {}  # noqa: RUF012 (never changed in place)
 
 
 class Local(NamedTuple):
@@ -100,7 +105,6 @@ class Task(NamedTuple):
 
     num_classes: int
     max_slots: int  # the largest client pool: every client's table has this many rows
-    num_clients: int = 1  # all that are registered: rows of what a server remembers of each
     seed: int = 0  # of the run, for what a method initializes beside the network
 
 

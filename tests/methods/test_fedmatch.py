@@ -16,11 +16,9 @@ from fssl.methods import build_method
 from fssl.methods.fedmatch import (
     EMBEDDING,
     HELPER,
-    MEMORY,
     PRESENT,
     PSI,
     ROUND,
-    SEEN,
     SIGMA,
     FedMatch,
     changes,
@@ -76,11 +74,11 @@ def test_penalties_by_hand() -> None:
 
 
 def test_nearest_others_that_were_seen() -> None:
-    embedding = torch.tensor([[0.0], [5.0], [1.0], [0.1], [2.0]])
-    seen = torch.tensor([1.0, 1.0, 1.0, 0.0, 1.0])
-    near, enough = nearest(embedding, seen, 0, 2)
-    assert (near.tolist(), enough.item()) == ([2, 4], True)  # not 3: never seen; not 0 itself
-    assert not nearest(embedding, torch.tensor([1.0, 1.0, 0.0, 0.0, 0.0]), 0, 2)[1]
+    embeddings = {k: torch.tensor([at]) for k, at in ((4, 2.0), (2, 1.0), (1, 5.0), (0, 0.0))}
+    assert nearest(embeddings, 0, 2) == [2, 4]  # not 3: never seen; not 0 itself
+    assert nearest(embeddings, 3, 2) == []
+    assert nearest({0: torch.zeros(1), 1: torch.ones(1)}, 0, 2) == []  # only one other is known
+    assert nearest({k: torch.zeros(1) for k in (5, 3, 1, 2)}, 3, 2) == [1, 2]  # equally near: the lowest numbers
 
 
 def phases(federation: Federation, method: FedMatch) -> tuple[State, State, State, State]:
@@ -155,15 +153,14 @@ def test_the_server_remembers_and_sends_helpers_when_they_are_due(make_federatio
     """Rounds 10, 20, ...: after nine rounds the next one has helpers, for a client that was seen before."""
     federation = make_federation("method.name=fedmatch")
     method, server = federation.method, remembered(federation, 9)
-    assert server.extras[SEEN].tolist() == [1, 1, 1, 0]
-    assert server.extras[EMBEDDING].sum(-1).tolist() == pytest.approx([1, 1, 1, 0])
+    assert [server.memory[k][EMBEDDING].sum().item() for k in (0, 1, 2)] == pytest.approx([1, 1, 1])
+    assert set(server.memory) == {0, 1, 2}
     payload = method.payload(server, 0)
     name = "body.0.weight"
-    memory = server.extras[MEMORY + name]
+    sent = [server.memory[k][PSI + name].norm().item() for k in (1, 2)]
     assert payload.extras[PRESENT].item() == 1
-    assert sorted(payload.extras[HELPER + name].flatten(1).norm(dim=1).tolist()) == pytest.approx(
-        sorted(memory[1:3].flatten(1).norm(dim=1).tolist())
-    )
+    assert sorted(payload.extras[HELPER + name].flatten(1).norm(dim=1).tolist()) == pytest.approx(sorted(sent))
+    assert payload.memory == {}
     assert set(payload.extras) == {PRESENT, *(HELPER + n for n in take(PSI, server.weights.params))}
     assert method.payload(server, 3).extras[PRESENT].item() == 0
     assert method.payload(remembered(federation, 8), 0).extras[PRESENT].item() == 0

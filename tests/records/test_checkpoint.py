@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fssl.records.atomic import read_json, write_atomic
-from fssl.records.checkpoint import KEPT, load_checkpoint, save_checkpoint
+from fssl.records.checkpoint import KEPT, Checkpoints
 
 
 def tensors(round: int) -> dict[str, torch.Tensor]:
@@ -24,8 +24,9 @@ def tensors(round: int) -> dict[str, torch.Tensor]:
 
 
 def saved(folder: Path, *rounds: int) -> Path:
+    checkpoints = Checkpoints(folder)
     for round in rounds:
-        save_checkpoint(folder, round, tensors(round))
+        checkpoints.save(round, tensors(round), {})
     return folder
 
 
@@ -35,8 +36,8 @@ def file_of(folder: Path, round: int, kind: str = "safetensors") -> Path:
 
 def load(folder: Path, at_most: int = 99) -> tuple[int | None, list[str]]:
     said: list[str] = []
-    found = load_checkpoint(folder, at_most, said.append)
-    return (found[0] if found else None), said
+    found = Checkpoints(folder).load(at_most, said.append)
+    return (found.round if found else None), said
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -45,7 +46,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def test_what_comes_back_is_what_went_in(tmp_path: Path) -> None:
-    found = load_checkpoint(saved(tmp_path, 3), 3, lambda text: None)
+    found = Checkpoints(saved(tmp_path, 3)).load(3, lambda text: None)
     assert found is not None
     assert found[0] == 3
     assert found[1].keys() == tensors(3).keys()
@@ -116,6 +117,61 @@ def test_what_a_kill_leaves_behind_is_ignored_and_swept(tmp_path: Path) -> None:
     file_of(tmp_path, 3, "safetensors.part").write_bytes(b"half")
     assert load(tmp_path) == (1, [])
     assert {p.name for p in tmp_path.iterdir()} == {"round-000001.json", "round-000001.safetensors"}
+
+
+# Parts: what changes only when a client takes part.
+
+
+def in_parts(folder: Path) -> set[str]:
+    return {p.name.removesuffix(".safetensors") for p in (folder / "parts").iterdir()}
+
+
+def test_a_part_is_written_when_it_is_new_and_goes_with_the_last_checkpoint_that_names_it(tmp_path: Path) -> None:
+    checkpoints, one, two = Checkpoints(tmp_path), tensors(1), tensors(2)
+    checkpoints.save(1, {}, {"clients.1": one})
+    checkpoints.save(2, {}, {"clients.1": one, "clients.2": two})
+    assert in_parts(tmp_path) == {"clients.1.round-000001", "clients.2.round-000002"}
+    checkpoints.save(3, {}, {"clients.1": tensors(3), "clients.2": two})
+    assert in_parts(tmp_path) == {"clients.1.round-000001", "clients.2.round-000002", "clients.1.round-000003"}
+    checkpoints.save(4, {}, {"clients.1": tensors(4), "clients.2": two})
+    assert in_parts(tmp_path) == {"clients.2.round-000002", "clients.1.round-000003", "clients.1.round-000004"}
+    found = Checkpoints(tmp_path).load(4, lambda text: None)
+    assert found is not None
+    for name, expected in (("clients.1", tensors(4)), ("clients.2", two)):
+        assert all(same_bits(found.parts[name][key], t) for key, t in expected.items())
+
+
+def test_what_was_loaded_is_not_written_again(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).save(1, {}, {"clients.1": tensors(1), "clients.2": tensors(2)})
+    again = Checkpoints(tmp_path)
+    found = again.load(1, lambda text: None)
+    assert found is not None
+    again.save(2, {}, {**found.parts, "clients.2": tensors(3)})
+    assert in_parts(tmp_path) == {"clients.1.round-000001", "clients.2.round-000001", "clients.2.round-000002"}
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "lose"])
+def test_a_damaged_part_is_a_damaged_checkpoint(tmp_path: Path, damage: str) -> None:
+    checkpoints, one = Checkpoints(tmp_path), tensors(1)
+    checkpoints.save(1, {}, {"clients.1": one})
+    checkpoints.save(2, {}, {"clients.1": one, "clients.2": tensors(2)})
+    path = tmp_path / "parts/clients.2.round-000002.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]) if damage == "flip" else data[:-3])
+    if damage == "lose":
+        path.unlink()
+    assert load(tmp_path) == (1, ["checkpoint damaged: round-000002; using round-000001"])
+    assert in_parts(tmp_path) == {"clients.1.round-000001"}
+
+
+def test_no_flipped_bit_of_a_manifest_loses_a_part(tmp_path: Path) -> None:
+    Checkpoints(tmp_path).save(1, tensors(1), {"clients.1": tensors(1)})
+    manifest = file_of(tmp_path, 1, "json")
+    whole = manifest.read_bytes()
+    for position in range(len(whole)):
+        manifest.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        found = Checkpoints(tmp_path)._read_whole(manifest)
+        assert found is None or found.parts.keys() == {"clients.1"}, position
 
 
 def test_no_folder_is_no_checkpoint(tmp_path: Path) -> None:

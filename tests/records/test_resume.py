@@ -59,10 +59,12 @@ class ToyEngine:
 
     def rounds(self, until: int) -> Iterator[int]:
         for round in range(self.snapshot.round + 1, until + 1):
-            (weights, extras), clients = self.snapshot.server, self.snapshot.clients
+            (weights, extras, memory), clients = self.snapshot.server, self.snapshot.clients
             moved = {k: torch.sin(t * 1.1 + round) for k, t in weights.params.items()}
+            moved["v"] = moved["v"] + sum(m["last"].sum() for m in memory.values())
             seen = clients.get(round % 3, {"table": torch.zeros(4)})["table"]
-            server = Server(Weights(moved, weights.buffers), {"prior": extras["prior"] * 0.9})
+            last = {**memory, round % 2: {"last": moved["w"]}}
+            server = Server(Weights(moved, weights.buffers), {"prior": extras["prior"] * 0.9}, last)
             state = {**clients, round % 3: {"table": seen + moved["w"].sum()}}
             self.snapshot = Snapshot(round, server, state, {k: t * 0.5 for k, t in moved.items()})
             yield round
@@ -82,7 +84,7 @@ def toy_describe(federation: Any, layout: Any, result: Any) -> tuple[dict[str, A
     return line, {"clients": np.arange(2)}
 
 
-real_record = run.record
+real_record, real_flat = run.record, run.flat
 TOY = config("train.rounds=4")
 
 
@@ -302,6 +304,17 @@ def test_a_checkpoint_that_does_not_fit_is_refused(toy: None, tmp_path: Path, mo
         go(tmp_path / "run")
 
 
+def test_a_checkpoint_with_something_that_nobody_knows_is_refused(
+    toy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one would be that an older version wrote, with clients among the tensors."""
+    with monkeypatch.context() as changed:
+        changed.setattr(run, "flat", lambda snapshot: {**real_flat(snapshot), "clients.1.table": torch.zeros(1)})
+        go(tmp_path / "run")
+    with pytest.raises(UserError, match=r"the checkpoint does not fit: nothing is called clients\.1\.table here"):
+        go(tmp_path / "run")
+
+
 def test_damaged_side_files_do_not_stop_a_run(toy: None, tmp_path: Path) -> None:
     go(tmp_path / "run")
     expected = outcome(tmp_path / "run")
@@ -333,6 +346,8 @@ KINDS = {
     "sage": ("method.name=sage",),
     "fedavg": ("method.name=fedavg", "records.probes=losses"),
     "client state": ("method.name=flexmatch", "method.tau=0.4", "method.warmup=false", "compute.lanes=2"),
+    "client's own model": ("method.name=fedloke", "records.checkpoint_every=2"),
+    "server's memory": ("method.name=fedmatch", "method.helper_interval=1", "method.helpers=1"),
     "carried momentum": ("protocol=authors", "records.checkpoint_every=2"),
 }
 

@@ -33,7 +33,7 @@ def make_sites(partition: Partition, labels: Literal["few", "all"]) -> list[Site
 
 
 def make_task(sites: list[Site], num_classes: int, seed: int) -> Task:
-    return Task(num_classes, max(len(site.pool) for site in sites), len(sites), seed)
+    return Task(num_classes, max(len(site.pool) for site in sites), seed)
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class LocalEngine:
         uploads = sorted((r.upload for r in results), key=lambda u: u.client)
         rng = stream(federation.config.seed, "server", round)
         with torch.no_grad():
-            server = method.aggregate(federation.net, self.snapshot.server, uploads, rng)
+            server = self._remembered(method.aggregate(federation.net, self.snapshot.server, uploads, rng))
             scores = self.test(method.deploy(server))
         self._next = None if last else self._plans(round + 1)  # while the device still works
         tally = torch.stack([r.tally for r in results]).cpu().numpy()
@@ -147,6 +147,11 @@ class LocalEngine:
     def _kept(self, state: State) -> State:
         """A client's state on the host, where idle clients cost no device memory; pinned for the way back."""
         return {k: t.cpu().pin_memory() if self.device.type == "cuda" else t for k, t in state.items()}
+
+    def _remembered(self, server: Server) -> Server:
+        """What is new in the server's memory of clients goes to the host as well."""
+        old = self.snapshot.server.memory
+        return server._replace(memory={k: s if s is old.get(k) else self._kept(s) for k, s in server.memory.items()})
 
     def _plans(self, round: int) -> list[ClientPlan]:
         plans = [self.federation.plan(round, client) for client in self.federation.clients_of(round)]

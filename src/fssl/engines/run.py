@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from torch import Tensor
 
 from ..config import Config, resolved
 from ..core.federation import Federation, uses_bf16
@@ -14,6 +13,7 @@ from ..data.sources import Dataset
 from ..errors import RunError, UserError
 from ..methods import default_settings
 from ..probes.tally import Layout
+from ..records.checkpoint import Saved
 from ..records.rounds import by_majority, rates, scalars
 from ..records.store import RunFolder
 from ..types import Server, State, Weights
@@ -75,8 +75,8 @@ def resumed(folder: RunFolder, engine: LocalEngine, listener: Listener) -> Snaps
         if before:
             listener.say(f"{folder.path}: no checkpoint to go on from, starting with round 1")
         return engine.snapshot
-    listener.say(f"resuming {folder.path} after round {saved[0]}")
-    return restore(engine.snapshot, saved[0], to(saved[1], engine.device))
+    listener.say(f"resuming {folder.path} after round {saved.round}")
+    return restore(engine.snapshot, saved._replace(tensors=to(saved.tensors, engine.device)))
 
 
 def record(folder: RunFolder, engine: LocalEngine, result: RoundResult) -> Line:
@@ -88,7 +88,7 @@ def record(folder: RunFolder, engine: LocalEngine, result: RoundResult) -> Line:
     line["timing"] = {"seconds": result.seconds, "record_seconds": time.perf_counter() - begin}
     folder.append(line)
     if result.round % config.records.checkpoint_every == 0 or result.round == config.rounds:
-        folder.checkpoint(result.round, flat(engine.snapshot))
+        folder.checkpoint(result.round, flat(engine.snapshot), parts(engine.snapshot))
     return line
 
 
@@ -113,25 +113,35 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
 
 
 def flat(snapshot: Snapshot) -> State:
-    clients = {str(k): state for k, state in snapshot.clients.items()}
-    return named(server=snapshot.server, clients=clients, velocity=snapshot.velocity)
+    """What changes in every round."""
+    return named(server=snapshot.server._replace(memory={}), velocity=snapshot.velocity)
 
 
-def restore(like: Snapshot, round: int, tensors: dict[str, Tensor]) -> Snapshot:
-    """The snapshot that `flat` took apart."""
+def parts(snapshot: Snapshot) -> dict[str, State]:
+    """What changes only when a client takes part: its own state, and what the server remembers of it."""
+    groups = {"clients": snapshot.clients, "memory": snapshot.server.memory}
+    return {f"{group}.{k}": state for group, states in groups.items() for k, state in states.items()}
+
+
+def restore(like: Snapshot, saved: Saved) -> Snapshot:
+    """The snapshot that `flat` and `parts` took apart."""
 
     def below(prefix: str) -> State:
-        return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+        return {k.removeprefix(prefix): t for k, t in saved.tensors.items() if k.startswith(prefix)}
 
-    clients: dict[int, State] = {}
-    for key, tensor in below("clients.").items():
-        client, _, name = key.partition(".")
-        clients.setdefault(int(client), {})[name] = tensor.cpu()
+    def group(name: str) -> dict[int, State]:
+        return {int(k.partition(".")[2]): state for k, state in saved.parts.items() if k.startswith(f"{name}.")}
+
     params, buffers = below("server.weights.params."), below("server.weights.buffers.")
     weights = Weights(in_order(like.server.weights.params, params), in_order(like.server.weights.buffers, buffers))
-    server = Server(weights, in_order(like.server.extras, below("server.extras.")))
+    server = Server(weights, in_order(like.server.extras, below("server.extras.")), group("memory"))
     velocity = below("velocity.")
-    return Snapshot(round, server, clients, in_order(weights.params, velocity) if velocity else {})
+    velocity = in_order(weights.params, velocity) if velocity else {}
+    snapshot = Snapshot(saved.round, server, group("clients"), velocity)
+    unknown = saved.tensors.keys() - flat(snapshot).keys()
+    if unknown:
+        raise UserError(f"the checkpoint does not fit: nothing is called {min(unknown)} here (another version?)")
+    return snapshot
 
 
 def in_order(like: State, tree: State) -> State:

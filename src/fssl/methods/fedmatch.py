@@ -15,9 +15,9 @@ from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Tra
 from .base import Method, Sgd, Value, gradient, mean_weights
 from .prefix import put, take
 
-SIGMA, PSI, HELPER, MEMORY = "sigma.", "psi.", "helper.psi.", "memory.psi."
+SIGMA, PSI, HELPER = "sigma.", "psi.", "helper.psi."
 PRESENT, ROUND, PROBE = "helper.present", "fedmatch.round", "fedmatch.probe"
-SEEN, EMBEDDING = "memory.seen", "memory.embedding"
+EMBEDDING = "embedding"  # beside a client's psi in the server's memory: what its model says of the probe
 PSI_SHARE = 0.2  # psi starts as this multiple of sigma
 SMALLEST_PSI, SMALLEST_CHANGE = 5e-6, 5e-5  # below these an entry counts as zero, or is not sent
 PROBE_SIZE = 32  # pixels of the noise image; the networks take any size
@@ -66,24 +66,21 @@ class FedMatch(Method):
 
     def init(self, net: Net, weights: Weights, task: Task) -> Server:
         psi = {name: PSI_SHARE * t for name, t in weights.params.items() if t.dim() > 1}
-        device, k = next(iter(psi.values())).device, task.num_clients
-        extras = {
-            ROUND: torch.zeros((), device=device),
-            PROBE: probe(net.channels, task.seed).to(device),
-            SEEN: torch.zeros(k, device=device),
-            EMBEDDING: torch.zeros(k, task.num_classes, device=device),
-            **put(MEMORY, {name: torch.zeros(k, *t.shape, device=device) for name, t in psi.items()}),
-        }
+        device = next(iter(psi.values())).device
+        extras = {ROUND: torch.zeros((), device=device), PROBE: probe(net.channels, task.seed).to(device)}
         return Server(Weights({**put(SIGMA, weights.params), **put(PSI, psi)}, weights.buffers), extras)
 
     def payload(self, server: Server, client: int) -> Server:
         """The model, the psi of the nearest other clients, and whether these are to be used in this round."""
-        extras = server.extras
-        near, seen = nearest(extras[EMBEDDING], extras[SEEN], client, self.helpers)
-        is_due = (extras[ROUND] + 1) % self.helper_interval == 0
-        present = (is_due & seen & (extras[SEEN][client] > 0)).float()
-        psi = {name: t[near] for name, t in take(MEMORY, extras).items()}  # [H, ...]
-        return Server(server.weights, {PRESENT: present, **put(HELPER, psi)})
+        near = nearest({k: s[EMBEDDING] for k, s in server.memory.items()}, client, self.helpers)
+        is_due = (server.extras[ROUND] + 1) % self.helper_interval == 0
+        psi = {  # [H, ...]; zeros where too few clients are known, since shapes are fixed
+            name: torch.stack([server.memory[k][PSI + name] for k in near]).to(t.device, non_blocking=True)
+            if near
+            else t.new_zeros(self.helpers, *t.shape)
+            for name, t in take(PSI, server.weights.params).items()
+        }
+        return Server(server.weights, {PRESENT: is_due.float() * bool(near), **put(HELPER, psi)})
 
     def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
         sigma, psi = take(SIGMA, local.weights.params), take(PSI, local.weights.params)
@@ -146,14 +143,8 @@ class FedMatch(Method):
         """Uniform means; then each upload takes its client's place in the memory."""
         made = list(uploads)
         extras = {**server.extras, ROUND: server.extras[ROUND] + 1}
-        rows = torch.tensor([u.client for u in made], device=extras[SEEN].device)
-        said = [softmax(net.infer(model_of(u.weights), extras[PROBE])) for u in made]
-        extras[SEEN] = extras[SEEN].index_fill(0, rows, 1.0)
-        extras[EMBEDDING] = extras[EMBEDDING].index_copy(0, rows, torch.cat(said))
-        for name in take(MEMORY, extras):
-            sent = torch.stack([u.weights.params[PSI + name] for u in made])
-            extras[MEMORY + name] = extras[MEMORY + name].index_copy(0, rows, sent)
-        return Server(mean_weights(made, share=lambda u: 1.0), extras)
+        new = {u.client: remembered(net, u, extras[PROBE]) for u in made}
+        return Server(mean_weights(made, share=lambda u: 1.0), extras, {**server.memory, **new})
 
     def deploy(self, server: Server) -> Weights:
         return model_of(server.weights)
@@ -169,13 +160,19 @@ def probe(channels: int, seed: int) -> Tensor:
     return torch.from_numpy((noise.clip(0, 255) / 255).astype(np.float32))
 
 
-def nearest(embedding: Tensor, seen: Tensor, client: int, number: int) -> tuple[Tensor, Tensor]:
-    """The other clients whose embeddings are closest, and whether that many have been seen at all."""
-    distance = (embedding - embedding[client]).square().sum(-1)
-    is_other = torch.arange(len(seen), device=seen.device) != client
-    distance = torch.where(is_other & (seen > 0), distance, torch.inf)
-    closest = distance.topk(min(number, len(seen)), largest=False)
-    return closest.indices, closest.values.isfinite().all()
+def remembered(net: Net, upload: Upload, probe: Tensor) -> State:
+    """What the server keeps of a client until its next upload."""
+    said = softmax(net.infer(model_of(upload.weights), probe)).squeeze(0)
+    return {EMBEDDING: said, **{name: t for name, t in upload.weights.params.items() if name.startswith(PSI)}}
+
+
+def nearest(embeddings: dict[int, Tensor], client: int, number: int) -> list[int]:
+    """The other clients whose embeddings are closest; none if the client or so many others have not been seen."""
+    others = sorted(k for k in embeddings if k != client)
+    if client not in embeddings or len(others) < number:
+        return []
+    distance = (torch.stack([embeddings[k] for k in others]) - embeddings[client]).square().sum(-1)
+    return [others[i] for i in distance.argsort(stable=True)[:number].tolist()]
 
 
 def helper_models(server: Server, frozen: Weights) -> list[Weights]:

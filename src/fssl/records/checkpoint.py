@@ -2,64 +2,81 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from safetensors.torch import load, save
-from torch import Tensor
 
 from .atomic import read_json, write_atomic
+from .parts import Parts, Tensors
 
 KEPT = 2
-Saved = tuple[int, dict[str, Tensor]]  # round, tensors
 
 
-def save_checkpoint(folder: Path, round: int, tensors: dict[str, Tensor]) -> None:
-    """Tensors first, then the manifest that vouches for them, then older checkpoints go."""
-    folder.mkdir(exist_ok=True)
-    data = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
-    path = folder / f"{stem(round)}.json"
-    write_atomic(path.with_suffix(".safetensors"), data)
-    write_atomic(path, json.dumps({"round": round, "sha256": hashlib.sha256(data).hexdigest()}))
-    keep_only(folder, manifests(folder)[-KEPT:])
+class Saved(NamedTuple):
+    """The state after a round: its tensors, and the parts that lie in files of their own."""
+
+    round: int
+    tensors: Tensors
+    parts: dict[str, Tensors]
 
 
-def load_checkpoint(folder: Path, at_most: int, say: Callable[[str], None]) -> Saved | None:
-    """The newest whole checkpoint of a round up to `at_most`; later and damaged ones are removed.
+class Checkpoints:
+    """The checkpoints of one run."""
 
-    They must go: a run that starts anew would otherwise count them among the newest two.
-    """
-    candidates = [m for m in manifests(folder) if m.stem <= stem(at_most)]
-    damaged, saved = [], None
-    while candidates and (saved := read_whole(candidates[-1])) is None:
-        damaged.append(candidates.pop().stem)
-    if damaged:
-        instead = f"using {candidates[-1].stem}" if candidates else "no older one is left"
-        say(f"checkpoint damaged: {', '.join(damaged)}; {instead}")
-    keep_only(folder, candidates)
-    return saved
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._parts = Parts(folder / "parts")
+
+    def save(self, round: int, tensors: Tensors, parts: Mapping[str, Tensors]) -> None:
+        """Parts and tensors first, then the manifest that vouches for them, then older checkpoints go."""
+        self.folder.mkdir(exist_ok=True)
+        files = self._parts.save(round, parts)
+        data = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+        path = self.folder / f"{stem(round)}.json"
+        write_atomic(path.with_suffix(".safetensors"), data)
+        facts = {"round": round, "sha256": hashlib.sha256(data).hexdigest(), "parts": files}
+        write_atomic(path, json.dumps(facts))
+        self._keep_only(self._manifests()[-KEPT:])
+
+    def load(self, at_most: int, say: Callable[[str], None]) -> Saved | None:
+        """The newest whole checkpoint of a round up to `at_most`; later and damaged ones are removed.
+
+        They must go: a run that starts anew would otherwise count them among the newest two.
+        """
+        candidates = [m for m in self._manifests() if m.stem <= stem(at_most)]
+        damaged, saved = [], None
+        while candidates and (saved := self._read_whole(candidates[-1])) is None:
+            damaged.append(candidates.pop().stem)
+        if damaged:
+            instead = f"using {candidates[-1].stem}" if candidates else "no older one is left"
+            say(f"checkpoint damaged: {', '.join(damaged)}; {instead}")
+        self._keep_only(candidates)
+        return saved
+
+    def _manifests(self) -> list[Path]:
+        return sorted(self.folder.glob("round-*.json"))
+
+    def _keep_only(self, kept: Iterable[Path]) -> None:
+        """Remove all other files; sorted, so a manifest goes before its tensors, and both before its parts."""
+        manifests = {manifest.stem: manifest for manifest in kept}
+        for file in sorted(self.folder.glob("round-*")):
+            if file.name.partition(".")[0] not in manifests:
+                file.unlink(missing_ok=True)
+        self._parts.keep_only(
+            {file for manifest in manifests.values() for file in read_json(manifest).get("parts", {})}
+        )
+
+    def _read_whole(self, manifest: Path) -> Saved | None:
+        """A checkpoint whose bytes are those that were written, else None."""
+        facts, tensors = read_json(manifest), manifest.with_suffix(".safetensors")
+        data = tensors.read_bytes() if tensors.is_file() else b""
+        if manifest.stem != stem(facts.get("round")) or facts.get("sha256") != hashlib.sha256(data).hexdigest():
+            return None
+        parts = self._parts.load(facts["parts"]) if isinstance(facts.get("parts"), dict) else None
+        return None if parts is None else Saved(int(facts["round"]), load(data), parts)
 
 
 def stem(round: object) -> str:
     return f"round-{round!s:0>6}"
-
-
-def manifests(folder: Path) -> list[Path]:
-    return sorted(folder.glob("round-*.json"))
-
-
-def keep_only(folder: Path, kept: Iterable[Path]) -> None:
-    """Remove all other files; sorted, so a manifest goes before the tensors it vouches for."""
-    stems = {manifest.stem for manifest in kept}
-    for file in sorted(folder.glob("round-*")):
-        if file.name.partition(".")[0] not in stems:
-            file.unlink(missing_ok=True)
-
-
-def read_whole(manifest: Path) -> Saved | None:
-    """A checkpoint whose bytes are those that were written, else None."""
-    facts, tensors = read_json(manifest), manifest.with_suffix(".safetensors")
-    data = tensors.read_bytes() if tensors.is_file() else b""
-    if manifest.stem != stem(facts.get("round")) or facts.get("sha256") != hashlib.sha256(data).hexdigest():
-        return None
-    return int(facts["round"]), load(data)

@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from safetensors.numpy import save as save_arrays
 from safetensors.torch import save as save_tensors
-from torch import Tensor
 
 from ..config import Config, as_tables, first_difference, parse, read_toml, to_toml
 from ..errors import UserError
 from .atomic import read_json, write_atomic
-from .checkpoint import Saved, load_checkpoint, save_checkpoint
+from .checkpoint import Checkpoints, Saved
+from .parts import Tensors
 from .rounds import summarize
 
 LEFT_BY_A_KILL = (".lock", "config.toml.part")  # of a run that was killed before its first file was whole
@@ -34,6 +34,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._checkpoints = Checkpoints(path / "checkpoint")
         self._lock: IO[str] | None = None
 
     @property
@@ -125,8 +126,8 @@ class RunFolder:
         lines = self.rounds()
         if self.rounds_file.is_file() and len(self.rounds_file.read_bytes().splitlines()) > len(lines):
             say(f"rounds.jsonl is damaged after round {len(lines)}; what follows is computed again")
-        saved = load_checkpoint(self.path / "checkpoint", len(lines), say)
-        keep = lines[: saved[0]] if saved else []
+        saved = self._checkpoints.load(len(lines), say)
+        keep = lines[: saved.round] if saved else []
         write_atomic(self.rounds_file, "".join(json.dumps(line) + "\n" for line in keep))
         (self.path / "summary.json").unlink(missing_ok=True)
         return saved
@@ -144,8 +145,8 @@ class RunFolder:
         folder.mkdir(exist_ok=True)
         write_atomic(folder / f"{round:06d}.safetensors", save_arrays(dict(arrays)))
 
-    def checkpoint(self, round: int, tensors: dict[str, Tensor]) -> None:
-        save_checkpoint(self.path / "checkpoint", round, tensors)
+    def checkpoint(self, round: int, tensors: Tensors, parts: Mapping[str, Tensors]) -> None:
+        self._checkpoints.save(round, tensors, parts)
 
     def write_env(self, device: torch.device, resumed_from: int) -> None:
         """Versions and hardware; a resumed run adds an entry."""
@@ -154,7 +155,7 @@ class RunFolder:
         entries.append({"from_round": resumed_from + 1, **environment(device)})
         write_atomic(path, json.dumps({"sessions": entries}, indent=1) + "\n")
 
-    def finish(self, tensors: dict[str, Tensor], headline: str) -> dict[str, Any]:
+    def finish(self, tensors: Tensors, headline: str) -> dict[str, Any]:
         """The model and the summary; the summary last, since it says that the run is whole."""
         data = save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
         write_atomic(self.path / "model.safetensors", data)
