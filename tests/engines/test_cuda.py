@@ -41,14 +41,16 @@ def test_the_captured_step_is_the_eager_one(method: str, make_federation: Make) 
 @pytest.mark.parametrize("method", ["sage", "flexmatch"])
 def test_a_clients_round_never_waits_for_the_device(method: str, make_federation: Make) -> None:
     settings = (f"method.name={method}", "train.steps_per_round=20", "train.clients_per_round=4")
-    engine = LocalEngine(make_federation("compute.device=cuda", *settings))
+    federation = make_federation("compute.device=cuda", *settings)
+    engine = LocalEngine(federation)
     list(engine.rounds(1))
-    (plan,) = engine._plans(2)[:1]
+    fleet, snapshot = engine.fleet, engine.snapshot
+    (plan,) = fleet.plans(2, federation.clients_of(2))[:1]
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        with engine.lanes[0].scope():
-            engine._client(engine.lanes[0], plan)  # its state comes from the host, as in every round
+        with fleet.lanes[0].scope():  # its state comes from the host, as in every round
+            fleet.client(fleet.lanes[0], plan, snapshot.server, snapshot.clients.get(plan.client))
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 
 from fssl.core.federation import Federation
-from fssl.engines.local import LocalEngine, NotFiniteError
+from fssl.engines.local import LocalEngine
+from fssl.engines.rounds import NotFiniteError
 
 Make = Callable[..., Federation]
 

@@ -12,7 +12,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 from conftest import host_lane
 from fssl.core.client import at, client_round
 from fssl.core.federation import Federation
-from fssl.engines.local import LocalEngine, named
+from fssl.engines.local import LocalEngine
+from fssl.engines.rounds import named
 from fssl.methods import METHODS, PLUGINS, build_method
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.proxyfl import ProxyFL
@@ -100,8 +101,9 @@ def test_uploads_in_any_order_of_training_give_one_server(name: str, make_federa
     for order in ((0, 1, 2), (2, 0, 1)):
         with torch.no_grad():
             made = [
-                client_round(lane, method, server, federation.new_state(server, k), federation.plan(1, k))
+                client_round(lane, method, payload, federation.new_state(payload, k), federation.plan(1, k))
                 for k in order
+                for payload in [method.payload(server, k)]
             ]
         uploads = sorted((r.upload for r in made), key=lambda u: u.client)
         results[order] = method.aggregate(net, server, uploads, np.random.default_rng(0))

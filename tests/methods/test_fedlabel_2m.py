@@ -82,7 +82,8 @@ def test_before_the_burn_in_ends_the_server_moves_half_way(make_federation: Make
     plain = make_federation("method.name=fedavg", "train.clients_per_round=4")
     other = LocalEngine(plain)
     with torch.no_grad():
-        made = [other._client(other.lanes[0], plain.plan(1, k)).upload.weights.params for k in range(4)]
+        fleet, server = other.fleet, other.snapshot.server
+        made = [fleet.client(fleet.lanes[0], plain.plan(1, k), server, None).upload.weights.params for k in range(4)]
     for name, t in old.items():
         mean_a = torch.stack([params[name] for params in made]).mean(0)
         torch.testing.assert_close(new[name], (t + mean_a) / 2)
@@ -94,7 +95,9 @@ def test_pseudo_labels_are_counted_after_the_burn_in_only(make_federation: Make)
         federation = make_federation(NAME, f"method.burn_in={burn_in}", "method.tau=0.251")
         engine = LocalEngine(federation)
         with torch.no_grad():
-            counts.append(engine._client(engine.lanes[0], federation.plan(1, 1)).upload.extras[COUNT].item())
+            lane, server = engine.fleet.lanes[0], engine.snapshot.server
+            result = engine.fleet.client(lane, federation.plan(1, 1), server, None)
+            counts.append(result.upload.extras[COUNT].item())
     assert counts[0] > 0
     assert counts[1] == 0
 

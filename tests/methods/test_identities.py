@@ -119,7 +119,7 @@ def test_fedsgd_steps_along_the_mean_gradient(make_federation: Make) -> None:
     start = engine.snapshot.server.weights.params["body.0.weight"].clone()
     steps = []
     for client in federation.clients_of(1):
-        lane = engine.lanes[0]
+        lane = engine.fleet.lanes[0]
         with torch.no_grad():
             result = client_round(lane, federation.method, engine.snapshot.server, {}, federation.plan(1, client))
         steps.append(start - result.upload.weights.params["body.0.weight"])

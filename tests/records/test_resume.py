@@ -23,7 +23,7 @@ import torch
 from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
 from fssl.engines import run
-from fssl.engines.local import Snapshot
+from fssl.engines.rounds import Snapshot
 from fssl.engines.run import run_experiment
 from fssl.errors import RunError, UserError
 from fssl.methods import METHODS

@@ -14,7 +14,8 @@ from rich.table import Table
 from ..config import Config, expand, override, read_toml
 from ..core.federation import Federation
 from ..data.sources import Dataset, load
-from ..engines.local import LocalEngine, RoundResult, cores
+from ..engines.local import LocalEngine, cores
+from ..engines.rounds import RoundResult
 from ..errors import unknown
 from .reference import reference_ms_per_step
 
@@ -61,7 +62,7 @@ def measure(config: Config, dataset: Dataset, rounds: int) -> dict[str, Any]:
     return {
         "device": torch.cuda.get_device_name() if engine.device.type == "cuda" else "cpu",
         "precision": "bf16" if federation.bf16 else "fp32",
-        "lanes": len(engine.lanes),
+        "lanes": len(engine.fleet.lanes),
         "steps_per_round": steps,
         "start_seconds": start,
         "seconds_per_round": median,

@@ -55,10 +55,9 @@ def loop(step: Step, tally_size: int, device: torch.device) -> Run:
 
 
 def client_round(
-    trainer: Trainer, method: Method, server: Server, state: State, plan: ClientPlan, velocity: State | None = None
+    trainer: Trainer, method: Method, payload: Server, state: State, plan: ClientPlan, velocity: State | None = None
 ) -> ClientResult:
-    """Broadcast in, upload out. `velocity` overrides the fresh momentum a client starts with."""
-    payload = method.payload(server, plan.client)
+    """Payload in, upload out. `velocity` overrides the fresh momentum a client starts with."""
     local = method.start(payload, state)
     if velocity is not None:
         local = local._replace(velocity=velocity)

@@ -25,7 +25,7 @@ from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import LabelProbe, Probe, losses_only
 from ..seeds import cohort
-from ..types import Batch, Clock, Counts, Server, State
+from ..types import Batch, Clock, Counts, Server, State, Weights
 from .evaluate import Tester, TestPool, make_tester
 from .step import Pool, Step, Visit, make_step, make_visit
 
@@ -136,8 +136,16 @@ class Federation:
     def plan(self, round: int, client: int) -> ClientPlan:
         return plan_client(self.sites[client], self.recipe, self.config.seed, round, client)
 
-    def new_state(self, server: Server, client: int) -> State:
-        return self.method.client_state(self.method.payload(server, client), self.task, self.counts(client))
+    def first_server(self) -> Server:
+        """What the server holds before the first round."""
+        weights = Weights(
+            *({k: t.to(self.device) for k, t in tree.items()} for tree in self.net.init(self.config.seed))
+        )
+        return self.method.init(self.net, weights, self.task)
+
+    def new_state(self, payload: Server, client: int) -> State:
+        """What a client starts with, given its first payload."""
+        return self.method.client_state(payload, self.task, self.counts(client))
 
     def counts(self, client: int) -> Counts:
         return self.sites[client].counts

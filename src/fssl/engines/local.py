@@ -1,27 +1,21 @@
 """The local engine: one process, one device, clients one after another or on several streams."""
 
 import os
-import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save_file
 from torch.utils._pytree import tree_map
 
 from ..core.client import ClientResult, Run, Trainer, client_round, loop
-from ..core.evaluate import Test, read_tests
 from ..core.federation import Federation
 from ..core.step import Step, Visit
 from ..data.plan import ClientPlan
-from ..errors import RunError
-from ..seeds import stream
-from ..types import Draw, Local, Server, State, Weights
+from ..types import Draw, Local, Server, State
+from .rounds import Engine, NotFiniteError, Snapshot, named, to
 
 CUDA_LANES = 4  # measured: more streams gain nothing and cost memory
 COMPILED_LANES = 8  # as many variants of one function as the compiler accepts
@@ -43,166 +37,108 @@ class HostLane(NamedTuple):
         return nullcontext()
 
 
-class Snapshot(NamedTuple):
-    """Everything a run needs to go on after a round; random streams are named, so they need no state."""
+class Lanes:
+    """Clients on this machine's CPU or one GPU: one after another, or several at a time."""
 
-    round: int
-    server: Server
-    clients: dict[int, State]
-    velocity: State  # empty unless momentum is carried from client to client
+    def __init__(self, federation: Federation, debug: Path | None = None, most: int | None = None) -> None:
+        self.federation, self.device = federation, federation.device
+        self.carries_momentum = federation.config.protocol == "authors"
+        self.lanes = self._lanes(debug, federation.config.train.clients_per_round if most is None else most)
+        self._ahead: tuple[int, list[ClientPlan]] = (0, [])
 
-
-class RoundResult(NamedTuple):
-    round: int
-    clients: list[int]
-    tests: dict[str, Test]
-    tally: NDArray[np.float32]  # [clients, 2, P]
-    seconds: float
-
-
-class NotFiniteError(RunError):
-    """Training blew up."""
-
-
-class LocalEngine:
-    """Rounds on this machine's CPU or one GPU."""
-
-    def __init__(self, federation: Federation, debug: Path | None = None) -> None:
-        self.federation, self.device, self.layout = federation, federation.device, federation.layout
-        set_up_torch(federation)
-        config, method, net = federation.config, federation.method, federation.net
-        weights = to(net.init(config.seed), self.device)
-        self.snapshot = Snapshot(0, method.init(net, weights, federation.task), {}, {})
-        self.carries_momentum = config.protocol == "authors"
-        on_gpu, choice = self.device.type == "cuda", config.compute.compile
-        compiles = debug is None and (choice == "on" or (choice == "auto" and on_gpu))
-        self.test = federation.make_tester(compiles)
-        self.lanes = self._lanes(compiles, debug)
-        self._next: list[ClientPlan] | None = None
-
-    def _lanes(self, compiles: bool, debug: Path | None) -> list[Lane]:
+    def _lanes(self, debug: Path | None, most: int) -> list[Lane]:
         """One lane per client that can train at the same time; the result does not depend on their number."""
         config, on_gpu = self.federation.config, self.device.type == "cuda"
+        is_compiled = compiles(self.federation, debug)
         default = CUDA_LANES if on_gpu else cores()
-        number = min(config.compute.lanes or default, config.train.clients_per_round)
-        if self.carries_momentum or debug or (on_gpu and not compiles):
+        number = min(config.compute.lanes or default, most)
+        if self.carries_momentum or debug or (on_gpu and not is_compiled):
             number = 1
-        if compiles and not on_gpu:
+        if is_compiled and not on_gpu:
             number = min(number, COMPILED_LANES)
-        if on_gpu and compiles:
+        if on_gpu and is_compiled:
             return self._captured_lanes(number)
         steps = [self.federation.make_step() for _ in range(number)]
-        if compiles:
+        if is_compiled:
             steps = [torch.compile(step, fullgraph=True, dynamic=False) for step in steps]
         if debug:
             steps = [checked(step, debug) for step in steps]
-        return [HostLane(loop(step, self.layout.size, self.device), self.federation.make_visit()) for step in steps]
+        size = self.federation.layout.size
+        return [HostLane(loop(step, size, self.device), self.federation.make_visit()) for step in steps]
 
     def _captured_lanes(self, number: int) -> list[Lane]:
         from .capture import CapturedLane, tick_of
 
-        federation, method, server = self.federation, self.federation.method, self.snapshot.server
+        federation, method = self.federation, self.federation.method
         tick = torch.compile(tick_of(federation.make_step()), fullgraph=True, dynamic=False)
         visit = torch.compile(federation.make_visit(), fullgraph=True, dynamic=False)
         sites = range(len(federation.sites))
         longest = max(sites, key=lambda k: federation.recipe.num_steps(federation.counts(k)))
-        payload = method.payload(server, longest)
-        local = method.start(payload, to(federation.new_state(server, longest), self.device))
+        payload = method.payload(federation.first_server(), longest)
+        local = method.start(payload, to(federation.new_state(payload, longest), self.device))
         draw = to(federation.plan(1, longest).draw, self.device)
-        return [CapturedLane(tick, visit, payload, local, draw, self.layout.size) for _ in range(number)]
+        return [CapturedLane(tick, visit, payload, local, draw, federation.layout.size) for _ in range(number)]
 
-    def rounds(self, until: int) -> Iterator[RoundResult]:
-        """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""
-        for round in range(self.snapshot.round + 1, until + 1):
-            yield self._round(round, last=round == until)
+    def prepare(self, round: int, clients: list[int]) -> None:
+        self._ahead = round, self.plans(round, clients)
 
-    def _round(self, round: int, last: bool) -> RoundResult:
-        begin = time.perf_counter()
-        federation, method = self.federation, self.federation.method
-        plans = self._next or self._plans(round)
-        results = self._train(plans)
-        uploads = sorted((r.upload for r in results), key=lambda u: u.client)
-        rng = stream(federation.config.seed, "server", round)
-        with torch.no_grad():
-            server = self._remembered(method.aggregate(federation.net, self.snapshot.server, uploads, rng))
-            scores = self.test(method.deploy(server))
-        self._next = None if last else self._plans(round + 1)  # while the device still works
-        tally = torch.stack([r.tally for r in results]).cpu().numpy()
-        tests = read_tests(scores, len(federation.dataset.test.labels))
-        self._check_finite(tally, plans, round, tests)
-        clients = {
-            **self.snapshot.clients,
-            **{r.upload.client: self._kept(r.state) for r in results if r.state},
-        }
-        velocity = results[-1].velocity if self.carries_momentum else {}
-        self.snapshot = Snapshot(round, server, clients, velocity)
-        return RoundResult(
-            round,
-            [p.client for p in plans],
-            dict(zip(federation.norms, tests, strict=True)),
-            tally,
-            time.perf_counter() - begin,
-        )
-
-    def _kept(self, state: State) -> State:
-        """A client's state on the host, where idle clients cost no device memory; pinned for the way back."""
-        return {k: t.cpu().pin_memory() if self.device.type == "cuda" else t for k, t in state.items()}
-
-    def _remembered(self, server: Server) -> Server:
-        """What is new in the server's memory of clients goes to the host as well."""
-        old = self.snapshot.server.memory
-        return server._replace(memory={k: s if s is old.get(k) else self._kept(s) for k, s in server.memory.items()})
-
-    def _plans(self, round: int) -> list[ClientPlan]:
-        plans = [self.federation.plan(round, client) for client in self.federation.clients_of(round)]
+    def plans(self, round: int, clients: list[int]) -> list[ClientPlan]:
+        plans = [self.federation.plan(round, client) for client in clients]
         if self.device.type == "cuda":
             return [p._replace(draw=tree_map(torch.Tensor.pin_memory, p.draw)) for p in plans]
         return plans
 
-    def _train(self, plans: list[ClientPlan]) -> list[ClientResult]:
+    def train(self, round: int, clients: list[int], snapshot: Snapshot) -> list[ClientResult]:
         """Deal clients out to the lanes, one thread each: on a GPU it only enqueues, on a CPU it computes."""
+        plans = self._ahead[1] if self._ahead[0] == round else self.plans(round, clients)
         if len(self.lanes) == 1:
-            return self._train_in(self.lanes[0], plans)
+            return self._train_in(self.lanes[0], plans, snapshot)
         number = len(self.lanes)
+        shares = [plans[i::number] for i in range(number)]
         pool = ThreadPoolExecutor(number)
         try:
-            shares = list(pool.map(self._train_in, self.lanes, [plans[i::number] for i in range(number)]))
+            made = list(pool.map(self._train_in, self.lanes, shares, [snapshot] * number))
         finally:
             pool.shutdown(wait=False)  # an interrupt must not wait for the clients under way
-        return [shares[i % number][i // number] for i in range(len(plans))]
+        return [made[i % number][i // number] for i in range(len(plans))]
 
-    def _train_in(self, lane: Lane, plans: list[ClientPlan]) -> list[ClientResult]:
+    def _train_in(self, lane: Lane, plans: list[ClientPlan], snapshot: Snapshot) -> list[ClientResult]:
         results: list[ClientResult] = []
-        velocity = self.snapshot.velocity or None
+        velocity = snapshot.velocity or None
         with torch.no_grad(), lane.scope():
             for plan in plans:
-                results.append(self._client(lane, plan, velocity))
+                payload = self.federation.method.payload(snapshot.server, plan.client)
+                results.append(self.client(lane, plan, payload, snapshot.clients.get(plan.client), velocity))
                 velocity = results[-1].velocity if self.carries_momentum else None
         return results
 
-    def _client(self, lane: Lane, plan: ClientPlan, velocity: State | None = None) -> ClientResult:
-        new = self.federation.new_state(self.snapshot.server, plan.client)
-        known = self.snapshot.clients.get(plan.client, new)
-        state = {name: known[name] for name in new}
+    def client(
+        self, lane: Lane, plan: ClientPlan, payload: Server, known: State | None, velocity: State | None = None
+    ) -> ClientResult:
+        """One client's round. `known` is what it kept, if it took part before."""
+        new = self.federation.new_state(payload, plan.client)
+        state = {name: (known or new)[name].to(self.device, non_blocking=True) for name in new}
         plan = plan._replace(sweep=to(plan.sweep, self.device))
-        server = self.snapshot.server
-        state = {name: t.to(self.device, non_blocking=True) for name, t in state.items()}
-        result = client_round(lane, self.federation.method, server, state, plan, velocity)
+        result = client_round(lane, self.federation.method, payload, state, plan, velocity)
         if self.carries_momentum:
             return result._replace(velocity={k: v.clone() for k, v in result.velocity.items()})
         return result._replace(velocity={})
 
-    def _check_finite(self, tally: NDArray[np.float32], plans: list[ClientPlan], round: int, tests: list[Test]) -> None:
-        bad = [f"client {p.client}" for p, t in zip(plans, tally, strict=True) if not np.isfinite(t).all()]
-        bad += ["the global model"] * (not all(np.isfinite(test.loss) for test in tests))
-        if bad:
-            raise NotFiniteError(
-                f"round {round}: the loss of {bad[0]} is not finite; the checkpoint before it is kept. "
-                "Try a smaller train.lr, or --debug to save the step that fails"
-            )
 
-    def model(self) -> Weights:
-        return self.federation.method.deploy(self.snapshot.server)
+class LocalEngine(Engine):
+    """Rounds on this machine's CPU or one GPU."""
+
+    fleet: Lanes
+
+    def __init__(self, federation: Federation, debug: Path | None = None) -> None:
+        set_up_torch(federation)
+        super().__init__(federation, Lanes(federation, debug), compiles(federation, debug))
+
+
+def compiles(federation: Federation, debug: Path | None = None) -> bool:
+    """Whether steps and tests are compiled."""
+    choice = federation.config.compute.compile
+    return debug is None and (choice == "on" or (choice == "auto" and federation.device.type == "cuda"))
 
 
 def cores() -> int:
@@ -219,10 +155,6 @@ def set_up_torch(federation: Federation) -> None:
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # fp32 means fp32
 
 
-def to(tree: Any, device: torch.device | str) -> Any:
-    return tree_map(lambda t: t if t is None else t.to(device), tree)
-
-
 def checked(step: Step, folder: Path) -> Step:
     """The step with a check of every result; the inputs of one that fails are saved."""
 
@@ -237,16 +169,3 @@ def checked(step: Step, folder: Path) -> Step:
         return after, new
 
     return run
-
-
-def named(**trees: Any) -> State:
-    """Tensors of nested records under dotted names."""
-    flat: State = {}
-    for name, tree in trees.items():
-        if isinstance(tree, torch.Tensor):
-            flat[name] = tree.clone(memory_format=torch.contiguous_format)
-            continue
-        items = tree.items() if isinstance(tree, dict) else tree._asdict().items()
-        for key, value in items:
-            flat |= named(**{f"{name}.{key}": value})
-    return flat

@@ -17,7 +17,8 @@ from ..records.checkpoint import Saved
 from ..records.rounds import by_majority, rates, scalars
 from ..records.store import RunFolder
 from ..types import Server, State, Weights
-from .local import LocalEngine, RoundResult, Snapshot, named, to
+from .local import LocalEngine
+from .rounds import Engine, RoundResult, Snapshot, named, to
 
 Line = dict[str, Any]
 
@@ -67,7 +68,7 @@ def resolve(config: Config) -> Config:
     return resolved(replace(config, method=method, train=train))
 
 
-def resumed(folder: RunFolder, engine: LocalEngine, listener: Listener) -> Snapshot:
+def resumed(folder: RunFolder, engine: Engine, listener: Listener) -> Snapshot:
     """The state after the last round that a checkpoint vouches for, or the beginning."""
     before = folder.rounds_file.is_file()
     saved = folder.resume_point(listener.say)
@@ -79,7 +80,7 @@ def resumed(folder: RunFolder, engine: LocalEngine, listener: Listener) -> Snaps
     return restore(engine.snapshot, saved._replace(tensors=to(saved.tensors, engine.device)))
 
 
-def record(folder: RunFolder, engine: LocalEngine, result: RoundResult) -> Line:
+def record(folder: RunFolder, engine: Engine, result: RoundResult) -> Line:
     """Write a round down, its line before the checkpoint that relies on it."""
     begin = time.perf_counter()
     config = engine.federation.config

@@ -1,0 +1,166 @@
+"""The server's half of a round, the same for every engine: who takes part, what becomes of it, how good it is."""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch.utils._pytree import tree_map
+
+from ..core.client import ClientResult
+from ..core.evaluate import Test, read_tests
+from ..core.federation import Federation
+from ..errors import RunError
+from ..seeds import stream
+from ..types import Server, State, Upload, Weights
+
+
+class Snapshot(NamedTuple):
+    """Everything a run needs to go on after a round; random streams are named, so they need no state."""
+
+    round: int
+    server: Server
+    clients: dict[int, State]  # of those that keep something and do not keep it themselves
+    velocity: State  # empty unless momentum is carried from client to client
+
+
+class Missing(NamedTuple):
+    """A client that was drawn and of which nothing could be used, and why."""
+
+    client: int
+    reason: str
+
+
+class RoundResult(NamedTuple):
+    round: int
+    clients: list[int]  # of whom something was used
+    tests: dict[str, Test]
+    tally: NDArray[np.float32]  # [clients, 2, P]
+    seconds: float
+    missing: list[Missing]
+
+
+class NotFiniteError(RunError):
+    """Training blew up."""
+
+
+class Fleet(Protocol):
+    """Where clients train: on lanes of this machine's device, or behind Flower."""
+
+    def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterable[ClientResult | Missing]:
+        """One result for each of these clients, in their order; a new server state is made as they come."""
+        ...
+
+    def prepare(self, round: int, clients: list[int]) -> None:
+        """A chance to work ahead while a device is still busy with the round before."""
+        ...
+
+
+class Passing:
+    """Results on their way to the method: uploads go on one at a time, only what the record needs stays."""
+
+    def __init__(self) -> None:
+        self.clients: list[int] = []
+        self.tallies: list[torch.Tensor] = []
+        self.states: dict[int, State] = {}
+        self.velocity: State = {}
+        self.missing: list[Missing] = []
+
+    def uploads(self, results: Iterable[ClientResult | Missing]) -> Iterator[Upload]:
+        for result in results:
+            if isinstance(result, Missing):
+                self.missing.append(result)
+                continue
+            client = result.upload.client
+            self.clients.append(client)
+            self.tallies.append(result.tally)
+            if result.state:
+                self.states[client] = result.state
+            self.velocity = result.velocity
+            yield result.upload
+
+    def tally(self) -> NDArray[np.float32]:
+        return torch.stack(self.tallies).cpu().numpy()
+
+
+class Engine:
+    """Rounds of one federation, trained by a fleet."""
+
+    def __init__(self, federation: Federation, fleet: Fleet, compiles: bool = False) -> None:
+        self.federation, self.fleet = federation, fleet
+        self.device, self.layout = federation.device, federation.layout
+        self.snapshot = Snapshot(0, federation.first_server(), {}, {})
+        self.carries_momentum = federation.config.protocol == "authors"
+        self.test = federation.make_tester(compiles)
+
+    def rounds(self, until: int) -> Iterator[RoundResult]:
+        """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""
+        for round in range(self.snapshot.round + 1, until + 1):
+            yield self._round(round, last=round == until)
+
+    def _round(self, round: int, last: bool) -> RoundResult:
+        begin = time.perf_counter()
+        federation, method = self.federation, self.federation.method
+        passing = Passing()
+        uploads = passing.uploads(self.fleet.train(round, federation.clients_of(round), self.snapshot))
+        if self.carries_momentum:  # they come in the order drawn
+            uploads = iter(sorted(uploads, key=lambda u: u.client))
+        rng = stream(federation.config.seed, "server", round)
+        with torch.no_grad():
+            server = self._remembered(method.aggregate(federation.net, self.snapshot.server, uploads, rng))
+            scores = self.test(method.deploy(server))
+        if not last:
+            self.fleet.prepare(round + 1, federation.clients_of(round + 1))  # while the device still works
+        tests, tally = read_tests(scores, len(federation.dataset.test.labels)), passing.tally()
+        self._check_finite(passing.clients, tally, round, tests)
+        clients = {**self.snapshot.clients, **{k: self._kept(state) for k, state in passing.states.items()}}
+        velocity = passing.velocity if self.carries_momentum else {}
+        self.snapshot = Snapshot(round, server, clients, velocity)
+        return RoundResult(
+            round,
+            passing.clients,
+            dict(zip(federation.norms, tests, strict=True)),
+            tally,
+            time.perf_counter() - begin,
+            passing.missing,
+        )
+
+    def _kept(self, state: State) -> State:
+        """A client's state on the host, where idle clients cost no device memory; pinned for the way back."""
+        return {k: t.cpu().pin_memory() if self.device.type == "cuda" else t for k, t in state.items()}
+
+    def _remembered(self, server: Server) -> Server:
+        """What is new in the server's memory of clients goes to the host as well."""
+        old = self.snapshot.server.memory
+        return server._replace(memory={k: s if s is old.get(k) else self._kept(s) for k, s in server.memory.items()})
+
+    def _check_finite(self, clients: list[int], tally: NDArray[np.float32], round: int, tests: list[Test]) -> None:
+        bad = [f"client {client}" for client, t in zip(clients, tally, strict=True) if not np.isfinite(t).all()]
+        bad += ["the global model"] * (not all(np.isfinite(test.loss) for test in tests))
+        if bad:
+            raise NotFiniteError(
+                f"round {round}: the loss of {bad[0]} is not finite; the checkpoint before it is kept. "
+                "Try a smaller train.lr, or --debug to save the step that fails"
+            )
+
+    def model(self) -> Weights:
+        return self.federation.method.deploy(self.snapshot.server)
+
+
+def to(tree: Any, device: torch.device | str) -> Any:
+    return tree_map(lambda t: t if t is None else t.to(device), tree)
+
+
+def named(**trees: Any) -> State:
+    """Tensors of nested records under dotted names."""
+    flat: State = {}
+    for name, tree in trees.items():
+        if isinstance(tree, torch.Tensor):
+            flat[name] = tree.clone(memory_format=torch.contiguous_format)
+            continue
+        items = tree.items() if isinstance(tree, dict) else tree._asdict().items()
+        for key, value in items:
+            flat |= named(**{f"{name}.{key}": value})
+    return flat
