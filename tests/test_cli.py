@@ -118,6 +118,8 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
         ("compare nowhere", ["nowhere does not exist"]),
         ("compare .", ["no runs in ."]),
         ("compare . --png curves.tiff", ["--png curves.tiff", ".png"]),
+        ("tables .", ["no runs in ."]),
+        ("tables . --table 9", ["--table 9", "from 1 to 8"]),
         ("bench --method sgae", ["did you mean 'sage'?"]),
         ("bench --shape small", ["--shape 'small'", "known: demo, paper"]),
         ("", ["no command"]),
@@ -172,7 +174,7 @@ def test_a_run_that_blows_up_says_so_and_exits_with_1(fssl: Fssl) -> None:
 
 # Help.
 
-COMMANDS = ["run", "methods", "datasets", "presets", "show", "compare", "bench"]
+COMMANDS = ["run", "methods", "datasets", "presets", "show", "compare", "tables", "bench"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

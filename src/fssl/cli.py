@@ -207,6 +207,28 @@ def compare(
 
 
 @app.command()
+def tables(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("tables"),
+    table: Annotated[int | None, typer.Option(help="Also print this table, 1 to 8.")] = None,
+) -> None:
+    """Fill the paper's Tables 1 to 8 with runs, beside the printed numbers: Markdown, CSV and LaTeX.
+
+    A run finds its cells by its settings, whatever its folder is called. Cells whose setting differs from the
+    paper's are marked with the reason; empty ones are counted, and runs in no cell are listed.
+
+    Examples:
+
+    - `fssl tables runs`: every run below a folder, files in tables/
+
+    - `fssl tables runs/paper runs/paper-600 --table 2 --out paper/tables`: and Table 2 on the screen
+    """
+    from .report.tables import make_tables
+
+    make_tables(console, runs, out, table)
+
+
+@app.command()
 def bench(
     shape: Annotated[str, typer.Option(help="demo, or paper: ResNet-8x4, 128 + 256 + 256 images.")] = "demo",
     method: Annotated[str, typer.Option(help="Any method's name.")] = "sage",

@@ -1,0 +1,90 @@
+"""Which experiment a run is: what it must share with another to be compared, and in what it differs from the paper."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config import Config, MethodChoice, flatten, parse, resolved
+from ..errors import UserError
+from ..methods import Method, build_method
+from .runs import Run
+
+PROTOCOLS = ("authors", "clean")  # the first is the paper's
+# What makes an experiment, or cannot change a result, or is read off the record; all else is a difference to mention.
+NO_DIFFERENCE = (
+    *("seed", "data.name", "data.dir", "data.label", "partition.kind", "partition.alpha", "train.rounds"),
+    *("method.", "compute.", "records."),
+)
+
+
+class Experiment(NamedTuple):
+    """What runs must share to stand in one cell. Methods are equal if they do the same, whatever they are called."""
+
+    dataset: str
+    labels_per_class: int
+    partition: str
+    alpha: float
+    method: Method
+
+
+@cache
+def method_value(choice: MethodChoice) -> Method:
+    return build_method(choice.name, dict(choice.settings))
+
+
+def experiment_of(config: Config) -> Experiment:
+    alpha = 0.0 if config.partition.kind == "iid" else config.partition.alpha
+    method = method_value(config.method)
+    return Experiment(config.data.name, config.labels_per_class, config.partition.kind, alpha, method)
+
+
+def by_experiment(runs: Iterable[Run]) -> tuple[dict[Experiment, list[Run]], dict[Path, str]]:
+    """Runs that belong together; and those whose method is not known here, with the reason."""
+    known: dict[Experiment, list[Run]] = defaultdict(list)
+    strange: dict[Path, str] = {}
+    for run in runs:
+        try:
+            known[experiment_of(run.config)].append(run)
+        except UserError as error:
+            strange[run.path] = str(error)
+    return known, strange
+
+
+def paper_config(dataset: str, alpha: float, label_fraction: float, method: dict[str, Any]) -> Config:
+    """The paper's own setting of a cell: the released code's protocol and arithmetic, all else by default."""
+    return parse(
+        {
+            "protocol": PROTOCOLS[0],
+            "data": {"name": dataset, "label_fraction": label_fraction},
+            "partition": {"alpha": alpha},
+            "method": method,
+            "train": {"precision": "fp32"},
+        }
+    )
+
+
+def side_settings(config: Config) -> dict[str, Any]:
+    """Settings besides those that make the experiment."""
+    return {k: v for k, v in flatten(resolved(config)).items() if not k.startswith(NO_DIFFERENCE)}
+
+
+def differences(config: Config, paper: Config) -> list[str]:
+    """In what a run is not the paper's, in words."""
+    ours, theirs = side_settings(config), side_settings(paper)
+    return [f"{k} = {shown(ours.get(k))} (paper: {shown(theirs.get(k))})" for k in ours if ours[k] != theirs.get(k)]
+
+
+def shown(value: object) -> str:
+    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
+
+
+def one_per_seed(runs: Iterable[Run]) -> list[Run]:
+    """The longest run of each seed, seeds in order: a longer one passes through the same rounds."""
+    chosen: dict[int, Run] = {}
+    for run in runs:
+        seed = run.config.seed
+        if seed not in chosen or run.lines[-1]["round"] > chosen[seed].lines[-1]["round"]:
+            chosen[seed] = run
+    return [chosen[seed] for seed in sorted(chosen)]

@@ -1,0 +1,270 @@
+"""The paper's tables filled with our runs: ours beside the printed numbers, and why a cell may not be compared."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from math import isnan
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from ..records.rounds import LAST
+from .experiments import (
+    PROTOCOLS,
+    Experiment,
+    by_experiment,
+    differences,
+    experiment_of,
+    one_per_seed,
+)
+from .paper import SEEDS, Column, PaperTable, Row, paper_tables
+from .runs import Run, mean_std
+
+PAPER = "paper"
+GAIN_ROW = "SAGE minus best other"
+
+
+class Cell(NamedTuple):
+    """One number of a table and where it comes from."""
+
+    value: float | None  # None: a target that not every run reaches
+    std: float | None = None
+    runs: tuple[Run, ...] = ()
+    setting: tuple[str, ...] = ()  # differences from the paper: only cells that share them are ranked together
+    remarks: tuple[str, ...] = ()  # further reasons for a mark
+    rank: int = 0  # 1 the best of its column, 2 the second
+    extra: float | None = None  # the speed-up, or the gain over the row above
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (*self.setting, *self.remarks)
+
+
+Block = list[list[Cell | None]]  # rows of a table, each with a cell or nothing per column
+
+
+class Line(NamedTuple):
+    """A row of the table as one source has it: `paper`, or ours under a protocol. No cell, no run."""
+
+    row: str
+    source: str
+    cells: list[Cell | None]
+
+
+class FilledTable(NamedTuple):
+    paper: PaperTable
+    lines: list[Line]
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """For each of our protocols that has runs: cells filled, cells in all."""
+        ours = [line for line in self.lines if line.source != PAPER and line.row != GAIN_ROW]
+        sizes: dict[str, tuple[int, int]] = {}
+        for line in ours:
+            filled, total = sizes.get(line.source, (0, 0))
+            sizes[line.source] = (filled + sum(c is not None for c in line.cells), total + len(line.cells))
+        return sizes
+
+    @property
+    def visible_lines(self) -> list[Line]:
+        """Without our empty lines, but for one where a row has nothing else of ours."""
+        filled = {line.row for line in self.lines if line.source != PAPER and any(line.cells)}
+        first = {line.row: line.source for line in reversed(self.lines) if line.source != PAPER}
+        return [
+            line
+            for line in self.lines
+            if line.source == PAPER or any(line.cells) or (line.row not in filled and line.source == first[line.row])
+        ]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Every reason for a mark, in the order in which they appear."""
+        cells = [cell for line in self.lines for cell in line.cells if cell]
+        return list(dict.fromkeys(mark for cell in cells for mark in cell.marks))
+
+
+class Tables(NamedTuple):
+    tables: list[FilledTable]
+    num_runs: int
+    unused: dict[Path, str]  # runs that are in no cell, and why
+
+
+def fill_tables(runs: list[Run]) -> Tables:
+    known, unused = by_experiment(runs)
+    tables = [fill(table, known) for table in paper_tables()]
+    shown = {run.path for t in tables for line in t.lines for cell in line.cells if cell for run in cell.runs}
+    wanted = {experiment for table in paper_tables() for experiment in experiments_in(table)}
+    for experiment, members in known.items():
+        for run in members:
+            if run.path not in shown:
+                unused[run.path] = why_unused(experiment, wanted)
+    return Tables(tables, len(runs), dict(sorted(unused.items())))
+
+
+def experiments_in(table: PaperTable) -> Iterable[Experiment]:
+    for row in table.rows:
+        for column in table.columns:
+            yield from wanted_by(table, row, column)
+
+
+def wanted_by(table: PaperTable, row: Row, column: Column) -> list[Experiment]:
+    """The experiments that a cell takes; who knows all labels anyway may have been given 10 % of them."""
+    fractions = {table.label_fraction, 0.1} if row.is_bound else {table.label_fraction}
+    return [experiment_of(table._replace(label_fraction=f).config(row, column)) for f in sorted(fractions)]
+
+
+def why_unused(mine: Experiment, wanted: set[Experiment]) -> str:
+    """The first thing that no cell has; a run with a cell of its own gave way to others."""
+    checks = (
+        ("dataset", "no table has {}"),
+        ("partition", "no table has partition.kind = {}"),
+        ("labels_per_class", "no table has {} labels per class"),
+        ("alpha", "no table has alpha {:g}"),
+        ("method", "no row of a table has this method with these settings"),
+    )
+    left = wanted
+    for name, text in checks:
+        value = getattr(mine, name)
+        left = {other for other in left if getattr(other, name) == value}
+        if not left:
+            return text.format(value)
+    return "its cells show other runs, longer or nearer to the paper's setting"
+
+
+def fill(table: PaperTable, known: dict[Experiment, list[Run]]) -> FilledTable:
+    ours = {row.name: [cells_of(table, row, column, known) for column in table.columns] for row in table.rows}
+    found = {protocol for cells in ours.values() for cell in cells for protocol in cell}
+    blocks: dict[str, Block] = {PAPER: [[printed(value) for value in row.printed] for row in table.rows]}
+    for protocol in [p for p in PROTOCOLS if p in found] or PROTOCOLS[:1]:
+        blocks[protocol] = [[cell.get(protocol) for cell in ours[row.name]] for row in table.rows]
+    finished = {source: derive(table, rank(table, block)) for source, block in blocks.items()}
+    names = [row.name for row in table.rows] + ([GAIN_ROW] if table.gains else [])
+    order = [*(s for s in finished if s != PAPER), PAPER]
+    return FilledTable(table, [Line(name, s, finished[s][i]) for i, name in enumerate(names) for s in order])
+
+
+def printed(value: float) -> Cell:
+    return Cell(None if isnan(value) else value)
+
+
+def cells_of(table: PaperTable, row: Row, column: Column, known: dict[Experiment, list[Run]]) -> dict[str, Cell]:
+    """Our cell under each protocol that has runs of it."""
+    paper = table.config(row, column)
+    groups: dict[str, dict[tuple[str, ...], list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for experiment in wanted_by(table, row, column):
+        for run in known.get(experiment, ()):
+            notes = differences(run.config, paper)
+            if run.config.labels_per_class != paper.labels_per_class:
+                notes.append(f"{run.config.labels_per_class} labels per class, but it knows all labels")
+            if not table.counts_rounds:
+                notes += shortness(run, column)
+            groups[run.config.protocol][tuple(notes)].append(run)
+    return {protocol: best_cell(choices, column) for protocol, choices in groups.items()}
+
+
+def shortness(run: Run, column: Column) -> list[str]:
+    """What to say of a run that ends before the round at which the paper reads its number."""
+    last = run.lines[-1]["round"]
+    if last >= column.rounds:
+        return []
+    if last < run.config.rounds:
+        return [f"unfinished: read at round {last} of {column.rounds}"]
+    return [f"{last} rounds (paper: {column.rounds})"]
+
+
+def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell:
+    """The group of repetitions that is nearest to the paper: fewest differences, longest, most seeds."""
+
+    def nearness(setting: tuple[str, ...]) -> tuple[int, int, int]:
+        runs = choices[setting]
+        return -len(setting), max(run.lines[-1]["round"] for run in runs), len(one_per_seed(runs))
+
+    setting = max(choices, key=nearness)
+    runs = one_per_seed(choices[setting])
+    remarks = [f"{len(runs)} of {SEEDS} seeds"] if len(runs) < SEEDS else []
+    damaged = sum(run.damaged for run in runs)
+    if damaged:
+        remarks.append("damaged lines of the record were skipped")
+    if column.target is None:
+        value, std = mean_std([result_at(run, column.rounds) for run in runs])
+        return Cell(value, std, tuple(runs), setting, tuple(remarks))
+    reached = [rounds_to(run, column.target, column.rounds) for run in runs]
+    numbers = [float(r) for r in reached if r is not None]
+    if len(numbers) < len(runs):
+        last = min(min(run.lines[-1]["round"], column.rounds) for run in runs)
+        remarks.append(f"{len(numbers)} of {len(runs)} runs reach {column.target} % within {last} rounds")
+        return Cell(None, None, tuple(runs), setting, tuple(remarks))
+    value, std = mean_std(numbers)
+    return Cell(value, std, tuple(runs), setting, tuple(remarks))
+
+
+def result_at(run: Run, rounds: int, norm: str | None = None) -> float:
+    """The mean of the last ten rounds up to a given one; of the headline, or under one test normalization."""
+    lines = [line for line in run.lines if line["round"] <= rounds][-LAST:]
+    return float(np.mean([line["test"][norm]["accuracy"] if norm else line["accuracy"] for line in lines]))
+
+
+def rounds_to(run: Run, target: float, rounds: int) -> int | None:
+    """The first round at or above an accuracy."""
+    reached = (line["round"] for line in run.lines if line["accuracy"] >= target and line["round"] <= rounds)
+    return next(reached, None)
+
+
+def rank(table: PaperTable, block: Block) -> Block:
+    """The same cells with the best and the second of each column marked, as the numbers are shown.
+
+    Only cells of one setting compete: the one that most cells of the column have. A cell alone has no rank.
+    """
+    out = [list(cells) for cells in block]
+    for j in range(len(table.columns)):
+        rivals = rivals_in(table, [cells[j] for cells in block])
+        places = sorted({shown_value(table, c) for c in rivals.values()}, reverse=not table.counts_rounds)
+        for i, cell in rivals.items():
+            place = places.index(shown_value(table, cell)) + 1
+            if len(rivals) > 1 and place <= 2:
+                out[i][j] = cell._replace(rank=place)
+    return out
+
+
+def rivals_in(table: PaperTable, column: list[Cell | None]) -> dict[int, Cell]:
+    """Cells that can be compared, by row."""
+    cells = {i: cell for i, cell in enumerate(column) if cell and cell.value is not None and not table.rows[i].is_bound}
+    sizes = Counter(cell.setting for cell in cells.values())
+    if not sizes:
+        return {}
+    setting = max(sizes, key=lambda s: (sizes[s], -len(s)))
+    return {i: cell for i, cell in cells.items() if cell.setting == setting}
+
+
+def shown_value(table: PaperTable, cell: Cell) -> float:
+    assert cell.value is not None
+    return round(cell.value, 1 if table.counts_rounds else 2)
+
+
+def derive(table: PaperTable, block: Block) -> Block:
+    """The same cells with what the paper derives from them: speed-ups, gains over the row above, the last line."""
+    out = [list(cells) for cells in block]
+    for i, row in enumerate(table.rows):
+        base = block[0] if row.speedups else block[i - 1] if row.gains else None
+        if base:
+            out[i] = [with_extra(cell, other, bool(row.speedups)) for cell, other in zip(block[i], base, strict=True)]
+    if table.gains:
+        out.append([lead(table, [cells[j] for cells in block]) for j in range(len(table.columns))])
+    return out
+
+
+def with_extra(cell: Cell | None, base: Cell | None, is_speedup: bool) -> Cell | None:
+    """A cell with its speed-up or gain over another of the same setting."""
+    if not (cell and base) or cell.value is None or base.value is None or cell.setting != base.setting:
+        return cell
+    return cell._replace(extra=base.value / cell.value if is_speedup else cell.value - base.value)
+
+
+def lead(table: PaperTable, column: list[Cell | None]) -> Cell | None:
+    """SAGE minus the best of the others; below zero where it is not ahead."""
+    rivals = rivals_in(table, column)
+    values = {table.rows[i].method: cell.value for i, cell in rivals.items() if cell.value is not None}
+    sage = values.pop("sage", None)
+    if sage is None or not values:
+        return None
+    return Cell(sage - max(values.values()), setting=next(iter(rivals.values())).setting)
