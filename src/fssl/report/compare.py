@@ -12,10 +12,18 @@ from ..console import say
 from ..errors import UserError
 from ..records.rounds import LAST
 from ..records.store import RunFolder
-from .look import COLOURS
+from .look import Style, styles_of
 from .runs import Run, find_runs, groups_of, label_quality, percents, read_run, spread, verdict
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
+LINES = {
+    "solid": "-",
+    "dash": "--",
+    "dot": ":",
+    "dashdot": "-.",
+    "longdash": (0, (7, 2)),
+    "longdashdot": (0, (7, 2, 1, 2)),
+}
 
 
 def sparkline(values: list[float], width: int = 60) -> str:
@@ -85,12 +93,14 @@ def draw(groups: dict[str, list[Run]], png: Path) -> None:
     import matplotlib.pyplot as plt
 
     figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), constrained_layout=True)
-    for (name, runs), colour in zip(sorted(groups.items()), COLOURS * 9, strict=False):
-        band(left, [r.curve for r in runs], name, colour)
+    named = sorted(groups.items())
+    styles = styles_of([runs[0].config.method.name for _, runs in named])
+    for (name, runs), style in zip(named, styles, strict=True):
+        band(left, [r.curve for r in runs], name, style)
         for axes, key in ((middle, "pl_accuracy"), (right, "utilization")):
             series = [percents(r, key) for r in runs if key in r.lines[-1]]
             if series:
-                band(axes, series, name, colour)
+                band(axes, series, name, style)
     titles = ("test accuracy", "pseudo-label accuracy", "pseudo-labels used")
     for axes, title in zip((left, middle, right), titles, strict=True):
         axes.set(title=title, xlabel="round", ylabel="%")
@@ -101,9 +111,9 @@ def draw(groups: dict[str, list[Run]], png: Path) -> None:
     plt.close(figure)
 
 
-def band(axes: Any, series: list[list[float]], name: str, colour: str) -> None:
+def band(axes: Any, series: list[list[float]], name: str, style: Style) -> None:
     length = min(map(len, series))
     values = np.array([s[:length] for s in series])
     rounds, mean, std = np.arange(1, length + 1), values.mean(0), values.std(0)
-    axes.plot(rounds, mean, label=name, color=colour)
-    axes.fill_between(rounds, mean - std, mean + std, color=colour, alpha=0.15, linewidth=0)
+    axes.plot(rounds, mean, label=name, color=style.colour, linestyle=LINES[style.dash])
+    axes.fill_between(rounds, mean - std, mean + std, color=style.colour, alpha=0.15, linewidth=0)

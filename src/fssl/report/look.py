@@ -1,4 +1,98 @@
 """How methods look, the same in every figure and page."""
 
-# Okabe-Ito: distinct for colour-blind readers.
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+from zlib import crc32
+
+# Okabe-Ito: distinct for color-blind readers. Yellow and black come last: one is lost on white, one on dark pages.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = COLOURS[:6]
+GREY = "#7F7F7F"  # black's place, readable on white and on dark pages
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star", "pentagon")
+
+
+class Style(NamedTuple):
+    """Color, dash and marker in words that are the same for any plotting library."""
+
+    colour: str
+    dash: str = "solid"
+    marker: str = "circle"
+
+
+# Each method's name for people and its look. Among methods no two share color and dash; plug-ins have dashes of
+# their own, so that X and X+sage are one color.
+METHODS = {
+    "sage": ("SAGE", Style(VERMILION, "solid", "circle")),
+    "fixmatch-lpl": ("FixMatch-LPL", Style(BLUE, "solid", "square")),
+    "fixmatch-gpl": ("FixMatch-GPL", Style(SKY, "solid", "triangle-up")),
+    "flexmatch": ("FlexMatch", Style(GREEN, "solid", "diamond")),
+    "fedlabel": ("FedLabel", Style(PURPLE, "solid", "triangle-down")),
+    "feddure": ("FedDure", Style(ORANGE, "solid", "pentagon")),
+    "fedavg-sl": ("FedAvg-SL", Style(GREY, "solid", "star")),
+    "fedprox+fixmatch": ("FedProx+FixMatch", Style(BLUE, "dash", "cross")),
+    "feddb": ("FedDB", Style(GREEN, "dash", "x")),
+    "fedmatch": ("FedMatch", Style(PURPLE, "dash", "star")),
+    "fedloke": ("FedLoKe", Style(ORANGE, "dash", "triangle-up")),
+    "freematch": ("FreeMatch", Style(SKY, "dash", "diamond")),
+    "proxyfl": ("ProxyFL", Style(VERMILION, "dash", "square")),
+    "fedavg": ("FedAvg", Style(GREY, "dash", "circle")),
+    "fedprox": ("FedProx", Style(GREY, "dot", "square")),
+    "fedlabel-2m": ("FedLabel-2M", Style(PURPLE, "dot", "triangle-up")),
+    "feddure-full": ("FedDure-full", Style(ORANGE, "dot", "x")),
+}
+PLUGINS = {"sage": ("SAGE", "dashdot"), "oracle": ("oracle", "longdash")}
+UNKNOWN = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)
+
+# Heterogeneity is a scale, not a set of names: dark is most skewed.
+ALPHAS = {0.1: Style("#332288", "solid", "circle"), 0.5: Style("#117733", "dash", "square")}
+ALPHAS |= {1.0: Style("#AA7700", "dashdot", "triangle-up"), 10.0: Style("#AA4499", "dot", "diamond")}
+
+
+def split_plugins(method: str) -> tuple[str, list[str]]:
+    """`fedprox+fixmatch+sage` is `fedprox+fixmatch` with one plug-in; an unknown name is a method of its own."""
+    parts = method.split("+")
+    cut = len(parts)
+    while cut > 1 and "+".join(parts[:cut]) not in METHODS and parts[cut - 1] in PLUGINS:
+        cut -= 1
+    return "+".join(parts[:cut]), parts[cut:]
+
+
+def label_of(method: str) -> str:
+    """`FixMatch-LPL` for `fixmatch-lpl`; a method of somebody else keeps the name that it has."""
+    base, plugins = split_plugins(method)
+    known = METHODS[base][0] if base in METHODS else base
+    return " + ".join([known, *(PLUGINS[p][0] for p in plugins)])
+
+
+def style_of(method: str) -> Style:
+    """A method's look; one that is not listed gets a look by its name, so that it is the same in every picture."""
+    base, plugins = split_plugins(method)
+    number = crc32(base.encode())
+    if base in METHODS:
+        style = METHODS[base][1]
+    else:
+        style = Style(UNKNOWN[number % len(UNKNOWN)], DASHES[-1], MARKERS[number // 7 % len(MARKERS)])
+    return style._replace(dash=PLUGINS[plugins[-1]][1]) if plugins else style
+
+
+def styles_of(methods: Sequence[str]) -> list[Style]:
+    """Looks of several groups; those that share a method share its color and get other dashes and markers."""
+    seen: Counter[str] = Counter()
+    styles = []
+    for method in methods:
+        style, repeat = style_of(method), seen[method]
+        dash, marker = (turned(row, style[i], repeat) for i, row in ((1, DASHES), (2, MARKERS)))
+        styles.append(style._replace(dash=dash, marker=marker))
+        seen[method] += 1
+    return styles
+
+
+def turned(row: Sequence[str], start: str, steps: int) -> str:
+    return row[(row.index(start) + steps) % len(row)]
+
+
+def alpha_style(alpha: float) -> Style:
+    """The look of a Dirichlet concentration."""
+    return ALPHAS.get(alpha, Style(GREY, "longdash", "x"))
