@@ -224,8 +224,11 @@ def test_a_run_leaves_a_whole_record(fssl: Fssl) -> None:
     folder = Path("runs/tiny")
     assert {p.name for p in folder.iterdir()} == {
         *(".lock", "config.toml", "env.json", "rounds.jsonl", "summary.json", "model.safetensors"),
-        *("checkpoint", "probes"),
+        *("checkpoint", "probes", "partition.json"),
     }
+    counts = json.loads((folder / "partition.json").read_text())
+    assert [sum(client) for client in zip(*counts["labeled"], strict=True)] == [8] * 10  # labels per class
+    assert sum(map(sum, counts["unlabeled"])) == 1437 - 80
     stored, given = parse(read_toml(str(folder / "config.toml"))), parse(read_toml("tiny.toml"))
     assert stored == resolve(given)
     assert resolved(stored) == stored

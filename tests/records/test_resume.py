@@ -91,9 +91,9 @@ TOY = config("train.rounds=4")
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(run, "LocalEngine", ToyEngine)
-    monkeypatch.setattr(
-        run, "Federation", lambda c, d: SimpleNamespace(config=c, device=ToyEngine.device, headline="train_norm")
-    )
+    counts = {"labeled_counts": np.ones((2, 3)), "unlabeled_counts": np.ones((2, 3))}
+    facts = {"device": ToyEngine.device, "headline": "train_norm", **counts}
+    monkeypatch.setattr(run, "Federation", lambda c, d: SimpleNamespace(config=c, **facts))
     monkeypatch.setattr(run, "record", toy_record)
     monkeypatch.setattr(run, "describe", toy_describe)
     monkeypatch.setattr(store, "environment", lambda device: {"python": "?"})

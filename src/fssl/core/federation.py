@@ -103,6 +103,7 @@ class Federation:
         )
         self.sites = make_sites(partition, self.method.labels)
         self.task = make_task(self.sites, card.num_classes, config.seed)
+        self.labeled_counts: NDArray[np.int64] = class_counts(partition.labeled, labels, card.num_classes)
         self.unlabeled_counts: NDArray[np.int64] = class_counts(partition.unlabeled, labels, card.num_classes)
         train, self.bf16 = config.train, uses_bf16(config)
         self.net = Net(config.model.name, card.channels, card.num_classes, config.model.width, self.bf16)

@@ -49,6 +49,7 @@ def run_experiment(
         if resume:
             engine.snapshot = resumed(folder, engine, listener)
         folder.write_env(federation.device, engine.snapshot.round)
+        folder.write_partition(federation.labeled_counts, federation.unlabeled_counts)
         listener.started(config, folder.rounds())
         for result in engine.rounds(config.rounds):
             listener.round(record(folder, engine, result))

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import platform
+import shlex
 import subprocess
 import sys
 import time
@@ -155,6 +156,11 @@ class RunFolder:
         entries.append({"from_round": resumed_from + 1, **environment(device)})
         write_atomic(path, json.dumps({"sessions": entries}, indent=1) + "\n")
 
+    def write_partition(self, labeled: NDArray[np.int64], unlabeled: NDArray[np.int64]) -> None:
+        """Who holds how many images of which class, [clients, classes] each."""
+        counts = {"labeled": labeled.tolist(), "unlabeled": unlabeled.tolist()}
+        write_atomic(self.path / "partition.json", json.dumps(counts) + "\n")
+
     def finish(self, tensors: Tensors, headline: str) -> dict[str, Any]:
         """The model and the summary; the summary last, since it says that the run is whole."""
         data = save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
@@ -175,7 +181,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "processor": platform.machine(),
         "threads": torch.get_num_threads(),
         "revision": git_revision(),
-        "command": " ".join(sys.argv[1:]),
+        "command": shlex.join(sys.argv[1:]),
     }
 
 
