@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .errors import RunError, UserError, complain
+from .errors import ProblemsError, RunError, UserError, complain
 
 if TYPE_CHECKING:
     from inspect import Parameter
@@ -238,7 +238,8 @@ def main() -> None:
         code = INTERRUPTED
     except (UserError, RunError) as error:
         code = 2 if isinstance(error, UserError) else 1
-        complain(str(error))
+        for line in str(error).split("\n") if isinstance(error, ProblemsError) else [str(error)]:
+            complain(line)
     except OSError as error:
         code = 2
         complain(f"{error.filename or 'file'}: {error.strerror or error}")

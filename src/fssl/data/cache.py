@@ -44,12 +44,14 @@ def open_images(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
 
 
 @contextmanager
-def new_images(path: Path, shape: tuple[int, ...]) -> Iterator[Callable[[NDArray[np.uint8]], object]]:
+def new_images(
+    path: Path, shape: tuple[int, ...], private: bool = False
+) -> Iterator[Callable[[NDArray[np.uint8]], object]]:
     """A function that takes batch after batch; the file appears when all of them are written."""
     with disk_errors(path.parent, math.prod(shape)):
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path.parent)
-        with atomic(path) as out:
+        with atomic(path, 0o600 if private else 0o666) as out:
             # Plain writes: a memory map would die of a bus error on a full disk.
             header = {"descr": "|u1", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(out, header)
@@ -68,11 +70,11 @@ def disk_errors(folder: Path, num_bytes: int) -> Iterator[None]:
 
 
 @contextmanager
-def atomic(path: Path) -> Iterator[BinaryIO]:
+def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """A file that appears under its name only once it is complete and on disk."""
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")  # one per writer
     try:
-        with draft.open("xb") as out:
+        with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as out:
             yield out
             out.flush()
             os.fsync(out.fileno())

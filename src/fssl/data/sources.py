@@ -11,6 +11,7 @@ from . import synthetic
 from .cache import Progress
 from .cards import Card, card
 from .dataset import Dataset, Split
+from .folder import Agreed, Loading, load_federation
 from .parquet import load_parquet
 
 __all__ = ["Dataset", "Split", "load"]
@@ -24,12 +25,18 @@ def load(
     workers: int = 1,
     **options: Any,
 ) -> Dataset:
-    """A dataset by name. `options` are those of `synthetic.make`; the rest is as in `load_parquet`."""
+    """A dataset by name. `options` are those of `synthetic.make` or `folder.Agreed`, the rest as in `load_parquet`."""
     facts = card(name)
     if name == "synthetic":
         return _synthetic(options)
+    if name == "folder":
+        if dir is None:
+            raise UserError("data.name = 'folder' needs its folder: give --data-dir DIR, or set data.dir")
+        return load_federation(dir, Agreed(**options), Loading(cache, progress, workers))
     if options:
-        raise UserError(f"dataset '{name}' takes no options, only synthetic does (given: {', '.join(options)})")
+        raise UserError(
+            f"dataset '{name}' takes no options, only synthetic and folder do (given: {', '.join(options)})"
+        )
     if name == "digits":
         return _digits(facts)
     return load_parquet(facts, dir, cache, progress, workers)
