@@ -11,7 +11,7 @@ from rich.table import Table
 
 from .config import Config
 from .console import Quiet, RunView, WithTensorboard, result_line, say, summary_writer
-from .core.federation import dataset_of, device_of, method_of
+from .core.federation import Images, dataset_of, device_of, images_of, method_of, settled
 from .engines.run import resolve, run_experiment
 from .errors import RunError, UserError, complain
 from .records.store import RunFolder
@@ -54,17 +54,22 @@ def is_done(cell: Cell, may_skip: bool, resume: bool) -> bool:
 
 def load_data(console: Console, cells: list[Cell]) -> None:
     """Every dataset once before the first run: found and decoded into its cache, or refused."""
-    distinct = {(c.config.data.name, c.config.data.dir): c.config for c in cells}
+    distinct: dict[Images, list[Config]] = {}
+    for cell in cells:
+        distinct.setdefault(images_of(cell.config), []).append(cell.config)
     with RunView(console, "data", transient=True) as view:
-        for config in distinct.values():
-            dataset_of(config, view.loading())
+        for configs in distinct.values():
+            for config in configs:
+                settled(config, dataset_of(config, view.loading()))
 
 
 def list_cells(console: Console, cells: list[Cell]) -> None:
+    """The runs there would be; whoever brings images of their own learns here what is wrong with them."""
+    load_data(console, [cell for cell in cells if cell.config.data.name == "folder"])
     table = Table("run folder", "method", "data", "alpha", "seed", "rounds", "done")
     for _, c, folder in cells:
         done = "yes" if RunFolder(folder).is_finished else ""
-        alpha = "" if c.partition.kind == "iid" else f"{c.partition.alpha:g}"
+        alpha = "" if c.partition.kind == "iid" or c.data.name == "folder" else f"{c.partition.alpha:g}"
         table.add_row(str(folder), c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), done)
     console.print(table)
 

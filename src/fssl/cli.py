@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .errors import RunError, UserError, complain
+from .errors import ProblemsError, RunError, UserError, complain
 
 if TYPE_CHECKING:
     from inspect import Parameter
@@ -38,12 +38,12 @@ def run(
     out: Annotated[Path | None, typer.Option(help="Run folder; default: the preset's name below runs/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on after the newest checkpoint in --out.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Cells of a grid to run at the same time.")] = 1,
-    data_dir: Annotated[Path | None, typer.Option(help="Folder with the dataset's Parquet files.")] = None,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder with the dataset's files.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, bf16 or fp32.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Eager steps, each checked; a failing one is saved.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check the settings and list the runs.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check settings and own images, list the runs.")] = False,
 ) -> None:
     """Train: one run, or every cell of a `[grid]`.
 
@@ -59,6 +59,8 @@ def run(
     - `fssl run paper/table2 --data-dir DATA --set method.name=sage --set seed=7`
 
     - `fssl run my.toml --set partition.alpha=0.1 --out runs/skewed`
+
+    - `fssl run my.toml --set data.name=folder --data-dir sites`: your own images, see `fssl datasets --help`
     """
     from .cells import Cell, check_settings, list_cells, load_data, run_in_turn, unfinished
     from .config import expand, override, read_toml
@@ -133,24 +135,49 @@ def shown(parameter: "Parameter") -> str:
 
 
 @app.command()
-def datasets() -> None:
-    """List the datasets and where each comes from.
+def datasets(
+    check: Annotated[Path | None, typer.Option(help="Count the images in this folder and name every problem.")] = None,
+    export_digits: Annotated[Path | None, typer.Option(help="Write the digits here as PNG files of 3 sites.")] = None,
+) -> None:
+    """List the datasets and where each comes from, or look at a folder of your own images.
 
-    `digits` and `synthetic` need no files. The others are read from the hub's Parquet files, decoded once.
+    `digits` and `synthetic` need no files. `folder` is your own images: `clients/NAME/labeled/CLASS/*`,
+    `clients/NAME/unlabeled/*` and `test/CLASS/*`, PNG, JPEG or WebP of any size. The others are read from the hub's
+    Parquet files, decoded once.
 
     Examples:
 
     - `fssl run my.toml --set data.name=cifar100 --data-dir DATA`: files in DATA/cifar100/
 
     - `FSSL_DATA=DATA fssl run my.toml --set data.name=svhn`: the same for every command of a shell
+
+    - `fssl datasets --export-digits sites`: three sites to try it with
+
+    - `fssl datasets --check sites`: what they hold, and whether every image can be read
+
+    - `fssl run smoke --set data.name=folder --set data.size=8 --set data.channels=1 --data-dir sites`
     """
+    if export_digits:
+        from .data.export import export_digits as export
+
+        export(export_digits)
+    if check:
+        from .report.images import print_folder
+
+        print_folder(console, check)
+    if not (check or export_digits):
+        list_datasets()
+
+
+def list_datasets() -> None:
     from .data.cards import CARDS
 
     table = Table("dataset", "what it is", "train", "test", "classes", "10 % labels per class", "source")
     for card in CARDS.values():
-        tenth = str(max(1, round(0.1 * card.per_class_base)))
         counts = (f"{card.num_train:,}", f"{card.num_test:,}", str(card.num_classes))
-        table.add_row(f"[bold]{card.name}", card.title, *counts, tenth, card.hub_repo or "embedded")
+        tenth, source = str(max(1, round(0.1 * card.per_class_base))), card.hub_repo or "embedded"
+        row = (*counts, tenth, source) if card.num_train else ("", "", "", "", "--data-dir")
+        table.add_row(f"[bold]{card.name}", card.title, *row)
     console.print(table)
     console.print("Parquet files are looked for in --data-dir, then $FSSL_DATA, then on the Hugging Face hub.")
 
@@ -260,7 +287,8 @@ def main() -> None:
         code = INTERRUPTED
     except (UserError, RunError) as error:
         code = 2 if isinstance(error, UserError) else 1
-        complain(str(error))
+        for line in str(error).split("\n") if isinstance(error, ProblemsError) else [str(error)]:
+            complain(line)
     except OSError as error:
         code = 2
         complain(f"{error.filename or 'file'}: {error.strerror or error}")

@@ -5,12 +5,13 @@ import re
 import sys
 import tomllib
 import types
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from .data.cards import CARDS, Card, card
 from .errors import UserError, unknown
@@ -38,10 +39,18 @@ class Data:
     """Which images, and how many of them are labeled."""
 
     name: str = choice("digits", *CARDS, text="dataset")
-    dir: str | None = plain(None, "folder with its Parquet files (else FSSL_DATA, else the hub)")
+    dir: str | None = plain(None, "folder with its files (Parquet: else FSSL_DATA, else the hub)")
     labels_per_class: int | None = number(None, 1, text="labeled images per class")
     label_fraction: float | None = number(None, 0.0, 1.0, "or their share, as the paper counts it")
     flip: bool = plain(True, "horizontal flips in weak and strong views (the paper flips digits too)")
+    classes: tuple[str, ...] | None = plain(None, "folder: class names in order (default: those found, sorted)")
+    size: int = number(32, 8, 256, "folder: images are resized to this many pixels both ways")
+    channels: int = number(3, 1, 3, "folder: 3 is color, 1 is grey")
+    mean: tuple[float, ...] | None = plain(None, "folder: subtracted from each channel (default 0.5)")
+    std: tuple[float, ...] | None = plain(None, "folder: each channel is divided by it (default 0.25)")
+    digest: str | None = plain(
+        None, "folder: checksum of its file list, filled in by a run and checked by its repetition"
+    )
 
 
 @dataclass(frozen=True)
@@ -52,7 +61,7 @@ class Partition:
         "paired-dirichlet", "paired-dirichlet", "dirichlet", "iid", text="how images are dealt out to clients"
     )
     alpha: float = number(1.0, 0.0, text="Dirichlet concentration; smaller is more skewed, 0 is an even split")
-    clients: int = number(20, 1, text="registered clients")
+    clients: int = number(20, 1, text="registered clients (folder: default as many as it has)")
     seed: int = number(0, 0, 2**31 - 1, "0 is the paper's split")
     setting: str = choice("all-clients", "all-clients", text="where labels are")
 
@@ -139,6 +148,13 @@ class Config:
 
 
 SECTIONS = {f.name: f.type for f in fields(Config) if f.name not in ("seed", "protocol")}
+# A folder of images says itself who holds what and which images are labeled.
+NOT_OF_A_FOLDER = (
+    *("data.labels_per_class", "data.label_fraction"),
+    *("partition.kind", "partition.alpha", "partition.seed", "partition.setting"),
+)
+OF_A_FOLDER = ("data.classes", "data.size", "data.channels", "data.mean", "data.std", "data.digest")
+FOUND = ("data.classes", "data.digest", "partition.clients")  # filled in when a folder is read
 # A resumed run may be longer than before, on other hardware, or find its data elsewhere.
 MAY_CHANGE = ("train.rounds", "data.dir", "records.tensorboard", "records.checkpoint_every", "compute.")
 
@@ -158,8 +174,28 @@ def parse(tables: Mapping[str, Any]) -> Config:
         else:
             values[key] = check(key, value, field_of(Config, key), hints[key])
     config = Config(**values)
+    if config.data.name == "folder" and "clients" not in tables.get("partition", {}):
+        config = replace(config, partition=replace(config.partition, clients=0))  # known once the folder is read
+    check_use(config.data.name, tables)
     check_combinations(config)
     return config
+
+
+def useless(dataset: str) -> tuple[str, ...]:
+    """Settings that this dataset has no use for."""
+    return NOT_OF_A_FOLDER if dataset == "folder" else OF_A_FOLDER
+
+
+def check_use(dataset: str, tables: Mapping[str, Any]) -> None:
+    for key in useless(dataset):
+        section, _, name = key.partition(".")
+        if name in tables.get(section, {}):
+            why = (
+                "its folders say who holds what and which images are labeled"
+                if dataset == "folder"
+                else "only data.name = 'folder' has a use for it"
+            )
+            raise UserError(f"{key} does not go with data.name = '{dataset}': {why}; leave it out")
 
 
 def parse_section(kind: type[T], section: str, table: Mapping[str, Any]) -> T:
@@ -193,6 +229,8 @@ def field_of(kind: type, key: str) -> Any:
 def check(key: str, value: Any, f: Any, hint: Any) -> Any:
     """The value, if it has the field's type and lies in its range."""
     allowed = [a for a in get_args(hint) if a is not types.NoneType] or [hint]
+    if get_origin(allowed[0]) is tuple:
+        return check_list(key, value, get_args(allowed[0])[0])
     right_type = type(value) in allowed or (float in allowed and type(value) is int)
     options = f.metadata.get("options")
     if options and (not right_type or value not in options):
@@ -207,17 +245,51 @@ def check(key: str, value: Any, f: Any, hint: Any) -> Any:
     return float(value) if float in allowed else value
 
 
+def check_list(key: str, value: Any, kind: type) -> tuple[Any, ...]:
+    fits = isinstance(value, list) and value and all(type(v) in (kind, int if kind is float else kind) for v in value)
+    if not fits:
+        example = '["cat", "dog"]' if kind is str else "[0.5, 0.5, 0.5]"
+        raise UserError(f"{key} = {value!r}: expected a list of {'texts' if kind is str else 'numbers'} like {example}")
+    return tuple(unicodedata.normalize("NFC", v) if kind is str else kind(v) for v in value)
+
+
 def check_combinations(config: Config) -> None:
     """What no single key shows."""
-    data, part, train, card = config.data, config.partition, config.train, config.card
+    part, train = config.partition, config.train
+    if config.data.name == "folder":
+        check_folder(config.data)
+    else:
+        check_dealing(config)
+    if part.clients and train.clients_per_round > part.clients:
+        raise UserError(
+            f"train.clients_per_round = {train.clients_per_round} is more than partition.clients = {part.clients}"
+        )
+    if config.protocol == "authors" and (config.compute.lanes or 1) > 1:
+        raise UserError("protocol 'authors' carries momentum from client to client: compute.lanes must be 1")
+
+
+def check_folder(data: Data) -> None:
+    if data.channels == 2:
+        raise UserError("data.channels = 2: expected 3 (color) or 1 (grey)")
+    if data.classes is not None:
+        names = data.classes
+        if len(names) < 2 or len(set(names)) < len(names) or not all(name and name.isprintable() for name in names):
+            raise UserError(f"data.classes = {list(names)}: expected two or more different names")
+    for key, values in (("mean", data.mean), ("std", data.std)):
+        low = 0.0 if key == "mean" else 1e-6
+        if values and (len(values) != data.channels or not all(low <= v <= 1 for v in values)):
+            raise UserError(
+                f"data.{key} = {list(values)}: expected {data.channels} numbers from {low:g} to 1, one per channel"
+            )
+
+
+def check_dealing(config: Config) -> None:
+    """Labels and clients of a dataset that is dealt out."""
+    data, part, card = config.data, config.partition, config.card
     if data.labels_per_class is not None and data.label_fraction is not None:
         raise UserError("data.labels_per_class and data.label_fraction exclude each other: give one")
     if data.label_fraction == 0:
         raise UserError("data.label_fraction = 0: every client needs labels; expected a share above 0")
-    if train.clients_per_round > part.clients:
-        raise UserError(
-            f"train.clients_per_round = {train.clients_per_round} is more than partition.clients = {part.clients}"
-        )
     if part.kind == "paired-dirichlet" and part.clients % 2:
         raise UserError(f"partition.clients = {part.clients}: paired-dirichlet pairs clients, so use an even number")
     if part.kind != "iid" and part.alpha < MIN_ALPHA and (part.alpha > 0 or part.kind == "dirichlet"):
@@ -236,8 +308,6 @@ def check_combinations(config: Config) -> None:
             f"partition.clients = {part.clients}: {shared} {'' if part.kind == 'dirichlet' else 'labeled '}images"
             " are too few for each client to hold one; use fewer clients or more labels"
         )
-    if config.protocol == "authors" and (config.compute.lanes or 1) > 1:
-        raise UserError("protocol 'authors' carries momentum from client to client: compute.lanes must be 1")
 
 
 def read_toml(source: str) -> dict[str, Any]:
@@ -261,16 +331,49 @@ def presets() -> list[str]:
 
 
 def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """Tables with `key=value` settings applied; the value is TOML, or else a text. A set key leaves the grid."""
+    """Tables with `key=value` settings applied; the value is TOML, or else a text. A set key leaves the grid.
+
+    What a setting excludes leaves the tables, unless it is itself set here.
+    """
     out = deepcopy(tables)
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or not key.strip():
-            raise UserError(f"--set {setting}: expected key=value, for example train.lr=0.05")
-        put(out, key.strip(), toml_value(text.strip()))
-        for name in [n for n, values in axes_of(out).items() if decides(n, values, key.strip())]:
+    given = [pair_of(setting) for setting in settings]
+    for key in {other for pair in given for other in excluded_by(*pair)} - {key for key, _ in given}:
+        forget(out, key)
+    for key, value in given:
+        put(out, key, value)
+        for name in [n for n, values in axes_of(out).items() if decides(n, values, key)]:
             drop(out["grid"], name)
     return out
+
+
+def pair_of(setting: str) -> tuple[str, Any]:
+    key, equals, text = setting.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"--set {setting}: expected key=value, for example train.lr=0.05")
+    return key.strip(), toml_value(text.strip())
+
+
+def excluded_by(key: str, value: Any) -> tuple[str, ...]:
+    """Settings of a file that make no sense beside this one."""
+    either = ("data.labels_per_class", "data.label_fraction")
+    if key in either:
+        return tuple(other for other in either if other != key)
+    if key == "data.name":
+        return (*useless(str(value)), *(["partition.clients"] if value == "folder" else []))
+    return ()
+
+
+def forget(tables: dict[str, Any], key: str) -> None:
+    """Take a setting out of the tables and out of every axis of the grid."""
+    section, _, name = key.partition(".")
+    grid = tables.get("grid", {})
+    for place in (tables, grid):
+        if isinstance(place, Mapping) and isinstance(place.get(section), dict):
+            place[section].pop(name, None)
+    if isinstance(grid, Mapping) and isinstance(grid.get(section), list):
+        for cell in grid[section]:
+            if isinstance(cell, dict):
+                cell.pop(name, None)
 
 
 def decides(axis: str, values: list[Any], key: str) -> bool:
@@ -363,12 +466,16 @@ def as_tables(config: Config) -> dict[str, Any]:
         if section != "method":
             tables[section] = {k: v for k, v in tables[section].items() if v is not None}
     tables["method"] = {"name": config.method.name, **dict(config.method.settings)}
+    for key in (*useless(config.data.name), *([] if config.partition.clients else ["partition.clients"])):
+        forget(tables, key)
     return tables
 
 
 def resolved(config: Config) -> Config:
     """The same run with what the dataset decides filled in."""
-    data = replace(config.data, labels_per_class=config.labels_per_class, label_fraction=None)
+    data = config.data
+    if data.name != "folder":
+        data = replace(data, labels_per_class=config.labels_per_class, label_fraction=None)
     return replace(config, data=data, train=replace(config.train, rounds=config.rounds))
 
 
@@ -396,6 +503,8 @@ def first_difference(stored: Config, given: Config) -> str | None:
     """The first setting in which a resumed run would be another run."""
     a, b = flatten(stored), flatten(given)
     for key in a | b:
-        if not key.startswith(MAY_CHANGE) and a.get(key, MISSING) != b.get(key, MISSING):
+        if key.startswith(MAY_CHANGE) or (key in FOUND and key not in b):
+            continue
+        if a.get(key, MISSING) != b.get(key, MISSING):
             return f"{key} is {a.get(key)!r} there and {b.get(key)!r} here"
     return None

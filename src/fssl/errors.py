@@ -1,12 +1,23 @@
 """What goes wrong for reasons a user can fix, and how it is said: in one line."""
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
 class UserError(ValueError):
     """Bad input. The command line prints the message as one line and exits with code 2."""
+
+
+class ProblemsError(UserError):
+    """Several things wrong at once: a headline, then a line for each of the first, and how many more there are."""
+
+    LISTED = 20
+
+    def __init__(self, headline: str, problems: Sequence[str] = ()) -> None:
+        lines = [" ".join(line.splitlines()) for line in problems[: self.LISTED]]
+        rest = len(problems) - len(lines)
+        super().__init__("\n  ".join([headline, *lines, *([f"and {rest} more"] if rest else [])]))
 
 
 class RunError(RuntimeError):
@@ -19,6 +30,12 @@ def unknown(what: str, given: object, known: Iterable[str], elsewhere: Iterable[
     near = list(elsewhere) or get_close_matches(str(given).lower(), names, n=1)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
     return UserError(f"{what} '{given}' is unknown{hint} (known: {', '.join(names)})")
+
+
+def shortened(names: Sequence[str], most: int) -> str:
+    """`a, b, c and 7 more`."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def complain(message: str) -> None:

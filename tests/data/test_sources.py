@@ -19,9 +19,10 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from fssl.data import sources
+from fssl.data import cache, parquet
 from fssl.data.cards import CARDS, Card, card
-from fssl.data.sources import Dataset, find_files, load, load_parquet
+from fssl.data.parquet import find_files, load_parquet
+from fssl.data.sources import Dataset, load
 from fssl.errors import UserError
 
 TINY = replace(CARDS["cifar10"], size=4, num_classes=3, num_train=10, num_test=4, hub_config="plain_text")
@@ -132,7 +133,7 @@ def test_synthetic_follows_its_options() -> None:
 
 def test_synthetic_classes_can_be_told_apart_but_not_by_their_means_alone() -> None:
     made = load("synthetic")
-    pixels, tests = (split.images.reshape(len(split.labels), -1).astype(float) for split in made[1:])
+    pixels, tests = (split.images.reshape(len(split.labels), -1).astype(float) for split in (made.train, made.test))
     means = np.stack([pixels[made.train.labels == c].mean(0) for c in range(10)])
     nearest = ((tests[:, None] - means) ** 2).sum(-1).argmin(1)
     assert 0.4 < (nearest == made.test.labels).mean() < 0.85
@@ -146,14 +147,14 @@ def test_parquet_is_decoded_once_and_then_mapped(data: Path, monkeypatch: pytest
         ("decoding cifar10 train", 10, 10),
         ("decoding cifar10 test", 4, 4),
     ]
-    monkeypatch.setattr(sources, "_decode", None)  # a second decoding would fail
+    monkeypatch.setattr(parquet, "_decode", None)  # a second decoding would fail
     again = load_parquet(TINY, data)
     assert_tiny(again)
     assert isinstance(again.train.images, np.memmap)
 
 
 def test_worker_processes_give_the_same(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sources, "PIECE", 2)
+    monkeypatch.setattr(parquet, "PIECE", 2)
     assert_tiny(load_parquet(TINY, data, workers=2))
 
 
@@ -236,7 +237,7 @@ def test_drafts_of_killed_processes_are_ignored_and_swept_after_a_day(data: Path
     old.parent.mkdir()
     old.touch()
     new.touch()
-    os.utime(old, (time.time() - 2 * sources.STALE,) * 2)
+    os.utime(old, (time.time() - 2 * cache.STALE,) * 2)
     assert_tiny(load_parquet(TINY, data))
     assert (old.exists(), new.exists()) == (False, True)
 

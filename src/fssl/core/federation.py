@@ -14,7 +14,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..augment.normalize import Normalize
 from ..config import Config
-from ..data.partition import class_counts, make_partition
+from ..data.folder import Agreed
+from ..data.partition import Partition, class_counts, make_partition
 from ..data.plan import ClientPlan, Recipe, make_sites, make_task, plan_client
 from ..data.sources import Dataset, Split, load
 from ..errors import UserError
@@ -41,6 +42,10 @@ def method_of(config: Config) -> Method:
     method = replace(method, sgd=Sgd(train.lr, train.momentum, train.weight_decay))
     if config.protocol == "authors":
         method = replace(method, labeled_weight=AUTHORS_REPLICATION)
+    if config.data.name == "folder" and (method.labels == "all" or method.wants_truth):
+        raise UserError(
+            f"method '{config.method.name}' asks for the true label of every image, which data.name = 'folder' has not"
+        )
     if isinstance(method, FixMatch):
         method = replace(method, watch_global=config.records.probes == "all")
     return method
@@ -51,7 +56,8 @@ def probe_of(config: Config, method: Method) -> Probe:
     if config.records.probes == "losses":
         return losses_only
     weigh = getattr(getattr(method, "assign", None), "weigh", ConfidenceGap())
-    return LabelProbe(weigh, getattr(getattr(method, "accept", None), "tau", 0.95))
+    tau = getattr(getattr(method, "accept", None), "tau", 0.95)
+    return LabelProbe(weigh, tau, knows_truth=config.data.name != "folder")
 
 
 def device_of(config: Config) -> torch.device:
@@ -69,42 +75,80 @@ def uses_bf16(config: Config) -> bool:
     return precision == "bf16" or (precision == "auto" and device_of(config).type == "cuda")
 
 
-_loaded: dict[tuple[str, str | None], Dataset] = {}
+Images = tuple[str, str | None, Agreed | None]
+_loaded: dict[Images, Dataset] = {}
+
+
+def images_of(config: Config) -> Images:
+    """The settings that decide which images are loaded."""
+    return config.data.name, config.data.dir, agreed_of(config) if config.data.name == "folder" else None
 
 
 def dataset_of(config: Config, progress: Progress | None = None) -> Dataset:
     """The configured images; the runs of a grid share them."""
-    key = (config.data.name, config.data.dir)
+    key = name, dir, agreed = images_of(config)
     if key not in _loaded:
         _loaded.clear()
-        _loaded[key] = load(
-            key[0], Path(key[1]).expanduser() if key[1] else None, progress=progress, workers=os.cpu_count() or 1
-        )
+        folder, options = Path(dir).expanduser() if dir else None, agreed._asdict() if agreed else {}
+        _loaded[key] = load(name, folder, progress=progress, workers=os.cpu_count() or 1, **options)
     return _loaded[key]
+
+
+def agreed_of(config: Config) -> Agreed:
+    """What the sites of a federation with their own images have in common."""
+    data = config.data
+    return Agreed(data.classes or (), data.size, data.channels, data.mean, data.std)
+
+
+def settled(config: Config, dataset: Dataset) -> Config:
+    """The same run with what its folder decides filled in; refuses a folder that it is not meant for."""
+    if dataset.partition is None:
+        return config
+    data, part, number = config.data, config.partition, len(dataset.partition.labeled)
+    if part.clients not in (0, number):
+        raise UserError(f"partition.clients = {part.clients}, but there are {number} client folders in '{data.dir}'")
+    if config.train.clients_per_round > number:
+        raise UserError(
+            f"train.clients_per_round = {config.train.clients_per_round} is more than the {number} clients"
+            f" in '{data.dir}'"
+        )
+    if data.digest not in (None, dataset.digest):
+        raise UserError(f"data.digest = '{data.digest}': '{data.dir}' now has other files ('{dataset.digest}')")
+    data = replace(data, classes=dataset.card.classes, digest=dataset.digest)
+    return replace(config, data=data, partition=replace(part, clients=number))
+
+
+def partition_of(config: Config, dataset: Dataset) -> Partition:
+    """Who holds what: as the images lie, or as they are dealt out."""
+    part = config.partition
+    return dataset.partition or make_partition(
+        dataset.train.labels,
+        dataset.card.num_classes,
+        kind=part.kind,
+        alpha=part.alpha,
+        clients=part.clients,
+        per_class=config.labels_per_class,
+        seed=part.seed,
+        setting=part.setting,
+    )
 
 
 class Federation:
     """What a run consists of before its first round."""
 
     def __init__(self, config: Config, dataset: Dataset | None = None) -> None:
-        self.config, self.method, self.device = config, method_of(config), device_of(config)
         self.dataset = dataset or dataset_of(config)
-        card, part = self.dataset.card, config.partition
-        labels = self.dataset.train.labels
-        partition = make_partition(
-            labels,
-            card.num_classes,
-            kind=part.kind,
-            alpha=part.alpha,
-            clients=part.clients,
-            per_class=config.labels_per_class,
-            seed=part.seed,
-            setting=part.setting,
-        )
+        self.config = config = settled(config, self.dataset)
+        self.method, self.device = method_of(config), device_of(config)
+        card, partition = self.dataset.card, partition_of(config, self.dataset)
         self.sites = make_sites(partition, self.method.labels)
         self.task = make_task(self.sites, card.num_classes, config.seed)
+        labels = self.dataset.train.labels
         self.labeled_counts: NDArray[np.int64] = class_counts(partition.labeled, labels, card.num_classes)
-        self.unlabeled_counts: NDArray[np.int64] = class_counts(partition.unlabeled, labels, card.num_classes)
+        # True classes of the unlabeled images, which nobody knows where they come unlabeled.
+        self.unlabeled_counts: NDArray[np.int64] | None = (
+            None if self.dataset.partition else class_counts(partition.unlabeled, labels, card.num_classes)
+        )
         train, self.bf16 = config.train, uses_bf16(config)
         self.net = Net(config.model.name, card.channels, card.num_classes, config.model.width, self.bf16)
         self.recipe = Recipe(
@@ -158,7 +202,9 @@ class Federation:
 
     @cached_property
     def pool(self) -> Pool:
-        return Pool(*on_device(self.dataset.train, self.device), self.norms["train_norm"])
+        images, labels = on_device(self.dataset.train, self.device)
+        # Where a client has no labels, unlabeled images fill its labeled batches and count nothing.
+        return Pool(images, labels.clamp(min=0), self.norms["train_norm"])
 
     def make_step(self) -> Step:
         """A training step of its own, for one thread."""

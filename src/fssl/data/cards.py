@@ -25,6 +25,7 @@ class Card:
     train_std: tuple[float, ...] = CIFAR10_STD
     test_mean: tuple[float, ...] = CIFAR10_MEAN  # of the released code; evaluation may prefer train_*
     test_std: tuple[float, ...] = CIFAR10_STD
+    classes: tuple[str, ...] = ()  # names, where the dataset has them
     hub_repo: str | None = None
     hub_config: str | None = None  # also the folder inside the repository; None means `data`
     image_column: str = "image"
@@ -124,6 +125,22 @@ _ALL = (
         test_mean=(0.4789, 0.4723, 0.4305),
         test_std=(0.2421, 0.2383, 0.2587),
         hub_repo="flwrlabs/cinic10",
+    ),
+    # How many images and classes, and of which size, is known once the folder is read (data.folder).
+    Card(
+        name="folder",
+        title="your own images, by client and class: see docs/own-images.md",
+        num_classes=0,
+        size=32,
+        channels=3,
+        num_train=0,
+        num_test=0,
+        per_class_base=0,
+        rounds=100,
+        train_mean=(0.5, 0.5, 0.5),
+        train_std=(0.25, 0.25, 0.25),
+        test_mean=(0.5, 0.5, 0.5),
+        test_std=(0.25, 0.25, 0.25),
     ),
 )
 

@@ -1,59 +1,20 @@
-"""Named datasets as arrays: embedded, generated, or decoded once from the hub's Parquet files and cached."""
+"""Named datasets as arrays: embedded, generated, or read from files."""
 
-import hashlib
 import inspect
-import io
-import math
-import multiprocessing
-import os
-import re
-import secrets
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
-from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-from numpy.typing import NDArray
-from PIL import Image
 
 from ..errors import UserError, unknown
 from . import synthetic
+from .cache import Progress
 from .cards import Card, card
+from .dataset import Dataset, Split
+from .folder import Agreed, Loading, load_federation
+from .parquet import load_parquet
 
-Progress = Callable[[str, int, int], None]
-Rows = tuple[Path, int, list[bytes | None]]  # file, number of the first row, encoded images
-
-SPLITS = ("train", "test")
-FORMAT = 1  # of the cache; raise it when decoding changes
-BATCH = 2048  # rows read at a time: about 6 MB decoded
-PIECE = 128  # rows per task of a decoding process
-# Naming the formats halves the time per WebP image: Pillow otherwise tries some forty in turn.
-IMAGE_FORMATS = ("PNG", "WEBP", "JPEG")
-SHARD = re.compile(r"-(\d+)-of-(\d+)(?:-[0-9a-f]+)?\.parquet$")
-STALE = 24 * 3600  # seconds after which a temporary file counts as left behind by a killed process
-
-
-class Split(NamedTuple):
-    """Images [N, H, W, C] and labels [N]; images may be a read-only memory map."""
-
-    images: NDArray[np.uint8]
-    labels: NDArray[np.int64]
-
-
-class Dataset(NamedTuple):
-    """Both splits, with the facts they were checked against."""
-
-    card: Card
-    train: Split
-    test: Split
+__all__ = ["Dataset", "Split", "load"]
 
 
 def load(
@@ -64,53 +25,21 @@ def load(
     workers: int = 1,
     **options: Any,
 ) -> Dataset:
-    """A dataset by name. `options` are those of `synthetic.make`; the rest is as in `load_parquet`."""
+    """A dataset by name. `options` are those of `synthetic.make` or `folder.Agreed`, the rest as in `load_parquet`."""
     facts = card(name)
     if name == "synthetic":
         return _synthetic(options)
+    if name == "folder":
+        if dir is None:
+            raise UserError("data.name = 'folder' needs its folder: give --data-dir DIR, or set data.dir")
+        return load_federation(dir, Agreed(**options), Loading(cache, progress, workers))
     if options:
-        raise UserError(f"dataset '{name}' takes no options, only synthetic does (given: {', '.join(options)})")
+        raise UserError(
+            f"dataset '{name}' takes no options, only synthetic and folder do (given: {', '.join(options)})"
+        )
     if name == "digits":
         return _digits(facts)
     return load_parquet(facts, dir, cache, progress, workers)
-
-
-def load_parquet(
-    facts: Card,
-    dir: Path | None = None,
-    cache: Path | None = None,
-    progress: Progress | None = None,
-    workers: int = 1,
-) -> Dataset:
-    """Images from Parquet files in `dir`, else $FSSL_DATA, else the hub; decoded once into `cache`.
-
-    `cache` falls back to $FSSL_CACHE, then ~/.cache/fssl. `progress` is called with a stage, rows done and
-    rows in all. More than one worker forks decoding processes: only for callers that have not started
-    threads or a GPU yet, such as a command line.
-    """
-    files = find_files(facts, dir)
-    folder = cache or _from_environment("FSSL_CACHE") or Path.home() / ".cache" / "fssl"
-    train, test = (_cached(facts, split, files[split], folder, progress, workers) for split in SPLITS)
-    return Dataset(facts, train, test)
-
-
-def find_files(facts: Card, dir: Path | None = None) -> dict[str, list[Path]]:
-    """The complete list of Parquet files of each split, downloaded if no folder has them."""
-    given = dir or _from_environment("FSSL_DATA")
-    folder = _folder(facts, given) if given else None
-    if folder is None:
-        where = "is no such folder" if given and not given.is_dir() else "has no train-*.parquet files"
-        lead = f"{facts.name}: '{given}' {where}" if given else f"{facts.name}: no data folder is given"
-        if dir:
-            raise UserError(f"{lead}; {_remedy(facts)}")
-        snapshot = _download(facts, lead)
-        folder = _folder(facts, snapshot) or snapshot
-    return {split: _shards(facts, folder, split) for split in SPLITS}
-
-
-def _from_environment(variable: str) -> Path | None:
-    value = os.environ.get(variable)
-    return Path(value).expanduser() if value else None
 
 
 def _synthetic(options: dict[str, Any]) -> Dataset:
@@ -133,288 +62,3 @@ def _digits(facts: Card) -> Dataset:
     is_test = np.zeros(len(labels), bool)
     is_test[np.concatenate([r[: facts.num_test // facts.num_classes] for r in rows])] = True
     return Dataset(facts, Split(images[~is_test], labels[~is_test]), Split(images[is_test], labels[is_test]))
-
-
-def _remedy(facts: Card) -> str:
-    hub = f", or `pip install 'fssl[hub]'` to download {facts.hub_repo}" if facts.hub_repo else ""
-    return f"{_place(facts)}{hub}"
-
-
-def _place(facts: Card) -> str:
-    wanted = " and ".join(f"{facts.name}/{split}-*.parquet" for split in SPLITS)
-    return f"point --data-dir or FSSL_DATA at a folder with {wanted}"
-
-
-def _again(facts: Card) -> str:
-    return f"get it again from hub repository {facts.hub_repo}" if facts.hub_repo else "write it again"
-
-
-def _folder(facts: Card, root: Path) -> Path | None:
-    """Where the files are: in a folder of the dataset's name or not, with the hub's inner folder or not."""
-    for base in (root / facts.name, root):
-        for folder in (base, base / (facts.hub_config or "data"), base / "data"):
-            if any(any(folder.glob(f"{split}-*.parquet")) for split in SPLITS):
-                return folder
-    return None
-
-
-def _shards(facts: Card, folder: Path, split: str) -> list[Path]:
-    files = sorted(folder.glob(f"{split}-*.parquet"))
-    if not files:
-        raise UserError(f"{facts.name}: no {split}-*.parquet in '{folder}'; {_remedy(facts)}")
-    marks = [mark for file in files if (mark := SHARD.search(file.name))]
-    if not marks:
-        return files
-    total = int(marks[0][2])
-    present = [int(mark[1]) for mark in marks]
-    for i in range(total):
-        if i not in present:
-            lost = f"{split}-{i:05d}-of-{total:05d}.parquet"
-            raise UserError(f"{facts.name}: '{folder / lost}' is missing; {_again(facts)}")
-    if len(files) != total:
-        raise UserError(
-            f"{facts.name}: {len(files)} {split} files in '{folder}', expected {total}:"
-            f" remove those that do not belong ({', '.join(file.name for file in files)})"
-        )
-    return files
-
-
-def _download(facts: Card, lead: str) -> Path:
-    if facts.hub_repo is None:
-        raise UserError(f"{lead}; {_remedy(facts)}")
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise UserError(f"{lead}, and huggingface_hub is not installed; {_remedy(facts)}") from error
-    patterns = [f"{facts.hub_config or 'data'}/{split}-*.parquet" for split in SPLITS]
-    try:
-        return Path(snapshot_download(facts.hub_repo, repo_type="dataset", allow_patterns=patterns))
-    except Exception as error:  # the hub client passes on errors of several libraries
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{lead}, and the download of {facts.hub_repo} failed ({reason}); {_place(facts)}") from error
-
-
-def _cached(facts: Card, split: str, files: list[Path], folder: Path, progress: Progress | None, workers: int) -> Split:
-    """The split from its cache, which is built first where it is missing, damaged or half-written."""
-    num_rows = facts.num_train if split == "train" else facts.num_test
-    stem = f"{facts.name}-{split}-{_key(facts, files)}"
-    # Images go first and labels last, so labels without images, or the reverse, mean: not finished.
-    paths = folder / f"{stem}.images.npy", folder / f"{stem}.labels.npy"
-    shape = (num_rows, facts.size, facts.size, facts.channels)
-    found = _open(*paths, shape)
-    if found is None:
-        _check_files(facts, split, files, num_rows)
-        tick = partial(progress, f"decoding {facts.name} {split}") if progress else None
-        _build(_decoded(facts, files, workers), *paths, shape, tick)
-        found = _open(*paths, shape)
-    if found is None:
-        raise UserError(f"the image cache '{paths[0]}' cannot be read back; delete it and try again")
-    return found
-
-
-def _key(facts: Card, files: list[Path]) -> str:
-    """Hash of the files' contents and of everything about the card that decoding depends on."""
-    used = (FORMAT, facts.size, facts.channels, facts.num_classes, facts.image_column, facts.label_column)
-    digest = hashlib.sha256(repr(used).encode())
-    for file in files:
-        try:
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-        except OSError as error:
-            raise UserError(f"'{file}' cannot be read ({error.strerror or error})") from error
-    return digest.hexdigest()[:32]
-
-
-def _open(images_path: Path, labels_path: Path, shape: tuple[int, ...]) -> Split | None:
-    try:
-        images, labels = np.load(images_path, mmap_mode="r"), np.load(labels_path)
-    except (OSError, ValueError, EOFError):  # absent, cut short, or not an array
-        return None
-    fits = images.shape == shape and images.dtype == np.uint8
-    fits = fits and labels.shape == shape[:1] and labels.dtype == np.int64
-    return Split(images, labels) if fits else None
-
-
-def _build(
-    batches: Iterator[Split],
-    images_path: Path,
-    labels_path: Path,
-    shape: tuple[int, ...],
-    tick: Callable[[int, int], None] | None,
-) -> None:
-    labels: list[NDArray[np.int64]] = []
-    done = 0
-    with _disk_errors(images_path.parent, math.prod(shape)):
-        images_path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(images_path.parent)
-        with _atomic(images_path) as out:
-            # Plain writes: a memory map would die of a bus error on a full disk.
-            header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-            np.lib.format.write_array_header_1_0(out, header)
-            for batch in batches:
-                out.write(batch.images.data)
-                labels.append(batch.labels)
-                done += len(batch.labels)
-                if tick:
-                    tick(done, shape[0])
-        with _atomic(labels_path) as out:
-            np.save(out, np.concatenate(labels))
-
-
-@contextmanager
-def _disk_errors(folder: Path, num_bytes: int) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise UserError(
-            f"the image cache in '{folder}' cannot be written ({error.strerror or error}): it needs"
-            f" {num_bytes / 1e6:.0f} MB; free some room, or set FSSL_CACHE to another folder"
-        ) from error
-
-
-@contextmanager
-def _atomic(path: Path) -> Iterator[BinaryIO]:
-    """A file that appears under its name only once it is complete and on disk."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")  # one per writer
-    try:
-        with draft.open("xb") as out:
-            yield out
-            out.flush()
-            os.fsync(out.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _sweep(folder: Path) -> None:
-    for draft in folder.glob(".*.npy.*.tmp"):
-        with suppress(FileNotFoundError):  # its writer may just have finished
-            if time.time() - draft.stat().st_mtime > STALE:
-                draft.unlink()
-
-
-def _check_files(facts: Card, split: str, files: list[Path], num_rows: int) -> None:
-    """Columns and row counts, which Parquet tells without reading any image."""
-    found = 0
-    for file in files:
-        with _parquet(facts, file) as parquet:
-            _check_columns(facts, file, parquet.schema_arrow)
-            found += parquet.metadata.num_rows
-    if found != num_rows:
-        names = ", ".join(file.name for file in files)
-        raise UserError(
-            f"{facts.name} {split}: {found} images in '{files[0].parent}' ({names}),"
-            f" expected {num_rows}; {_again(facts)}"
-        )
-
-
-def _check_columns(facts: Card, file: Path, schema: pa.Schema) -> None:
-    for column in (facts.image_column, facts.label_column):
-        if column not in schema.names:
-            names = ", ".join(schema.names)
-            raise UserError(f"'{file}' has no column '{column}', which {facts.name} needs (it has: {names})")
-    kind = schema.field(facts.image_column).type
-    if not (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0):
-        raise UserError(f"'{file}': column '{facts.image_column}' is {kind}, expected struct<bytes, path>")
-    kind = schema.field(facts.label_column).type
-    if not pa.types.is_integer(kind):
-        raise UserError(f"'{file}': column '{facts.label_column}' is {kind}, expected whole numbers")
-
-
-@contextmanager
-def _parquet(facts: Card, file: Path) -> Iterator[Any]:
-    try:
-        with pq.ParquetFile(file) as parquet:
-            yield parquet
-    except (pa.ArrowException, OSError) as error:
-        size = file.stat().st_size if file.exists() else 0
-        reason = str(error).splitlines()[0]
-        raise UserError(
-            f"'{file}' ({size} bytes) is not a readable Parquet file; {_again(facts)} [{reason}]"
-        ) from error
-
-
-def _decoded(facts: Card, files: list[Path], workers: int) -> Iterator[Split]:
-    """Batches of decoded images, in file order."""
-    decode = partial(_decode, facts)
-    with _processes(workers) as pool:
-        for rows, labels in _read(facts, files):
-            if pool is None:
-                yield Split(decode(rows), labels)
-            else:
-                yield Split(np.concatenate(list(pool.map(decode, _pieces(rows)))), labels)
-
-
-def _processes(workers: int) -> Any:
-    """A pool of forked processes, or None for a single worker or where there is no fork.
-
-    Threads do not pay: an image of 32x32 spends most of its 60 microseconds in Python code, and two
-    threads measured 75. Spawned processes would import the caller's main module, which may be a script
-    without a guard, and take longer to start than most datasets to decode.
-    """
-    if workers <= 1 or "fork" not in multiprocessing.get_all_start_methods():
-        return nullcontext()
-    return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _follow, (os.getpid(),))
-
-
-def _follow(parent: int) -> None:
-    """Tie a decoding process to its parent: leave interrupts to it, and end soon after it is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
-
-
-def _read(facts: Card, files: list[Path]) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
-    columns = [facts.image_column, facts.label_column]
-    for file in files:
-        first = 0
-        with _parquet(facts, file) as parquet:
-            # One thread: decoding dominates, and forking is safest before there are others.
-            for batch in parquet.iter_batches(BATCH, columns=columns, use_threads=False):
-                encoded = batch.column(facts.image_column).field("bytes").to_pylist()
-                labels = _labels(facts, file, first, batch.column(facts.label_column))
-                yield (file, first, encoded), labels
-                first += len(labels)
-
-
-def _pieces(rows: Rows) -> list[Rows]:
-    file, first, encoded = rows
-    return [(file, first + i, encoded[i : i + PIECE]) for i in range(0, len(encoded), PIECE)]
-
-
-def _labels(facts: Card, file: Path, first: int, column: pa.Array) -> NDArray[np.int64]:
-    labels: NDArray[np.int64] = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
-    wrong = np.flatnonzero((labels < 0) | (labels >= facts.num_classes))
-    if len(wrong):
-        row = int(wrong[0])
-        raise UserError(
-            f"'{file}', row {first + row}: {facts.label_column} is {column[row]}, expected 0 to {facts.num_classes - 1}"
-        )
-    return labels
-
-
-def _decode(facts: Card, rows: Rows) -> NDArray[np.uint8]:
-    file, first, encoded = rows
-    shape = (facts.size, facts.size, facts.channels)
-    mode = "RGB" if facts.channels == 3 else "L"
-    images = np.empty((len(encoded), *shape), np.uint8)
-    for i, data in enumerate(encoded):
-        try:
-            with Image.open(io.BytesIO(data or b""), formats=IMAGE_FORMATS) as image:
-                pixels = np.asarray(image if image.mode == mode else image.convert(mode))
-        except Exception as error:  # a damaged image makes Pillow raise almost anything
-            raise UserError(
-                f"'{file}', row {first + i}: no readable image ({type(error).__name__}),"
-                f" expected {', '.join(IMAGE_FORMATS)}; {_again(facts)}"
-            ) from error
-        if pixels.shape[:2] != shape[:2]:
-            height, width = pixels.shape[:2]
-            wanted = f"expected {facts.size}x{facts.size}"
-            raise UserError(f"'{file}', row {first + i}: the image is {width}x{height}, {wanted}")
-        images[i] = pixels.reshape(shape)
-    return images

@@ -40,8 +40,8 @@ def run_experiment(
     dataset: Dataset | None = None,
 ) -> Line:
     """Run or resume one cell; returns its summary."""
-    config = resolve(config)
-    federation = Federation(config, dataset)
+    federation = Federation(resolve(config), dataset)
+    config = federation.config
     folder = RunFolder(out)
     try:
         folder.open(config, resume)
@@ -97,14 +97,14 @@ def record(folder: RunFolder, engine: Engine, result: RoundResult) -> Line:
 def describe(federation: Federation, layout: Layout, result: RoundResult) -> tuple[Line, dict[str, Any]]:
     """A line of the record, and the arrays for the probes file."""
     whole, last = (layout.unpack(result.tally[:, i]) for i in (0, 1))
-    counts = federation.unlabeled_counts[result.clients]
+    known = federation.unlabeled_counts
     line = {
         "round": result.round,
         "clients": result.clients,
         "accuracy": result.tests[federation.headline].accuracy,
         "test": {norm: test._asdict() for norm, test in result.tests.items()},
         **rates(scalars(whole)),
-        **by_majority(whole, counts),
+        **by_majority(whole, known if known is None else known[result.clients]),
         "sums": scalars(whole),
         "last_epoch": scalars(last),
     }

@@ -32,10 +32,12 @@ class LabelProbe:
 
     `weigh` is the method's own lambda where it has one, so that the record shows the weights it used. Sure
     means a confidence of at least `tau`, whatever rule accepts labels: only `n_valid` and its kin follow that.
+    Where true labels are not known, what is correct is not counted at all.
     """
 
     weigh: Weigh = ConfidenceGap()  # noqa: RUF009 (a frozen value)
     tau: float = 0.95
+    knows_truth: bool = True
 
     def __call__(self, trace: Trace, truth: Tensor) -> Measures:
         measures = losses_only(trace, truth)
@@ -46,7 +48,7 @@ class LabelProbe:
         measures |= {"n": Sums(torch.ones_like(truth)), **one_model(votes, "l", truth), **final(votes, truth)}
         if "p_g" in votes:
             measures |= one_model(votes, "g", truth) | fallback(votes, truth) | both_models(votes, self.weigh)
-        return measures
+        return {k: m for k, m in measures.items() if self.knows_truth or not k.startswith("correct_")}
 
 
 def losses_only(trace: Trace, truth: Tensor) -> Named:

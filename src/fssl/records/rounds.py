@@ -27,22 +27,26 @@ def scalars(sums: Sums) -> dict[str, float | int]:
 
 
 def rates(sums: Mapping[str, float]) -> dict[str, float | None]:
-    """The readable quantities that follow from the sums."""
+    """The readable quantities that follow from the sums; nothing is right where true labels are not known."""
     s = sums
+
+    def right(count: str, among: str) -> float | None:
+        return ratio(s[count], s[among]) if count in s else None
+
     out = {"loss_s": ratio(s["l_s"], s["steps"]), "loss_u": ratio(s["l_u"], s["steps"])}
     if "n" not in s:
         return out
-    out["pl_accuracy"] = ratio(s["correct_valid"], s["n_valid"])
+    out["pl_accuracy"] = right("correct_valid", "n_valid")
     out["utilization"] = ratio(s["n_valid"], s["n"])
     for who in "lg":
         if f"n_{who}" in s:
-            out[f"pl_accuracy_{who}"] = ratio(s[f"correct_{who}_sure"], s[f"n_{who}"])
-            out[f"accuracy_{who}_all"] = ratio(s[f"correct_{who}"], s["n"])
+            out[f"pl_accuracy_{who}"] = right(f"correct_{who}_sure", f"n_{who}")
+            out[f"accuracy_{who}_all"] = right(f"correct_{who}", "n")
             out[f"entropy_{who}"] = ratio(s[f"entropy_{who}"], s["n"])
             out[f"entropy_{who}_sure"] = ratio(s[f"entropy_{who}_sure"], s[f"n_{who}"])
     if "lam" in s:
         out["fallback_share"] = ratio(s["n_fallback"], s["n"])
-        out["fallback_accuracy"] = ratio(s["correct_fallback"], s["n_fallback"])
+        out["fallback_accuracy"] = right("correct_fallback", "n_fallback")
         out["disagreement"] = ratio(s["disagree"], s["n"])
         out["disagreement_sure"] = ratio(s["disagree_sure"], s["n_l"])
         out["lam"] = ratio(s["lam"], s["n"])
@@ -51,13 +55,15 @@ def rates(sums: Mapping[str, float]) -> dict[str, float | None]:
     return out
 
 
-def by_majority(sums: Sums, unlabeled_counts: NDArray[np.int64]) -> dict[str, float | None]:
+def by_majority(sums: Sums, unlabeled_counts: NDArray[np.int64] | None) -> dict[str, float | None]:
     """Mean lambda and gap where the local vote is a majority or a minority class of the client.
 
-    Majority: the client's true unlabeled count of the class is above its mean count.
+    Majority: the client's true unlabeled count of the class is above its mean count, if that is known.
     """
     if "lam_sure_by_class" not in sums:
         return {}
+    if unlabeled_counts is None:
+        return {f"{name}_sure_{part}": None for part in ("majority", "minority") for name in ("lam", "gap")}
     major = unlabeled_counts > unlabeled_counts.mean(-1, keepdims=True)  # [clients, C]
     out: dict[str, float | None] = {}
     for name, where in (("majority", major), ("minority", ~major)):

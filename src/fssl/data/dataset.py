@@ -1,0 +1,26 @@
+"""What every source of images returns."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .cards import Card
+from .partition import Partition
+
+
+class Split(NamedTuple):
+    """Images [N, H, W, C] and labels [N], -1 where nobody knows; images may be a read-only memory map."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+
+class Dataset(NamedTuple):
+    """Both splits, with the facts they were checked against."""
+
+    card: Card
+    train: Split
+    test: Split
+    partition: Partition | None = None  # who holds what, where the source itself says so
+    digest: str | None = None  # of such a source: tells whether it changed

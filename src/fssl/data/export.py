@@ -1,0 +1,31 @@
+"""The embedded digits written out as folders of PNG files: three sites to try a federation of one's own images."""
+
+from pathlib import Path
+
+from PIL import Image
+
+from ..errors import UserError
+from .partition import make_partition
+from .sources import load
+
+SITES = ("site-1", "site-2", "site-3")
+PER_CLASS = 10  # labeled images of each digit, over all sites
+ALPHA = 1.0  # sites differ in size and in their mix of digits
+
+
+def export_digits(root: Path) -> None:
+    """`clients/site-N/` and `test/` below a new folder; always the same files."""
+    if root.exists() and not (root.is_dir() and not any(root.iterdir())):
+        raise UserError(f"'{root}' exists already; choose a new folder")
+    card, train, test, *_ = load("digits")
+    dealt = make_partition(
+        train.labels, card.num_classes, kind="dirichlet", alpha=ALPHA, clients=len(SITES), per_class=PER_CLASS
+    )
+    files = {root / "test" / str(label) / f"{row:04d}.png": test.images[row] for row, label in enumerate(test.labels)}
+    for name, labeled, unlabeled in zip(SITES, *dealt, strict=True):
+        site = root / "clients" / name
+        files |= {site / "labeled" / str(train.labels[row]) / f"{row:04d}.png": train.images[row] for row in labeled}
+        files |= {site / "unlabeled" / f"{row:04d}.png": train.images[row] for row in unlabeled}
+    for path, pixels in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels[..., 0]).save(path)

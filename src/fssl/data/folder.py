@@ -1,0 +1,201 @@
+"""A site's own images, or those of several sites on one machine: checked as a whole, then decoded once."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+from difflib import get_close_matches
+from functools import partial
+from itertools import accumulate, pairwise
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import ProblemsError, RunError, UserError, shortened
+from .cache import Progress, cache_folder, new_images, open_images, processes
+from .cards import CARDS, Card
+from .dataset import Dataset, Split
+from .listing import File, Listing, is_federation, list_federation, list_site, list_test, of_all
+from .partition import Index, Partition
+from .pictures import PictureError, read_picture
+
+FORMAT = 1  # of the cache; raise it when decoding changes
+BATCH = 1024  # images decoded between two writes
+PIECE = 16  # images per task of a decoding process
+UNKNOWN = -1  # the label of an unlabeled image
+
+
+class Agreed(NamedTuple):
+    """What all sites have in common, whatever images they hold."""
+
+    classes: tuple[str, ...]
+    size: int = 32
+    channels: int = 3
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+
+    def card(self, num_train: int = 0, num_test: int = 0) -> Card:
+        mean, std = self.mean or (0.5,) * self.channels, self.std or (0.25,) * self.channels
+        return replace(
+            CARDS["folder"],
+            num_classes=len(self.classes),
+            classes=self.classes,
+            size=self.size,
+            channels=self.channels,
+            num_train=num_train,
+            num_test=num_test,
+            train_mean=mean,
+            train_std=std,
+            test_mean=mean,
+            test_std=std,
+        )
+
+
+class Loading(NamedTuple):
+    """How images are decoded: where they are kept, who is told, and in how many processes."""
+
+    cache: Path | None = None
+    progress: Progress | None = None
+    workers: int = 1
+
+
+ALONE = Loading()
+
+
+def load_federation(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
+    """All clients of a folder on this machine. Without agreed classes, those that any client has labels for."""
+    listing = list_federation(root)
+    if not agreed.classes:
+        agreed = agreed._replace(classes=found_classes(listing))
+    return _load(listing, agreed, how)._replace(digest=digest_of(listing))
+
+
+def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1, how: Loading = ALONE) -> Dataset:
+    """The images of one site, number `client` of `clients`; the others' shares are empty. It may have no test."""
+    dataset = _load(list_site(root), agreed, how)
+    nothing = np.zeros(0, np.int64)
+    labeled, unlabeled = (
+        tuple(part[0] if k == client else nothing for k in range(clients)) for part in dataset.partition or ()
+    )
+    return dataset._replace(partition=Partition(labeled, unlabeled))
+
+
+def load_test(root: Path, agreed: Agreed, how: Loading = ALONE) -> Split:
+    """The test images of a server, `root/test/CLASS/*`."""
+    return _load(list_test(root), agreed, how).test
+
+
+def check(root: Path, how: Loading = ALONE) -> Listing:
+    """What a federation's or a site's folder holds, every image tried; its problems are in the listing."""
+    listing = list_federation(root) if is_federation(root) else list_site(root)
+    found_classes(listing)
+    for _ in _decoded(list(listing.files()), Agreed((), 8), how, listing.problems):
+        pass
+    return listing
+
+
+def found_classes(listing: Listing) -> tuple[str, ...]:
+    """All class names of any client's labeled images, in the order of their characters."""
+    seen: dict[str, str] = {}
+    for site in listing.sites:
+        for name in site.labeled:
+            twin = seen.setdefault(name.strip().casefold(), name)
+            if twin != name:
+                listing.problems.append(f"{site.name}: class {name!r} is {twin!r} elsewhere; use one name")
+    if len(seen) < 2 and any(any(of_all(site.labeled)) for site in listing.sites):
+        listing.problems.append(f".: only one class has labeled images ({', '.join(seen.values())}), expected two")
+    return tuple(sorted(seen.values()))
+
+
+def digest_of(listing: Listing) -> str:
+    """A checksum of all names and sizes: the same for a copy elsewhere, another as soon as a file comes or goes."""
+    text = "\n".join(f"{file.name}\t{file.num_bytes}" for file in listing.files())
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
+    _check_classes(listing, agreed.classes)
+    shares = [part for site in listing.sites for part in (site.unlabeled, list(of_all(site.labeled)))]
+    train = [file for share in shares for file in share]
+    test = [file for files in (listing.test, *(site.test for site in listing.sites)) for file in of_all(files)]
+    images = _images(listing, [*train, *test], agreed, how)
+    number = {name: c for c, name in enumerate(agreed.classes)}
+    labels = np.array([number.get(file.label or "", UNKNOWN) for file in (*train, *test)], np.int64)
+    cuts = [0, *accumulate(map(len, shares))]
+    rows: list[Index] = [np.arange(first, last) for first, last in pairwise(cuts)]
+    n = len(train)
+    return Dataset(
+        agreed.card(n, len(test)),
+        Split(images[:n], labels[:n]),
+        Split(images[n:], labels[n:]),
+        Partition(labeled=tuple(rows[1::2]), unlabeled=tuple(rows[::2])),
+    )
+
+
+def _check_classes(listing: Listing, classes: tuple[str, ...]) -> None:
+    for folder, name in {PurePath(f.name).parent: f.label for f in listing.files() if f.label}.items():
+        if name not in classes:
+            near = get_close_matches(name, classes, 1)
+            hint = f"did you mean '{near[0]}'?" if near else f"expected one of {shortened(classes, 10)}"
+            listing.problems.append(f"{folder}: '{name}' is not one of the agreed classes; {hint}")
+
+
+def _images(listing: Listing, files: Sequence[File], agreed: Agreed, how: Loading) -> NDArray[np.uint8]:
+    """Decoded images from the cache, which is built first where it is missing, or damaged, or of other files."""
+    shape = (len(files), agreed.size, agreed.size, agreed.channels)
+    path = cache_folder(how.cache) / f"folder-{_key(listing.root, files, agreed)}.images.npy"
+    found = None if listing.problems else open_images(path, shape)
+    if found is None:
+        with new_images(path, shape, private=True) as write:
+            for batch in _decoded(files, agreed, how, listing.problems):
+                write(batch)
+            raise_problems(listing)
+        found = open_images(path, shape)
+    if found is None:
+        raise UserError(f"the image cache '{path}' cannot be read back; delete it and try again")
+    return found
+
+
+def raise_problems(listing: Listing) -> None:
+    """One error that names them all, if there are any."""
+    if listing.problems:
+        count = f"{len(listing.problems)} problem{'s' if len(listing.problems) > 1 else ''}"
+        raise ProblemsError(f"'{listing.root}' cannot be used, {count}:", listing.problems)
+
+
+def _key(root: Path, files: Sequence[File], agreed: Agreed) -> str:
+    """Hash of everything that decoding depends on; a file that was written again has another time."""
+    used = (FORMAT, agreed.size, agreed.channels, str(root.resolve()))
+    digest = hashlib.sha256(repr(used).encode())
+    for file in files:
+        digest.update(repr((file.name, file.num_bytes, file.times)).encode())
+    return digest.hexdigest()[:32]
+
+
+def _decoded(files: Sequence[File], agreed: Agreed, how: Loading, problems: list[str]) -> Iterator[NDArray[np.uint8]]:
+    """Images in batches; what cannot be read is added to the problems, and black."""
+    decode = partial(_decode, agreed.size, agreed.channels)
+    with processes(how.workers if len(files) > PIECE else 1) as pool:
+        for first in range(0, len(files), BATCH):
+            batch = files[first : first + BATCH]
+            pieces = [batch[i : i + PIECE] for i in range(0, len(batch), PIECE)]
+            try:
+                results = list((pool.map if pool else map)(decode, pieces))
+            except BrokenProcessPool:
+                raise RunError("a process that decodes images was killed (out of memory?); try again") from None
+            problems += [line for _, wrong in results for line in wrong]
+            yield np.concatenate([images for images, _ in results])
+            if how.progress:
+                how.progress("reading images", first + len(batch), len(files))
+
+
+def _decode(size: int, channels: int, files: Sequence[File]) -> tuple[NDArray[np.uint8], list[str]]:
+    images, wrong = np.zeros((len(files), size, size, channels), np.uint8), []
+    for i, file in enumerate(files):
+        try:
+            images[i] = read_picture(file.path, size, channels)
+        except PictureError as error:
+            wrong.append(f"{file.name}: {error}")
+    return images, wrong

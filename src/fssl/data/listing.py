@@ -1,0 +1,199 @@
+"""Which images lie in a folder, by client and class, and everything that is wrong with it.
+
+A site is `labeled/CLASS/*`, `unlabeled/*` and `test/CLASS/*`, each of them optional. A federation on one machine
+is `clients/NAME/`, a site each, and `test/CLASS/*`, the server's own.
+"""
+
+import unicodedata
+from collections.abc import Iterator
+from difflib import get_close_matches
+from pathlib import Path
+from typing import NamedTuple
+
+from ..errors import UserError
+from .pictures import SUFFIXES
+
+ROLES = ("labeled", "unlabeled", "test")
+NOT_OURS = ("thumbs.db", "desktop.ini")  # file managers leave them behind, as they do names that start with a dot
+
+
+class File(NamedTuple):
+    """One image: where it is, its name below the root, its class, its size, and when it was last touched."""
+
+    path: Path
+    name: str
+    label: str | None
+    num_bytes: int
+    times: tuple[int, int]
+
+
+ByClass = dict[str, list[File]]
+
+
+class Site(NamedTuple):
+    """The files of one client."""
+
+    name: str
+    labeled: ByClass
+    unlabeled: list[File]
+    test: ByClass
+
+
+class Listing(NamedTuple):
+    """The files of all clients, the server's own test images, and one line for everything that is wrong."""
+
+    root: Path
+    sites: list[Site]
+    test: ByClass
+    problems: list[str]
+
+    def files(self) -> Iterator[File]:
+        for site in self.sites:
+            yield from site.unlabeled
+            yield from of_all(site.labeled)
+            yield from of_all(site.test)
+        yield from of_all(self.test)
+
+
+def of_all(files: ByClass) -> Iterator[File]:
+    for members in files.values():
+        yield from members
+
+
+def is_federation(root: Path) -> bool:
+    """Whether a folder holds several clients; a site's own folder holds its images."""
+    return (root / "clients").is_dir() or not any((root / role).is_dir() for role in ROLES)
+
+
+def list_site(root: Path) -> Listing:
+    walk = Walk(root)
+    return Listing(root, [walk.site(root)], {}, walk.problems)
+
+
+def list_test(root: Path) -> Listing:
+    """Only `test/CLASS/*`, of a server without clients' images."""
+    walk = Walk(root)
+    known = {p.name: p for p in walk.folders(root)}
+    test = walk.by_class(known.get("test"))
+    if not any(of_all(test)):
+        walk.note(root, "no test images, expected some in test/CLASS/*")
+    return Listing(root, [], test, walk.problems)
+
+
+def list_federation(root: Path) -> Listing:
+    if not is_federation(root):
+        raise UserError(f"'{root}' is the folder of a single site; expected {root}/clients/NAME/labeled and so on")
+    walk = Walk(root)
+    known = {p.name: p for p in walk.folders(root)}
+    for name in sorted(known.keys() - {"clients", "test"}):
+        near = get_close_matches(name.lower(), ("clients", "test"), 1, 0.8)
+        if near:  # anything else may lie beside them: records of runs, for example
+            walk.note(known[name], f"did you mean '{near[0]}'?")
+    sites = [walk.site(p) for p in walk.distinct(walk.folders(known["clients"]))] if "clients" in known else []
+    if not sites:
+        walk.note(root, "no clients, expected clients/NAME/labeled/CLASS/* and clients/NAME/unlabeled/*")
+    test = walk.by_class(known.get("test"))
+    if not any(of_all(test)) and not any(any(of_all(site.test)) for site in sites):
+        walk.note(root, "no test images, expected some in test/CLASS/* or clients/NAME/test/CLASS/*")
+    if sites and not any(any(of_all(site.labeled)) for site in sites):
+        walk.note(root, "no client has a labeled image, expected some in clients/NAME/labeled/CLASS/*")
+    return Listing(root, sites, test, walk.problems)
+
+
+def plain(name: str) -> str:
+    """A name as it is written everywhere: some file systems spell an accent as a character of its own."""
+    return unicodedata.normalize("NFC", name)
+
+
+class Walk:
+    """A walk through a folder, in an order that no file system decides. What is wrong is noted, not raised."""
+
+    def __init__(self, root: Path) -> None:
+        if not root.is_dir():
+            raise UserError(f"'{root}' is no folder; expected one with images, see docs/own-images.md")
+        self.root, self.inside = root, root.resolve()
+        self.problems: list[str] = []
+
+    def note(self, path: Path, what: str) -> None:
+        self.problems.append(f"{self.name(path)}: {what}")
+
+    def name(self, path: Path) -> str:
+        return plain(path.relative_to(self.root).as_posix())
+
+    def entries(self, folder: Path) -> list[Path]:
+        try:
+            found = sorted(folder.iterdir(), key=lambda p: (plain(p.name), p.name))
+        except OSError as error:
+            self.note(folder, f"cannot be read ({error.strerror})")
+            return []
+        visible = [p for p in found if not p.name.startswith(".") and p.name.lower() not in NOT_OURS]
+        return [p for p in visible if self.is_sound(p)]
+
+    def is_sound(self, path: Path) -> bool:
+        """Whether its name can be written and, if it is a link, whether it stays below the root."""
+        if not path.name.isprintable():
+            self.note(path.parent, f"the name {path.name!a} is not plain text; rename it")
+            return False
+        try:
+            target = path.resolve(strict=True) if path.is_symlink() else self.inside
+        except (OSError, RuntimeError):  # nothing there, or a circle
+            self.note(path, "a link that leads nowhere")
+            return False
+        if not target.is_relative_to(self.inside):
+            self.note(path, f"a link that leads out of the folder, to {target}; copy the files instead")
+            return False
+        return True
+
+    def folders(self, folder: Path) -> list[Path]:
+        """The folders of a folder; an image among them is in the wrong place."""
+        found = self.entries(folder)
+        for path in found:
+            if path.suffix.lower() in SUFFIXES and path.is_file():
+                self.note(path, "an image in the wrong place")
+        return [p for p in found if p.is_dir()]
+
+    def distinct(self, folders: list[Path]) -> list[Path]:
+        """Without those whose names look the same as another's."""
+        seen: dict[str, Path] = {}
+        for path in folders:
+            twin = seen.setdefault(plain(path.name).strip().casefold(), path)
+            if twin is not path:
+                self.note(path, f"the same name as {twin.name!r} but for case, spaces or accents; merge them")
+        return list(seen.values())
+
+    def images(self, folder: Path, label: str | None = None) -> list[File]:
+        found = self.entries(folder)
+        if not found:
+            self.note(folder, "an empty folder; remove it if that is meant")
+        return [file for path in found if (file := self.image(path, label))]
+
+    def image(self, path: Path, label: str | None) -> File | None:
+        if path.is_dir():
+            self.note(path, "a folder, expected images")
+        elif not path.is_file():
+            self.note(path, "not an ordinary file")
+        elif path.suffix.lower() not in SUFFIXES:
+            self.note(path, f"not an image by its name, expected {', '.join(SUFFIXES)}")
+        else:
+            stat = path.stat()
+            return File(path, self.name(path), label, stat.st_size, (stat.st_mtime_ns, stat.st_ctime_ns))
+        return None
+
+    def by_class(self, folder: Path | None) -> ByClass:
+        if folder is None:
+            return {}
+        found = self.folders(folder)
+        if not found:
+            self.note(folder, "no class folder in it; remove it if that is meant")
+        return {plain(p.name): self.images(p, plain(p.name)) for p in self.distinct(found)}
+
+    def site(self, folder: Path) -> Site:
+        known = {p.name: p for p in self.folders(folder)}
+        for name in sorted(known.keys() - set(ROLES)):
+            near = get_close_matches(name.lower(), ROLES, 1)
+            self.note(known[name], f"did you mean '{near[0]}'?" if near else f"expected only {', '.join(ROLES)}")
+        labeled, test = self.by_class(known.get("labeled")), self.by_class(known.get("test"))
+        unlabeled = self.images(known["unlabeled"]) if "unlabeled" in known else []
+        if not (unlabeled or any(of_all(labeled))):
+            self.note(folder, "no images to train on, expected some in labeled/CLASS/* or unlabeled/*")
+        return Site(plain(folder.name or folder.resolve().name), labeled, unlabeled, test)

@@ -1,0 +1,295 @@
+"""Images from the hub's Parquet files: found or downloaded, checked, decoded once and cached."""
+
+import hashlib
+import io
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from PIL import Image
+
+from ..errors import UserError
+from .cache import (
+    IMAGE_FORMATS,
+    Progress,
+    atomic,
+    cache_folder,
+    disk_errors,
+    from_environment,
+    new_images,
+    open_images,
+    processes,
+)
+from .cards import Card
+from .dataset import Dataset, Split
+
+Rows = tuple[Path, int, list[bytes | None]]  # file, number of the first row, encoded images
+
+SPLITS = ("train", "test")
+FORMAT = 1  # of the cache; raise it when decoding changes
+BATCH = 2048  # rows read at a time: about 6 MB decoded
+PIECE = 128  # rows per task of a decoding process
+SHARD = re.compile(r"-(\d+)-of-(\d+)(?:-[0-9a-f]+)?\.parquet$")
+
+
+def load_parquet(
+    facts: Card,
+    dir: Path | None = None,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+    workers: int = 1,
+) -> Dataset:
+    """Images from Parquet files in `dir`, else $FSSL_DATA, else the hub; decoded once into `cache`.
+
+    `cache` falls back to $FSSL_CACHE, then ~/.cache/fssl. `progress` is called with a stage, rows done and
+    rows in all. More than one worker forks decoding processes: only for callers that have not started
+    threads or a GPU yet, such as a command line.
+    """
+    files = find_files(facts, dir)
+    folder = cache_folder(cache)
+    train, test = (_cached(facts, split, files[split], folder, progress, workers) for split in SPLITS)
+    return Dataset(facts, train, test)
+
+
+def find_files(facts: Card, dir: Path | None = None) -> dict[str, list[Path]]:
+    """The complete list of Parquet files of each split, downloaded if no folder has them."""
+    given = dir or from_environment("FSSL_DATA")
+    folder = _folder(facts, given) if given else None
+    if folder is None:
+        where = "is no such folder" if given and not given.is_dir() else "has no train-*.parquet files"
+        lead = f"{facts.name}: '{given}' {where}" if given else f"{facts.name}: no data folder is given"
+        if dir:
+            raise UserError(f"{lead}; {_remedy(facts)}")
+        snapshot = _download(facts, lead)
+        folder = _folder(facts, snapshot) or snapshot
+    return {split: _shards(facts, folder, split) for split in SPLITS}
+
+
+def _remedy(facts: Card) -> str:
+    hub = f", or `pip install 'fssl[hub]'` to download {facts.hub_repo}" if facts.hub_repo else ""
+    return f"{_place(facts)}{hub}"
+
+
+def _place(facts: Card) -> str:
+    wanted = " and ".join(f"{facts.name}/{split}-*.parquet" for split in SPLITS)
+    return f"point --data-dir or FSSL_DATA at a folder with {wanted}"
+
+
+def _again(facts: Card) -> str:
+    return f"get it again from hub repository {facts.hub_repo}" if facts.hub_repo else "write it again"
+
+
+def _folder(facts: Card, root: Path) -> Path | None:
+    """Where the files are: in a folder of the dataset's name or not, with the hub's inner folder or not."""
+    for base in (root / facts.name, root):
+        for folder in (base, base / (facts.hub_config or "data"), base / "data"):
+            if any(any(folder.glob(f"{split}-*.parquet")) for split in SPLITS):
+                return folder
+    return None
+
+
+def _shards(facts: Card, folder: Path, split: str) -> list[Path]:
+    files = sorted(folder.glob(f"{split}-*.parquet"))
+    if not files:
+        raise UserError(f"{facts.name}: no {split}-*.parquet in '{folder}'; {_remedy(facts)}")
+    marks = [mark for file in files if (mark := SHARD.search(file.name))]
+    if not marks:
+        return files
+    total = int(marks[0][2])
+    present = [int(mark[1]) for mark in marks]
+    for i in range(total):
+        if i not in present:
+            lost = f"{split}-{i:05d}-of-{total:05d}.parquet"
+            raise UserError(f"{facts.name}: '{folder / lost}' is missing; {_again(facts)}")
+    if len(files) != total:
+        raise UserError(
+            f"{facts.name}: {len(files)} {split} files in '{folder}', expected {total}:"
+            f" remove those that do not belong ({', '.join(file.name for file in files)})"
+        )
+    return files
+
+
+def _download(facts: Card, lead: str) -> Path:
+    if facts.hub_repo is None:
+        raise UserError(f"{lead}; {_remedy(facts)}")
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError as error:
+        raise UserError(f"{lead}, and huggingface_hub is not installed; {_remedy(facts)}") from error
+    patterns = [f"{facts.hub_config or 'data'}/{split}-*.parquet" for split in SPLITS]
+    try:
+        return Path(snapshot_download(facts.hub_repo, repo_type="dataset", allow_patterns=patterns))
+    except Exception as error:  # the hub client passes on errors of several libraries
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise UserError(f"{lead}, and the download of {facts.hub_repo} failed ({reason}); {_place(facts)}") from error
+
+
+def _cached(facts: Card, split: str, files: list[Path], folder: Path, progress: Progress | None, workers: int) -> Split:
+    """The split from its cache, which is built first where it is missing, damaged or half-written."""
+    num_rows = facts.num_train if split == "train" else facts.num_test
+    stem = f"{facts.name}-{split}-{_key(facts, files)}"
+    # Images go first and labels last, so labels without images, or the reverse, mean: not finished.
+    paths = folder / f"{stem}.images.npy", folder / f"{stem}.labels.npy"
+    shape = (num_rows, facts.size, facts.size, facts.channels)
+    found = _open(*paths, shape)
+    if found is None:
+        _check_files(facts, split, files, num_rows)
+        tick = partial(progress, f"decoding {facts.name} {split}") if progress else None
+        _build(_decoded(facts, files, workers), *paths, shape, tick)
+        found = _open(*paths, shape)
+    if found is None:
+        raise UserError(f"the image cache '{paths[0]}' cannot be read back; delete it and try again")
+    return found
+
+
+def _key(facts: Card, files: list[Path]) -> str:
+    """Hash of the files' contents and of everything about the card that decoding depends on."""
+    used = (FORMAT, facts.size, facts.channels, facts.num_classes, facts.image_column, facts.label_column)
+    digest = hashlib.sha256(repr(used).encode())
+    for file in files:
+        try:
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        except OSError as error:
+            raise UserError(f"'{file}' cannot be read ({error.strerror or error})") from error
+    return digest.hexdigest()[:32]
+
+
+def _open(images_path: Path, labels_path: Path, shape: tuple[int, ...]) -> Split | None:
+    images = open_images(images_path, shape)
+    try:
+        labels = np.load(labels_path)
+    except (OSError, ValueError, EOFError):  # absent, cut short, or not an array
+        return None
+    fits = images is not None and labels.shape == shape[:1] and labels.dtype == np.int64
+    return Split(images, labels) if images is not None and fits else None
+
+
+def _build(
+    batches: Iterator[Split],
+    images_path: Path,
+    labels_path: Path,
+    shape: tuple[int, ...],
+    tick: Callable[[int, int], None] | None,
+) -> None:
+    labels: list[NDArray[np.int64]] = []
+    done = 0
+    with new_images(images_path, shape) as write:
+        for batch in batches:
+            write(batch.images)
+            labels.append(batch.labels)
+            done += len(batch.labels)
+            if tick:
+                tick(done, shape[0])
+    with disk_errors(labels_path.parent, 8 * shape[0]), atomic(labels_path) as out:
+        np.save(out, np.concatenate(labels))
+
+
+def _check_files(facts: Card, split: str, files: list[Path], num_rows: int) -> None:
+    """Columns and row counts, which Parquet tells without reading any image."""
+    found = 0
+    for file in files:
+        with _parquet(facts, file) as parquet:
+            _check_columns(facts, file, parquet.schema_arrow)
+            found += parquet.metadata.num_rows
+    if found != num_rows:
+        names = ", ".join(file.name for file in files)
+        raise UserError(
+            f"{facts.name} {split}: {found} images in '{files[0].parent}' ({names}),"
+            f" expected {num_rows}; {_again(facts)}"
+        )
+
+
+def _check_columns(facts: Card, file: Path, schema: pa.Schema) -> None:
+    for column in (facts.image_column, facts.label_column):
+        if column not in schema.names:
+            names = ", ".join(schema.names)
+            raise UserError(f"'{file}' has no column '{column}', which {facts.name} needs (it has: {names})")
+    kind = schema.field(facts.image_column).type
+    if not (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0):
+        raise UserError(f"'{file}': column '{facts.image_column}' is {kind}, expected struct<bytes, path>")
+    kind = schema.field(facts.label_column).type
+    if not pa.types.is_integer(kind):
+        raise UserError(f"'{file}': column '{facts.label_column}' is {kind}, expected whole numbers")
+
+
+@contextmanager
+def _parquet(facts: Card, file: Path) -> Iterator[Any]:
+    try:
+        with pq.ParquetFile(file) as parquet:
+            yield parquet
+    except (pa.ArrowException, OSError) as error:
+        size = file.stat().st_size if file.exists() else 0
+        reason = str(error).splitlines()[0]
+        raise UserError(
+            f"'{file}' ({size} bytes) is not a readable Parquet file; {_again(facts)} [{reason}]"
+        ) from error
+
+
+def _decoded(facts: Card, files: list[Path], workers: int) -> Iterator[Split]:
+    """Batches of decoded images, in file order."""
+    decode = partial(_decode, facts)
+    with processes(workers) as pool:
+        for rows, labels in _read(facts, files):
+            if pool is None:
+                yield Split(decode(rows), labels)
+            else:
+                yield Split(np.concatenate(list(pool.map(decode, _pieces(rows)))), labels)
+
+
+def _read(facts: Card, files: list[Path]) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
+    columns = [facts.image_column, facts.label_column]
+    for file in files:
+        first = 0
+        with _parquet(facts, file) as parquet:
+            # One thread: decoding dominates, and forking is safest before there are others.
+            for batch in parquet.iter_batches(BATCH, columns=columns, use_threads=False):
+                encoded = batch.column(facts.image_column).field("bytes").to_pylist()
+                labels = _labels(facts, file, first, batch.column(facts.label_column))
+                yield (file, first, encoded), labels
+                first += len(labels)
+
+
+def _pieces(rows: Rows) -> list[Rows]:
+    file, first, encoded = rows
+    return [(file, first + i, encoded[i : i + PIECE]) for i in range(0, len(encoded), PIECE)]
+
+
+def _labels(facts: Card, file: Path, first: int, column: pa.Array) -> NDArray[np.int64]:
+    labels: NDArray[np.int64] = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    wrong = np.flatnonzero((labels < 0) | (labels >= facts.num_classes))
+    if len(wrong):
+        row = int(wrong[0])
+        raise UserError(
+            f"'{file}', row {first + row}: {facts.label_column} is {column[row]}, expected 0 to {facts.num_classes - 1}"
+        )
+    return labels
+
+
+def _decode(facts: Card, rows: Rows) -> NDArray[np.uint8]:
+    file, first, encoded = rows
+    shape = (facts.size, facts.size, facts.channels)
+    mode = "RGB" if facts.channels == 3 else "L"
+    images = np.empty((len(encoded), *shape), np.uint8)
+    for i, data in enumerate(encoded):
+        try:
+            with Image.open(io.BytesIO(data or b""), formats=IMAGE_FORMATS) as image:
+                pixels = np.asarray(image if image.mode == mode else image.convert(mode))
+        except Exception as error:  # a damaged image makes Pillow raise almost anything
+            raise UserError(
+                f"'{file}', row {first + i}: no readable image ({type(error).__name__}),"
+                f" expected {', '.join(IMAGE_FORMATS)}; {_again(facts)}"
+            ) from error
+        if pixels.shape[:2] != shape[:2]:
+            height, width = pixels.shape[:2]
+            wanted = f"expected {facts.size}x{facts.size}"
+            raise UserError(f"'{file}', row {first + i}: the image is {width}x{height}, {wanted}")
+        images[i] = pixels.reshape(shape)
+    return images

@@ -1,0 +1,66 @@
+"""One image file of any size and mode in, pixels of one shape out, or the reason why not."""
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from .cache import IMAGE_FORMATS
+
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+MAX_BYTES = 256 * 2**20  # a WebP file is read whole before its header is known
+MAX_PIXELS = 2**30 // 12  # 89 million, where Pillow begins to suspect a decompression bomb
+BACKDROP = (128, 128, 128, 255)  # seen through transparent pixels: about 0 once it is normalized
+
+
+class PictureError(ValueError):
+    """Why a file is no image to train on, in words that follow its name."""
+
+
+def read_picture(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
+    """Pixels [size, size, channels]: upright, over grey, 8 bits, squeezed into a square with nothing cut off."""
+    num_bytes = path.stat().st_size
+    if num_bytes > MAX_BYTES:
+        raise PictureError(f"{num_bytes / 2**20:,.0f} MiB, expected at most {MAX_BYTES // 2**20}")
+    with warnings.catch_warnings(action="ignore"):  # odd metadata, and the size that is checked here
+        image = _decoded(path)
+        square = _flat(_eight_bits(image)).convert("RGB" if channels == 3 else "L")
+        if square.size != (size, size):
+            square = square.resize((size, size), Image.Resampling.BICUBIC)
+    return np.asarray(square).reshape(size, size, channels)
+
+
+def _decoded(path: Path) -> Image.Image:
+    try:
+        with Image.open(path, formats=IMAGE_FORMATS) as image:
+            width, height = image.size  # as the header has it: nothing is decoded yet
+            if width * height > MAX_PIXELS:
+                raise PictureError(f"{width} x {height} pixels, expected at most {MAX_PIXELS // 10**6} million")
+            image.load()
+            return ImageOps.exif_transpose(image)
+    except PictureError:
+        raise
+    except Image.DecompressionBombError:
+        raise PictureError(f"more than {2 * MAX_PIXELS // 10**6} million pixels") from None
+    except UnidentifiedImageError:
+        raise PictureError("no PNG, JPEG or WebP image" if path.stat().st_size else "an empty file") from None
+    except Exception as error:  # a damaged image makes Pillow raise almost anything
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise PictureError(f"damaged or cut short ({reason})") from error
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """16-bit grey scaled down, so that its brightest value is 255; Pillow itself would clip."""
+    if not image.mode.startswith("I"):
+        return image
+    values = np.asarray(image).astype(np.int64).clip(0, 65535)
+    return Image.fromarray(((values * 255 + 32767) // 65535).astype(np.uint8))
+
+
+def _flat(image: Image.Image) -> Image.Image:
+    """L or RGB, with nothing transparent."""
+    if image.has_transparency_data:
+        image = Image.alpha_composite(Image.new("RGBA", image.size, BACKDROP), image.convert("RGBA"))
+    return image.convert("L" if image.mode in ("1", "L") else "RGB")

@@ -1,0 +1,34 @@
+"""What a folder of images holds, as a table: to look at before training."""
+
+import os
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from ..console import RunView, say
+from ..data.folder import Loading, check, found_classes, raise_problems
+from ..data.listing import ByClass
+
+
+def print_folder(console: Console, root: Path) -> None:
+    """Images by client and class; then every problem, if there are any."""
+    with RunView(console, "images", transient=True) as view:
+        listing = check(root, Loading(progress=view.loading(), workers=os.cpu_count() or 1))
+    names = (Column(name, overflow="fold") for name in ("labeled", "test"))
+    table = Table(Column("client", overflow="fold"), next(names), Column("unlabeled", justify="right"), next(names))
+    for site in listing.sites:
+        table.add_row(escape(site.name), counts(site.labeled), str(len(site.unlabeled)), counts(site.test))
+    if listing.test:
+        table.add_row("(server)", "", "", counts(listing.test))
+    console.print(table)
+    raise_problems(listing)
+    classes = found_classes(listing)
+    say(console, f"{len(classes)} classes: {', '.join(classes)}. No problems.")
+
+
+def counts(files: ByClass) -> str:
+    """`25 (cat: 12 · dog: 13)`."""
+    each = " · ".join(f"{escape(name)}: {len(members)}" for name, members in files.items())
+    return f"{sum(map(len, files.values()))} ({each})" if files else "–"
