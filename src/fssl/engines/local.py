@@ -156,7 +156,7 @@ class LocalEngine:
     def _plans(self, round: int) -> list[ClientPlan]:
         plans = [self.federation.plan(round, client) for client in self.federation.clients_of(round)]
         if self.device.type == "cuda":
-            return [p._replace(draw=tree_map(torch.Tensor.pin_memory, p.draw)) for p in plans]
+            return [p._replace(draw=pinned(p.draw), sweep=pinned(p.sweep)) for p in plans]
         return plans
 
     def _train(self, plans: list[ClientPlan]) -> list[ClientResult]:
@@ -220,7 +220,12 @@ def set_up_torch(federation: Federation) -> None:
 
 
 def to(tree: Any, device: torch.device | str) -> Any:
-    return tree_map(lambda t: t if t is None else t.to(device), tree)
+    """On the device the engine computes on; nothing waits for it."""
+    return tree_map(lambda t: t if t is None else t.to(device, non_blocking=True), tree)
+
+
+def pinned(tree: Any) -> Any:
+    return tree_map(lambda t: t if t is None else t.pin_memory(), tree)
 
 
 def checked(step: Step, folder: Path) -> Step:
