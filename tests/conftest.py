@@ -1,6 +1,6 @@
 """Shared pieces: a federation small enough to train in milliseconds."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from fssl.config import Config, override, parse
 from fssl.core.client import loop
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
-from fssl.engines.local import HostLane
+from fssl.engines.local import HostLane, LocalEngine
 
 torch.set_num_threads(1)
 
@@ -31,6 +31,20 @@ def host_lane(federation: Federation) -> HostLane:
     """Where a single client can train, outside of any engine."""
     run = loop(federation.make_step(), federation.layout.size, torch.device("cpu"))
     return HostLane(run, federation.make_visit())
+
+
+def known_to_all(engine: LocalEngine) -> LocalEngine:
+    """As if every registered client had taken part."""
+    list(engine.rounds(1))
+    everyone, (server, clients) = range(len(engine.federation.sites)), engine.snapshot[1:3]
+    states, memory = ({k: next(iter(d.values())) for k in everyone if d} for d in (clients, server.memory))
+    engine.snapshot = engine.snapshot._replace(server=server._replace(memory=memory), clients=states)
+    return engine
+
+
+def seconds_of(engine: LocalEngine) -> Iterator[float]:
+    for result in engine.rounds(10**6):
+        yield result.seconds
 
 
 @pytest.fixture(scope="session")

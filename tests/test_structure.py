@@ -25,7 +25,7 @@ RANKS = (
     ("methods",),
     ("core",),
     ("engines",),
-    ("console", "bench"),
+    ("console", "catalog", "bench"),
     ("report",),
     ("cells",),
     ("jobs",),

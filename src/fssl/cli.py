@@ -4,16 +4,13 @@ import os
 import sys
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, get_args
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
 from .errors import ProblemsError, RunError, UserError, complain
-
-if TYPE_CHECKING:
-    from inspect import Parameter
 
 app = typer.Typer(
     help="Federated semi-supervised learning: run, compare and extend methods such as SAGE.\n\n"
@@ -99,39 +96,27 @@ def toml_text(value: object) -> str:
 
 
 @app.command()
-def methods() -> None:
-    """List the methods, what each does, and its settings.
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One method, with plug-ins or without: its settings too.")] = None,
+) -> None:
+    """List the methods: where each comes from, what it keeps and sends, and what a step costs.
 
     `X+sage` is method X with the plug-in sage on it, for any X with pseudo-labels.
 
     Examples:
 
+    - `fssl methods fedloke`: what it does, its settings, bytes and costs in full
+
     - `fssl run smoke --set method.name=flexmatch+sage`
 
     - `fssl run smoke --set method.name=sage --set method.tau=0.9`
     """
-    import inspect
+    from .catalog.tables import overview, print_method
 
-    from .methods import METHODS, PLUGINS, settings_of
-
-    table = Table("method", "what it does", "settings and defaults", show_lines=True)
-    named = [*METHODS.items(), *((f"X+{name}", builder) for name, builder in PLUGINS.items())]
-    for name, builder in named:
-        about = inspect.getdoc(builder) or ""
-        defaults = [f"{k}={shown(p)}" for k, p in settings_of(builder).items()]
-        table.add_row(f"[bold]{name}", about, ", ".join(defaults))
-    console.print(table)
-    console.print("Choose one with --set method.name=NAME and change a setting with --set method.KEY=VALUE.")
-
-
-def shown(parameter: "Parameter") -> str:
-    """A setting's default as a configuration would write it, and what else it may be."""
-    value, choices = parameter.default, [a for a in get_args(parameter.annotation) if isinstance(a, str)]
-    if choices:
-        return "|".join([str(value), *(c for c in choices if c != value)])
-    if value is None or isinstance(value, bool):
-        return "unset" if value is None else str(value).lower()
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    if name is None:
+        console.print(*overview(), sep="\n")
+    else:
+        print_method(console, name)
 
 
 @app.command()
@@ -258,22 +243,36 @@ def tables(
 @app.command()
 def bench(
     shape: Annotated[str, typer.Option(help="demo, or paper: ResNet-8x4, 128 + 256 + 256 images.")] = "demo",
-    method: Annotated[str, typer.Option(help="Any method's name.")] = "sage",
+    method: Annotated[list[str] | None, typer.Option(help="Any method's name (default: sage).")] = None,
+    methods: Annotated[bool, typer.Option("--methods", help="What a step of each method costs instead.")] = False,
     rounds: Annotated[int, typer.Option(min=1, help="Rounds to time after the warm-up.")] = 3,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the numbers here.")] = None,
     settings: Sets = None,
 ) -> None:
     """Measure speed and memory, beside SAGE's steps in an ordinary PyTorch loop (eager fp32, Pillow, two workers).
 
+    With `--methods`: the time of a training step of every method (or of those named by `--method`) in those of
+    FixMatch-LPL, measured in turn with it. `fssl methods` shows these numbers.
+
     Examples:
 
     - `fssl bench`: half a minute on a CPU
 
     - `fssl bench --shape paper --method flexmatch --json bench.json`: the paper's network, better on a GPU
+
+    - `fssl bench --methods --rounds 9 --json costs.json`: some minutes on a CPU
+
+    - `fssl bench --methods --shape paper --method sage --method fedloke --json costs.json`: adds two of them
     """
+    if methods:
+        from .bench.methods import run_method_bench
+
+        return run_method_bench(console, shape, method or [], rounds, json_file, settings or [])
     from .bench import run_bench
 
-    run_bench(console, shape, method, rounds, json_file, settings or [])
+    if method and len(method) > 1:
+        raise UserError("--method: several of them need --methods")
+    run_bench(console, shape, method[0] if method else "sage", rounds, json_file, settings or [])
 
 
 def main() -> None:

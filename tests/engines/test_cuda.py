@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import known_to_all, seconds_of, tiny_config
 from fssl.augment.policies import draw_strong, draw_weak, strong, weak
 from fssl.core.federation import Federation
+from fssl.data.sources import load
 from fssl.engines.local import LocalEngine
+from fssl.methods import METHODS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 Make = Callable[..., Federation]
@@ -26,7 +29,10 @@ def test_compiled_views_equal_the_cpus_value_for_value(size: int, channels: int)
         assert torch.equal(on_gpu, view(images, rows, noise))
 
 
-@pytest.mark.parametrize("method", ["sage", "flexmatch", "fedavg"])
+SOME_PLUGGED = ["flexmatch+sage", "freematch+sage", "feddure+sage", "feddb+sage", "fedlabel+sage"]
+
+
+@pytest.mark.parametrize("method", [*METHODS, *SOME_PLUGGED])
 def test_the_captured_step_is_the_eager_one(method: str, make_federation: Make) -> None:
     settings = (f"method.name={method}", "train.precision=fp32", "train.steps_per_round=5")
     uploads = []
@@ -38,7 +44,7 @@ def test_the_captured_step_is_the_eager_one(method: str, make_federation: Make) 
         torch.testing.assert_close(uploads[1][name], value, rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize("method", ["sage", "flexmatch"])
+@pytest.mark.parametrize("method", METHODS)
 def test_a_clients_round_never_waits_for_the_device(method: str, make_federation: Make) -> None:
     settings = (f"method.name={method}", "train.steps_per_round=20", "train.clients_per_round=4")
     federation = make_federation("compute.device=cuda", *settings)
@@ -50,7 +56,8 @@ def test_a_clients_round_never_waits_for_the_device(method: str, make_federation
     torch.cuda.set_sync_debug_mode("error")
     try:
         with fleet.lanes[0].scope():  # its state comes from the host, as in every round
-            fleet.client(fleet.lanes[0], plan, snapshot.server, snapshot.clients.get(plan.client))
+            payload = federation.method.payload(snapshot.server, plan.client)
+            fleet.client(fleet.lanes[0], plan, payload, snapshot.clients.get(plan.client))
     finally:
         torch.cuda.set_sync_debug_mode("default")
 
@@ -69,3 +76,31 @@ def test_lanes_agree(make_federation: Make) -> None:
 def test_eager_steps_and_one_step_rounds_work_too(settings: list[str], make_federation: Make) -> None:
     engine = LocalEngine(make_federation("compute.device=cuda", *settings))
     assert [r.round for r in engine.rounds(2)] == [1, 2]
+
+
+@pytest.mark.parametrize("method", ["fedloke", "fedmatch"])
+def test_a_thousand_clients_cost_no_device_memory_and_no_time(method: str) -> None:
+    """ResNet-8x4, all registered clients known: twenty and a thousand of them, rounds in turn, the fastest of each."""
+    images = load("synthetic", num_classes=10, size=32, channels=3, train_per_class=300, test_per_class=10)
+    settings = (f"method.name={method}", "model.name=resnet8", "model.width=4", "compute.device=cuda")
+    steps = ("train.clients_per_round=8", "train.steps_per_round=20", "train.batch=32", "train.lr=0.01")
+    engines, peaks, rounds = [], [], []
+    for clients in (20, 1000):
+        part = ("partition.kind=iid", "data.labels_per_class=100", f"partition.clients={clients}")
+        config = tiny_config(*settings, *steps, *part)
+        engines.append(known_to_all(LocalEngine(Federation(config, images))))
+        rounds.append(seconds_of(engines[-1]))
+        next(rounds[-1])
+    for each in rounds:
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        next(each)
+        peaks.append(torch.cuda.max_memory_allocated() - before)
+    model = sum(t.nbytes for t in engines[0].model().params.values())
+    assert abs(peaks[1] - peaks[0]) < 2 * model, peaks
+    states = [s for e in engines for d in (e.snapshot.clients, e.snapshot.server.memory) for s in d.values()]
+    assert states
+    assert all(t.device.type == "cpu" for state in states for t in state.values())
+    fastest = [min(pair) for pair in zip(*((next(a), next(b)) for a, b in [rounds] * 25), strict=True)]
+    assert fastest[1] < 1.05 * fastest[0], fastest

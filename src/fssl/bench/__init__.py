@@ -11,31 +11,13 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from ..config import Config, expand, override, read_toml
+from ..config import Config
 from ..core.federation import Federation
-from ..data.sources import Dataset, load
+from ..data.sources import Dataset
 from ..engines.local import LocalEngine, cores
 from ..engines.rounds import RoundResult
-from ..errors import unknown
 from .reference import reference_ms_per_step
-
-PAPER: dict[str, Any] = {
-    "data": {"name": "synthetic", "labels_per_class": 50},
-    "partition": {"kind": "paired-dirichlet", "alpha": 1.0},
-    "train": {"rounds": 1},
-}
-SHAPES = ("demo", "paper")
-
-
-def setting(shape: str, method: str, settings: list[str]) -> tuple[Config, Dataset]:
-    """The configuration and the images of a shape."""
-    if shape not in SHAPES:
-        raise unknown("--shape", shape, SHAPES)
-    tables = PAPER if shape == "paper" else {k: v for k, v in read_toml("demo").items() if k != "grid"}
-    ((_, config),) = expand(override(tables, [f"method.name={method}", *settings]))
-    if shape == "paper":
-        return config, load("synthetic", num_classes=100, size=32, channels=3, train_per_class=500, test_per_class=100)
-    return config, load(config.data.name)
+from .shapes import setting
 
 
 def peak_bytes(device: torch.device) -> int:

@@ -8,14 +8,13 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 from safetensors.torch import save_file
-from torch.utils._pytree import tree_map
 
 from ..core.client import ClientResult, Run, Trainer, client_round, loop
 from ..core.federation import Federation
 from ..core.step import Step, Visit
 from ..data.plan import ClientPlan
 from ..types import Draw, Local, Server, State
-from .rounds import Engine, NotFiniteError, Snapshot, named, to
+from .rounds import Engine, NotFiniteError, Snapshot, named, pinned, to
 
 CUDA_LANES = 4  # measured: more streams gain nothing and cost memory
 COMPILED_LANES = 8  # as many variants of one function as the compiler accepts
@@ -85,7 +84,7 @@ class Lanes:
     def plans(self, round: int, clients: list[int]) -> list[ClientPlan]:
         plans = [self.federation.plan(round, client) for client in clients]
         if self.device.type == "cuda":
-            return [p._replace(draw=tree_map(torch.Tensor.pin_memory, p.draw)) for p in plans]
+            return [p._replace(draw=pinned(p.draw), sweep=pinned(p.sweep)) for p in plans]
         return plans
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> list[ClientResult]:

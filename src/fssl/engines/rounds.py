@@ -150,7 +150,12 @@ class Engine:
 
 
 def to(tree: Any, device: torch.device | str) -> Any:
-    return tree_map(lambda t: t if t is None else t.to(device), tree)
+    """On the device the engine computes on; nothing waits for it."""
+    return tree_map(lambda t: t if t is None else t.to(device, non_blocking=True), tree)
+
+
+def pinned(tree: Any) -> Any:
+    return tree_map(lambda t: t if t is None else t.pin_memory(), tree)
 
 
 def named(**trees: Any) -> State:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -12,8 +12,30 @@ from torch.utils._pytree import tree_map
 from ..models import Net
 from ..types import Batch, Counts, Local, Server, State, Sweep, Task, Trace, Upload, Weights, clone, zeros_like
 
+Follows = Literal["released code", "paper", "reconstruction"]
+Builder = TypeVar("Builder", bound=Callable[..., "Method"])
 Value = tuple[Tensor, tuple[State, State, Trace]]  # the loss, and (buffers, state, trace) beside it
 Loss = Callable[[Weights, State], Value]
+
+
+@dataclass(frozen=True)
+class Card:
+    """Where a method comes from. What it keeps is said here and measured elsewhere (fssl.catalog)."""
+
+    paper: str
+    follows: Follows  # what decides labels, losses and means; batches and optimizer are always the protocol's
+    page: str  # in docs/methods
+    client: str = ""  # stays with a client between rounds
+    server: str = ""  # kept by the server beside the model
+    note: str = ""
+
+    def __call__(self, builder: Builder) -> Builder:
+        """As a decorator it is given to a method's builder."""
+        CARDS[builder] = self
+        return builder
+
+
+CARDS: dict[Callable[..., "Method"], Card] = {}
 
 
 @dataclass(frozen=True)

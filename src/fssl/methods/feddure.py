@@ -11,7 +11,7 @@ from ..label.assign import VOTES, LocalOnly, hard
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net
 from ..types import Batch, Local, PseudoLabels, Server, State, Trace, Weights, clone, zeros_like
-from .base import Value, gradient
+from .base import Card, Value, gradient
 from .fixmatch import FixMatch, Seen
 from .prefix import drop, put, take
 
@@ -65,6 +65,7 @@ class FedDure(FixMatch):
         return clone(drop(STUDENT, local.state))
 
 
+@Card("Bai et al. 2024", follows="reconstruction", page="feddure")
 def feddure(
     tau: float = 0.95,
     mu_u: float = 1.0,

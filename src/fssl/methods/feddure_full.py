@@ -13,6 +13,7 @@ from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net
 from ..seeds import stream
 from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Weights
+from .base import Card
 from .feddure import PARAMS, FedDure
 from .fixmatch import Seen
 from .prefix import put, take
@@ -84,6 +85,7 @@ def new_regulator(task: Task) -> State:
     return {name: torch.from_numpy(t.astype(np.float32)) for name, t in draws.items()}
 
 
+@Card("Bai et al. 2024", follows="reconstruction", page="feddure", client="regulator")
 def feddure_full(
     mu_u: float = 1.0,
     meta_lr: float = 0.01,

@@ -10,6 +10,7 @@ from ..label.accept import FixedThreshold
 from ..label.assign import SCORES, Score, Winner, variance
 from ..label.losses import kl_divergence
 from ..types import State
+from .base import Card
 from .fixmatch import FixMatch
 
 
@@ -39,6 +40,7 @@ def agreed(votes: State) -> Tensor:
     return votes["mask"] & (votes["p_l"].argmax(-1) == votes["p_g"].argmax(-1))
 
 
+@Card("Cho et al. 2023", follows="reconstruction", page="fedlabel")
 def fedlabel(
     tau: float = 0.95,
     mu_u: float = 1.0,

@@ -13,7 +13,7 @@ from ..label.assign import SCORES, Winner
 from ..label.losses import cross_entropy, image_cross_entropy, kl_divergence
 from ..models import Net
 from ..types import Batch, Counts, Local, Server, State, Task, Trace, Upload, Weights, zeros_like
-from .base import Value, descend, mean_weights
+from .base import Card, Value, descend, mean_weights
 from .fedlabel import FedLabel, agreed, rho
 from .prefix import put, take
 
@@ -111,6 +111,7 @@ def hold(before: Local, after: Local, idle: Tensor) -> Local:
     return Local(weights, held(before.velocity, after.velocity), held(before.state, after.state))
 
 
+@Card("Cho et al. 2023", follows="released code", page="fedlabel-2m", note="two models go up")
 def fedlabel_2m(
     tau: float = 0.3,
     mu_u: float = 1.0,

@@ -11,7 +11,7 @@ from ..label.accept import Accept, EntropyThreshold, FixedThreshold
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net, Out
 from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Upload, Weights, clone, zeros_like
-from .base import Method, Value, descend
+from .base import Card, Method, Value, descend
 from .prefix import drop, put, take
 
 OWN, OWN_PARAMS, OWN_BUFFERS = "own.", "own.params.", "own.buffers."
@@ -106,6 +106,7 @@ def kept(weights: Weights) -> State:
     return {**put(OWN_PARAMS, weights.params), **put(OWN_BUFFERS, weights.buffers)}
 
 
+@Card("Zhang et al. 2023", follows="released code", page="fedloke", client="own model")
 def fedloke(
     mu_own: float = 0.9,
     filter: Literal["entropy", "confidence"] = "entropy",

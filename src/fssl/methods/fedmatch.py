@@ -12,7 +12,7 @@ from ..label.losses import cross_entropy, kl_divergence, soft_cross_entropy, squ
 from ..models import Net, Out
 from ..seeds import stream
 from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Upload, Weights
-from .base import Method, Sgd, Value, gradient, mean_weights
+from .base import Card, Method, Sgd, Value, gradient, mean_weights
 from .prefix import put, take
 
 SIGMA, PSI, HELPER = "sigma.", "psi.", "helper.psi."
@@ -188,6 +188,13 @@ def majority(p_l: Tensor, p_h: list[Tensor], present: Tensor) -> Tensor:
     return hard(hard(p_l) + present * torch.stack([hard(p) for p in p_h]).sum(0))
 
 
+@Card(
+    "Jeong et al. 2021",
+    follows="reconstruction",
+    page="fedmatch",
+    server="psi per client",
+    note="two parts of every kernel; half of what goes down are helpers, of use every 10th round only",
+)
 def fedmatch(
     lr: float = 0.01,
     tau: float = 0.75,

@@ -12,7 +12,7 @@ from ..label.assign import VOTES, Assign, GlobalOnly, LocalOnly
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net, Out
 from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Weights
-from .base import Method, Value, descend
+from .base import Card, Method, Value, descend
 from .terms import Proximal, Term, add_terms
 
 Adjust = Callable[[Tensor, Server, State], Tensor]
@@ -111,6 +111,7 @@ class FixMatch(Method):
         return self.assign.uses_global or self.watch_global
 
 
+@Card("Sohn et al. 2020", follows="released code", page="fixmatch")
 def fixmatch_lpl(
     tau: float = 0.95,
     mu_u: float = 1.0,
@@ -121,11 +122,13 @@ def fixmatch_lpl(
     return FixMatch(accept=FixedThreshold(tau), assign=LocalOnly(VOTES[vote]), mu_u=mu_u, label_bn=label_bn)
 
 
+@Card("Sohn et al. 2020", follows="paper", page="fixmatch")
 def fixmatch_gpl(tau: float = 0.95, mu_u: float = 1.0, vote: Literal["hard", "soft"] = "hard") -> FixMatch:
     """FixMatch with global pseudo-labels: the broadcast model labels for the whole round."""
     return FixMatch(accept=FixedThreshold(tau), assign=GlobalOnly(VOTES[vote]), mu_u=mu_u)
 
 
+@Card("Li; Sohn et al. 2020", follows="paper", page="fixmatch")
 def fedprox_fixmatch(mu_prox: float = 1e-3, tau: float = 0.95, mu_u: float = 1.0) -> FixMatch:
     """FixMatch-LPL with FedProx's pull towards the broadcast model."""
     return FixMatch(accept=FixedThreshold(tau), mu_u=mu_u, terms=(Proximal(mu_prox),))

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from ..label.accept import UNSEEN, FlexThreshold
 from ..types import Local, Server, State
+from .base import Card
 from .fixmatch import FixMatch
 
 
@@ -22,6 +23,7 @@ def forget(state: State) -> State:
     return {**state, "flex.table": state["flex.table"].clamp(max=UNSEEN)}
 
 
+@Card("Zhang et al. 2021", follows="reconstruction", page="flexmatch", client="label table")
 def flexmatch(tau: float = 0.95, mu_u: float = 1.0, warmup: bool = True, persistent: bool = True) -> FlexMatch:
     """FixMatch-LPL that accepts hard classes earlier; its table of labels survives rounds.
 

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from ..label.adaptive import FreeThreshold, fairness
 from ..types import Batch, Server, State
+from .base import Card
 from .fixmatch import FixMatch
 
 
@@ -27,6 +28,7 @@ class FreeMatch(FixMatch):
         return self.saf * fairness(logits, votes["mask"], state)
 
 
+@Card("Wang et al. 2023", follows="reconstruction", page="freematch", client="running means")
 def freematch(mu_u: float = 1.0, saf: float = 0.05, ema: float = 0.999) -> FreeMatch:
     """FixMatch-LPL whose threshold follows the client's confidence, class by class; no threshold is set.
 

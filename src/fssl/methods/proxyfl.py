@@ -14,6 +14,7 @@ from ..label.assign import Constant, GlobalOnly, Sage, hard
 from ..models import CLASSIFIER, Net
 from ..seeds import stream
 from ..types import Batch, Counts, Local, Server, State, Task, Upload, Weights, clone
+from .base import Card
 from .fixmatch import FixMatch, Seen
 from .prefix import drop
 from .tuning import Tuning
@@ -131,6 +132,13 @@ def new_heads(classifier: Tensor, seed: int) -> State:
     return {name: torch.from_numpy(t.astype(np.float32)).to(classifier) for name, t in draws.items()}
 
 
+@Card(
+    "Chen and Wang 2026",
+    follows="released code",
+    page="proxyfl",
+    server="class prior",
+    note="two heads go both ways, the prior down, class counts up",
+)
 def proxyfl(
     tau: float = 0.95,
     mu_u: float = 1.0,

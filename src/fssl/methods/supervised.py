@@ -8,7 +8,7 @@ import torch
 from ..label.losses import cross_entropy
 from ..models import Net
 from ..types import Batch, Counts, Local, Server, State, Trace, Weights
-from .base import Method, Value, descend
+from .base import Card, Method, Value, descend
 from .terms import Proximal, Term, add_terms
 
 
@@ -42,6 +42,7 @@ class Supervised(Method):
         return descend(loss, self.sgd, local)
 
 
+@Card("McMahan et al. 2017", follows="paper", page="fedavg")
 def fedavg(steps: Literal["pool", "labeled"] = "pool") -> Supervised:
     """FedAvg on the labeled images alone.
 
@@ -51,11 +52,13 @@ def fedavg(steps: Literal["pool", "labeled"] = "pool") -> Supervised:
     return Supervised(epoch=steps)
 
 
+@Card("Li et al. 2020", follows="released code", page="fedavg")
 def fedprox(mu_prox: float = 1e-3, steps: Literal["pool", "labeled"] = "pool") -> Supervised:
     """FedAvg with a pull of the local model towards the broadcast one."""
     return Supervised(terms=(Proximal(mu_prox),), epoch=steps)
 
 
+@Card("McMahan et al. 2017", follows="reconstruction", page="fedavg")
 def fedavg_sl() -> Supervised:
     """FedAvg with the true label of every image: the upper bound."""
     return Supervised(label_source="all", epoch="labeled")

@@ -1,0 +1,112 @@
+"""What a training step of each method costs, in steps of FixMatch-LPL measured in turn with it."""
+
+import json
+import platform
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from ..catalog import BASELINE, HOSTS
+from ..core.client import client_round
+from ..core.federation import Federation
+from ..engines.local import LocalEngine, cores
+from ..engines.rounds import to
+from ..methods import METHODS
+from ..records.atomic import read_json, write_atomic
+from .shapes import setting
+
+# Each method pays for what it needs itself: probes would also run the global model where no label asks for it.
+OWN_WORK = ("records.probes=losses", "compute.lanes=1")
+
+
+class Client:
+    """One client's round of a method on one lane: sweep, steps, upload; without server and test."""
+
+    def __init__(self, shape: str, name: str, settings: list[str]) -> None:
+        federation = Federation(*setting(shape, name, [*OWN_WORK, *settings]))
+        self.engine, self.method = LocalEngine(federation), federation.method
+        self.server = self.engine.snapshot.server
+        self.plan = federation.plan(1, 0)
+        self.num_steps = len(self.plan.draw.x_row)
+
+    def ms_per_step(self) -> float:
+        device, (lane, *_) = self.engine.device, self.engine.fleet.lanes
+        begin = time.perf_counter()
+        state = to(self.engine.federation.new_state(self.server, 0), device)
+        plan = self.plan._replace(sweep=to(self.plan.sweep, device))
+        with torch.no_grad(), lane.scope():
+            client_round(lane, self.method, self.server, state, plan)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        return 1000 * (time.perf_counter() - begin) / self.num_steps
+
+
+def run_method_bench(
+    console: Console, shape: str, names: list[str], rounds: int, json_file: Path | None, settings: list[str]
+) -> None:
+    """Every method, and SAGE on its hosts, unless some are named; a file of the same machine is added to."""
+    names = names or [*METHODS, *(f"{host}+sage" for host in HOSTS)]
+    for name in names:
+        setting(shape, name, settings)  # bad names and settings end here
+    base = Client(shape, BASELINE, settings)
+    base.ms_per_step()
+    result = {**facts(base, shape, settings), "methods": {}}
+    if json_file:
+        result["methods"] = known(json_file, result)
+    table = Table(f"{result['device']}, {shape} shape", f"in steps of {BASELINE}", "smallest to largest", "ms per step")
+    for name in names:
+        console.print(f"timing {rounds} rounds of a client with {name}, in turn with {BASELINE}")
+        cost = result["methods"][name] = cost_of(Client(shape, name, settings), base, rounds)
+        low, high = cost["min_max"]
+        table.add_row(f"[bold]{name}", f"{cost['ratio']:.2f}", f"{low:.2f} to {high:.2f}", f"{cost['ms_per_step']:.2f}")
+        if json_file:  # after each one: whatever stops this keeps what was measured
+            write_atomic(json_file, json.dumps(result, indent=1) + "\n")
+    console.print(table)
+
+
+def cost_of(client: Client, base: Client, rounds: int) -> dict[str, Any]:
+    """Each round is held against the baseline's round just before it, so both see the same machine."""
+    client.ms_per_step()  # warm-up
+    pairs = [(base.ms_per_step(), client.ms_per_step()) for _ in range(rounds)]
+    ratios = [own / reference for reference, own in pairs]
+    return {
+        "ratio": median(ratios),
+        "min_max": [min(ratios), max(ratios)],
+        "rounds": rounds,
+        "ms_per_step": median(own for _, own in pairs),
+    }
+
+
+def facts(base: Client, shape: str, settings: list[str]) -> dict[str, Any]:
+    """What must agree for two measurements to stand in one table."""
+    federation = base.engine.federation
+    on_gpu = federation.device.type == "cuda"
+    return {
+        "baseline": BASELINE,
+        "shape": shape,
+        "device": torch.cuda.get_device_name() if on_gpu else f"{processor()}, 1 of {cores()} cores",
+        "precision": "bf16" if federation.bf16 else "fp32",
+        "torch": torch.__version__,
+        "settings": settings,
+        "command": " ".join(["fssl bench --methods --shape", shape, *(f"--set {s}" for s in settings)]),
+    }
+
+
+def processor() -> str:
+    """Its name, where the system tells."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def known(json_file: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """Costs that the file has already, if they were measured in the same way on the same machine."""
+    before = read_json(json_file)
+    same = all(before.get(key) == value for key, value in result.items() if key != "methods")
+    return dict(before["methods"]) if same else {}

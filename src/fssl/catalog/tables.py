@@ -1,0 +1,86 @@
+"""The catalog on a terminal: a line for each method, or everything about one."""
+
+from inspect import Parameter
+from typing import Any, get_args
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ..methods import METHODS, PLUGINS, RANGES, settings_of, split_name
+from . import BASELINE, Entry, entries, entry, footnote, keeps, measured, source, step_cost, traffic
+
+PLAIN: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
+
+
+def overview() -> tuple[Table, str, str]:
+    """Fits 100 columns; what a method does is told by `fssl methods NAME`."""
+    table = Table("method", "paper", "keeps", "MB down / up", "step", "follows", **PLAIN)
+    for e in entries():
+        paper, follows = source(e)
+        table.add_row(f"[bold]{e.name}", paper, keeps(e), traffic(e), step_cost(e), follows)
+    return table, footnote(), "`fssl methods NAME` shows one with its settings; choose with --set method.name=NAME."
+
+
+def print_method(console: Console, name: str) -> None:
+    """A method, with plug-ins or without; 'X+sage' is the plug-in itself."""
+    if name.startswith("X+") and name[2:] in PLUGINS:
+        found, builders = next(e for e in entries() if e.name == name), [PLUGINS[name[2:]]]
+    else:
+        base, plugins = split_name(name)
+        found, builders = entry(name), [METHODS[base], *(PLUGINS[p] for p in plugins)]
+    facts = Table(box=None, show_header=False, pad_edge=False)
+    for what, text in facts_of(found):
+        facts.add_row(f"[bold]{what}", text)
+    console.print(
+        f"[bold]{name}[/]\n", *(f"{reflowed(b.__doc__)}\n" for b in builders), facts, sep="\n", highlight=False
+    )
+    settings = Table("setting", "default, or other choices", "range", **PLAIN)
+    for key, parameter in {k: p for b in builders for k, p in settings_of(b).items()}.items():
+        low, high = RANGES.get(key, (None, None))
+        settings.add_row(f"method.{key}", shown(parameter), "" if low is None else f"{low:g} to {high:g}")
+    console.print("no settings" if not settings.rows else settings)
+
+
+def reflowed(doc: str | None) -> str:
+    """Paragraphs whose lines are the terminal's."""
+    return "\n\n".join(" ".join(part.split()) for part in (doc or "").split("\n\n"))
+
+
+def facts_of(entry: Entry) -> list[tuple[str, str]]:
+    rows = []
+    if entry.card:
+        rows = [("paper", entry.card.paper), ("follows", entry.card.follows)]
+        rows += [("page", f"docs/methods/{entry.card.page}.md")]
+    rows += [("keeps", keeps(entry) + kept_bytes(entry)), ("sends", sent_bytes(entry))]
+    cost = step_cost(entry)
+    if entry.cost:
+        cost += f" ({entry.cost.low:.2f} to {entry.cost.high:.2f}) steps of {BASELINE}"
+        cost += f"; {measured()['device']}, {measured()['shape']} shape"
+    return [*rows, ("step", cost)]
+
+
+def kept_bytes(entry: Entry) -> str:
+    if not entry.sizes:
+        return ""
+    held = {"with each client": entry.sizes.client, "on the server": entry.sizes.server}
+    held["on the server for each client that took part"] = entry.sizes.memory
+    parts = [f"{size:,} bytes {where}" for where, size in held.items() if size]
+    return f" ({', '.join(parts)})" if parts else ""
+
+
+def sent_bytes(entry: Entry) -> str:
+    if not entry.sizes:
+        return "as X"
+    note = f"; {entry.card.note}" if entry.card and entry.card.note else ""
+    return f"{entry.sizes.down:,} bytes down, {entry.sizes.up:,} up (ResNet-8x4, 10 classes){note}"
+
+
+def shown(parameter: Parameter) -> str:
+    """A setting's default as a configuration would write it, and what else it may be."""
+    value, choices = parameter.default, [a for a in get_args(parameter.annotation) if isinstance(a, str)]
+    if choices:
+        return "|".join([str(value), *(c for c in choices if c != value)])
+    if value is None or isinstance(value, bool):
+        return "unset" if value is None else str(value).lower()
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
