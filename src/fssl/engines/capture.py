@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 
 from ..core.client import at
 from ..core.step import Step, Visit
-from ..types import Draw, Local, Server
+from ..types import Draw, Local, Server, Sweep
 
 
 def tick_of(step: Step) -> Any:
@@ -27,6 +27,15 @@ def tick_of(step: Step) -> Any:
         i.add_(1)
 
     return tick
+
+
+def visit_of(visit: Visit) -> Any:
+    """A visit that writes over the client's state: a record that compiled code returns may come back empty."""
+
+    def visit_in_place(server: Server, local: Local, sweep: Sweep) -> None:
+        overwrite(local, visit(server, local, sweep))
+
+    return visit_in_place
 
 
 def overwrite(target: Any, source: Any) -> None:
@@ -51,8 +60,8 @@ class CapturedLane:
     Nothing here waits for the device: a client's round is enqueued and the host goes on.
     """
 
-    def __init__(self, tick: Any, visit: Visit, server: Server, local: Local, draw: Draw, tally_size: int) -> None:
-        self.visit = visit  # a few batches per round: compiled, not captured
+    def __init__(self, tick: Any, visit: Any, server: Server, local: Local, draw: Draw, tally_size: int) -> None:
+        self._visit = visit  # a few batches per round: compiled, not captured
         device = server.weights.params[next(iter(server.weights.params))].device
         self.stream = torch.cuda.Stream(device)
         self.stream.wait_stream(torch.cuda.current_stream(device))
@@ -76,6 +85,10 @@ class CapturedLane:
         with torch.cuda.stream(self.stream):
             yield
         outside.wait_stream(self.stream)
+
+    def visit(self, server: Server, local: Local, sweep: Sweep) -> Local:
+        self._visit(server, local, sweep)
+        return local
 
     def run(self, server: Server, local: Local, draw: Draw) -> tuple[Local, Tensor]:
         """All steps of one client. The result is valid until this lane's next client."""

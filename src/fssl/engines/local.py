@@ -66,11 +66,11 @@ class Lanes:
         return [HostLane(loop(step, size, self.device), self.federation.make_visit()) for step in steps]
 
     def _captured_lanes(self, number: int) -> list[Lane]:
-        from .capture import CapturedLane, tick_of
+        from .capture import CapturedLane, tick_of, visit_of
 
         federation, method = self.federation, self.federation.method
         tick = torch.compile(tick_of(federation.make_step()), fullgraph=True, dynamic=False)
-        visit = torch.compile(federation.make_visit(), fullgraph=True, dynamic=False)
+        visit = torch.compile(visit_of(federation.make_visit()), fullgraph=True, dynamic=False)
         sites = range(len(federation.sites))
         longest = max(sites, key=lambda k: federation.recipe.num_steps(federation.counts(k)))
         payload = method.payload(federation.first_server(), longest)
