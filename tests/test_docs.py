@@ -212,6 +212,7 @@ def rows() -> Iterator[tuple[str, str, str, str, str]]:
 
 def described(f: Any, hint: Any) -> tuple[str, str, str, str]:
     words = {int: "whole number", float: "number", str: "text", bool: "true/false"}
+    words |= {tuple[str, ...]: "list of texts", tuple[float, ...]: "list of numbers"}
     kind = next(words[t] for t in (get_args(hint) or (hint,)) if t in words)
     low, high = f.metadata.get("low"), f.metadata.get("high")
     allowed = ", ".join(f"`{option}`" for option in f.metadata.get("options", ()))

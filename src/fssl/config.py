@@ -464,7 +464,9 @@ def as_tables(config: Config) -> dict[str, Any]:
     tables = {k: v for k, v in asdict(config).items() if k != "method"}
     for section in SECTIONS:
         if section != "method":
-            tables[section] = {k: v for k, v in tables[section].items() if v is not None}
+            tables[section] = {
+                k: list(v) if isinstance(v, tuple) else v for k, v in tables[section].items() if v is not None
+            }
     tables["method"] = {"name": config.method.name, **dict(config.method.settings)}
     for key in (*useless(config.data.name), *([] if config.partition.clients else ["partition.clients"])):
         forget(tables, key)
