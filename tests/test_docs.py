@@ -77,6 +77,7 @@ def desk(tmp_path: Path, smoke_run: Path, monkeypatch: pytest.MonkeyPatch) -> It
     """An empty folder with the smoke run in it; methods that an example registers are forgotten."""
     shutil.copytree(smoke_run, tmp_path / SMOKE)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     known = dict(METHODS)
     yield tmp_path
     METHODS.clear()
