@@ -139,6 +139,18 @@ def test_a_run_records_what_its_folder_decided_and_can_be_repeated(fssl: Command
     assert fssl("show", "runs/smoke")[0] == fssl("compare", "runs")[0] == 0
 
 
+def test_settings_that_classes_decide_are_filled_in_with_them(fssl: Command, sites: Path) -> None:
+    """ProxyFL tunes for 1000 epochs over the number of classes, here 3; the folder says so only when it is read."""
+    where = ("--data-dir", str(sites), "--set", "data.name=folder", "--set", "data.size=8", "--out", "runs/x")
+    short = ("--set", "train.clients_per_round=2", "--set", "train.steps_per_round=1", "--set", "method.name=proxyfl")
+    assert fssl("run", "smoke", *where, *short, "--set", "train.rounds=1")[0] == 0
+    stored = parse(read_toml("runs/x/config.toml"))
+    assert dict(stored.method.settings)["tuning_epochs"] == 333
+    assert method_of(stored) == Federation(small(sites, "method.name=proxyfl")).method
+    assert fssl("run", "smoke", *where, *short, "--set", "train.rounds=2", "--resume")[0] == 0
+    assert fssl("run", "runs/x/config.toml", "--out", "runs/x", "--set", "train.rounds=3", "--resume")[0] == 0
+
+
 def test_a_resumed_run_is_the_same_and_other_images_are_refused(fssl: Command, sites: Path, tmp_path: Path) -> None:
     config = small(sites, "method.name=flexmatch", "train.rounds=3")
     run_experiment(config, tmp_path / "whole", Quiet())
