@@ -50,7 +50,7 @@ def test_jpeg(tmp_path: Path) -> None:
 
 def test_palettes_and_bits(tmp_path: Path) -> None:
     """Four palette colors; then one bit: black and white."""
-    palette = Image.fromarray((GREY % 4).astype(np.uint8), mode="L").convert("P")
+    palette = Image.fromarray((GREY % 4).astype(np.uint8)).convert("P")
     colors = np.array([[255, 0, 0], [0, 255, 0], [1, 2, 3], [9, 9, 9]], np.uint8)
     palette.putpalette(colors.tobytes())
     assert np.array_equal(read_picture(saved(palette, tmp_path / "p.png"), 8, 3), colors[GREY % 4])
