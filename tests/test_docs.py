@@ -77,6 +77,7 @@ def desk(tmp_path: Path, smoke_run: Path, monkeypatch: pytest.MonkeyPatch) -> It
     """An empty folder with the smoke run in it; methods that an example registers are forgotten."""
     shutil.copytree(smoke_run, tmp_path / SMOKE)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     known = dict(METHODS)
     yield tmp_path
     METHODS.clear()
@@ -212,6 +213,7 @@ def rows() -> Iterator[tuple[str, str, str, str, str]]:
 
 def described(f: Any, hint: Any) -> tuple[str, str, str, str]:
     words = {int: "whole number", float: "number", str: "text", bool: "true/false"}
+    words |= {tuple[str, ...]: "list of texts", tuple[float, ...]: "list of numbers"}
     kind = next(words[t] for t in (get_args(hint) or (hint,)) if t in words)
     low, high = f.metadata.get("low"), f.metadata.get("high")
     allowed = ", ".join(f"`{option}`" for option in f.metadata.get("options", ()))

@@ -14,6 +14,7 @@ import fssl
 from fssl import cli
 from fssl.config import Config, expand, override, presets, read_toml, to_toml
 from fssl.core.federation import method_of
+from fssl.data.export import export_digits
 from fssl.methods import METHODS, PLUGINS, build_method, settings_of
 
 SOURCE = Path(fssl.__file__).parent
@@ -214,15 +215,19 @@ def watch_reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
 
 
 def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only defined: a run of two rounds must ask for the value of each."""
+    """Not only defined: a run of two rounds, or one on images in a folder, must ask for the value of each."""
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+    export_digits(tmp_path / "sites")
     reads = watch_reads(monkeypatch)
     tables = override(read_toml("smoke"), ["train.rounds=2", "train.steps_per_round=1", "compute.device=cpu"])
     tables["data"] = {"name": "digits", "label_fraction": 0.1}
     (tmp_path / "small.toml").write_text(to_toml(tables))
-    monkeypatch.setattr(sys, "argv", ["fssl", "run", str(tmp_path / "small.toml"), "--out", str(tmp_path / "run")])
-    with pytest.raises(SystemExit) as exit:
-        cli.main()
-    assert exit.value.code == 0
+    for words in ([], ["--set", "data.name=folder", "--data-dir", str(tmp_path / "sites")]):
+        out = str(tmp_path / f"run{len(words)}")
+        monkeypatch.setattr(sys, "argv", ["fssl", "run", str(tmp_path / "small.toml"), "--out", out, *words])
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        assert exit.value.code == 0
     everything = {
         (section, f.name)
         for section, kind in get_type_hints(Config).items()

@@ -133,7 +133,8 @@ class Config:
 
     @property
     def card(self) -> Card:
-        return card(self.data.name)
+        facts = card(self.data.name)
+        return replace(facts, num_classes=len(self.data.classes)) if self.data.classes else facts
 
     @property
     def labels_per_class(self) -> int:
@@ -154,7 +155,8 @@ NOT_OF_A_FOLDER = (
     *("partition.kind", "partition.alpha", "partition.seed", "partition.setting"),
 )
 OF_A_FOLDER = ("data.classes", "data.size", "data.channels", "data.mean", "data.std", "data.digest")
-FOUND = ("data.classes", "data.digest", "partition.clients")  # filled in when a folder is read
+# Filled in when a folder is read, the last one because classes are known then.
+FOUND = ("data.classes", "data.digest", "partition.clients", "method.tuning_epochs")
 # A resumed run may be longer than before, on other hardware, or find its data elsewhere.
 MAY_CHANGE = ("train.rounds", "data.dir", "records.tensorboard", "records.checkpoint_every", "compute.")
 
@@ -464,7 +466,9 @@ def as_tables(config: Config) -> dict[str, Any]:
     tables = {k: v for k, v in asdict(config).items() if k != "method"}
     for section in SECTIONS:
         if section != "method":
-            tables[section] = {k: v for k, v in tables[section].items() if v is not None}
+            tables[section] = {
+                k: list(v) if isinstance(v, tuple) else v for k, v in tables[section].items() if v is not None
+            }
     tables["method"] = {"name": config.method.name, **dict(config.method.settings)}
     for key in (*useless(config.data.name), *([] if config.partition.clients else ["partition.clients"])):
         forget(tables, key)

@@ -12,10 +12,8 @@ class UserError(ValueError):
 class ProblemsError(UserError):
     """Several things wrong at once: a headline, then a line for each of the first, and how many more there are."""
 
-    LISTED = 20
-
-    def __init__(self, headline: str, problems: Sequence[str] = ()) -> None:
-        lines = [" ".join(line.splitlines()) for line in problems[: self.LISTED]]
+    def __init__(self, headline: str, problems: Sequence[str] = (), most: int = 20) -> None:
+        lines = [" ".join(line.splitlines()) for line in problems[:most]]
         rest = len(problems) - len(lines)
         super().__init__("\n  ".join([headline, *lines, *([f"and {rest} more"] if rest else [])]))
 

@@ -102,6 +102,15 @@ def test_the_record_shows_the_methods_own_lambda() -> None:
     assert one.values.sum().item() == ROWS  # kappa 0: lambda is 1 everywhere
 
 
+def test_where_true_labels_are_not_known_nothing_is_called_correct() -> None:
+    trace, truth = example()
+    known, unknown = LabelProbe()(trace, truth), LabelProbe(knows_truth=False)(trace, torch.full_like(truth, -1))
+    assert known.keys() - unknown.keys() == {name for name in known if name.startswith("correct_")}
+    assert len(known.keys() - unknown.keys()) == 7
+    for name in unknown:
+        assert unknown[name].values.equal(known[name].values)
+
+
 def test_without_a_global_model_its_quantities_are_absent() -> None:
     trace, truth = example()
     local = Trace(trace.losses, {k: t for k, t in trace.votes.items() if not k.endswith("_g")})

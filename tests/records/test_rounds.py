@@ -43,6 +43,16 @@ def test_label_rates_divide_by_what_they_count() -> None:
     assert out["entropy_g_sure"] is None
 
 
+def test_rates_of_what_is_right_are_nothing_where_true_labels_are_not_known() -> None:
+    sums = {"l_s": 1.0, "l_u": 1.0, "steps": 2.0, "n": 8.0, "n_valid": 4.0, "n_l": 2.0, "entropy_l": 4.0}
+    sums |= {"entropy_l_sure": 1.0, "n_g": 2.0, "entropy_g": 4.0, "entropy_g_sure": 1.0, "n_fallback": 1.0}
+    sums |= dict.fromkeys(("disagree", "disagree_sure", "lam", "lam_sure", "gap_sure"), 1.0)
+    out = rates(sums)
+    unknown = {"pl_accuracy", "pl_accuracy_l", "pl_accuracy_g", "accuracy_l_all", "accuracy_g_all", "fallback_accuracy"}
+    assert {name for name, value in out.items() if value is None} == unknown
+    assert (out["utilization"], out["fallback_share"], out["entropy_l"]) == (0.5, 0.125, 0.5)
+
+
 def test_majority_classes_are_those_above_the_clients_mean() -> None:
     """Client 0 holds (4, 1, 1): class 0 is its majority. Client 1 holds (0, 2, 4), mean 2: only class 2 is."""
     counts = np.array([[4, 1, 1], [0, 2, 4]])
@@ -57,6 +67,7 @@ def test_majority_classes_are_those_above_the_clients_mean() -> None:
     assert out["gap_sure_majority"] == pytest.approx(0.4 / 4)
     assert out["gap_sure_minority"] == pytest.approx(0.6 / 2)
     assert by_majority({"n": np.ones(2)}, counts) == {}
+    assert by_majority(sums, None) == dict.fromkeys(out)  # true classes are not known
 
 
 def test_a_target_counts_as_reached_when_it_is_met_exactly() -> None:

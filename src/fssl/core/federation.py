@@ -112,9 +112,9 @@ def settled(config: Config, dataset: Dataset) -> Config:
             f"train.clients_per_round = {config.train.clients_per_round} is more than the {number} clients"
             f" in '{data.dir}'"
         )
-    if data.digest not in (None, dataset.digest):
-        raise UserError(f"data.digest = '{data.digest}': '{data.dir}' now has other files ('{dataset.digest}')")
-    data = replace(data, classes=dataset.card.classes, digest=dataset.digest)
+    if data.digest and dataset.digest not in (None, data.digest):  # None: a site alone does not see all files
+        raise UserError(f"data.digest = '{data.digest}': '{data.dir}' has other files ('{dataset.digest}')")
+    data = replace(data, classes=dataset.card.classes, digest=dataset.digest or data.digest)
     return replace(config, data=data, partition=replace(part, clients=number))
 
 

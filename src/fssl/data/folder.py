@@ -90,7 +90,8 @@ def load_test(root: Path, agreed: Agreed, how: Loading = ALONE) -> Split:
 def check(root: Path, how: Loading = ALONE) -> Listing:
     """What a federation's or a site's folder holds, every image tried; its problems are in the listing."""
     listing = list_federation(root) if is_federation(root) else list_site(root)
-    found_classes(listing)
+    if is_federation(root):
+        _check_classes(listing, found_classes(listing))
     for _ in _decoded(list(listing.files()), Agreed((), 8), how, listing.problems):
         pass
     return listing
@@ -99,14 +100,14 @@ def check(root: Path, how: Loading = ALONE) -> Listing:
 def found_classes(listing: Listing) -> tuple[str, ...]:
     """All class names of any client's labeled images, in the order of their characters."""
     seen: dict[str, str] = {}
-    for site in listing.sites:
-        for name in site.labeled:
-            twin = seen.setdefault(name.strip().casefold(), name)
-            if twin != name:
-                listing.problems.append(f"{site.name}: class {name!r} is {twin!r} elsewhere; use one name")
+    names = [(site, name) for site in listing.sites for name in site.labeled]
+    for site, name in names:
+        twin = seen.setdefault(name.strip().casefold(), name)
+        if twin != name:
+            listing.problems.append(f"{site.name}: class '{name}' is '{twin}' elsewhere; use one name")
     if len(seen) < 2 and any(any(of_all(site.labeled)) for site in listing.sites):
         listing.problems.append(f".: only one class has labeled images ({', '.join(seen.values())}), expected two")
-    return tuple(sorted(seen.values()))
+    return tuple(sorted({name for _, name in names}))
 
 
 def digest_of(listing: Listing) -> str:
@@ -158,11 +159,11 @@ def _images(listing: Listing, files: Sequence[File], agreed: Agreed, how: Loadin
     return found
 
 
-def raise_problems(listing: Listing) -> None:
-    """One error that names them all, if there are any."""
+def raise_problems(listing: Listing, most: int = 20) -> None:
+    """One error that names the problems, if there are any."""
     if listing.problems:
         count = f"{len(listing.problems)} problem{'s' if len(listing.problems) > 1 else ''}"
-        raise ProblemsError(f"'{listing.root}' cannot be used, {count}:", listing.problems)
+        raise ProblemsError(f"'{listing.root}' cannot be used, {count}:", listing.problems, most)
 
 
 def _key(root: Path, files: Sequence[File], agreed: Agreed) -> str:

@@ -87,7 +87,9 @@ def list_federation(root: Path) -> Listing:
     known = {p.name: p for p in walk.folders(root)}
     for name in sorted(known.keys() - {"clients", "test"}):
         near = get_close_matches(name.lower(), ("clients", "test"), 1, 0.8)
-        if near:  # anything else may lie beside them: records of runs, for example
+        if name in ROLES:
+            walk.note(known[name], "belongs to a client, expected it in clients/NAME")
+        elif near:  # anything else may lie beside them: records of runs, for example
             walk.note(known[name], f"did you mean '{near[0]}'?")
     sites = [walk.site(p) for p in walk.distinct(walk.folders(known["clients"]))] if "clients" in known else []
     if not sites:

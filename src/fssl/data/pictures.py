@@ -21,34 +21,39 @@ class PictureError(ValueError):
 
 def read_picture(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
     """Pixels [size, size, channels]: upright, over grey, 8 bits, squeezed into a square with nothing cut off."""
-    num_bytes = path.stat().st_size
-    if num_bytes > MAX_BYTES:
-        raise PictureError(f"{num_bytes / 2**20:,.0f} MiB, expected at most {MAX_BYTES // 2**20}")
-    with warnings.catch_warnings(action="ignore"):  # odd metadata, and the size that is checked here
-        image = _decoded(path)
-        square = _flat(_eight_bits(image)).convert("RGB" if channels == 3 else "L")
-        if square.size != (size, size):
-            square = square.resize((size, size), Image.Resampling.BICUBIC)
-    return np.asarray(square).reshape(size, size, channels)
-
-
-def _decoded(path: Path) -> Image.Image:
     try:
-        with Image.open(path, formats=IMAGE_FORMATS) as image:
-            width, height = image.size  # as the header has it: nothing is decoded yet
-            if width * height > MAX_PIXELS:
-                raise PictureError(f"{width} x {height} pixels, expected at most {MAX_PIXELS // 10**6} million")
-            image.load()
-            return ImageOps.exif_transpose(image)
+        num_bytes = path.stat().st_size
+        if not 0 < num_bytes <= MAX_BYTES:
+            size_found = f"{num_bytes / 2**20:,.0f} MiB, expected at most {MAX_BYTES // 2**20}"
+            raise PictureError(size_found if num_bytes else "an empty file")
+        with warnings.catch_warnings(action="ignore"):  # odd metadata, and the size that is checked here
+            return _pixels(_decoded(path), size, channels)
     except PictureError:
         raise
     except Image.DecompressionBombError:
         raise PictureError(f"more than {2 * MAX_PIXELS // 10**6} million pixels") from None
     except UnidentifiedImageError:
-        raise PictureError("no PNG, JPEG or WebP image" if path.stat().st_size else "an empty file") from None
+        raise PictureError("no PNG, JPEG or WebP image") from None
     except Exception as error:  # a damaged image makes Pillow raise almost anything
-        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise PictureError(f"damaged or cut short ({reason})") from error
+        if isinstance(error, OSError) and error.strerror:
+            raise PictureError(f"cannot be read ({error.strerror})") from error
+        raise PictureError(f"damaged or cut short ({str(error) or type(error).__name__})") from error
+
+
+def _decoded(path: Path) -> Image.Image:
+    with Image.open(path, formats=IMAGE_FORMATS) as image:
+        width, height = image.size  # as the header has it: nothing is decoded yet
+        if width * height > MAX_PIXELS:
+            raise PictureError(f"{width} x {height} pixels, expected at most {MAX_PIXELS // 10**6} million")
+        image.load()
+        return ImageOps.exif_transpose(image)
+
+
+def _pixels(image: Image.Image, size: int, channels: int) -> NDArray[np.uint8]:
+    square = _flat(_eight_bits(image)).convert("RGB" if channels == 3 else "L")
+    if square.size != (size, size):
+        square = square.resize((size, size), Image.Resampling.BICUBIC)
+    return np.asarray(square).reshape(size, size, channels)
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:

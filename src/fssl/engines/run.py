@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..config import Config, resolved
-from ..core.federation import Federation, uses_bf16
+from ..core.federation import Federation, dataset_of, settled, uses_bf16
 from ..data.sources import Dataset
 from ..errors import RunError, UserError
 from ..methods import default_settings
@@ -40,8 +40,9 @@ def run_experiment(
     dataset: Dataset | None = None,
 ) -> Line:
     """Run or resume one cell; returns its summary."""
-    federation = Federation(resolve(config), dataset)
-    config = federation.config
+    dataset = dataset or dataset_of(config)
+    config = resolve(settled(config, dataset))
+    federation = Federation(config, dataset)
     folder = RunFolder(out)
     try:
         folder.open(config, resume)

@@ -76,9 +76,10 @@ RANGES = {
 
 
 # Settings whose default the dataset decides: FedLoKe's ramp is 0.4 of its rounds, ProxyFL tunes in 2000 steps a round.
-BY_DATASET: dict[str, Callable[[Card], float]] = {
+# Of a folder of images, classes are known once it is read.
+BY_DATASET: dict[str, Callable[[Card], float | None]] = {
     "ramp_rounds": lambda card: 0.4 * card.rounds,
-    "tuning_epochs": lambda card: max(1, 1000 // card.num_classes),
+    "tuning_epochs": lambda card: max(1, 1000 // card.num_classes) if card.num_classes else None,
 }
 
 

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from ..console import RunView, say
-from ..data.folder import Loading, check, found_classes, raise_problems
+from ..data.folder import Loading, check, raise_problems
 from ..data.listing import ByClass
 
 
@@ -23,8 +23,8 @@ def print_folder(console: Console, root: Path) -> None:
     if listing.test:
         table.add_row("(server)", "", "", counts(listing.test))
     console.print(table)
-    raise_problems(listing)
-    classes = found_classes(listing)
+    raise_problems(listing, most=len(listing.problems))
+    classes = sorted({name for site in listing.sites for name in site.labeled})
     say(console, f"{len(classes)} classes: {', '.join(classes)}. No problems.")
 
 

@@ -1,0 +1,383 @@
+"""A site's own images: which row is which file, what is refused in one list, and what the cache notices."""
+
+import os
+import random
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from fssl.data import folder, listing
+from fssl.data.dataset import Dataset
+from fssl.data.export import export_digits
+from fssl.data.folder import Agreed, Loading, check, load_federation, load_site, load_test
+from fssl.data.sources import load
+from fssl.errors import ProblemsError, RunError, UserError
+
+PETS = Agreed(("cat", "dog"), size=8, channels=1)
+# Every image is of one brightness, which tells where it came to lie.
+LAYOUT = {
+    "clients/a/labeled/cat/1.png": 10,
+    "clients/a/labeled/cat/10.png": 11,
+    "clients/a/labeled/dog/0.png": 12,
+    "clients/a/unlabeled/x.png": 13,
+    "clients/b/labeled/dog/0.png": 20,
+    "clients/b/test/dog/0.png": 90,
+    "clients/c/unlabeled/b.png": 31,
+    "clients/c/unlabeled/a.png": 30,
+    "test/cat/0.png": 80,
+    "test/dog/0.png": 81,
+}
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+
+
+def paint(path: Path, brightness: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("L", (4, 6), brightness).save(path)
+    return path
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name, brightness in LAYOUT.items():
+        paint(tmp_path / "data" / name, brightness)
+    return tmp_path / "data"
+
+
+def brightness(dataset: Dataset) -> list[int]:
+    assert (dataset.train.images == dataset.train.images[:, :1, :1]).all()
+    return [int(image[0, 0, 0]) for image in dataset.train.images]
+
+
+def problems(action: Callable[[], object]) -> list[str]:
+    with pytest.raises(ProblemsError) as caught:
+        action()
+    headline, *lines = str(caught.value).split("\n  ")
+    assert "cannot be used" in headline
+    return lines
+
+
+def test_a_federation_is_its_clients_in_the_order_of_their_names(root: Path) -> None:
+    data = load_federation(root, PETS)
+    assert brightness(data) == [13, 10, 11, 12, 20, 30, 31]  # per client: unlabeled, then labeled by class
+    assert data.train.labels.tolist() == [-1, 0, 0, 1, 1, -1, -1]
+    assert [int(image[0, 0, 0]) for image in data.test.images] == [80, 81, 90]
+    assert data.test.labels.tolist() == [0, 1, 1]
+    assert data.partition is not None
+    assert [rows.tolist() for rows in data.partition.labeled] == [[1, 2, 3], [4], []]
+    assert [rows.tolist() for rows in data.partition.unlabeled] == [[0], [], [5, 6]]
+    assert (data.card.classes, data.card.num_classes, data.card.size) == (("cat", "dog"), 2, 8)
+    assert (data.card.num_train, data.card.num_test, data.card.train_mean) == (7, 3, (0.5,))
+
+
+def test_classes_are_those_that_any_client_has_labels_for(root: Path) -> None:
+    paint(root / "clients/b/labeled/bird/0.png", 1)
+    assert load_federation(root, Agreed((), 8)).card.classes == ("bird", "cat", "dog")
+    given = load_federation(root, Agreed(("dog", "fish", "cat", "bird"), 8))
+    assert given.card.classes == ("dog", "fish", "cat", "bird")
+    assert given.train.labels.tolist() == [-1, 2, 2, 0, 3, 0, -1, -1]
+
+
+def test_nothing_depends_on_the_order_in_which_files_were_made_or_are_listed(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = load_federation(root, PETS)
+    names = list(LAYOUT)
+    random.Random(1).shuffle(names)
+    for name in names:
+        paint(tmp_path / "other" / name, LAYOUT[name])
+    listed = Path.iterdir
+    monkeypatch.setattr(
+        Path, "iterdir", lambda self: iter(sorted(listed(self), key=lambda p: p.name[::-1], reverse=True))
+    )
+    second = load_federation(tmp_path / "other", PETS)
+    assert brightness(first) == brightness(second)
+    assert first.train.labels.tolist() == second.train.labels.tolist()
+    assert first.digest == second.digest
+
+
+def test_one_site_sees_the_rows_that_it_has_in_the_federation(root: Path) -> None:
+    everyone = load_federation(root, PETS)
+    assert everyone.partition is not None
+    for client, name in enumerate("abc"):
+        site = load_site(root / "clients" / name, PETS, client, clients=3)
+        assert site.partition is not None
+        for k in range(3):
+            rows = everyone.partition.pool(client) if k == client else np.zeros(0, np.int64)
+            mine = site.partition.pool(k)
+            assert np.array_equal(site.train.images[mine], everyone.train.images[rows])
+            assert np.array_equal(site.train.labels[mine], everyone.train.labels[rows])
+        assert site.card.train_mean == everyone.card.train_mean
+    assert len(load_site(root / "clients/b", PETS).test.labels) == 1
+    assert len(load_site(root / "clients/c", PETS).test.labels) == 0
+
+
+def test_a_server_has_its_test_images_alone(root: Path) -> None:
+    assert load_test(root, PETS).labels.tolist() == [0, 1]
+    assert problems(lambda: load_test(root / "clients", PETS)) == [
+        ".: no test images, expected some in test/CLASS/*",
+    ]
+
+
+def test_normalization_is_a_constant_unless_it_is_given(root: Path) -> None:
+    assert load_federation(root, Agreed(("cat", "dog"), 8)).card.train_std == (0.25, 0.25, 0.25)
+    card = load_federation(root, Agreed(("cat", "dog"), 8, 1, (0.1,), (0.2,))).card
+    assert (card.train_mean, card.train_std, card.test_mean, card.test_std) == ((0.1,), (0.2,), (0.1,), (0.2,))
+
+
+def test_names_with_accents_are_the_same_however_they_are_spelled(root: Path) -> None:
+    for client, form in (("a", "NFC"), ("b", "NFD")):
+        paint(root / "clients" / client / "labeled" / unicodedata.normalize(form, "Bär") / "0.png", 1)
+    data = load_federation(root, Agreed((), 8))
+    assert data.card.classes == ("Bär", "cat", "dog")
+    assert data.train.labels.tolist().count(0) == 2
+
+
+def test_what_file_managers_leave_behind_is_ignored(root: Path) -> None:
+    before = load_federation(root, PETS)
+    for name in (".DS_Store", "test/.DS_Store", "clients/a/labeled/cat/Thumbs.db", "clients/desktop.ini"):
+        (root / name).write_bytes(b"x")
+    (root / "clients/.git/labeled").mkdir(parents=True)
+    (root / "clients/a/labeled/.ipynb_checkpoints").mkdir()
+    (root / "runs").mkdir()
+    (root / "clients/a/notes.csv").write_text("x")
+    after = load_federation(root, PETS)
+    assert (after.digest, brightness(after)) == (before.digest, brightness(before))
+
+
+WRONG: list[tuple[str, Callable[[Path], object], list[str]]] = [
+    (
+        "unknown class",
+        lambda root: paint(root / "clients/a/labeled/cats/0.png", 1),
+        ["clients/a/labeled/cats: 'cats' is not one of the agreed classes; did you mean 'cat'?"],
+    ),
+    (
+        "unknown test class",
+        lambda root: paint(root / "test/horse/0.png", 1),
+        ["test/horse: 'horse' is not one of the agreed classes; expected one of cat, dog"],
+    ),
+    (
+        "empty class",
+        lambda root: (root / "clients/b/labeled/cat").mkdir(),
+        ["clients/b/labeled/cat: an empty folder; remove it if that is meant"],
+    ),
+    (
+        "empty unlabeled",
+        lambda root: (root / "clients/b/unlabeled").mkdir(),
+        ["clients/b/unlabeled: an empty folder; remove it if that is meant"],
+    ),
+    (
+        "British",
+        lambda root: (root / "clients/a/labeled").rename(root / "clients/a/labelled"),
+        ["clients/a/labelled: did you mean 'labeled'?"],
+    ),
+    (
+        "strange folder",
+        lambda root: (root / "clients/a/masks").mkdir(),
+        ["clients/a/masks: expected only labeled, unlabeled, test"],
+    ),
+    (
+        "wrong suffix",
+        lambda root: (root / "clients/a/unlabeled/x.gif").write_bytes(b"GIF89a"),
+        ["clients/a/unlabeled/x.gif: not an image by its name, expected .png, .jpg, .jpeg, .webp"],
+    ),
+    (
+        "folder among images",
+        lambda root: (root / "clients/a/unlabeled/more").mkdir(),
+        ["clients/a/unlabeled/more: a folder, expected images"],
+    ),
+    (
+        "image in the wrong place",
+        lambda root: paint(root / "clients/a/labeled/x.png", 1),
+        ["clients/a/labeled/x.png: an image in the wrong place"],
+    ),
+    (
+        "nothing to train on",
+        lambda root: paint(root / "clients/d/test/cat/0.png", 1),
+        ["clients/d: no images to train on, expected some in labeled/CLASS/* or unlabeled/*"],
+    ),
+    (
+        "pipe",
+        lambda root: os.mkfifo(root / "clients/a/unlabeled/p.png"),
+        ["clients/a/unlabeled/p.png: not an ordinary file"],
+    ),
+    (
+        "two spellings",
+        lambda root: paint(root / "clients/a/labeled/Cat /0.png", 1),
+        ["clients/a/labeled/cat: the same name as 'Cat ' but for case, spaces or accents; merge them"],
+    ),
+    (
+        "line break in a name",
+        lambda root: paint(root / "clients/a/unlabeled/a\nb.png", 1),
+        [r"clients/a/unlabeled: the name 'a\nb.png' is not plain text; rename it"],
+    ),
+    (
+        "damaged",
+        lambda root: (root / "clients/c/unlabeled/a.png").write_bytes(b"nothing"),
+        ["clients/c/unlabeled/a.png: no PNG, JPEG or WebP image"],
+    ),
+    (
+        "a client's folder at the top",
+        lambda root: (root / "labeled").mkdir(),
+        ["labeled: belongs to a client, expected it in clients/NAME"],
+    ),
+    ("misspelled", lambda root: (root / "Tests").mkdir(), ["Tests: did you mean 'test'?"]),
+]
+
+
+@pytest.mark.parametrize(("break_it", "expected"), [w[1:] for w in WRONG], ids=[w[0] for w in WRONG])
+def test_what_is_wrong_is_named(root: Path, break_it: Callable[[Path], object], expected: list[str]) -> None:
+    break_it(root)
+    found = problems(lambda: load_federation(root, PETS))
+    assert expected[0] in found
+    # A folder that is not read may be missed elsewhere, and a name that is not read is not agreed on.
+    assert all("not one of the agreed" in line or line in expected for line in found)
+    assert not list((root.parent / "cache").glob("*.npy"))
+
+
+def test_all_problems_come_in_one_list_which_ends(root: Path) -> None:
+    for i in range(30):
+        (root / f"clients/c/unlabeled/{i:02}.png").write_bytes(b"nothing")
+    (root / "clients/a/unlabeled/notes.txt").touch()
+    found = problems(lambda: load_federation(root, PETS))
+    assert found[0].startswith("clients/a/unlabeled/notes.txt")
+    assert found[1:20] == [f"clients/c/unlabeled/{i:02}.png: no PNG, JPEG or WebP image" for i in range(19)]
+    assert found[20:] == ["and 11 more"]
+    assert len(check(root).problems) == 31
+
+
+def test_a_federation_needs_clients_labels_and_a_test(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    assert problems(lambda: load_federation(tmp_path / "empty", PETS)) == [
+        ".: no clients, expected clients/NAME/labeled/CLASS/* and clients/NAME/unlabeled/*",
+        ".: no test images, expected some in test/CLASS/* or clients/NAME/test/CLASS/*",
+    ]
+    for name in LAYOUT:
+        if "test" in name or "labeled/" in name.replace("unlabeled", ""):
+            (root / name).unlink()
+    for path in sorted(root.rglob("*"), reverse=True):
+        if path.is_dir() and not any(path.iterdir()):
+            path.rmdir()
+    assert problems(lambda: load_federation(root, PETS)) == [
+        ".: no test images, expected some in test/CLASS/* or clients/NAME/test/CLASS/*",
+        ".: no client has a labeled image, expected some in clients/NAME/labeled/CLASS/*",
+    ]
+    with pytest.raises(UserError, match="is no folder"):
+        load_federation(tmp_path / "nowhere", PETS)
+    with pytest.raises(UserError, match="is the folder of a single site"):
+        load_federation(root / "clients/a", PETS)
+    with pytest.raises(UserError, match="--data-dir"):
+        load("folder", None, classes=())
+
+
+def test_one_class_is_too_few_and_one_class_must_have_one_name(root: Path) -> None:
+    paint(root / "clients/b/labeled/Cat/0.png", 1)
+    assert problems(lambda: load_federation(root, Agreed((), 8))) == ["b: class 'Cat' is 'cat' elsewhere; use one name"]
+    for name in ("clients/a/labeled/dog/0.png", "clients/b/labeled/dog/0.png", "clients/b/labeled/Cat/0.png"):
+        (root / name).unlink()
+        (root / name).parent.rmdir()
+    (root / "clients/b/labeled").rmdir()
+    paint(root / "clients/b/unlabeled/x.png", 1)
+    assert ".: only one class has labeled images (cat), expected two" in problems(
+        lambda: load_federation(root, Agreed((), 8))
+    )
+
+
+def test_links_may_not_leave_the_folder(root: Path, tmp_path: Path) -> None:
+    outside = paint(tmp_path / "outside/secret.png", 99)
+    unlabeled = root / "clients/c/unlabeled"
+    (unlabeled / "inside.png").symlink_to("../../a/unlabeled/x.png")
+    assert brightness(load_federation(root, PETS))[-1] == 13
+    (unlabeled / "out.png").symlink_to(outside)
+    (unlabeled / "lost.png").symlink_to("nowhere.png")
+    (unlabeled / "circle.png").symlink_to("circle.png")
+    (root / "clients/z").symlink_to(outside.parent)
+    out = "a link that leads out of the folder, to"
+    assert sorted(problems(lambda: load_federation(root, PETS))) == [
+        "clients/c/unlabeled/circle.png: a link that leads nowhere",
+        "clients/c/unlabeled/lost.png: a link that leads nowhere",
+        f"clients/c/unlabeled/out.png: {out} {outside}; copy the files instead",
+        f"clients/z: {out} {outside.parent}; copy the files instead",
+    ]
+    # A site is a folder of its own: its images must not be a neighbor's.
+    assert any("inside.png: a link that leads out" in p for p in problems(lambda: load_site(root / "clients/c", PETS)))
+
+
+def test_the_folder_itself_may_be_reached_by_a_link(root: Path, tmp_path: Path) -> None:
+    (tmp_path / "way").symlink_to(root)
+    assert brightness(load_federation(tmp_path / "way", PETS)) == brightness(load_federation(root, PETS))
+
+
+def test_images_are_decoded_once_and_only_for_their_owner(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ticks: list[tuple[str, int, int]] = []
+    load_federation(root, PETS, Loading(progress=lambda *tick: ticks.append(tick)))
+    assert ticks == [("reading images", 10, 10)]
+    (cached,) = (root.parent / "cache").iterdir()
+    assert cached.stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(folder, "read_picture", None)  # a second decoding would fail
+    again = load_federation(root, PETS)
+    assert isinstance(again.train.images.base, np.memmap)
+    assert brightness(again) == [13, 10, 11, 12, 20, 30, 31]
+
+
+def test_a_changed_folder_is_noticed(root: Path) -> None:
+    first = load_federation(root, PETS)
+    path = root / "clients/c/unlabeled/b.png"
+    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
+    paint(path, 33)
+    os.utime(path, ns=times)  # the same size and date, as a careless copy would leave them
+    second = load_federation(root, PETS)
+    assert brightness(second)[-1] == 33
+    assert second.digest == first.digest  # names and sizes only: a copy elsewhere is the same
+    path.rename(path.with_name("0.png"))
+    third = load_federation(root, PETS)
+    assert brightness(third)[-2:] == [33, 30]
+    assert third.digest != first.digest
+    assert load_federation(root, PETS._replace(size=16)).train.images.shape == (7, 16, 16, 1)
+    assert load_federation(root, PETS._replace(channels=3)).train.images.shape == (7, 8, 8, 3)
+
+
+def test_worker_processes_give_the_same(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "PIECE", 2)
+    monkeypatch.setattr(folder, "BATCH", 5)
+    one = load_federation(root, PETS)
+    two = load_federation(root, PETS, Loading(tmp_path / "other", workers=2))
+    assert np.array_equal(one.train.images, two.train.images)
+    (root / "clients/c/unlabeled/a.png").write_bytes(b"nothing")
+    assert problems(lambda: load_federation(root, PETS, Loading(workers=2))) == [
+        "clients/c/unlabeled/a.png: no PNG, JPEG or WebP image"
+    ]
+
+
+def test_a_killed_decoding_process_is_no_users_fault(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(folder, "PIECE", 2)
+    monkeypatch.setattr(folder, "read_picture", lambda *_: os._exit(9))
+    with pytest.raises(RunError, match="out of memory"):
+        load_federation(root, PETS, Loading(workers=2))
+
+
+def test_exported_digits_come_back_as_they_were(tmp_path: Path) -> None:
+    export_digits(tmp_path / "sites")
+    digits, back = load("digits"), load_federation(tmp_path / "sites", Agreed((), 8, 1))
+    assert back.card.classes == tuple("0123456789")
+    assert back.partition is not None
+    assert len(back.partition.labeled) == 3
+    assert sum(map(len, back.partition.labeled)) == 100
+    assert len(back.train.labels) == len(digits.train.labels)
+    names = [file.name for file in listing.list_federation(tmp_path / "sites").files() if "test/" not in file.name]
+    rows = [int(Path(name).stem) for name in names]
+    assert sorted(rows) == list(range(1437))
+    assert np.array_equal(back.train.images, digits.train.images[rows])
+    known = back.train.labels >= 0
+    assert np.array_equal(back.train.labels[known], digits.train.labels[rows][known])
+    assert known.sum() == 100
+    assert np.bincount(back.test.labels).tolist() == [36] * 10
+    with pytest.raises(UserError, match="exists already"):
+        export_digits(tmp_path / "sites")

@@ -1,0 +1,310 @@
+"""Runs on a site's own images: from the command line to the record, and what is not known there."""
+
+import json
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import load_file
+
+from fssl import cli
+from fssl.config import Config, as_tables, expand, first_difference, override, parse, read_toml
+from fssl.console import Quiet
+from fssl.core.federation import Federation, agreed_of, dataset_of, method_of
+from fssl.data.folder import load_site
+from fssl.data.synthetic import make
+from fssl.engines.run import run_experiment
+from fssl.errors import UserError
+from fssl.methods import METHODS
+
+SMALL = {
+    "data": {"name": "folder", "size": 8},
+    "model": {"name": "cnn", "width": 1},
+    "train": {"rounds": 2, "clients_per_round": 4, "local_epochs": 2, "batch": 4},
+    "compute": {"device": "cpu"},
+}
+Command = Callable[..., tuple[object, str, str]]
+
+
+@pytest.fixture(scope="session")
+def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four clients: one with everything, one that lacks a class, one without labels, one with labels alone."""
+    root = tmp_path_factory.mktemp("own") / "sites"
+    _, (images, labels), (tests, truth) = make(num_classes=3, size=16, train_per_class=20, test_per_class=4)
+    places = {
+        "ann": lambda i: "unlabeled" if i >= 6 else f"labeled/{'abc'[labels[i]]}",
+        "bob": lambda i: f"labeled/{'abc'[labels[i]]}" if i < 22 and labels[i] < 2 else "unlabeled",
+        "cem": lambda i: "unlabeled",
+        "dot": lambda i: f"labeled/{'abc'[labels[i]]}",
+    }
+    for i, image in enumerate(images):
+        name = list(places)[i // 15]
+        save(root / "clients" / name / places[name](i) / f"{i:02}.png", image)
+    for i, image in enumerate(tests):
+        save(root / "test" / "abc"[truth[i]] / f"{i:02}.png", image)
+    return root
+
+
+def save(path: Path, image: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(image).save(path)
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("fssl.core.federation._loaded", {})  # another test may have changed the folder
+
+
+def small(sites: Path, *settings: str) -> Config:
+    return parse(override(SMALL, [f"data.dir='{sites}'", *settings]))
+
+
+@pytest.fixture
+def fssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cli.console, "_width", 100)
+
+    def call(*words: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fssl", *words])
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        return exit.value.code, *capsys.readouterr()
+
+    return call
+
+
+KNOWN = [name for name in METHODS if name != "fedavg-sl"]
+
+
+@pytest.mark.parametrize("name", [*KNOWN, "flexmatch+sage"])
+def test_every_method_trains_where_some_have_no_labels_or_nothing_else(name: str, sites: Path, tmp_path: Path) -> None:
+    config = small(sites, f"method.name={name}")
+    federation = Federation(config)
+    assert [tuple(federation.counts(k)) for k in range(4)] == [(6, 15), (5, 15), (0, 15), (15, 15)]
+    summary = run_experiment(config, tmp_path / "run", Quiet())
+    assert summary["rounds"] == 2
+    for line in map(json.loads, (tmp_path / "run/rounds.jsonl").read_text().splitlines()):
+        assert line["clients"] == [0, 1, 2, 3]
+        assert np.isfinite([line["loss_s"], line["loss_u"], line["test"]["train_norm"]["loss"]]).all()
+    model = load_file(tmp_path / "run/model.safetensors")
+    assert all(np.isfinite(values).all() for values in model.values())
+
+
+def test_a_client_without_labels_learns_nothing_from_labels(sites: Path, tmp_path: Path) -> None:
+    """Client 2 alone has no labels: its supervised loss is exactly nothing."""
+    run_experiment(small(sites, "method.name=fixmatch-lpl"), tmp_path / "run", Quiet())
+    l_s = load_file(tmp_path / "run/probes/000001.safetensors")["l_s"]
+    assert l_s[2] == 0
+    assert (l_s[[0, 1, 3]] > 0).all()
+
+
+def test_what_needs_true_labels_is_null_and_the_rest_is_not(sites: Path, tmp_path: Path) -> None:
+    run_experiment(small(sites, "method.tau=0.34"), tmp_path / "run", Quiet())
+    line = json.loads((tmp_path / "run/rounds.jsonl").read_text().splitlines()[-1])
+    unknown = {"pl_accuracy", "pl_accuracy_l", "pl_accuracy_g", "accuracy_l_all", "accuracy_g_all", "fallback_accuracy"}
+    unknown |= {f"{name}_sure_{part}" for name in ("lam", "gap") for part in ("majority", "minority")}
+    assert unknown <= {name for name, value in line.items() if value is None}
+    assert line["utilization"] > 0
+    assert line["entropy_l"] > 0
+    assert line["lam"] > 0
+    arrays = load_file(tmp_path / "run/probes/000002.safetensors")
+    assert not [name for name in (*line["sums"], *line["last_epoch"], *arrays) if "correct" in name]
+    assert arrays["labels_by_class"].sum() > 0
+
+
+@pytest.mark.parametrize("name", ["fedavg-sl", "sage+oracle", "feddure+oracle"])
+def test_methods_that_ask_for_true_labels_are_refused(name: str, sites: Path) -> None:
+    with pytest.raises(UserError, match="asks for the true label of every image"):
+        method_of(small(sites, f"method.name={name}"))
+
+
+def test_a_run_records_what_its_folder_decided_and_can_be_repeated(fssl: Command, sites: Path) -> None:
+    where = ("--data-dir", str(sites), "--set", "data.name=folder", "--set", "data.size=8")
+    short = ("--set", "train.rounds=2", "--set", "train.clients_per_round=2", "--set", "train.steps_per_round=2")
+    assert fssl("run", "smoke", *where, *short)[0] == 0
+    stored = parse(read_toml("runs/smoke/config.toml"))
+    assert stored.data.classes == ("a", "b", "c")
+    assert (stored.partition.clients, stored.data.labels_per_class, stored.data.channels) == (4, None, 3)
+    assert stored.data.digest is not None
+    assert parse(as_tables(stored)) == stored
+    assert fssl("run", "runs/smoke/config.toml", "--out", "runs/again")[0] == 0
+    assert Path("runs/smoke/model.safetensors").read_bytes() == Path("runs/again/model.safetensors").read_bytes()
+    assert fssl("show", "runs/smoke")[0] == fssl("compare", "runs")[0] == 0
+
+
+def test_settings_that_classes_decide_are_filled_in_with_them(fssl: Command, sites: Path) -> None:
+    """ProxyFL tunes for 1000 epochs over the number of classes, here 3; the folder says so only when it is read."""
+    where = ("--data-dir", str(sites), "--set", "data.name=folder", "--set", "data.size=8", "--out", "runs/x")
+    short = ("--set", "train.clients_per_round=2", "--set", "train.steps_per_round=1", "--set", "method.name=proxyfl")
+    assert fssl("run", "smoke", *where, *short, "--set", "train.rounds=1")[0] == 0
+    stored = parse(read_toml("runs/x/config.toml"))
+    assert dict(stored.method.settings)["tuning_epochs"] == 333
+    assert method_of(stored) == Federation(small(sites, "method.name=proxyfl")).method
+    assert fssl("run", "smoke", *where, *short, "--set", "train.rounds=2", "--resume")[0] == 0
+    assert fssl("run", "runs/x/config.toml", "--out", "runs/x", "--set", "train.rounds=3", "--resume")[0] == 0
+
+
+def test_a_resumed_run_is_the_same_and_other_images_are_refused(fssl: Command, sites: Path, tmp_path: Path) -> None:
+    config = small(sites, "method.name=flexmatch", "train.rounds=3")
+    run_experiment(config, tmp_path / "whole", Quiet())
+    run_experiment(small(sites, "method.name=flexmatch", "train.rounds=1"), tmp_path / "parts", Quiet())
+    run_experiment(config, tmp_path / "parts", Quiet(), resume=True)
+    assert (tmp_path / "whole/model.safetensors").read_bytes() == (tmp_path / "parts/model.safetensors").read_bytes()
+    copy = shutil.copytree(sites, tmp_path / "copy")
+    longer = ("method.name=flexmatch", "train.rounds=4")
+    run_experiment(small(copy, *longer), tmp_path / "whole", Quiet(), resume=True)  # the same images elsewhere
+    next((copy / "clients/cem/unlabeled").iterdir()).unlink()
+    dataset_of.__globals__["_loaded"].clear()
+    with pytest.raises(UserError, match=r"holds another run: data\.digest is '\w{16}' there and '\w{16}' here"):
+        run_experiment(small(copy, *longer), tmp_path / "parts", Quiet(), resume=True)
+
+
+def test_a_site_trains_by_itself_as_it_does_among_all(sites: Path) -> None:
+    """What a deployed site computes from its own folder: the same plan and the same images."""
+    config = small(sites)
+    everyone = Federation(config)
+    agreed = agreed_of(everyone.config)
+    for k, name in enumerate(("ann", "bob", "cem", "dot")):
+        site = Federation(everyone.config, load_site(sites / "clients" / name, agreed, k, 4))
+        ours, theirs = site.plan(1, k), everyone.plan(1, k)
+        assert ours.counts == theirs.counts
+        assert ours.draw.u_slot.tolist() == theirs.draw.u_slot.tolist()
+        for row in ("x_row", "u_row"):
+            mine, same = getattr(ours.draw, row), getattr(theirs.draw, row)
+            assert site.pool.images[mine].equal(everyone.pool.images[same])
+            assert site.pool.labels[mine].equal(everyone.pool.labels[same])
+
+
+# Settings.
+
+
+@pytest.mark.parametrize(
+    ("settings", "fragment"),
+    [
+        (["train.clients_per_round=5"], "train.clients_per_round = 5 is more than the 4 clients"),
+        (["partition.clients=5"], "partition.clients = 5, but there are 4 client folders"),
+        (["data.digest=abc"], "data.digest = 'abc'"),
+        (["data.classes=['a', 'b']"], "labeled/c: 'c' is not one of the agreed classes"),
+    ],
+)
+def test_a_folder_that_does_not_fit_is_refused(sites: Path, settings: list[str], fragment: str) -> None:
+    with pytest.raises(UserError) as refused:
+        Federation(small(sites, *settings))
+    assert fragment in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "fragment"),
+    [
+        ("partition.alpha", 0.1, "partition.alpha does not go with data.name = 'folder'"),
+        ("partition.kind", "iid", "partition.kind does not go"),
+        ("data.labels_per_class", 5, "data.labels_per_class does not go"),
+        ("data.label_fraction", 0.5, "data.label_fraction does not go"),
+        ("data.size", 257, "from 8 to 256"),
+        ("data.channels", 2, "3 (color) or 1 (grey)"),
+        ("data.classes", "cat", "expected a list of texts"),
+        ("data.classes", ["cat", 5], "expected a list of texts"),
+        ("data.classes", ["cat"], "two or more different names"),
+        ("data.classes", ["cat", "dog", "cat"], "two or more different names"),
+        ("data.classes", ["cat", "d\nog"], "two or more different names"),
+        ("data.classes", ["Ba\u0308r", "B\u00e4r"], "two or more different names"),
+        ("data.mean", [0.5], "expected 3 numbers from 0 to 1"),
+        ("data.std", [0.5, 0.5, 0], "expected 3 numbers from 1e-06 to 1"),
+        ("data.mean", [0.5, 0.5, float("nan")], "expected 3 numbers"),
+        ("data.mean", [True, 0.5, 0.5], "expected a list of numbers"),
+    ],
+)
+def test_settings_that_do_not_fit_a_folder_are_refused(key: str, value: Any, fragment: str) -> None:
+    section, _, name = key.partition(".")
+    tables = {"data": {"name": "folder"}}
+    tables.setdefault(section, {})[name] = value
+    with pytest.raises(UserError) as refused:
+        parse(tables)
+    assert fragment in str(refused.value)
+
+
+def test_settings_of_a_folder_are_refused_elsewhere() -> None:
+    with pytest.raises(UserError, match=r"data\.size does not go with data\.name = 'digits'"):
+        parse({"data": {"name": "digits", "size": 16}})
+
+
+def test_a_folder_chosen_on_the_command_line_takes_the_place_of_what_a_file_deals_out() -> None:
+    tables = override(read_toml("smoke"), ["data.name=folder"])
+    (config,) = (config for _, config in expand(tables))
+    assert (config.data.labels_per_class, config.partition.clients, config.train.rounds) == (None, 0, 8)
+    grid = {"data": {"size": 9}, "grid": {"partition": {"alpha": [0.1, 1.0]}, "seed": [7, 8]}}
+    assert [name for name, _ in expand(override(grid, ["data.name=folder"]))] == ["seed7", "seed8"]
+    assert list(override(grid, ["data.name=digits"])["data"]) == ["name"]
+    with pytest.raises(UserError, match=r"partition\.alpha does not go"):
+        parse(override(read_toml("smoke"), ["data.name=folder", "partition.alpha=1"]))
+
+
+def test_either_way_of_counting_labels_takes_the_place_of_the_other() -> None:
+    """138 digits a class: a fifth of them is 28."""
+    assert parse(override(read_toml("smoke"), ["data.label_fraction=0.2"])).labels_per_class == 28
+    assert parse(override({"data": {"label_fraction": 0.2}}, ["data.labels_per_class=9"])).labels_per_class == 9
+    with pytest.raises(UserError, match="exclude each other"):
+        parse(override({}, ["data.labels_per_class=9", "data.label_fraction=0.2"]))
+    axis = {"grid": {"data": [{"name": "digits", "labels_per_class": 5}, {"name": "synthetic", "labels_per_class": 6}]}}
+    found = {name: config.labels_per_class for name, config in expand(override(axis, ["data.label_fraction=0.5"]))}
+    assert found == {"digits": 69, "synthetic": 50}
+
+
+def test_what_a_folder_decides_may_be_left_open_when_a_run_goes_on(sites: Path) -> None:
+    given = small(sites)
+    found = Federation(given).config
+    assert first_difference(found, given) is None
+    assert "data.classes" in str(first_difference(found, small(sites, "data.classes=['c', 'b', 'a']")))
+
+
+# Commands.
+
+
+def test_a_dry_run_names_the_problems(fssl: Command, sites: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(sites, tmp_path / "copy")
+    (copy / "clients/ann/labeled/a/x.png").write_bytes(b"nothing")
+    (copy / "clients/bob/labelled").mkdir()
+    code, out, err = fssl("run", "smoke", "--set", "data.name=folder", "--data-dir", str(copy), "--dry-run")
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        f"fssl: '{copy}' cannot be used, 2 problems:",
+        "fssl:   clients/bob/labelled: did you mean 'labeled'?",
+        "fssl:   clients/ann/labeled/a/x.png: no PNG, JPEG or WebP image",
+    ]
+    assert not Path("runs").exists()
+    code, out, err = fssl("datasets", "--check", str(copy))
+    assert code == 2
+    assert re.search(r"│ cem +│ – +│ +15 │", out)
+    assert len(err.splitlines()) == 3
+
+
+def test_a_check_counts_images_by_client_and_class(fssl: Command, sites: Path) -> None:
+    code, out, _ = fssl("datasets", "--check", str(sites))
+    assert code == 0
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
+    by_client = {row[0]: row[1:] for row in rows}
+    assert [by_client[name][1] for name in ("ann", "bob", "cem", "dot")] == ["9", "10", "15", "0"]
+    assert by_client["dot"][0].startswith("15 (a: ")
+    assert by_client["(server)"][2] == "12 (a: 4 · b: 4 · c: 4)"
+    assert "3 classes: a, b, c. No problems." in out
+    code, out, _ = fssl("datasets", "--check", str(sites / "clients/bob"))
+    assert code == 0
+    assert "bob" in out
+
+
+def test_the_digits_can_be_written_out_and_trained_on(fssl: Command) -> None:
+    assert fssl("datasets", "--export-digits", "sites")[0] == 0
+    words = ("--set", "data.name=folder", "--set", "data.size=8", "--set", "data.channels=1", "--data-dir", "sites")
+    assert fssl("run", "smoke", *words, "--set", "train.rounds=1")[0] == 0
+    line = json.loads(Path("runs/smoke/rounds.jsonl").read_text())
+    assert line["accuracy"] > 15
+    code, _, err = fssl("datasets", "--export-digits", "sites")
+    assert code == 2
+    assert "exists already" in err
