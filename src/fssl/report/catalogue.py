@@ -117,10 +117,10 @@ def sure_counts(records: Records, preset: str, alphas: Sequence[float], width: f
 
 # Whose confidence is meant is not said in the paper: each model in the run that it labels for, and both in SAGE's.
 MODELS = (
-    ("local model, FixMatch-LPL", "l", LPL, style_of(LPL)),
-    ("global model, FixMatch-GPL", "g", GPL, style_of(GPL)),
-    ("local model, SAGE", "l", SAGE, style_of(SAGE)),
-    ("global model, SAGE", "g", SAGE, dashed(style_of(SAGE))),
+    ("local, FixMatch-LPL", "l", LPL, style_of(LPL)),
+    ("global, FixMatch-GPL", "g", GPL, style_of(GPL)),
+    ("local, SAGE", "l", SAGE, style_of(SAGE)),
+    ("global, SAGE", "g", SAGE, dashed(style_of(SAGE))),
 )
 SOURCE_OF_MODELS = """Local labels are those of the FixMatch-LPL runs and global labels those of the FixMatch-GPL runs;
 SAGE's runs show both models at once (the paper does not say which run it draws)."""
@@ -196,7 +196,7 @@ the confidences above it are spread (box: quartiles, whiskers: 5 and 95 %, all r
 def figure_2a(records: Records) -> Any:
     fig, axes = sheet(COLUMN, 3.6, 2, 1, sharex=True)
     confidences(records("fig2"), axes[:, 0], 0.99)
-    legend(fig, 1)
+    legend(fig, 2)
     return fig
 
 
@@ -422,9 +422,9 @@ def figure_11(records: Records) -> Any:
 @figure(
     "12",
     "Entropy of pseudo-label confidence, (a) global, (b) local",
-    """The paper does not say which entropy. Top: mean entropy of a prediction over all images. Bottom: entropy of the
-    histogram of confidences (100 bins) over clients. Solid: the FixMatch runs that the model labels for (GPL, LPL);
-    dashed: SAGE's runs.""",
+    """The paper does not say which entropy; in nats. Top: mean entropy of a prediction over all images. Bottom: entropy
+    of the histogram of confidences (100 bins) over clients. Solid: the FixMatch runs that the model labels for (GPL,
+    LPL); dashed: SAGE's runs.""",
 )
 def figure_12(records: Records) -> Any:
     runs = records("fig12-entropy")
@@ -441,8 +441,8 @@ def figure_12(records: Records) -> Any:
                 band(column[1], *spread, label, style)
         column[1].set_xlabel("round")
     letters(axes, ["global model", "local model"])
-    axes[0, 0].set_ylabel("entropy of predictions (nats)")
-    axes[1, 0].set_ylabel("entropy of the histogram (nats)")
+    axes[0, 0].set_ylabel("mean entropy")
+    axes[1, 0].set_ylabel("histogram entropy")
     legend(fig, 2)
     return fig
 

@@ -6,9 +6,6 @@ from math import isnan
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from ..records.rounds import LAST
 from .experiments import (
     PROTOCOLS,
     Experiment,
@@ -16,6 +13,7 @@ from .experiments import (
     differences,
     experiment_of,
     one_per_seed,
+    result_at,
 )
 from .paper import SEEDS, Column, PaperTable, Row, paper_tables
 from .runs import Run, mean_std
@@ -196,12 +194,6 @@ def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell
         return Cell(None, None, tuple(runs), setting, tuple(remarks))
     value, std = mean_std(numbers)
     return Cell(value, std, tuple(runs), setting, tuple(remarks))
-
-
-def result_at(run: Run, rounds: int, norm: str | None = None) -> float:
-    """The mean of the last ten rounds up to a given one; of the headline, or under one test normalization."""
-    lines = [line for line in run.lines if line["round"] <= rounds][-LAST:]
-    return float(np.mean([line["test"][norm]["accuracy"] if norm else line["accuracy"] for line in lines]))
 
 
 def rounds_to(run: Run, target: float, rounds: int) -> int | None:

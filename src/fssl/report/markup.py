@@ -12,7 +12,8 @@ from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from ..records.rounds import LAST
-from .fill import GAIN_ROW, PAPER, Cell, FilledTable, Line, Tables, result_at
+from .experiments import result_at
+from .fill import GAIN_ROW, PAPER, Cell, FilledTable, Line, Tables
 from .paper import SEEDS, TITLES, Column, PaperTable
 from .runs import mean_std
 

@@ -13,7 +13,17 @@ from numpy.typing import NDArray
 
 from ..config import Config, MethodChoice, axes_of, expand, read_toml
 from ..records.rounds import LAST
-from .experiments import PROTOCOLS, Experiment, differences, experiment_of, one_per_seed, shown, side_settings
+from .experiments import (
+    PROTOCOLS,
+    Experiment,
+    differences,
+    experiment_of,
+    last_round,
+    one_per_seed,
+    result_at,
+    shown,
+    side_settings,
+)
 from .look import label_of
 from .runs import Run
 
@@ -50,6 +60,7 @@ class Selection:
     def __init__(self, preset: str, known: Mapping[Experiment, list[Run]]) -> None:
         self.preset = preset
         self.cells = {Cell(c.partition.alpha, c.method): c for _, c in expand(read_toml(f"paper/{preset}"))}
+        self.rounds = max(config.rounds for config in self.cells.values())
         self._runs = choose(self.cells, known)
         self.missing: dict[Cell, str] = {}
         self.drawn: dict[Cell, list[Run]] = {}
@@ -66,16 +77,16 @@ class Selection:
         self,
         method: str | MethodChoice,
         alpha: float | None = None,
-        has: Callable[[Run], bool] = lambda run: True,
+        length: Callable[[Run], int] = last_round,
         lack: str = "",
         **settings: Any,
     ) -> list[Run]:
-        """The runs of a cell whose records have something, one per seed; if there are none, the cell is missing."""
+        """The runs of a cell, one per seed: the one with most to show, as `length` counts it. None is a lack."""
         choice = MethodChoice(method, tuple(sorted(settings.items()))) if isinstance(method, str) else method
         cell = Cell(self.alphas[0] if alpha is None else alpha, choice)
         assert cell in self.cells, f"{self.preset} has no {cell}"
         found = self._runs.get(cell, [])
-        good = one_per_seed(run for run in found if has(run))
+        good = one_per_seed((run for run in found if length(run)), length)
         if good:
             self.drawn[cell] = good
         else:
@@ -85,24 +96,32 @@ class Selection:
     def by_round(self, key: Read, method: str | MethodChoice, alpha: float | None = None, **settings: Any) -> Series:
         """A quantity of the record by round: a line's key, or a function of the line."""
         read = key if callable(key) else lambda line: line.get(key)
-        runs = self.runs(method, alpha, lambda run: any(read(x) is not None for x in run.lines), NO_LABELS, **settings)
-        return joined({x["round"]: v for x in run.lines if (v := read(x)) is not None} for run in runs)
+
+        def curve(run: Run) -> dict[int, float]:
+            values = {line["round"]: read(line) for line in run.lines if line["round"] <= self.rounds}
+            return {r: value for r, value in values.items() if value is not None}
+
+        return joined(map(curve, self.runs(method, alpha, lambda run: len(curve(run)), NO_LABELS, **settings)))
 
     def result(self, method: str | MethodChoice, alpha: float | None = None, **settings: Any) -> list[float]:
         """The mean of the last rounds of each run."""
-        return [run.result for run in self.runs(method, alpha, **settings)]
+        return [result_at(run, self.rounds) for run in self.runs(method, alpha, **settings)]
 
     def late(self, name: str, method: str, alpha: float, **settings: Any) -> list[Numbers]:
         """An array of the probes, summed over clients and the last recorded rounds, for each run."""
-        runs = self.runs(method, alpha, lambda run: bool(probes(run.path, name)), NO_PROBES, **settings)
-        return [np.sum([read_probe(p, name) for p in probes(run.path, name)[-LAST:]], 0) for run in runs]
+        runs = self.runs(method, alpha, lambda run: len(self.probes(run, name)), NO_PROBES, **settings)
+        return [np.sum([read_probe(p, name) for p in self.probes(run, name)[-LAST:]], 0) for run in runs]
 
     def probes_by_round(
         self, name: str, value: Callable[[Numbers], float], method: str, alpha: float, **settings: Any
     ) -> Series:
         """A function of an array of the probes by round, at some sixty rounds."""
-        runs = self.runs(method, alpha, lambda run: bool(probes(run.path, name)), NO_PROBES, **settings)
-        return joined({int(p.stem): value(read_probe(p, name)) for p in probes(run.path, name)} for run in runs)
+        runs = self.runs(method, alpha, lambda run: len(self.probes(run, name)), NO_PROBES, **settings)
+        return joined({int(p.stem): value(read_probe(p, name)) for p in self.probes(run, name)} for run in runs)
+
+    def probes(self, run: Run, name: str) -> list[Path]:
+        """The files to read: of the last rounds, and of some on the way."""
+        return probe_files(run.path, name, self.rounds)
 
     # What to say about it.
 
@@ -251,11 +270,11 @@ def inline(value: Any) -> str:
 
 
 @lru_cache(maxsize=1000)
-def probes(folder: Path, name: str) -> list[Path]:
-    """Files of some sixty rounds that hold an array, and of the last rounds."""
-    files = sorted((folder / "probes").glob("[0-9]*.safetensors"))
-    thin = files[:: max(1, len(files) // MOST_PROBES)]
-    return [p for p in sorted({*thin, *files[-LAST:]}) if read_probe(p, name).size]
+def probe_files(folder: Path, name: str, rounds: int) -> list[Path]:
+    """Files that hold an array: of some sixty rounds up to a given one, and of the last ten."""
+    files = [p for p in sorted((folder / "probes").glob("[0-9]*.safetensors")) if int(p.stem) <= rounds]
+    some = files[:: max(1, len(files) // MOST_PROBES)]
+    return [p for p in sorted({*some, *files[-LAST:]}) if read_probe(p, name).size]
 
 
 @lru_cache(maxsize=20_000)
