@@ -275,6 +275,17 @@ def test_histograms_are_summed_over_clients_and_the_last_ten_rounds(tmp_path: Pa
     assert heights == pytest.approx([80, 10, 5, 0, 0, 5])
 
 
+def test_a_model_that_is_never_sure_has_no_box(tmp_path: Path) -> None:
+    for method, who in (("fixmatch-lpl", "l"), ("fixmatch-gpl", "g")):
+        run = write_run(tmp_path / method, config_of("partition.alpha=0.1", f"method.name={method}"), [10.0])
+        top = [0.0] * 49 + [10.0 if who == "l" else 0.0]
+        write_probes(run, 1, **{f"confidence_{who}_top": [top], f"confidence_{who}": [[1.0] * 100]})
+    above, below = drawn("2a", find_runs([tmp_path])).picture.axes
+    heights = {c.get_label(): [bar.get_height() for bar in c] for c in above.containers if c.get_label()[0] != "_"}
+    assert heights == {"local, FixMatch-LPL": [10], "global, FixMatch-GPL": [0]}
+    assert len([x for x in below.get_lines() if x.get_color() == "black"]) == 1
+
+
 def test_damaged_probes_are_left_out(tmp_path: Path) -> None:
     run = write_run(tmp_path / "x", config_of("partition.alpha=0.1", "method.name=fixmatch-lpl"), [10.0] * 3)
     write_probes(run, 1, rank_l_in_g=[[3.0, 1]])
@@ -328,9 +339,21 @@ def test_another_dataset_is_drawn_if_there_is_no_other_and_says_so(tmp_path: Pat
     assert outcome.state == "in part"
     assert outcome.picture.get_suptitle().replace("\n", " ").startswith("digits instead of cifar100; missing: FixMatch")
     assert "data.name = digits (paper: cifar100)" in outcome.sources[0]
+    assert outcome.missing == ["all runs on cifar100: `fssl run paper/fig4 --out runs/paper-600`"]
     write_run(tmp_path / "b", config_of("method.name=fedavg"), [30.0])
     (axes,) = drawn("4", find_runs([tmp_path])).picture.axes
     assert [x.get_label() for x in axes.get_lines()] == ["FedAvg"]
+
+
+def test_runs_that_a_figure_does_not_ask_for_do_not_decide(tmp_path: Path) -> None:
+    """Figure 2(b) wants alpha 0.1 only: runs of the paper's dataset at another alpha do not stand in its way."""
+    sums = [{"n_l": 2000, "n_g": 1000}]
+    write_run(tmp_path / "a", config_of("partition.alpha=1.0"), [10.0], sums=sums)
+    write_run(tmp_path / "b", config_of("partition.alpha=0.1", "data.name=digits"), [10.0], sums=sums)
+    outcome = drawn("2b", find_runs([tmp_path]))
+    assert list(line(outcome.picture.axes[0], "local, SAGE").get_ydata()) == [2]
+    (command,) = commands_in(outcome)
+    assert command[-1] == "grid.partition.alpha=[0.1]"
 
 
 def test_the_kind_of_a_federation_is_never_mixed() -> None:
@@ -413,7 +436,7 @@ def test_a_command_is_as_narrow_as_what_is_missing(tmp_path: Path) -> None:
         "no run: `fssl run paper/fig2 --out runs/paper --set 'grid.partition.alpha=[0.1]'"
         " --set 'grid.method.name=[\"fixmatch-lpl\"]'`"
     ]
-    assert outcome.picture.get_suptitle() == "missing: FixMatch-LPL (α = 0.1)"
+    assert outcome.picture.get_suptitle() == "missing: FixMatch-LPL"
 
 
 def test_a_run_without_probes_needs_another_folder(tmp_path: Path) -> None:
@@ -460,7 +483,7 @@ def test_the_command_writes_files_and_an_index(grid: Path, tmp_path: Path) -> No
     page = (tmp_path / "new" / "README.md").read_text()
     assert "## Figure 4. Test accuracy by round" in page
     assert "![Figure 4](fig4.png)" in page
-    assert "16 runs on cifar100 (2 per curve, seeds 7, 8), 50 labels per class, 12 rounds, protocol clean." in page
+    assert "16 run(s) on cifar100 (2 per curve, seed(s) 7, 8), 50 labels per class, 12 rounds, protocol clean." in page
     assert f"Runs in `{grid}/paper/cifar100/alpha1.0`: `fedavg-sl/seed7`" in page
     assert re.search(r"^ *4 +drawn", text, re.M)
 

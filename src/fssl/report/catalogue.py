@@ -30,9 +30,10 @@ class Records:
         self._known = known
         self.selections: dict[str, Selection] = {}
 
-    def __call__(self, preset: str) -> Selection:
+    def __call__(self, preset: str, *alphas: float) -> Selection:
+        """The runs of a preset, or of some of its alphas only."""
         if preset not in self.selections:
-            self.selections[preset] = Selection(preset, self._known)
+            self.selections[preset] = Selection(preset, self._known, *alphas)
         return self.selections[preset]
 
 
@@ -102,11 +103,10 @@ def accuracy_curves(records: Records, preset: str, width: float) -> Any:
     return fig
 
 
-def sure_counts(records: Records, preset: str, alphas: Sequence[float], width: float) -> Any:
+def sure_counts(runs: Selection, width: float) -> Any:
     """How many images the local and the global model are sure of, by round."""
-    runs = records(preset)
-    fig, axes = sheet(width, 2.5, 1, len(alphas), sharey=True)
-    for panel, alpha in zip(axes.flat, alphas, strict=True):
+    fig, axes = sheet(width, 2.5, 1, len(runs.alphas), sharey=True)
+    for panel, alpha in zip(axes.flat, runs.alphas, strict=True):
         for label, who, method, style in MODELS:
             band(panel, *runs.by_round(thousands(f"n_{who}"), method, alpha), label, style)
         panel.set(xlabel="round", title=alpha_name(alpha), ylim=(0, None))
@@ -211,10 +211,10 @@ def confidences(runs: Selection, axes: Sequence[Any], threshold: float) -> None:
         shares = [[100 * share_above(t, w, threshold) for t, w in pair] for pair in pairs]
         if not any(shares):
             continue
-        bars(axes[0], at, shares, label, style, 0.9 * width)
-        places = [(x, sum(h)) for x, h in zip(at, fine, strict=True) if len(h)]
-        known = [(x, quantiles_above(np.asarray(h), threshold)) for x, h in places]
-        boxes(axes[1], [x for x, _ in known], [q for _, q in known], style, 0.8 * width)
+        bars(axes[0], list(at), shares, label, style, 0.9 * width)
+        pooled = {x: np.sum(h, 0) for x, h in zip(at, fine, strict=True) if len(h)}
+        known = {x: quantiles_above(h, threshold) for x, h in pooled.items() if h[top_bins(threshold) :].any()}
+        boxes(axes[1], list(known), list(known.values()), style, 0.8 * width)
     axes[0].set(ylabel="share of images (%)", title=f"confidence ≥ {threshold:g}")
     axes[1].set(ylabel="confidence", xticks=range(len(runs.alphas)), xticklabels=map(alpha_name, runs.alphas))
     for panel in axes:
@@ -240,7 +240,7 @@ def quantiles_above(fine: Numbers, threshold: float) -> list[float]:
 
 @figure("2b", "Pseudo-labels by round, local and global model, α = 0.1", SOURCE_OF_MODELS)
 def figure_2b(records: Records) -> Any:
-    return sure_counts(records, "fig2", [0.1], COLUMN)
+    return sure_counts(records("fig2", 0.1), COLUMN)
 
 
 # Figures 4 to 8.
@@ -332,7 +332,7 @@ def figure_8(records: Records) -> Any:
                 shares = [100 * first_ranks(h) for h in runs.late(name, method, alpha)]
                 if shares:
                     at = places + (i - 1) * 0.27
-                    bars(panel, at, list(np.transpose(shares)), label_of(method), style_of(method), 0.25)
+                    bars(panel, list(at), list(np.transpose(shares)), label_of(method), style_of(method), 0.25)
             panel.set(yscale="log", xticks=places, xticklabels=[*map(str, places[1:]), f"> {RANKS}"])
             panel.grid(axis="x", visible=False)
     for panel, alpha in zip(axes[0], runs.alphas, strict=True):
@@ -416,7 +416,7 @@ def figure_10(records: Records) -> Any:
 
 @figure("11", "Pseudo-labels by round, local and global model, α = 1 and 10", SOURCE_OF_MODELS)
 def figure_11(records: Records) -> Any:
-    return sure_counts(records, "fig11", records("fig11").alphas, PAGE)
+    return sure_counts(records("fig11"), PAGE)
 
 
 @figure(

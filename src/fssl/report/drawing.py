@@ -66,9 +66,14 @@ def band(axes: Any, rounds: Sequence[int] | Numbers, values: Numbers, label: str
         axes.fill_between(rounds, mean - std, mean + std, color=style.colour, alpha=0.18, linewidth=0)
 
 
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation over runs; a single run has none."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
 def points(axes: Any, at: Sequence[float], values: Sequence[Sequence[float]], label: str, style: Style) -> None:
     """One mean with its standard deviation for each place on the axis, joined by a line."""
-    means, stds = [float(np.mean(v)) for v in values], [float(np.std(v, ddof=1)) if len(v) > 1 else 0 for v in values]
+    means, stds = ([f(v) for v in values] for f in (np.mean, deviation))
     look = {"color": style.colour, "linestyle": LINES[style.dash], "marker": MARKS[style.marker]}
     axes.errorbar(at, means, yerr=stds, label=label, capsize=2, elinewidth=0.8, markeredgewidth=0, **look)
 
@@ -77,18 +82,19 @@ def level(axes: Any, values: Sequence[float], label: str, style: Style) -> None:
     """A number that does not depend on the axis: a line across, with its spread as a band."""
     mean = float(np.mean(values))
     axes.axhline(mean, label=label, color=style.colour, linestyle=LINES["dash"])
-    if len(values) > 1:
-        std = float(np.std(values, ddof=1))
+    if std := deviation(values):
         axes.axhspan(mean - std, mean + std, color=style.colour, alpha=0.15, linewidth=0)
 
 
-def bars(axes: Any, at: Numbers, values: Sequence[Sequence[float]], label: str, style: Style, width: float) -> None:
+def bars(
+    axes: Any, at: Sequence[float], values: Sequence[Sequence[float]], label: str, style: Style, wide: float
+) -> None:
     """Means as bars, with the standard deviation over runs; hatched where the look has a dash."""
-    means = [float(np.mean(v)) if len(v) else 0.0 for v in values]
-    stds = [float(np.std(v, ddof=1)) if len(v) > 1 else 0.0 for v in values]
+    known = [(x, v) for x, v in zip(at, values, strict=True) if len(v)]
+    means, stds = ([f(v) for _, v in known] for f in (np.mean, deviation))
     face = style.colour if style.dash == "solid" else "white"
     axes.bar(
-        *(at, means, width),
+        *([x for x, _ in known], means, wide),
         **{"label": label, "facecolor": face, "edgecolor": style.colour, "linewidth": 0.7, "yerr": stds},
         **{"hatch": "" if style.dash == "solid" else "/////", "error_kw": {"elinewidth": 0.7, "capsize": 1.2}},
     )

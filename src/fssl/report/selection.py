@@ -57,9 +57,11 @@ class Series(NamedTuple):
 class Selection:
     """The runs of one preset's cells. Whatever a figure asks for and does not get is remembered."""
 
-    def __init__(self, preset: str, known: Mapping[Experiment, list[Run]]) -> None:
+    def __init__(self, preset: str, known: Mapping[Experiment, list[Run]], *alphas: float) -> None:
         self.preset = preset
-        self.cells = {Cell(c.partition.alpha, c.method): c for _, c in expand(read_toml(f"paper/{preset}"))}
+        every = {Cell(c.partition.alpha, c.method): c for _, c in expand(read_toml(f"paper/{preset}"))}
+        self.cells = {cell: config for cell, config in every.items() if not alphas or cell.alpha in alphas}
+        self.is_part = len(self.cells) < len(every)
         self.rounds = max(config.rounds for config in self.cells.values())
         self._runs = choose(self.cells, known)
         self.missing: dict[Cell, str] = {}
@@ -68,6 +70,10 @@ class Selection:
     @property
     def alphas(self) -> list[float]:
         return list(dict.fromkeys(cell.alpha for cell in self.cells))
+
+    @property
+    def dataset(self) -> str:
+        return next(iter(self.cells.values())).data.name
 
     @property
     def methods(self) -> list[MethodChoice]:
@@ -137,8 +143,9 @@ class Selection:
         lasts = sorted({run.lines[-1]["round"] for run in runs})
         counts = sorted({len(members) for members in self.drawn.values()})
         text = (
-            f"{len(runs)} runs on {mine.data.name} ({to_range(counts)} per curve, seeds {', '.join(map(str, seeds))}), "
-            f"{mine.labels_per_class} labels per class, {to_range(lasts)} rounds, protocol {mine.protocol}."
+            f"{len(runs)} run(s) on {mine.data.name} ({to_range(counts)} per curve, "
+            f"seed(s) {', '.join(map(str, seeds))}), {mine.labels_per_class} labels per class, "
+            f"{to_range(lasts)} rounds, protocol {mine.protocol}."
         )
         other = self.deviations(mine, wanted)
         if lasts[0] < wanted.rounds and mine.data.name == wanted.data.name:
@@ -148,16 +155,22 @@ class Selection:
     def remark(self) -> str:
         """What a reader of the picture alone should know: another dataset, and what is missing."""
         parts = []
-        wanted = next(iter(self.cells.values())).data.name
-        if self.drawn and self.sources[0].config.data.name != wanted:
-            parts.append(f"{self.sources[0].config.data.name} instead of {wanted}")
-        alphas: dict[str, list[float]] = defaultdict(list)
+        if self.is_elsewhere:
+            parts.append(f"{self.sources[0].config.data.name} instead of {self.dataset}")
+        alphas: dict[MethodChoice, list[float]] = defaultdict(list)
         for cell in self.missing:
-            alphas[choice_name(cell.method)].append(cell.alpha)
-        if alphas:
-            names = [name + alpha_list(given, self.alphas) for name, given in alphas.items()]
-            parts.append(f"missing: {', '.join(names)}")
+            alphas[cell.method].append(cell.alpha)
+        names: dict[str, list[str]] = defaultdict(list)
+        for method, given in alphas.items():
+            names[alpha_list(given, self.alphas)].append(choice_name(method))
+        if names:
+            parts.append("missing: " + "; ".join(", ".join(some) + where for where, some in names.items()))
         return "; ".join(parts)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the runs drawn are of another dataset than the paper's."""
+        return any(run.config.data.name != self.dataset for run in self.sources)
 
     def deviations(self, mine: Config, wanted: Config) -> list[str]:
         paper = replace(wanted, protocol=PROTOCOLS[0], train=replace(wanted.train, precision="fp32"))
@@ -171,6 +184,8 @@ class Selection:
 
     def lacks(self) -> list[str]:
         """What was asked for in vain, and the command that gives it: as few as the grid allows."""
+        if self.is_elsewhere:
+            return [f"all runs on {self.dataset}: `{self.command(NO_RUN, self.alphas, self.methods)}`"]
         groups: dict[tuple[str, tuple[float, ...]], list[MethodChoice]] = defaultdict(list)
         for method in self.methods:
             for why in dict.fromkeys(self.missing.values()):
@@ -184,7 +199,7 @@ class Selection:
         axes = axes_of(read_toml(f"paper/{self.preset}"))
         folder = FOLDERS.get(self.preset, SHARED_FOLDER) + ("" if why == NO_RUN else "-again")
         words = [f"fssl run paper/{self.preset} --out {folder}"]
-        if len(alphas) < len(self.alphas):
+        if self.is_part or len(alphas) < len(self.alphas):
             words.append(f"--set 'grid.partition.alpha={inline(list(alphas))}'")
         if len(methods) < len(self.methods):
             if "method" in axes:
