@@ -56,7 +56,7 @@ def runs(grid: Path) -> list[Run]:
 
 def drawn(name: str, runs: list[Run]) -> Outcome:
     with settings():
-        return draw(FIGURES[name], runs)
+        return draw(FIGURES[name], by_experiment(runs)[0])
 
 
 def select(runs: list[Run], preset: str) -> Selection:
@@ -113,7 +113,7 @@ def test_the_catalogue_is_complete() -> None:
 def test_the_same_records_give_the_same_bytes(runs: list[Run]) -> None:
     def draw_again() -> Any:
         with settings():
-            return files_of(draw(FIGURES["7"], runs).picture)
+            return files_of(draw(FIGURES["7"], by_experiment(runs)[0]).picture)
 
     first = draw_again()
     assert first == draw_again()

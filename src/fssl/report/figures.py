@@ -1,5 +1,6 @@
 """The paper's figures as files, with an index that says what each shows, from which runs, and what is missing."""
 
+from collections.abc import Mapping
 from os.path import commonpath
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from ..errors import unknown
 from ..records.atomic import write_atomic
 from .catalogue import FIGURES, Figure, Records
 from .drawing import FORMATS, save, settings, stamp
-from .experiments import by_experiment
+from .experiments import Experiment, by_experiment
 from .runs import Run, find_runs
 from .tables import refuse_file
 
@@ -40,11 +41,11 @@ def make_figures(console: Console, paths: list[Path], out: Path, only: list[str]
     names = [chosen(name) for name in only] or list(FIGURES)
     refuse_file(out)
     with settings():
-        runs = find_runs(paths)
+        known, _ = by_experiment(find_runs(paths))
         out.mkdir(parents=True, exist_ok=True)
         outcomes = []
         for name in names:
-            outcome = draw(FIGURES[name], runs)
+            outcome = draw(FIGURES[name], known)
             if outcome.picture is not None:
                 save(outcome.picture, out, outcome.file)
             outcomes.append(outcome._replace(picture=outcome.picture and True))
@@ -60,8 +61,8 @@ def chosen(name: str) -> str:
     return short
 
 
-def draw(figure: Figure, runs: list[Run]) -> Outcome:
-    records = Records(by_experiment(runs)[0])
+def draw(figure: Figure, known: Mapping[Experiment, list[Run]]) -> Outcome:
+    records = Records(known)
     picture = figure.draw(records)
     asked = list(records.selections.values())
     drawn = [selection for selection in asked if selection.drawn]
