@@ -93,7 +93,7 @@ def look_of(choice: MethodChoice) -> Style:
 def accuracy_curves(records: Records, preset: str, width: float) -> Any:
     """Test accuracy by round, all methods of a preset, a panel for each alpha."""
     runs = records(preset)
-    fig, axes = sheet(width, 3.4, 1, len(runs.alphas), sharey=True)
+    fig, axes = sheet(width, 3.4, 1, len(runs.alphas), sharex=True, sharey=True)
     for panel, alpha in zip(axes.flat, runs.alphas, strict=True):
         for method in runs.methods:
             band(panel, *runs.by_round("accuracy", method, alpha), choice_name(method), look_of(method))
@@ -105,7 +105,7 @@ def accuracy_curves(records: Records, preset: str, width: float) -> Any:
 
 def sure_counts(runs: Selection, width: float) -> Any:
     """How many images the local and the global model are sure of, by round."""
-    fig, axes = sheet(width, 2.5, 1, len(runs.alphas), sharey=True)
+    fig, axes = sheet(width, 2.5, 1, len(runs.alphas), sharex=True, sharey=True)
     for panel, alpha in zip(axes.flat, runs.alphas, strict=True):
         for label, who, method, style in MODELS:
             band(panel, *runs.by_round(thousands(f"n_{who}"), method, alpha), label, style)
@@ -219,6 +219,7 @@ def confidences(runs: Selection, axes: Sequence[Any], threshold: float) -> None:
     axes[1].set(ylabel="confidence", xticks=range(len(runs.alphas)), xticklabels=map(alpha_name, runs.alphas))
     for panel in axes:
         panel.grid(axis="x", visible=False)
+        panel.set_xlim(-0.6, len(runs.alphas) - 0.4)
 
 
 def top_bins(threshold: float) -> int:
@@ -281,7 +282,7 @@ def sweep(runs: Selection, fixed: Mapping[float, MethodChoice], name: str, defau
 @figure("6", "Pseudo-labels used by round", "The paper does not state α: all three.")
 def figure_6(records: Records) -> Any:
     runs = records("fig-counts")
-    fig, axes = sheet(PAGE, 2.7, 1, len(runs.alphas), sharey=True)
+    fig, axes = sheet(PAGE, 2.7, 1, len(runs.alphas), sharex=True, sharey=True)
     for panel, alpha in zip(axes.flat, runs.alphas, strict=True):
         for method in runs.methods:
             band(panel, *runs.by_round(thousands("n_valid"), method, alpha), choice_name(method), look_of(method))
@@ -333,7 +334,9 @@ def figure_8(records: Records) -> Any:
                 if shares:
                     at = places + (i - 1) * 0.27
                     bars(panel, list(at), list(np.transpose(shares)), label_of(method), style_of(method), 0.25)
-            panel.set(yscale="log", xticks=places, xticklabels=[*map(str, places[1:]), f"> {RANKS}"])
+            panel.set(
+                yscale="log", xlim=(-0.6, RANKS + 0.6), xticks=places, xticklabels=[*map(str, places[1:]), f"> {RANKS}"]
+            )
             panel.grid(axis="x", visible=False)
     for panel, alpha in zip(axes[0], runs.alphas, strict=True):
         panel.set_title(alpha_name(alpha))
@@ -374,7 +377,7 @@ def figure_9(records: Records) -> Any:
 )
 def figure_9e(records: Records) -> Any:
     runs = records("fig9-confidence")
-    fig, axes = sheet(PAGE, 2.6, 1, len(runs.alphas), sharey=True)
+    fig, axes = sheet(PAGE, 2.6, 1, len(runs.alphas), sharex=True, sharey=True)
     for panel, alpha in zip(axes.flat, runs.alphas, strict=True):
         for label, who, method, style in MODELS:
             shares = [100 * h / h.sum() for h in runs.late(f"confidence_{who}", method, alpha)]

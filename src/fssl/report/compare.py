@@ -91,7 +91,7 @@ def draw(groups: dict[str, list[Run]], png: Path) -> None:
             panel.set(title=title, xlabel="round", ylabel="%")
         legend(figure, 4)
         png.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(png, dpi=150)
+        figure.savefig(png, dpi=200)
 
 
 def curves(axes: Any, series: list[list[float]], name: str, style: Style) -> None:
