@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config import Config, MethodChoice, flatten, parse, resolved
+from ..data.cards import card
 from ..errors import UserError
-from ..methods import Method, build_method
+from ..methods import Method, build_method, default_settings
 from ..records.rounds import LAST
 from .runs import Run
 
@@ -33,13 +34,14 @@ class Experiment(NamedTuple):
 
 
 @cache
-def method_value(choice: MethodChoice) -> Method:
-    return build_method(choice.name, dict(choice.settings))
+def method_on(dataset: str, choice: MethodChoice) -> Method:
+    """What a name and its settings stand for on a dataset, which decides some defaults."""
+    return build_method(choice.name, {**default_settings(choice.name, card(dataset)), **dict(choice.settings)})
 
 
 def experiment_of(config: Config) -> Experiment:
     alpha = 0.0 if config.partition.kind == "iid" else config.partition.alpha
-    method = method_value(config.method)
+    method = method_on(config.data.name, config.method)
     return Experiment(config.data.name, config.labels_per_class, config.partition.kind, alpha, method)
 
 
@@ -48,6 +50,9 @@ def by_experiment(runs: Iterable[Run]) -> tuple[dict[Experiment, list[Run]], dic
     known: dict[Experiment, list[Run]] = defaultdict(list)
     strange: dict[Path, str] = {}
     for run in runs:
+        if run.config.data.name == "folder":
+            strange[run.path] = "no table has a folder of images"
+            continue
         try:
             known[experiment_of(run.config)].append(run)
         except UserError as error:

@@ -19,6 +19,7 @@ from .experiments import (
     differences,
     experiment_of,
     last_round,
+    method_on,
     one_per_seed,
     result_at,
     shown,
@@ -225,12 +226,12 @@ def alpha_list(given: Sequence[float], every: Sequence[float]) -> str:
 def choose(cells: Mapping[Cell, Config], known: Mapping[Experiment, list[Run]]) -> dict[Cell, list[Run]]:
     """Runs of one setting for as many cells as possible; of the paper's dataset if there are any, nearest to it."""
     families: dict[Any, dict[Cell, list[Run]]] = defaultdict(lambda: defaultdict(list))
-    wanted = {cell: experiment_of(config) for cell, config in cells.items()}
     for experiment, runs in known.items():
-        for cell, target in wanted.items():
-            if (experiment.method, experiment.alpha) == (target.method, target.alpha):
+        for cell, config in cells.items():
+            method = method_on(experiment.dataset, cell.method)  # some defaults depend on the dataset
+            if (experiment.method, experiment.alpha) == (method, experiment_of(config).alpha):
                 for run in runs:
-                    if kind_of(run.config) == kind_of(cells[cell]):
+                    if kind_of(run.config) == kind_of(config):
                         families[family_of(run.config)][cell].append(run)
 
     def worth(family: Any) -> tuple[bool, int, int, int]:
