@@ -93,7 +93,8 @@ def look_of(choice: MethodChoice) -> Style:
 def accuracy_curves(records: Records, preset: str, width: float) -> Any:
     """Test accuracy by round, all methods of a preset, a panel for each alpha."""
     runs = records(preset)
-    fig, axes = sheet(width, 3.4, 1, len(runs.alphas), sharex=True, sharey=True)
+    height = 4.2 if width == COLUMN else 3.6  # a narrow legend is a tall one
+    fig, axes = sheet(width, height, 1, len(runs.alphas), sharex=True, sharey=True)
     for panel, alpha in zip(axes.flat, runs.alphas, strict=True):
         for method in runs.methods:
             band(panel, *runs.by_round("accuracy", method, alpha), choice_name(method), look_of(method))
