@@ -18,7 +18,10 @@ from fssl.config import PRESETS, expand, override, read_toml
 from fssl.errors import UserError
 from fssl.label.assign import KAPPA_STAR
 from fssl.report import drawing
-from fssl.report.catalogue import (
+from fssl.report.drawing import COLUMN, PAGE, files_of, settings
+from fssl.report.experiments import by_experiment
+from fssl.report.figures import Outcome, chosen, draw, index, make_figures
+from fssl.report.gallery import (
     FIGURES,
     Records,
     first_ranks,
@@ -26,9 +29,6 @@ from fssl.report.catalogue import (
     quantiles_above,
     share_above,
 )
-from fssl.report.drawing import COLUMN, PAGE, files_of, settings
-from fssl.report.experiments import by_experiment
-from fssl.report.figures import Outcome, chosen, draw, index, make_figures
 from fssl.report.look import alpha_style, style_of
 from fssl.report.runs import Run, find_runs
 from fssl.report.selection import FOLDERS, SHARED_FOLDER, Selection, inline, kind_of
@@ -103,7 +103,7 @@ def test_every_figure_is_drawn_from_a_whole_grid(name: str, runs: list[Run]) -> 
         assert axes.get_ylabel() or not axes.get_subplotspec().is_first_col()
 
 
-def test_the_catalogue_is_complete() -> None:
+def test_the_gallery_is_complete() -> None:
     assert list(FIGURES) == [
         *("1a", "1b", "1a-fedsgd", "1b-fedsgd", "2a", "2b", "4", "5", "6", "7", "8", "9", "9e", "10", "11", "12"),
         *("13", "14", "15", "16"),

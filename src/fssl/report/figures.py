@@ -12,9 +12,9 @@ from rich.table import Table
 from ..console import say
 from ..errors import unknown
 from ..records.atomic import write_atomic
-from .catalogue import FIGURES, Figure, Records
 from .drawing import FORMATS, save, settings, stamp
 from .experiments import Experiment, by_experiment
+from .gallery import FIGURES, Figure, Records
 from .runs import Run, find_runs
 from .tables import refuse_file
 
