@@ -120,6 +120,8 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
         ("compare . --png curves.tiff", ["--png curves.tiff", ".png"]),
         ("tables .", ["no runs in ."]),
         ("tables . --table 9", ["--table 9", "from 1 to 8"]),
+        ("figures .", ["no runs in ."]),
+        ("figures . --only 3", ["figure '3' is unknown"]),
         ("bench --method sgae", ["did you mean 'sage'?"]),
         ("bench --shape small", ["--shape 'small'", "known: demo, paper"]),
         ("", ["no command"]),
@@ -174,7 +176,7 @@ def test_a_run_that_blows_up_says_so_and_exits_with_1(fssl: Fssl) -> None:
 
 # Help.
 
-COMMANDS = ["run", "methods", "datasets", "presets", "show", "compare", "tables", "bench"]
+COMMANDS = ["run", "methods", "datasets", "presets", "show", "compare", "tables", "figures", "bench"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

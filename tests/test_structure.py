@@ -98,7 +98,7 @@ def test_the_reader_of_imports_finds_what_is_there() -> None:
     assert Import("config", "data.cards.CARDS", False) in OWN
     assert Import("methods.sage", "methods.base.Method", False) in OWN
     assert Import("methods", "errors.UserError", False) in OWN
-    assert Import("report.compare", "matplotlib", True) in FOREIGN
+    assert Import("report.drawing", "matplotlib", True) in FOREIGN
     assert Import("types", "torch", False) in FOREIGN or Import("types", "torch.Tensor", False) in FOREIGN
 
 

@@ -241,6 +241,28 @@ def tables(
 
 
 @app.command()
+def figures(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("figures"),
+    only: Annotated[list[str] | None, typer.Option(help="A figure's name, e.g. 2a (repeatable).")] = None,
+) -> None:
+    """Draw the paper's figures from runs: PNG, SVG and PDF, with an index of captions and sources.
+
+    A figure is drawn as far as there are records; the index and the screen say which runs would complete it, as
+    commands. Figure 16 needs no run.
+
+    Examples:
+
+    - `fssl figures runs`: all of them, files in figures/
+
+    - `fssl figures runs/paper-600 --only 4 --only 15 --out paper/figures`
+    """
+    from .report.figures import make_figures
+
+    make_figures(console, runs, out, only or [])
+
+
+@app.command()
 def bench(
     shape: Annotated[str, typer.Option(help="demo, or paper: ResNet-8x4, 128 + 256 + 256 images.")] = "demo",
     method: Annotated[list[str] | None, typer.Option(help="Any method's name (default: sage).")] = None,

@@ -12,18 +12,11 @@ from ..console import say
 from ..errors import UserError
 from ..records.rounds import LAST
 from ..records.store import RunFolder
+from .drawing import band, legend, settings, sheet
 from .look import Style, styles_of
 from .runs import Run, find_runs, groups_of, label_quality, percents, read_run, spread, verdict
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
-LINES = {
-    "solid": "-",
-    "dash": "--",
-    "dot": ":",
-    "dashdot": "-.",
-    "longdash": (0, (7, 2)),
-    "longdashdot": (0, (7, 2, 1, 2)),
-}
 
 
 def sparkline(values: list[float], width: int = 60) -> str:
@@ -85,35 +78,22 @@ def row(name: str, runs: list[Run]) -> list[str]:
 
 def draw(groups: dict[str, list[Run]], png: Path) -> None:
     """Test accuracy and pseudo-label accuracy by round, mean and spread over seeds."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError("drawing needs matplotlib: pip install 'fssl[plots]'") from None
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, (left, middle, right) = plt.subplots(1, 3, figsize=(13, 4), constrained_layout=True)
     named = sorted(groups.items())
     styles = styles_of([runs[0].config.method.name for _, runs in named])
-    for (name, runs), style in zip(named, styles, strict=True):
-        band(left, [r.curve for r in runs], name, style)
-        for axes, key in ((middle, "pl_accuracy"), (right, "utilization")):
-            series = [percents(r, key) for r in runs if key in r.lines[-1]]
-            if series:
-                band(axes, series, name, style)
     titles = ("test accuracy", "pseudo-label accuracy", "pseudo-labels used")
-    for axes, title in zip((left, middle, right), titles, strict=True):
-        axes.set(title=title, xlabel="round", ylabel="%")
-        axes.grid(alpha=0.3)
-    left.legend(frameon=False)
-    png.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(png, dpi=150)
-    plt.close(figure)
+    with settings():
+        figure, axes = sheet(9, 3.4, 1, 3)
+        for (name, runs), style in zip(named, styles, strict=True):
+            curves(axes[0, 0], [run.curve for run in runs], name, style)
+            for panel, key in zip(axes[0, 1:], ("pl_accuracy", "utilization"), strict=True):
+                curves(panel, [percents(run, key) for run in runs if key in run.lines[-1]], name, style)
+        for panel, title in zip(axes[0], titles, strict=True):
+            panel.set(title=title, xlabel="round", ylabel="%")
+        legend(figure, 4)
+        png.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(png, dpi=200)
 
 
-def band(axes: Any, series: list[list[float]], name: str, style: Style) -> None:
-    length = min(map(len, series))
-    values = np.array([s[:length] for s in series])
-    rounds, mean, std = np.arange(1, length + 1), values.mean(0), values.std(0)
-    axes.plot(rounds, mean, label=name, color=style.colour, linestyle=LINES[style.dash])
-    axes.fill_between(rounds, mean - std, mean + std, color=style.colour, alpha=0.15, linewidth=0)
+def curves(axes: Any, series: list[list[float]], name: str, style: Style) -> None:
+    length = min(map(len, series), default=0)
+    band(axes, range(1, length + 1), np.array([s[:length] for s in series]), name, style)

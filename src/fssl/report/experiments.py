@@ -1,14 +1,18 @@
 """Which experiment a run is: what it must share with another to be compared, and in what it differs from the paper."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from ..config import Config, MethodChoice, flatten, parse, resolved
+from ..data.cards import card
 from ..errors import UserError
-from ..methods import Method, build_method
+from ..methods import Method, build_method, default_settings
+from ..records.rounds import LAST
 from .runs import Run
 
 PROTOCOLS = ("authors", "clean")  # the first is the paper's
@@ -30,13 +34,14 @@ class Experiment(NamedTuple):
 
 
 @cache
-def method_value(choice: MethodChoice) -> Method:
-    return build_method(choice.name, dict(choice.settings))
+def method_on(dataset: str, choice: MethodChoice) -> Method:
+    """What a name and its settings stand for on a dataset, which decides some defaults."""
+    return build_method(choice.name, {**default_settings(choice.name, card(dataset)), **dict(choice.settings)})
 
 
 def experiment_of(config: Config) -> Experiment:
     alpha = 0.0 if config.partition.kind == "iid" else config.partition.alpha
-    method = method_value(config.method)
+    method = method_on(config.data.name, config.method)
     return Experiment(config.data.name, config.labels_per_class, config.partition.kind, alpha, method)
 
 
@@ -45,6 +50,9 @@ def by_experiment(runs: Iterable[Run]) -> tuple[dict[Experiment, list[Run]], dic
     known: dict[Experiment, list[Run]] = defaultdict(list)
     strange: dict[Path, str] = {}
     for run in runs:
+        if run.config.data.name == "folder":
+            strange[run.path] = "no table has a folder of images"
+            continue
         try:
             known[experiment_of(run.config)].append(run)
         except UserError as error:
@@ -80,11 +88,21 @@ def shown(value: object) -> str:
     return "unset" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
-def one_per_seed(runs: Iterable[Run]) -> list[Run]:
+def last_round(run: Run) -> int:
+    return int(run.lines[-1]["round"])
+
+
+def one_per_seed(runs: Iterable[Run], length: Callable[[Run], int] = last_round) -> list[Run]:
     """The longest run of each seed, seeds in order: a longer one passes through the same rounds."""
     chosen: dict[int, Run] = {}
     for run in runs:
         seed = run.config.seed
-        if seed not in chosen or run.lines[-1]["round"] > chosen[seed].lines[-1]["round"]:
+        if seed not in chosen or length(run) > length(chosen[seed]):
             chosen[seed] = run
     return [chosen[seed] for seed in sorted(chosen)]
+
+
+def result_at(run: Run, rounds: int, norm: str | None = None) -> float:
+    """The mean of the last ten rounds up to a given one; of the headline, or under one test normalization."""
+    lines = [line for line in run.lines if line["round"] <= rounds][-LAST:]
+    return float(np.mean([line["test"][norm]["accuracy"] if norm else line["accuracy"] for line in lines]))

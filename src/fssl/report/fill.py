@@ -2,13 +2,10 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable
-from math import isnan
+from math import isnan, nan
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from ..records.rounds import LAST
 from .experiments import (
     PROTOCOLS,
     Experiment,
@@ -16,6 +13,7 @@ from .experiments import (
     differences,
     experiment_of,
     one_per_seed,
+    result_at,
 )
 from .paper import SEEDS, Column, PaperTable, Row, paper_tables
 from .runs import Run, mean_std
@@ -134,17 +132,27 @@ def why_unused(mine: Experiment, wanted: set[Experiment]) -> str:
 def fill(table: PaperTable, known: dict[Experiment, list[Run]]) -> FilledTable:
     ours = {row.name: [cells_of(table, row, column, known) for column in table.columns] for row in table.rows}
     found = {protocol for cells in ours.values() for cell in cells for protocol in cell}
-    blocks: dict[str, Block] = {PAPER: [[printed(value) for value in row.printed] for row in table.rows]}
+    finished = {}
     for protocol in [p for p in PROTOCOLS if p in found] or PROTOCOLS[:1]:
-        blocks[protocol] = [[cell.get(protocol) for cell in ours[row.name]] for row in table.rows]
-    finished = {source: derive(table, rank(table, block)) for source, block in blocks.items()}
+        block = [[cell.get(protocol) for cell in ours[row.name]] for row in table.rows]
+        finished[protocol] = derive(table, rank(table, block))
+    finished[PAPER] = printed(table)
     names = [row.name for row in table.rows] + ([GAIN_ROW] if table.gains else [])
-    order = [*(s for s in finished if s != PAPER), PAPER]
-    return FilledTable(table, [Line(name, s, finished[s][i]) for i, name in enumerate(names) for s in order])
+    return FilledTable(table, [Line(name, s, finished[s][i]) for i, name in enumerate(names) for s in finished])
 
 
-def printed(value: float) -> Cell:
-    return Cell(None if isnan(value) else value)
+def printed(table: PaperTable) -> Block:
+    """The paper's own lines: what it prints, also where that does not follow from its other numbers."""
+    block: Block = []
+    for row in table.rows:
+        extras = row.speedups or row.gains or [nan] * len(row.printed)
+        block.append([Cell(known(v), extra=known(e)) for v, e in zip(row.printed, extras, strict=True)])
+    last: Block = [[Cell(value) for value in table.gains]] if table.gains else []
+    return rank(table, block) + last
+
+
+def known(value: float) -> float | None:
+    return None if isnan(value) else value
 
 
 def cells_of(table: PaperTable, row: Row, column: Column, known: dict[Experiment, list[Run]]) -> dict[str, Cell]:
@@ -196,12 +204,6 @@ def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell
         return Cell(None, None, tuple(runs), setting, tuple(remarks))
     value, std = mean_std(numbers)
     return Cell(value, std, tuple(runs), setting, tuple(remarks))
-
-
-def result_at(run: Run, rounds: int, norm: str | None = None) -> float:
-    """The mean of the last ten rounds up to a given one; of the headline, or under one test normalization."""
-    lines = [line for line in run.lines if line["round"] <= rounds][-LAST:]
-    return float(np.mean([line["test"][norm]["accuracy"] if norm else line["accuracy"] for line in lines]))
 
 
 def rounds_to(run: Run, target: float, rounds: int) -> int | None:

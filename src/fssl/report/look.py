@@ -45,9 +45,13 @@ METHODS = {
 PLUGINS = {"sage": ("SAGE", "dashdot"), "oracle": ("oracle", "longdash")}
 UNKNOWN = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)
 
-# Heterogeneity is a scale, not a set of names: dark is most skewed.
-ALPHAS = {0.1: Style("#332288", "solid", "circle"), 0.5: Style("#117733", "dash", "square")}
-ALPHAS |= {1.0: Style("#AA7700", "dashdot", "triangle-up"), 10.0: Style("#AA4499", "dot", "diamond")}
+# Heterogeneity is a scale, not a set of names: the darker, the more skewed.
+ALPHAS = {
+    0.1: Style("#40309F", "solid", "circle"),
+    0.5: Style("#1B9E8A", "solid", "square"),
+    1.0: Style("#E08A00", "solid", "triangle-up"),
+    10.0: Style("#882255", "solid", "diamond"),
+}
 
 
 def split_plugins(method: str) -> tuple[str, list[str]]:
@@ -95,4 +99,4 @@ def turned(row: Sequence[str], start: str, steps: int) -> str:
 
 def alpha_style(alpha: float) -> Style:
     """The look of a Dirichlet concentration."""
-    return ALPHAS.get(alpha, Style(GREY, "longdash", "x"))
+    return ALPHAS.get(alpha, Style(GREY, "solid", "x"))

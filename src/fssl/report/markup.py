@@ -12,7 +12,8 @@ from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from ..records.rounds import LAST
-from .fill import GAIN_ROW, PAPER, Cell, FilledTable, Line, Tables, result_at
+from .experiments import result_at
+from .fill import GAIN_ROW, PAPER, Cell, FilledTable, Line, Tables
 from .paper import SEEDS, TITLES, Column, PaperTable
 from .runs import mean_std
 
@@ -167,12 +168,15 @@ SPECIAL = {"\\": r"\textbackslash{}", "±": r"$\pm$", "α": r"$\alpha$", "−": 
 SPECIAL |= {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
+OWN_SIZE, UPRIGHT = 3, 6  # columns that fit a page as they are, and upright if made smaller
+
+
 def escaped(text: str) -> str:
     return "".join(SPECIAL.get(c, c) for c in text)
 
 
 def latex(filled: FilledTable) -> str:
-    """A floating table that needs booktabs and graphicx."""
+    """A floating table that needs booktabs; a wide one lies on its side, which needs graphicx and rotating."""
     table = filled.paper
     width = len(table.columns)
     body = []
@@ -185,23 +189,27 @@ def latex(filled: FilledTable) -> str:
     body.pop()
     notes = [rf"\textsuperscript{{{letter(i)}}}\,{escaped(reason)}." for i, reason in enumerate(filled.reasons)]
     notes += map(escaped, [missing_text(filled), *table.notes])
+    what = "the first round at or above the accuracy" if table.counts_rounds else f"mean of the last {LAST} rounds"
+    is_wide = width > OWN_SIZE
+    float_name = "sidewaystable*" if width > UPRIGHT else "table*"
     lines = [
-        r"\begin{table*}[p]",
+        rf"\begin{{{float_name}}}",
         r"\centering",
-        rf"\caption{{{escaped(table.title)}: ours (mean of the last {LAST} rounds, mean $\pm$ standard deviation over",
-        r"seeds, number of runs in parentheses) beside the paper's. Best bold, second underlined.}",
+        rf"\caption{{{escaped(table.title)}: ours ({what}; mean $\pm$ standard deviation over seeds, number of runs in",
+        r"parentheses) beside the paper's. Best bold, second underlined.}",
         rf"\label{{tab:paper-{table.number}}}",
-        r"\resizebox{\textwidth}{!}{%",
+        r"\small",
+        *([r"\resizebox{\textwidth}{!}{%"] if is_wide else []),
         rf"\begin{{tabular}}{{ll{'c' * width}}}",
         r"\toprule",
         *latex_head(table.columns),
         r"\midrule",
         *body,
         r"\bottomrule",
-        r"\end{tabular}}",
+        r"\end{tabular}" + "}" * is_wide,
         r"\par\smallskip\raggedright\scriptsize",
         "\n".join(notes),
-        r"\end{table*}",
+        rf"\end{{{float_name}}}",
     ]
     return "\n".join(lines) + "\n"
 
@@ -220,7 +228,11 @@ def latex_head(columns: list[Column]) -> list[str]:
 
 def latex_page(numbers: Iterable[int]) -> str:
     """A document of its own that takes in the tables' files."""
-    head = [r"\documentclass{article}", r"\usepackage[margin=15mm]{geometry}", r"\usepackage{booktabs,graphicx}"]
+    head = [
+        r"\documentclass{article}",
+        r"\usepackage[margin=15mm]{geometry}",
+        r"\usepackage{booktabs,graphicx,rotating}",
+    ]
     body = [rf"\input{{table{number}}}" for number in numbers]
     return "\n".join([*head, r"\begin{document}", *body, r"\end{document}"]) + "\n"
 
@@ -237,7 +249,8 @@ def terminal(filled: FilledTable) -> Iterable[TerminalTable]:
             "method", "source", *(column_name(columns[j]) for j in mine), box=SIMPLE_HEAD, pad_edge=False
         )
         for name, group in groupby(filled.visible_lines, key=lambda line: line.row):
-            for i, line in enumerate(group):
+            here = [x for x in group if x.source == PAPER or not any(x.cells) or any(x.cells[j] for j in mine)]
+            for i, line in enumerate(here):
                 texts = [terminal_cell(line.cells[j], line, filled) for j in mine]
                 out.add_row("" if i else name, source_name(line), *texts, style="dim" if line.source == PAPER else "")
         yield out

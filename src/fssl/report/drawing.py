@@ -1,0 +1,148 @@
+"""The shared half of every picture: sizes, curves with bands, points with spread, boxes, legends, files."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from io import BytesIO
+from pathlib import Path
+from textwrap import fill
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UserError
+from ..records.atomic import write_atomic
+from .look import GREY, Style
+
+Numbers = NDArray[Any]
+
+COLUMN, PAGE = 3.3, 6.9  # inches: one column and both columns of a paper
+FORMATS = ("png", "svg", "pdf")
+LINES = {"solid": "-", "dash": (0, (4, 1.5)), "dot": (0, (1, 1.2)), "dashdot": (0, (4, 1.5, 1, 1.5))}
+LINES |= {"longdash": (0, (8, 2)), "longdashdot": (0, (8, 2, 1, 2))}
+MARKS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "triangle-down": "v", "cross": "P"}
+MARKS |= {"x": "X", "star": "*", "pentagon": "p"}
+SETTINGS: dict[Any, Any] = {
+    **{"font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7},
+    **{"legend.fontsize": 7, "legend.frameon": False, "legend.handlelength": 2.6, "legend.columnspacing": 1.2},
+    **{"axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "axes.titlelocation": "left"},
+    **{"axes.grid": True, "axes.axisbelow": True, "grid.color": "#DDDDDD", "grid.linewidth": 0.5},
+    **{"xtick.major.width": 0.6, "ytick.major.width": 0.6, "lines.linewidth": 1.2, "lines.markersize": 3.5},
+    **{"mathtext.default": "regular", "pdf.fonttype": 42, "svg.hashsalt": "fssl"},
+}
+
+
+def settings() -> AbstractContextManager[Any]:
+    """How text and lines look inside of a `with`; refuses where the library is not installed."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError("drawing needs matplotlib: pip install 'fssl[plots]'") from None
+    return matplotlib.rc_context(SETTINGS)
+
+
+def sheet(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, Any]:
+    """An empty figure and its axes, [rows, columns]; it belongs to no window and no global list."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def band(axes: Any, rounds: Sequence[int] | Numbers, values: Numbers, label: str, style: Style) -> None:
+    """The mean over runs by round, and one standard deviation to both sides; `values` is [runs, rounds]."""
+    if not len(values):
+        return
+    mean = values.mean(0)
+    every = max(1, len(mean) // 6)
+    first = sum(map(ord, label)) % every  # so that markers of different curves do not pile up
+    axes.plot(
+        *(rounds, mean),
+        **{"label": label, "color": style.colour, "linestyle": LINES[style.dash]},
+        **{"marker": MARKS[style.marker], "markevery": (first, every), "markeredgewidth": 0},
+    )
+    if len(values) > 1:
+        std = values.std(0, ddof=1)
+        axes.fill_between(rounds, mean - std, mean + std, color=style.colour, alpha=0.18, linewidth=0)
+
+
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation over runs; a single run has none."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def points(axes: Any, at: Sequence[float], values: Sequence[Sequence[float]], label: str, style: Style) -> None:
+    """One mean with its standard deviation for each place on the axis, joined by a line."""
+    means, stds = ([f(v) for v in values] for f in (np.mean, deviation))
+    look = {"color": style.colour, "linestyle": LINES[style.dash], "marker": MARKS[style.marker]}
+    axes.errorbar(at, means, yerr=stds, label=label, capsize=2, elinewidth=0.8, markeredgewidth=0, **look)
+
+
+def level(axes: Any, values: Sequence[float], label: str, style: Style) -> None:
+    """A number that does not depend on the axis: a line across, with its spread as a band."""
+    mean = float(np.mean(values))
+    axes.axhline(mean, label=label, color=style.colour, linestyle=LINES["dash"])
+    if std := deviation(values):
+        axes.axhspan(mean - std, mean + std, color=style.colour, alpha=0.15, linewidth=0)
+
+
+def bars(
+    axes: Any, at: Sequence[float], values: Sequence[Sequence[float]], label: str, style: Style, wide: float
+) -> None:
+    """Means as bars, with the standard deviation over runs; hatched where the look has a dash."""
+    known = [(x, v) for x, v in zip(at, values, strict=True) if len(v)]
+    means, stds = ([f(v) for _, v in known] for f in (np.mean, deviation))
+    face = style.colour if style.dash == "solid" else "white"
+    axes.bar(
+        *([x for x, _ in known], means, wide),
+        **{"label": label, "facecolor": face, "edgecolor": style.colour, "linewidth": 0.7, "yerr": stds},
+        **{"hatch": "" if style.dash == "solid" else "/////", "error_kw": {"elinewidth": 0.7, "capsize": 1.2}},
+    )
+
+
+def boxes(axes: Any, at: Sequence[float], quantiles: Sequence[Sequence[float]], style: Style, width: float) -> None:
+    """Boxes from the 5, 25, 50, 75 and 95 % quantiles of each distribution."""
+    names = ("whislo", "q1", "med", "q3", "whishi")
+    line = {"color": style.colour, "linewidth": 0.8}
+    face = style.colour if style.dash == "solid" else "white"
+    axes.bxp(
+        [dict(zip(names, q, strict=True)) for q in quantiles],
+        **{"positions": at, "widths": width, "showfliers": False, "patch_artist": True, "manage_ticks": False},
+        **{"boxprops": {"facecolor": face, "edgecolor": style.colour, "linewidth": 0.8, "alpha": 0.75}},
+        **{"medianprops": {"color": "black", "linewidth": 1.0}, "whiskerprops": line, "capprops": line},
+    )
+
+
+def legend(figure: Any, columns: int, by_first_word: bool = False) -> None:
+    """One legend below all panels, every name once, in rows; names that begin alike may be put together."""
+    named: dict[str, Any] = {}
+    for axes in figure.axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    labels = sorted(named, key=lambda label: label.split(",")[0]) if by_first_word else list(named)
+    if labels:
+        width = min(columns, len(labels))
+        down = [label for first in range(width) for label in labels[first::width]]  # the library fills columns
+        figure.legend([named[label] for label in down], down, loc="outside lower center", ncols=width)
+
+
+def stamp(figure: Any, text: str) -> None:
+    """A remark above the panels, in small grey letters."""
+    wide = int(figure.get_figwidth() * 17)  # letters of seven points
+    figure.suptitle(fill(text, wide), x=0.02, ha="left", fontsize=7, color=GREY)
+
+
+def files_of(figure: Any) -> Mapping[str, bytes]:
+    """The picture in every format, without dates: the same records give the same bytes."""
+    without = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
+    out = {}
+    for kind in FORMATS:
+        buffer = BytesIO()
+        figure.savefig(buffer, format=kind, dpi=300, metadata=without[kind])
+        out[kind] = buffer.getvalue()
+    return out
+
+
+def save(figure: Any, folder: Path, name: str) -> None:
+    for kind, content in files_of(figure).items():
+        write_atomic(folder / f"{name}.{kind}", content)

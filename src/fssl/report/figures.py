@@ -1,0 +1,111 @@
+"""The paper's figures as files, with an index that says what each shows, from which runs, and what is missing."""
+
+from collections.abc import Mapping
+from os.path import commonpath
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from ..console import say
+from ..errors import unknown
+from ..records.atomic import write_atomic
+from .drawing import FORMATS, save, settings, stamp
+from .experiments import Experiment, by_experiment
+from .gallery import FIGURES, Figure, Records
+from .runs import Run, find_runs
+from .tables import refuse_file
+
+
+class Outcome(NamedTuple):
+    """What became of a figure: the picture unless there is nothing to draw, and what it stands on."""
+
+    figure: Figure
+    picture: Any | None
+    sources: list[str]
+    missing: list[str]  # what is not in it, each with the command that would give it
+
+    @property
+    def file(self) -> str:
+        return f"fig{self.figure.name}"
+
+    @property
+    def state(self) -> str:
+        return "not drawn" if self.picture is None else "in part" if self.missing else "drawn"
+
+
+def make_figures(console: Console, paths: list[Path], out: Path, only: list[str]) -> None:
+    """Draw every figure, or some, into a folder; the index names all that were asked for."""
+    names = [chosen(name) for name in only] or list(FIGURES)
+    refuse_file(out)
+    with settings():
+        known, _ = by_experiment(find_runs(paths))
+        out.mkdir(parents=True, exist_ok=True)
+        outcomes = []
+        for name in names:
+            outcome = draw(FIGURES[name], known)
+            if outcome.picture is not None:
+                save(outcome.picture, out, outcome.file)
+            outcomes.append(outcome._replace(picture=outcome.picture and True))
+    write_atomic(out / "README.md", index(outcomes))
+    print_summary(console, outcomes, out)
+
+
+def chosen(name: str) -> str:
+    """A figure's name as people write it: `4`, `fig4` or `Figure 4`."""
+    short = name.lower().removeprefix("fig").removeprefix("ure").strip(" .")
+    if short not in FIGURES:
+        raise unknown("figure", name, FIGURES)
+    return short
+
+
+def draw(figure: Figure, known: Mapping[Experiment, list[Run]]) -> Outcome:
+    records = Records(known)
+    picture = figure.draw(records)
+    asked = list(records.selections.values())
+    drawn = [selection for selection in asked if selection.drawn]
+    remarks = [text for selection in asked if (text := selection.remark())]
+    if remarks:
+        stamp(picture, "; ".join(remarks))
+    sources = [f"{selection.describe()} {folders(selection.sources)}" for selection in drawn]
+    missing = [line for selection in asked for line in selection.lacks()]
+    return Outcome(figure, picture if drawn or not asked else None, sources, missing)
+
+
+def folders(runs: list[Run]) -> str:
+    """Where runs lie, the shared part of their paths once."""
+    base = Path(commonpath([run.path.parent for run in runs]))
+    names = sorted(dict.fromkeys(str(run.path.relative_to(base)) for run in runs))
+    return f"Runs in `{base}`: {', '.join(f'`{name}`' for name in names)}."
+
+
+def index(outcomes: list[Outcome]) -> str:
+    """A page with every picture, its caption, its runs and what would complete it."""
+    lines = ["# The paper's figures, from records of runs", ""]
+    lines += ["Figure 3 is a diagram of the method. Bands and bars are one standard deviation over seeds.", ""]
+    for outcome in outcomes:
+        lines += [f"## Figure {outcome.figure.name}. {outcome.figure.title}", ""]
+        if outcome.picture is not None:
+            others = ", ".join(f"[{kind.upper()}]({outcome.file}.{kind})" for kind in FORMATS[1:])
+            lines += [f"![Figure {outcome.figure.name}]({outcome.file}.png)", "", f"Also as {others}.", ""]
+        lines += [outcome.figure.caption, ""]
+        for text in outcome.sources:
+            lines += [f"Drawn from {text}", ""]
+        if outcome.missing:
+            lines += ["Missing:", "", *(f"- {text}" for text in outcome.missing), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def print_summary(console: Console, outcomes: list[Outcome], out: Path) -> None:
+    table = Table("figure", "state", "what it shows", box=SIMPLE_HEAD, pad_edge=False)
+    for outcome in outcomes:
+        table.add_row(outcome.figure.name, outcome.state, outcome.figure.title)
+    console.print(table)
+    commands = dict.fromkeys(text for outcome in outcomes for text in outcome.missing)
+    if commands:
+        say(console, "What is missing:")
+    for text in commands:
+        say(console, f"  {text}")
+    say(console, f"written: {out}/README.md, and each drawn figure as {', '.join(FORMATS)}")
