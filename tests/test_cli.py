@@ -101,6 +101,21 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
         ("run smoke --set method.name=sgae", ["'sgae'", "did you mean 'sage'?"]),
         ("run smoke --set method.name=sage+oracel", ["plug-in 'oracel'", "did you mean 'oracle'?"]),
         ("run smoke --set method.name=fedavg+sage", ["plug-in 'sage'", "pseudo-labels"]),
+        ("run smoke --set method.name=fedloke+sage", ["plug-in 'sage'", "that it can replace"]),
+        ("run smoke --set method.name=flexmatch+sage+sage", ["has a plug-in twice"]),
+        ("run smoke --set method.name=feddure --set method.student_rate=0", ["method.student_rate = 0", "from 1e-09"]),
+        ("run smoke --set method.name=feddure-full --set method.meta_lr=-1", ["method.meta_lr = -1"]),
+        ("run smoke --set method.name=fedmatch --set method.helpers=0", ["method.helpers = 0", "from 1 to 100"]),
+        ("run smoke --set method.name=fedlabel --set method.winner=best", ["method.winner 'best'", "known: entropy"]),
+        ("run smoke --set method.name=fedlabel-2m --set method.burn_in=0.5", ["method.burn_in = 0.5", "whole number"]),
+        ("run smoke --set method.name=fedloke --set method.mu_own=1.1", ["method.mu_own = 1.1", "from 0 to 1"]),
+        ("run smoke --set method.name=feddb --set method.dma=exct", ["method.dma 'exct'", "did you mean 'exact'?"]),
+        ("run smoke --set method.name=proxyfl --set method.tuning_batch=0", ["method.tuning_batch = 0"]),
+        ("run smoke --set method.name=freematch --set method.tau=0.9", ["'tau' is unknown", "known: ema, mu_u, saf"]),
+        ("run smoke --set method.lam=0.3 --set method.cdsc=false", ["method.lam", "give one"]),
+        ("methods fedlok", ["'fedlok'", "did you mean 'fedloke'?"]),
+        ("bench --methods --method fedlok", ["did you mean 'fedloke'?"]),
+        ("bench --method sage --method fedavg", ["need --methods"]),
         ("run smoke --set method.tua=0.9", ["'tua'", "did you mean 'tau'?"]),
         ("run smoke --set method.tau=2", ["method.tau = 2", "from 1e-09 to 1"]),
         ("run smoke --set method.tau=nan", ["method.tau = nan"]),
@@ -209,10 +224,15 @@ def test_help_is_fast() -> None:
 
 @pytest.mark.parametrize(
     ("command", "names"),
-    [("methods", ["sage", "flexmatch", "kappa"]), ("datasets", ["cifar10", "digits"]), ("presets", ["smoke", "demo"])],
+    [
+        ("methods", ["sage", "flexmatch", "released code"]),
+        ("methods sage", ["kappa", "docs/methods/sage.md"]),
+        ("datasets", ["cifar10", "digits"]),
+        ("presets", ["smoke", "demo"]),
+    ],
 )
 def test_lists_name_what_there_is(fssl: Fssl, command: str, names: list[str]) -> None:
-    said = fssl(command)
+    said = fssl(*command.split())
     assert said.code == 0
     assert all(name in said.out for name in names)
 

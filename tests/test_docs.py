@@ -1,6 +1,6 @@
 """The pages: every example runs, every command is accepted, every setting and every recorded name is explained.
 
-`python tests/test_docs.py` writes the table of settings into docs/configuration.md.
+`python tests/test_docs.py` writes the table of settings into docs/configuration.md and that of methods into README.md.
 """
 
 import json
@@ -9,7 +9,7 @@ import shlex
 import shutil
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple, get_args, get_type_hints
@@ -19,15 +19,16 @@ import typer
 from safetensors.numpy import load_file
 
 from fssl import cli
+from fssl.catalog import markdown
 from fssl.config import NO_LIMIT, Config
-from fssl.methods import METHODS
-from fssl.methods.base import Method
+from fssl.methods import METHODS, PLUGINS, settings_of
+from fssl.methods.base import CARDS, Method
 
 ROOT = Path(__file__).parents[1]
-DOCS = sorted((ROOT / "docs").glob("*.md"))
+DOCS = sorted((ROOT / "docs").rglob("*.md"))
+METHOD_PAGES = {page.stem: page for page in DOCS if page.parent.name == "methods"}
 PAGES = [*DOCS, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 SETTINGS = ROOT / "docs" / "configuration.md"
-START, END = "<!-- settings -->\n", "<!-- end of settings -->"
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SMOKE = "runs/smoke"
@@ -195,6 +196,44 @@ def test_every_name_in_a_run_folder_is_explained(smoke_run: Path) -> None:
     assert {name: arrays[name].shape for name in shapes} == shapes
 
 
+# Pages of methods.
+
+
+def builders_on(page: str) -> dict[str, Callable[..., Method]]:
+    return {name: b for name, b in (METHODS | PLUGINS).items() if CARDS[b].page == page}
+
+
+def test_every_method_has_a_page_that_names_it() -> None:
+    assert {CARDS[builder].page for builder in METHODS.values()} == set(METHOD_PAGES)
+    for stem, page in METHOD_PAGES.items():
+        text = page.read_text()
+        missing = [name for name in builders_on(stem) if f"{name}`" not in text and stem != name]
+        assert not missing, f"{page.name} does not name {missing}"
+
+
+@pytest.mark.parametrize("stem", METHOD_PAGES)
+def test_a_method_s_page_has_the_parts_that_readers_look_for(stem: str) -> None:
+    text = METHOD_PAGES[stem].read_text()
+    assert re.search(r"\b(19|20)\d\d\b|\]\(", text.split("\n\n")[1]), "the paper and its year, or the page that has it"
+    assert "$$" in text, "the equation"
+    for title in ("## Where sources differ", "## Settings", "## Faithfulness"):
+        assert f"\n{title}\n" in text
+    named = re.findall(r"`(tests/[^`]+)`", text)
+    assert named, "where it is tested"
+    assert all((ROOT / path).is_file() for path in named)
+
+
+@pytest.mark.parametrize("stem", METHOD_PAGES)
+def test_settings_on_a_method_s_page_are_those_of_its_methods(stem: str) -> None:
+    """Each setting is named, and nothing that looks like one (`key=value`) is not one."""
+    text = METHOD_PAGES[stem].read_text()
+    known = {key for builder in builders_on(stem).values() for key in settings_of(builder)}
+    assert sorted(key for key in known if not re.search(rf"`{key}\b", text)) == []
+    written = {found.removeprefix("method.") for found in re.findall(r"`([a-z_.]+) ?=[^`]*`", text)}
+    plugged = {key for builder in PLUGINS.values() for key in settings_of(builder)}
+    assert sorted(key for key in written if key not in known | plugged) == []
+
+
 # The table of settings.
 
 
@@ -203,7 +242,13 @@ def rows() -> Iterator[tuple[str, str, str, str, str]]:
     for section, kind in get_type_hints(Config).items():
         if section == "method":
             yield "method.name", "text", "see `fssl methods`", shown(Config().method.name), "method, then its plug-ins"
-            yield "method.*", "number, true/false, text", "see `fssl methods`", "the builder's", "a method's settings"
+            yield (
+                "method.*",
+                "number, true/false, text",
+                "see `fssl methods NAME`",
+                "the builder's",
+                "a method's settings",
+            )
         elif hasattr(kind, "__dataclass_fields__"):
             hints = get_type_hints(kind)
             for f in fields(kind):
@@ -233,10 +278,31 @@ def table() -> str:
     return "\n".join([*lines, *(f"| `{key}` | {' | '.join(rest)} |" for key, *rest in rows())]) + "\n"
 
 
+class Generated(NamedTuple):
+    """A table that a page shows between two marks, and who writes it."""
+
+    page: Path
+    name: str
+    write: Callable[[], str]
+
+    def split(self) -> tuple[str, str, str]:
+        """The page before the table, the table, and what follows."""
+        start, end = f"<!-- {self.name} -->\n", f"<!-- end of {self.name} -->"
+        before, _, rest = self.page.read_text().partition(start)
+        inside, _, after = rest.partition(end)
+        return before + start, inside, end + after
+
+
+GENERATED = [Generated(SETTINGS, "settings", table), Generated(ROOT / "README.md", "methods", markdown)]
+
+
+@pytest.mark.parametrize("part", GENERATED, ids=lambda part: part.name)
+def test_tables_are_what_their_source_writes(part: Generated) -> None:
+    assert part.split()[1] == part.write(), "run: python tests/test_docs.py"
+
+
 def test_the_page_has_every_setting_with_its_default() -> None:
-    page = SETTINGS.read_text()
-    between = page[page.index(START) + len(START) : page.index(END)]
-    assert between == table(), "run: python tests/test_docs.py"
+    between = GENERATED[0].split()[1]
     assert "| `train.lr` | number | 0 upwards | `0.1` |" in between
     assert "| `model.width` | whole number | 1 to 64 | `4` |" in between
 
@@ -261,5 +327,6 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 if __name__ == "__main__":
-    before, _, rest = SETTINGS.read_text().partition(START)
-    SETTINGS.write_text(before + START + table() + END + rest.partition(END)[2])
+    for part in GENERATED:
+        before, _, after = part.split()
+        part.page.write_text(before + part.write() + after)

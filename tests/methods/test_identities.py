@@ -61,6 +61,9 @@ def test_plug_in_keeps_the_hosts_thresholds_and_terms() -> None:
     assert replace(both, assign=LocalOnly()) == host  # type: ignore[call-arg]
     flex = build_method("flexmatch+sage", {"tau": 0.9})
     assert flex.accept == FlexThreshold(0.9, count="final")  # type: ignore[attr-defined]
+    local = build_method("flexmatch+sage", {"tau": 0.9, "count": "local"})
+    assert local.accept == FlexThreshold(0.9, count="local")  # type: ignore[attr-defined]
+    assert build_method("flexmatch", {"tau": 0.9}).accept == FlexThreshold(0.9)  # type: ignore[attr-defined]
 
 
 def test_kappa_zero_trains_as_cpg_alone(make_federation: Make) -> None:

@@ -17,7 +17,7 @@ from ..data.sources import Dataset
 from ..engines.local import LocalEngine, cores
 from ..engines.rounds import RoundResult
 from .reference import reference_ms_per_step
-from .shapes import setting
+from .shapes import config_of, images_of
 
 
 def peak_bytes(device: torch.device) -> int:
@@ -58,7 +58,8 @@ def measure(config: Config, dataset: Dataset, rounds: int) -> dict[str, Any]:
 def run_bench(
     console: Console, shape: str, method: str, rounds: int, json_file: Path | None, settings: list[str]
 ) -> None:
-    config, dataset = setting(shape, method, settings)
+    config = config_of(shape, method, settings)
+    dataset = images_of(shape, config)
     console.print(f"timing {rounds} rounds of {method}, shape {shape}; then an ordinary loop of SAGE's steps")
     ours = measure(config, dataset, rounds)
     train, model = config.train, config.model

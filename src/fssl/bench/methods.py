@@ -12,13 +12,15 @@ from rich.console import Console
 from rich.table import Table
 
 from ..catalog import BASELINE, HOSTS
+from ..config import Config
 from ..core.client import client_round
-from ..core.federation import Federation
+from ..core.federation import Federation, method_of
+from ..data.sources import Dataset
 from ..engines.local import LocalEngine, cores
 from ..engines.rounds import to
 from ..methods import METHODS
 from ..records.atomic import read_json, write_atomic
-from .shapes import setting
+from .shapes import config_of, images_of
 
 # Each method pays for what it needs itself: probes would also run the global model where no label asks for it.
 OWN_WORK = ("records.probes=losses", "compute.lanes=1")
@@ -27,8 +29,8 @@ OWN_WORK = ("records.probes=losses", "compute.lanes=1")
 class Client:
     """One client's round of a method on one lane: sweep, steps, upload; without server and test."""
 
-    def __init__(self, shape: str, name: str, settings: list[str]) -> None:
-        federation = Federation(*setting(shape, name, [*OWN_WORK, *settings]))
+    def __init__(self, config: Config, dataset: Dataset) -> None:
+        federation = Federation(config, dataset)
         self.engine, self.method = LocalEngine(federation), federation.method
         self.server = self.engine.snapshot.server
         self.plan = federation.plan(1, 0)
@@ -36,14 +38,16 @@ class Client:
 
     def ms_per_step(self) -> float:
         device, (lane, *_) = self.engine.device, self.engine.fleet.lanes
-        begin = time.perf_counter()
+        # A lane on a CPU is one thread: its processor time is what it costs, whatever else the machine does.
+        clock = time.perf_counter if device.type == "cuda" else time.process_time
+        begin = clock()
         state = to(self.engine.federation.new_state(self.server, 0), device)
         plan = self.plan._replace(sweep=to(self.plan.sweep, device))
         with torch.no_grad(), lane.scope():
             client_round(lane, self.method, self.server, state, plan)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        return 1000 * (time.perf_counter() - begin) / self.num_steps
+        return 1000 * (clock() - begin) / self.num_steps
 
 
 def run_method_bench(
@@ -51,9 +55,11 @@ def run_method_bench(
 ) -> None:
     """Every method, and SAGE on its hosts, unless some are named; a file of the same machine is added to."""
     names = names or [*METHODS, *(f"{host}+sage" for host in HOSTS)]
-    for name in names:
-        setting(shape, name, settings)  # bad names and settings end here
-    base = Client(shape, BASELINE, settings)
+    configs = {name: config_of(shape, name, [*OWN_WORK, *settings]) for name in (BASELINE, *names)}
+    for config in configs.values():
+        method_of(config)  # bad names and settings end here
+    images = images_of(shape, configs[BASELINE])
+    base = Client(configs[BASELINE], images)
     base.ms_per_step()
     result = {**facts(base, shape, settings), "methods": {}}
     if json_file:
@@ -61,7 +67,7 @@ def run_method_bench(
     table = Table(f"{result['device']}, {shape} shape", f"in steps of {BASELINE}", "smallest to largest", "ms per step")
     for name in names:
         console.print(f"timing {rounds} rounds of a client with {name}, in turn with {BASELINE}")
-        cost = result["methods"][name] = cost_of(Client(shape, name, settings), base, rounds)
+        cost = result["methods"][name] = cost_of(Client(configs[name], images), base, rounds)
         low, high = cost["min_max"]
         table.add_row(f"[bold]{name}", f"{cost['ratio']:.2f}", f"{low:.2f} to {high:.2f}", f"{cost['ms_per_step']:.2f}")
         if json_file:  # after each one: whatever stops this keeps what was measured

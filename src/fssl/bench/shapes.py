@@ -14,12 +14,15 @@ PAPER: dict[str, Any] = {
 SHAPES = ("demo", "paper")
 
 
-def setting(shape: str, method: str, settings: list[str]) -> tuple[Config, Dataset]:
-    """The configuration and the images of a shape."""
+def config_of(shape: str, method: str, settings: list[str]) -> Config:
     if shape not in SHAPES:
         raise unknown("--shape", shape, SHAPES)
     tables = PAPER if shape == "paper" else {k: v for k, v in read_toml("demo").items() if k != "grid"}
     ((_, config),) = expand(override(tables, [f"method.name={method}", *settings]))
+    return config
+
+
+def images_of(shape: str, config: Config) -> Dataset:
     if shape == "paper":
-        return config, load("synthetic", num_classes=100, size=32, channels=3, train_per_class=500, test_per_class=100)
-    return config, load(config.data.name)
+        return load("synthetic", num_classes=100, size=32, channels=3, train_per_class=500, test_per_class=100)
+    return load(config.data.name)

@@ -5,6 +5,7 @@ from typing import Any, get_args
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from ..methods import METHODS, PLUGINS, RANGES, settings_of, split_name
@@ -44,7 +45,7 @@ def print_method(console: Console, name: str) -> None:
 
 def reflowed(doc: str | None) -> str:
     """Paragraphs whose lines are the terminal's."""
-    return "\n\n".join(" ".join(part.split()) for part in (doc or "").split("\n\n"))
+    return "\n\n".join(escape(" ".join(part.split())) for part in (doc or "").split("\n\n"))
 
 
 def facts_of(entry: Entry) -> list[tuple[str, str]]:

@@ -65,7 +65,7 @@ RANGES = {
     "lam_iccs": (0.0, 1e6),
     "lam_l2": (0.0, 1e6),
     "lam_l1": (0.0, 1e6),
-    "helpers": (1, 1000),
+    "helpers": (1, 100),
     "helper_interval": (1, 1e6),
     "kl_weight": (0.0, 1e6),
     "ema": (0.0, 1.0),

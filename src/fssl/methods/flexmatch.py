@@ -1,6 +1,7 @@
 """FlexMatch (Zhang et al., 2021) in a federation: class-wise thresholds from a table that stays with the client."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from ..label.accept import UNSEEN, FlexThreshold
 from ..types import Local, Server, State
@@ -11,6 +12,8 @@ from .fixmatch import FixMatch
 @dataclass(frozen=True)
 class FlexMatch(FixMatch):
     """FixMatch whose acceptance table may be forgotten at the start of each round."""
+
+    count: Literal["final", "local"] = "final"  # what a plug-in that changes labels writes into the table
 
     def start(self, server: Server, state: State) -> Local:
         if isinstance(self.accept, FlexThreshold) and not self.accept.persistent:
@@ -24,9 +27,16 @@ def forget(state: State) -> State:
 
 
 @Card("Zhang et al. 2021", follows="reconstruction", page="flexmatch", client="label table")
-def flexmatch(tau: float = 0.95, mu_u: float = 1.0, warmup: bool = True, persistent: bool = True) -> FlexMatch:
+def flexmatch(
+    tau: float = 0.95,
+    mu_u: float = 1.0,
+    warmup: bool = True,
+    persistent: bool = True,
+    count: Literal["final", "local"] = "final",
+) -> FlexMatch:
     """FixMatch-LPL that accepts hard classes earlier; its table of labels survives rounds.
 
     warmup: the denominator also counts images not labeled yet. persistent: false forgets the table each round.
+    count: with SAGE on it, the final label enters the table, or still the local vote.
     """
-    return FlexMatch(accept=FlexThreshold(tau, warmup, persistent), mu_u=mu_u)
+    return FlexMatch(accept=FlexThreshold(tau, warmup, persistent), mu_u=mu_u, count=count)

@@ -8,6 +8,7 @@ from ..label.accept import FlexThreshold
 from ..label.assign import KAPPA_STAR, VOTES, ConfidenceGap, Constant, Sage
 from .base import Card, Method
 from .fixmatch import FixMatch, fixmatch_lpl
+from .flexmatch import FlexMatch
 
 
 @Card("Liu et al. 2025", follows="released code", page="sage")
@@ -40,14 +41,14 @@ def with_sage(
 ) -> FixMatch:
     """SAGE as a plug-in (Tab. 4): the base keeps its thresholds, terms and aggregation."""
     if not isinstance(base, FixMatch):
-        raise UserError("the plug-in 'sage' needs a method with pseudo-labels")
+        raise UserError("the plug-in 'sage' needs a method with pseudo-labels that it can replace, such as flexmatch")
     if lam is not None and (not cdsc or kappa != KAPPA_STAR):
         raise UserError("method.lam fixes the weight of the local vote, so it excludes cdsc=false and kappa: give one")
     fixed = lam if cdsc else 1.0
     weigh = ConfidenceGap(kappa) if fixed is None else Constant(fixed)
     accept = base.accept
-    if isinstance(accept, FlexThreshold):
-        accept = replace(accept, count="final")  # the table follows the labels that are trained on
+    if isinstance(base, FlexMatch) and isinstance(accept, FlexThreshold):
+        accept = replace(accept, count=base.count)  # the table follows the labels that are trained on
     return replace(base, accept=accept, assign=Sage(weigh, cpg, VOTES[vote]))
 
 
@@ -55,5 +56,5 @@ def with_sage(
 def with_oracle(base: Method) -> FixMatch:
     """Any labeler without its mistakes: pseudo-labels that are wrong are dropped (Fig. 1b)."""
     if not isinstance(base, FixMatch):
-        raise UserError("the plug-in 'oracle' needs a method with pseudo-labels")
+        raise UserError("the plug-in 'oracle' needs a method with pseudo-labels that it can drop, such as flexmatch")
     return replace(base, oracle=True)

@@ -1,0 +1,166 @@
+"""The catalog of methods: nothing in it is typed in that can be computed, and what is typed in agrees with that."""
+
+import json
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fssl import catalog
+from fssl.bench.methods import run_method_bench
+from fssl.catalog import BASELINE, HOSTS, Cost, Entry, Sizes, costs, entries, entry, keeps, measured, step_cost
+from fssl.catalog.tables import overview, print_method
+from fssl.errors import UserError
+from fssl.methods import METHODS, PLUGINS, build_method
+from fssl.methods.base import CARDS, Card
+
+# ResNet-8x4 with 10 classes: parameters as counted in the paper's code, and BatchNorm's mean, variance and counter.
+PARAMETERS, BUFFERS = 4 * 1_227_594, 10_752
+MODEL = PARAMETERS + BUFFERS
+
+
+def printed(width: int, *things: object) -> list[str]:
+    console = Console(width=width, record=True, file=StringIO())
+    console.print(*things, sep="\n")
+    return console.export_text().splitlines()
+
+
+@pytest.mark.parametrize("builder", [*METHODS.values(), *PLUGINS.values()], ids=lambda b: b.__name__)
+def test_every_builder_has_a_card(builder: object) -> None:
+    card = CARDS[builder]  # type: ignore[index]
+    assert card.paper[-4:].isdigit()
+    assert card.follows in ("released code", "paper", "reconstruction")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_card_names_what_is_kept_and_nothing_else(name: str) -> None:
+    found = entry(name)
+    assert found.card is not None
+    assert found.sizes is not None
+    assert bool(found.card.client) == (found.sizes.client > 0)
+    assert bool(found.card.server) == (found.sizes.server + found.sizes.memory > 0)
+
+
+def sizes(name: str) -> Sizes:
+    found = entry(name).sizes
+    assert found is not None
+    return found
+
+
+def test_bytes_by_hand() -> None:
+    """A model each way, and what the methods add to it, in numbers of four bytes."""
+    assert sizes("fedavg") == sizes("sage") == Sizes(MODEL, MODEL, 0, 0, 0)
+    assert sizes("fedloke") == Sizes(MODEL, MODEL, client=MODEL, server=0, memory=0)
+    assert sizes("feddb") == Sizes(MODEL, MODEL + 4 * 10, 0, 0, 0)  # the prior goes up
+    assert sizes("fedlabel-2m") == Sizes(MODEL, 2 * MODEL + 4, 0, 0, 0)  # two models and a count
+    heads = 4 * (2 * 256**2 + 256)
+    assert sizes("proxyfl") == Sizes(MODEL + heads + 40, MODEL + heads + 40, 0, server=40, memory=0)
+    assert sizes("flexmatch") == Sizes(MODEL, MODEL, client=8 * 2500, server=0, memory=0)  # one whole number an image
+    assert sizes("freematch").client == 4 * (1 + 10 + 10)
+    assert sizes("feddure-full").client == 4 * (10 * 100 + 100 + 100 + 1)
+
+
+def test_bytes_of_fedmatch_by_hand() -> None:
+    """psi has the kernels only: all parameters but biases and BatchNorm's. Down: sigma, psi, two psi of helpers."""
+    net = catalog.Net("resnet8", 3, 10, 4)
+    psi = sum(t.nbytes for t in net.init(0).params.values() if t.dim() > 1)
+    found = sizes("fedmatch")
+    assert found.up == MODEL + psi
+    assert found.down == MODEL + 3 * psi + 4
+    assert found.memory == psi + 4 * 10
+    assert found.client == 0
+
+
+def test_a_plug_in_keeps_and_sends_what_its_host_does() -> None:
+    host, plugged = entry("flexmatch"), entry("flexmatch+sage")
+    assert plugged.sizes == host.sizes
+    assert keeps(plugged) == keeps(host) == "client: label table"
+    assert plugged.card is not None
+    assert (plugged.card.paper, plugged.card.follows) == ("Zhang et al. 2021; Liu et al. 2025", "reconstruction")
+
+
+def test_a_method_without_a_card_is_listed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def mine() -> object:
+        """My own rule."""
+        return build_method("sage", {})
+
+    monkeypatch.setitem(METHODS, "mine", mine)
+    (found,) = (e for e in entries() if e.name == "mine")
+    assert (found.about, found.card, step_cost(found)) == ("My own rule.", None, "?")
+    assert "| `mine` | My own rule. |" in catalog.markdown()
+
+
+def test_the_overview_fits_a_hundred_columns() -> None:
+    lines = printed(100, *overview())
+    table = [line for line in lines if line.strip() and not line.startswith(("MB:", "time", "batches", "`fssl"))]
+    assert max(map(len, lines)) <= 100
+    assert not any("…" in line for line in table)
+    for name in (*METHODS, *(f"X+{plugin}" for plugin in PLUGINS)):
+        (row,) = (line for line in lines if line.split()[:1] == [name])
+        assert row.rstrip().endswith(("code", "paper", "reconstruction")), row  # one line each: nothing is wrapped
+
+
+@pytest.mark.parametrize("name", ["fedloke", "flexmatch+sage", "X+sage", "fedavg-sl"])
+def test_one_method_in_full(name: str) -> None:
+    console = Console(width=100, record=True, file=StringIO())
+    print_method(console, name)
+    text = console.export_text()
+    expected = {
+        "fedloke": ["method.mu_own", "4,921,128 bytes with each client", "docs/methods/fedloke.md"],
+        "flexmatch+sage": ["method.persistent", "method.kappa", "4,921,128 bytes down"],
+        "X+sage": ["method.kappa", "as X"],
+        "fedavg-sl": ["no settings", "upper bound"],
+    }
+    assert [words for words in expected[name] if words not in text] == []
+
+
+def test_a_wrong_name_is_one_line() -> None:
+    with pytest.raises(UserError, match=r"'fedlok' is unknown; did you mean 'fedloke'"):
+        print_method(Console(file=StringIO()), "fedlok")
+
+
+# Costs.
+
+
+def test_every_method_and_every_host_was_measured() -> None:
+    known = costs()
+    assert set(known) >= {*METHODS, *(f"{host}+sage" for host in HOSTS)}
+    assert all(cost.low <= cost.ratio <= cost.high for cost in known.values())
+    assert known[BASELINE].ratio == pytest.approx(1, abs=0.1)  # held against itself: what noise there is
+    assert known["fedavg"].ratio < 1 < known["sage"].ratio < known["fedloke"].ratio
+    assert measured()["device"]
+    assert measured()["command"].startswith("fssl bench --methods")
+
+
+def test_a_plug_in_s_cost_is_the_median_over_its_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """1.5 / 1.2 = 1.25 and 2.1 / 2 = 1.05; a host that was not measured alone does not count."""
+    ratios = {"flexmatch": 1.2, "flexmatch+sage": 1.5, "feddb": 2.0, "feddb+sage": 2.1, "fedlabel+sage": 9.0}
+    monkeypatch.setattr(catalog, "costs", lambda: {name: Cost(r, r, r) for name, r in ratios.items()})
+    assert catalog.plugin_cost("sage") == pytest.approx(1.15)
+    assert catalog.plugin_cost("oracle") is None
+    card = Card("", "paper", "")
+    assert step_cost(Entry("X+sage", "", card, None, None)) == "1.15 X"
+
+
+def bench(path: Path, *names: str, settings: tuple[str, ...] = ()) -> dict[str, dict[str, float]]:
+    quick = ["train.steps_per_round=1", "train.batch=2", *settings]
+    run_method_bench(Console(file=StringIO()), "demo", list(names), 2, path, quick)
+    content: dict[str, dict[str, float]] = json.loads(path.read_text())["methods"]
+    return content
+
+
+def test_measurements_add_up_in_a_file_unless_they_differ(tmp_path: Path) -> None:
+    path = tmp_path / "costs.json"
+    first = bench(path, "fedavg")
+    assert set(first) == {"fedavg"}
+    both = bench(path, "feddb", "fedavg")
+    assert set(both) == {"fedavg", "feddb"}
+    assert all(m["min_max"][0] <= m["ratio"] <= m["min_max"][1] and m["rounds"] == 2 for m in both.values())  # type: ignore[index]
+    assert set(bench(path, "sage", settings=("train.batch=3",))) == {"sage"}
+
+
+def test_a_bad_name_ends_before_anything_is_measured(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="'fedprx' is unknown"):
+        bench(tmp_path / "costs.json", "fedavg", "fedprx")
+    assert not (tmp_path / "costs.json").exists()
