@@ -174,7 +174,7 @@ def test_a_run_that_blows_up_says_so_and_exits_with_1(fssl: Fssl) -> None:
 
 # Help.
 
-COMMANDS = ["run", "methods", "datasets", "presets", "show", "compare", "tables", "bench"]
+COMMANDS = ["run", "methods", "datasets", "presets", "show", "compare", "tables", "report", "bench"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -32,7 +32,7 @@ RANKS = (
     ("cli",),
     ("__main__", ""),
 )
-HEAVY = ("sklearn", "matplotlib", "huggingface_hub", "tensorboard", "torch.utils.tensorboard")
+HEAVY = ("sklearn", "matplotlib", "huggingface_hub", "tensorboard", "torch.utils.tensorboard", "wandb", "plotly")
 
 
 class Import(NamedTuple):
