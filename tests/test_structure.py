@@ -26,7 +26,7 @@ RANKS = (
     ("core",),
     ("engines",),
     ("console", "catalog", "bench"),
-    ("report",),
+    ("report", "loggers"),
     ("cells",),
     ("jobs",),
     ("cli",),

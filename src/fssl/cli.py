@@ -39,6 +39,7 @@ def run(
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, bf16 or fp32.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    wandb: Annotated[str | None, typer.Option(help="Also log to Weights & Biases: offline or online.")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Eager steps, each checked; a failing one is saved.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check settings and own images, list the runs.")] = False,
 ) -> None:
@@ -63,7 +64,7 @@ def run(
     from .config import expand, override, read_toml
     from .jobs import run_side_by_side
 
-    extra = {"data.dir": data_dir, "compute.device": device, "train.precision": precision}
+    extra = {"data.dir": data_dir, "compute.device": device, "train.precision": precision, "records.wandb": wandb}
     given = [*(settings or []), *(f"{k}={toml_text(v)}" for k, v in extra.items() if v is not None)]
     if tensorboard:
         given.append("records.tensorboard=true")

@@ -108,13 +108,14 @@ def short_title(run: Reading) -> str:
 def task_data(runs: list[Reading], differing: set[str]) -> Json:
     """One task; its title adds the settings in which it differs from its namesakes."""
     config, settings = runs[0].config, task_settings(runs[0])
-    extra = [f"{k} = {settings[k]}" for k in settings if k in differing]
+    extra = " · ".join(f"{k} = {settings[k]}" for k in settings if k in differing)
     groups = {label(name, members): members for name, members in groups_of(runs).items()}
     order = sorted(groups, key=lambda name: -np.mean([r.result for r in groups[name]]))
     styles = styles_of([groups[name][0].config.method.name for name in order])
     lines = [group_data(name, groups[name]) for name in order]
     return {
-        "title": " · ".join([short_title(runs[0]), *extra]),
+        "title": " · ".join(filter(None, (short_title(runs[0]), extra))),
+        "extra": extra,
         "dataset": config.data.name,
         "alpha": None if config.partition.kind == "iid" else config.partition.alpha,
         "labels": config.labels_per_class,

@@ -148,23 +148,24 @@ function draw(id, traces, extra, words) {
 }
 
 function curves(quantity, drawn) {
-  return drawn.flatMap((line) => {
+  const bands = [], means = []; // no band covers a line, and the leader's line is on top
+  for (const line of drawn.toReversed()) {
     const { mean, low, high, notes, hasBand } = meanOf(line, quantity.key);
-    if (!mean.length) return [];
+    if (!mean.length) continue;
     const x = mean.map((_, i) => i + 1);
     const known = x.filter((round) => mean[round - 1] !== null);
     const visible = !state.hidden.has(line.key);
-    const band = {
+    if (hasBand) bands.push({
       x: [...known, ...known.toReversed()], y: [...known.map((r) => high[r - 1]), ...known.toReversed().map((r) => low[r - 1])],
-      fill: "toself", fillcolor: line.style.colour + "26", line: { width: 0 }, mode: "lines", hoverinfo: "skip", visible,
-    };
+      fill: "toself", fillcolor: line.style.colour + "22", line: { width: 0 }, mode: "lines", hoverinfo: "skip", visible,
+    });
     const unit = quantity.unit ? ` ${quantity.unit}` : "";
-    const curve = {
+    means.push({
       x, y: mean, name: safe(line.title), mode: "lines", line: { color: line.style.colour, dash: line.dash, width: 2 }, visible,
       customdata: notes, hovertemplate: `%{y:.${quantity.unit === "%" ? 2 : 4}~f}${unit} (%{customdata})`,
-    };
-    return hasBand ? [band, curve] : [curve];
-  });
+    });
+  }
+  return [...bands, ...means];
 }
 
 function drawCurves(id, quantity, drawn) {
@@ -232,7 +233,7 @@ function renderCharts() {
     const id = `plot-${quantity.key}`;
     const has = drawn.some((line) => meanOf(line, quantity.key).mean.length);
     if (!$(id)) {
-      const caption = el("figcaption", {}, el("b", {}, quantity.title), el("span", {}, quantity.about + (quantity.unit ? `, ${quantity.unit}` : "")));
+      const caption = el("figcaption", {}, el("b", {}, quantity.title), el("span", {}, quantity.about));
       $("diagnostics").append(el("figure", { class: "card" }, caption, el("div", { class: "plot", id })));
     }
     $(id).parentElement.hidden = !has;
@@ -353,7 +354,7 @@ function row(line) {
   const isBest = line.task.groups.length > 1 && line.task.groups[0].name === line.name;
   const cells = COLUMNS.map(([name, , value, text]) => {
     const shown = text ? text(line) : String(value(line));
-    if (name === "name") return el("th", { scope: "row" }, el("i", { style: `background:${line.style.colour}` }), shown);
+    if (name === "name") return el("th", { scope: "row" }, el("i", { style: `background:${line.style.colour}` }), shown, line.task.extra ? el("small", {}, line.task.extra) : null);
     return el("td", { class: name === "result" ? "main" : TEXT.has(name) ? "text" : null }, shown);
   });
   const button = el("button", { type: "button", "aria-label": `Copy the command for ${line.name}`, onclick: (event) => copy(line.command, event.currentTarget) }, "Copy");
