@@ -234,5 +234,5 @@ def time_by_session(run: Reading) -> list[float]:
     """Seconds of the rounds between one start and the next."""
     starts = [s["from_round"] if isinstance(s.get("from_round"), int) else 1 for s in run.sessions]
     rounds, seconds = np.array(run.rounds), np.nan_to_num(run.values("seconds"))
-    ends = [*starts[1:], int(rounds[-1]) + 1]
+    ends = [*starts, int(rounds[-1]) + 1][1:]
     return [float(seconds[(rounds >= a) & (rounds < b)].sum()) for a, b in zip(starts, ends, strict=True)]
