@@ -178,8 +178,9 @@ def test_damage_is_counted_and_named_but_never_fatal(tmp_path: Path) -> None:
     assert sorted(data["runs"]) == [str(runs / name) for name in ("odd", "torn", "whole")]
     assert data["runs"][str(torn)]["series"]["accuracy"] == [50.0, None, 70.0]
     notes = [note.removeprefix(f"{runs}/").partition(": Invalid value")[0] for note in data["notes"]]
-    notes = [note for note in notes if not note.startswith("empty: ")]
     assert sorted(notes) == [
+        "empty: env.json is missing or damaged: hardware unknown",
+        "empty: left out, it has no config.toml",
         f"lost: left out, its settings cannot be read: {lost}/config.toml: not valid TOML",
         "torn: 5 damaged or half-written lines of rounds.jsonl are skipped",
         "torn: env.json is missing or damaged: hardware unknown",
@@ -189,6 +190,7 @@ def test_damage_is_counted_and_named_but_never_fatal(tmp_path: Path) -> None:
     ]
     for folder in ("whole", "torn", "odd"):
         shutil.rmtree(runs / folder)
+    (runs / "empty/rounds.jsonl").unlink()
     with pytest.raises(UserError, match=r"no runs in .*lost: left out"):
         report(tmp_path)
 

@@ -135,9 +135,13 @@ class Reading:
             self._note(f"{self.damaged + self.partial} damaged or half-written lines of rounds.jsonl are skipped")
 
     def _read_rest(self) -> None:
+        folder = RunFolder(self.path)
         try:
-            self.settings = RunFolder(self.path).config()
+            self.settings = folder.config() if folder.config_file.is_file() else None
+            if not self.settings:
+                self._note("left out, it has no config.toml")
         except UserError as error:
+            self.settings = None
             self._note(f"left out, its settings cannot be read: {error}")
         self.sessions = self._sessions()
         self.is_finished = bool(read_json(self.path / "summary.json"))
