@@ -58,7 +58,6 @@ class Handler(BaseHTTPRequestHandler):
 
     server: "Server"
     server_version, sys_version = "fssl", ""
-    protocol_version = "HTTP/1.1"
     timeout = 30
 
     def do_GET(self) -> None:

@@ -116,7 +116,7 @@ function layout(extra = {}) {
   const axis = { gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--strong"), automargin: true };
   const { xaxis, yaxis, ...rest } = extra;
   return {
-    margin: { l: 44, r: 12, t: 34, b: 40 }, showlegend: false, uirevision: "keep", hovermode: "x unified", dragmode: "zoom",
+    margin: { l: 44, r: 12, t: 34, b: 40 }, showlegend: false, uirevision: "keep", hovermode: "x unified", hoverdistance: -1, dragmode: "zoom",
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--quiet") },
     hoverlabel: { bgcolor: css("--card"), bordercolor: css("--strong"), font: { color: css("--ink"), size: 12 } },
@@ -130,8 +130,28 @@ const CONFIG = {
   toImageButtonOptions: { format: "svg", filename: "fssl" },
 };
 
+// A chart is drawn when it comes near the window: a toggle then redraws what can be seen, not everything.
+const near = new IntersectionObserver((entries) => {
+  for (const { target, isIntersecting } of entries) {
+    target.isNear = isIntersecting;
+    if (isIntersecting) catchUp(target);
+  }
+}, { rootMargin: "400px" });
+
+function catchUp(place) {
+  const waiting = place.waiting;
+  place.waiting = null;
+  waiting?.();
+}
+
 function draw(id, traces, extra, words) {
   const place = $(id);
+  place.waiting = () => drawNow(place, traces, extra, words);
+  if (place.isNear) catchUp(place);
+  else near.observe(place);
+}
+
+function drawNow(place, traces, extra, words) {
   if (!traces.length) {
     if (place.data) Plotly.purge(place);
     place.className = "plot empty";
@@ -170,7 +190,7 @@ function curves(quantity, drawn) {
 
 function drawCurves(id, quantity, drawn) {
   const words = `${quantity.title} by round: ${drawn.map((line) => line.title).join(", ")}`;
-  draw(id, curves(quantity, drawn), { xaxis: { title: { text: "round" } }, yaxis: quantity.unit === "%" ? { ticksuffix: " %" } : { title: { text: quantity.unit } } }, words);
+  draw(id, curves(quantity, drawn), { xaxis: { title: { text: "round" }, unifiedhovertitle: { text: "round %{x}" } }, yaxis: quantity.unit === "%" ? { ticksuffix: " %" } : { title: { text: quantity.unit } } }, words);
 }
 
 function drawRanking(drawn) {
@@ -220,7 +240,7 @@ function drawBubbles(drawn) {
       marker: { size: cells.map(([, , n]) => n), sizemode: "area", sizeref: (2 * most) / (classes > 20 ? 9 : 26) ** 2, sizemin: 1.5, color: kind === "labeled" ? "#D55E00" : "#0072B2", opacity: 0.75, line: { width: 0 } },
       customdata: cells.map(([, , n]) => n), hovertemplate: "client %{x}, class %{y}: %{customdata} images<extra></extra>",
     };
-    draw(`plot-${kind}`, cells.length ? [trace] : [], { hovermode: "closest", xaxis: { title: { text: "client" }, dtick: partition?.[kind].length > 20 ? 5 : 1, zeroline: false }, yaxis: { title: { text: "class" }, zeroline: false, ...(classes <= 20 ? { dtick: 1 } : {}) } },
+    draw(`plot-${kind}`, cells.length ? [trace] : [], { hovermode: "closest", xaxis: { title: { text: "client" }, dtick: partition?.[kind].length > 20 ? 5 : 1, zeroline: false }, yaxis: { title: { text: "class" }, zeroline: false, range: [-0.8, classes - 0.2], ...(classes <= 20 ? { dtick: 1 } : {}) } },
       cells.length ? `${kind} images by client and class` : "These run folders have no partition.json; runs of this version write it.");
   }
 }
@@ -462,7 +482,11 @@ $("task").addEventListener("change", () => {
 });
 $("filters").addEventListener("submit", (event) => event.preventDefault());
 let before = null; // paper is light
-addEventListener("beforeprint", () => { before = document.documentElement.dataset.theme; setTheme("light"); });
+addEventListener("beforeprint", () => {
+  before = document.documentElement.dataset.theme;
+  setTheme("light");
+  document.querySelectorAll(".plot").forEach(catchUp);
+});
 addEventListener("afterprint", () => setTheme(before));
 
 // Data: from the page itself, or again and again from its server.
