@@ -18,7 +18,7 @@ import pytest
 from handmade import append, write_probes, write_run
 
 from fssl import cli
-from fssl.config import parse, read_toml
+from fssl.config import parse, read_toml, to_toml
 from fssl.errors import UserError
 from fssl.report import page
 from fssl.report.bench import bench_report, write_records
@@ -110,7 +110,7 @@ def test_only_runs_of_one_task_are_compared(tmp_path: Path) -> None:
     tasks = report(tmp_path)["tasks"]
     assert [(task["alpha"], [group["name"] for group in task["groups"]]) for task in tasks] == [
         (0.1, ["SAGE", "FixMatch-LPL"]),
-        (0.5, ["SAGE", "SAGE, cpg=False"]),
+        (0.5, ["SAGE, cpg=True", "SAGE, cpg=False"]),
         (0.1, ["FixMatch-LPL"]),
     ]
     first = "digits · α = 0.1 · 8 labels per class · 6 clients"
@@ -119,6 +119,22 @@ def test_only_runs_of_one_task_are_compared(tmp_path: Path) -> None:
         "digits · α = 0.5 · 8 labels per class · 6 clients",
         f"{first} · train.lr = 0.05",
     ]
+
+
+def test_images_of_a_folder_have_names_and_no_skew(tmp_path: Path) -> None:
+    """Who holds which unlabeled classes may be known to nobody."""
+    folder = write_run(tmp_path / "runs/a", [50.0], SAGE)
+    settings = read_toml(str(folder / "config.toml"))
+    settings["data"] = {"name": "folder", "dir": "/data/scans", "classes": ["bone", "lung"], "digest": "d"}
+    settings["partition"] = {"clients": 3}
+    (folder / "config.toml").write_text(to_toml(settings))
+    (folder / "partition.json").write_text('{"labeled": [[1, 2], [3, 0], [0, 0]], "unlabeled": null}')
+    data = report(tmp_path)
+    (task,) = data["tasks"]
+    assert (task["title"], task["alpha"], task["labels"]) == ("folder scans · 3 clients", None, None)
+    assert task["classes"] == ["bone", "lung"]
+    assert task["partition"] == {"labeled": [[1, 2], [3, 0], [0, 0]], "unlabeled": None}
+    assert data["notes"] == []
 
 
 def test_a_setting_that_only_some_groups_have_tells_them_apart(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from ..records.rounds import LAST
 from ..records.store import RunFolder
 
 LONGEST = 1_000_000  # rounds; a number beyond is damage
-INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # thousands of files, and never a run
+INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
 
 
 class Repetition(Protocol):

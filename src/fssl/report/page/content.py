@@ -100,14 +100,19 @@ def task_settings(run: Reading) -> dict[str, Any]:
 
 
 def short_title(run: Reading) -> str:
-    part, labels = run.config.partition, run.config.labels_per_class
-    deal = "even split" if part.kind == "iid" else f"α = {part.alpha:g}"
-    return " · ".join((run.config.data.name, deal, f"{labels} labels per class", f"{part.clients} clients"))
+    """Dataset, skew, labels and clients; a folder of images has no more to say than where it was."""
+    config = run.config
+    clients = f"{config.partition.clients} clients"
+    if config.data.name == "folder":
+        return " · ".join((f"folder {Path(config.data.dir or '').name}".strip(), clients))
+    deal = "even split" if config.partition.kind == "iid" else f"α = {config.partition.alpha:g}"
+    return " · ".join((config.data.name, deal, f"{config.labels_per_class} labels per class", clients))
 
 
 def task_data(runs: list[Reading], differing: set[str]) -> Json:
     """One task; its title adds the settings in which it differs from its namesakes."""
     config, settings = runs[0].config, task_settings(runs[0])
+    is_dealt = config.data.name != "folder"
     extra = " · ".join(f"{k} = {settings[k]}" for k in settings if k in differing)
     groups = {label(name, members): members for name, members in groups_of(runs).items()}
     order = sorted(groups, key=lambda name: -np.mean([r.result for r in groups[name]]))
@@ -117,8 +122,9 @@ def task_data(runs: list[Reading], differing: set[str]) -> Json:
         "title": " · ".join(filter(None, (short_title(runs[0]), extra))),
         "extra": extra,
         "dataset": config.data.name,
-        "alpha": None if config.partition.kind == "iid" else config.partition.alpha,
-        "labels": config.labels_per_class,
+        "alpha": config.partition.alpha if is_dealt and config.partition.kind != "iid" else None,
+        "labels": config.labels_per_class if is_dealt else None,
+        "classes": config.data.classes,
         "words": words(groups, order),
         "groups": [{**line, "style": style._asdict()} for line, style in zip(lines, styles, strict=True)],
         "partition": next((r.partition for r in runs if r.partition), None),

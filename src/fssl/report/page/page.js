@@ -28,7 +28,7 @@ function el(tag, attributes = {}, ...children) {
 const fixed = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
 const plus = ([mean, std], digits = 2) => fixed(mean, digits) + (std === null ? "" : ` ± ${fixed(std, digits)}`);
 const count = (number, word) => `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
-const alphaText = (alpha) => (alpha === null ? "even" : String(alpha));
+const text = (value) => (value === null ? "–" : String(value));
 const safe = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;"); // for Plotly, which reads some markup
 
 function duration(seconds) {
@@ -65,7 +65,7 @@ function lines() {
 }
 
 function fits(line) {
-  const own = { dataset: line.task.dataset, alpha: alphaText(line.task.alpha), labels: String(line.task.labels), method: line.method };
+  const own = { dataset: line.task.dataset, alpha: text(line.task.alpha), labels: text(line.task.labels), method: line.method };
   return Object.entries(state.filters).every(([key, wanted]) => !wanted || own[key] === wanted);
 }
 
@@ -213,12 +213,15 @@ function drawRanking(drawn) {
   draw("plot-ranking", rows.length ? [each, means] : [], { hovermode: "closest", xaxis: { ticksuffix: " %", title: { text: `test accuracy, last ${state.data.last} rounds` } }, yaxis: { type: "category", ticklabelstandoff: 6 } }, words);
 }
 
+// Names where a dataset has them, else numbers.
+const classNames = (task, classes) => task?.classes?.map(safe) ?? [...Array(classes).keys()].map(String);
+
 function drawClasses(drawn) {
   const rows = drawn.filter((line) => !state.hidden.has(line.key) && line.right_by_class.length).toReversed();
   const classes = Math.max(0, ...rows.map((line) => line.right_by_class.length));
   const names = rows.map((line) => safe(line.title));
   const trace = {
-    type: "heatmap", z: rows.map((line) => line.right_by_class), y: names, x: [...Array(classes).keys()].map(String),
+    type: "heatmap", z: rows.map((line) => line.right_by_class), y: names, x: classNames(rows[0]?.task, classes),
     customdata: rows.map((line) => line.labels_by_class), zmin: 0, zmax: 100, colorscale: "Cividis", xgap: 2, ygap: 2,
     colorbar: { thickness: 12, outlinewidth: 0, title: { text: "%" } }, hoverongaps: false,
     hovertemplate: "%{y}, class %{x}: %{z:.1f} % of %{customdata:,} labels<extra></extra>",
@@ -230,18 +233,19 @@ function drawClasses(drawn) {
 }
 
 function drawBubbles(drawn) {
-  const partition = drawn[0]?.task.partition;
+  const task = drawn[0]?.task, partition = task?.partition;
   for (const kind of ["labeled", "unlabeled"]) {
     const cells = (partition?.[kind] ?? []).flatMap((row, client) => row.map((n, label) => [client, label, n]).filter(([, , n]) => n > 0));
     const most = cells.reduce((top, [, , n]) => Math.max(top, n), 1);
-    const classes = partition ? partition[kind][0].length : 0;
+    const classes = partition?.[kind]?.[0].length ?? 0;
+    const ticks = task?.classes ? { tickvals: task.classes.map((_, i) => i), ticktext: task.classes.map(safe) } : classes <= 20 ? { dtick: 1 } : {};
     const trace = {
       x: cells.map(([client]) => client), y: cells.map(([, label]) => label), mode: "markers", type: "scatter",
       marker: { size: cells.map(([, , n]) => n), sizemode: "area", sizeref: (2 * most) / (classes > 20 ? 9 : 26) ** 2, sizemin: 1.5, color: kind === "labeled" ? "#D55E00" : "#0072B2", opacity: 0.75, line: { width: 0 } },
       customdata: cells.map(([, , n]) => n), hovertemplate: "client %{x}, class %{y}: %{customdata} images<extra></extra>",
     };
-    draw(`plot-${kind}`, cells.length ? [trace] : [], { hovermode: "closest", xaxis: { title: { text: "client" }, dtick: partition?.[kind].length > 20 ? 5 : 1, zeroline: false }, yaxis: { title: { text: "class" }, zeroline: false, range: [-0.8, classes - 0.2], ...(classes <= 20 ? { dtick: 1 } : {}) } },
-      cells.length ? `${kind} images by client and class` : "These run folders have no partition.json; runs of this version write it.");
+    draw(`plot-${kind}`, cells.length ? [trace] : [], { hovermode: "closest", xaxis: { title: { text: "client" }, dtick: partition?.[kind]?.length > 20 ? 5 : 1, zeroline: false }, yaxis: { title: { text: "class" }, zeroline: false, range: [-0.8, classes - 0.2], ...ticks } },
+      cells.length ? `${kind} images by client and class` : partition ? "Nobody knows the classes of these images." : "These run folders have no partition.json; runs of this version write it.");
   }
 }
 
@@ -330,8 +334,8 @@ function renderWords() {
 const COLUMNS = [
   ["name", "Method", (line) => line.name, null],
   ["dataset", "Dataset", (line) => line.task.dataset, null],
-  ["alpha", "α", (line) => line.task.alpha ?? Infinity, (line) => alphaText(line.task.alpha)],
-  ["labels", "Labels / class", (line) => line.task.labels, null],
+  ["alpha", "α", (line) => line.task.alpha, (line) => text(line.task.alpha)],
+  ["labels", "Labels / class", (line) => line.task.labels, (line) => text(line.task.labels)],
   ["result", "Accuracy, %", (line) => line.result[0], (line) => plus(line.result)],
   ["last", "Last round, %", (line) => line.last[0], (line) => plus(line.last, 1)],
   ["right", "Labels right, %", (line) => line.right[0], (line) => plus(line.right, 1)],
@@ -392,8 +396,8 @@ function renderFilters() {
   const values = { dataset: new Set(), alpha: new Set(), labels: new Set(), method: new Set() };
   for (const line of lines()) {
     values.dataset.add(line.task.dataset);
-    values.alpha.add(alphaText(line.task.alpha));
-    values.labels.add(String(line.task.labels));
+    values.alpha.add(text(line.task.alpha));
+    values.labels.add(text(line.task.labels));
     values.method.add(line.method);
   }
   for (const [key, title] of Object.entries(FILTERS)) {

@@ -160,15 +160,15 @@ class Reading:
             self._note("env.json is missing or damaged: hardware unknown")
         return whole
 
-    def _partition(self) -> dict[str, list[list[int]]] | None:
-        """Client x class counts; runs of earlier versions did not record them."""
+    def _partition(self) -> dict[str, list[list[int]] | None] | None:
+        """Client x class counts; earlier versions did not record them, and unlabeled ones may be known to nobody."""
         stored = read_json(self.path / "partition.json")
-        kinds = {name: table_of_counts(stored.get(name)) for name in ("labeled", "unlabeled")}
-        if any(table is None for table in kinds.values()):
-            if (self.path / "partition.json").is_file():
-                self._note("partition.json is damaged")
-            return None
-        return {name: table for name, table in kinds.items() if table is not None}
+        counts = {name: table_of_counts(stored.get(name)) for name in ("labeled", "unlabeled")}
+        is_known = stored.get("unlabeled", "") is not None
+        is_damaged = counts["labeled"] is None or (is_known and counts["unlabeled"] is None)
+        if is_damaged and (self.path / "partition.json").is_file():
+            self._note("partition.json is damaged")
+        return None if is_damaged else counts
 
     def _by_class(self) -> tuple[Values, Values]:
         """Pseudo-labels used and correct, by the class they name, over the last rounds."""
