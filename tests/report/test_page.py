@@ -176,7 +176,8 @@ def test_damage_is_counted_and_named_but_never_fatal(tmp_path: Path) -> None:
     write_probes(whole, 2, [[2.0]], [[1.0]])
     torn = write_run(runs / "torn", [50.0, 60.0, 70.0], SAGE, "seed=8", "train.rounds=2")
     lines = (torn / "rounds.jsonl").read_text().splitlines()
-    kept = [lines[0], lines[1][:40], '{"round": 2, "accuracy": NaN}', "[]", '{"round": 1e99, "accuracy": 1}', lines[2]]
+    kept = [lines[0], lines[1][:40], '{"round": 2, "accuracy": NaN}', '{"round": 2, "accuracy": 1e300}', "[]"]
+    kept += ['{"round": 1e99, "accuracy": 1}', lines[2]]
     (torn / "rounds.jsonl").write_text("\n".join(kept) + '\n{"round": 4, "accu')
     (torn / "env.json").unlink()
     (torn / "summary.json").write_text("{")
@@ -185,20 +186,23 @@ def test_damage_is_counted_and_named_but_never_fatal(tmp_path: Path) -> None:
     (torn / "probes/000003.safetensors").write_bytes(b"\x08\x00")
     lost = write_run(runs / "lost", [50.0], SAGE, "seed=9")
     (lost / "config.toml").write_text("seed = ")
-    odd = write_run(runs / "odd", [50.0], SAGE, "seed=10", pl_accuracy=["high"], loss_s=[{}])
+    odd = write_run(runs / "odd", [50.0], SAGE, "seed=10", pl_accuracy=["high"], loss_s=[{}], gap_sure=[1e999])
+    write_probes(odd, 1, [[1e38], [3e38]], [[1.0], [float("inf")]])
     (odd / "env.json").write_text('{"sessions": [3, {"packages": [], "from_round": "one", "device": 5}]}')
     (runs / "empty").mkdir()
     (runs / "empty/rounds.jsonl").write_text("")
     data = report(tmp_path)
-    assert data["damaged"] == 5
+    assert data["damaged"] == 6
     assert sorted(data["runs"]) == [str(runs / name) for name in ("odd", "torn", "whole")]
     assert data["runs"][str(torn)]["series"]["accuracy"] == [50.0, None, 70.0]
     notes = [note.removeprefix(f"{runs}/").partition(": Invalid value")[0] for note in data["notes"]]
+    assert set(data["runs"][str(odd)]["series"]) == {"accuracy", "seconds"}
     assert sorted(notes) == [
         "empty: env.json is missing or damaged: hardware unknown",
         "empty: left out, it has no config.toml",
         f"lost: left out, its settings cannot be read: {lost}/config.toml: not valid TOML",
-        "torn: 5 damaged or half-written lines of rounds.jsonl are skipped",
+        "odd: probes of 1 of the last 1 rounds are damaged",
+        "torn: 6 damaged or half-written lines of rounds.jsonl are skipped",
         "torn: env.json is missing or damaged: hardware unknown",
         "torn: partition.json is damaged",
         "torn: probes of 1 of the last 2 rounds are damaged",
@@ -242,6 +246,12 @@ def test_a_record_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     assert HOSTILE.replace("/", "∕") in html.unescape(text)
     assert "<img" not in text
     assert Outline(text).tags == Outline((tmp_path / "plain.html").read_text()).tags
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a\udcff$script", [50.0], SAGE)
+    assert list(report(tmp_path, folder)["runs"]) == [str(folder)]
+    assert "<h1>a?$script</h1>" in (tmp_path / "report.html").read_text()
 
 
 def test_the_page_needs_nobody_else(tmp_path: Path) -> None:

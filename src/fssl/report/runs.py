@@ -1,7 +1,6 @@
 """Run folders as a report sees them: read without failing on a damaged line, grouped into repetitions, averaged."""
 
 import json
-import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from ..records.rounds import LAST
 from ..records.store import RunFolder
 
 LONGEST = 1_000_000  # rounds; a number beyond is damage
+LARGEST = 1e15
 INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
 
 
@@ -70,12 +70,17 @@ def whole_lines(texts: Sequence[bytes], after: int = 0) -> tuple[list[dict[str, 
     for text in texts:
         try:
             line = json.loads(text)
-            if type(line["round"]) is int and after < line["round"] <= LONGEST and math.isfinite(line["accuracy"]):
+            if type(line["round"]) is int and after < line["round"] <= LONGEST and is_number(line["accuracy"]):
                 lines.append(line)
                 after = line["round"]
-        except (ValueError, KeyError, TypeError, RecursionError, OverflowError):
+        except (ValueError, KeyError, TypeError, RecursionError):
             continue
     return lines, len(texts) - len(lines)
+
+
+def is_number(value: object) -> bool:
+    """Whether sums of such values stay finite: no text, no nan, and nothing that only damage can write."""
+    return isinstance(value, int | float) and -LARGEST < value < LARGEST
 
 
 def run_folders(paths: Iterable[Path]) -> Iterator[Path]:

@@ -43,7 +43,7 @@ def page(title: str, data: dict[str, Any] | None) -> str:
     """The page with its data in it, or without any: then it asks the server it came from."""
     script = (FILES / "page.js").read_text("utf-8")
     return Template((FILES / "index.html").read_text("utf-8")).substitute(
-        title=html.escape(title),
+        title=html.escape(title).encode("utf-8", "replace").decode(),  # a folder's name may be any bytes
         policy=html.escape(policy(script, is_live=data is None)),
         style=(FILES / "page.css").read_text("utf-8"),
         script=script,

@@ -16,7 +16,7 @@ from ...errors import UserError
 from ...records.atomic import read_json
 from ...records.rounds import LAST
 from ...records.store import RunFolder
-from ..runs import whole_lines
+from ..runs import is_number, whole_lines
 
 MANY = 40  # runs from which a second process pays for its start
 WATCHED = ("config.toml", "env.json", "partition.json", "rounds.jsonl", "summary.json")
@@ -91,8 +91,8 @@ class Reading:
 
     def values(self, key: str) -> Values:
         """A quantity by round; nan where nothing was counted."""
-        place = next(i for i, quantity in enumerate(QUANTITIES) if quantity.key == key)
-        return np.array(self.columns[place])
+        place, quantity = next((i, q) for i, q in enumerate(QUANTITIES) if q.key == key)
+        return np.array(self.columns[place]) * quantity.scale
 
     def late(self, key: str) -> float | None:
         """The mean of the last rounds, as far as they have the quantity."""
@@ -130,7 +130,7 @@ class Reading:
             timing = line.get("timing")
             line["seconds"] = timing.get("seconds") if isinstance(timing, dict) else None
             for column, quantity in zip(self.columns, QUANTITIES, strict=True):
-                column.append(number(line.get(quantity.key)) * quantity.scale)
+                column.append(number(line.get(quantity.key)))
         if self.damaged + self.partial:
             self._note(f"{self.damaged + self.partial} damaged or half-written lines of rounds.jsonl are skipped")
 
@@ -197,7 +197,8 @@ def read_by_class(path: Path) -> tuple[Values, ...] | None:
         with safe_open(path, "numpy") as file:
             if not set(names) <= set(file.keys()):
                 return ()
-            return tuple(np.asarray(file.get_tensor(name), np.float64).sum(0) for name in names)
+            found = tuple(np.asarray(file.get_tensor(name), np.float64).sum(0) for name in names)
+            return found if all(each.ndim == 1 and np.isfinite(each).all() for each in found) else None
     except (OSError, ValueError, SafetensorError):
         return None
 
@@ -212,9 +213,9 @@ def table_of_counts(rows: Any) -> list[list[int]] | None:
     return table.tolist() if is_table else None
 
 
-def number(value: object) -> float:
+def number(value: Any) -> float:
     """A number as it is, anything else (null, or damage) as nan."""
-    return float(value) if isinstance(value, int | float) else np.nan
+    return float(value) if is_number(value) else np.nan
 
 
 def signature(path: Path) -> tuple[int, int, int] | None:
