@@ -333,10 +333,10 @@ function renderWords() {
 
 const COLUMNS = [
   ["name", "Method", (line) => line.name, null],
+  ["result", "Accuracy, %", (line) => line.result[0], (line) => plus(line.result)],
   ["dataset", "Dataset", (line) => line.task.dataset, null],
   ["alpha", "α", (line) => line.task.alpha, (line) => text(line.task.alpha)],
   ["labels", "Labels / class", (line) => line.task.labels, (line) => text(line.task.labels)],
-  ["result", "Accuracy, %", (line) => line.result[0], (line) => plus(line.result)],
   ["last", "Last round, %", (line) => line.last[0], (line) => plus(line.last, 1)],
   ["right", "Labels right, %", (line) => line.right[0], (line) => plus(line.right, 1)],
   ["used", "Labels used, %", (line) => line.used[0], (line) => plus(line.used, 1)],
