@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test format clean
+.PHONY: demo test browser format clean
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -15,16 +15,25 @@ $(READY): pyproject.toml constraints.txt
 demo: $(READY)
 	$(BIN)/fssl run demo --out demo --jobs 2 --resume
 	$(BIN)/fssl compare demo --png demo/curves.png
+	$(BIN)/fssl report demo --out demo/report.html
 
-test: $(READY)
+test: $(READY) browser
 	$(BIN)/ruff format --check src tests
 	$(BIN)/ruff check src tests
 	$(BIN)/mypy
 	$(BIN)/pytest -n auto
+
+# The report's tests open it in Chromium, a Debian package; where it cannot be had they are skipped and say so.
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+	|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get -qq update \
+	     && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
+	        chromium chromium-driver >/dev/null; } \
+	|| echo "no Chromium and no way to install it: the tests of the report in a browser are skipped"
 
 format: $(READY)
 	$(BIN)/ruff format src tests
 	$(BIN)/ruff check --fix src tests
 
 clean:
-	rm -rf $(VENV) demo runs
+	rm -rf $(VENV) demo runs build

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 from fssl import cli
 from fssl.config import parse, read_toml, resolved
 from fssl.engines.run import resolve
+from fssl.report import page
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}  # also where it is not installed
 TINY = """
@@ -137,6 +138,12 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
         ("tables . --table 9", ["--table 9", "from 1 to 8"]),
         ("figures .", ["no runs in ."]),
         ("figures . --only 3", ["figure '3' is unknown"]),
+        ("report nowhere", ["nowhere does not exist"]),
+        ("report .", ["no runs in ."]),
+        ("report . --out page.pdf", ["--out page.pdf", ".html"]),
+        ("report nowhere --watch", ["nowhere is no folder"]),
+        ("report . --port 70000", ["--port"]),
+        ("run smoke --wandb on", ["records.wandb 'on'", "known: off, offline, online"]),
         ("bench --method sgae", ["did you mean 'sage'?"]),
         ("bench --shape small", ["--shape 'small'", "known: demo, paper"]),
         ("", ["no command"]),
@@ -171,6 +178,13 @@ def test_a_missing_extra_is_refused(fssl: Fssl, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     said = fssl("run", "tiny.toml", "--tensorboard")
     assert (said.code, said.err) == (2, "fssl: --tensorboard needs a package: pip install 'fssl[tensorboard]'\n")
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    said = fssl("run", "tiny.toml", "--wandb", "offline")
+    assert (said.code, said.err) == (2, "fssl: --wandb needs a package: pip install 'fssl[wandb]'\n")
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    page.plotly.cache_clear()
+    said = fssl("report", ".")
+    assert (said.code, said.err) == (2, "fssl: a report needs a package: pip install 'fssl[report]'\n")
     assert not Path("runs").exists()
 
 
@@ -191,7 +205,7 @@ def test_a_run_that_blows_up_says_so_and_exits_with_1(fssl: Fssl) -> None:
 
 # Help.
 
-COMMANDS = ["run", "methods", "datasets", "presets", "show", "compare", "tables", "figures", "bench"]
+COMMANDS = ["run", "methods", "datasets", "presets", "show", "compare", "tables", "figures", "report", "bench"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

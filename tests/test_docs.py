@@ -109,7 +109,7 @@ def test_there_are_examples() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_are_accepted(page: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Training is only planned (--dry-run), a benchmark only parsed; whoever reads a run finds one."""
+    """Training is only planned (--dry-run), a benchmark or a server only parsed; whoever reads a run finds one."""
     for block in blocks_of(page):
         name = re.match(r"# ([\w-]+\.toml)\n", block.text)
         if name:
@@ -126,9 +126,9 @@ def test_commands_are_accepted(page: Path, desk: Path, monkeypatch: pytest.Monke
 
 
 def accepted(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> object:
-    if words[0] == "bench":
+    if words[0] == "bench" or "--watch" in words:
         command = typer.main.get_command(cli.app)
-        command.commands["bench"].make_context("bench", words[1:])  # type: ignore[attr-defined]
+        command.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined]
         return 0
     if words[0] == "run":
         words = [*words, "--dry-run"]

@@ -27,13 +27,13 @@ RANKS = (
     ("core",),
     ("engines",),
     ("console", "catalog", "bench"),
-    ("report",),
+    ("report", "loggers"),
     ("cells",),
     ("jobs",),
     ("cli",),
     ("__main__", ""),
 )
-HEAVY = ("sklearn", "matplotlib", "huggingface_hub", "tensorboard", "torch.utils.tensorboard")
+HEAVY = ("sklearn", "matplotlib", "huggingface_hub", "tensorboard", "torch.utils.tensorboard", "wandb", "plotly")
 
 
 class Import(NamedTuple):

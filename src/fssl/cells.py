@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from .config import Config
-from .console import Quiet, RunView, WithTensorboard, result_line, say, summary_writer
+from .console import Quiet, RunView, result_line, say
 from .core.federation import Images, dataset_of, device_of, images_of, method_of, settled
 from .engines.run import resolve, run_experiment
 from .errors import RunError, UserError, complain
+from .loggers import Logged, check_loggers
 from .records.store import RunFolder
 
 
@@ -32,8 +33,7 @@ def check_settings(cells: list[Cell]) -> None:
         device, compute = device_of(cell.config), cell.config.compute
         if device.type == "cpu" and compute.compile == "on" and not which(os.environ.get("CXX", "g++")):
             raise UserError("compute.compile = 'on': a CPU needs a C++ compiler (g++ or $CXX) for it, else use 'off'")
-        if cell.config.records.tensorboard:
-            summary_writer()
+        check_loggers(cell.config)
 
 
 def unfinished(console: Console, cells: list[Cell], resume: bool) -> list[Cell]:
@@ -94,5 +94,8 @@ def ran(console: Console, cell: Cell, resume: bool, debug: bool, alone: bool) ->
 
 def train(cell: Cell, resume: bool, debug: bool, view: RunView | Quiet) -> str:
     """One run; returns how it ended, in a line."""
-    listener = WithTensorboard(view, cell.folder) if cell.config.records.tensorboard else view
-    return result_line(cell.folder, run_experiment(cell.config, cell.folder, listener, resume, debug))
+    listener = Logged(view, cell.config, cell.folder)
+    try:
+        return result_line(cell.folder, run_experiment(cell.config, cell.folder, listener, resume, debug))
+    finally:
+        listener.close()

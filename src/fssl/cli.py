@@ -39,6 +39,7 @@ def run(
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, bf16 or fp32.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    wandb: Annotated[str | None, typer.Option(help="Also log to Weights & Biases: offline or online.")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Eager steps, each checked; a failing one is saved.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check settings and own images, list the runs.")] = False,
 ) -> None:
@@ -63,7 +64,7 @@ def run(
     from .config import expand, override, read_toml
     from .jobs import run_side_by_side
 
-    extra = {"data.dir": data_dir, "compute.device": device, "train.precision": precision}
+    extra = {"data.dir": data_dir, "compute.device": device, "train.precision": precision, "records.wandb": wandb}
     given = [*(settings or []), *(f"{k}={toml_text(v)}" for k, v in extra.items() if v is not None)]
     if tensorboard:
         given.append("records.tensorboard=true")
@@ -263,11 +264,44 @@ def figures(
 
 
 @app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
+    watch: Annotated[bool, typer.Option("--watch", help="Serve the page on this machine while runs go on.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --watch; 0 takes a free one.")] = 0,
+) -> None:
+    """Write a report: one HTML file with words, tables and charts that opens anywhere, without a network.
+
+    Results with filters, curves to zoom into, pseudo-labels by class, who held which images, hardware, and the
+    command that repeats each line. `--watch` shows the same page live, to browsers of this machine only.
+
+    Examples:
+
+    - `fssl report runs/demo --out demo.html`
+
+    - `fssl report runs --watch`: open the address that it prints
+    """
+    from .console import say
+
+    if watch:
+        from .report.page.live import watch as serve
+
+        return serve(runs, port, lambda text: say(console, text))
+    from .report.page import write_page
+
+    data = write_page(runs, out)
+    say(console, f"report: {out} ({data['facts']['runs']} runs, {out.stat().st_size / 1e6:.1f} MB)")
+    if data["notes"]:
+        complain(f"{len(data['notes'])} notes on the records, {data['damaged']} damaged lines skipped: see the page")
+
+
+@app.command()
 def bench(
     shape: Annotated[str, typer.Option(help="demo, or paper: ResNet-8x4, 128 + 256 + 256 images.")] = "demo",
     method: Annotated[list[str] | None, typer.Option(help="Any method's name (default: sage).")] = None,
     methods: Annotated[bool, typer.Option("--methods", help="What a step of each method costs instead.")] = False,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds to time after the warm-up.")] = 3,
+    report: Annotated[int | None, typer.Option(min=1, help="Time a report of so many generated runs instead.")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to time (3), or of each run (500).")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the numbers here.")] = None,
     settings: Sets = None,
 ) -> None:
@@ -285,16 +319,22 @@ def bench(
     - `fssl bench --methods --rounds 9 --json costs.json`: some minutes on a CPU
 
     - `fssl bench --methods --shape paper --method sage --method fedloke --json costs.json`: adds two of them
+
+    - `fssl bench --report 500 --rounds 500`: seconds and megabytes of `fssl report`
     """
+    if report:
+        from .report.bench import bench_report
+
+        return bench_report(console, report, rounds or 500, json_file)
     if methods:
         from .bench.methods import run_method_bench
 
-        return run_method_bench(console, shape, method or [], rounds, json_file, settings or [])
+        return run_method_bench(console, shape, method or [], rounds or 3, json_file, settings or [])
     from .bench import run_bench
 
     if method and len(method) > 1:
         raise UserError("--method: several of them need --methods")
-    run_bench(console, shape, method[0] if method else "sage", rounds, json_file, settings or [])
+    run_bench(console, shape, method[0] if method else "sage", rounds or 3, json_file, settings or [])
 
 
 def main() -> None:

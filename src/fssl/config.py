@@ -115,6 +115,7 @@ class Records:
     probes: str = choice("all", "all", "losses", text="all: every accumulator of the paper's figures")
     checkpoint_every: int = number(1, 1, text="rounds between checkpoints")
     tensorboard: bool = plain(False, "also write TensorBoard events")
+    wandb: str = choice("off", "off", "offline", "online", text="also log to Weights & Biases")
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,14 @@ OF_A_FOLDER = ("data.classes", "data.size", "data.channels", "data.mean", "data.
 # Filled in when a folder is read, the last one because classes are known then.
 FOUND = ("data.classes", "data.digest", "partition.clients", "method.tuning_epochs")
 # A resumed run may be longer than before, on other hardware, or find its data elsewhere.
-MAY_CHANGE = ("train.rounds", "data.dir", "records.tensorboard", "records.checkpoint_every", "compute.")
+MAY_CHANGE = (
+    "train.rounds",
+    "data.dir",
+    "compute.",
+    "records.tensorboard",
+    "records.wandb",
+    "records.checkpoint_every",
+)
 
 
 def parse(tables: Mapping[str, Any]) -> Config:

@@ -18,7 +18,6 @@ from rich.progress import (
 )
 
 from .config import Config
-from .errors import UserError
 from .records.rounds import LAST
 
 Line = dict[str, Any]
@@ -151,43 +150,6 @@ class Quiet:
 
     def say(self, text: str) -> None:
         self.said.append(text)
-
-
-def summary_writer() -> Any:
-    """TensorBoard's writer, if it is installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise UserError("--tensorboard needs a package: pip install 'fssl[tensorboard]'") from None
-    return SummaryWriter
-
-
-class WithTensorboard:
-    """A listener that also writes TensorBoard events."""
-
-    def __init__(self, inner: RunView | Quiet, folder: Path) -> None:
-        self.inner, self._folder = inner, folder
-        self._writer: Any = None
-        self._total = 0
-
-    def started(self, config: Config, done: list[Line]) -> None:
-        self._total = config.rounds
-        self._writer = summary_writer()(str(self._folder / "tensorboard"), purge_step=len(done) + 1)
-        self.inner.started(config, done)
-
-    def round(self, line: Line) -> None:
-        for norm, test in line["test"].items():
-            self._writer.add_scalar(f"test_accuracy/{norm}", test["accuracy"], line["round"])
-        for name, value in line.items():
-            if isinstance(value, float):
-                self._writer.add_scalar(f"training/{name}", value, line["round"])
-        self._writer.flush()
-        if line["round"] == self._total:
-            self._writer.close()
-        self.inner.round(line)
-
-    def say(self, text: str) -> None:
-        self.inner.say(text)
 
 
 def duration(seconds: float) -> str:

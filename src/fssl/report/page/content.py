@@ -1,0 +1,244 @@
+"""Everything the page shows, as plain data: numbers are worked out here, the page only draws them."""
+
+import math
+import shlex
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ... import __version__
+from ...config import as_tables, to_toml
+from ...records.rounds import LAST
+from ..look import label_of, styles_of
+from ..runs import groups_of, settings_of, verdict, what_varies
+from .reading import QUANTITIES, Quantity, Reading, Values, spread_of
+
+Json = dict[str, Any]
+MACHINE = ("device", "processor", "threads", "python", "cuda", "revision")
+MACHINE_PACKAGES = ("fssl", "torch", "numpy")
+
+
+def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
+    """The page's data; of the runs only those that changed after version `since`."""
+    shown = [r for r in readings if r.is_shown]
+    return {
+        "title": title,
+        "made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
+        "fssl": __version__,
+        "last": LAST,
+        "quantities": [{**q._asdict(), "digits": q.digits} for q in QUANTITIES],
+        "facts": facts_of(shown),
+        "tasks": tasks_of(shown),
+        "hardware": hardware_of(shown),
+        "notes": [note for r in readings for note in r.problems],
+        "damaged": sum(r.damaged + r.partial for r in readings),
+        "runs": {str(r.path): run_data(r) for r in shown if r.version > since},
+    }
+
+
+def facts_of(runs: Sequence[Reading]) -> Json:
+    """The figures at the top."""
+    return {
+        "runs": len(runs),
+        "finished": sum(r.is_finished for r in runs),
+        "methods": len({r.config.method.name for r in runs}),
+        "seeds": sorted({r.config.seed for r in runs}),
+        "rounds": sum(len(r.rounds) for r in runs),
+        "seconds": float(np.nansum([np.nansum(r.values("seconds")) for r in runs])),
+    }
+
+
+def run_data(run: Reading) -> Json:
+    """One run: its place, its state and its curves, by round from 1 with gaps as null."""
+    return {
+        "seed": run.config.seed,
+        "rounds": run.rounds[-1],
+        "planned": run.config.rounds,
+        "finished": run.is_finished,
+        "damaged": run.damaged + run.partial,
+        "result": round(run.result, 6),
+        "series": {q.key: curve(run, q) for q in QUANTITIES if not np.isnan(run.values(q.key)).all()},
+    }
+
+
+def curve(run: Reading, quantity: Quantity) -> list[float | None]:
+    values = np.full(run.rounds[-1], np.nan)
+    values[np.array(run.rounds) - 1] = run.values(quantity.key)
+    return plain(values, quantity.digits)
+
+
+def plain(values: Values, digits: int) -> list[Any]:
+    """Numbers as JSON has them: rounded, and null for nan."""
+    rounded: list[float] = np.round(values, digits).tolist()
+    return [None if math.isnan(value) else value for value in rounded] if np.isnan(values).any() else rounded
+
+
+# Settings that can be compared: the same task, other methods.
+
+
+def tasks_of(runs: Sequence[Reading]) -> list[Json]:
+    """Runs by task (all settings but the method's), each with its methods ranked and a verdict."""
+    tasks: dict[str, list[Reading]] = defaultdict(list)
+    namesakes: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
+    for run in runs:
+        settings = task_settings(run)
+        tasks[repr(settings)].append(run)
+        namesakes[short_title(run)][repr(settings)] = settings
+    differences = {title: {k for k, _ in what_varies([*own.values()])} for title, own in namesakes.items()}
+    out = [task_data(members, differences[short_title(members[0])]) for members in tasks.values()]
+    return sorted(out, key=lambda task: (len(task["groups"]) < 2, task["dataset"], task["alpha"] or 0, task["title"]))
+
+
+def task_settings(run: Reading) -> dict[str, Any]:
+    """What two methods must have in common to be compared."""
+    own = {k: v for k, v in settings_of(run).items() if not k.startswith("method.")}
+    return {**dict(sorted(own.items())), "method.name": ""}
+
+
+def short_title(run: Reading) -> str:
+    """Dataset, skew, labels and clients; a folder of images has no more to say than where it was."""
+    config = run.config
+    clients = f"{config.partition.clients} clients"
+    if config.data.name == "folder":
+        return " · ".join((f"folder {Path(config.data.dir or '').name}".strip(), clients))
+    deal = "even split" if config.partition.kind == "iid" else f"α = {config.partition.alpha:g}"
+    return " · ".join((config.data.name, deal, f"{config.labels_per_class} labels per class", clients))
+
+
+def task_data(runs: list[Reading], differing: set[str]) -> Json:
+    """One task; its title adds the settings in which it differs from its namesakes."""
+    config, settings = runs[0].config, task_settings(runs[0])
+    is_dealt = config.data.name != "folder"
+    extra = " · ".join(f"{k} = {settings[k]}" for k in settings if k in differing)
+    groups = {label(name, members): members for name, members in groups_of(runs).items()}
+    order = sorted(groups, key=lambda name: -np.mean([r.result for r in groups[name]]))
+    styles = styles_of([groups[name][0].config.method.name for name in order])
+    lines = [group_data(name, groups[name]) for name in order]
+    return {
+        "title": " · ".join(filter(None, (short_title(runs[0]), extra))),
+        "extra": extra,
+        "dataset": config.data.name,
+        "alpha": config.partition.alpha if is_dealt and config.partition.kind != "iid" else None,
+        "labels": config.labels_per_class if is_dealt else None,
+        "classes": config.data.classes,
+        "words": words(groups, order),
+        "groups": [{**line, "style": style._asdict()} for line, style in zip(lines, styles, strict=True)],
+        "partition": next((r.partition for r in runs if r.partition), None),
+    }
+
+
+def label(name: str, members: Sequence[Reading]) -> str:
+    """A group's name with the method as people write it."""
+    method = members[0].config.method.name
+    return label_of(method) + name.removeprefix(method)
+
+
+def words(groups: Mapping[str, Sequence[Reading]], order: Sequence[str]) -> list[str]:
+    """What came out: who leads and by how much, where SAGE stands if not ahead, and what is still missing."""
+    seeds = sorted({r.config.seed for runs in groups.values() for r in runs})
+    said = [verdict(groups, order)]
+    leader = float(np.mean([r.result for r in groups[order[0]]]))
+    ours = [name for name in order if groups[name][0].config.method.name == "sage"]
+    if ours and ours[0] != order[0]:
+        behind = leader - float(np.mean([r.result for r in groups[ours[0]]]))
+        said.append(f"{ours[0]} is number {order.index(ours[0]) + 1} of {len(order)}, {behind:.2f} points behind.")
+    said.append(f"{'Seeds' if len(seeds) > 1 else 'Seed'} {', '.join(map(str, seeds))}.")
+    uneven = [name for name in order if len({r.config.seed for r in groups[name]}) < len(seeds)]
+    if uneven:
+        said.append(f"Over fewer seeds than the others: {', '.join(uneven)}.")
+    if len({len(r.rounds) for runs in groups.values() for r in runs}) > 1:
+        said.append("The runs have not come equally far, so their numbers are not yet comparable.")
+    return said
+
+
+def group_data(name: str, runs: list[Reading]) -> Json:
+    """A line of the table: means and spread over its seeds."""
+    runs = sorted(runs, key=lambda run: run.config.seed)
+    labels, correct = by_class(runs)
+    return {
+        "name": name,
+        "method": runs[0].config.method.name,
+        "runs": [str(run.path) for run in runs],
+        "seeds": [run.config.seed for run in runs],
+        "rounds": [min(run.rounds[-1] for run in runs), runs[0].config.rounds],
+        "result": spread_of([run.result for run in runs]),
+        "last": spread_of([float(run.values("accuracy")[-1]) for run in runs]),
+        "right": spread_of([run.late("pl_accuracy") for run in runs]),
+        "used": spread_of([run.late("utilization") for run in runs]),
+        "seconds": middle(np.concatenate([run.values("seconds") for run in runs])),
+        "labels_by_class": plain(labels, 0),
+        "right_by_class": plain(100 * divide(correct, labels), 2),
+        "command": command(runs),
+        "recorded": recorded(runs),
+        "settings": to_toml(as_tables(runs[0].config)),
+    }
+
+
+def by_class(runs: Sequence[Reading]) -> tuple[Values, Values]:
+    """Pseudo-labels and correct ones by class, over the last rounds of all seeds."""
+    known = [r for r in runs if len(r.labels_by_class)]
+    if not known:
+        return np.zeros(0), np.zeros(0)
+    return np.sum([r.labels_by_class for r in known], 0), np.sum([r.correct_by_class for r in known], 0)
+
+
+def divide(total: Values, weight: Values) -> Values:
+    """Means, and nan where nothing was counted."""
+    out: Values = np.full(len(total), np.nan)
+    return np.divide(total, weight, out=out, where=weight > 0)
+
+
+def middle(values: Values) -> float | None:
+    return None if np.isnan(values).all() else float(np.nanmedian(values))
+
+
+def command(runs: Sequence[Reading]) -> str:
+    """The line again, all its seeds: a run folder's settings are complete, and only the seeds differ."""
+    first = runs[0]
+    words = ["fssl", "run", str(first.path / "config.toml")]
+    seeds = sorted({run.config.seed for run in runs})
+    words += ["--set", f"grid.seed={seeds}".replace(" ", "")] if len(seeds) > 1 else []
+    return shlex.join([*words, "--out", f"again/{first.config.method.name}"])
+
+
+def recorded(runs: Sequence[Reading]) -> list[str]:
+    """The commands that made these runs, as their folders have them."""
+    said = [session.get("command") for run in runs for session in run.sessions]
+    return [f"fssl {text}" for text in dict.fromkeys(said) if isinstance(text, str)]
+
+
+# Where it ran.
+
+
+def hardware_of(runs: Sequence[Reading]) -> list[Json]:
+    """Machines and versions, with the runs and the time each has spent on them."""
+    rows: dict[str, Json] = {}
+    members: dict[str, set[Path]] = defaultdict(set)
+    seconds: Counter[str] = Counter()
+    for run in runs:
+        for session, spent in zip(run.sessions, time_by_session(run), strict=True):
+            row = machine(session)
+            key = repr(row)
+            rows[key] = row
+            members[key].add(run.path)
+            seconds[key] += spent  # type: ignore[assignment]  # a Counter of seconds adds up just as well
+    return [{**row, "runs": len(members[key]), "seconds": seconds[key]} for key, row in rows.items()]
+
+
+def machine(session: Mapping[str, Any]) -> Json:
+    packages = session.get("packages")
+    versions = packages if isinstance(packages, dict) else {}
+    facts = {name: session.get(name) for name in MACHINE} | {name: versions.get(name) for name in MACHINE_PACKAGES}
+    return {name: None if value is None else str(value) for name, value in facts.items()}
+
+
+def time_by_session(run: Reading) -> list[float]:
+    """Seconds of the rounds between one start and the next."""
+    starts = [s["from_round"] if isinstance(s.get("from_round"), int) else 1 for s in run.sessions]
+    rounds, seconds = np.array(run.rounds), np.nan_to_num(run.values("seconds"))
+    ends = [*starts, int(rounds[-1]) + 1][1:]
+    return [float(seconds[(rounds >= a) & (rounds < b)].sum()) for a, b in zip(starts, ends, strict=True)]

@@ -1,0 +1,136 @@
+"""The same page while runs go on: a server for this machine only, with two addresses and nothing else."""
+
+import gzip
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from ...errors import UserError
+from ..runs import run_folders
+from . import page, plotly, title_of
+from .content import content
+from .reading import Reading
+
+LOOPBACK = "127.0.0.1"
+FRESH = 1.0  # seconds within which several browsers share one look at the folders
+
+
+class Watcher:
+    """Run folders looked at again and again; each look reads only what was added."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self.paths, self.title = paths, title_of(paths)
+        self.version, self._looked = 0, float("-inf")
+        self._readings: dict[Path, Reading] = {}
+        self._lock = threading.Lock()
+
+    def changes(self, since: int) -> dict[str, Any]:
+        """What the page needs to catch up from a version that it has; only the version if that is the newest."""
+        with self._lock:
+            if time.monotonic() - self._looked > FRESH:
+                self._look()
+                self._looked = time.monotonic()
+            if since == self.version:
+                return {"version": self.version}
+            known = since if 0 <= since < self.version else -1
+            return {"version": self.version, **content(list(self._readings.values()), self.title, known)}
+
+    def _look(self) -> None:
+        folders = [folder for path in self.paths if path.exists() for folder in run_folders([path])]
+        gone = self._readings.keys() - set(folders)
+        self._readings = {folder: self._readings.get(folder) or Reading(folder) for folder in folders}
+        changed = [reading for reading in self._readings.values() if reading.update()]
+        if changed or gone or not self.version:
+            self.version += 1
+        for reading in changed:
+            reading.version = self.version
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Answers `/` and `/data`; anything else, and anyone who came under another name, is refused."""
+
+    server: "Server"
+    server_version, sys_version = "fssl", ""
+    timeout = 30
+
+    def do_GET(self) -> None:
+        if self.headers.get("Host", "") not in self.server.names:  # a page elsewhere whose name leads here
+            return self._answer(403, "text/plain", b"this address answers to its own name only\n")
+        address = urlsplit(self.path)
+        if address.path == "/":
+            return self._answer(200, "text/html; charset=utf-8", self.server.page)
+        if address.path == "/data":
+            data = self.server.watcher.changes(version_in(address.query))
+            text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+            return self._answer(200, "application/json", gzip.compress(text.encode(), 1), "gzip")
+        self._answer(404, "text/plain", b"only the report is here: /\n")
+
+    def _answer(self, code: int, kind: str, body: bytes, encoding: str | None = None) -> None:
+        self.send_response(code)
+        headers = {
+            "Content-Type": kind,
+            "Content-Length": str(len(body)),
+            "Content-Encoding": encoding,
+            "Cache-Control": "no-store",
+            "X-Content-Type-Options": "nosniff",
+            "X-Frame-Options": "DENY",
+            "Cross-Origin-Resource-Policy": "same-origin",
+            "Referrer-Policy": "no-referrer",
+        }
+        for name, value in headers.items():
+            if value:
+                self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *words: object) -> None:
+        """Quiet: the terminal belongs to the person who reads it."""
+
+
+def version_in(query: str) -> int:
+    text = parse_qs(query).get("since", [""])[0]
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
+
+
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(self, paths: list[Path], port: int) -> None:
+        super().__init__((LOOPBACK, port), Handler)
+        self.watcher = Watcher(paths)
+        self.page = page(self.watcher.title, None).encode()
+        self.names = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
+
+    @property
+    def address(self) -> str:
+        return f"http://{LOOPBACK}:{self.server_port}/"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that went away is no news."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+
+def watch(paths: list[Path], port: int, say: Callable[[str], None]) -> None:
+    """Serve until Ctrl-C."""
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path} is no folder; start `fssl run` first, or give the folder that it will write")
+    plotly()
+    try:
+        server = Server(paths, port)
+    except OSError as error:
+        raise UserError(f"--port {port}: {os.strerror(error.errno or 0)}; choose another, or leave it out") from None
+    with server:
+        say(f"live report: {server.address} (Ctrl-C ends it)")
+        try:
+            server.serve_forever(poll_interval=0.2)
+        except KeyboardInterrupt:
+            say("ended; `fssl report` without --watch writes the page into a file")

@@ -1,0 +1,250 @@
+"""Run folders as the page needs them: a few numbers per round, read on from where the last look ended."""
+
+import os
+from array import array
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ...config import Config
+from ...errors import UserError
+from ...records.atomic import read_json
+from ...records.rounds import LAST
+from ...records.store import RunFolder
+from ..runs import is_number, whole_lines
+
+MANY = 40  # runs from which a second process pays for its start
+WATCHED = ("config.toml", "env.json", "partition.json", "rounds.jsonl", "summary.json")
+Values = NDArray[np.float64]
+
+
+class Quantity(NamedTuple):
+    """One curve of the page: a key of a record's line, and how it is shown."""
+
+    key: str
+    title: str
+    unit: str
+    about: str
+
+    @property
+    def scale(self) -> float:
+        return 100.0 if self.unit == "%" and self.key != "accuracy" else 1.0  # only the test is recorded in percent
+
+    @property
+    def digits(self) -> int:
+        return 3 if self.unit in ("%", "s") else 4
+
+
+QUANTITIES = (
+    Quantity("accuracy", "Test accuracy", "%", "share of test images that the global model classifies correctly"),
+    Quantity("pl_accuracy", "Pseudo-label accuracy", "%", "correct among the pseudo-labels that were used"),
+    Quantity("utilization", "Pseudo-labels used", "%", "share of unlabeled images with a pseudo-label"),
+    Quantity("fallback_share", "Global fallback", "%", "share of images where only the global model is sure"),
+    Quantity(
+        "fallback_accuracy", "Fallback accuracy", "%", "correct global labels where only the global model is sure"
+    ),
+    Quantity("disagreement", "Disagreement", "%", "local and global model name different classes"),
+    Quantity("lam_sure", "Weight of the local vote, λ", "", "mean λ over images where the local model is sure"),
+    Quantity("gap_sure", "Confidence gap", "", "difference of both confidences where the local model is sure"),
+    Quantity("entropy_l", "Entropy, local model", "nats", "of its predictions; lower is more decided"),
+    Quantity("entropy_g", "Entropy, global model", "nats", "of its predictions; lower is more decided"),
+    Quantity("loss_s", "Loss on labels", "", "L_s, mean over steps"),
+    Quantity("loss_u", "Loss on pseudo-labels", "", "L_u, mean over steps, before its weight"),
+    Quantity("seconds", "Time per round", "s", "training, averaging and test"),
+)
+
+
+class Reading:
+    """One run folder. `update` takes in what was written since the last time; damage is counted, never fatal."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.version = 0  # of the page's content when this run last changed
+        self._seen: list[object] = []
+        self._file = 0  # which file the record was: a resumed run writes a new one
+        self._forget()
+
+    def _forget(self) -> None:
+        self.rounds: list[int] = []
+        self.columns = [array("d") for _ in QUANTITIES]
+        self.damaged = self._place = self.partial = 0
+        self.problems: list[str] = []
+        self.settings: Config | None = None
+
+    @property
+    def config(self) -> Config:
+        assert self.settings is not None  # only asked of runs that are shown
+        return self.settings
+
+    @property
+    def is_shown(self) -> bool:
+        return bool(self.rounds) and self.settings is not None
+
+    @property
+    def result(self) -> float:
+        return float(np.mean(self.values("accuracy")[-LAST:]))
+
+    def values(self, key: str) -> Values:
+        """A quantity by round; nan where nothing was counted."""
+        place, quantity = next((i, q) for i, q in enumerate(QUANTITIES) if q.key == key)
+        return np.array(self.columns[place]) * quantity.scale
+
+    def late(self, key: str) -> float | None:
+        """The mean of the last rounds, as far as they have the quantity."""
+        last = self.values(key)[-LAST:]
+        return float(np.nanmean(last)) if not np.isnan(last).all() else None
+
+    def update(self) -> bool:
+        """Whether anything changed."""
+        seen = [signature(self.path / name) for name in WATCHED]
+        if seen == self._seen:
+            return False
+        self._seen, self.problems = [*seen], []
+        try:
+            self._read_rounds()
+        except OSError as error:
+            self._note(f"rounds.jsonl cannot be read: {error.strerror}")
+        self._read_rest()
+        return True
+
+    def _read_rounds(self) -> None:
+        with (self.path / "rounds.jsonl").open("rb") as file:
+            facts = os.fstat(file.fileno())
+            if facts.st_ino != self._file or facts.st_size < self._place:
+                self._forget()
+                self._file = facts.st_ino
+            file.seek(self._place)
+            chunk = file.read()
+        whole = chunk.rfind(b"\n") + 1
+        lines, damaged = whole_lines(chunk[:whole].splitlines(), self.rounds[-1] if self.rounds else 0)
+        self._place += whole
+        self.partial = int(whole < len(chunk))
+        self.damaged += damaged
+        for line in lines:
+            self.rounds.append(line["round"])
+            timing = line.get("timing")
+            line["seconds"] = timing.get("seconds") if isinstance(timing, dict) else None
+            for column, quantity in zip(self.columns, QUANTITIES, strict=True):
+                column.append(number(line.get(quantity.key)))
+        if self.damaged + self.partial:
+            self._note(f"{self.damaged + self.partial} damaged or half-written lines of rounds.jsonl are skipped")
+
+    def _read_rest(self) -> None:
+        folder = RunFolder(self.path)
+        try:
+            self.settings = folder.config() if folder.config_file.is_file() else None
+            if not self.settings:
+                self._note("left out, it has no config.toml")
+        except UserError as error:
+            self.settings = None
+            self._note(f"left out, its settings cannot be read: {error}")
+        self.sessions = self._sessions()
+        self.is_finished = bool(read_json(self.path / "summary.json"))
+        if not self.is_finished and (self.path / "summary.json").is_file():
+            self._note("summary.json cannot be read; the numbers here come from rounds.jsonl")
+        self.partition = self._partition()
+        self.labels_by_class, self.correct_by_class = self._by_class()
+
+    def _note(self, text: str) -> None:
+        self.problems.append(f"{self.path}: {text}")
+
+    def _sessions(self) -> list[dict[str, Any]]:
+        sessions = read_json(self.path / "env.json").get("sessions")
+        whole = [s for s in sessions if isinstance(s, dict)] if isinstance(sessions, list) else []
+        if not whole:
+            self._note("env.json is missing or damaged: hardware unknown")
+        return whole
+
+    def _partition(self) -> dict[str, list[list[int]] | None] | None:
+        """Client x class counts; earlier versions did not record them, and unlabeled ones may be known to nobody."""
+        stored = read_json(self.path / "partition.json")
+        counts = {name: table_of_counts(stored.get(name)) for name in ("labeled", "unlabeled")}
+        is_known = stored.get("unlabeled", "") is not None
+        is_damaged = counts["labeled"] is None or (is_known and counts["unlabeled"] is None)
+        if is_damaged and (self.path / "partition.json").is_file():
+            self._note("partition.json is damaged")
+        return None if is_damaged else counts
+
+    def _by_class(self) -> tuple[Values, Values]:
+        """Pseudo-labels used and correct, by the class they name, over the last rounds."""
+        totals: tuple[Values, Values] = (np.zeros(0), np.zeros(0))
+        unreadable = 0
+        for round in self.rounds[-LAST:]:
+            found = read_by_class(self.path / "probes" / f"{round:06d}.safetensors")
+            if found is None:
+                unreadable += 1
+            elif found and found[0].shape == found[1].shape and totals[0].shape in (found[0].shape, (0,)):
+                labels, correct = (t + f if len(t) else f for t, f in zip(totals, found, strict=True))
+                totals = labels, correct
+        if unreadable:
+            self._note(f"probes of {unreadable} of the last {len(self.rounds[-LAST:])} rounds are damaged")
+        return totals
+
+
+def read_by_class(path: Path) -> tuple[Values, ...] | None:
+    """Labels and correct labels by class, summed over clients; empty without a file, None if it is damaged."""
+    if not path.is_file():
+        return ()
+    from safetensors import SafetensorError, safe_open
+
+    names = ("labels_by_class", "correct_by_class")
+    try:
+        with safe_open(path, "numpy") as file:
+            if not set(names) <= set(file.keys()):
+                return ()
+            found = tuple(np.asarray(file.get_tensor(name), np.float64).sum(0) for name in names)
+            return found if all(each.ndim == 1 and np.isfinite(each).all() for each in found) else None
+    except (OSError, ValueError, SafetensorError):
+        return None
+
+
+def table_of_counts(rows: Any) -> list[list[int]] | None:
+    """Rows of equal length with whole numbers, else nothing."""
+    try:
+        table = np.array(rows)
+    except ValueError:
+        return None
+    is_table = table.ndim == 2 and table.size > 0 and np.issubdtype(table.dtype, np.integer)
+    return table.tolist() if is_table else None
+
+
+def number(value: Any) -> float:
+    """A number as it is, anything else (null, or damage) as nan."""
+    return float(value) if is_number(value) else np.nan
+
+
+def signature(path: Path) -> tuple[int, int, int] | None:
+    """Changes whenever the file does."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def read(folder: Path) -> Reading:
+    reading = Reading(folder)
+    reading.update()
+    return reading
+
+
+def read_all(folders: Iterable[Path], processes: int) -> list[Reading]:
+    """Every folder once. Many are shared out: parsing JSON takes most of a report's time, on one core each."""
+    folders = list(folders)
+    if processes < 2 or len(folders) < MANY:
+        return [read(folder) for folder in folders]
+    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
+        return list(pool.map(read, folders, chunksize=4))
+
+
+def spread_of(values: Sequence[float | None]) -> list[float | None]:
+    """Mean and sample standard deviation over runs that have a value."""
+    known = [v for v in values if v is not None]
+    if not known:
+        return [None, None]
+    return [float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None]

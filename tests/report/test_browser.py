@@ -1,0 +1,328 @@
+"""The page in a real browser: it opens from disk without a network, sorts, filters, toggles, zooms and follows runs."""
+
+import json
+import shutil
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handmade import append, write_run
+
+from fssl import cli
+from fssl.report.page import live, write_page
+from fssl.report.page.live import Server
+
+webdriver = pytest.importorskip("selenium.webdriver")
+pytest.importorskip("plotly")
+CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
+if not (CHROMIUM and DRIVER):
+    pytest.skip("no Chromium here (Debian: apt-get install chromium chromium-driver)", allow_module_level=True)
+
+from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
+from selenium.webdriver.common.keys import Keys  # noqa: E402
+from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
+
+ARTIFACTS = Path(__file__).parents[2] / "build"
+QUIET = "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync"
+# A low threshold, so that a few steps are enough for pseudo-labels.
+METHODS = '[{name="sage", tau=0.3}, {name="fixmatch-lpl", tau=0.3}, {name="fedavg"}]'
+GRID = ["method", METHODS], ["partition.alpha", "[0.1, 0.5]"], ["seed", "[7, 8]"]
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve real runs: the demo's grid, shortened, at two skews."""
+    folder = tmp_path_factory.mktemp("browser") / "demo"
+    words = ["fssl", "run", "demo", "--out", str(folder), "--device", "cpu"]
+    for setting in ("train.rounds=4", "train.steps_per_round=3", *(f"grid.{key}={values}" for key, values in GRID)):
+        words += ["--set", setting]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", words)
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+    assert exit.value.code == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def page(runs: Path) -> Path:
+    write_page([runs], runs / "report.html")
+    return runs / "report.html"
+
+
+class Browser:
+    """Chromium with a few words for what a person does."""
+
+    def __init__(self, profile: Path, width: int = 1280) -> None:
+        options = webdriver.ChromeOptions()
+        options.binary_location = CHROMIUM
+        for word in (*QUIET.split(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"):
+            options.add_argument(word)
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        self.driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+        self.resize(width)
+
+    def resize(self, width: int) -> None:
+        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+
+    def offline(self) -> None:
+        nothing = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
+        self.driver.execute_cdp_cmd("Network.enable", {})
+        self.driver.execute_cdp_cmd("Network.emulateNetworkConditions", nothing)
+
+    def open(self, address: str) -> None:
+        self.driver.get(address)
+        self.wait("return document.body.hasAttribute('data-ready')")
+
+    def run(self, script: str, *words: Any) -> Any:
+        return self.driver.execute_script(script, *words)
+
+    def wait(self, script: str, *words: Any) -> Any:
+        return WebDriverWait(self.driver, 60, 0.1).until(lambda _: self.run(script, *words), script)
+
+    def all(self, selector: str) -> list[Any]:
+        return self.driver.find_elements("css selector", selector)
+
+    def one(self, selector: str) -> Any:
+        return self.driver.find_element("css selector", selector)
+
+    def column(self, number: int) -> list[str]:
+        """A column of the results, as it is shown."""
+        return [cell.text for cell in self.all(f"#results tbody tr > :nth-child({number})")]
+
+    def chart(self, id: str) -> Any:
+        """A chart once it is drawn, in the middle of the window."""
+        self.run("document.getElementById(arguments[0]).scrollIntoView({block: 'center', behavior: 'instant'})", id)
+        self.wait("return document.getElementById(arguments[0]).querySelector('.main-svg') !== null", id)
+        return self.one(f"#{id}")
+
+    def visible(self, id: str) -> list[bool]:
+        """Which lines of a chart are shown; bands have no name."""
+        script = "return document.getElementById(arguments[0]).data.filter(t => t.name).map(t => t.visible)"
+        shown: list[bool] = self.run(script, id)
+        return shown
+
+    def choose(self, id: str, value: str) -> None:
+        script = "const s = document.getElementById(arguments[0]); s.value = arguments[1];"
+        self.run(script + "s.dispatchEvent(new Event('change'))", id, value)
+
+    def complaints(self) -> list[str]:
+        return [entry["message"] for entry in self.driver.get_log("browser") if "favicon" not in entry["message"]]
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    browser = Browser(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: Browser, page: Path) -> Browser:
+    """The page, freshly opened from disk without a network."""
+    chromium.resize(1280)
+    chromium.offline()
+    chromium.open(page.as_uri())
+    return chromium
+
+
+def test_the_page_opens_from_disk_without_a_network_or_a_complaint(browser: Browser, page: Path) -> None:
+    assert len(browser.all("#results tbody tr")) == 6
+    assert [card.text.split("\n")[0] for card in browser.all("#words .card")] == [
+        f"digits · α = {alpha} · 6 labels per class · 10 clients" for alpha in ("0.1", "0.5")
+    ]
+    drawn = ["accuracy", "ranking", "pl_accuracy", "lam_sure", "seconds", "classes", "labeled", "unlabeled"]
+    for name in drawn:
+        browser.chart(f"plot-{name}")
+    assert browser.run("return performance.getEntriesByType('resource').map(e => e.name)") == []
+    assert browser.complaints() == []
+    ARTIFACTS.mkdir(exist_ok=True)
+    browser.run("scrollTo({top: 0, behavior: 'instant'})")
+    browser.driver.save_screenshot(str(ARTIFACTS / "report.png"))
+    assert (ARTIFACTS / "report.png").stat().st_size > 20_000
+
+
+def test_a_curve_on_the_page_is_that_of_the_records(browser: Browser, runs: Path) -> None:
+    """The mean over both seeds, worked out here from the files, and what pointing at it shows."""
+    files = [runs / f"sage_tau0.3/seed{seed}/alpha0.1/rounds.jsonl" for seed in (7, 8)]
+    curves = [[json.loads(text)["accuracy"] for text in file.read_text().splitlines()] for file in files]
+    expected = [sum(values) / 2 for values in zip(*curves, strict=True)]
+    place = browser.chart("plot-accuracy")
+    script = "return document.getElementById('plot-accuracy').data.find(t => t.name === 'SAGE').y"
+    assert browser.run(script) == pytest.approx(expected, abs=1e-3)
+    ActionChains(browser.driver).move_to_element_with_offset(place, 10, 30).perform()
+    browser.wait("return document.querySelector('#plot-accuracy .hoverlayer').textContent.includes('SAGE')")
+    shown = browser.run("return document.querySelector('#plot-accuracy .hoverlayer').textContent")
+    assert any(f"{value:.2f}".rstrip("0").rstrip(".") in shown for value in expected)
+    assert "2 seeds" in shown
+
+
+def test_the_table_sorts_by_mouse_and_by_keyboard(browser: Browser) -> None:
+    def accuracies() -> list[float]:
+        return [float(text.split(" ")[0]) for text in browser.column(2)]
+
+    assert accuracies() == sorted(accuracies(), reverse=True)
+    browser.one("[data-column=result]").click()
+    assert accuracies() == sorted(accuracies())
+    assert browser.one("th:has([data-column=result])").get_attribute("aria-sort") == "ascending"
+    browser.one("[data-column=name]").send_keys(Keys.ENTER)
+    names = browser.column(1)
+    assert names == sorted(names, key=str.lower)
+    assert browser.one("th:has([data-column=name])").get_attribute("aria-sort") == "ascending"
+    assert browser.run("return document.activeElement.dataset.column") == "name"  # the focus stays
+    browser.one("[data-column=used]").click()
+    assert browser.column(8)[-2:] == ["–", "–"]  # unknown comes last
+    browser.one("[data-column=used]").click()
+    assert browser.column(8)[-2:] == ["–", "–"]
+
+
+def test_filters_narrow_the_table_and_the_charts(browser: Browser) -> None:
+    browser.choose("filter-alpha", "0.5")
+    assert browser.column(4) == ["0.5"] * 3
+    browser.choose("filter-method", "sage")
+    assert browser.column(1) == ["SAGE"]
+    assert [button.text for button in browser.all("#legend button")] == ["SAGE"]
+    browser.choose("filter-method", "")
+    browser.choose("filter-alpha", "")
+    assert len(browser.column(1)) == 6
+    browser.choose("task", "all")
+    assert len(browser.all("#legend button")) == 6
+
+
+def test_the_legend_toggles_a_method_everywhere(browser: Browser) -> None:
+    browser.chart("plot-accuracy")
+    assert browser.visible("plot-accuracy") == [True] * 3
+    button = browser.all("#legend button")[0]
+    name = button.text
+    button.send_keys(Keys.SPACE)
+    hidden = (
+        "return document.getElementById(arguments[0]).data.filter(t => t.visible === false && t.name).map(t => t.name)"
+    )
+    assert browser.run(hidden, "plot-accuracy") == [name]
+    assert browser.all("#legend button")[0].get_attribute("aria-pressed") == "false"
+    assert name not in browser.run("return document.getElementById('plot-ranking').data[1].y")
+    browser.chart("plot-pl_accuracy")
+    assert browser.visible("plot-pl_accuracy").count(False) == (name != "FedAvg")
+    browser.all("#legend button")[0].click()
+    browser.chart("plot-accuracy")
+    assert browser.visible("plot-accuracy") == [True] * 3
+
+
+def test_dragging_zooms_and_a_toggle_keeps_the_zoom(browser: Browser) -> None:
+    place = browser.chart("plot-accuracy")
+    ranges = "return document.getElementById('plot-accuracy')._fullLayout.xaxis.range"
+    before = browser.run(ranges)
+    ActionChains(browser.driver).move_to_element_with_offset(place, -80, -40).click_and_hold().move_by_offset(
+        160, 80
+    ).release().perform()
+    browser.wait(f"const r = (() => {{ {ranges} }})(); return r[1] - r[0] < {before[1] - before[0] - 0.1}")
+    zoomed = browser.run(ranges)
+    browser.all("#legend button")[0].click()
+    assert browser.run(ranges) == zoomed
+
+
+def test_copying_gives_the_command(browser: Browser, runs: Path) -> None:
+    browser.run("navigator.clipboard.writeText = (text) => { window.copied = text; return Promise.resolve(); }")
+    browser.choose("filter-method", "sage")
+    browser.choose("filter-alpha", "0.5")
+    browser.one("#results tbody button").click()
+    command = browser.wait("return window.copied")
+    file = runs / "sage_tau0.3/seed7/alpha0.5/config.toml"
+    assert command == f"fssl run {file} --set 'grid.seed=[7,8]' --out again/sage"
+    browser.one("#again summary").click()
+    assert browser.wait("return document.querySelector('#again pre')?.textContent") == command
+
+
+def test_dark_mode_follows_the_system_until_told_otherwise(browser: Browser, page: Path) -> None:
+    def look() -> tuple[str, str]:
+        color = browser.run("return getComputedStyle(document.body).backgroundColor")
+        return browser.run("return document.documentElement.dataset.theme"), color
+
+    light = look()
+    assert light[0] == "light"
+    for value in ("dark", "light"):
+        features = [{"name": "prefers-color-scheme", "value": value}]
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+        browser.wait("return document.documentElement.dataset.theme === arguments[0]", value)
+    browser.one("#theme").click()
+    assert look()[0] == "dark"
+    assert look()[1] != light[1]
+    assert browser.one("#theme").get_attribute("aria-pressed") == "true"
+
+
+def test_a_phone_needs_no_sideways_scrolling(browser: Browser, page: Path) -> None:
+    browser.resize(390)
+    browser.open(page.as_uri())
+    browser.chart("plot-accuracy")
+    assert browser.run("return document.documentElement.scrollWidth") <= 390
+    narrow = "return [...document.querySelectorAll('main .card')].every(e => e.getBoundingClientRect().right <= 390)"
+    assert browser.run(narrow)
+    browser.driver.save_screenshot(str(ARTIFACTS / "report-phone.png"))
+
+
+def test_the_keyboard_reaches_the_results_first(browser: Browser) -> None:
+    browser.one("body").send_keys(Keys.TAB)
+    assert browser.run("return document.activeElement.className") == "skip"
+    browser.run("document.activeElement.click()")
+    assert browser.run("return location.hash") == "#main"
+    unnamed = "return [...document.querySelectorAll('button, select, [role=img], [role=region]')].filter(e => "
+    unnamed += "!(e.textContent.trim() || e.ariaLabel || e.labels?.length)).length"
+    assert browser.run(unnamed) == 0
+    assert browser.run("return [...document.querySelectorAll('table')].every(t => t.caption.textContent)")
+
+
+def test_hostile_names_stay_text(chromium: Browser, tmp_path: Path) -> None:
+    name = "<img src=x onerror=document.title='broken'>"
+    folder = write_run(tmp_path / name, [50.0, 60.0])
+    session = {"device": name, "command": f"run {name}</script><script>document.title='broken'</script>"}
+    (folder / "env.json").write_text(json.dumps({"sessions": [session]}))
+    write_page([folder], tmp_path / "report.html")
+    chromium.complaints()
+    chromium.open((tmp_path / "report.html").as_uri())
+    chromium.chart("plot-accuracy")
+    chromium.one("#again summary").click()
+    assert chromium.one("h1").text == name
+    assert chromium.all("main img") == []
+    assert chromium.driver.title == f"{name} – fssl report"
+    assert chromium.complaints() == []
+
+
+def test_new_rounds_appear_without_a_reload(
+    tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "FRESH", 0.0)
+    folder = write_run(tmp_path / "runs/a", [50.0], "train.rounds=3")
+    (folder / "summary.json").unlink()
+    browser = Browser(tmp_path_factory.mktemp("live"))
+    try:
+        with Server([tmp_path / "runs"], 0) as server:
+            thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+            thread.start()
+            try:
+                follow(browser, server, folder)
+            finally:
+                server.shutdown()
+                thread.join()
+        browser.wait("return document.querySelector('#live.lost') !== null")
+    finally:
+        browser.driver.quit()
+
+
+def follow(browser: Browser, server: Server, folder: Path) -> None:
+    browser.open(server.address)
+    browser.wait("return document.querySelector('#results tbody tr') !== null")
+    assert browser.column(11) == ["1 of 3"]
+    browser.run("window.same = true")
+    append(folder, 2, 70.0)
+    browser.wait("return document.querySelector('#results').textContent.includes('2 of 3')")
+    assert browser.column(2) == ["60.00"]
+    browser.chart("plot-accuracy")
+    browser.wait("return document.getElementById('plot-accuracy').data.at(-1).y.length === 2")
+    write_run(folder.parent / "b", [80.0], 'method.name="fedavg"', "train.rounds=3")
+    browser.wait("return document.querySelectorAll('#results tbody tr').length === 2")
+    assert browser.run("return window.same") is True  # never reloaded
+    assert browser.complaints() == []

@@ -1,0 +1,154 @@
+"""The live page: new rounds without reading old ones again, and a server that serves this and nothing else."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from handmade import append, write_run
+
+import fssl
+from fssl.errors import UserError
+from fssl.report.page import live
+from fssl.report.page.live import Server, Watcher, version_in, watch
+
+pytest.importorskip("plotly")
+SAGE = 'method.name="sage"'
+
+
+@pytest.fixture
+def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(live, "FRESH", 0.0)
+    for seed in (7, 8):
+        write_run(tmp_path / f"runs/seed{seed}", [50.0, 60.0], SAGE, f"seed={seed}")
+    (tmp_path / "secret.txt").write_text("secret")
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def server(runs: Path) -> Iterator[Server]:
+    with Server([runs], 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def ask(server: Server, path: str, host: str | None = None, method: str = "GET") -> tuple[int, bytes, Any]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
+    connection.putrequest(method, path, skip_host=True)
+    connection.putheader("Host", f"127.0.0.1:{server.server_port}" if host is None else host)
+    connection.endheaders()
+    answer = connection.getresponse()
+    body = answer.read()
+    connection.close()
+    return answer.status, body, answer.headers
+
+
+def test_the_page_hears_of_new_rounds_only(runs: Path) -> None:
+    watcher = Watcher([runs])
+    first = watcher.changes(-1)
+    assert sorted(first["runs"]) == [str(runs / "seed7"), str(runs / "seed8")]
+    assert watcher.changes(first["version"]) == {"version": first["version"]}
+    append(runs / "seed8", 3, 70.0)
+    second = watcher.changes(first["version"])
+    assert list(second["runs"]) == [str(runs / "seed8")]
+    assert second["runs"][str(runs / "seed8")]["series"]["accuracy"] == [50.0, 60.0, 70.0]
+    (line,) = second["tasks"][0]["groups"]
+    assert line["result"][0] == (55.0 + 60.0) / 2
+    assert len(watcher.changes(-1)["runs"]) == 2
+    assert len(watcher.changes(999)["runs"]) == 2  # a page of a server that ran here before
+
+
+def test_runs_come_and_go(runs: Path) -> None:
+    watcher = Watcher([runs / "new"])
+    (runs / "new").mkdir()
+    assert watcher.changes(-1)["tasks"] == []
+    folder = write_run(runs / "new/a", [50.0], SAGE)
+    data = watcher.changes(1)
+    assert list(data["runs"]) == [str(folder)]
+    folder.rename(runs.parent / "gone")
+    assert watcher.changes(data["version"])["tasks"] == []
+
+
+def test_the_server_serves_the_page_and_its_data(server: Server) -> None:
+    code, body, headers = ask(server, "/")
+    assert (code, headers["X-Frame-Options"], headers["Cache-Control"]) == (200, "DENY", "no-store")
+    assert b'<body data-mode="live">' in body
+    assert b"connect-src &#x27;self&#x27;" in body
+    code, body, headers = ask(server, "/data?since=-1")
+    assert (code, headers["Content-Encoding"], headers["Access-Control-Allow-Origin"]) == (200, "gzip", None)
+    import gzip
+
+    assert len(json.loads(gzip.decompress(body))["runs"]) == 2
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/secret.txt", "/../secret.txt", "/runs/seed7/config.toml", "/seed7/rounds.jsonl", "/data/"),
+        *("/%2e%2e/secret.txt", "/data/../../secret.txt", "/..%2f..%2fetc/passwd", "/etc/passwd", "/index.html"),
+        *("http://127.0.0.1/secret.txt", "/page.js", "*", "/\\..\\secret.txt"),
+    ],
+)
+def test_nothing_else_is_served(server: Server, path: str) -> None:
+    code, body, _ = ask(server, path)
+    assert (code, body) == (404, b"only the report is here: /\n")
+
+
+def test_other_names_and_other_methods_are_refused(server: Server) -> None:
+    """A page elsewhere may make its own name lead here; its requests still carry that name."""
+    port = server.server_port
+    for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", ""):
+        code, body, _ = ask(server, "/data", host)
+        assert (code, b"seed7" in body) == (403, False)
+    assert ask(server, "/", f"localhost:{port}")[0] == 200
+    for method in ("POST", "PUT", "DELETE", "OPTIONS", "HEAD"):
+        assert ask(server, "/", method=method)[0] == 501
+
+
+def test_only_this_machine_can_reach_it(server: Server) -> None:
+    assert server.socket.getsockname()[0] == "127.0.0.1"
+
+
+@pytest.mark.parametrize(
+    ("query", "version"), [("since=3", 3), ("since=-1", -1), ("", -1), ("since=x", -1), ("since=9" + "9" * 99, -1)]
+)
+def test_versions_in_an_address(query: str, version: int) -> None:
+    assert version_in(query) == version
+
+
+def test_a_port_in_use_is_refused(runs: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UserError, match=f"--port {port}: Address already in use"):
+            watch([runs], port, lambda text: None)
+
+
+def test_ctrl_c_ends_the_server_cleanly(runs: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(fssl.__file__).parents[1])}
+    command = [sys.executable, "-m", "fssl", "report", str(runs), "--watch"]
+    with subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        found = re.fullmatch(r"live report: http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)\n", said)
+        assert found
+        connection = http.client.HTTPConnection("127.0.0.1", int(found[1]), timeout=30)
+        connection.request("GET", "/data")
+        assert connection.getresponse().status == 200
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, err) == (0, "")
+    assert out.startswith("ended;")

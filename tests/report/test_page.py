@@ -1,0 +1,331 @@
+"""The report's page: its numbers are those of the records, and nothing in a record can break it."""
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import re
+import shlex
+import shutil
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from statistics import mean, stdev
+from typing import Any
+
+import pytest
+from handmade import append, write_probes, write_run
+
+from fssl import cli
+from fssl.config import parse, read_toml, to_toml
+from fssl.errors import UserError
+from fssl.report import page
+from fssl.report.bench import bench_report, write_records
+from fssl.report.page import reading
+from fssl.report.page.reading import QUANTITIES, Reading, read_all
+from fssl.report.runs import find_runs, groups_of, run_folders
+
+pytest.importorskip("plotly")
+SAGE, LPL = 'method.name="sage"', 'method.name="fixmatch-lpl"'
+
+
+def embedded(text: str, name: str = "data") -> str:
+    (found,) = re.findall(rf'<script type="text/plain" id="{name}">([\w+/=]*)</script>', text)
+    return gzip.decompress(base64.b64decode(found)).decode()
+
+
+def report(tmp_path: Path, *paths: Path) -> dict[str, Any]:
+    """What a browser finds in the page."""
+    page.write_page([*paths] or [tmp_path / "runs"], tmp_path / "report.html")
+    data: dict[str, Any] = json.loads(embedded((tmp_path / "report.html").read_text()))
+    return data
+
+
+# Numbers.
+
+
+def test_the_numbers_are_those_of_the_records(tmp_path: Path) -> None:
+    """Twelve rounds, so the result is the mean of rounds 3 to 12; shares become percent."""
+    curves = {7: [float(10 * r) for r in range(12)], 8: [float(r * r) for r in range(12)]}
+    right = [None, 0.25, *[0.5] * 10]
+    for seed, curve in curves.items():
+        settings = (SAGE, f"seed={seed}")
+        folder = write_run(tmp_path / f"runs/sage{seed}", curve, *settings, pl_accuracy=right, utilization=[0.125] * 12)
+        for round in (2, 3, 12):  # round 2 is not among the last ten
+            write_probes(folder, round, [[4, 0, 1], [4, 0, 0]], [[1, 0, 1], [3, 0, 0]])
+    write_run(tmp_path / "runs/lpl7", [30.0] * 12, LPL, "seed=7")
+    data = report(tmp_path)
+    (task,) = data["tasks"]
+    sage, lpl = task["groups"]
+    assert (sage["name"], lpl["name"], sage["seeds"], lpl["seeds"]) == ("SAGE", "FixMatch-LPL", [7, 8], [7])
+    results = [mean(curve[-10:]) for curve in curves.values()]  # 65 and 50.5
+    assert sage["result"] == pytest.approx([mean(results), stdev(results)])
+    assert sage["result"][0] == 57.75
+    assert lpl["result"] == [30.0, None]
+    assert sage["last"] == pytest.approx([115.5, stdev([110, 121])])
+    assert sage["right"] == [50.0, 0.0]
+    assert sage["used"] == [12.5, 0.0]
+    assert lpl["right"] == [None, None]
+    assert sage["seconds"] == 3.25  # the median of 0.5, 1, ... 6
+    assert sage["labels_by_class"] == [2 * 2 * 8, 0, 2 * 2 * 1]
+    assert sage["right_by_class"] == [50.0, None, 100.0]
+    run = data["runs"][str(tmp_path / "runs/sage7")]
+    assert run["series"]["accuracy"] == curves[7]
+    assert run["series"]["pl_accuracy"] == [None, 25.0, *[50.0] * 10]
+    assert "lam_sure" not in run["series"]
+    assert data["facts"] == {
+        **{"runs": 3, "finished": 3, "methods": 2, "seeds": [7, 8], "rounds": 36},
+        "seconds": pytest.approx(3 * 39.0),
+    }
+    (machine,) = data["hardware"]
+    assert (machine["device"], machine["torch"], machine["runs"], machine["seconds"]) == ("cpu", "2.13.0", 3, 3 * 39.0)
+
+
+def test_the_words_say_who_leads_and_where_sage_does_not(tmp_path: Path) -> None:
+    for seed, ours, theirs in ((7, 50.0, 52.0), (8, 60.0, 59.5)):
+        write_run(tmp_path / f"runs/a{seed}", [ours], SAGE, f"seed={seed}")
+        write_run(tmp_path / f"runs/b{seed}", [theirs], LPL, f"seed={seed}")
+    (task,) = report(tmp_path)["tasks"]
+    assert task["words"] == [
+        "FixMatch-LPL leads SAGE by 0.75 points (seed by seed -0.50 to +2.00): "
+        "not in every seed, so this does not separate them.",
+        "SAGE is number 2 of 2, 0.75 points behind.",
+        "Seeds 7, 8.",
+    ]
+    write_run(tmp_path / "runs/c", [40.0], 'method.name="fedavg"', "seed=7")
+    (task,) = report(tmp_path)["tasks"]
+    assert task["words"][-1] == "Over fewer seeds than the others: FedAvg."
+    append(tmp_path / "runs/c", 2, 70.0)
+    (task,) = report(tmp_path)["tasks"]
+    assert task["words"][-1] == "The runs have not come equally far, so their numbers are not yet comparable."
+
+
+def test_only_runs_of_one_task_are_compared(tmp_path: Path) -> None:
+    """Other data, skews or numbers of labels are other tasks; an ablation is another line of the same."""
+    cells = [("a", [SAGE]), ("b", [SAGE, "method.cpg=false"]), ("c", [SAGE, "partition.alpha=0.1"])]
+    cells += [("d", [LPL, "partition.alpha=0.1"]), ("e", [LPL, "partition.alpha=0.1", "train.lr=0.05"])]
+    for name, settings in cells:
+        write_run(tmp_path / "runs" / name, [50.0], *settings)
+    tasks = report(tmp_path)["tasks"]
+    assert [(task["alpha"], [group["name"] for group in task["groups"]]) for task in tasks] == [
+        (0.1, ["SAGE", "FixMatch-LPL"]),
+        (0.5, ["SAGE, cpg=True", "SAGE, cpg=False"]),
+        (0.1, ["FixMatch-LPL"]),
+    ]
+    first = "digits · α = 0.1 · 8 labels per class · 6 clients"
+    assert [task["title"] for task in tasks] == [
+        f"{first} · train.lr = 0.1",
+        "digits · α = 0.5 · 8 labels per class · 6 clients",
+        f"{first} · train.lr = 0.05",
+    ]
+
+
+def test_images_of_a_folder_have_names_and_no_skew(tmp_path: Path) -> None:
+    """Who holds which unlabeled classes may be known to nobody."""
+    folder = write_run(tmp_path / "runs/a", [50.0], SAGE)
+    settings = read_toml(str(folder / "config.toml"))
+    settings["data"] = {"name": "folder", "dir": "/data/scans", "classes": ["bone", "lung"], "digest": "d"}
+    settings["partition"] = {"clients": 3}
+    (folder / "config.toml").write_text(to_toml(settings))
+    (folder / "partition.json").write_text('{"labeled": [[1, 2], [3, 0], [0, 0]], "unlabeled": null}')
+    data = report(tmp_path)
+    (task,) = data["tasks"]
+    assert (task["title"], task["alpha"], task["labels"]) == ("folder scans · 3 clients", None, None)
+    assert task["classes"] == ["bone", "lung"]
+    assert task["partition"] == {"labeled": [[1, 2], [3, 0], [0, 0]], "unlabeled": None}
+    assert data["notes"] == []
+
+
+def test_a_setting_that_only_some_groups_have_tells_them_apart(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [50.0], SAGE)
+    write_run(tmp_path / "b", [50.0], SAGE, "train.steps_per_round=1")
+    assert sorted(groups_of(find_runs([tmp_path]))) == ["sage", "sage, steps_per_round=1"]
+
+
+def test_a_line_of_the_table_can_be_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command on the page gives the same records, all seeds of it; also from a folder with a space."""
+    monkeypatch.chdir(tmp_path)
+    words = ["run", "smoke", "--set", "train.rounds=1", "--set", "train.steps_per_round=1", "--device", "cpu"]
+    fssl(monkeypatch, *words, "--set", "grid.seed=[7,8]", "--out", "my runs")
+    (task,) = report(tmp_path, Path("my runs"))["tasks"]
+    (line,) = task["groups"]
+    assert line["command"] == "fssl run 'my runs/seed7/config.toml' --set 'grid.seed=[7,8]' --out again/sage"
+    assert line["recorded"] == [f"fssl {shlex.join(words)} --set 'grid.seed=[7,8]' --out 'my runs'"]
+    fssl(monkeypatch, *shlex.split(line["command"])[1:])
+    for seed in ("seed7", "seed8"):
+        records = [json.loads((Path(base) / seed / "rounds.jsonl").read_text()) for base in ("my runs", "again/sage")]
+        assert records[0] | {"timing": None} == records[1] | {"timing": None}
+    Path("own.toml").write_text(line["settings"])
+    assert parse(read_toml("own.toml")) == parse(read_toml("my runs/seed7/config.toml"))
+
+
+def fssl(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
+    monkeypatch.setattr(sys, "argv", ["fssl", *words])
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    assert exit.value.code == 0
+
+
+# Damage.
+
+
+def test_damage_is_counted_and_named_but_never_fatal(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    whole = write_run(runs / "whole", [50.0, 60.0], SAGE, "seed=7")
+    write_probes(whole, 2, [[2.0]], [[1.0]])
+    torn = write_run(runs / "torn", [50.0, 60.0, 70.0], SAGE, "seed=8", "train.rounds=2")
+    lines = (torn / "rounds.jsonl").read_text().splitlines()
+    kept = [lines[0], lines[1][:40], '{"round": 2, "accuracy": NaN}', '{"round": 2, "accuracy": 1e300}', "[]"]
+    kept += ['{"round": 1e99, "accuracy": 1}', lines[2]]
+    (torn / "rounds.jsonl").write_text("\n".join(kept) + '\n{"round": 4, "accu')
+    (torn / "env.json").unlink()
+    (torn / "summary.json").write_text("{")
+    (torn / "partition.json").write_text('{"labeled": [[1, 2], [3]], "unlabeled": "x"}')
+    (torn / "probes").mkdir()
+    (torn / "probes/000003.safetensors").write_bytes(b"\x08\x00")
+    lost = write_run(runs / "lost", [50.0], SAGE, "seed=9")
+    (lost / "config.toml").write_text("seed = ")
+    odd = write_run(runs / "odd", [50.0], SAGE, "seed=10", pl_accuracy=["high"], loss_s=[{}], gap_sure=[1e999])
+    write_probes(odd, 1, [[1e38], [3e38]], [[1.0], [float("inf")]])
+    (odd / "env.json").write_text('{"sessions": [3, {"packages": [], "from_round": "one", "device": 5}]}')
+    (runs / "empty").mkdir()
+    (runs / "empty/rounds.jsonl").write_text("")
+    data = report(tmp_path)
+    assert data["damaged"] == 6
+    assert sorted(data["runs"]) == [str(runs / name) for name in ("odd", "torn", "whole")]
+    assert data["runs"][str(torn)]["series"]["accuracy"] == [50.0, None, 70.0]
+    notes = [note.removeprefix(f"{runs}/").partition(": Invalid value")[0] for note in data["notes"]]
+    assert set(data["runs"][str(odd)]["series"]) == {"accuracy", "seconds"}
+    assert sorted(notes) == [
+        "empty: env.json is missing or damaged: hardware unknown",
+        "empty: left out, it has no config.toml",
+        f"lost: left out, its settings cannot be read: {lost}/config.toml: not valid TOML",
+        "odd: probes of 1 of the last 1 rounds are damaged",
+        "torn: 6 damaged or half-written lines of rounds.jsonl are skipped",
+        "torn: env.json is missing or damaged: hardware unknown",
+        "torn: partition.json is damaged",
+        "torn: probes of 1 of the last 2 rounds are damaged",
+        "torn: summary.json cannot be read; the numbers here come from rounds.jsonl",
+    ]
+    for folder in ("whole", "torn", "odd"):
+        shutil.rmtree(runs / folder)
+    (runs / "empty/rounds.jsonl").unlink()
+    with pytest.raises(UserError, match=r"no runs in .*lost: left out"):
+        report(tmp_path)
+
+
+# One file, and nothing that a record holds can break it.
+
+HOSTILE = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+
+
+class Outline(HTMLParser):
+    """The elements of a page and where they point."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.links += [value or "" for name, value in attrs if name in ("src", "href", "srcset", "action")]
+
+
+def test_a_record_cannot_break_out_of_the_page(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "plain", [50.0], SAGE)
+    page.write_page([folder], tmp_path / "plain.html")
+    hostile = folder.rename(tmp_path / HOSTILE.replace("/", "∕"))
+    session = {"device": HOSTILE, "command": f"run {HOSTILE}", "packages": {"torch": HOSTILE}}
+    (hostile / "env.json").write_text(json.dumps({"sessions": [session]}))
+    data = report(tmp_path, hostile)
+    text = (tmp_path / "report.html").read_text()
+    assert data["hardware"][0]["device"] == HOSTILE
+    assert HOSTILE.replace("/", "∕") in html.unescape(text)
+    assert "<img" not in text
+    assert Outline(text).tags == Outline((tmp_path / "plain.html").read_text()).tags
+
+
+def test_a_folder_may_have_any_name(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a\udcff$script", [50.0], SAGE)
+    assert list(report(tmp_path, folder)["runs"]) == [str(folder)]
+    assert "<h1>a?$script</h1>" in (tmp_path / "report.html").read_text()
+
+
+def test_the_page_needs_nobody_else(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs/a", [50.0], SAGE)
+    report(tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    assert set(Outline(text).links) == {"#main", "data:,"}
+    policy = html.unescape(re.findall(r'Content-Security-Policy" content="([^"]*)"', text)[0])
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert (rules["default-src"], rules["connect-src"]) == ("'none'", "'none'")
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    sources = [script, embedded(text, "plotly")]
+    hashes = [base64.b64encode(hashlib.sha256(s.encode()).digest()).decode() for s in sources]
+    assert rules["script-src"] == " ".join(f"'sha256-{h}'" for h in hashes)
+    assert "innerHTML" not in script
+
+
+# Size and speed.
+
+
+def test_many_runs_are_read_by_several_processes_to_the_same_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_records(tmp_path, 9, 3)
+    monkeypatch.setattr(reading, "MANY", 5)
+    one, two = (read_all(run_folders([tmp_path]), processes) for processes in (1, 2))
+    assert [r.path for r in one] == [r.path for r in two]
+    for a, b in zip(one, two, strict=True):
+        assert all(str(a.values(q.key)) == str(b.values(q.key)) for q in QUANTITIES)
+        assert a.config == b.config
+
+
+def test_generated_records_have_every_quantity(tmp_path: Path) -> None:
+    """Else the benchmark would measure less than a report of real runs."""
+    write_records(tmp_path / "runs", 3, 12)
+    data = report(tmp_path)
+    assert data["notes"] == []
+    for run in data["runs"].values():
+        assert set(run["series"]) == {quantity.key for quantity in QUANTITIES}
+    assert all(len(group["right_by_class"]) == 100 for task in data["tasks"] for group in task["groups"])
+
+
+def test_the_benchmark_reports_seconds_and_megabytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bench_report(cli.console, 2, 3, tmp_path / "bench.json")
+    result = json.loads((tmp_path / "bench.json").read_text())
+    assert (result["runs"], result["rounds"]) == (2, 3)
+    assert 1.5 < result["report_mb"] < 3  # nearly all of it is the plotting library
+    assert re.search(r"report: \d+\.\d s, \d\.\d MB\n", capsys.readouterr().out)
+
+
+def test_rounds_that_were_read_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write_run(tmp_path / "a", [50.0, 60.0], SAGE)
+    parsed: list[int] = []
+
+    def count(texts: Any, after: int = 0) -> Any:
+        parsed.append(len(texts))
+        return whole_lines(texts, after)
+
+    whole_lines = reading.whole_lines
+    monkeypatch.setattr(reading, "whole_lines", count)
+    run = Reading(folder)
+    assert (run.update(), run.update()) == (True, False)
+    append(folder, 3, 70.0)
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 4, "acc')
+    assert run.update()
+    assert (parsed, run.rounds, run.partial) == ([2, 1], [1, 2, 3], 1)
+    with (folder / "rounds.jsonl").open("a") as file:
+        file.write('uracy": 80.0}\n')
+    run.update()
+    assert (parsed, run.values("accuracy").tolist()) == ([2, 1, 1], [50.0, 60.0, 70.0, 80.0])
+    assert (run.damaged, run.partial) == (0, 0)
+    lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (folder / "new").write_text("".join([*lines[:1], *lines[2:]]))
+    (folder / "new").replace(folder / "rounds.jsonl")  # as a resumed run does
+    run.update()
+    assert run.rounds == [1, 3, 4]
