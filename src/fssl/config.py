@@ -106,6 +106,9 @@ class Compute:
     compile: str = choice("auto", "auto", "on", "off", text="auto: on a GPU only")
     lanes: int | None = number(None, 1, 16, "clients trained at once (default: 4 on a GPU, else one per core)")
     threads: int | None = number(None, 1, 1024, "CPU threads of one client (default 1)")
+    engine: str = choice("local", "local", "flower", text="flower: clients as actors of a Ray cluster")
+    clients_per_gpu: int | None = number(None, 1, 64, "engine flower: clients at once on each GPU (default 1)")
+    ray_address: str | None = plain(None, "engine flower: a running Ray cluster (default: one of this machine)")
 
 
 @dataclass(frozen=True)
@@ -264,6 +267,8 @@ def check_combinations(config: Config) -> None:
         raise UserError(
             f"train.clients_per_round = {train.clients_per_round} is more than partition.clients = {part.clients}"
         )
+    if config.protocol == "authors" and config.compute.engine != "local":
+        raise UserError("protocol 'authors' carries momentum from client to client: compute.engine must be 'local'")
     if config.protocol == "authors" and (config.compute.lanes or 1) > 1:
         raise UserError("protocol 'authors' carries momentum from client to client: compute.lanes must be 1")
 
