@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .deploy.commands import app as deploy
 from .errors import ProblemsError, RunError, UserError, complain
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+app.add_typer(deploy, name="deploy")
 console = Console()
 INTERRUPTED = 130  # exit code after Ctrl-C
 

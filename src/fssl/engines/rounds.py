@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -44,6 +45,10 @@ class RoundResult(NamedTuple):
 
 class NotFiniteError(RunError):
     """Training blew up."""
+
+
+class RoundAgainError(Exception):
+    """A fleet's wish: nothing of this round counts, the same clients are asked once more."""
 
 
 class Fleet(Protocol):
@@ -97,8 +102,10 @@ class Engine:
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
         """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""
-        for round in range(self.snapshot.round + 1, until + 1):
-            yield self._round(round, last=round == until)
+        while self.snapshot.round < until:
+            round = self.snapshot.round + 1
+            with suppress(RoundAgainError):
+                yield self._round(round, last=round == until)
 
     def _round(self, round: int, last: bool) -> RoundResult:
         begin = time.perf_counter()

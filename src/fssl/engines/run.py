@@ -23,6 +23,7 @@ from .local import LocalEngine
 from .rounds import Engine, RoundResult, Snapshot, named, to
 
 Line = dict[str, Any]
+DEPLOYMENT = "deployment.json"  # in the folder of a run whose clients keep their states themselves
 
 
 class Listener(Protocol):
@@ -43,6 +44,8 @@ def run_experiment(
 ) -> Line:
     """Run or resume one cell; returns its summary."""
     config = resolve(config)
+    if (out / DEPLOYMENT).is_file():
+        raise UserError(f"{out} is a deployment's run, its clients' states are at the sites: use `fssl deploy start`")
     if config.compute.engine == "flower":
         simulate = flower_simulation()
         work = partial(conduct, config, out, listener, resume)

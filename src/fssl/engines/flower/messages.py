@@ -91,7 +91,10 @@ def forms_of(federation: Federation, client: int = 0) -> Forms:
 
 def order(job: Job, payload: Server, state: State | None) -> RecordDict:
     """The message to a client."""
-    records: Records = {"job": ConfigRecord(job._asdict()), "payload": pack(named(**payload._replace(memory={})._asdict()))}
+    records: Records = {
+        "job": ConfigRecord(job._asdict()),
+        "payload": pack(named(**payload._replace(memory={})._asdict())),
+    }
     if state:
         records["state"] = pack(state)
     return RecordDict(records)
