@@ -169,9 +169,11 @@ class FlowerFleet:
         return to_device(result, self.federation)
 
     def _reply(self, sent: Sent) -> Message | None:
-        while sent.message and time.monotonic() < sent.deadline:
+        while sent.message:
             for reply in self.grid.pull_messages([sent.message]):
                 return reply
+            if time.monotonic() > sent.deadline:  # asked at least once: it may lie there since long
+                break
             time.sleep(self.policy.poll)
         return None
 
