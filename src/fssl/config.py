@@ -112,6 +112,14 @@ class Compute:
 
 
 @dataclass(frozen=True)
+class Privacy:
+    """Central differential privacy, with engine flower and in deployments."""
+
+    clip: float | None = number(None, 1e-9, text="largest norm of a client's update (parameters only); unset: off")
+    noise: float = number(0.0, 0.0, text="noise on the mean, in multiples of clip / clients; 1 or more is strong")
+
+
+@dataclass(frozen=True)
 class Records:
     """What is written down."""
 
@@ -132,6 +140,7 @@ class Config:
     model: Model = Model()
     train: Train = Train()
     compute: Compute = Compute()
+    privacy: Privacy = Privacy()
     records: Records = Records()
 
     @property
@@ -266,6 +275,10 @@ def check_combinations(config: Config) -> None:
     if part.clients and train.clients_per_round > part.clients:
         raise UserError(
             f"train.clients_per_round = {train.clients_per_round} is more than partition.clients = {part.clients}"
+        )
+    if config.privacy.noise and config.privacy.clip is None:
+        raise UserError(
+            f"privacy.noise = {config.privacy.noise:g}: noise is a multiple of privacy.clip, which is unset"
         )
     if config.protocol == "authors" and config.compute.engine != "local":
         raise UserError("protocol 'authors' carries momentum from client to client: compute.engine must be 'local'")

@@ -18,7 +18,7 @@ from fssl.data.sources import load
 from fssl.engines.local import LocalEngine
 from fssl.engines.rounds import Engine, Missing, named
 from fssl.engines.run import describe, flat, parts, resolve, restore
-from fssl.errors import RunError
+from fssl.errors import RunError, UserError
 from fssl.records.checkpoint import Saved
 from fssl.types import Server, Upload
 
@@ -27,7 +27,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fssl.engines.flower.client import train
-from fssl.engines.flower.fleet import AnyNode, FlowerFleet, NamedNodes, Policy, resumable_from, tidy
+from fssl.engines.flower.fleet import AnyNode, FlowerFleet, NamedNodes, Policy, flower_engine, resumable_from, tidy
 from fssl.engines.flower.messages import (
     BadUploadError,
     Job,
@@ -415,3 +415,64 @@ def test_named_nodes_leave_out_who_is_not_there() -> None:
 
     grid: Any = Known()
     assert NamedNodes(grid, ("a", "b")).of([0, 1]) == {1: 22}
+
+
+# Privacy.
+
+
+def private_engine(tmp_path: Path, *settings: str) -> Engine:
+    federation = federation_of(*settings)
+    return flower_engine(fleet_of(federation, at_sites(tmp_path)))
+
+
+def moved(engine: Engine, before: Server) -> float:
+    after = engine.snapshot.server.weights.params
+    return sum(float((after[k].double() - t.double()).square().sum()) for k, t in before.weights.params.items()) ** 0.5
+
+
+def test_a_wide_bound_without_noise_is_a_plain_mean(tmp_path: Path) -> None:
+    wide = private_engine(tmp_path, "privacy.clip=1e6")
+    list(wide.rounds(1))
+    federation = federation_of()
+    uploads = [
+        r.upload._replace(num_samples=1)
+        for r in LocalEngine(federation).fleet.train(1, federation.clients_of(1), LocalEngine(federation).snapshot)
+    ]
+    expected = federation.method.aggregate(federation.net, federation.first_server(), uploads, np.random.default_rng(0))
+    for name, tensor in expected.weights.params.items():
+        torch.testing.assert_close(wide.snapshot.server.weights.params[name], tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_updates_are_bounded_and_running_statistics_stay_out_of_the_norm(tmp_path: Path) -> None:
+    engine = private_engine(tmp_path, "privacy.clip=0.01", "train.clients_per_round=1")
+    before = engine.snapshot.server
+    list(engine.rounds(1))
+    assert moved(engine, before) == pytest.approx(0.01, rel=1e-3)
+    free = LocalEngine(federation_of("train.clients_per_round=1"))
+    list(free.rounds(1))
+    assert moved(free, before) > 0.1
+    ours, theirs = engine.snapshot.server.weights.buffers, free.snapshot.server.weights.buffers
+    assert all(torch.equal(ours[name], t) for name, t in theirs.items())  # as sent, not scaled
+
+
+def test_noise_has_the_promised_size_and_differs_from_run_to_run(tmp_path: Path) -> None:
+    engines = [private_engine(tmp_path, "privacy.clip=2", "privacy.noise=3") for _ in range(2)]
+    quiet = private_engine(tmp_path, "privacy.clip=2")
+    for engine in (*engines, quiet):
+        list(engine.rounds(1))
+    a, b, mean = (
+        torch.cat([t.flatten() for t in e.snapshot.server.weights.params.values()]) for e in (*engines, quiet)
+    )
+    assert (a - mean).std().item() == pytest.approx(3 * 2 / 3, rel=0.1)  # noise * clip / clients
+    assert not torch.equal(a, b)
+
+
+@pytest.mark.parametrize("method", ["fedmatch", "proxyfl", "feddb", "fedlabel-2m"])
+def test_methods_that_use_more_than_the_mean_are_refused(method: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"privacy.clip: method '{method}' uses more of an upload than the mean"):
+        private_engine(tmp_path, "privacy.clip=1", f"method.name={method}")
+
+
+@pytest.mark.parametrize("method", ["sage", "flexmatch", "fedloke", "fedavg", "freematch", "feddure", "flexmatch+sage"])
+def test_methods_that_average_are_not(method: str, tmp_path: Path) -> None:
+    private_engine(tmp_path, "privacy.clip=1", f"method.name={method}")

@@ -91,6 +91,8 @@ def check_engine(config: Config, debug: bool) -> None:
         for key, value in (("clients_per_gpu", compute.clients_per_gpu), ("ray_address", compute.ray_address)):
             if value is not None:
                 raise UserError(f"compute.{key} = {value!r}: only compute.engine = 'flower' has it (--engine flower)")
+        if config.privacy.clip is not None:
+            raise UserError(f"privacy.clip = {config.privacy.clip:g}: only compute.engine = 'flower' has it")
         return
     if debug:
         raise UserError("--debug checks every step of the local engine; leave out --engine flower")

@@ -14,8 +14,11 @@ from ...config import Config, as_tables, to_toml
 from ...core.client import ClientResult
 from ...core.federation import Federation
 from ...errors import RunError
-from ..rounds import Missing, RoundAgainError, Snapshot, to
+from ...types import Server
+from ..local import compiles, set_up_torch
+from ..rounds import Engine, Missing, RoundAgainError, Snapshot, to
 from .messages import BadUploadError, Job, forms_of, order, result_of
+from .privacy import privacy_of
 
 FOR_EVER = 1e9  # seconds
 ATTEMPTS = 3  # at a round of which too little came back
@@ -84,6 +87,7 @@ class Sent(NamedTuple):
     """An order on its way."""
 
     job: Job
+    payload: Server
     message: str
     deadline: float
 
@@ -102,6 +106,7 @@ class FlowerFleet:
         self.federation, self.grid, self.nodes, self.policy, self.say = federation, grid, nodes, policy, say
         self.config = to_toml(as_tables(with_absolute_paths(federation.config)))
         self.forms = forms_of(federation)
+        self.privacy = privacy_of(federation, self.forms)
         self._attempts: tuple[int, int] = (0, 0)  # a round, and how often it was tried
 
     def prepare(self, round: int, clients: list[int]) -> None:
@@ -154,7 +159,7 @@ class FlowerFleet:
         content = order(job, payload, None if policy.run else snapshot.clients.get(client))
         message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=str(round))
         ids = list(self.grid.push_messages([message]))
-        return Sent(job, ids[0] if ids else "", time.monotonic() + policy.answer)
+        return Sent(job, payload, ids[0] if ids else "", time.monotonic() + policy.answer)
 
     def _receive(self, sent: Sent) -> ClientResult | Missing:
         job, reply = sent.job, self._reply(sent)
@@ -166,7 +171,10 @@ class FlowerFleet:
             result = result_of(reply.content, job, self.forms)
         except BadUploadError as error:
             return self._lost(job.round, job.client, f"upload rejected: {error}")
-        return to_device(result, self.federation)
+        result = to_device(result, self.federation)
+        if self.privacy is None:
+            return result
+        return result._replace(upload=self.privacy.clipped(result.upload, sent.payload))
 
     def _reply(self, sent: Sent) -> Message | None:
         while sent.message:
@@ -182,6 +190,15 @@ class FlowerFleet:
             raise RunError(f"round {round}, client {client}: {reason}; the checkpoint before it is kept")
         self.say(f"round {round}: client {client} is missing: {reason}")
         return Missing(client, reason)
+
+
+def flower_engine(fleet: FlowerFleet) -> Engine:
+    """Rounds whose clients are behind Flower."""
+    federation, privacy = fleet.federation, fleet.privacy
+    set_up_torch(federation)
+    if privacy is None:
+        return Engine(federation, fleet, compiles(federation))
+    return Engine(federation, fleet, compiles(federation), privacy.noised)
 
 
 def with_absolute_paths(config: Config) -> Config:

@@ -16,10 +16,10 @@ from ...data.folder import load_test
 from ...data.partition import Partition
 from ...errors import RunError, UserError
 from ...records.atomic import read_json, write_atomic
-from ..local import compiles, cores, set_up_torch
+from ..local import cores
 from ..rounds import Engine
 from ..run import DEPLOYMENT, Line, conduct, resolve
-from .fleet import AnyNode, AskedNodes, FlowerFleet, NamedNodes, Nodes, Policy
+from .fleet import AnyNode, AskedNodes, FlowerFleet, NamedNodes, Nodes, Policy, flower_engine
 
 app = ServerApp()
 
@@ -64,9 +64,8 @@ def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
     names = tuple(terms.sites.splitlines())
 
     def make(federation: Federation) -> Engine:
-        set_up_torch(federation)
         policy, nodes = simulation(grid) if not names else deployment(grid, terms, names, out)
-        return Engine(federation, FlowerFleet(federation, grid, nodes, policy, listener.say), compiles(federation))
+        return flower_engine(FlowerFleet(federation, grid, nodes, policy, listener.say))
 
     dataset = sites_own(config, Path(terms.test), len(names)) if names and config.data.name == "folder" else None
     return conduct(config, out, listener, terms.resume, make, dataset)

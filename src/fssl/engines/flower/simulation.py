@@ -18,10 +18,10 @@ from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
 from ...config import Config
 from ...core.federation import Federation, device_of
 from ...errors import RunError, UserError
-from ..local import compiles, cores, set_up_torch
+from ..local import cores
 from ..rounds import Engine
 from .client import app as client_app
-from .fleet import AnyNode, FlowerFleet, Policy
+from .fleet import AnyNode, FlowerFleet, Policy, flower_engine
 
 T = TypeVar("T")
 MakeEngine = Callable[[Federation], Engine]
@@ -54,9 +54,7 @@ def simulate(config: Config, log: Path, work: Callable[[MakeEngine], T]) -> T:
 
 
 def simulated_engine(federation: Federation, grid: Grid, actors: int) -> Engine:
-    set_up_torch(federation)
-    fleet = FlowerFleet(federation, grid, AnyNode(grid), Policy(window=2 * actors))
-    return Engine(federation, fleet, compiles(federation))
+    return flower_engine(FlowerFleet(federation, grid, AnyNode(grid), Policy(window=2 * actors)))
 
 
 def client_resources(config: Config) -> dict[str, float]:
