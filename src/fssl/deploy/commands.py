@@ -258,7 +258,10 @@ def write_order(
 def run_status(part: "ServerPart", number: str) -> str:
     from .programs import CONNECTION, flwr
 
-    runs = flwr(part, "ls", CONNECTION, "--run-id", number).get("runs", [])
+    try:
+        runs = flwr(part, "ls", CONNECTION, "--run-id", number).get("runs", [])
+    except RunError:
+        raise RunError("the server does not answer; start it again, then resume with --resume") from None
     return str(runs[0]["status"]) if runs else "unknown"
 
 
@@ -288,7 +291,8 @@ def round_line(line: dict[str, Any], total: int) -> str:
 
 
 def events(journal: Path, status: Callable[[], str], patience: float) -> Iterator[dict[str, Any]]:
-    position, heard = 0, time.monotonic()
+    """What a run writes down, as it comes; in silence the server is asked whether the run still lives."""
+    position, heard, ended = 0, time.monotonic(), ""
     while True:
         text = journal.read_text()[position:] if journal.is_file() else ""
         whole = text[: text.rfind("\n") + 1]
@@ -296,10 +300,11 @@ def events(journal: Path, status: Callable[[], str], patience: float) -> Iterato
             yield json.loads(line)
         if whole:
             position, heard = position + len(whole), time.monotonic()
+        elif ended:  # and nothing came after that
+            raise RunError(f"the run ended without a word ({ended}); see the server's log beside {journal.name}")
         elif time.monotonic() - heard > patience:
-            heard, now = time.monotonic(), status()
-            if now.startswith("finished"):
-                raise RunError(f"the run ended without a word ({now}); see the server's log beside {journal.name}")
+            now, heard = status(), time.monotonic()
+            ended = now if now.startswith("finished") else ""
         time.sleep(0.5)
 
 
