@@ -29,7 +29,7 @@ RANKS = (
     ("console", "catalog", "bench"),
     ("report", "loggers"),
     ("cells",),
-    ("jobs",),
+    ("jobs", "deploy"),
     ("cli",),
     ("__main__", ""),
 )
@@ -113,7 +113,8 @@ def test_records_stand_beside_the_learning() -> None:
     """They know settings and errors only, and only what runs or reads experiments knows them."""
     users = {i.by for i in OWN if is_in(i.name, "records")}
     assert all(
-        is_in(user, "records", "engines", "report", "console", "bench", "cells", "jobs", "cli") for user in users
+        is_in(user, "records", "engines", "report", "console", "bench", "cells", "jobs", "deploy", "cli")
+        for user in users
     )
     used = {i.name for i in OWN if is_in(i.by, "records")}
     assert all(is_in(name, "records", "config", "errors") for name in used)

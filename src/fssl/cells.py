@@ -12,7 +12,7 @@ from rich.table import Table
 from .config import Config
 from .console import Quiet, RunView, result_line, say
 from .core.federation import Images, dataset_of, device_of, images_of, method_of, settled
-from .engines.run import resolve, run_experiment
+from .engines.run import check_engine, resolve, run_experiment
 from .errors import RunError, UserError, complain
 from .loggers import Logged, check_loggers
 from .records.store import RunFolder
@@ -26,10 +26,11 @@ class Cell(NamedTuple):
     folder: Path
 
 
-def check_settings(cells: list[Cell]) -> None:
-    """Every cell's method, device and extras, before the first one computes."""
+def check_settings(cells: list[Cell], debug: bool) -> None:
+    """Every cell's method, engine, device and extras, before the first one computes."""
     for cell in cells:
         method_of(cell.config)
+        check_engine(cell.config, debug)
         device, compute = device_of(cell.config), cell.config.compute
         if device.type == "cpu" and compute.compile == "on" and not which(os.environ.get("CXX", "g++")):
             raise UserError("compute.compile = 'on': a CPU needs a C++ compiler (g++ or $CXX) for it, else use 'off'")

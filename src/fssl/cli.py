@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from .deploy.commands import app as deploy
 from .errors import ProblemsError, RunError, UserError, complain
 
 app = typer.Typer(
@@ -20,6 +21,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+app.add_typer(deploy, name="deploy")
 console = Console()
 INTERRUPTED = 130  # exit code after Ctrl-C
 
@@ -38,6 +40,9 @@ def run(
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the dataset's files.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, bf16 or fp32.")] = None,
+    engine: Annotated[str | None, typer.Option(help="local, or flower: clients in a Ray cluster.")] = None,
+    clients_per_gpu: Annotated[int | None, typer.Option(help="With flower: clients at once on each GPU.")] = None,
+    ray_address: Annotated[str | None, typer.Option(help="With flower: a running Ray cluster, e.g. auto.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
     wandb: Annotated[str | None, typer.Option(help="Also log to Weights & Biases: offline or online.")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Eager steps, each checked; a failing one is saved.")] = False,
@@ -59,20 +64,31 @@ def run(
     - `fssl run my.toml --set partition.alpha=0.1 --out runs/skewed`
 
     - `fssl run my.toml --set data.name=folder --data-dir sites`: your own images, see `fssl datasets --help`
+
+    - `fssl run demo --engine flower`: the same runs with clients in a Ray cluster (`pip install 'fssl[flower]'`)
     """
     from .cells import Cell, check_settings, list_cells, load_data, run_in_turn, unfinished
     from .config import expand, override, read_toml
     from .jobs import run_side_by_side
 
-    extra = {"data.dir": data_dir, "compute.device": device, "train.precision": precision, "records.wandb": wandb}
+    extra = {
+        "data.dir": data_dir,
+        "compute.device": device,
+        "train.precision": precision,
+        "compute.engine": engine,
+        "compute.ray_address": ray_address,
+        "records.wandb": wandb,
+    }
     given = [*(settings or []), *(f"{k}={toml_text(v)}" for k, v in extra.items() if v is not None)]
+    if clients_per_gpu is not None:
+        given.append(f"compute.clients_per_gpu={clients_per_gpu}")
     if tensorboard:
         given.append("records.tensorboard=true")
     base = out or Path("runs") / Path(config.removesuffix(".toml")).name
     named = expand(override(read_toml(config), given))
     cells = [Cell(name or base.name, cell, base / name) for name, cell in named]
     try:
-        check_settings(cells)
+        check_settings(cells, debug)
         if dry_run:
             return list_cells(console, cells)
         waiting = unfinished(console, cells, resume)

@@ -106,6 +106,17 @@ class Compute:
     compile: str = choice("auto", "auto", "on", "off", text="auto: on a GPU only")
     lanes: int | None = number(None, 1, 16, "clients trained at once (default: 4 on a GPU, else one per core)")
     threads: int | None = number(None, 1, 1024, "CPU threads of one client (default 1)")
+    engine: str = choice("local", "local", "flower", text="flower: clients as actors of a Ray cluster")
+    clients_per_gpu: int | None = number(None, 1, 64, "engine flower: clients at once on each GPU (default 1)")
+    ray_address: str | None = plain(None, "engine flower: a running Ray cluster (default: one of this machine)")
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """Central differential privacy, with engine flower and in deployments."""
+
+    clip: float | None = number(None, 1e-9, text="largest norm of a client's update (parameters only); unset: off")
+    noise: float = number(0.0, 0.0, text="noise on the mean, in multiples of clip / clients; 1 or more is strong")
 
 
 @dataclass(frozen=True)
@@ -130,6 +141,7 @@ class Config:
     model: Model = Model()
     train: Train = Train()
     compute: Compute = Compute()
+    privacy: Privacy = Privacy()
     records: Records = Records()
 
     @property
@@ -274,6 +286,12 @@ def check_combinations(config: Config) -> None:
         raise UserError(
             f"train.clients_per_round = {train.clients_per_round} is more than partition.clients = {part.clients}"
         )
+    if config.privacy.noise and config.privacy.clip is None:
+        raise UserError(
+            f"privacy.noise = {config.privacy.noise:g}: noise is a multiple of privacy.clip, which is unset"
+        )
+    if config.protocol == "authors" and config.compute.engine != "local":
+        raise UserError("protocol 'authors' carries momentum from client to client: compute.engine must be 'local'")
     if config.protocol == "authors" and (config.compute.lanes or 1) > 1:
         raise UserError("protocol 'authors' carries momentum from client to client: compute.lanes must be 1")
 

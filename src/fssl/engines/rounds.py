@@ -1,7 +1,8 @@
 """The server's half of a round, the same for every engine: who takes part, what becomes of it, how good it is."""
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -46,6 +47,13 @@ class NotFiniteError(RunError):
     """Training blew up."""
 
 
+class RoundAgainError(Exception):
+    """A fleet's wish: nothing of this round counts, the same clients are asked once more."""
+
+
+After = Callable[[Server, int], Server]  # what becomes of a new server state, made of so many uploads
+
+
 class Fleet(Protocol):
     """Where clients train: on lanes of this machine's device, or behind Flower."""
 
@@ -88,8 +96,10 @@ class Passing:
 class Engine:
     """Rounds of one federation, trained by a fleet."""
 
-    def __init__(self, federation: Federation, fleet: Fleet, compiles: bool = False) -> None:
-        self.federation, self.fleet = federation, fleet
+    def __init__(
+        self, federation: Federation, fleet: Fleet, compiles: bool = False, after: After = lambda server, used: server
+    ) -> None:
+        self.federation, self.fleet, self.after = federation, fleet, after
         self.device, self.layout = federation.device, federation.layout
         self.snapshot = Snapshot(0, federation.first_server(), {}, {})
         self.carries_momentum = federation.config.protocol == "authors"
@@ -97,8 +107,10 @@ class Engine:
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
         """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""
-        for round in range(self.snapshot.round + 1, until + 1):
-            yield self._round(round, last=round == until)
+        while self.snapshot.round < until:
+            round = self.snapshot.round + 1
+            with suppress(RoundAgainError):
+                yield self._round(round, last=round == until)
 
     def _round(self, round: int, last: bool) -> RoundResult:
         begin = time.perf_counter()
@@ -109,7 +121,8 @@ class Engine:
             uploads = iter(sorted(uploads, key=lambda u: u.client))
         rng = stream(federation.config.seed, "server", round)
         with torch.no_grad():
-            server = self._remembered(method.aggregate(federation.net, self.snapshot.server, uploads, rng))
+            server = method.aggregate(federation.net, self.snapshot.server, uploads, rng)
+            server = self._remembered(self.after(server, len(passing.clients)))
             scores = self.test(method.deploy(server))
         if not last:
             self.fleet.prepare(round + 1, federation.clients_of(round + 1))  # while the device still works

@@ -1,7 +1,9 @@
 """One run from configuration to summary: rounds from the engine, lines and checkpoints to the folder."""
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,6 +23,7 @@ from .local import LocalEngine
 from .rounds import Engine, RoundResult, Snapshot, named, to
 
 Line = dict[str, Any]
+DEPLOYMENT = "deployment.json"  # in the folder of a run whose clients keep their states themselves
 
 
 class Listener(Protocol):
@@ -42,11 +45,31 @@ def run_experiment(
     """Run or resume one cell; returns its summary."""
     dataset = dataset or dataset_of(config)
     config = resolve(settled(config, dataset))
+    if (out / DEPLOYMENT).is_file():
+        raise UserError(f"{out} is a deployment's run, its clients' states are at the sites: use `fssl deploy start`")
+    if config.compute.engine == "flower":
+        simulate = flower_simulation()
+        work = partial(conduct, config, out, listener, resume, dataset=dataset)
+        summary: Line = simulate(config, out / "flower.log", work)
+        return summary
+    return conduct(config, out, listener, resume, lambda f: LocalEngine(f, debug=out if debug else None), dataset)
+
+
+def conduct(
+    config: Config,
+    out: Path,
+    listener: Listener,
+    resume: bool,
+    make: Callable[[Federation], Engine],
+    dataset: Dataset | None = None,
+) -> Line:
+    """A resolved run with an engine of any kind, made once the folder is ours."""
     federation = Federation(config, dataset)
+    config = federation.config
     folder = RunFolder(out)
     try:
         folder.open(config, resume)
-        engine = LocalEngine(federation, debug=out if debug else None)
+        engine = make(federation)
         if resume:
             engine.snapshot = resumed(folder, engine, listener)
         folder.write_env(federation.device, engine.snapshot.round)
@@ -60,6 +83,30 @@ def run_experiment(
         raise RunError(f"{out}: {reason}; finished rounds are kept, and --resume goes on from there") from error
     finally:
         folder.close()
+
+
+def check_engine(config: Config, debug: bool) -> None:
+    """Refuse what the engine cannot do, before anything is computed."""
+    compute = config.compute
+    if compute.engine == "local":
+        for key, value in (("clients_per_gpu", compute.clients_per_gpu), ("ray_address", compute.ray_address)):
+            if value is not None:
+                raise UserError(f"compute.{key} = {value!r}: only compute.engine = 'flower' has it (--engine flower)")
+        if config.privacy.clip is not None:
+            raise UserError(f"privacy.clip = {config.privacy.clip:g}: only compute.engine = 'flower' has it")
+        return
+    if debug:
+        raise UserError("--debug checks every step of the local engine; leave out --engine flower")
+    flower_simulation()
+
+
+def flower_simulation() -> Any:
+    """Flower's simulation engine, if it is installed."""
+    try:
+        from .flower.simulation import simulate
+    except ImportError as error:
+        raise UserError(f"--engine flower needs packages: pip install 'fssl[flower]' ({error})") from None
+    return simulate
 
 
 def resolve(config: Config) -> Config:
@@ -102,6 +149,7 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
     line = {
         "round": result.round,
         "clients": result.clients,
+        **({"missing": {str(m.client): m.reason for m in result.missing}} if result.missing else {}),
         "accuracy": result.tests[federation.headline].accuracy,
         "test": {norm: test._asdict() for norm, test in result.tests.items()},
         **rates(scalars(whole)),

@@ -85,27 +85,41 @@ def weighted_mean(trees: Iterable[tuple[State, float]]) -> State:
 
     The running form also returns equal inputs unchanged, bit for bit.
     """
-    mean: State = {}
-    total = 0.0
+    mean = RunningMean()
     for tree, weight in trees:
+        mean.add(tree, weight)
+    return mean.value
+
+
+class RunningMean:
+    """The weighted mean of the dicts of tensors seen so far."""
+
+    def __init__(self) -> None:
+        self.value: State = {}
+        self._total = 0.0
+
+    def add(self, tree: State, weight: float) -> None:
         if weight <= 0:
-            continue
-        total += weight
-        mean = {name: m + (tree[name] - m) * (weight / total) for name, m in mean.items()} if mean else clone(tree)
-    return mean
+            return
+        self._total += weight
+        share = weight / self._total
+        self.value = {name: m + (tree[name] - m) * share for name, m in self.value.items()} or clone(tree)
 
 
 def mean_weights(uploads: Iterable[Upload], share: Callable[[Upload], float] = lambda u: u.num_samples) -> Weights:
     """Mean of parameters and buffers, weighted by size (FedAvg) unless told otherwise."""
-    flat = weighted_mean((_flat(u.weights), share(u)) for u in uploads)
+    return unflat(weighted_mean((flat(u.weights), share(u)) for u in uploads))
+
+
+def flat(weights: Weights) -> State:
+    return {f"{i}.{name}": t for i, tree in enumerate(weights) for name, t in tree.items()}
+
+
+def unflat(tree: State) -> Weights:
     split: tuple[State, State] = ({}, {})
-    for key, t in flat.items():
+    for key, t in tree.items():
         split[int(key[0])][key[2:]] = t
     return Weights(*split)
-
-
-def _flat(weights: Weights) -> State:
-    return {f"{i}.{name}": t for i, tree in enumerate(weights) for name, t in tree.items()}
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from ..label.assign import SCORES, Winner
 from ..label.losses import cross_entropy, image_cross_entropy, kl_divergence
 from ..models import Net
 from ..types import Batch, Counts, Local, Server, State, Task, Trace, Upload, Weights, zeros_like
-from .base import Card, Value, descend, mean_weights
+from .base import Card, RunningMean, Value, descend, flat, unflat
 from .fedlabel import FedLabel, agreed, rho
 from .prefix import put, take
 
@@ -73,11 +73,12 @@ class FedLabel2M(FedLabel):
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
         """Half the plain mean of all A, half the mean of all B by their numbers of pseudo-labels (at least 1)."""
-        made = list(uploads)
-        mean_a = mean_weights((u._replace(weights=one(A, u.weights)) for u in made), lambda u: 1.0)
-        by_labels = (u._replace(weights=one(B, u.weights)) for u in made)
-        mean_b = mean_weights(by_labels, lambda u: max(1.0, u.extras[COUNT].item()))
-        halves = ({name: 0.5 * (t + b[name]) for name, t in a.items()} for a, b in zip(mean_a, mean_b, strict=True))
+        mean_a, mean_b = RunningMean(), RunningMean()
+        for u in uploads:
+            mean_a.add(flat(one(A, u.weights)), 1.0)
+            mean_b.add(flat(one(B, u.weights)), max(1.0, u.extras[COUNT].item()))
+        a, b = unflat(mean_a.value), unflat(mean_b.value)
+        halves = ({name: 0.5 * (t + of_b[name]) for name, t in of_a.items()} for of_a, of_b in zip(a, b, strict=True))
         return server._replace(weights=Weights(*halves))
 
 

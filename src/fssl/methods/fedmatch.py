@@ -1,6 +1,6 @@
 """FedMatch (Jeong et al., ICLR 2021), labels at the clients: labels train sigma, agreement with helpers trains psi."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -141,10 +141,14 @@ class FedMatch(Method):
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
         """Uniform means; then each upload takes its client's place in the memory."""
-        made = list(uploads)
-        extras = {**server.extras, ROUND: server.extras[ROUND] + 1}
-        new = {u.client: remembered(net, u, extras[PROBE]) for u in made}
-        return Server(mean_weights(made, share=lambda u: 1.0), extras, {**server.memory, **new})
+        extras, memory = {**server.extras, ROUND: server.extras[ROUND] + 1}, dict(server.memory)
+
+        def noted() -> Iterator[Upload]:
+            for u in uploads:
+                memory[u.client] = remembered(net, u, extras[PROBE])
+                yield u
+
+        return Server(mean_weights(noted(), share=lambda u: 1.0), extras, memory)
 
     def deploy(self, server: Server) -> Weights:
         return model_of(server.weights)

@@ -1,6 +1,6 @@
 """ProxyFL (Chen and Wang, CVPR 2026): classifier rows as class proxies, in a contrast and on the server."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -103,10 +103,18 @@ class ProxyFL(FixMatch):
         return clone(drop(COUNTS, local.state))
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
-        made = list(uploads)
-        weights = super().aggregate(net, server, made, rng).weights
-        omega = self.tuning(weights.params[CLASSIFIER], [u.weights.params[CLASSIFIER] for u in made], rng)
-        prior = self.new_prior(server.extras[PRIOR], torch.stack([u.extras[COUNTS] for u in made]).sum(0))
+        rows: list[Tensor] = []
+        counts: list[Tensor] = []
+
+        def noted() -> Iterator[Upload]:
+            for u in uploads:
+                rows.append(u.weights.params[CLASSIFIER])
+                counts.append(u.extras[COUNTS])
+                yield u
+
+        weights = super().aggregate(net, server, noted(), rng).weights
+        omega = self.tuning(weights.params[CLASSIFIER], rows, rng)
+        prior = self.new_prior(server.extras[PRIOR], torch.stack(counts).sum(0))
         return Server(weights._replace(params={**weights.params, CLASSIFIER: omega}), {PRIOR: prior})
 
     def new_prior(self, prior: Tensor, counts: Tensor) -> Tensor:

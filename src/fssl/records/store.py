@@ -27,7 +27,7 @@ from .parts import Tensors
 from .rounds import summarize
 
 LEFT_BY_A_KILL = (".lock", "config.toml.part")  # of a run that was killed before its first file was whole
-PACKAGES = ("fssl", "torch", "numpy", "pillow", "pyarrow", "safetensors")
+PACKAGES = ("fssl", "torch", "numpy", "pillow", "pyarrow", "safetensors", "flwr", "ray")
 
 
 class RunFolder:

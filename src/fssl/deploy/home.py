@@ -1,0 +1,184 @@
+"""The folder of a deployment: one part for the server, one for each site, each small and commented."""
+
+import socket
+import tomllib
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import UserError
+from ..records.atomic import write_atomic
+
+SERVER = """# The server of this deployment.
+listen = "127.0.0.1"        # the network interface to listen on; "0.0.0.0" for sites on other machines
+names = ["localhost", "127.0.0.1"]  # every name and address by which sites reach it; goes into its certificate
+port = {port}
+sites = [{sites}]  # in client order: the first is client 0
+
+quorum = 2                  # clients without whom a round does not begin, and of whom something must come back
+wait_seconds = 600          # how long to wait for them before the run stops (it can be resumed)
+answer_seconds = 3600       # how long one client may take for a round
+# test = "test-images"      # the server's own test images (test-images/test/CLASS/*), for data.name = "folder"
+"""
+
+SITE = """# One site of this deployment. The key in this folder is the site's identity: keep it here.
+name = "{name}"
+client = {client}                  # its number in the run
+clients = {clients}
+server = "127.0.0.1:{port}"   # the server's name, as in its certificate, and port
+port = {own}                # of this site's SuperNode, for its own use on this machine
+device = "auto"             # auto, cpu or cuda
+# data = "/path/to/images"  # labeled/CLASS/*, unlabeled/*; or a dataset's Parquet files. Same as --data
+# trusted = "trusted.yaml"  # run only apps signed by these keys (Flower's --trusted-entities)
+"""
+
+APP = """# A Flower app whose code is the installed package fssl: `flwr run` starts it as well.
+[project]
+name = "fsslapp"
+version = "{version}"
+description = "Federated semi-supervised learning with fssl"
+license = "Apache-2.0"
+dependencies = ["flwr>=1.41,<1.42"]
+
+[tool.flwr.app]
+publisher = "fssl"
+
+[tool.flwr.app.components]
+serverapp = "fsslapp.server_app:app"
+clientapp = "fsslapp.client_app:app"
+
+[tool.flwr.app.config]
+config = "smoke"     # a preset, or the absolute path of a TOML file
+settings = ""        # as after --set, one per line
+out = "{out}"
+resume = false
+log = ""
+sites = ""
+insecure = false
+test = ""
+quorum = 2
+wait = 600
+answer = 3600
+"""
+
+MODULE = (
+    '"""The installed package does the work."""\n\nfrom fssl.engines.flower.{half} import app\n\n__all__ = ["app"]\n'
+)
+
+
+SERVER_PORT, SITE_PORT = 8443, 9094
+
+
+class ServerPart(NamedTuple):
+    """The server's folder and settings."""
+
+    folder: Path
+    listen: str
+    names: list[str]
+    port: int
+    sites: list[str]
+    quorum: int
+    wait_seconds: int
+    answer_seconds: int
+    test: str = ""
+
+    @property
+    def address(self) -> str:
+        return f"{self.names[0]}:{self.port}"
+
+    @property
+    def keys(self) -> Path:
+        return self.folder / "keys"
+
+
+class SitePart(NamedTuple):
+    """A site's folder and settings."""
+
+    folder: Path
+    name: str
+    client: int
+    clients: int
+    server: str
+    port: int
+    device: str = "auto"
+    data: str = ""
+    trusted: str = ""
+
+
+def init(home: Path, sites: int) -> list[Path]:
+    """Write a deployment's folder; what was made."""
+    if home.exists() and any(home.iterdir()):
+        raise UserError(f"{home} is not empty; choose another folder")
+    names = [f"site-{k + 1}" for k in range(sites)]
+    port, *own = [*free_ports(SERVER_PORT, 1), *free_ports(SITE_PORT, sites)]
+    quoted = ", ".join(f'"{name}"' for name in names)
+    files = {home / "server" / "server.toml": SERVER.format(port=port, sites=quoted)}
+    for k, name in enumerate(names):
+        files[home / name / "site.toml"] = SITE.format(name=name, client=k, clients=sites, port=port, own=own[k])
+    files |= app_files(home / "server" / "app")
+    files[home / ".gitignore"] = "# keys, states and logs stay on their machines\n*\n"
+    for path, text in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(path, text)
+    return [home / "server", *(home / name for name in names)]
+
+
+def app_files(folder: Path) -> dict[Path, str]:
+    from .. import __version__
+
+    package = folder / "fsslapp"
+    return {
+        folder / "pyproject.toml": APP.format(version=__version__, out=folder.parent.resolve() / "runs" / "flwr"),
+        package / "__init__.py": '"""fssl as a Flower app."""\n',
+        package / "server_app.py": MODULE.format(half="server"),
+        package / "client_app.py": MODULE.format(half="client"),
+    }
+
+
+def free_ports(first: int, number: int) -> list[int]:
+    """The lowest ports that nobody uses on this machine."""
+    return list(islice(filter(is_free, range(first, 65536)), number))
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) != 0
+
+
+def server_part(home: Path) -> ServerPart:
+    """The server's part of a deployment folder, or that part by itself."""
+    folder = home if (home / "server.toml").is_file() else home / "server"
+    part: ServerPart = read(folder / "server.toml", ServerPart, "the server's settings; `fssl deploy init` writes them")
+    if not part.sites or len(set(part.sites)) < len(part.sites):
+        raise UserError(f"{folder / 'server.toml'}: sites = {part.sites}: expected different names")
+    return part
+
+
+def site_part(home: Path, name: str | None) -> SitePart:
+    """A site's part of a deployment folder by its name, or that part by itself."""
+    folder = home / name if name else home
+    if not (folder / "site.toml").is_file():
+        known = sorted(p.parent.name for p in home.glob("*/site.toml"))
+        raise UserError(f"{folder} has no site.toml" + (f"; sites here: {', '.join(known)}" if known else ""))
+    part: SitePart = read(folder / "site.toml", SitePart, "a site's settings")
+    return part
+
+
+def read(path: Path, kind: Any, what: str) -> Any:
+    try:
+        table = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing: {what}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not valid TOML: {error}") from None
+    hints = {name: hint for name, hint in kind.__annotations__.items() if name != "folder"}
+    for key, value in table.items():
+        expected = hints.get(key)
+        if expected is None:
+            raise UserError(f"{path}: '{key}' is unknown (known: {', '.join(hints)})")
+        if type(value) is not (list if expected == list[str] else expected):
+            raise UserError(f"{path}: {key} = {value!r} has the wrong type")
+    absent = [key for key in hints if key not in table and key not in kind._field_defaults]
+    if absent:
+        raise UserError(f"{path}: {absent[0]} is missing")
+    return kind(path.parent.resolve(), **table)

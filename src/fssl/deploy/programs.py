@@ -1,0 +1,156 @@
+"""Flower's own programs: SuperLink, SuperNode and the `flwr` command, with this deployment's settings."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from shutil import which
+from typing import Any
+
+from ..config import to_toml
+from ..engines.flower import SWITCHED_OFF
+from ..errors import RunError, UserError
+from ..records.atomic import write_atomic
+from .home import ServerPart, SitePart
+
+CONNECTION = "deployment"
+BIN = Path(sys.executable).parent
+
+
+def program(name: str) -> str:
+    found = which(name, path=f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}")
+    if found is None:
+        raise UserError(f"'{name}' is not installed: pip install 'fssl[flower]'")
+    return found
+
+
+def environment(home: Path) -> dict[str, str]:
+    """Nothing is sent or installed unasked, and Flower keeps its files in the deployment's folder."""
+    path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"  # Flower starts further programs by name
+    return {**os.environ, **SWITCHED_OFF, "FLWR_HOME": str(home / "flwr"), "PATH": path}
+
+
+def superlink(server: ServerPart, insecure: bool) -> list[str]:
+    words = [program("flower-superlink"), "--host", server.listen, "--port", str(server.port)]
+    words += ["--database", str(server.folder / "flwr" / "superlink.db"), "--disable-runtime-dependency-installation"]
+    if insecure:
+        return [*words, "--insecure"]
+    files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
+    for option, name in files.items():
+        words += [option, str(existing(server.keys / name))]
+    return [*words, "--enable-supernode-auth"]
+
+
+def supernode(site: SitePart, data: Path | None, insecure: bool) -> list[str]:
+    facts: dict[str, Any] = {"partition-id": site.client, "num-partitions": site.clients, "folder": str(site.folder)}
+    if data:
+        facts["data"] = str(data)
+    config = " ".join(f"{key}={json.dumps(value)}" for key, value in facts.items())
+    words = [program("flower-supernode"), "--superlink", site.server, "--port", str(site.port), "--node-config", config]
+    if site.trusted:
+        words += ["--trusted-entities", str(existing(site.folder / site.trusted))]
+    if insecure:
+        return [*words, "--insecure"]
+    root, key = existing(site.folder / "ca.crt"), existing(site.folder / "key")
+    return [*words, "--root-certificates", str(root), "--auth-supernode-private-key", str(key)]
+
+
+def existing(path: Path) -> Path:
+    if not path.is_file():
+        raise UserError(f"{path} is missing; `fssl deploy keys` makes keys and certificates")
+    return path
+
+
+@contextmanager
+def started(words: list[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in the background, its output in a file; it ends with this context."""
+    (home / "flwr").mkdir(parents=True, exist_ok=True)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        process = subprocess.Popen(
+            words, env=environment(home), stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        end(process)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """SIGTERM lets Flower sign off; what does not end then, or what it left behind, is killed."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # its children share its session
+
+
+def wait_until_listening(process: subprocess.Popen[bytes], server: ServerPart, log: Path, seconds: float = 60) -> None:
+    until, host = time.monotonic() + seconds, "127.0.0.1" if server.listen == "0.0.0.0" else server.listen
+    while time.monotonic() < until:
+        if process.poll() is not None:
+            raise RunError(f"the SuperLink ended: {last_lines(log)}")
+        with socket.socket() as probe:
+            if probe.connect_ex((host, server.port)) == 0:
+                return
+        time.sleep(0.2)
+    raise RunError(f"the SuperLink does not answer on port {server.port}: {last_lines(log)}")
+
+
+def check_port(host: str, port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise UserError(f"port {port} on {host}: {error.strerror}; is it running already?") from None
+
+
+def last_lines(log: Path, number: int = 3) -> str:
+    """The end of a log in one line; all of it is in the file."""
+    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
+    return f"{' / '.join(lines[-number:])} (in {log})"
+
+
+def connect(server: ServerPart, insecure: bool) -> None:
+    """Tell the `flwr` command where the server is."""
+    table: dict[str, Any] = {"address": f"127.0.0.1:{server.port}" if insecure else server.address}
+    table |= {"insecure": True} if insecure else {"root-certificates": str(existing(server.keys / "ca.crt"))}
+    folder = server.folder / "flwr"
+    folder.mkdir(parents=True, exist_ok=True)
+    text = to_toml({"superlink": {"default": CONNECTION}, f"superlink.{CONNECTION}": table})
+    write_atomic(folder / "config.toml", text)
+
+
+def flwr(server: ServerPart, *words: str, seconds: float = 120) -> dict[str, Any]:
+    """What the `flwr` command says, as JSON."""
+    command = [program("flwr"), *words, "--format", "json"]
+    try:
+        done = subprocess.run(
+            command, env=environment(server.folder), capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(f"`flwr {' '.join(words)}` took more than {seconds:.0f} s") from None
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    except ValueError:
+        said = " ".join((done.stdout + done.stderr).split())
+        raise RunError(f"`flwr {' '.join(words[:2])}` failed: {said[-300:]}") from None
+    if not answer.get("success", True):
+        raise RunError(f"`flwr {' '.join(words[:2])}` failed: {answer.get('error-message', answer)}")
+    return answer
+
+
+def nodes(server: ServerPart) -> dict[str, dict[str, str]]:
+    """The nodes that Flower knows, by their numbers."""
+    listed = flwr(server, "supernode", "list", CONNECTION).get("nodes", [])
+    return {node["node-id"]: node for node in listed}

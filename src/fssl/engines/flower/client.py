@@ -1,0 +1,104 @@
+"""The client's app: a payload and a job in, one client's round, an upload out."""
+
+import tomllib
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from ...config import Config, parse
+from ...core.federation import Federation, agreed_of
+from ...data.folder import load_site
+from ...errors import RunError
+from ...types import State
+from ..local import Lanes, set_up_torch
+from ..rounds import to
+from .messages import Forms, answer, fill, forms_of, job_of, unpack
+from .state import SiteState
+
+app = ClientApp()
+
+
+class Site(NamedTuple):
+    """Where a client keeps its state and its images: number `client` of `clients`."""
+
+    client: int
+    clients: int
+    folder: Path
+    data: Path | None
+
+
+def site_of(context: Context) -> Site:
+    node = context.node_config
+    number, total = (int(node[key]) for key in ("partition-id", "num-partitions"))
+    return Site(number, total, Path(str(node["folder"])), Path(str(node["data"])) if "data" in node else None)
+
+
+class Workshop(NamedTuple):
+    """What a process keeps between messages: only to be faster, never for the result."""
+
+    federation: Federation
+    lanes: Lanes
+    forms: Forms
+
+
+@lru_cache(maxsize=1)
+def workshop(config: str, site: Site | None) -> Workshop:
+    """At a site, its own settings say on what to compute and where images are; all else is the server's."""
+    settings = parse(tomllib.loads(config))
+    if site is None:
+        return furnished(Federation(settings), 0)
+    settings = at_site(settings, site)
+    if settings.data.name != "folder":
+        return furnished(Federation(settings), site.client)
+    if site.data is None:
+        raise RunError("this site was started without --data, and the run wants each site's own images")
+    dataset = load_site(site.data, agreed_of(settings), site.client, site.clients)
+    return furnished(Federation(settings, dataset), site.client)
+
+
+def furnished(federation: Federation, client: int) -> Workshop:
+    set_up_torch(federation)
+    return Workshop(federation, Lanes(federation, most=1), forms_of(federation, client))
+
+
+def at_site(config: Config, site: Site) -> Config:
+    own = tomllib.loads((site.folder / "site.toml").read_text())
+    return replace(
+        config,
+        compute=replace(config.compute, device=str(own.get("device", "auto"))),
+        data=replace(config.data, dir=str(site.data) if site.data else None),
+    )
+
+
+@app.query()
+def who(message: Message, context: Context) -> Message:
+    """Which client this node is."""
+    return Message(RecordDict({"who": ConfigRecord({"client": site_of(context).client})}), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    job = job_of(message.content)
+    site = site_of(context) if job.run else None  # else the state came along and goes back
+    if site and site.client != job.client:
+        raise RunError(f"this site is client {site.client}; asked for client {job.client}")
+    federation, lanes, forms = workshop(job.config, site)
+    store = SiteState(site.folder, job.run, job.client) if site else None
+    kept = store.before(job.round) if store else brought(message)
+    payload = to(fill(forms.payload, unpack(message.content["payload"])), federation.device)
+    (plan,) = lanes.plans(job.round, [job.client])
+    lane = lanes.lanes[0]
+    with torch.no_grad(), lane.scope():
+        result = lanes.client(lane, plan, payload, kept)
+    if store:
+        store.keep(job.round, result.state, job.resumable)
+    return Message(answer(job, result, with_state=store is None), reply_to=message)
+
+
+def brought(message: Message) -> State | None:
+    return unpack(message.content["state"]) if "state" in message.content else None

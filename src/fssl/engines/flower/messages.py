@@ -1,0 +1,142 @@
+"""Our records in Flower's messages: a payload and a job go down, an upload and a tally come up."""
+
+from typing import Any, NamedTuple
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from ...core.client import ClientResult
+from ...core.federation import Federation
+from ...types import Server, State, Upload
+from ..rounds import named
+
+BF16 = "@bfloat16"  # numpy has no such type, so its bits travel as integers under a name that says so
+MOST_SAMPLES = 10**12  # no client's weight in a mean is larger
+
+
+Records = dict[str, ArrayRecord | MetricRecord | ConfigRecord]
+
+
+class Job(NamedTuple):
+    """What a client is asked to do; its numbers follow from the configuration, the round and its number."""
+
+    config: str  # TOML
+    round: int
+    client: int
+    run: str = ""  # names the run where a site keeps the client's state; else the state comes along
+    resumable: int = 0  # the earliest round that a resumed server may go on from
+
+
+class BadUploadError(ValueError):
+    """An upload that cannot be used, and why."""
+
+
+def pack(tensors: State) -> ArrayRecord:
+    arrays = {
+        name + BF16 if t.dtype == torch.bfloat16 else name: t.view(torch.int16) if t.dtype == torch.bfloat16 else t
+        for name, t in tensors.items()
+    }
+    return ArrayRecord({name: t.contiguous() for name, t in arrays.items()})
+
+
+def unpack(record: ArrayRecord | MetricRecord | ConfigRecord) -> State:
+    if not isinstance(record, ArrayRecord):
+        raise TypeError("expected arrays")
+    tensors = {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
+    return {
+        name.removesuffix(BF16): t.view(torch.bfloat16) if name.endswith(BF16) else t for name, t in tensors.items()
+    }
+
+
+def fill(like: Any, flat: State, name: str = "") -> Any:
+    """Nested records of the same form as `like`, with tensors by their dotted names and in the order of `like`.
+
+    A transport may reorder names; sums over a model's tensors depend on their order in the last bit.
+    """
+    if isinstance(like, Tensor):
+        given = flat.get(name)
+        if given is None:
+            raise BadUploadError(f"{name} is missing")
+        if given.shape != like.shape or given.dtype != like.dtype:
+            raise BadUploadError(
+                f"{name} is {given.dtype} of shape {list(given.shape)}, expected {like.dtype} of {list(like.shape)}"
+            )
+        return given
+    dot = f"{name}." if name else ""
+    if isinstance(like, dict):
+        return {key: fill(value, flat, dot + key) for key, value in like.items()}
+    return type(like)(*(fill(value, flat, dot + key) for key, value in like._asdict().items()))
+
+
+class Forms(NamedTuple):
+    """Names, shapes and types of what travels; the tensors have no values."""
+
+    payload: Server
+    upload: Server
+    tally: Tensor
+
+
+def forms_of(federation: Federation, client: int = 0) -> Forms:
+    """Asked of the method itself, as for the layout of the tally."""
+    method, net = federation.method, federation.net
+    size = federation.layout.size
+    with FakeTensorMode(), torch.no_grad():
+        payload = method.payload(method.init(net, net.init(0), federation.task), client)
+        local = method.start(payload, federation.new_state(payload, client))
+        upload = method.upload(client, payload, local, federation.counts(client))
+        return Forms(payload, Server(upload.weights, upload.extras), torch.zeros(2, size))
+
+
+def order(job: Job, payload: Server, state: State | None) -> RecordDict:
+    """The message to a client."""
+    records: Records = {
+        "job": ConfigRecord(job._asdict()),
+        "payload": pack(named(**payload._replace(memory={})._asdict())),
+    }
+    if state:
+        records["state"] = pack(state)
+    return RecordDict(records)
+
+
+def job_of(content: RecordDict) -> Job:
+    values: dict[str, Any] = dict(content["job"].items())
+    return Job(**{field: values[field] for field in Job._fields})
+
+
+def answer(job: Job, result: ClientResult, with_state: bool) -> RecordDict:
+    """The message back. A client's state only goes where it came from."""
+    upload = result.upload
+    facts: dict[str, Any] = {"client": job.client, "round": job.round, "num_samples": upload.num_samples}
+    records: Records = {
+        "facts": ConfigRecord(facts),
+        "upload": pack(named(**Server(upload.weights, upload.extras)._asdict())),
+        "tally": pack({"tally": result.tally}),
+    }
+    if with_state and result.state:
+        records["state"] = pack(result.state)
+    return RecordDict(records)
+
+
+def result_of(content: RecordDict, job: Job, forms: Forms) -> ClientResult:
+    """What a client sent, if it is of the expected form and every number in it is finite."""
+    for name in ("facts", "upload", "tally"):
+        if name not in content:
+            raise BadUploadError(f"its message has no '{name}'")
+    client, round, samples = (content["facts"].get(key) for key in ("client", "round", "num_samples"))
+    if (client, round) != (job.client, job.round):
+        raise BadUploadError(f"it is of client {client!r}, round {round!r}")
+    if type(samples) is not int or not 0 <= samples <= MOST_SAMPLES:
+        raise BadUploadError(f"num_samples is {samples!r}, expected a whole number from 0 to {MOST_SAMPLES:.0e}")
+    try:
+        flat, tally = unpack(content["upload"]), unpack(content["tally"])
+        state = unpack(content["state"]) if "state" in content else {}
+    except (ValueError, TypeError, KeyError, OSError) as error:
+        raise BadUploadError(f"it cannot be read: {error}") from None
+    sent: Server = fill(forms.upload, flat)
+    for name, tensor in {**flat, **tally}.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise BadUploadError(f"{name} has a value that is not finite")
+    upload = Upload(job.client, sent.weights, samples, sent.extras)
+    return ClientResult(upload, state, {}, fill({"tally": forms.tally}, tally)["tally"])

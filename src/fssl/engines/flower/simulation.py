@@ -1,0 +1,115 @@
+"""Flower's simulation engine: clients as actors of a Ray cluster, the server's half in this process."""
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from logging.handlers import MemoryHandler
+from pathlib import Path
+from typing import Any, TypeVar
+
+import ray
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.simulation import run_simulation
+from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
+
+from ...config import Config
+from ...core.federation import Federation, device_of
+from ...errors import RunError, UserError
+from ..local import cores
+from ..rounds import Engine
+from .client import app as client_app
+from .fleet import AnyNode, FlowerFleet, Policy, flower_engine
+
+T = TypeVar("T")
+MakeEngine = Callable[[Federation], Engine]
+
+
+def simulate(config: Config, log: Path, work: Callable[[MakeEngine], T]) -> T:
+    """Do work that needs engines: each engine's clients train in one Ray cluster, which ends with the work."""
+    resources = client_resources(config)
+    done: list[T] = []
+    server_app = ServerApp()
+    with logged(log) as write_down, cluster(config, resources) as actors:
+
+        @server_app.main()
+        def main(grid: Grid, context: Context) -> None:
+            def make(federation: Federation) -> Engine:
+                write_down()
+                return simulated_engine(federation, grid, actors)
+
+            done.append(work(make))
+
+        run_simulation(
+            server_app,
+            client_app,
+            num_supernodes=config.partition.clients or config.train.clients_per_round,
+            backend_config={"client_resources": dict(resources)},
+        )
+    if not done:
+        raise RunError(f"Flower's simulation ended early; {log} may say why")
+    return done[0]
+
+
+def simulated_engine(federation: Federation, grid: Grid, actors: int) -> Engine:
+    return flower_engine(FlowerFleet(federation, grid, AnyNode(grid), Policy(window=2 * actors)))
+
+
+def client_resources(config: Config) -> dict[str, float]:
+    """What one client takes of the cluster."""
+    if device_of(config).type == "cuda":
+        return {"num_cpus": 1, "num_gpus": 1 / (config.compute.clients_per_gpu or 1)}
+    return {"num_cpus": config.compute.threads or 1, "num_gpus": 0.0}
+
+
+@contextmanager
+def cluster(config: Config, resources: dict[str, float]) -> Iterator[int]:
+    """A Ray cluster of this machine's cores, or one that is running already; yields how many clients fit."""
+    address, lanes = config.compute.ray_address, config.compute.lanes
+    where: dict[str, Any] = {"address": address} if address else {"num_cpus": lanes or cores()}
+    if not address:  # workers on this machine find the package where this process found it
+        where["runtime_env"] = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
+    try:
+        ray.init(
+            **where, include_dashboard=None if address else False, log_to_driver=False, logging_level=logging.ERROR
+        )
+    except (ConnectionError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"compute.ray_address = {address!r}: no Ray cluster answers ({str(error).splitlines()[0]})"
+        ) from None
+    try:
+        yield pool_size_from_resources(resources)
+    except ValueError as error:
+        if "ActorPool is empty" not in str(error):
+            raise
+        raise UserError(f"the Ray cluster has no room for a client, which takes {resources}") from None
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def logged(path: Path) -> Iterator[Callable[[], None]]:
+    """What Flower says goes to a file, once there is a folder for it; the terminal stays ours."""
+    logger = logging.getLogger("flwr")
+    before, propagates = logger.handlers[:], logger.propagate
+    memory = MemoryHandler(1000, flushLevel=logging.CRITICAL + 1)
+    logger.handlers, logger.propagate = [memory], False
+
+    def write_down() -> None:
+        if memory.target is None:
+            file = logging.FileHandler(path)
+            file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            memory.setTarget(file)
+            memory.flush()
+            memory.capacity = 1
+
+    try:
+        yield write_down
+    finally:
+        logger.handlers, logger.propagate = before, propagates
+        target = memory.target
+        memory.close()
+        if target:
+            target.close()

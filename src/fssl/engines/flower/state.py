@@ -1,0 +1,56 @@
+"""What a client keeps at its site: one checksummed file per round, as far back as the server may have to go."""
+
+import hashlib
+import re
+from pathlib import Path
+
+from safetensors.torch import load, save
+
+from ...errors import RunError
+from ...records.atomic import write_atomic
+from ...types import State
+
+
+class SiteState:
+    """One client's states in one run, by round. They never leave the site."""
+
+    def __init__(self, site: Path, run: str, client: int) -> None:
+        if not re.fullmatch(r"[0-9a-f]{8,64}", run):  # it comes from outside and names a folder
+            raise RunError(f"'{run}' does not name a run")
+        self.folder = site / "state" / run / f"client-{client}"
+
+    def before(self, round: int) -> State | None:
+        """The newest state of an earlier round: a server that goes back finds its clients as they were."""
+        earlier = [file for file in self._files() if round_of(file) < round]
+        if not earlier:
+            return None
+        data = earlier[-1].read_bytes()
+        if checksum(data) != earlier[-1].name.split(".")[1]:
+            damaged = f"its state after round {round_of(earlier[-1])} is damaged"
+            raise RunError(f"{damaged}; remove {self.folder} to let it start anew")
+        return load(data)
+
+    def keep(self, round: int, state: State, resumable: int) -> None:
+        """Write this round's; what no resumed server can ask for goes, and so does what lies in its future."""
+        if not state:
+            return
+        self.folder.mkdir(parents=True, exist_ok=True)
+        data = save({name: t.detach().cpu().contiguous() for name, t in state.items()})
+        path = self.folder / f"round-{round:06d}.{checksum(data)}.safetensors"
+        write_atomic(path, data)
+        others = [file for file in self._files() if file != path]
+        oldest = max((round_of(file) for file in others if round_of(file) <= resumable), default=0)
+        for file in others:
+            if not oldest <= round_of(file) < round:
+                file.unlink()
+
+    def _files(self) -> list[Path]:
+        return sorted(self.folder.glob("round-*.safetensors"))
+
+
+def checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def round_of(file: Path) -> int:
+    return int(file.name.split(".")[0].removeprefix("round-"))

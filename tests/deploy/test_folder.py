@@ -1,0 +1,178 @@
+"""The folder of a deployment: settings, keys, command lines, and how a run is followed."""
+
+import datetime
+import json
+import stat
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fssl.deploy.commands import follow, for_sites
+from fssl.deploy.home import APP, init, is_free, server_part, site_part
+from fssl.errors import RunError, UserError
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    init(tmp_path / "home", 3)
+    return tmp_path / "home"
+
+
+def test_a_new_folder_reads_back(home: Path) -> None:
+    server, site = server_part(home), site_part(home, "site-2")
+    assert server.sites == ["site-1", "site-2", "site-3"]
+    assert (site.client, site.clients, site.server) == (1, 3, f"127.0.0.1:{server.port}")
+    ports = [site_part(home, name).port for name in server.sites]
+    assert len({server.port, *ports}) == 4
+    assert all(map(is_free, ports))
+    assert server_part(home / "server") == server  # the server's part by itself
+    assert site_part(home / "site-2", None) == site
+
+
+def test_a_folder_with_something_in_it_is_refused(home: Path) -> None:
+    with pytest.raises(UserError, match="is not empty"):
+        init(home, 3)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("quorum = 2", 'quorum = "two"', "quorum = 'two' has the wrong type"),
+        ("quorum = 2", "qorum = 2", "'qorum' is unknown"),
+        ("port =", "# port =", "port is missing"),
+        ("port =", "port", "not valid TOML"),
+        ('"site-1", "site-2"', '"site-1", "site-1"', "expected different names"),
+    ],
+)
+def test_bad_settings_are_named(home: Path, old: str, new: str, message: str) -> None:
+    path = home / "server" / "server.toml"
+    path.write_text(path.read_text().replace(old, new, 1))
+    with pytest.raises(UserError, match=message):
+        server_part(home)
+
+
+def test_an_unknown_site_is_named(home: Path) -> None:
+    with pytest.raises(UserError, match="sites here: site-1, site-2, site-3"):
+        site_part(home, "site-9")
+
+
+def test_the_app_offers_every_term() -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    import tomllib
+
+    from fssl.engines.flower.server import Terms
+
+    offered = tomllib.loads(APP.format(version="1", out="x"))["tool"]["flwr"]["app"]["config"]
+    assert {k: type(v) for k, v in offered.items()} == {k: type(v) for k, v in Terms()._asdict().items()}
+
+
+# Keys.
+
+
+def test_keys_are_what_tls_and_flower_want(home: Path) -> None:
+    pytest.importorskip("cryptography", reason="cryptography is not installed: pip install 'fssl[flower]'")
+    from cryptography import x509
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1
+
+    from fssl.deploy.keys import make_keys
+
+    server = server_part(home)
+    made = make_keys(server, home)
+    ca, own = (x509.load_pem_x509_certificate((server.keys / name).read_bytes()) for name in ("ca.crt", "server.pem"))
+    own.verify_directly_issued_by(ca)
+    names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["localhost"]
+    assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
+    assert ca.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert not own.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert own.not_valid_after_utc - datetime.datetime.now(datetime.UTC) > datetime.timedelta(days=364)
+    publics = set()
+    for name in server.sites:
+        key: Any = serialization.load_ssh_private_key((home / name / "key").read_bytes(), None)
+        assert isinstance(key.curve, SECP384R1)
+        public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
+        assert (server.keys / f"{name}.pub").read_bytes().strip() == public
+        assert (home / name / "ca.crt").read_bytes() == (server.keys / "ca.crt").read_bytes()
+        publics.add(public)
+    assert len(publics) == 3
+    private = [p for p in made if p.suffix in ("", ".key")]
+    assert len(private) == 5
+    assert all(stat.S_IMODE(p.stat().st_mode) == 0o600 for p in private)
+    assert make_keys(server, home) == []  # nothing is made twice
+
+
+def test_half_of_the_certificates_is_refused(home: Path) -> None:
+    pytest.importorskip("cryptography", reason="cryptography is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy.keys import make_keys
+
+    server = server_part(home)
+    make_keys(server, home)
+    (server.keys / "server.key").unlink()
+    with pytest.raises(UserError, match=r"has ca.key but not all of"):
+        make_keys(server, home)
+
+
+# Command lines.
+
+
+def test_programs_are_safe_unless_asked_otherwise(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fssl.deploy import programs
+
+    monkeypatch.setattr(programs, "program", lambda name: name)
+    server, site = server_part(home), site_part(home, "site-1")
+    with pytest.raises(UserError, match="`fssl deploy keys` makes"):
+        programs.superlink(server, insecure=False)
+    for path in (server.keys / "ca.crt", server.keys / "server.pem", server.keys / "server.key"):
+        path.parent.mkdir(exist_ok=True)
+        path.touch()
+    for name in ("ca.crt", "key"):
+        (site.folder / name).touch()
+    link, node = programs.superlink(server, False), programs.supernode(site, None, False)
+    assert "--enable-supernode-auth" in link
+    assert "--disable-runtime-dependency-installation" in link
+    assert "--insecure" not in [*link, *node]
+    assert "--auth-supernode-private-key" in node
+    assert "--allow-runtime-dependency-installation" not in node
+    assert "--insecure" in programs.superlink(server, True)
+    environment = programs.environment(server.folder)
+    assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
+    assert environment["FLWR_HOME"] == str(server.folder / "flwr")
+
+
+def test_a_runs_settings_fit_the_sites() -> None:
+    assert for_sites({}, 3) == {"partition": {"clients": 3}, "train": {"clients_per_round": 3}}
+    assert for_sites({"train": {"clients_per_round": 2}}, 3)["train"] == {"clients_per_round": 2}
+    with pytest.raises(UserError, match=r"partition.clients = 4, but server.toml names 3 sites"):
+        for_sites({"partition": {"clients": 4}}, 3)
+
+
+# Following a run.
+
+
+def journal(folder: Path, *events: dict[str, Any]) -> Path:
+    path = folder / "journal.jsonl"
+    path.write_text("".join(json.dumps(e) + "\n" for e in events) + '{"half')
+    return path
+
+
+LINE = {"round": 1, "accuracy": 50.0, "timing": {"seconds": 2.0}, "missing": {"2": "not connected"}}
+
+
+def test_a_run_is_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = journal(
+        tmp_path, {"started": {"rounds": 1, "done": 0}}, {"said": "hello"}, {"round": LINE}, {"finished": ""}
+    )
+    follow(path, lambda: "running")
+    assert capsys.readouterr().out.splitlines() == ["hello", "round    1/1  test 50.00 %  2.0 s  missing: 2"]
+
+
+def test_a_run_that_stops_says_why(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no quorum"):
+        follow(journal(tmp_path, {"stopped": "no quorum"}), lambda: "running")
+
+
+def test_a_run_that_dies_silently_is_noticed(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"ended without a word \(finished:failed\)"):
+        follow(tmp_path / "never", lambda: "finished:failed", patience=0.0)

@@ -1,0 +1,165 @@
+"""Trials with real processes over TLS, minutes each: `pytest -m deploy`. docs/faults.md shows what they print."""
+
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trial import Trial, lines, states, without_time
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+pytestmark = pytest.mark.deploy
+
+SPOILED = '''"""A client app whose second site sends what no server should accept, another kind in each round."""
+
+import torch
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fssl.engines.flower.client import train as honest
+from fssl.engines.flower.messages import pack, unpack
+
+app = ClientApp()
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    reply = honest(message, context)
+    if context.node_config["partition-id"] == 1:
+        arrays, round = reply.content["upload"], message.content["job"]["round"]
+        name = next(iter(arrays))
+        if round == 1:
+            arrays[name] = pack({name: torch.full_like(unpack(arrays)[name], torch.nan)})[name]
+        elif round == 2:
+            arrays[name] = pack({name: torch.zeros(3)})[name]
+        else:
+            reply.content["facts"]["num_samples"] = 10**15
+    return reply
+'''
+
+
+@pytest.fixture(scope="module")
+def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
+    trial = Trial(tmp_path_factory.mktemp("deployment"))
+    try:
+        trial.server()
+        for number in (1, 2, 3):
+            trial.site(number)
+        trial.connected(3)
+        yield trial
+    finally:
+        trial.end()
+
+
+@pytest.mark.parametrize("method", ["sage", "flexmatch", "fedloke"])
+def test_parity(trial: Trial, method: str) -> None:
+    settings = (f"method.name={method}", "train.rounds=3")
+    started = trial.start(method, *settings)
+    assert started.ends() == 0, started.said
+    expected, given = trial.local(f"{method}-local", *settings), trial.folder / method
+    assert without_time(given) == without_time(expected)
+    assert (given / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
+    assert states(given) == states(expected)
+    assert set(states(given)) == {"round-000002", "round-000003"}
+
+
+def test_bad_uploads(trial: Trial) -> None:
+    app = trial.home / "server" / "app" / "fsslapp" / "client_app.py"
+    honest = app.read_text()
+    app.write_text(SPOILED)
+    try:
+        run = trial.start("spoiled", "train.rounds=3")
+        assert run.ends() == 0, run.said
+    finally:
+        app.write_text(honest)
+    print(run.said)
+    reasons = [line["missing"]["1"] for line in lines(trial.folder / "spoiled")]
+    assert "not finite" in reasons[0]
+    assert "shape [3]" in reasons[1]
+    assert "num_samples is 1000000000000000" in reasons[2]
+    assert all(line["clients"] == [0, 2] for line in lines(trial.folder / "spoiled"))
+
+
+def test_sites_that_go_and_come_back(trial: Trial) -> None:
+    """SIGTERM and SIGKILL in the middle of a round, then the same site again."""
+    run = trial.start("come-and-go", "method.name=flexmatch", "train.rounds=9")
+    run.until("^round +1/9")
+    trial.programs["site-3"].stop(signal.SIGTERM)
+    run.until("client 2 is missing")
+    trial.site(3)
+    trial.connected(3)
+    back = len(lines(trial.folder / "come-and-go"))
+    run.until(f"^round +{back + 2}/9")
+    trial.programs["site-2"].kill_flower()
+    run.until("client 1 is missing", 400)
+    trial.site(2)
+    assert run.ends(600) == 0, run.said
+    print(run.said)
+    record = lines(trial.folder / "come-and-go")
+    gone = [set(line.get("missing", {})) for line in record]
+    assert {"2"} in gone
+    assert {"1"} in gone
+    assert not gone[back + 1]  # everyone was there again
+    assert len(record) == 9
+    trial.connected(3)
+
+
+def test_all_but_one_gone(trial: Trial) -> None:
+    trial.setting("wait_seconds", 30)
+    for number in (2, 3):
+        trial.programs[f"site-{number}"].stop()
+    trial.connected(1)
+    run = trial.start("alone", "train.rounds=2")
+    assert run.ends() == 1
+    print(run.said)
+    assert "round 1: 1 of 3 clients connected, 2 needed; waiting up to 30 s for clients 1, 2" in run.said
+    assert "waited 30 s. Start the sites, then resume with --resume" in run.said
+    trial.setting("wait_seconds", 600)
+    for number in (2, 3):
+        trial.site(number)
+    trial.connected(3)
+    again = trial.start("alone", "train.rounds=2", resume=True)
+    assert again.ends() == 0, again.said
+    print(again.said)
+    expected = trial.local("alone-local", "train.rounds=2")
+    assert (trial.folder / "alone" / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
+
+
+def test_the_superlink_is_killed(trial: Trial) -> None:
+    settings = ("method.name=flexmatch", "train.rounds=4")
+    run = trial.start("killed", *settings)
+    run.until("^round +2/4")
+    trial.programs["server"].kill_flower()
+    assert run.ends(300) == 1
+    print(run.said, trial.programs["server"].said)
+    trial.server()
+    trial.connected(3, 300)
+    again = trial.start("killed", *settings, resume=True)
+    assert again.ends() == 0, again.said
+    print(again.said)
+    expected = trial.local("killed-local", *settings)
+    assert (trial.folder / "killed" / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
+    assert without_time(trial.folder / "killed") == without_time(expected)
+
+
+def test_strangers_are_refused(trial: Trial, tmp_path: Path) -> None:
+    other = Trial(tmp_path / "other")  # keys and a CA that the server does not know
+    trial.programs["site-3"].stop()
+    mine = trial.home / "site-3"
+    kept = tmp_path / "kept"
+    shutil.copytree(mine, kept)
+    strange = other.home / "site-3"
+    cases = {"unregistered key": "key", "wrong CA": "ca.crt"}
+    for what, file in cases.items():
+        shutil.copy(strange / file, mine / file)
+        site = trial.site(3)
+        try:
+            code = site.ends(60)
+        except Exception:
+            code = None
+        log = (mine / "logs" / "supernode.log").read_text(errors="replace")[-1500:]
+        print(f"--- {what}: exit {code}\n{site.said}\n{log}")
+        site.stop()
+        shutil.copy(kept / file, mine / file)
+        trial.connected(2)

@@ -1,0 +1,143 @@
+"""A deployment of real processes on this machine, for trials: started, hurt, watched and ended."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+COMMAND = [sys.executable, "-m", "fssl"]
+TINY = (  # seconds of work, so that what is measured is Flower and the reaction to faults
+    "partition.kind=dirichlet",
+    "partition.alpha=1",
+    "train.clients_per_round=3",
+    "train.steps_per_round=2",
+    "train.batch=8",
+    "compute.device=cpu",
+)
+
+
+class Program:
+    """One `fssl` command in the background, its output in a file."""
+
+    def __init__(self, log: Path, *words: str) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self.process = subprocess.Popen([*COMMAND, *words], stdout=output, stderr=subprocess.STDOUT)
+
+    @property
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def until(self, pattern: str, seconds: float = 240) -> str:
+        """Wait for a line; returns it."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            for line in self.said.splitlines():
+                if re.search(pattern, line):
+                    return line
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.2)
+        raise AssertionError(f"no line like {pattern!r} ({self.process.poll()}):\n{self.said}")
+
+    def ends(self, seconds: float = 300) -> int:
+        return self.process.wait(seconds)
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(how)
+            self.process.wait(60)
+
+    def kill_flower(self) -> None:
+        """SIGKILL for what the command started, with everything below it."""
+        for child in children(self.process.pid):
+            os.killpg(child, signal.SIGKILL)
+        self.process.wait(60)
+
+
+def children(parent: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(stat.parent.name))
+    return found
+
+
+class Trial:
+    """A deployment in a folder: a server, three sites, and runs one after another."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.home = folder, folder / "home"
+        self.programs: dict[str, Program] = {}
+        for words in (("init", str(self.home), "--sites", "3"), ("keys", "--home", str(self.home))):
+            subprocess.run([*COMMAND, "deploy", *words], check=True, capture_output=True)
+
+    def setting(self, key: str, value: int) -> None:
+        path = self.home / "server" / "server.toml"
+        path.write_text(re.sub(rf"^{key} = \d+", f"{key} = {value}", path.read_text(), flags=re.MULTILINE))
+
+    def server(self) -> Program:
+        log = self.folder / "server.out"
+        log.unlink(missing_ok=True)
+        self.programs["server"] = Program(log, "deploy", "server", "--home", str(self.home))
+        self.programs["server"].until("^admitted: site-1, site-2, site-3")
+        return self.programs["server"]
+
+    def site(self, number: int, *more: str) -> Program:
+        name = f"site-{number}"
+        self.programs[name] = Program(
+            self.folder / f"{name}.out", "deploy", "site", name, "--home", str(self.home), *more
+        )
+        return self.programs[name]
+
+    def start(self, out: str, *settings: str, resume: bool = False) -> Program:
+        words = ["deploy", "start", "smoke", "--home", str(self.home), "--out", str(self.folder / out)]
+        words += [word for s in (*TINY, "partition.clients=3", *settings) for word in ("--set", s)]
+        log = self.folder / f"{out}{'-again' if resume else ''}.out"
+        self.programs[out] = Program(log, *words, *(["--resume"] if resume else []))
+        return self.programs[out]
+
+    def local(self, out: str, *settings: str) -> Path:
+        """The same run in the local engine."""
+        words = ["run", "smoke", "--out", str(self.folder / out)]
+        words += [word for s in (*TINY, "partition.clients=3", *settings) for word in ("--set", s)]
+        subprocess.run([*COMMAND, *words], check=True, capture_output=True)
+        return self.folder / out
+
+    def connected(self, number: int, seconds: float = 120) -> None:
+        """Wait until so many sites are online."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            done = subprocess.run(
+                [*COMMAND, "deploy", "status", "--home", str(self.home)], capture_output=True, text=True, check=True
+            )
+            if done.stdout.count(" online ") == number:
+                return
+            time.sleep(1)
+        raise AssertionError(done.stdout)
+
+    def end(self) -> None:
+        for program in reversed(self.programs.values()):
+            program.stop()
+
+
+def lines(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (run / "rounds.jsonl").read_text().splitlines()]
+
+
+def without_time(run: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in line.items() if k != "timing"} for line in lines(run)]
+
+
+def states(run: Path) -> dict[str, str]:
+    """Checksums of the global state after the newest two rounds, as the run's own checkpoints vouch for them."""
+    return {p.stem: json.loads(p.read_text())["sha256"] for p in sorted((run / "checkpoint").glob("round-*.json"))}

@@ -1,0 +1,130 @@
+"""Flower's simulation gives the bits of the local engine, whatever the method; one Ray cluster serves all of this."""
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from test_every_method import ALL
+
+from conftest import tiny_config
+from fssl.config import Config
+from fssl.console import Quiet
+from fssl.core.federation import Federation
+from fssl.engines.local import LocalEngine
+from fssl.engines.rounds import Engine, Snapshot, named
+from fssl.engines.run import conduct, flat, parts, resolve, restore
+from fssl.errors import RunError
+from fssl.records.checkpoint import Saved
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+pytest.importorskip("ray", reason="Ray is not installed: pip install 'fssl[flower]'")
+from fssl.engines.flower.simulation import simulate
+
+Make = Callable[[Federation], Engine]
+ROUNDS = 3
+SHORT = ("train.steps_per_round=2", "data.labels_per_class=2", "train.clients_per_round=2")
+# What three rounds would not reach with the defaults.
+REACHED = {"fedmatch": ("method.helper_interval=2",), "fedlabel-2m": ("method.burn_in=1",)}
+KEEPING = "flexmatch"  # a method whose clients remember
+
+
+def settings(name: str) -> tuple[str, ...]:
+    return (f"method.name={name}", *SHORT, *REACHED.get(name.split("+")[0], ()))
+
+
+def digest(snapshot: Snapshot) -> str:
+    """SHA-256 of the global state: names, shapes and bytes."""
+    hasher = hashlib.sha256()
+    memory = {str(client): state for client, state in snapshot.server.memory.items()}
+    for name, tensor in sorted(named(server=snapshot.server._replace(memory=memory)).items()):
+        hasher.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode() + tensor.numpy().tobytes())
+    return hasher.hexdigest()
+
+
+class Course(NamedTuple):
+    """How a run went: a digest for each round, and the state after the first."""
+
+    digests: list[str]
+    first: Snapshot
+
+
+def course(engine: Engine) -> Course:
+    snapshots = [engine.snapshot for _ in engine.rounds(ROUNDS)]
+    return Course([digest(s) for s in snapshots], snapshots[0])
+
+
+def resumed(engine: Engine, first: Snapshot) -> list[str]:
+    """The digests of an engine that goes on from what a checkpoint of the first round would hold."""
+    engine.snapshot = restore(engine.snapshot, Saved(1, flat(first), parts(first)))
+    return [digest(engine.snapshot), *(digest(engine.snapshot) for _ in engine.rounds(ROUNDS))]
+
+
+class Found(NamedTuple):
+    """Everything that needs a cluster, done in one."""
+
+    local: dict[str, list[str]]
+    flower: dict[str, list[str]]
+    resumed: dict[str, list[str]]
+    failure: str
+    runs: dict[str, Path]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
+    folder = tmp_path_factory.mktemp("flower")
+
+    def work(make: Make) -> Found:
+        local, flower, again = {}, {}, {}
+        for name in ALL:
+            federation = Federation(resolve(tiny_config(*settings(name))))
+            local[name] = course(LocalEngine(federation)).digests
+            straight = course(make(federation))
+            flower[name] = straight.digests
+            again[name] = resumed(make(federation), straight.first)
+        return Found(local, flower, again, failing(make), switched(make, folder))
+
+    return simulate(tiny_config(), folder / "flower.log", work)
+
+
+def failing(make: Make) -> str:
+    """What a run says whose clients blow up."""
+    with pytest.raises(RunError) as error:
+        list(make(Federation(resolve(tiny_config(*SHORT, "train.lr=1e30")))).rounds(1))
+    return str(error.value)
+
+
+def run_config(rounds: int) -> Config:
+    return resolve(tiny_config(*settings(KEEPING), "method.tau=0.3", f"train.rounds={rounds}"))
+
+
+def switched(make: Make, folder: Path) -> dict[str, Path]:
+    """Runs that change the engine in the middle, both ways, beside one that stays."""
+
+    def local(federation: Federation) -> Engine:
+        return LocalEngine(federation)
+
+    engines: dict[str, tuple[Any, Any]] = {"stays": (local, local), "away": (local, make), "back": (make, local)}
+    for name, (before, after) in engines.items():
+        conduct(run_config(1), folder / name, Quiet(), False, before)
+        conduct(run_config(ROUNDS), folder / name, Quiet(), True, after)
+    return {name: folder / name for name in engines}
+
+
+def test_every_method_gives_the_same_bits_in_every_engine(found: Found) -> None:
+    assert len(found.local) == len(ALL)
+    assert all(len(set(digests)) == ROUNDS for digests in found.local.values())  # each round learned something
+    assert [name for name in ALL if found.flower[name] != found.local[name]] == []
+    assert [name for name in ALL if found.resumed[name] != found.local[name]] == []
+
+
+def test_a_run_may_change_its_engine_when_it_is_resumed(found: Found) -> None:
+    models = {name: (folder / "model.safetensors").read_bytes() for name, folder in found.runs.items()}
+    assert models["away"] == models["stays"]
+    assert models["back"] == models["stays"]
+
+
+def test_a_client_that_blows_up_is_named(found: Found) -> None:
+    assert found.failure.startswith("round 1, client ")
+    assert "not finite" in found.failure

@@ -1,0 +1,478 @@
+"""The fleet behind Flower without any Flower process: streaming, faults, and states that stay at the sites."""
+
+import gc
+import re
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from conftest import tiny_config
+from fssl.core.client import ClientResult
+from fssl.core.federation import Federation
+from fssl.data.sources import load
+from fssl.engines.local import LocalEngine
+from fssl.engines.rounds import Engine, Missing, named
+from fssl.engines.run import describe, flat, parts, resolve, restore
+from fssl.errors import RunError, UserError
+from fssl.records.checkpoint import Saved
+from fssl.types import Server, Upload
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from fssl.engines.flower.client import train
+from fssl.engines.flower.fleet import AnyNode, FlowerFleet, NamedNodes, Policy, flower_engine, resumable_from, tidy
+from fssl.engines.flower.messages import (
+    BadUploadError,
+    Job,
+    answer,
+    fill,
+    forms_of,
+    job_of,
+    order,
+    pack,
+    result_of,
+    unpack,
+)
+from fssl.engines.flower.state import SiteState
+
+SETTINGS = ("train.steps_per_round=2", "data.labels_per_class=2", "train.clients_per_round=3")
+RUN = "0123456789abcdef"
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # messages want to know who sends them
+Handler = Callable[[Message], Message | None]
+
+
+class Grid:
+    """Flower's grid as far as a fleet uses it: a message is handled when its reply is asked for."""
+
+    def __init__(self, handle: Handler, nodes: Iterable[int]) -> None:
+        self.handle, self.nodes = handle, list(nodes)
+        self.messages: dict[str, Message] = {}
+        self.most_under_way = 0
+
+    def get_node_ids(self) -> list[int]:
+        return self.nodes
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        ids = []
+        for message in messages:
+            ids.append(f"{len(self.messages)}-{message.metadata.dst_node_id}-{id(message)}")
+            self.messages[ids[-1]] = message
+        self.most_under_way = max(self.most_under_way, len(self.messages))
+        return ids
+
+    def pull_messages(self, ids: Iterable[str]) -> Iterator[Message]:
+        for number in ids:
+            reply = self.handle(self.messages[number])
+            if reply is not None:
+                del self.messages[number]
+                yield reply
+
+
+def federation_of(*settings: str) -> Federation:
+    return Federation(resolve(tiny_config(*SETTINGS, *settings)))
+
+
+def at_sites(folder: Path) -> Handler:
+    """Every client at a site of its own, with a folder on disk."""
+
+    def handle(message: Message) -> Message:
+        client = message.metadata.dst_node_id
+        place = folder / f"site-{client}"
+        place.mkdir(exist_ok=True)
+        (place / "site.toml").write_text("")
+        node = {"partition-id": client, "num-partitions": 4, "folder": str(place)}
+        return train(message, Context(1, client, node, RecordDict(), {}))
+
+    return handle
+
+
+class ByNumber:
+    """Client k is node k."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def of(self, clients: list[int]) -> dict[int, int]:
+        return {k: k for k in clients if k in self.grid.nodes}
+
+
+def fleet_of(federation: Federation, handle: Handler, said: list[str] | None = None, **policy: Any) -> FlowerFleet:
+    grid: Any = Grid(handle, policy.pop("nodes", range(federation.config.partition.clients)))
+    rules = Policy(**{"window": 4, "strict": False, "run": RUN, "poll": 0.0, **policy})
+    return FlowerFleet(federation, grid, ByNumber(grid), rules, (said if said is not None else []).append)
+
+
+def digests(engine: Engine, until: int) -> list[bytes]:
+    found = []
+    for _ in engine.rounds(until):
+        found.append(b"".join(t.numpy().tobytes() for t in named(server=engine.snapshot.server).values()))
+    return found
+
+
+@pytest.mark.parametrize("method", ["sage", "flexmatch", "fedloke"])
+def test_states_at_the_sites_give_the_bits_of_the_local_engine(method: str, tmp_path: Path) -> None:
+    federation = federation_of(f"method.name={method}", *(["method.tau=0.3"] if method == "flexmatch" else []))
+    expected = digests(LocalEngine(federation), 4)
+    engine = Engine(federation, fleet_of(federation, at_sites(tmp_path)))
+    first = [engine.snapshot for _ in engine.rounds(4)][1]
+    assert not engine.snapshot.clients  # the server never saw a state
+    again = Engine(federation, fleet_of(federation, at_sites(tmp_path)))
+    again.snapshot = restore(again.snapshot, Saved(2, flat(first), parts(first)))
+    assert digests(again, 4) == expected[2:]  # two rounds back: sites use their states of then
+    assert bool(list(tmp_path.glob("site-*/state/*/*/*.safetensors"))) == (method != "sage")
+
+
+def test_a_site_keeps_what_a_resumed_server_may_ask_for(tmp_path: Path) -> None:
+    store = SiteState(tmp_path, RUN, 3)
+    for round in (1, 4, 6, 9):
+        store.keep(round, {"t": torch.tensor(round)}, resumable=5)
+    assert [int(store.before(r)["t"]) for r in (5, 7, 10)] == [4, 6, 9]  # type: ignore[index]
+    assert store.before(4) is None  # 1 is older than anyone may go back to
+    store.keep(6, {"t": torch.tensor(60)}, resumable=5)  # the server went back
+    assert [int(store.before(r)["t"]) for r in (5, 99)] == [4, 60]  # type: ignore[index]
+    assert SiteState(tmp_path, "f" * 16, 3).before(99) is None  # another run's
+
+
+def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+    store = SiteState(tmp_path, RUN, 0)
+    store.keep(1, {"t": torch.ones(3)}, resumable=0)
+    (file,) = tmp_path.rglob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-1] + b"\7")
+    with pytest.raises(RunError, match="state after round 1 is damaged; remove"):
+        store.before(2)
+
+
+def test_a_run_cannot_name_a_folder_elsewhere(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="does not name a run"):
+        SiteState(tmp_path, "../../etc", 0)
+
+
+@pytest.mark.parametrize(("every", "round", "expected"), [(1, 1, 0), (1, 2, 0), (1, 5, 3), (10, 19, 0), (10, 31, 20)])
+def test_how_far_a_server_may_go_back(every: int, round: int, expected: int) -> None:
+    """Checkpoints of rounds 10 and 20 and 30 exist before round 31; the newest two are kept, so 20 it is."""
+    assert resumable_from(tiny_config(f"records.checkpoint_every={every}"), round) == expected
+
+
+# Uploads that cannot be used.
+
+
+def spoiled(content: RecordDict, how: str) -> None:
+    arrays, facts = content["upload"], content["facts"]
+    name = next(iter(arrays))
+    tensor = unpack(arrays)[name]
+    if how == "nan":
+        arrays[name] = pack({name: torch.full_like(tensor, torch.nan)})[name]
+    elif how == "shape":
+        arrays[name] = pack({name: torch.zeros(3, 1)})[name]
+    elif how == "type":
+        arrays[name] = pack({name: tensor.double()})[name]
+    elif how == "lost":
+        del arrays[name]
+    elif how == "count":
+        facts["num_samples"] = 10**15
+    elif how == "negative":
+        facts["num_samples"] = -1
+    elif how == "another":
+        facts["client"] = 99
+    elif how == "garbage":
+        arrays[name].data = b"no array"
+    elif how == "empty":
+        del content["upload"]
+    elif how == "tally":
+        content["tally"] = pack({"tally": torch.full_like(unpack(content["tally"])["tally"], torch.inf)})
+
+
+BAD = {
+    "nan": r"weights\.params\.\S+ has a value that is not finite",
+    "shape": r"weights\.params\.\S+ is torch.float32 of shape \[3, 1\], expected torch.float32 of \[",
+    "type": r"is torch.float64 of shape",
+    "lost": r"weights\.params\.\S+ is missing",
+    "count": "num_samples is 1000000000000000, expected a whole number from 0 to 1e",
+    "negative": "num_samples is -1",
+    "another": "it is of client 99, round 1",
+    "garbage": "it cannot be read",
+    "empty": "its message has no 'upload'",
+    "tally": "tally has a value that is not finite",
+}
+
+
+@pytest.mark.parametrize("how", BAD)
+def test_a_bad_upload_is_rejected_named_and_the_round_goes_on(how: str, tmp_path: Path) -> None:
+    federation, honest = federation_of(), at_sites(tmp_path)
+    clients = federation.clients_of(1)
+    bad = clients[1]
+
+    def handle(message: Message) -> Message | None:
+        reply = honest(message)
+        assert reply is not None
+        if message.metadata.dst_node_id == bad:
+            spoiled(reply.content, how)
+        return reply
+
+    said: list[str] = []
+    engine = Engine(federation, fleet_of(federation, handle, said, quorum=2))
+    (result,) = engine.rounds(1)
+    assert result.clients == [k for k in clients if k != bad]
+    line, probes = describe(federation, federation.layout, result)
+    assert list(line["missing"]) == [str(bad)]
+    assert np.array_equal(probes["clients"], result.clients)
+    assert re.search(f"^upload rejected: .*{BAD[how]}", line["missing"][str(bad)])
+    assert said == [f"round 1: client {bad} is missing: {line['missing'][str(bad)]}"]
+    without = Engine(federation, fleet_of(federation, honest, nodes=[k for k in range(4) if k != bad]))
+    assert digests(without, 1) == [
+        b"".join(t.numpy().tobytes() for t in named(server=engine.snapshot.server).values())
+    ]  # as if it had not been there
+
+
+def test_a_client_that_fails_or_is_silent_is_missing(tmp_path: Path) -> None:
+    federation, honest = federation_of("train.clients_per_round=4"), at_sites(tmp_path)
+
+    def handle(message: Message) -> Message | None:
+        client = message.metadata.dst_node_id
+        if client == 0:
+            from flwr.app import Error
+
+            return Message(
+                Error(2, "<class 'X'>:<'\nException X occurred. Message: no room on disk'>"), reply_to=message
+            )
+        return None if client == 1 else honest(message)
+
+    engine = Engine(federation, fleet_of(federation, handle, answer=0.05, nodes=[0, 1, 2]))
+    (result,) = engine.rounds(1)
+    assert result.clients == [2]
+    assert result.missing == [
+        Missing(0, "no room on disk"),
+        Missing(1, "no answer within 0 s"),
+        Missing(3, "not connected"),
+    ]
+
+
+# Too few.
+
+
+def test_a_round_waits_for_its_quorum_and_then_stops(tmp_path: Path) -> None:
+    federation, said = federation_of(), []
+    fleet = fleet_of(federation, at_sites(tmp_path), said, nodes=federation.clients_of(1)[:1], quorum=2, wait=0.6)
+    engine = Engine(federation, fleet)
+    with pytest.raises(RunError, match=r"round 1: 1 of 3 clients connected, 2 needed; waited 1 s.*--resume"):
+        list(engine.rounds(1))
+    assert len(said) == 1  # once, not every second
+    assert said[0].startswith("round 1: 1 of 3 clients connected, 2 needed; waiting up to 1 s for clients ")
+    assert engine.snapshot.round == 0
+
+
+def test_a_quorum_that_comes_in_time_trains(tmp_path: Path) -> None:
+    federation = federation_of()
+    fleet = fleet_of(federation, at_sites(tmp_path), nodes=[], quorum=2, wait=60)
+    grid: Any = fleet.grid
+
+    def arrive(text: str) -> None:
+        grid.nodes.append(federation.clients_of(1)[len(grid.nodes)])
+
+    fleet.say = arrive
+    engine = Engine(federation, fleet)
+    (result,) = engine.rounds(1)
+    assert result.clients == federation.clients_of(1)[:2]
+
+
+@pytest.mark.parametrize("failures", [2, 3])
+def test_a_round_of_which_too_little_came_back_is_done_again(failures: int, tmp_path: Path) -> None:
+    federation, honest, left = federation_of("method.name=flexmatch"), at_sites(tmp_path), [failures * 2]
+
+    def handle(message: Message) -> Message | None:
+        reply = honest(message)
+        if message.metadata.dst_node_id in federation.clients_of(1)[:2] and left[0]:
+            left[0] -= 1
+            assert reply is not None
+            spoiled(reply.content, "nan")
+        return reply
+
+    said: list[str] = []
+    engine = Engine(federation, fleet_of(federation, handle, said, quorum=2))
+    if failures == 3:
+        with pytest.raises(RunError, match="1 of 3 clients gave something usable, 2 needed; tried 3 times"):
+            list(engine.rounds(1))
+        return
+    assert digests(engine, 1) == digests(LocalEngine(federation), 1)
+    assert sum("once more" in text for text in said) == 2
+
+
+def test_a_strict_fleet_stops_at_once(tmp_path: Path) -> None:
+    federation = federation_of()
+    with pytest.raises(RunError, match=r"round 1, client \d: not connected; the checkpoint before it is kept"):
+        list(Engine(federation, fleet_of(federation, at_sites(tmp_path), strict=True, nodes=[], quorum=0)).rounds(1))
+
+
+def test_reasons_lose_their_wrapping() -> None:
+    assert tidy("<class 'x.ClientAppException'>:<'\nException ClientAppException occurred. Message: full'>") == "full"
+    assert tidy("Node Unavailable") == "Node Unavailable"
+    assert tidy("") == "failed without a reason"
+
+
+# Memory.
+
+
+@pytest.mark.parametrize("method", ["sage", "fedlabel-2m", "proxyfl", "fedloke", "fedmatch"])
+def test_uploads_stream(method: str) -> None:
+    """64 clients of the paper's network: never more than two uploads exist, and few orders are under way."""
+    settings = ("model.name=resnet8", "model.width=4", "partition.clients=64", "train.clients_per_round=64")
+    config = resolve(tiny_config(*settings, "data.labels_per_class=40", f"method.name={method}"))
+    dataset = load("synthetic", num_classes=4, size=32, channels=3, train_per_class=40, test_per_class=1)
+    federation = Federation(config, dataset)
+    forms = forms_of(federation)
+    alive: list[Any] = []
+    most = 0
+
+    def handle(message: Message) -> Message:
+        job = job_of(message.content)
+        sent = fill(forms.upload, {k: torch.zeros(t.shape) for k, t in named(**forms.upload._asdict()).items()})
+        upload = Upload(job.client, sent.weights, 1, sent.extras)
+        return Message(
+            answer(job, ClientResult(upload, {}, {}, torch.zeros(forms.tally.shape)), True), reply_to=message
+        )
+
+    class Watched(FlowerFleet):
+        def train(self, *arguments: Any) -> Iterator[ClientResult | Missing]:
+            nonlocal most
+            for result in super().train(*arguments):
+                assert isinstance(result, ClientResult)
+                alive.append(weakref.ref(next(iter(result.upload.weights.buffers.values()))))
+                yield result
+                del result
+                gc.collect()
+                most = max(most, sum(reference() is not None for reference in alive))
+
+    grid: Any = Grid(handle, range(64))
+    fleet = Watched(federation, grid, AnyNode(grid), Policy(window=4, poll=0.0))
+    engine = Engine(federation, fleet)
+    uploads = (r.upload for r in fleet.train(1, list(range(64)), engine.snapshot) if isinstance(r, ClientResult))
+    with torch.no_grad():
+        federation.method.aggregate(federation.net, engine.snapshot.server, uploads, np.random.default_rng(0))
+    assert len(alive) == 64
+    assert most <= 2
+    assert grid.most_under_way == 4
+
+
+# Messages.
+
+
+def test_tensors_of_every_type_travel_bit_for_bit() -> None:
+    tensors = {
+        "half": torch.tensor([1.5, -0.0, torch.inf, 3e38]).bfloat16(),
+        "float": torch.tensor([[0.1], [torch.nan]]),
+        "whole": torch.tensor([-(2**62), 7]),
+        "none": torch.zeros(0, 3),
+        "scalar": torch.tensor(3),
+        "yes": torch.tensor([True, False]),
+        "strided": torch.arange(6).reshape(2, 3).T,
+    }
+    back = unpack(pack(tensors))
+    for name, tensor in tensors.items():
+        assert back[name].dtype == tensor.dtype
+        assert back[name].shape == tensor.shape
+        assert bits(back[name]) == bits(tensor), name
+
+
+def bits(tensor: torch.Tensor) -> bytes:
+    return bytes(tensor.contiguous().reshape(-1).view(torch.uint8).tolist())
+
+
+def test_names_come_back_in_the_methods_order() -> None:
+    federation = federation_of("method.name=fedmatch")
+    payload = federation.method.payload(federation.first_server(), 1)
+    job = Job("x", 3, 1, RUN, 2)
+    content = order(job, payload, None)
+    shuffled = dict(sorted(unpack(content["payload"]).items(), reverse=True))
+    back: Server = fill(forms_of(federation).payload, shuffled)
+    assert list(back.weights.params) == list(payload.weights.params)
+    assert list(back.extras) == list(payload.extras)
+    assert all(torch.equal(a, b) for a, b in zip(back.extras.values(), payload.extras.values(), strict=True))
+    assert job_of(content) == job
+
+
+def test_a_result_of_another_form_is_refused() -> None:
+    federation = federation_of()
+    content = RecordDict({"facts": ConfigRecord({"client": 0, "round": 1, "num_samples": 1}), "upload": ArrayRecord()})
+    with pytest.raises(BadUploadError, match="no 'tally'"):
+        result_of(content, Job("", 1, 0), forms_of(federation))
+
+
+def test_named_nodes_leave_out_who_is_not_there() -> None:
+    class Node:
+        def __init__(self, name: str, node_id: int) -> None:
+            self.name, self.node_id = name, node_id
+
+    class Known:
+        def get_nodes(self) -> list[Node]:
+            return [Node("b", 22), Node("stranger", 7)]
+
+    grid: Any = Known()
+    assert NamedNodes(grid, ("a", "b")).of([0, 1]) == {1: 22}
+
+
+# Privacy.
+
+
+def private_engine(tmp_path: Path, *settings: str) -> Engine:
+    federation = federation_of(*settings)
+    return flower_engine(fleet_of(federation, at_sites(tmp_path)))
+
+
+def moved(engine: Engine, before: Server) -> float:
+    after = engine.snapshot.server.weights.params
+    return sum(float((after[k].double() - t.double()).square().sum()) for k, t in before.weights.params.items()) ** 0.5
+
+
+def test_a_wide_bound_without_noise_is_a_plain_mean(tmp_path: Path) -> None:
+    wide = private_engine(tmp_path, "privacy.clip=1e6")
+    list(wide.rounds(1))
+    federation = federation_of()
+    uploads = [
+        r.upload._replace(num_samples=1)
+        for r in LocalEngine(federation).fleet.train(1, federation.clients_of(1), LocalEngine(federation).snapshot)
+    ]
+    expected = federation.method.aggregate(federation.net, federation.first_server(), uploads, np.random.default_rng(0))
+    for name, tensor in expected.weights.params.items():
+        torch.testing.assert_close(wide.snapshot.server.weights.params[name], tensor, rtol=1e-5, atol=1e-6)
+
+
+def test_updates_are_bounded_and_running_statistics_stay_out_of_the_norm(tmp_path: Path) -> None:
+    engine = private_engine(tmp_path, "privacy.clip=0.01", "train.clients_per_round=1")
+    before = engine.snapshot.server
+    list(engine.rounds(1))
+    assert moved(engine, before) == pytest.approx(0.01, rel=1e-3)
+    free = LocalEngine(federation_of("train.clients_per_round=1"))
+    list(free.rounds(1))
+    assert moved(free, before) > 0.1
+    ours, theirs = engine.snapshot.server.weights.buffers, free.snapshot.server.weights.buffers
+    assert all(torch.equal(ours[name], t) for name, t in theirs.items())  # as sent, not scaled
+
+
+def test_noise_has_the_promised_size_and_differs_from_run_to_run(tmp_path: Path) -> None:
+    engines = [private_engine(tmp_path, "privacy.clip=2", "privacy.noise=3") for _ in range(2)]
+    quiet = private_engine(tmp_path, "privacy.clip=2")
+    for engine in (*engines, quiet):
+        list(engine.rounds(1))
+    a, b, mean = (
+        torch.cat([t.flatten() for t in e.snapshot.server.weights.params.values()]) for e in (*engines, quiet)
+    )
+    assert (a - mean).std().item() == pytest.approx(3 * 2 / 3, rel=0.1)  # noise * clip / clients
+    assert not torch.equal(a, b)
+
+
+@pytest.mark.parametrize("method", ["fedmatch", "proxyfl", "feddb", "fedlabel-2m"])
+def test_methods_that_use_more_than_the_mean_are_refused(method: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"privacy.clip: method '{method}' uses more of an upload than the mean"):
+        private_engine(tmp_path, "privacy.clip=1", f"method.name={method}")
+
+
+@pytest.mark.parametrize("method", ["sage", "flexmatch", "fedloke", "fedavg", "freematch", "feddure", "flexmatch+sage"])
+def test_methods_that_average_are_not(method: str, tmp_path: Path) -> None:
+    private_engine(tmp_path, "privacy.clip=1", f"method.name={method}")
