@@ -13,11 +13,9 @@ from rich.table import Table
 
 from ..catalog import BASELINE, HOSTS
 from ..config import Config
-from ..core.client import client_round
 from ..core.federation import Federation, method_of
 from ..data.sources import Dataset
 from ..engines.local import LocalEngine, cores
-from ..engines.rounds import to
 from ..methods import METHODS
 from ..records.atomic import read_json, write_atomic
 from .shapes import config_of, images_of
@@ -31,9 +29,8 @@ class Client:
 
     def __init__(self, config: Config, dataset: Dataset) -> None:
         federation = Federation(config, dataset)
-        self.engine, self.method = LocalEngine(federation), federation.method
-        self.server = self.engine.snapshot.server
-        self.plan = federation.plan(1, 0)
+        self.engine = LocalEngine(federation)
+        (self.plan,) = self.engine.fleet.plans(1, [0])
         self.num_steps = len(self.plan.draw.x_row)
 
     def ms_per_step(self) -> float:
@@ -41,10 +38,9 @@ class Client:
         # A lane on a CPU is one thread: its processor time is what it costs, whatever else the machine does.
         clock = time.perf_counter if device.type == "cuda" else time.process_time
         begin = clock()
-        state = to(self.engine.federation.new_state(self.server, 0), device)
-        plan = self.plan._replace(sweep=to(self.plan.sweep, device))
+        payload = self.engine.federation.method.payload(self.engine.snapshot.server, 0)
         with torch.no_grad(), lane.scope():
-            client_round(lane, self.method, self.server, state, plan)
+            self.engine.fleet.client(lane, self.plan, payload, None)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return 1000 * (clock() - begin) / self.num_steps
