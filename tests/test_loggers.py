@@ -2,6 +2,7 @@
 
 import json
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,14 @@ def test_weights_and_biases_offline_holds_the_curve(tmp_path: Path, monkeypatch:
     folder = tmp_path / "run"
     train(Cell("a", small("records.wandb=offline", "train.rounds=1"), folder), False, False, Quiet())
     view = Quiet()
+    time.sleep(1.1)  # the package names a session's folder by the second
     train(Cell("a", small("records.wandb=offline"), folder), True, False, view)
     assert not [text for text in view.said if "stopped" in text]
     lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
-    logged = history(folder / "wandb")
+    logged, patience = history(folder / "wandb"), time.monotonic() + 30
+    while len(logged) < 2 and time.monotonic() < patience:  # its own process writes on after the end of a run
+        time.sleep(0.1)
+        logged = history(folder / "wandb")
     assert [entry["round"] for entry in logged] == [1, 2]
     for entry, line in zip(logged, lines, strict=True):
         assert {k: v for k, v in entry.items() if "/" in k} == values_of(line)

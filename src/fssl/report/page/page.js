@@ -116,7 +116,8 @@ function layout(extra = {}) {
   const axis = { gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--strong"), automargin: true };
   const { xaxis, yaxis, ...rest } = extra;
   return {
-    margin: { l: 44, r: 12, t: 34, b: 40 }, showlegend: false, uirevision: "keep", hovermode: "x unified", hoverdistance: -1, dragmode: "zoom",
+    margin: { l: 44, r: 12, t: 34, b: 40 }, showlegend: false, uirevision: "keep", hovermode: "x unified", hoverdistance: -1,
+    dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger scrolls, until the button says zoom
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--quiet") },
     hoverlabel: { bgcolor: css("--card"), bordercolor: css("--strong"), font: { color: css("--ink"), size: 12 } },
