@@ -176,3 +176,15 @@ def test_a_run_that_stops_says_why(tmp_path: Path) -> None:
 def test_a_run_that_dies_silently_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"ended without a word \(finished:failed\)"):
         follow(tmp_path / "never", lambda: "finished:failed", patience=0.0)
+
+
+def test_the_last_words_of_a_program(tmp_path: Path) -> None:
+    from fssl.deploy.programs import last_words
+
+    log = tmp_path / "x.log"
+    log.write_text(
+        "INFO: on\n\x1b[91mERROR \x1b[0m:     Exit Code: 305\nNo link.\n\n[code: 2004] Refused.\nMore.\nINFO: off\n"
+    )
+    assert last_words(log) == f"ERROR : Exit Code: 305 No link. [code: 2004] Refused. (log: {log})"
+    log.write_text("INFO: on\nINFO:   the end\n")
+    assert last_words(log) == f"INFO: the end (log: {log})"

@@ -2,11 +2,15 @@
 
 import shutil
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from trial import Trial, lines, states, without_time
+
+from fssl.deploy.home import site_part
+from fssl.deploy.programs import environment, supernode
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 pytestmark = pytest.mark.deploy
@@ -150,16 +154,19 @@ def test_strangers_are_refused(trial: Trial, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     shutil.copytree(mine, kept)
     strange = other.home / "site-3"
-    cases = {"unregistered key": "key", "wrong CA": "ca.crt"}
-    for what, file in cases.items():
+    cases = {"key": "Failed to activate SuperNode", "ca.crt": "certificate verify failed"}
+    for file, reason in cases.items():
         shutil.copy(strange / file, mine / file)
         site = trial.site(3)
-        try:
-            code = site.ends(60)
-        except Exception:
-            code = None
-        log = (mine / "logs" / "supernode.log").read_text(errors="replace")[-1500:]
-        print(f"--- {what}: exit {code}\n{site.said}\n{log}")
-        site.stop()
+        assert site.ends(90) == 1
+        print(f"another {file}: {site.said.splitlines()[-1]}")
+        assert reason in site.said.splitlines()[-1]
         shutil.copy(kept / file, mine / file)
-        trial.connected(2)
+    no_key = supernode(site_part(trial.home, "site-3"), None, insecure=False)
+    no_key = no_key[: no_key.index("--auth-supernode-private-key")]
+    plain = supernode(site_part(trial.home, "site-3"), None, insecure=True)
+    for what, words in {"no key": no_key, "no TLS": [*plain, "--max-retries", "2"]}.items():
+        done = subprocess.run(words, env=environment(mine), capture_output=True, text=True, timeout=120, check=False)
+        print(f"{what}: exit {done.returncode}: {' '.join((done.stdout + done.stderr).split())[-600:]}")
+        assert done.returncode != 0
+    trial.connected(2)

@@ -476,3 +476,84 @@ def test_methods_that_use_more_than_the_mean_are_refused(method: str, tmp_path: 
 @pytest.mark.parametrize("method", ["sage", "flexmatch", "fedloke", "fedavg", "freematch", "feddure", "flexmatch+sage"])
 def test_methods_that_average_are_not(method: str, tmp_path: Path) -> None:
     private_engine(tmp_path, "privacy.clip=1", f"method.name={method}")
+
+
+# A site's own images.
+
+
+def write_images(folder: Path, number: int, seed: int) -> None:
+    from PIL import Image
+
+    folder.mkdir(parents=True)
+    for i, pixels in enumerate(np.random.default_rng(seed).integers(0, 256, (number, 8, 8, 3), dtype=np.uint8)):
+        Image.fromarray(pixels).save(folder / f"{i}.png")
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Path:
+    """Three sites and a server's test images; the second site lacks a class, the third has no labels at all."""
+    root = tmp_path / "images"
+    for seed, (client, labeled, unlabeled) in enumerate((("a", ("cat", "dog"), 9), ("b", ("dog",), 5), ("c", (), 7))):
+        for name in labeled:
+            write_images(root / "clients" / client / "labeled" / name, 3, 10 * seed + len(name) + ord(name[0]))
+        write_images(root / "clients" / client / "unlabeled", unlabeled, 100 + seed)
+    for name in ("cat", "dog"):
+        write_images(root / "test" / name, 4, ord(name[0]))
+    return root
+
+
+OWN = ("data.name=folder", 'data.classes=["cat", "dog"]', "data.size=8", "train.clients_per_round=3")
+
+
+def own_config(method: str, *more: str) -> Any:
+    from conftest import TINY
+    from fssl.config import override, parse
+
+    tables = {k: v for k, v in TINY.items() if k not in ("data", "partition")}
+    return parse(override(tables, [*OWN, f"method.name={method}", "train.steps_per_round=2", *more]))
+
+
+@pytest.mark.parametrize("method", ["sage", "flexmatch", "fedloke", "feddb"])
+def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(method: str, sites: Path) -> None:
+    from fssl.engines.flower.server import sites_own
+
+    together = Federation(resolve(own_config(method, f'data.dir="{sites}"')))
+    expected = digests(LocalEngine(together), 3)
+    config = resolve(own_config(method, "partition.clients=3"))
+    federation = Federation(config, sites_own(config, sites, 3))
+    assert len(federation.dataset.train.labels) == 1  # the server has none of their images
+
+    def handle(message: Message) -> Message:
+        client = message.metadata.dst_node_id
+        place = sites.parent / f"site-{client}"
+        place.mkdir(exist_ok=True)
+        (place / "site.toml").write_text('device = "cpu"')
+        data = str(sites / "clients" / "abc"[client])
+        node = {"partition-id": client, "num-partitions": 3, "folder": str(place), "data": data}
+        return train(message, Context(1, client, node, RecordDict(), {}))
+
+    assert digests(Engine(federation, fleet_of(federation, handle)), 3) == expected
+
+
+def test_a_site_without_data_says_so(sites: Path) -> None:
+    from fssl.engines.flower.server import sites_own
+
+    config = resolve(own_config("sage", "partition.clients=3"))
+    federation = Federation(config, sites_own(config, sites, 3))
+    fleet = fleet_of(federation, catching(at_sites(sites.parent)), nodes=[0])
+    result = next(iter(fleet.train(1, [0], Engine(federation, fleet).snapshot)))
+    assert result == Missing(0, "this site was started without --data, and the run wants each site's own images")
+
+
+def catching(handle: Handler) -> Handler:
+    """An exception at a client becomes an error reply, as Flower makes it."""
+
+    def caught(message: Message) -> Message | None:
+        from flwr.app import Error
+
+        try:
+            return handle(message)
+        except Exception as error:
+            return Message(Error(2, f"<class 'x'>:<'\nException X occurred. Message: {error}'>"), reply_to=message)
+
+    return caught

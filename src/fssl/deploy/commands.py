@@ -82,7 +82,7 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
     Example: `fssl deploy server --home hospitals`
     """
     from .home import server_part
-    from .programs import check_port, connect, last_lines, started, superlink, wait_until_listening
+    from .programs import check_port, connect, last_words, started, superlink, wait_until_listening
 
     part = server_part(home)
     warn(insecure)
@@ -95,7 +95,7 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
         if not insecure:
             say(f"admitted: {', '.join(admit(part))}")
         process.wait()
-        raise RunError(f"the SuperLink ended: {last_lines(log)}")
+        raise RunError(f"the SuperLink ended: {last_words(log)}")
 
 
 def admit(part: "ServerPart") -> list[str]:
@@ -129,7 +129,7 @@ def site(
     - `fssl deploy site --data /data/images --home my-part`: with only this site's part of the folder
     """
     from .home import site_part
-    from .programs import last_lines, started, supernode
+    from .programs import last_words, started, supernode
 
     part = site_part(home, name)
     images = data or (Path(part.data) if part.data else None)
@@ -140,7 +140,7 @@ def site(
     with started(words, part.folder, log) as process, until_asked():
         say(f"{part.name}: client {part.client} of {part.clients}, server {part.server}; log {log}")
         process.wait()
-        raise RunError(f"{part.name} ended: {last_lines(log)}")
+        raise RunError(f"{part.name} ended: {last_words(log)}")
 
 
 class until_asked:  # noqa: N801 (a context)

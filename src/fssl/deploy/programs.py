@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -20,6 +21,7 @@ from ..records.atomic import write_atomic
 from .home import ServerPart, SitePart
 
 CONNECTION = "deployment"
+COLOR = re.compile(r"\x1b\[[0-9;]*m")
 BIN = Path(sys.executable).parent
 
 
@@ -98,12 +100,12 @@ def wait_until_listening(process: subprocess.Popen[bytes], server: ServerPart, l
     until, host = time.monotonic() + seconds, "127.0.0.1" if server.listen == "0.0.0.0" else server.listen
     while time.monotonic() < until:
         if process.poll() is not None:
-            raise RunError(f"the SuperLink ended: {last_lines(log)}")
+            raise RunError(f"the SuperLink ended: {last_words(log)}")
         with socket.socket() as probe:
             if probe.connect_ex((host, server.port)) == 0:
                 return
         time.sleep(0.2)
-    raise RunError(f"the SuperLink does not answer on port {server.port}: {last_lines(log)}")
+    raise RunError(f"the SuperLink does not answer on port {server.port}: {last_words(log)}")
 
 
 def check_port(host: str, port: int) -> None:
@@ -115,10 +117,13 @@ def check_port(host: str, port: int) -> None:
             raise UserError(f"port {port} on {host}: {error.strerror}; is it running already?") from None
 
 
-def last_lines(log: Path, number: int = 3) -> str:
-    """The end of a log in one line; all of it is in the file."""
-    lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return f"{' / '.join(lines[-number:])} (in {log})"
+def last_words(log: Path) -> str:
+    """Why a program ended: its last error if the end of its log has one, else its last line; all is in the file."""
+    plain = COLOR.sub("", log.read_text(errors="replace"))
+    lines = [" ".join(line.split()) for line in plain.splitlines()[-30:] if line.strip()]
+    errors = [i for i, line in enumerate(lines) if line.startswith("ERROR")]
+    words = lines[errors[-1] : errors[-1] + 3] if errors else lines[-1:]
+    return f"{' '.join(words)} (log: {log})"
 
 
 def connect(server: ServerPart, insecure: bool) -> None:

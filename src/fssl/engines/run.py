@@ -87,13 +87,17 @@ def conduct(
 
 def check_engine(config: Config, debug: bool) -> None:
     """Refuse what the engine cannot do, before anything is computed."""
-    compute = config.compute
+    compute, privacy = config.compute, config.privacy
+    of_flower = {
+        "compute.clients_per_gpu": compute.clients_per_gpu,
+        "compute.ray_address": compute.ray_address,
+        "privacy.clip": privacy.clip,
+        "privacy.noise": privacy.noise or None,
+    }
     if compute.engine == "local":
-        for key, value in (("clients_per_gpu", compute.clients_per_gpu), ("ray_address", compute.ray_address)):
+        for key, value in of_flower.items():
             if value is not None:
-                raise UserError(f"compute.{key} = {value!r}: only compute.engine = 'flower' has it (--engine flower)")
-        if config.privacy.clip is not None:
-            raise UserError(f"privacy.clip = {config.privacy.clip:g}: only compute.engine = 'flower' has it")
+                raise UserError(f"{key} = {value!r}: only compute.engine = 'flower' has it (--engine flower)")
         return
     if debug:
         raise UserError("--debug checks every step of the local engine; leave out --engine flower")

@@ -1,0 +1,111 @@
+"""What the command refuses about Flower, in one line and before anything starts."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from fssl import cli
+from fssl.engines.run import DEPLOYMENT
+
+
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    monkeypatch.setattr(sys, "argv", ["fssl", *words])
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    assert exit.value.code == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    return line.removeprefix("fssl: ")
+
+
+CASES = {
+    ("--engine", "flower", "--set", "protocol=authors"): "protocol 'authors' carries momentum from client to client: "
+    "compute.engine must be 'local'",
+    ("--engine", "flowr"): "compute.engine 'flowr' is unknown; did you mean 'flower'?",
+    ("--engine", "flower", "--debug"): "--debug checks every step of the local engine",
+    ("--clients-per-gpu", "2"): "compute.clients_per_gpu = 2: only compute.engine = 'flower' has it",
+    ("--ray-address", "auto"): "compute.ray_address = 'auto': only compute.engine = 'flower' has it",
+    ("--set", "privacy.clip=1"): "privacy.clip = 1.0: only compute.engine = 'flower' has it",
+    ("--set", "privacy.noise=1"): "privacy.noise = 1: noise is a multiple of privacy.clip, which is unset",
+    ("--engine", "flower", "--clients-per-gpu", "0"): "compute.clients_per_gpu = 0: expected a number from 1 to 64",
+}
+
+
+@pytest.mark.parametrize("words", CASES)
+def test_what_does_not_go_together(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    line = refused(monkeypatch, capsys, "run", "smoke", "--out", str(tmp_path / "run"), *words)
+    assert line.startswith(CASES[words])
+    assert not (tmp_path / "run").exists()
+
+
+def test_flower_that_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("fssl.engines.flower.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    line = refused(monkeypatch, capsys, "run", "smoke", "--engine", "flower", "--out", str(tmp_path / "run"))
+    assert line.startswith("--engine flower needs packages: pip install 'fssl[flower]'")
+
+
+def test_a_deployments_run_is_not_resumed_without_its_sites(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        sys, "argv", ["fssl", "run", "smoke", "--set", "train.rounds=1", "--out", str(tmp_path / "run")]
+    )
+    with pytest.raises(SystemExit):
+        cli.main()
+    (tmp_path / "run" / DEPLOYMENT).write_text('{"run": "0123456789abcdef"}')
+    capsys.readouterr()
+    words = ("run", "smoke", "--set", "train.rounds=2", "--out", str(tmp_path / "run"), "--resume")
+    assert "is a deployment's run, its clients' states are at the sites" in refused(monkeypatch, capsys, *words)
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("start", "smoke"), "server.toml is missing: the server's settings; `fssl deploy init` writes them"),
+        (("server",), "server.toml is missing"),
+        (("site", "site-1"), "site-1 has no site.toml"),
+    ],
+)
+def test_commands_of_a_deployment_without_one(
+    words: tuple[str, ...],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert expected in refused(monkeypatch, capsys, "deploy", *words, "--home", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--set", "partition.clients=4"), "partition.clients = 4, but server.toml names 3 sites"),
+        (
+            ("--set", "protocol=authors"),
+            "protocol 'authors' carries momentum from client to client, which sites cannot",
+        ),
+        (("--set", "method.name=sagge"), "method 'sagge' is unknown; did you mean 'sage'?"),
+        (("--set", "grid.seed=[1,2]"), "one run at a time: the configuration has a [grid]"),
+    ],
+)
+def test_a_start_that_cannot_work(
+    words: tuple[str, ...],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from fssl.deploy.home import init
+
+    init(tmp_path / "home", 3)
+    tables = "[partition]\nkind = 'dirichlet'\n[model]\nname = 'cnn'\nwidth = 1\n"
+    (tmp_path / "own.toml").write_text(tables)
+    home = ("--home", str(tmp_path / "home"), "--out", str(tmp_path / "run"))
+    assert expected in refused(monkeypatch, capsys, "deploy", "start", str(tmp_path / "own.toml"), *home, *words)
