@@ -2,22 +2,29 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+USABLE := $(VENV)/.usable
+TESTABLE := $(VENV)/.testable
 
 .PHONY: demo test browser format clean
 
-$(READY): pyproject.toml constraints.txt
+# torch first and alone: everything else then takes the build that is there.
+$(USABLE): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) torch
+	$(PIP) -e '.[plots,report]'
 	touch $@
 
-demo: $(READY)
+$(TESTABLE): $(USABLE)
+	$(PIP) -e '.[dev]'
+	touch $@
+
+demo: $(USABLE)
 	$(BIN)/fssl run demo --out demo --jobs 2 --resume
 	$(BIN)/fssl compare demo --png demo/curves.png
 	$(BIN)/fssl report demo --out demo/report.html
 
-test: $(READY) browser
+test: $(TESTABLE) browser
 	$(BIN)/ruff format --check src tests
 	$(BIN)/ruff check src tests
 	$(BIN)/mypy
@@ -31,7 +38,7 @@ browser:
 	        chromium chromium-driver >/dev/null; } \
 	|| echo "no Chromium and no way to install it: the tests of the report in a browser are skipped"
 
-format: $(READY)
+format: $(TESTABLE)
 	$(BIN)/ruff format src tests
 	$(BIN)/ruff check --fix src tests
 
