@@ -140,7 +140,9 @@ def site(
     with started(words, part.folder, log) as process, until_asked():
         say(f"{part.name}: client {part.client} of {part.clients}, server {part.server}; log {log}")
         process.wait()
-        raise RunError(f"{part.name} ended: {last_words(log)}")
+        reason = last_words(log)
+        hint = "; start it again once the server says that it is admitted" if "Failed to activate" in reason else ""
+        raise RunError(f"{part.name} ended: {reason}{hint}")
 
 
 class until_asked:  # noqa: N801 (a context)
@@ -191,7 +193,8 @@ def start(
     number = str(answer["run-id"])
     say(f"run {number} of {len(part.sites)} sites; folder {out}")
     try:
-        follow(journal, lambda: run_status(part, number))
+        with until_asked():
+            follow(journal, lambda: run_status(part, number))
     except KeyboardInterrupt:
         flwr(part, "stop", number, CONNECTION)
         complain(f"stopped; finished rounds are kept in {out}: the same command with --resume goes on")
