@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from ..errors import RunError, UserError, complain
 
@@ -329,7 +329,7 @@ def status(home: Home = HERE) -> None:
         since = node.get("online-at" if node["status"] == "online" else "offline-at", "")
         table.add_row(name, str(client), node["status"], since)
     console.print(table)
-    runs = Table("run", "status", "seconds", "bytes received", "bytes sent")
+    runs = Table(Column("run", no_wrap=True), Column("status", no_wrap=True), "seconds", "bytes in", "bytes out")
     for run in flwr(part, "ls", CONNECTION).get("runs", []):
         traffic = run.get("network-traffic", {})
         sizes = (f"{traffic.get(key, 0):,}" for key in ("inbound-bytes", "outbound-bytes"))
