@@ -1,5 +1,6 @@
 """Shared pieces: a federation small enough to train in milliseconds."""
 
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,10 @@ from fssl.data.sources import Dataset, load
 from fssl.engines.local import HostLane, LocalEngine
 
 torch.set_num_threads(1)
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+):  # of a shell's background jobs, whose children could not be stopped
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TINY: dict[str, Any] = {
     "data": {"name": "synthetic", "labels_per_class": 8},
