@@ -109,3 +109,15 @@ def test_a_start_that_cannot_work(
     (tmp_path / "own.toml").write_text(tables)
     home = ("--home", str(tmp_path / "home"), "--out", str(tmp_path / "run"))
     assert expected in refused(monkeypatch, capsys, "deploy", "start", str(tmp_path / "own.toml"), *home, *words)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:ray", "ray://127.0.0.1:1"])
+def test_a_cluster_that_is_not_there(address: str, tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fssl[flower]'")
+    from fssl.engines.flower.simulation import check_address
+    from fssl.errors import UserError
+
+    with pytest.raises(UserError, match=f"compute.ray_address = '{address}': no Ray cluster answers"):
+        check_address(address)
+    check_address(None)
+    check_address("auto")

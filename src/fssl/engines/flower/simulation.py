@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,6 +69,7 @@ def client_resources(config: Config) -> dict[str, float]:
 def cluster(config: Config, resources: dict[str, float]) -> Iterator[int]:
     """A Ray cluster of this machine's cores, or one that is running already; yields how many clients fit."""
     address, lanes = config.compute.ray_address, config.compute.lanes
+    check_address(address)
     where: dict[str, Any] = {"address": address} if address else {"num_cpus": lanes or cores()}
     if not address:  # workers on this machine find the package where this process found it
         where["runtime_env"] = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
@@ -87,6 +89,17 @@ def cluster(config: Config, resources: dict[str, float]) -> Iterator[int]:
         raise UserError(f"the Ray cluster has no room for a client, which takes {resources}") from None
     finally:
         ray.shutdown()
+
+
+def check_address(address: str | None) -> None:
+    """Ray itself would wait for ever."""
+    host, _, port = (address or "").rpartition("://")[2].rpartition(":")
+    if not host:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=10).close()
+    except (OSError, ValueError) as error:
+        raise UserError(f"compute.ray_address = {address!r}: no Ray cluster answers ({error})") from None
 
 
 @contextmanager
