@@ -51,7 +51,7 @@ def grid(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(grid: Path) -> list[Run]:
-    return find_runs([grid])
+    return find_runs([grid]).runs
 
 
 def drawn(name: str, runs: list[Run]) -> Outcome:
@@ -267,7 +267,7 @@ def test_histograms_are_summed_over_clients_and_the_last_ten_rounds(tmp_path: Pa
     for r in range(1, 13):
         first = [9.0, 1, 0, 0, 0, 0, 0, 0] if r > 2 else [0.0, 0, 0, 0, 0, 0, 0, 99]
         write_probes(run, r, rank_l_in_g=[first, [7.0, 1, 1, 0, 0, 0, 0, 1]])
-    mine = find_runs([tmp_path])
+    mine = find_runs([tmp_path]).runs
     (counts,) = select(mine, "fig8-consensus").late("rank_l_in_g", "fixmatch-lpl", 0.1)
     assert list(counts) == [160, 20, 10, 0, 0, 0, 0, 10]
     picture = drawn("8", mine).picture
@@ -280,7 +280,7 @@ def test_a_model_that_is_never_sure_has_no_box(tmp_path: Path) -> None:
         run = write_run(tmp_path / method, config_of("partition.alpha=0.1", f"method.name={method}"), [10.0])
         top = [0.0] * 49 + [10.0 if who == "l" else 0.0]
         write_probes(run, 1, **{f"confidence_{who}_top": [top], f"confidence_{who}": [[1.0] * 100]})
-    above, below = drawn("2a", find_runs([tmp_path])).picture.axes
+    above, below = drawn("2a", find_runs([tmp_path]).runs).picture.axes
     heights = {c.get_label(): [bar.get_height() for bar in c] for c in above.containers if c.get_label()[0] != "_"}
     assert heights == {"local, FixMatch-LPL": [10], "global, FixMatch-GPL": [0]}
     assert len([x for x in below.get_lines() if x.get_color() == "black"]) == 1
@@ -291,7 +291,7 @@ def test_damaged_probes_are_left_out(tmp_path: Path) -> None:
     write_probes(run, 1, rank_l_in_g=[[3.0, 1]])
     write_probes(run, 2, other=[[3.0, 1]])
     (run / "probes" / "000003.safetensors").write_bytes(b"half of a file")
-    (counts,) = select(find_runs([tmp_path]), "fig8-consensus").late("rank_l_in_g", "fixmatch-lpl", 0.1)
+    (counts,) = select(find_runs([tmp_path]).runs, "fig8-consensus").late("rank_l_in_g", "fixmatch-lpl", 0.1)
     assert list(counts) == [3, 1]
 
 
@@ -327,7 +327,7 @@ def test_runs_of_different_settings_are_not_mixed(tmp_path: Path) -> None:
     for method in ("sage", "fixmatch-lpl"):
         config = config_of("partition.alpha=1.0", f"method.name={method}", "protocol=authors")
         write_run(tmp_path / "authors" / method, config, [60.0])
-    outcome = drawn("4", find_runs([tmp_path]))
+    outcome = drawn("4", find_runs([tmp_path]).runs)
     values = {x.get_label(): x.get_ydata()[0] for x in outcome.picture.axes[0].get_lines()}
     assert values == {"SAGE": 50, "FixMatch-LPL": 40, "FixMatch-GPL": 45}
     assert "Not the paper's setting: protocol = clean (paper: authors); 1 rounds (paper: 600)" in outcome.sources[0]
@@ -335,13 +335,13 @@ def test_runs_of_different_settings_are_not_mixed(tmp_path: Path) -> None:
 
 def test_another_dataset_is_drawn_if_there_is_no_other_and_says_so(tmp_path: Path) -> None:
     write_run(tmp_path / "a", config_of("data.name=digits"), [80.0, 90.0])
-    outcome = drawn("4", find_runs([tmp_path]))
+    outcome = drawn("4", find_runs([tmp_path]).runs)
     assert outcome.state == "in part"
     assert outcome.picture.get_suptitle().replace("\n", " ").startswith("digits instead of cifar100; missing: FixMatch")
     assert "data.name = digits (paper: cifar100)" in outcome.sources[0]
     assert outcome.missing == ["all runs on cifar100: `fssl run paper/fig4 --out runs/paper-600`"]
     write_run(tmp_path / "b", config_of("method.name=fedavg"), [30.0])
-    (axes,) = drawn("4", find_runs([tmp_path])).picture.axes
+    (axes,) = drawn("4", find_runs([tmp_path]).runs).picture.axes
     assert [x.get_label() for x in axes.get_lines()] == ["FedAvg"]
 
 
@@ -350,7 +350,7 @@ def test_runs_that_a_figure_does_not_ask_for_do_not_decide(tmp_path: Path) -> No
     sums = [{"n_l": 2000, "n_g": 1000}]
     write_run(tmp_path / "a", config_of("partition.alpha=1.0"), [10.0], sums=sums)
     write_run(tmp_path / "b", config_of("partition.alpha=0.1", "data.name=digits"), [10.0], sums=sums)
-    outcome = drawn("2b", find_runs([tmp_path]))
+    outcome = drawn("2b", find_runs([tmp_path]).runs)
     assert list(line(outcome.picture.axes[0], "local, SAGE").get_ydata()) == [2]
     (command,) = commands_in(outcome)
     assert command[-1] == "grid.partition.alpha=[0.1]"
@@ -368,15 +368,51 @@ def test_the_kind_of_a_federation_is_never_mixed() -> None:
 def test_seeds_of_different_length_are_drawn_over_the_rounds_that_all_have(tmp_path: Path) -> None:
     for seed, values in ((7, [10.0, 20, 30]), (8, [20.0, 40])):
         write_run(tmp_path / str(seed), config_of(f"seed={seed}"), values)
-    (axes,) = drawn("4", find_runs([tmp_path])).picture.axes
+    (axes,) = drawn("4", find_runs([tmp_path]).runs).picture.axes
     assert [list(v) for v in line(axes, "SAGE").get_data()] == [[1, 2], [15, 30]]
 
 
 def test_a_longer_run_is_read_where_the_figure_ends(tmp_path: Path) -> None:
     """Figure 5 reads all results at round 500, also of a run that went on to 600."""
     write_run(tmp_path / "x", config_of("train.rounds=600"), [50.0] * 500 + [90.0] * 100)
-    (axes,) = drawn("5", find_runs([tmp_path])).picture.axes
+    (axes,) = drawn("5", find_runs([tmp_path]).runs).picture.axes
     assert line(axes, "dynamic λ (SAGE)").get_ydata()[0] == 50
+
+
+def test_all_numbers_of_a_figure_are_read_at_one_round(tmp_path: Path) -> None:
+    """Where most runs end: a longer one is read there, a shorter one is left out and asked for again."""
+    ends = {0.0: 40, 0.1: 40, 0.3: 40, 0.5: 90, 0.7: 20}
+    for lam, rounds in ends.items():
+        rising = [float(r) for r in range(1, rounds + 1)]
+        write_run(tmp_path / f"{lam}", config_of("partition.alpha=1.0", f"method.lam={lam}"), rising)
+    outcome = drawn("5", find_runs([tmp_path]).runs)
+    (points,) = outcome.picture.axes[0].containers
+    assert [list(v) for v in points.lines[0].get_data()] == [[0, 0.1, 0.3, 0.5], [35.5] * 4]
+    assert "40 to 90 rounds" in outcome.sources[0]
+    assert "What is no curve by round is read at round 40." in outcome.sources[0]
+    (text,) = (text for text in outcome.missing if text.startswith("its runs end before the others"))
+    assert "lam=0.7" in text
+
+
+def test_panels_without_runs_say_so(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", config_of("partition.alpha=0.1"), [10.0])
+    left, right = drawn("15", find_runs([tmp_path]).runs).picture.axes
+    assert ([t.get_text() for t in left.texts], [t.get_text() for t in right.texts]) == ([], ["no run"])
+
+
+def test_damaged_numbers_are_left_out_of_curves_and_bars(tmp_path: Path) -> None:
+    config = config_of("partition.alpha=0.1")
+    sums = [{"n_l": 1000, "n_g": 500}, 3, {"n_l": "x"}, {"n_l": 4000, "n_g": 1e999}]
+    folder = write_run(tmp_path / "x", config, [10.0] * 4, sums=sums)
+    (folder / "probes").mkdir()
+    for round, array in ((1, [[1.0] * 3]), (2, [[9.0] * 2]), (3, [[5.0, 0, 0]]), (4, [[np.nan] * 3])):
+        save_file({"rank_l_in_g": np.array(array)}, folder / f"probes/{round:06d}.safetensors")
+    mine = find_runs([tmp_path]).runs
+    (axes,) = drawn("2b", mine).picture.axes
+    assert [list(v) for v in line(axes, "local, SAGE").get_data()] == [[1, 4], [1, 4]]
+    assert [list(v) for v in line(axes, "global, SAGE").get_data()] == [[1], [0.5]]
+    (counts,) = select(mine, "fig8-consensus").late("rank_l_in_g", "sage", 0.1)
+    assert counts.tolist() == [6, 1, 1]
 
 
 # What is missing.
@@ -387,7 +423,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     """One run that no figure wants."""
     folder = tmp_path_factory.mktemp("alone")
     write_run(folder / "x", config_of("partition.alpha=3.0"), [10.0])
-    return find_runs([folder])
+    return find_runs([folder]).runs
 
 
 def commands_in(outcome: Outcome) -> list[list[str]]:
@@ -415,7 +451,7 @@ def test_the_commands_give_what_is_missing_and_nothing_else(tmp_path: Path) -> N
     """After running what is named, figure 7 and figure 8 are complete."""
     imitate(tmp_path / "have", config_of("partition.alpha=0.1", "method.name=fixmatch-lpl", "protocol=clean"), 12, 1)
     for name in ("7", "8"):
-        outcome = drawn(name, find_runs([tmp_path]))
+        outcome = drawn(name, find_runs([tmp_path]).runs)
         assert outcome.state == "in part"
         for _, _, preset, _, _, *rest in commands_in(outcome):
             settings = [word for word in rest if word != "--set"]
@@ -424,14 +460,14 @@ def test_the_commands_give_what_is_missing_and_nothing_else(tmp_path: Path) -> N
                 assert config.method.name != "fixmatch-lpl" or config.partition.alpha > 0.1
                 if config.seed == 7 and not where.exists():
                     imitate(where, config, 12, 1)
-        assert drawn(name, find_runs([tmp_path])).state == "drawn"
+        assert drawn(name, find_runs([tmp_path]).runs).state == "drawn"
 
 
 def test_a_command_is_as_narrow_as_what_is_missing(tmp_path: Path) -> None:
     for method in ("sage", "fixmatch-gpl"):
         config = config_of("partition.alpha=0.1", f"method.name={method}")
         write_run(tmp_path / method, config, [10.0], sums=[{"n_l": 1000, "n_g": 1000}])
-    outcome = drawn("2b", find_runs([tmp_path]))
+    outcome = drawn("2b", find_runs([tmp_path]).runs)
     assert outcome.missing == [
         "no run: `fssl run paper/fig2 --out runs/paper --set 'grid.partition.alpha=[0.1]'"
         " --set 'grid.method.name=[\"fixmatch-lpl\"]'`"
@@ -441,14 +477,14 @@ def test_a_command_is_as_narrow_as_what_is_missing(tmp_path: Path) -> None:
 
 def test_a_run_without_probes_needs_another_folder(tmp_path: Path) -> None:
     write_run(tmp_path / "x", config_of("partition.alpha=0.1"), [10.0])
-    outcome = drawn("8", find_runs([tmp_path]))
+    outcome = drawn("8", find_runs([tmp_path]).runs)
     again = [text for text in outcome.missing if text.startswith("no probes folder")]
     assert again == [
         "no probes folder: `fssl run paper/fig8-consensus --out runs/paper-again"
         " --set 'grid.partition.alpha=[0.1]' --set 'grid.method.name=[\"sage\"]'`"
     ]
     assert outcome.picture is None
-    lacking = drawn("10", find_runs([tmp_path])).missing
+    lacking = drawn("10", find_runs([tmp_path]).runs).missing
     assert any(
         text.startswith("no pseudo-label records (records.probes=all makes them): `fssl run") for text in lacking
     )

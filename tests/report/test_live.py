@@ -70,6 +70,22 @@ def test_the_page_hears_of_new_rounds_only(runs: Path) -> None:
     assert len(watcher.changes(999)["runs"]) == 2  # a page of a server that ran here before
 
 
+def test_a_folder_that_is_named_twice_is_shown_once(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(runs)
+    watcher = Watcher([runs, Path("seed7"), runs / "gone"])
+    assert sorted(watcher.changes(-1)["runs"]) == [str(runs / "seed7"), str(runs / "seed8")]
+
+
+def test_a_copy_counts_once_the_original_is_gone(runs: Path) -> None:
+    watcher = Watcher([runs])
+    first = watcher.changes(-1)
+    write_run(runs / "copy", [40.0], SAGE, "seed=7", "train.rounds=2")
+    second = watcher.changes(first["version"])
+    assert (list(second["runs"]), len(second["notes"])) == ([], 1)
+    (runs / "seed7").rename(runs.parent / "gone")
+    assert str(runs / "copy") in watcher.changes(second["version"])["runs"]
+
+
 def test_runs_come_and_go(runs: Path) -> None:
     watcher = Watcher([runs / "new"])
     (runs / "new").mkdir()
@@ -98,7 +114,7 @@ def test_the_server_serves_the_page_and_its_data(server: Server) -> None:
     [
         *("/secret.txt", "/../secret.txt", "/runs/seed7/config.toml", "/seed7/rounds.jsonl", "/data/"),
         *("/%2e%2e/secret.txt", "/data/../../secret.txt", "/..%2f..%2fetc/passwd", "/etc/passwd", "/index.html"),
-        *("http://127.0.0.1/secret.txt", "/page.js", "*", "/\\..\\secret.txt"),
+        *("http://127.0.0.1/secret.txt", "/page.js", "*", "/\\..\\secret.txt", "http://[", "//[/", "?"),
     ],
 )
 def test_nothing_else_is_served(server: Server, path: str) -> None:

@@ -87,18 +87,49 @@ def test_the_words_say_who_leads_and_where_sage_does_not(tmp_path: Path) -> None
         write_run(tmp_path / f"runs/a{seed}", [ours], SAGE, f"seed={seed}")
         write_run(tmp_path / f"runs/b{seed}", [theirs], LPL, f"seed={seed}")
     (task,) = report(tmp_path)["tasks"]
+    short = "1 rounds only: results are means of all of them."
     assert task["words"] == [
         "FixMatch-LPL leads SAGE by 0.75 points (seed by seed -0.50 to +2.00): "
         "not in every seed, so this does not separate them.",
-        "SAGE is number 2 of 2, 0.75 points behind.",
-        "Seeds 7, 8.",
+        *("SAGE is number 2 of 2, 0.75 points behind.", "Seeds 7, 8.", short),
     ]
     write_run(tmp_path / "runs/c", [40.0], 'method.name="fedavg"', "seed=7")
     (task,) = report(tmp_path)["tasks"]
-    assert task["words"][-1] == "Over fewer seeds than the others: FedAvg."
-    append(tmp_path / "runs/c", 2, 70.0)
+    assert task["words"][-2:] == ["Over fewer seeds than the others: FedAvg.", short]
+
+
+def test_what_cannot_be_compared_is_named_and_has_no_rank(tmp_path: Path) -> None:
+    """Not a method that is told the labels, nor one that has not come as far, wherever its number stands."""
+    finals = {"sage": 60.0, "fixmatch-lpl": 60.001, "fedavg": 50.0, "fixmatch-gpl": 40.0}
+    finals |= {"fedavg-sl": 90.0, "fixmatch-lpl+oracle": 80.0}
+    for method, final in finals.items():
+        write_run(tmp_path / "runs" / method, [final] * 12, f'method.name="{method}"')
+    early = write_run(tmp_path / "runs/early", [99.0] * 11, 'method.name="flexmatch"', "train.rounds=12")
+    (early / "summary.json").unlink()
     (task,) = report(tmp_path)["tasks"]
-    assert task["words"][-1] == "The runs have not come equally far, so their numbers are not yet comparable."
+    assert {line["name"]: line["rank"] for line in task["groups"]} == {
+        **{"FlexMatch": None, "FedAvg-SL": None, "FixMatch-LPL + oracle": None},
+        **{"FixMatch-LPL": 1, "SAGE": 1, "FedAvg": 2, "FixMatch-GPL": 3},  # as they are shown
+    }
+    assert task["groups"][task["leader"]]["name"] == "FixMatch-LPL"
+    assert task["words"] == [
+        *("FixMatch-LPL and SAGE are level.", "Seed 7."),
+        "Not as far as the others, so not compared: FlexMatch (round 11 of 12).",
+        "Told the true labels, an upper bound: FedAvg-SL (90.00 %), FixMatch-LPL + oracle (80.00 %).",
+    ]
+
+
+def test_a_seed_counts_once(tmp_path: Path) -> None:
+    """A copy of a run, or the same seed again, would make the spread too small."""
+    for name, seed, curve in (("a", 7, [50.0, 50.0]), ("copy", 7, [50.0]), ("b", 8, [60.0, 60.0])):
+        write_run(tmp_path / "runs" / name, curve, SAGE, f"seed={seed}", "train.rounds=2")
+    data = report(tmp_path)
+    (line,) = data["tasks"][0]["groups"]
+    assert (line["seeds"], line["result"]) == ([7, 8], [55.0, pytest.approx(stdev([50, 60]))])
+    assert data["notes"] == [
+        f"{tmp_path}/runs/copy: left out, a run that is as long or longer has its settings and seed"
+    ]
+    assert data["facts"]["runs"] == 2
 
 
 def test_only_runs_of_one_task_are_compared(tmp_path: Path) -> None:
@@ -113,6 +144,8 @@ def test_only_runs_of_one_task_are_compared(tmp_path: Path) -> None:
         (0.5, ["SAGE, cpg=True", "SAGE, cpg=False"]),
         (0.1, ["FixMatch-LPL"]),
     ]
+    commands = {group["command"].partition(" --out ")[2] for task in tasks for group in task["groups"]}
+    assert len(commands) == 5  # no two lines meet in one folder
     first = "digits · α = 0.1 · 8 labels per class · 6 clients"
     assert [task["title"] for task in tasks] == [
         f"{first} · train.lr = 0.1",
@@ -140,7 +173,7 @@ def test_images_of_a_folder_have_names_and_no_skew(tmp_path: Path) -> None:
 def test_a_setting_that_only_some_groups_have_tells_them_apart(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [50.0], SAGE)
     write_run(tmp_path / "b", [50.0], SAGE, "train.steps_per_round=1")
-    assert sorted(groups_of(find_runs([tmp_path]))) == ["sage", "sage, steps_per_round=1"]
+    assert sorted(groups_of(find_runs([tmp_path]).runs)) == ["sage", "sage, steps_per_round=1"]
 
 
 def test_a_line_of_the_table_can_be_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,11 +183,14 @@ def test_a_line_of_the_table_can_be_run_again(tmp_path: Path, monkeypatch: pytes
     fssl(monkeypatch, *words, "--set", "grid.seed=[7,8]", "--out", "my runs")
     (task,) = report(tmp_path, Path("my runs"))["tasks"]
     (line,) = task["groups"]
-    assert line["command"] == "fssl run 'my runs/seed7/config.toml' --set 'grid.seed=[7,8]' --out again/sage"
+    found = re.fullmatch(
+        r"fssl run 'my runs/seed7/config.toml' --set 'grid.seed=\[7,8\]' --out (again/sage-\w{8})", line["command"]
+    )
+    assert found
     assert line["recorded"] == [f"fssl {shlex.join(words)} --set 'grid.seed=[7,8]' --out 'my runs'"]
     fssl(monkeypatch, *shlex.split(line["command"])[1:])
     for seed in ("seed7", "seed8"):
-        records = [json.loads((Path(base) / seed / "rounds.jsonl").read_text()) for base in ("my runs", "again/sage")]
+        records = [json.loads((Path(base) / seed / "rounds.jsonl").read_text()) for base in ("my runs", found[1])]
         assert records[0] | {"timing": None} == records[1] | {"timing": None}
     Path("own.toml").write_text(line["settings"])
     assert parse(read_toml("own.toml")) == parse(read_toml("my runs/seed7/config.toml"))

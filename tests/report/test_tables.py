@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 import shutil
 import subprocess
@@ -303,7 +304,7 @@ def test_runs_without_a_cell_are_listed_with_the_reason(tmp_path: Path) -> None:
         "plain": ("partition.kind=dirichlet", "no table has partition.kind = dirichlet"),
         "few": ("data.labels_per_class=5", "no table has 5 labels per class"),
         "alpha": ("partition.alpha=10.0", "no table has alpha 10"),
-        "kappa": ("method.kappa=2.0", "no row of a table has this method with these settings"),
+        "kappa": ("method.kappa=2.0", "no table has this method, or these settings of it, in that column"),
     }
     for name, (setting, _) in reasons.items():
         add(tmp_path, name, 50, setting)
@@ -427,3 +428,27 @@ def test_the_command_refuses_before_it_writes(
     with pytest.raises(UserError, match=message):
         said_by([three], tmp_path / out, number)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_folder_that_cannot_be_read_costs_itself_only(tmp_path: Path) -> None:
+    add(tmp_path, "good", 50)
+    (add(tmp_path, "lost", 50, seed=8) / "config.toml").write_text("seed = ")
+    (add(tmp_path, "noise", 50, seed=9) / "rounds.jsonl").write_bytes(b"\xff\xfe\n{}")
+    (add(tmp_path, "young", 50, seed=10) / "rounds.jsonl").write_text("")  # no round yet: nothing to mention
+    result = tables_of(tmp_path)
+    assert [run.path.name for run in cell(table(result, 1), "SAGE", 3).runs] == ["good"]
+    why = {path.name: text for path, text in result.unused.items()}
+    assert why.pop("lost").startswith(f"{tmp_path}/lost/config.toml: not valid TOML")
+    assert why == {"noise": "no line of rounds.jsonl can be read"}
+    assert (result.num_runs, len(result.unused)) == (3, 2)
+
+
+def test_a_line_without_its_tests_has_no_second_normalization(tmp_path: Path) -> None:
+    folder = add(tmp_path, "good", 50)
+    lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
+    for line in lines:
+        line["test"] = "torn"
+    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rows = csv.DictReader(csv_text(tables_of(tmp_path).tables).splitlines())
+    mine = [(row["value"], row["authors_norm"]) for row in rows if row["source"] == "authors" and row["table"] == "1"]
+    assert mine == [("50.0", "")]

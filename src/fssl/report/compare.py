@@ -1,7 +1,6 @@
 """Records of runs as a table in the terminal, a small curve, or a picture."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from rich.box import SIMPLE_HEAD
@@ -13,8 +12,24 @@ from ..errors import UserError
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .drawing import band, legend, settings, sheet
-from .look import Style, styles_of
-from .runs import Run, find_runs, groups_of, label_quality, percents, read_run, spread, verdict
+from .look import styles_of
+from .runs import (
+    Run,
+    by_result,
+    by_round,
+    distinct,
+    find_runs,
+    groups_of,
+    joined,
+    label_quality,
+    not_compared,
+    number,
+    percent,
+    read_run,
+    spread,
+    value,
+    verdict,
+)
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 
@@ -38,31 +53,42 @@ def print_run(console: Console, path: Path) -> None:
     table = Table(show_header=False)
     table.add_row(f"accuracy, mean of the last {min(LAST, len(run.lines))} rounds", f"{run.result:.2f} %")
     table.add_row("last round", f"{run.curve[-1]:.2f} %")
-    table.add_row("best round", f"{max(run.curve):.2f} % (round {1 + int(np.argmax(run.curve))})")
-    for norm, test in last["test"].items():
-        table.add_row(f"last round, {norm}", f"{test['accuracy']:.2f} %")
+    best = max(run.lines, key=lambda line: float(line["accuracy"]))
+    table.add_row("best round (no result: the test chose it)", f"{best['accuracy']:.2f} % (round {best['round']})")
+    for norm in ("train_norm", "authors_norm"):
+        if (accuracy := value(last, "test", norm, "accuracy")) is not None:
+            table.add_row(f"last round, {norm}", f"{accuracy:.2f} %")
     for key in ("pl_accuracy", "utilization", "fallback_share", "disagreement", "lam_sure"):
-        if last.get(key) is not None:
-            table.add_row(key, f"{last[key]:.3f}")
-    seconds = float(np.median([line["timing"]["seconds"] for line in run.lines]))
-    table.add_row("seconds per round (median)", f"{seconds:.2f}")
+        if (share := value(last, key)) is not None:
+            table.add_row(key, f"{share:.3f}")
+    table.add_row("seconds per round (median)", seconds_per_round([run]))
     console.print(table)
+    if run.damaged:
+        say(console, f"{run.damaged} damaged or half-written lines of rounds.jsonl are skipped")
     say(console, f"{min(run.curve):5.1f} % {sparkline(run.curve)} {max(run.curve):.1f} %")
 
 
 def compare_runs(console: Console, paths: list[Path], png: Path | None) -> None:
     if png and png.suffix.lower() != ".png":
         raise UserError(f"--png {png}: expected a name that ends with .png")
-    groups = groups_of(find_runs(paths))
-    order = sorted(groups, key=lambda name: -np.mean([r.result for r in groups[name]]))
+    found = find_runs(paths)
+    runs = distinct(found.runs)
+    groups = groups_of(runs)
     numbers = (Column(name, no_wrap=True) for name in (f"last {LAST}", "last", "right", "used", "s/round"))
     words = (Column("method", overflow="fold", min_width=12), Column("seeds", min_width=5))
     table = Table(*words, *numbers, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    for name in order:
+    for name in by_result(groups):
         table.add_row(*row(name, groups[name]))
     console.print(table)
     say(console, f"In percent: test accuracy (mean of the last {LAST} rounds; last round), labels right, labels used.")
-    say(console, verdict(groups, order))
+    for text in (verdict(groups), *not_compared(groups)):
+        say(console, text)
+    for path, why in found.unreadable.items():
+        say(console, f"left out: {path}: {why}")
+    if damaged := sum(run.damaged for run in runs):
+        say(console, f"{damaged} damaged or half-written lines of rounds.jsonl are skipped")
+    if repeats := len(found.runs) - len(runs):
+        say(console, f"left out: {repeats} run(s) with the settings and the seed of another that is as long or longer")
     if png:
         draw(groups, png)
         say(console, f"curves: {png}")
@@ -71,9 +97,15 @@ def compare_runs(console: Console, paths: list[Path], png: Path | None) -> None:
 def row(name: str, runs: list[Run]) -> list[str]:
     """One setting's line of the table: means and spread over its seeds."""
     quality = [label_quality(runs, key) for key in ("pl_accuracy", "utilization")]
-    seconds = float(np.median([line["timing"]["seconds"] for run in runs for line in run.lines]))
     accuracy = [spread([run.result for run in runs]), spread([run.curve[-1] for run in runs], 1)]
-    return [name, " ".join(str(run.config.seed) for run in runs), *accuracy, *quality, f"{seconds:.2f}"]
+    return [name, " ".join(str(run.config.seed) for run in runs), *accuracy, *quality, seconds_per_round(runs)]
+
+
+def seconds_per_round(runs: list[Run]) -> str:
+    """The median."""
+    times = [value(line, "timing", "seconds") for run in runs for line in run.lines]
+    known = [time for time in times if time is not None]
+    return f"{np.median(known):.2f}" if known else "–"
 
 
 def draw(groups: dict[str, list[Run]], png: Path) -> None:
@@ -84,16 +116,13 @@ def draw(groups: dict[str, list[Run]], png: Path) -> None:
     with settings():
         figure, axes = sheet(9, 3.4, 1, 3)
         for (name, runs), style in zip(named, styles, strict=True):
-            curves(axes[0, 0], [run.curve for run in runs], name, style)
-            for panel, key in zip(axes[0, 1:], ("pl_accuracy", "utilization"), strict=True):
-                curves(panel, [percents(run, key) for run in runs if key in run.lines[-1]], name, style)
+            for panel, read in zip(
+                axes[0], (number("accuracy"), percent("pl_accuracy"), percent("utilization")), strict=True
+            ):
+                series = [by_round(run, read) for run in runs]
+                band(panel, *joined(curve for curve in series if curve), name, style)
         for panel, title in zip(axes[0], titles, strict=True):
             panel.set(title=title, xlabel="round", ylabel="%")
         legend(figure, 4)
         png.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(png, dpi=200)
-
-
-def curves(axes: Any, series: list[list[float]], name: str, style: Style) -> None:
-    length = min(map(len, series), default=0)
-    band(axes, range(1, length + 1), np.array([s[:length] for s in series]), name, style)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ..errors import UserError
 from ..records.atomic import write_atomic
 from .look import GREY, Style
+from .runs import mean_std
 
 Numbers = NDArray[Any]
 
@@ -51,7 +52,7 @@ def sheet(width: float, height: float, rows: int = 1, columns: int = 1, **option
 
 def band(axes: Any, rounds: Sequence[int] | Numbers, values: Numbers, label: str, style: Style) -> None:
     """The mean over runs by round, and one standard deviation to both sides; `values` is [runs, rounds]."""
-    if not len(values):
+    if not values.size:
         return
     mean = values.mean(0)
     every = max(1, len(mean) // 6)
@@ -67,8 +68,8 @@ def band(axes: Any, rounds: Sequence[int] | Numbers, values: Numbers, label: str
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The standard deviation over runs; a single run has none."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    """The standard deviation over runs, as long as a whisker; a single run has none."""
+    return mean_std(values)[1] or 0.0
 
 
 def points(axes: Any, at: Sequence[float], values: Sequence[Sequence[float]], label: str, style: Style) -> None:
@@ -124,6 +125,23 @@ def legend(figure: Any, columns: int, by_first_word: bool = False) -> None:
         width = min(columns, len(labels))
         down = [label for first in range(width) for label in labels[first::width]]  # the library fills columns
         figure.legend([named[label] for label in down], down, loc="outside lower center", ncols=width)
+
+
+def log_percents(axes: Any) -> None:
+    """A logarithmic axis from top to bottom whose numbers are written out."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=5))
+    axes.yaxis.set_major_formatter("{x:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def mark_empty(figure: Any) -> None:
+    """Words in panels that have nothing to show."""
+    for axes in figure.axes:
+        if not axes.has_data():
+            axes.text(0.5, 0.5, "no run", transform=axes.transAxes, ha="center", va="center", color=GREY)
 
 
 def stamp(figure: Any, text: str) -> None:

@@ -1,8 +1,9 @@
 """Which experiment a run is: what it must share with another to be compared, and in what it differs from the paper."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import cache
+from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from ..data.cards import card
 from ..errors import UserError
 from ..methods import Method, build_method, default_settings
 from ..records.rounds import LAST
-from .runs import Run
+from .runs import Run, value
 
 PROTOCOLS = ("authors", "clean")  # the first is the paper's
 # What makes an experiment, or cannot change a result, or is read off the record; all else is a difference to mention.
@@ -88,21 +89,8 @@ def shown(value: object) -> str:
     return "unset" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
 
 
-def last_round(run: Run) -> int:
-    return int(run.lines[-1]["round"])
-
-
-def one_per_seed(runs: Iterable[Run], length: Callable[[Run], int] = last_round) -> list[Run]:
-    """The longest run of each seed, seeds in order: a longer one passes through the same rounds."""
-    chosen: dict[int, Run] = {}
-    for run in runs:
-        seed = run.config.seed
-        if seed not in chosen or length(run) > length(chosen[seed]):
-            chosen[seed] = run
-    return [chosen[seed] for seed in sorted(chosen)]
-
-
-def result_at(run: Run, rounds: int, norm: str | None = None) -> float:
-    """The mean of the last ten rounds up to a given one; of the headline, or under one test normalization."""
+def result_at(run: Run, rounds: int, *keys: str) -> float:
+    """The mean of the last ten rounds up to a given one, of the headline or of another number; nan without any."""
     lines = [line for line in run.lines if line["round"] <= rounds][-LAST:]
-    return float(np.mean([line["test"][norm]["accuracy"] if norm else line["accuracy"] for line in lines]))
+    known = [number for line in lines if (number := value(line, *(keys or ("accuracy",)))) is not None]
+    return float(np.mean(known)) if known else nan

@@ -12,7 +12,7 @@ from rich.table import Table
 from ..console import say
 from ..errors import unknown
 from ..records.atomic import write_atomic
-from .drawing import FORMATS, save, settings, stamp
+from .drawing import FORMATS, mark_empty, save, settings, stamp
 from .experiments import Experiment, by_experiment
 from .gallery import FIGURES, Figure, Records
 from .runs import Run, find_runs
@@ -41,7 +41,8 @@ def make_figures(console: Console, paths: list[Path], out: Path, only: list[str]
     names = [chosen(name) for name in only] or list(FIGURES)
     refuse_file(out)
     with settings():
-        known, _ = by_experiment(find_runs(paths))
+        found = find_runs(paths)
+        known, strange = by_experiment(found.runs)
         out.mkdir(parents=True, exist_ok=True)
         outcomes = []
         for name in names:
@@ -51,6 +52,8 @@ def make_figures(console: Console, paths: list[Path], out: Path, only: list[str]
             outcomes.append(outcome._replace(picture=outcome.picture and True))
     write_atomic(out / "README.md", index(outcomes))
     print_summary(console, outcomes, out)
+    for path, why in (strange | found.unreadable).items():
+        say(console, f"left out: {path}: {why}")
 
 
 def chosen(name: str) -> str:
@@ -67,6 +70,7 @@ def draw(figure: Figure, known: Mapping[Experiment, list[Run]]) -> Outcome:
     asked = list(records.selections.values())
     drawn = [selection for selection in asked if selection.drawn]
     remarks = [text for selection in asked if (text := selection.remark())]
+    mark_empty(picture)
     if remarks:
         stamp(picture, "; ".join(remarks))
     sources = [f"{selection.describe()} {folders(selection.sources)}" for selection in drawn]

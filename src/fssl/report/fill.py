@@ -12,11 +12,10 @@ from .experiments import (
     by_experiment,
     differences,
     experiment_of,
-    one_per_seed,
     result_at,
 )
 from .paper import SEEDS, Column, PaperTable, Row, paper_tables
-from .runs import Run, mean_std
+from .runs import Found, Run, mean_std, one_per_seed
 
 PAPER = "paper"
 GAIN_ROW = "SAGE minus best other"
@@ -87,8 +86,9 @@ class Tables(NamedTuple):
     unused: dict[Path, str]  # runs that are in no cell, and why
 
 
-def fill_tables(runs: list[Run]) -> Tables:
-    known, unused = by_experiment(runs)
+def fill_tables(found: Found) -> Tables:
+    known, strange = by_experiment(found.runs)
+    unused = strange | found.unreadable
     tables = [fill(table, known) for table in paper_tables()]
     shown = {run.path for t in tables for line in t.lines for cell in line.cells if cell for run in cell.runs}
     wanted = {experiment for table in paper_tables() for experiment in experiments_in(table)}
@@ -96,7 +96,7 @@ def fill_tables(runs: list[Run]) -> Tables:
         for run in members:
             if run.path not in shown:
                 unused[run.path] = why_unused(experiment, wanted)
-    return Tables(tables, len(runs), dict(sorted(unused.items())))
+    return Tables(tables, len(found.runs) + len(found.unreadable), dict(sorted(unused.items())))
 
 
 def experiments_in(table: PaperTable) -> Iterable[Experiment]:
@@ -118,7 +118,7 @@ def why_unused(mine: Experiment, wanted: set[Experiment]) -> str:
         ("partition", "no table has partition.kind = {}"),
         ("labels_per_class", "no table has {} labels per class"),
         ("alpha", "no table has alpha {:g}"),
-        ("method", "no row of a table has this method with these settings"),
+        ("method", "no table has this method, or these settings of it, in that column"),
     )
     left = wanted
     for name, text in checks:
@@ -172,7 +172,7 @@ def cells_of(table: PaperTable, row: Row, column: Column, known: dict[Experiment
 
 def shortness(run: Run, column: Column) -> list[str]:
     """What to say of a run that ends before the round at which the paper reads its number."""
-    last = run.lines[-1]["round"]
+    last = run.last_round
     if last >= column.rounds:
         return []
     if last < run.config.rounds:
@@ -185,7 +185,7 @@ def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell
 
     def nearness(setting: tuple[str, ...]) -> tuple[int, int, int]:
         runs = choices[setting]
-        return -len(setting), max(run.lines[-1]["round"] for run in runs), len(one_per_seed(runs))
+        return -len(setting), max(run.last_round for run in runs), len(one_per_seed(runs))
 
     setting = max(choices, key=nearness)
     runs = one_per_seed(choices[setting])
@@ -199,7 +199,7 @@ def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell
     reached = [rounds_to(run, column.target, column.rounds) for run in runs]
     numbers = [float(r) for r in reached if r is not None]
     if len(numbers) < len(runs):
-        last = min(min(run.lines[-1]["round"], column.rounds) for run in runs)
+        last = min(min(run.last_round, column.rounds) for run in runs)
         remarks.append(f"{len(numbers)} of {len(runs)} runs reach {column.target} % within {last} rounds")
         return Cell(None, None, tuple(runs), setting, tuple(remarks))
     value, std = mean_std(numbers)

@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 from ..config import MethodChoice
 from ..data.partition import class_counts, make_partition
 from ..label.assign import KAPPA_STAR
-from .drawing import COLUMN, PAGE, band, bars, boxes, legend, level, points, sheet
+from .drawing import COLUMN, PAGE, band, bars, boxes, legend, level, log_percents, points, sheet
 from .experiments import Experiment
 from .look import BLUE, GREY, Style, alpha_style, label_of, style_of
-from .runs import Run
+from .runs import Read, Run, percent, value
 from .selection import Selection, choice_name
 
 Numbers = NDArray[Any]
@@ -62,14 +62,9 @@ def figure(name: str, title: str, caption: str) -> Callable[[Callable[[Records],
 # Shared by several figures.
 
 
-def percent(key: str) -> Callable[[dict[str, Any]], float | None]:
-    """A share of the record in percent."""
-    return lambda line: None if line.get(key) is None else 100 * line[key]
-
-
-def thousands(key: str) -> Callable[[dict[str, Any]], float | None]:
+def thousands(key: str) -> Read:
     """A count of the record's sums in thousands."""
-    return lambda line: line["sums"][key] / THOUSAND if key in line.get("sums", {}) else None
+    return lambda line: None if (count := value(line, "sums", key)) is None else count / THOUSAND
 
 
 def dashed(style: Style) -> Style:
@@ -335,9 +330,8 @@ def figure_8(records: Records) -> Any:
                 if shares:
                     at = places + (i - 1) * 0.27
                     bars(panel, list(at), list(np.transpose(shares)), label_of(method), style_of(method), 0.25)
-            panel.set(
-                yscale="log", xlim=(-0.6, RANKS + 0.6), xticks=places, xticklabels=[*map(str, places[1:]), f"> {RANKS}"]
-            )
+            log_percents(panel)
+            panel.set(xlim=(-0.6, RANKS + 0.6), xticks=places, xticklabels=[*map(str, places[1:]), f"> {RANKS}"])
             panel.grid(axis="x", visible=False)
     for panel, alpha in zip(axes[0], runs.alphas, strict=True):
         panel.set_title(alpha_name(alpha))
@@ -385,7 +379,8 @@ def figure_9e(records: Records) -> Any:
             if shares:
                 middle = (np.arange(len(shares[0])) + 0.5) / len(shares[0])
                 band(panel, middle, np.array(shares), label, style)
-        panel.set(xlabel="confidence", title=alpha_name(alpha), yscale="log")
+        log_percents(panel)
+        panel.set(xlabel="confidence", title=alpha_name(alpha))
     axes[0, 0].set_ylabel("share of images (%)")
     legend(fig, 4)
     return fig
@@ -413,7 +408,7 @@ def figure_10(records: Records) -> Any:
     letters(axes, ["by heterogeneity", "by local class"])
     for panel in axes[0]:
         panel.set_xlabel("round")
-    axes[0, 0].set_ylabel("mean λ")
+    axes[0, 0].set(ylabel="mean λ", ylim=(0, None))
     legend(fig, 4, by_first_word=True)
     return fig
 

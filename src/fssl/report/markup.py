@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Callable, Iterable
 from itertools import groupby
+from math import isnan
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
@@ -153,11 +154,13 @@ def csv_row(table: PaperTable, line: Line, column: Column, cell: Cell) -> dict[s
     where = {"table": table.number, "row": line.row, **column._asdict(), "source": line.source}
     seeds = " ".join(str(run.config.seed) for run in cell.runs)
     folders = " ".join(str(run.path) for run in cell.runs)
-    other = [result_at(run, column.rounds, "authors_norm") for run in cell.runs if not column.target]
+    other = [
+        result_at(run, column.rounds, "test", "authors_norm", "accuracy") for run in cell.runs if not column.target
+    ]
     return {
         **where,
         **{"value": cell.value, "std": cell.std, "runs": len(cell.runs) or None, "seeds": seeds},
-        "authors_norm": mean_std(other)[0] if other else None,
+        "authors_norm": mean_std(other)[0] if other and not any(map(isnan, other)) else None,
         **{"rank": cell.rank or None, "extra": cell.extra, "remarks": "; ".join(cell.marks), "folders": folders},
     }
 

@@ -3,16 +3,19 @@
 import json
 import os
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..config import Config, flatten
 from ..errors import UserError
 from ..records.rounds import LAST
 from ..records.store import RunFolder
+from .look import split_plugins
 
 LONGEST = 1_000_000  # rounds; a number beyond is damage
 LARGEST = 1e15
@@ -26,9 +29,12 @@ class Repetition(Protocol):
     def config(self) -> Config: ...
     @property
     def result(self) -> float: ...
+    @property
+    def last_round(self) -> int: ...
 
 
 R = TypeVar("R", bound=Repetition)
+Read = Callable[[dict[str, Any]], float | None]
 
 
 class Run(NamedTuple):
@@ -44,6 +50,22 @@ class Run(NamedTuple):
     @property
     def result(self) -> float:
         return float(np.mean(self.curve[-LAST:]))
+
+    @property
+    def last_round(self) -> int:
+        return int(self.lines[-1]["round"])
+
+
+class Series(NamedTuple):
+    """A quantity by round: the rounds that all runs have, and [runs, rounds]."""
+
+    rounds: list[int]
+    values: NDArray[np.float64]
+
+
+class Found(NamedTuple):
+    runs: list[Run]
+    unreadable: dict[Path, str]  # folders with a record that cannot be used, and why
 
 
 def read_run(path: Path) -> Run:
@@ -83,6 +105,29 @@ def is_number(value: object) -> bool:
     return isinstance(value, int | float) and -LARGEST < value < LARGEST
 
 
+def value(line: object, *keys: str) -> float | None:
+    """A number of a line, or of a table in it; None where there is none, be it null, missing or damaged."""
+    for key in keys:
+        line = line.get(key) if isinstance(line, dict) else None
+    return float(line) if is_number(line) else None  # type: ignore[arg-type]  # just checked
+
+
+def read_probe(path: Path, name: str) -> NDArray[np.float64] | None:
+    """An array by bin or class of a round's probes, summed over clients; empty if there is none, None if damaged."""
+    if not path.is_file():
+        return np.zeros(0)
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, "numpy") as file:
+            if name not in file.keys():  # noqa: SIM118 (not a mapping)
+                return np.zeros(0)
+            total = np.asarray(file.get_tensor(name), np.float64).sum(0)
+            return total if total.ndim == 1 and np.isfinite(total).all() else None
+    except (OSError, ValueError, SafetensorError):
+        return None
+
+
 def run_folders(paths: Iterable[Path]) -> Iterator[Path]:
     """Every folder with a record at or below the given ones, each once."""
     seen = set()
@@ -97,21 +142,44 @@ def run_folders(paths: Iterable[Path]) -> Iterator[Path]:
                 yield folder
 
 
-def find_runs(paths: Iterable[Path]) -> list[Run]:
-    """Every run with at least one round below the given folders."""
+def find_runs(paths: Iterable[Path]) -> Found:
+    """Every run with at least one round below the given folders; what cannot be read costs itself only."""
     paths = list(paths)
-    runs = []
+    found = Found([], {})
     for folder in run_folders(paths):
-        lines, damaged = read_lines(folder / "rounds.jsonl")
-        if lines:
-            runs.append(Run(folder, RunFolder(folder).config(), lines, damaged))
-    if not runs:
-        raise no_runs(paths)
-    return runs
+        try:
+            lines, damaged = read_lines(folder / "rounds.jsonl")
+            if lines:
+                found.runs.append(Run(folder, RunFolder(folder).config(), lines, damaged))
+            elif damaged:
+                found.unreadable[folder] = "no line of rounds.jsonl can be read"
+        except (UserError, OSError) as error:
+            found.unreadable[folder] = str(error)
+    if not found.runs:
+        raise no_runs(paths, next(iter(found.unreadable.values()), ""))
+    return found
 
 
-def no_runs(paths: Iterable[Path]) -> UserError:
-    return UserError(f"no runs in {', '.join(map(str, paths))}; `fssl run` makes one")
+def no_runs(paths: Iterable[Path], why: str) -> UserError:
+    return UserError(f"no runs in {', '.join(map(str, paths))}; `fssl run` makes one" + (f" ({why})" if why else ""))
+
+
+def one_per_seed(runs: Iterable[R], length: Callable[[R], int] = attrgetter("last_round")) -> list[R]:
+    """The longest run of each seed, seeds in order: a longer one passes through the same rounds."""
+    chosen: dict[int, R] = {}
+    for run in runs:
+        seed = run.config.seed
+        if seed not in chosen or length(run) > length(chosen[seed]):
+            chosen[seed] = run
+    return [chosen[seed] for seed in sorted(chosen)]
+
+
+def distinct(runs: Iterable[R]) -> list[R]:
+    """One run of each setting and seed: a copy, or the same seed once more, is no further repetition."""
+    groups: dict[str, list[R]] = defaultdict(list)
+    for run in runs:
+        groups[group_key(run)].append(run)
+    return [run for members in groups.values() for run in one_per_seed(members)]
 
 
 def settings_of(run: Repetition) -> dict[str, Any]:
@@ -158,7 +226,7 @@ def peers(setting: str, mine: Mapping[str, Any]) -> tuple[str, str]:
     return setting, mine["method.name"] if setting.startswith("method.") else ""
 
 
-def mean_std(values: list[float]) -> tuple[float, float | None]:
+def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and sample standard deviation; no spread from a single run."""
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None
 
@@ -168,24 +236,73 @@ def spread(values: list[float], digits: int = 2) -> str:
     return f"{mean:.{digits}f}" + (f" ± {std:.{digits}f}" if std is not None else "")
 
 
-def percents(run: Run, key: str) -> list[float]:
-    """A quantity by round; nan where nothing was counted."""
-    return [np.nan if line.get(key) is None else 100 * line[key] for line in run.lines]
+def number(*keys: str) -> Read:
+    """Reads a number of a line."""
+    return lambda line: value(line, *keys)
+
+
+def percent(key: str) -> Read:
+    """Reads a share of a line, in percent."""
+    return lambda line: None if (share := value(line, key)) is None else 100 * share
+
+
+def by_round(run: Run, read: Read) -> dict[int, float]:
+    """A quantity by round, where it was counted."""
+    numbers = ((line["round"], read(line)) for line in run.lines)
+    return {round: number for round, number in numbers if number is not None}
+
+
+def joined(curves: Iterable[Mapping[int, float]]) -> Series:
+    """Curves over the rounds that all of them have."""
+    given = list(curves)
+    rounds = sorted(set.intersection(*(set(curve) for curve in given))) if given else []
+    return Series(rounds, np.array([[curve[r] for r in rounds] for curve in given]).reshape(len(given), len(rounds)))
 
 
 def label_quality(runs: list[Run], key: str) -> str:
     """Mean and spread over runs of a quantity's last rounds, where they have it."""
-    late = [[p for p in percents(run, key)[-LAST:] if not np.isnan(p)] for run in runs]
+    read = percent(key)
+    late = [[p for line in run.lines[-LAST:] if (p := read(line)) is not None] for run in runs]
     known = [float(np.mean(values)) for values in late if values]
     return spread(known, 1) if known else "–"
 
 
-def verdict(groups: Mapping[str, Sequence[Repetition]], order: Sequence[str]) -> str:
+def is_bound(method: str) -> bool:
+    """Whether a method is told true labels: an upper bound, no competitor."""
+    base, plugins = split_plugins(method)
+    return base == "fedavg-sl" or "oracle" in plugins
+
+
+def reach(runs: Sequence[Repetition]) -> int:
+    """The round that all of these have come to."""
+    return min(run.last_round for run in runs)
+
+
+def rivals(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+    """Groups that can be compared, best first: no upper bound, and all as far as the one that is farthest."""
+    names = [name for name, runs in groups.items() if not is_bound(runs[0].config.method.name)]
+    farthest = max((reach(groups[name]) for name in names), default=0)
+    return by_result({name: groups[name] for name in names if reach(groups[name]) == farthest})
+
+
+def by_result(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+    """Names, best first."""
+    return sorted(groups, key=lambda name: -mean_result(groups[name]))
+
+
+def mean_result(runs: Sequence[Repetition]) -> float:
+    return float(np.mean([run.result for run in runs]))
+
+
+def verdict(groups: Mapping[str, Sequence[Repetition]]) -> str:
     """What came out, in words: who leads, and whether the lead is larger than the spread."""
+    order = rivals(groups)
     if len(order) < 2:
-        return "One setting only: nothing to compare."
+        return "One setting only: nothing to compare." if len(groups) < 2 else "Nothing to compare yet."
     first, second = (groups[name] for name in order[:2])
-    lead = np.mean([r.result for r in first]) - np.mean([r.result for r in second])
+    lead = mean_result(first) - mean_result(second)
+    if round(lead, 2) == 0:
+        return f"{order[0]} and {order[1]} are level."
     text = f"{order[0]} leads {order[1]} by {lead:.2f} points"
     pairs = paired(first, second)
     if len(pairs) > 1:
@@ -193,7 +310,17 @@ def verdict(groups: Mapping[str, Sequence[Repetition]], order: Sequence[str]) ->
         text += f" (seed by seed {low:+.2f} to {high:+.2f})"
         text += "." if low > 0 else ": not in every seed, so this does not separate them."
         return text
-    return text + ": a single seed says little."
+    return text + (": a single seed says little." if pairs else ": no seed in common, so this says little.")
+
+
+def not_compared(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+    """A sentence for each kind of group that the verdict leaves out."""
+    left = [name for name in by_result(groups) if name not in rivals(groups)]
+    bounds = [name for name in left if is_bound(groups[name][0].config.method.name)]
+    behind = [f"{n} (round {reach(groups[n])} of {groups[n][0].config.rounds})" for n in left if n not in bounds]
+    known = [f"{name} ({mean_result(groups[name]):.2f} %)" for name in bounds]
+    said = [f"Not as far as the others, so not compared: {', '.join(behind)}."] if behind else []
+    return said + ([f"Told the true labels, an upper bound: {', '.join(known)}."] if known else [])
 
 
 def paired(first: Sequence[Repetition], second: Sequence[Repetition]) -> list[float]:

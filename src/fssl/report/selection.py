@@ -1,10 +1,11 @@
 """The runs that a figure draws: those of one setting, found by what they are; and the command for those that lack."""
 
 import json
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,24 +14,13 @@ from numpy.typing import NDArray
 
 from ..config import Config, MethodChoice, axes_of, expand, read_toml
 from ..records.rounds import LAST
-from .experiments import (
-    PROTOCOLS,
-    Experiment,
-    differences,
-    experiment_of,
-    last_round,
-    method_on,
-    one_per_seed,
-    result_at,
-    shown,
-    side_settings,
-)
+from .experiments import PROTOCOLS, Experiment, differences, experiment_of, method_on, result_at, shown, side_settings
 from .look import label_of
-from .runs import Run
+from .runs import Read, Run, Series, by_round, joined, number, one_per_seed, read_probe
 
 Numbers = NDArray[Any]
-Read = str | Callable[[dict[str, Any]], float | None]
 NO_RUN = "no run"
+SHORT = "its runs end before the others"
 NO_LABELS = "no pseudo-label records (records.probes=all makes them)"
 NO_PROBES = "no probes folder"
 MOST_PROBES = 60  # files read for a curve by round
@@ -46,13 +36,6 @@ class Cell(NamedTuple):
 
     alpha: float
     method: MethodChoice
-
-
-class Series(NamedTuple):
-    """A quantity by round: the rounds that all runs have, and [runs, rounds]."""
-
-    rounds: list[int]
-    values: Numbers
 
 
 class Selection:
@@ -84,51 +67,67 @@ class Selection:
         self,
         method: str | MethodChoice,
         alpha: float | None = None,
-        length: Callable[[Run], int] = last_round,
+        length: Callable[[Run], int] = attrgetter("last_round"),
         lack: str = "",
+        at: int = 0,
         **settings: Any,
     ) -> list[Run]:
-        """The runs of a cell, one per seed: the one with most to show, as `length` counts it. None is a lack."""
+        """The runs of a cell, one per seed: the one with most to show, as `length` counts it. None is a lack.
+
+        Those that do not come to round `at` are no help where numbers are read there.
+        """
         choice = MethodChoice(method, tuple(sorted(settings.items()))) if isinstance(method, str) else method
         cell = Cell(self.alphas[0] if alpha is None else alpha, choice)
         assert cell in self.cells, f"{self.preset} has no {cell}"
         found = self._runs.get(cell, [])
-        good = one_per_seed((run for run in found if length(run)), length)
+        long = [run for run in found if run.last_round >= at]
+        good = one_per_seed((run for run in long if length(run)), length)
         if good:
             self.drawn[cell] = good
         else:
-            self.missing[cell] = lack if found else NO_RUN
+            self.missing[cell] = lack if long else SHORT if found else NO_RUN
         return good
 
-    def by_round(self, key: Read, method: str | MethodChoice, alpha: float | None = None, **settings: Any) -> Series:
+    @cached_property
+    def read_at(self) -> int:
+        """The round at which numbers are read, the same for all runs: the end of most of them."""
+        ends = Counter(min(run.last_round, self.rounds) for runs in self._runs.values() for run in one_per_seed(runs))
+        return max(ends, key=lambda end: (ends[end], end), default=self.rounds)
+
+    def by_round(
+        self, key: str | Read, method: str | MethodChoice, alpha: float | None = None, **settings: Any
+    ) -> Series:
         """A quantity of the record by round: a line's key, or a function of the line."""
-        read = key if callable(key) else lambda line: line.get(key)
+        read = number(key) if isinstance(key, str) else key
 
         def curve(run: Run) -> dict[int, float]:
-            values = {line["round"]: read(line) for line in run.lines if line["round"] <= self.rounds}
-            return {r: value for r, value in values.items() if value is not None}
+            return {r: value for r, value in by_round(run, read).items() if r <= self.rounds}
 
         return joined(map(curve, self.runs(method, alpha, lambda run: len(curve(run)), NO_LABELS, **settings)))
 
     def result(self, method: str | MethodChoice, alpha: float | None = None, **settings: Any) -> list[float]:
         """The mean of the last rounds of each run."""
-        return [result_at(run, self.rounds) for run in self.runs(method, alpha, **settings)]
+        return [result_at(run, self.read_at) for run in self.runs(method, alpha, at=self.read_at, **settings)]
 
     def late(self, name: str, method: str, alpha: float, **settings: Any) -> list[Numbers]:
         """An array of the probes, summed over clients and the last recorded rounds, for each run."""
-        runs = self.runs(method, alpha, lambda run: len(self.probes(run, name)), NO_PROBES, **settings)
-        return [np.sum([read_probe(p, name) for p in self.probes(run, name)[-LAST:]], 0) for run in runs]
+
+        def files(run: Run) -> list[Path]:
+            return probe_files(run.path, name, self.read_at)[-LAST:]
+
+        runs = self.runs(method, alpha, lambda run: len(files(run)), NO_PROBES, self.read_at, **settings)
+        return [np.sum([probe(p, name) for p in files(run)], 0) for run in runs]
 
     def probes_by_round(
         self, name: str, value: Callable[[Numbers], float], method: str, alpha: float, **settings: Any
     ) -> Series:
         """A function of an array of the probes by round, at some sixty rounds."""
-        runs = self.runs(method, alpha, lambda run: len(self.probes(run, name)), NO_PROBES, **settings)
-        return joined({int(p.stem): value(read_probe(p, name)) for p in self.probes(run, name)} for run in runs)
 
-    def probes(self, run: Run, name: str) -> list[Path]:
-        """The files to read: of the last rounds, and of some on the way."""
-        return probe_files(run.path, name, self.rounds)
+        def files(run: Run) -> list[Path]:
+            return probe_files(run.path, name, self.rounds)
+
+        runs = self.runs(method, alpha, lambda run: len(files(run)), NO_PROBES, **settings)
+        return joined({int(p.stem): value(probe(p, name)) for p in files(run)} for run in runs)
 
     # What to say about it.
 
@@ -141,7 +140,7 @@ class Selection:
         runs, cell = self.sources, next(iter(self.drawn))
         mine, wanted = runs[0].config, self.cells[cell]
         seeds = sorted({run.config.seed for run in runs})
-        lasts = sorted({run.lines[-1]["round"] for run in runs})
+        lasts = sorted({run.last_round for run in runs})
         counts = sorted({len(members) for members in self.drawn.values()})
         text = (
             f"{len(runs)} run(s) on {mine.data.name} ({to_range(counts)} per curve, "
@@ -151,6 +150,8 @@ class Selection:
         other = self.deviations(mine, wanted)
         if lasts[0] < wanted.rounds and mine.data.name == wanted.data.name:
             other.append(f"{to_range(lasts)} rounds (paper: {wanted.rounds})")
+        if len(lasts) > 1:
+            text += f" What is no curve by round is read at round {self.read_at}."
         return text + (f" Not the paper's setting: {'; '.join(other)}." if other else "")
 
     def remark(self) -> str:
@@ -264,13 +265,6 @@ def kind_of(config: Config) -> str:
     return "one epoch" if train.local_epochs == 1 and train.steps_per_round is None else "usual"
 
 
-def joined(curves: Iterable[Mapping[int, float]]) -> Series:
-    """Curves over the rounds that all of them have."""
-    given = list(curves)
-    rounds = sorted(set.intersection(*(set(curve) for curve in given))) if given else []
-    return Series(rounds, np.array([[curve[r] for r in rounds] for curve in given]).reshape(len(given), len(rounds)))
-
-
 def to_range(values: Sequence[int]) -> str:
     return str(values[0]) if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
 
@@ -290,19 +284,13 @@ def probe_files(folder: Path, name: str, rounds: int) -> list[Path]:
     """Files that hold an array: of some sixty rounds up to a given one, and of the last ten."""
     files = [p for p in sorted((folder / "probes").glob("[0-9]*.safetensors")) if int(p.stem) <= rounds]
     some = files[:: max(1, len(files) // MOST_PROBES)]
-    return [p for p in sorted({*some, *files[-LAST:]}) if read_probe(p, name).size]
+    sizes = {p: probe(p, name).size for p in sorted({*some, *files[-LAST:]})}
+    usual = max((size for size in sizes.values()), default=0)
+    return [p for p, size in sizes.items() if size and size == usual]
 
 
 @lru_cache(maxsize=20_000)
-def read_probe(path: Path, name: str) -> Numbers:
+def probe(path: Path, name: str) -> Numbers:
     """An array summed over clients; empty where a file is damaged or has no such array."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(path, "numpy") as file:
-            if name not in file.keys():  # noqa: SIM118 (not a mapping)
-                return np.zeros(0)
-            array: Numbers = np.asarray(file.get_tensor(name), np.float64).sum(0)
-            return array
-    except (SafetensorError, OSError):
-        return np.zeros(0)
+    found = read_probe(path, name)
+    return np.zeros(0) if found is None else found

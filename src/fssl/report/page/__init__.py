@@ -28,8 +28,7 @@ def write_page(paths: list[Path], out: Path) -> dict[str, Any]:
     plotly()  # before the work, if it is missing
     data = content(read_all(run_folders(paths), len(os.sched_getaffinity(0))), title_of(paths))
     if not data["runs"]:
-        notes = "".join(f" ({note})" for note in data["notes"][:1])
-        raise UserError(f"{no_runs(paths)}{notes}")
+        raise no_runs(paths, "".join(data["notes"][:1]))
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(out, page(data["title"], data))
     return data

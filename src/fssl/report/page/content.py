@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -14,8 +15,21 @@ from ... import __version__
 from ...config import as_tables, to_toml
 from ...records.rounds import LAST
 from ..look import label_of, styles_of
-from ..runs import groups_of, settings_of, verdict, what_varies
-from .reading import QUANTITIES, Quantity, Reading, Values, spread_of
+from ..runs import (
+    by_result,
+    distinct,
+    group_key,
+    groups_of,
+    mean_result,
+    mean_std,
+    not_compared,
+    reach,
+    rivals,
+    settings_of,
+    verdict,
+    what_varies,
+)
+from .reading import QUANTITIES, Quantity, Reading, Values
 
 Json = dict[str, Any]
 MACHINE = ("device", "processor", "threads", "python", "cuda", "revision")
@@ -24,7 +38,9 @@ MACHINE_PACKAGES = ("fssl", "torch", "numpy")
 
 def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
     """The page's data; of the runs only those that changed after version `since`."""
-    shown = [r for r in readings if r.is_shown]
+    known = [r for r in readings if r.is_shown]
+    shown = distinct(known)
+    repeats = {r.path for r in known} - {r.path for r in shown}
     return {
         "title": title,
         "made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
@@ -34,7 +50,13 @@ def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
         "facts": facts_of(shown),
         "tasks": tasks_of(shown),
         "hardware": hardware_of(shown),
-        "notes": [note for r in readings for note in r.problems],
+        "notes": [
+            *(note for r in readings for note in r.problems),
+            *(
+                f"{path}: left out, a run that is as long or longer has its settings and seed"
+                for path in sorted(repeats)
+            ),
+        ],
         "damaged": sum(r.damaged + r.partial for r in readings),
         "runs": {str(r.path): run_data(r) for r in shown if r.version > since},
     }
@@ -115,9 +137,10 @@ def task_data(runs: list[Reading], differing: set[str]) -> Json:
     is_dealt = config.data.name != "folder"
     extra = " · ".join(f"{k} = {settings[k]}" for k in settings if k in differing)
     groups = {label(name, members): members for name, members in groups_of(runs).items()}
-    order = sorted(groups, key=lambda name: -np.mean([r.result for r in groups[name]]))
+    order, ranked = by_result(groups), rivals(groups)
     styles = styles_of([groups[name][0].config.method.name for name in order])
-    lines = [group_data(name, groups[name]) for name in order]
+    place = places({name: mean_result(groups[name]) for name in ranked})
+    lines = [{**group_data(name, groups[name]), "rank": place.get(name)} for name in order]
     return {
         "title": " · ".join(filter(None, (short_title(runs[0]), extra))),
         "extra": extra,
@@ -125,7 +148,8 @@ def task_data(runs: list[Reading], differing: set[str]) -> Json:
         "alpha": config.partition.alpha if is_dealt and config.partition.kind != "iid" else None,
         "labels": config.labels_per_class if is_dealt else None,
         "classes": config.data.classes,
-        "words": words(groups, order),
+        "words": words(groups, ranked),
+        "leader": order.index(ranked[0]) if ranked else 0,
         "groups": [{**line, "style": style._asdict()} for line, style in zip(lines, styles, strict=True)],
         "partition": next((r.partition for r in runs if r.partition), None),
     }
@@ -137,21 +161,29 @@ def label(name: str, members: Sequence[Reading]) -> str:
     return label_of(method) + name.removeprefix(method)
 
 
-def words(groups: Mapping[str, Sequence[Reading]], order: Sequence[str]) -> list[str]:
+def places(results: Mapping[str, float]) -> dict[str, int]:
+    """1 for the best number as it is shown, and so on: equal ones share a place, and one alone has none."""
+    shown = {name: round(result, 2) for name, result in results.items()}
+    order = sorted(set(shown.values()), reverse=True)
+    return {name: order.index(number) + 1 for name, number in shown.items()} if len(shown) > 1 else {}
+
+
+def words(groups: Mapping[str, Sequence[Reading]], ranked: Sequence[str]) -> list[str]:
     """What came out: who leads and by how much, where SAGE stands if not ahead, and what is still missing."""
     seeds = sorted({r.config.seed for runs in groups.values() for r in runs})
-    said = [verdict(groups, order)]
-    leader = float(np.mean([r.result for r in groups[order[0]]]))
-    ours = [name for name in order if groups[name][0].config.method.name == "sage"]
-    if ours and ours[0] != order[0]:
-        behind = leader - float(np.mean([r.result for r in groups[ours[0]]]))
-        said.append(f"{ours[0]} is number {order.index(ours[0]) + 1} of {len(order)}, {behind:.2f} points behind.")
+    said = [verdict(groups)]
+    ours = [name for name in ranked if groups[name][0].config.method.name == "sage"]
+    behind = mean_result(groups[ranked[0]]) - mean_result(groups[ours[0]]) if ours else 0
+    if round(behind, 2) > 0:
+        said.append(f"{ours[0]} is number {ranked.index(ours[0]) + 1} of {len(ranked)}, {behind:.2f} points behind.")
     said.append(f"{'Seeds' if len(seeds) > 1 else 'Seed'} {', '.join(map(str, seeds))}.")
-    uneven = [name for name in order if len({r.config.seed for r in groups[name]}) < len(seeds)]
+    uneven = [name for name in groups if len({r.config.seed for r in groups[name]}) < len(seeds)]
     if uneven:
         said.append(f"Over fewer seeds than the others: {', '.join(uneven)}.")
-    if len({len(r.rounds) for runs in groups.values() for r in runs}) > 1:
-        said.append("The runs have not come equally far, so their numbers are not yet comparable.")
+    said += not_compared(groups)
+    longest = max(len(r.rounds) for runs in groups.values() for r in runs)
+    if longest < LAST:
+        said.append(f"{longest} rounds only: results are means of all of them.")
     return said
 
 
@@ -164,7 +196,7 @@ def group_data(name: str, runs: list[Reading]) -> Json:
         "method": runs[0].config.method.name,
         "runs": [str(run.path) for run in runs],
         "seeds": [run.config.seed for run in runs],
-        "rounds": [min(run.rounds[-1] for run in runs), runs[0].config.rounds],
+        "rounds": [reach(runs), runs[0].config.rounds],
         "result": spread_of([run.result for run in runs]),
         "last": spread_of([float(run.values("accuracy")[-1]) for run in runs]),
         "right": spread_of([run.late("pl_accuracy") for run in runs]),
@@ -176,6 +208,12 @@ def group_data(name: str, runs: list[Reading]) -> Json:
         "recorded": recorded(runs),
         "settings": to_toml(as_tables(runs[0].config)),
     }
+
+
+def spread_of(values: Sequence[float | None]) -> Sequence[float | None]:
+    """Mean and sample standard deviation over runs that have a value."""
+    known = [v for v in values if v is not None]
+    return mean_std(known) if known else (None, None)
 
 
 def by_class(runs: Sequence[Reading]) -> tuple[Values, Values]:
@@ -202,7 +240,8 @@ def command(runs: Sequence[Reading]) -> str:
     words = ["fssl", "run", str(first.path / "config.toml")]
     seeds = sorted({run.config.seed for run in runs})
     words += ["--set", f"grid.seed={seeds}".replace(" ", "")] if len(seeds) > 1 else []
-    return shlex.join([*words, "--out", f"again/{first.config.method.name}"])
+    mark = crc32(group_key(first).encode())  # lines of one method must not meet in one folder
+    return shlex.join([*words, "--out", f"again/{first.config.method.name}-{mark:08x}"])
 
 
 def recorded(runs: Sequence[Reading]) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from ...errors import UserError
 from ..runs import run_folders
@@ -43,13 +43,13 @@ class Watcher:
             return {"version": self.version, **content(list(self._readings.values()), self.title, known)}
 
     def _look(self) -> None:
-        folders = [folder for path in self.paths if path.exists() for folder in run_folders([path])]
+        folders = list(run_folders(path for path in self.paths if path.exists()))
         gone = self._readings.keys() - set(folders)
         self._readings = {folder: self._readings.get(folder) or Reading(folder) for folder in folders}
         changed = [reading for reading in self._readings.values() if reading.update()]
         if changed or gone or not self.version:
             self.version += 1
-        for reading in changed:
+        for reading in self._readings.values() if gone else changed:  # one that was left out may count now
             reading.version = self.version
 
 
@@ -63,11 +63,11 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         if self.headers.get("Host", "") not in self.server.names:  # a page elsewhere whose name leads here
             return self._answer(403, "text/plain", b"this address answers to its own name only\n")
-        address = urlsplit(self.path)
-        if address.path == "/":
+        path, _, query = self.path.partition("?")
+        if path == "/":
             return self._answer(200, "text/html; charset=utf-8", self.server.page)
-        if address.path == "/data":
-            data = self.server.watcher.changes(version_in(address.query))
+        if path == "/data":
+            data = self.server.watcher.changes(version_in(query))
             text = json.dumps(data, separators=(",", ":"), allow_nan=False)
             return self._answer(200, "application/json", gzip.compress(text.encode(), 1), "gzip")
         self._answer(404, "text/plain", b"only the report is here: /\n")

@@ -2,7 +2,7 @@
 
 import os
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -16,7 +16,7 @@ from ...errors import UserError
 from ...records.atomic import read_json
 from ...records.rounds import LAST
 from ...records.store import RunFolder
-from ..runs import is_number, whole_lines
+from ..runs import read_probe, value, whole_lines
 
 MANY = 40  # runs from which a second process pays for its start
 WATCHED = ("config.toml", "env.json", "partition.json", "rounds.jsonl", "summary.json")
@@ -30,6 +30,11 @@ class Quantity(NamedTuple):
     title: str
     unit: str
     about: str
+
+    @property
+    def place(self) -> tuple[str, ...]:
+        """Where a line has it."""
+        return ("timing", "seconds") if self.key == "seconds" else (self.key,)
 
     @property
     def scale(self) -> float:
@@ -89,6 +94,10 @@ class Reading:
     def result(self) -> float:
         return float(np.mean(self.values("accuracy")[-LAST:]))
 
+    @property
+    def last_round(self) -> int:
+        return self.rounds[-1]
+
     def values(self, key: str) -> Values:
         """A quantity by round; nan where nothing was counted."""
         place, quantity = next((i, q) for i, q in enumerate(QUANTITIES) if q.key == key)
@@ -127,10 +136,9 @@ class Reading:
         self.damaged += damaged
         for line in lines:
             self.rounds.append(line["round"])
-            timing = line.get("timing")
-            line["seconds"] = timing.get("seconds") if isinstance(timing, dict) else None
             for column, quantity in zip(self.columns, QUANTITIES, strict=True):
-                column.append(number(line.get(quantity.key)))
+                found = value(line, *quantity.place)
+                column.append(np.nan if found is None else found)
         if self.damaged + self.partial:
             self._note(f"{self.damaged + self.partial} damaged or half-written lines of rounds.jsonl are skipped")
 
@@ -175,32 +183,15 @@ class Reading:
         totals: tuple[Values, Values] = (np.zeros(0), np.zeros(0))
         unreadable = 0
         for round in self.rounds[-LAST:]:
-            found = read_by_class(self.path / "probes" / f"{round:06d}.safetensors")
-            if found is None:
+            file = self.path / "probes" / f"{round:06d}.safetensors"
+            labels, correct = (read_probe(file, f"{name}_by_class") for name in ("labels", "correct"))
+            if labels is None or correct is None or len(labels) != len(correct):
                 unreadable += 1
-            elif found and found[0].shape == found[1].shape and totals[0].shape in (found[0].shape, (0,)):
-                labels, correct = (t + f if len(t) else f for t, f in zip(totals, found, strict=True))
-                totals = labels, correct
+            elif len(labels) and len(totals[0]) in (len(labels), 0):
+                totals = (totals[0] + labels, totals[1] + correct) if len(totals[0]) else (labels, correct)
         if unreadable:
             self._note(f"probes of {unreadable} of the last {len(self.rounds[-LAST:])} rounds are damaged")
         return totals
-
-
-def read_by_class(path: Path) -> tuple[Values, ...] | None:
-    """Labels and correct labels by class, summed over clients; empty without a file, None if it is damaged."""
-    if not path.is_file():
-        return ()
-    from safetensors import SafetensorError, safe_open
-
-    names = ("labels_by_class", "correct_by_class")
-    try:
-        with safe_open(path, "numpy") as file:
-            if not set(names) <= set(file.keys()):
-                return ()
-            found = tuple(np.asarray(file.get_tensor(name), np.float64).sum(0) for name in names)
-            return found if all(each.ndim == 1 and np.isfinite(each).all() for each in found) else None
-    except (OSError, ValueError, SafetensorError):
-        return None
 
 
 def table_of_counts(rows: Any) -> list[list[int]] | None:
@@ -211,11 +202,6 @@ def table_of_counts(rows: Any) -> list[list[int]] | None:
         return None
     is_table = table.ndim == 2 and table.size > 0 and np.issubdtype(table.dtype, np.integer)
     return table.tolist() if is_table else None
-
-
-def number(value: Any) -> float:
-    """A number as it is, anything else (null, or damage) as nan."""
-    return float(value) if is_number(value) else np.nan
 
 
 def signature(path: Path) -> tuple[int, int, int] | None:
@@ -240,11 +226,3 @@ def read_all(folders: Iterable[Path], processes: int) -> list[Reading]:
         return [read(folder) for folder in folders]
     with ProcessPoolExecutor(processes, get_context("fork")) as pool:
         return list(pool.map(read, folders, chunksize=4))
-
-
-def spread_of(values: Sequence[float | None]) -> list[float | None]:
-    """Mean and sample standard deviation over runs that have a value."""
-    known = [v for v in values if v is not None]
-    if not known:
-        return [None, None]
-    return [float(np.mean(known)), float(np.std(known, ddof=1)) if len(known) > 1 else None]
