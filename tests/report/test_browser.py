@@ -190,7 +190,7 @@ def test_filters_narrow_the_table_and_the_charts(browser: Browser) -> None:
     browser.choose("filter-alpha", "")
     assert len(browser.column(1)) == 6
     browser.choose("task", "all")
-    assert len(browser.all("#legend button")) == 6
+    assert len(browser.all("#legend button:not(.all)")) == 6
 
 
 def test_the_legend_toggles_a_method_everywhere(browser: Browser) -> None:
@@ -210,6 +210,33 @@ def test_the_legend_toggles_a_method_everywhere(browser: Browser) -> None:
     browser.all("#legend button")[0].click()
     browser.chart("plot-accuracy")
     assert browser.visible("plot-accuracy") == [True] * 3
+
+
+def test_one_button_hides_and_shows_all(browser: Browser) -> None:
+    """So that two of many methods can be compared with three clicks."""
+    browser.chart("plot-accuracy")
+    browser.one("#legend .all").send_keys(Keys.ENTER)
+    assert browser.visible("plot-accuracy") == [False] * 3
+    assert browser.run("return document.activeElement.textContent") == "Show all"  # the focus stays
+    browser.all("#legend button")[1].click()
+    assert browser.visible("plot-accuracy").count(True) == 1
+    browser.one("#legend .all").click()
+    assert browser.visible("plot-accuracy") == [True] * 3
+
+
+def test_best_and_second_of_each_task_are_marked(browser: Browser) -> None:
+    for alpha in ("0.1", "0.5"):
+        browser.choose("filter-alpha", alpha)
+        numbers = [float(text.split(" ")[0]) for text in browser.column(2)]
+        marked = [browser.one(f"#results tr.{rank} td.main").text for rank in ("best", "second")]
+        assert [float(text.split(" ")[0]) for text in marked] == sorted(set(numbers), reverse=True)[:2]
+
+
+def test_axes_of_shares_end_where_shares_do(browser: Browser) -> None:
+    """A band of one standard deviation may go beyond."""
+    browser.chart("plot-pl_accuracy")
+    low, high = browser.run("return document.getElementById('plot-pl_accuracy')._fullLayout.yaxis.range")
+    assert -2 <= low < high <= 102
 
 
 def test_dragging_zooms_and_a_toggle_keeps_the_zoom(browser: Browser) -> None:

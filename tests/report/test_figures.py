@@ -397,7 +397,7 @@ def test_all_numbers_of_a_figure_are_read_at_one_round(tmp_path: Path) -> None:
 def test_panels_without_runs_say_so(tmp_path: Path) -> None:
     write_run(tmp_path / "x", config_of("partition.alpha=0.1"), [10.0])
     left, right = drawn("15", find_runs([tmp_path]).runs).picture.axes
-    assert ([t.get_text() for t in left.texts], [t.get_text() for t in right.texts]) == ([], ["no run"])
+    assert ([t.get_text() for t in left.texts], [t.get_text() for t in right.texts]) == ([], ["no records"])
 
 
 def test_damaged_numbers_are_left_out_of_curves_and_bars(tmp_path: Path) -> None:

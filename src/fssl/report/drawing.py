@@ -127,12 +127,12 @@ def legend(figure: Any, columns: int, by_first_word: bool = False) -> None:
         figure.legend([named[label] for label in down], down, loc="outside lower center", ncols=width)
 
 
-def log_percents(axes: Any) -> None:
-    """A logarithmic axis from top to bottom whose numbers are written out."""
+def log_percents(axes: Any, *steps: int) -> None:
+    """A vertical axis by powers of ten, and these multiples of them, with numbers that are written out."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=5))
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, *steps)))
     axes.yaxis.set_major_formatter("{x:g}")
     axes.yaxis.set_minor_formatter(NullFormatter())
 
@@ -141,7 +141,7 @@ def mark_empty(figure: Any) -> None:
     """Words in panels that have nothing to show."""
     for axes in figure.axes:
         if not axes.has_data():
-            axes.text(0.5, 0.5, "no run", transform=axes.transAxes, ha="center", va="center", color=GREY)
+            axes.text(0.5, 0.5, "no records", transform=axes.transAxes, ha="center", va="center", color=GREY)
 
 
 def stamp(figure: Any, text: str) -> None:

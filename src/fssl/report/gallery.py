@@ -330,7 +330,7 @@ def figure_8(records: Records) -> Any:
                 if shares:
                     at = places + (i - 1) * 0.27
                     bars(panel, list(at), list(np.transpose(shares)), label_of(method), style_of(method), 0.25)
-            log_percents(panel)
+            log_percents(panel, 2, 5)
             panel.set(xlim=(-0.6, RANKS + 0.6), xticks=places, xticklabels=[*map(str, places[1:]), f"> {RANKS}"])
             panel.grid(axis="x", visible=False)
     for panel, alpha in zip(axes[0], runs.alphas, strict=True):

@@ -189,9 +189,11 @@ function curves(quantity, drawn) {
   return [...bands, ...means];
 }
 
+const SHARES = { clipmin: -2, clipmax: 102 }; // a band may leave what a share can be, an axis need not
+
 function drawCurves(id, quantity, drawn) {
   const words = `${quantity.title} by round: ${drawn.map((line) => line.title).join(", ")}`;
-  draw(id, curves(quantity, drawn), { xaxis: { title: { text: "round" }, unifiedhovertitle: { text: "round %{x}" } }, yaxis: quantity.unit === "%" ? { ticksuffix: " %" } : { title: { text: quantity.unit } } }, words);
+  draw(id, curves(quantity, drawn), { xaxis: { title: { text: "round" }, unifiedhovertitle: { text: "round %{x}" } }, yaxis: quantity.unit === "%" ? { ticksuffix: " %", autorangeoptions: SHARES } : { title: { text: quantity.unit } } }, words);
 }
 
 function drawRanking(drawn) {
@@ -203,15 +205,18 @@ function drawRanking(drawn) {
     error_x: { type: "data", array: rows.map((line) => line.result[1] ?? 0), thickness: 1.5, width: 5, color: css("--quiet") },
     text: rows.map((line) => `${plus(line.result)} %, ${count(line.seeds.length, "seed")}`), hovertemplate: "%{text}<extra></extra>",
   };
-  const seeds = rows.flatMap((line) => line.runs.filter((id) => state.runs[id]).map((id) => [safe(line.title), state.runs[id]]));
+  const seeds = rows.filter((line) => line.runs.length > 1).flatMap((line) => line.runs.filter((id) => state.runs[id]).map((id) => [safe(line.title), state.runs[id]]));
   const each = {
     y: seeds.map(([name]) => name), x: seeds.map(([, run]) => run.result), mode: "markers", type: "scatter",
-    marker: { symbol: "line-ns-open", size: 12, color: css("--ink"), line: { width: 1.5 } },
+    marker: { symbol: "circle-open", size: 7, color: css("--ink"), line: { width: 1.5 } },
     text: seeds.map(([, run]) => `seed ${run.seed}: ${fixed(run.result)} %`), hovertemplate: "%{text}<extra></extra>",
   };
-  $("plot-ranking").style.height = `${Math.max(matchMedia("(max-width: 640px)").matches ? 240 : 380, 90 + 26 * rows.length)}px`;
+  const isNarrow = matchMedia("(max-width: 640px)").matches; // where the charts stand below each other
+  const height = Math.max(isNarrow ? 240 : 380, 90 + 26 * rows.length);
+  $("plot-ranking").style.height = `${height}px`;
+  $("plot-accuracy").style.height = isNarrow ? "" : `${Math.min(height, 560)}px`;
   const words = `Result by method: ${rows.toReversed().map((line) => `${line.title} ${plus(line.result)} percent`).join(", ")}`;
-  draw("plot-ranking", rows.length ? [each, means] : [], { hovermode: "closest", xaxis: { ticksuffix: " %", title: { text: `test accuracy, last ${state.data.last} rounds` } }, yaxis: { type: "category", ticklabelstandoff: 6 } }, words);
+  draw("plot-ranking", rows.length ? [means, each] : [], { hovermode: "closest", xaxis: { ticksuffix: " %", title: { text: `test accuracy, last ${state.data.last} rounds` } }, yaxis: { type: "category", ticklabelstandoff: 6 } }, words);
 }
 
 // Names where a dataset has them, else numbers.
@@ -278,6 +283,18 @@ function swatch(line) {
   return svg;
 }
 
+// With many methods, showing two of them should not take a click for each of the others.
+function allOrNone() {
+  const keys = chartLines().map((line) => line.key), hasHidden = keys.some((key) => state.hidden.has(key));
+  return el("button", {
+    type: "button", class: "all", "data-line": "", onclick: () => {
+      keys.forEach((key) => (hasHidden ? state.hidden.delete(key) : state.hidden.add(key)));
+      renderLegend();
+      renderCharts();
+    },
+  }, hasHidden ? "Show all" : "Hide all");
+}
+
 function renderLegend() {
   const focused = document.activeElement?.dataset?.line;
   const buttons = chartLines().map((line) => el("button", {
@@ -288,14 +305,17 @@ function renderLegend() {
       renderCharts();
     },
   }, swatch(line), line.title));
+  if (buttons.length > 2) buttons.push(allOrNone());
   $("legend").replaceChildren(...buttons);
-  buttons.find((button) => button.dataset.line === focused)?.focus();
+  buttons.find((button) => focused !== undefined && button.dataset.line === focused)?.focus();
   const found = shownLines(), tasks = [...new Set(found.map((line) => line.index))];
   const options = tasks.map((index) => el("option", { value: index }, state.data.tasks[index].title));
   if (tasks.length > 1) options.push(el("option", { value: "all" }, `all tasks at once (${Math.min(found.length, MOST)} of ${count(found.length, "line")})`));
   $("task").replaceChildren(...options);
   $("task").value = state.task === "all" || tasks.includes(state.task) ? state.task : tasks[0] ?? "";
   $("task-label").hidden = tasks.length < 2;
+  const inTask = found.filter((line) => state.task === "all" || line.index === Number($("task").value)).length;
+  $("cut").textContent = inTask > MOST ? ` Charts show the first ${MOST} of ${inTask} lines; filters choose others.` : "";
 }
 
 // Words, table and the rest.
@@ -317,9 +337,9 @@ function renderTop() {
 }
 
 function renderWords() {
-  const cards = state.data.tasks.map(({ title, words, groups }) => {
-    const [first, ...more] = words;
-    const lead = el("p", { class: "lead" }, el("b", {}, groups[0].name), el("span", {}, `${plus(groups[0].result)} %`));
+  const cards = state.data.tasks.map(({ title, words, groups, leader }) => {
+    const [first, ...more] = words, best = groups[leader];
+    const lead = el("p", { class: "lead" }, el("b", {}, best.name), el("span", {}, `${plus(best.result)} %`));
     return el("article", { class: "card" }, el("h3", {}, title), lead, el("p", { class: "first" }, first), el("p", { class: "more" }, more.join(" ")));
   });
   const rest = cards.splice(6);
@@ -372,18 +392,17 @@ function renderTable() {
   const rows = sorted(shownLines());
   table.tBodies[0].replaceChildren(...rows.map(row));
   table.tHead.querySelector(`[data-column="${focused}"]`)?.focus();
-  $("caption").textContent = `${rows.length} of ${count(lines().length, "line")}. Accuracy: mean of the last ${state.data.last} rounds ± standard deviation over seeds; in color where a line leads its task. Labels: pseudo-labels, over the same rounds.`;
+  $("caption").textContent = `${rows.length} of ${count(lines().length, "line")}. Accuracy: mean of the last ${state.data.last} rounds ± standard deviation over seeds; within a task, best bold, second underlined. Labels: pseudo-labels, over the same rounds.`;
 }
 
 function row(line) {
-  const isBest = line.task.groups.length > 1 && line.task.groups[0].name === line.name;
   const cells = COLUMNS.map(([name, , value, text]) => {
     const shown = text ? text(line) : String(value(line));
     if (name === "name") return el("th", { scope: "row" }, el("i", { style: `background:${line.style.colour}` }), shown, line.task.extra ? el("small", {}, line.task.extra) : null);
     return el("td", { class: name === "result" ? "main" : TEXT.has(name) ? "text" : null }, shown);
   });
   const button = el("button", { type: "button", "aria-label": `Copy the command for ${line.name}`, onclick: (event) => copy(line.command, event.currentTarget) }, "Copy");
-  return el("tr", { class: isBest ? "best" : null }, ...cells, el("td", {}, button));
+  return el("tr", { class: { 1: "best", 2: "second" }[line.rank] ?? null }, ...cells, el("td", {}, button));
 }
 
 function sortBy(name) {
