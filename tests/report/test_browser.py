@@ -302,6 +302,19 @@ def test_the_keyboard_reaches_the_results_first(browser: Browser) -> None:
     assert browser.run("return [...document.querySelectorAll('table')].every(t => t.caption.textContent)")
 
 
+def test_many_lines_do_not_bury_a_chart_under_their_values(chromium: Browser, tmp_path: Path) -> None:
+    methods = ("sage", "fixmatch-lpl", "fixmatch-gpl", "fedavg", "flexmatch", "fedlabel", "feddb")
+    for number, method in enumerate(methods):
+        write_run(tmp_path / "runs" / method, [10.0 + number, 20.0 + number], f'method.name="{method}"')
+    write_page([tmp_path / "runs"], tmp_path / "report.html")
+    chromium.open((tmp_path / "report.html").as_uri())
+    chromium.chart("plot-accuracy")
+    mode = "return document.getElementById('plot-accuracy')._fullLayout.hovermode"
+    assert chromium.run(mode) == "closest"
+    chromium.all("#legend button")[0].click()
+    assert chromium.run(mode) == "x unified"
+
+
 def test_hostile_names_stay_text(chromium: Browser, tmp_path: Path) -> None:
     name = "<img src=x onerror=document.title='broken'>"
     folder = write_run(tmp_path / name, [50.0, 60.0])
@@ -343,6 +356,8 @@ def follow(browser: Browser, server: Server, folder: Path) -> None:
     browser.open(server.address)
     browser.wait("return document.querySelector('#results tbody tr') !== null")
     assert browser.column(11) == ["1 of 3"]
+    browser.chart("plot-accuracy")
+    assert browser.all("#plot-accuracy .scatterlayer .point")  # one round is no line, and still seen
     browser.run("window.same = true")
     append(folder, 2, 70.0)
     browser.wait("return document.querySelector('#results').textContent.includes('2 of 3')")

@@ -29,7 +29,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     text = said(capsys)
     assert "sage 7 8 55.00 ± 7.07" in text
     assert "Nothing to compare yet. Told the true labels, an upper bound: fedavg-sl (80.00 %)." in text
-    assert f"left out: {tmp_path}/e: " in text
+    assert f"left out: {tmp_path}/e: no config.toml" in text
     assert "1 damaged or half-written lines" in text
     assert "left out: 1 run(s) with the settings and the seed of another" in text
 

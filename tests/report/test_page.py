@@ -87,7 +87,7 @@ def test_the_words_say_who_leads_and_where_sage_does_not(tmp_path: Path) -> None
         write_run(tmp_path / f"runs/a{seed}", [ours], SAGE, f"seed={seed}")
         write_run(tmp_path / f"runs/b{seed}", [theirs], LPL, f"seed={seed}")
     (task,) = report(tmp_path)["tasks"]
-    short = "1 rounds only: results are means of all of them."
+    short = "Fewer than 10 rounds: results are means of all 1."
     assert task["words"] == [
         "FixMatch-LPL leads SAGE by 0.75 points (seed by seed -0.50 to +2.00): "
         "not in every seed, so this does not separate them.",

@@ -81,12 +81,8 @@ def compare_runs(console: Console, paths: list[Path], png: Path | None) -> None:
         table.add_row(*row(name, groups[name]))
     console.print(table)
     say(console, f"In percent: test accuracy (mean of the last {LAST} rounds; last round), labels right, labels used.")
-    for text in (verdict(groups), *not_compared(groups)):
+    for text in (verdict(groups), *not_compared(groups), *found.remarks):
         say(console, text)
-    for path, why in found.unreadable.items():
-        say(console, f"left out: {path}: {why}")
-    if damaged := sum(run.damaged for run in runs):
-        say(console, f"{damaged} damaged or half-written lines of rounds.jsonl are skipped")
     if repeats := len(found.runs) - len(runs):
         say(console, f"left out: {repeats} run(s) with the settings and the seed of another that is as long or longer")
     if png:

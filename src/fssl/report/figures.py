@@ -52,8 +52,8 @@ def make_figures(console: Console, paths: list[Path], out: Path, only: list[str]
             outcomes.append(outcome._replace(picture=outcome.picture and True))
     write_atomic(out / "README.md", index(outcomes))
     print_summary(console, outcomes, out)
-    for path, why in (strange | found.unreadable).items():
-        say(console, f"left out: {path}: {why}")
+    for text in (*(f"left out: {path}: {why}" for path, why in strange.items()), *found.remarks):
+        say(console, text)
 
 
 def chosen(name: str) -> str:

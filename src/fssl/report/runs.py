@@ -67,6 +67,13 @@ class Found(NamedTuple):
     runs: list[Run]
     unreadable: dict[Path, str]  # folders with a record that cannot be used, and why
 
+    @property
+    def remarks(self) -> list[str]:
+        """What of the records is not in a result, for the terminal."""
+        said = [f"left out: {path}: {why}" for path, why in self.unreadable.items()]
+        damaged = sum(run.damaged for run in self.runs)
+        return said + ([f"{damaged} damaged or half-written lines of rounds.jsonl are skipped"] if damaged else [])
+
 
 def read_run(path: Path) -> Run:
     folder = RunFolder(path)
@@ -149,7 +156,9 @@ def find_runs(paths: Iterable[Path]) -> Found:
     for folder in run_folders(paths):
         try:
             lines, damaged = read_lines(folder / "rounds.jsonl")
-            if lines:
+            if not (folder / "config.toml").is_file():
+                found.unreadable[folder] = "no config.toml"
+            elif lines:
                 found.runs.append(Run(folder, RunFolder(folder).config(), lines, damaged))
             elif damaged:
                 found.unreadable[folder] = "no line of rounds.jsonl can be read"

@@ -183,7 +183,7 @@ def words(groups: Mapping[str, Sequence[Reading]], ranked: Sequence[str]) -> lis
     said += not_compared(groups)
     longest = max(len(r.rounds) for runs in groups.values() for r in runs)
     if longest < LAST:
-        said.append(f"{longest} rounds only: results are means of all of them.")
+        said.append(f"Fewer than {LAST} rounds: results are means of all {longest}.")
     return said
 
 

@@ -5,6 +5,7 @@ const $ = (id) => document.getElementById(id);
 const isLive = document.body.dataset.mode === "live";
 const POLL = 2000; // milliseconds between questions to the server
 const MOST = 24; // lines in one chart
+const CROWD = 6; // lines whose values fit into one box over a small chart; of more, the nearest one's are shown
 const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
 const STROKES = { solid: "", dash: "5 3", dot: "1.5 2.5", dashdot: "5 2 1.5 2", longdash: "9 3", longdashdot: "9 3 1.5 3" };
 const FILTERS = { dataset: "Dataset", alpha: "α", labels: "Labels per class", method: "Method" };
@@ -116,11 +117,11 @@ function layout(extra = {}) {
   const axis = { gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--strong"), automargin: true };
   const { xaxis, yaxis, ...rest } = extra;
   return {
-    margin: { l: 44, r: 12, t: 34, b: 40 }, showlegend: false, uirevision: "keep", hovermode: "x unified", hoverdistance: -1,
+    margin: { l: 44, r: 12, t: 34, b: 40 }, showlegend: false, uirevision: "keep", hovermode: "closest", hoverdistance: -1,
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger scrolls, until the button says zoom
     paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--quiet") },
-    hoverlabel: { bgcolor: css("--card"), bordercolor: css("--strong"), font: { color: css("--ink"), size: 12 } },
+    hoverlabel: { bgcolor: css("--card"), bordercolor: css("--strong"), font: { color: css("--ink"), size: 12 }, namelength: -1 },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--quiet"), activecolor: css("--accent") },
     xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
   };
@@ -168,7 +169,10 @@ function drawNow(place, traces, extra, words) {
   Plotly.react(place, traces, layout(extra), CONFIG);
 }
 
+const isCrowded = (drawn) => drawn.filter((line) => !state.hidden.has(line.key)).length > CROWD;
+
 function curves(quantity, drawn) {
+  const where = isCrowded(drawn) ? "round %{x}: " : ""; // else the box of all values says it once, above them
   const bands = [], means = []; // no band covers a line, and the leader's line is on top
   for (const line of drawn.toReversed()) {
     const { mean, low, high, notes, hasBand } = meanOf(line, quantity.key);
@@ -182,8 +186,9 @@ function curves(quantity, drawn) {
     });
     const unit = quantity.unit ? ` ${quantity.unit}` : "";
     means.push({
-      x, y: mean, name: safe(line.title), mode: "lines", line: { color: line.style.colour, dash: line.dash, width: 2 }, visible,
-      customdata: notes, hovertemplate: `%{y:.${quantity.unit === "%" ? 2 : 4}~f}${unit} (%{customdata})`,
+      x, y: mean, name: safe(line.title), mode: known.length > 1 ? "lines" : "markers", line: { color: line.style.colour, dash: line.dash, width: 2 }, visible,
+      marker: { color: line.style.colour, symbol: line.style.marker, size: 9 }, // where there is only one round yet
+      customdata: notes, hovertemplate: `${where}%{y:.${quantity.unit === "%" ? 2 : 4}~f}${unit} (%{customdata})`,
     });
   }
   return [...bands, ...means];
@@ -193,7 +198,7 @@ const SHARES = { clipmin: -2, clipmax: 102 }; // a band may leave what a share c
 
 function drawCurves(id, quantity, drawn) {
   const words = `${quantity.title} by round: ${drawn.map((line) => line.title).join(", ")}`;
-  draw(id, curves(quantity, drawn), { xaxis: { title: { text: "round" }, unifiedhovertitle: { text: "round %{x}" } }, yaxis: quantity.unit === "%" ? { ticksuffix: " %", autorangeoptions: SHARES } : { title: { text: quantity.unit } } }, words);
+  draw(id, curves(quantity, drawn), { hovermode: isCrowded(drawn) ? "closest" : "x unified", xaxis: { title: { text: "round" }, unifiedhovertitle: { text: "round %{x}" } }, yaxis: quantity.unit === "%" ? { ticksuffix: " %", autorangeoptions: SHARES } : { title: { text: quantity.unit } } }, words);
 }
 
 function drawRanking(drawn) {
@@ -216,7 +221,7 @@ function drawRanking(drawn) {
   $("plot-ranking").style.height = `${height}px`;
   $("plot-accuracy").style.height = isNarrow ? "" : `${Math.min(height, 560)}px`;
   const words = `Result by method: ${rows.toReversed().map((line) => `${line.title} ${plus(line.result)} percent`).join(", ")}`;
-  draw("plot-ranking", rows.length ? [means, each] : [], { hovermode: "closest", xaxis: { ticksuffix: " %", title: { text: `test accuracy, last ${state.data.last} rounds` } }, yaxis: { type: "category", ticklabelstandoff: 6 } }, words);
+  draw("plot-ranking", rows.length ? [means, each] : [], { xaxis: { ticksuffix: " %", title: { text: `test accuracy, last ${state.data.last} rounds` } }, yaxis: { type: "category", ticklabelstandoff: 6 } }, words);
 }
 
 // Names where a dataset has them, else numbers.
@@ -234,7 +239,7 @@ function drawClasses(drawn) {
     ...(classes <= 20 && innerWidth > 640 ? { texttemplate: "%{z:.0f}" } : {}),
   };
   $("plot-classes").style.height = rows.length ? `${110 + 40 * rows.length}px` : "auto";
-  draw("plot-classes", rows.length ? [trace] : [], { hovermode: "closest", xaxis: { title: { text: "class that the pseudo-label names" }, type: "category" }, yaxis: { type: "category", ticklabelstandoff: 6 } },
+  draw("plot-classes", rows.length ? [trace] : [], { xaxis: { title: { text: "class that the pseudo-label names" }, type: "category" }, yaxis: { type: "category", ticklabelstandoff: 6 } },
     rows.length ? `Pseudo-label accuracy by class for ${names.join(", ")}` : "No probes were recorded for these runs (records.probes = \"all\", and the probes folder, give this chart).");
 }
 
@@ -250,7 +255,7 @@ function drawBubbles(drawn) {
       marker: { size: cells.map(([, , n]) => n), sizemode: "area", sizeref: (2 * most) / (classes > 20 ? 9 : 26) ** 2, sizemin: 1.5, color: kind === "labeled" ? "#D55E00" : "#0072B2", opacity: 0.75, line: { width: 0 } },
       customdata: cells.map(([, , n]) => n), hovertemplate: "client %{x}, class %{y}: %{customdata} images<extra></extra>",
     };
-    draw(`plot-${kind}`, cells.length ? [trace] : [], { hovermode: "closest", xaxis: { title: { text: "client" }, dtick: partition?.[kind]?.length > 20 ? 5 : 1, zeroline: false }, yaxis: { title: { text: "class" }, zeroline: false, range: [-0.8, classes - 0.2], ...ticks } },
+    draw(`plot-${kind}`, cells.length ? [trace] : [], { xaxis: { title: { text: "client" }, dtick: partition?.[kind]?.length > 20 ? 5 : 1, zeroline: false }, yaxis: { title: { text: "class" }, zeroline: false, range: [-0.8, classes - 0.2], ...ticks } },
       cells.length ? `${kind} images by client and class` : partition ? "Nobody knows the classes of these images." : "These run folders have no partition.json; runs of this version write it.");
   }
 }

@@ -4,6 +4,7 @@ import os
 from array import array
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from math import nan
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,11 +33,6 @@ class Quantity(NamedTuple):
     about: str
 
     @property
-    def place(self) -> tuple[str, ...]:
-        """Where a line has it."""
-        return ("timing", "seconds") if self.key == "seconds" else (self.key,)
-
-    @property
     def scale(self) -> float:
         return 100.0 if self.unit == "%" and self.key != "accuracy" else 1.0  # only the test is recorded in percent
 
@@ -62,6 +58,8 @@ QUANTITIES = (
     Quantity("loss_u", "Loss on pseudo-labels", "", "L_u, mean over steps, before its weight"),
     Quantity("seconds", "Time per round", "s", "training, averaging and test"),
 )
+
+PLACES = [("timing", "seconds") if q.key == "seconds" else (q.key,) for q in QUANTITIES]  # where a line has them
 
 
 class Reading:
@@ -136,9 +134,9 @@ class Reading:
         self.damaged += damaged
         for line in lines:
             self.rounds.append(line["round"])
-            for column, quantity in zip(self.columns, QUANTITIES, strict=True):
-                found = value(line, *quantity.place)
-                column.append(np.nan if found is None else found)
+            for column, place in zip(self.columns, PLACES, strict=True):
+                found = value(line, *place)
+                column.append(nan if found is None else found)
         if self.damaged + self.partial:
             self._note(f"{self.damaged + self.partial} damaged or half-written lines of rounds.jsonl are skipped")
 
