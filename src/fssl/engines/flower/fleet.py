@@ -67,8 +67,14 @@ class AskedNodes:
         ]
         for reply in self.grid.send_and_receive(new, timeout=120) if new else []:
             if not reply.has_error():
-                self._clients[reply.metadata.src_node_id] = int(str(reply.content["who"]["client"]))
+                self._clients[reply.metadata.src_node_id] = client_of(reply.content)
         return {self._clients[i]: i for i in ids if self._clients.get(i) in clients}
+
+
+def client_of(content: RecordDict) -> int:
+    """Which client a node says it is; none, if it says nothing of the kind."""
+    said = content["who"].get("client") if "who" in content else None
+    return said if type(said) is int else -1
 
 
 class Policy(NamedTuple):
