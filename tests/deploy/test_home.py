@@ -206,11 +206,18 @@ def test_a_site_that_is_not_admitted_yet_tries_again(
     assert said == ([again, "site-1: connected"] if patience > 0 else [])  # told once, though refused twice
 
 
-def test_a_server_that_is_not_there_is_said_so(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Connection to the SuperLink is unavailable. Please check",
+        '{"success": false, "error-message": "Connection to the SuperLink\\nis unavailable."}',
+    ],
+)
+def test_a_server_that_is_not_there_is_said_so(answer: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fssl.deploy import programs
 
     script = home / "flwr"
-    script.write_text("#!/bin/sh\necho Connection to the SuperLink is unavailable. Please check\n")
+    script.write_text(f"#!/bin/sh\necho '{answer}'\n")
     script.chmod(0o755)
     monkeypatch.setattr(programs, "program", lambda name: str(script))
     server = server_part(home)
@@ -258,6 +265,16 @@ def test_a_run_is_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixt
     )
     follow(path, lambda: "running")
     assert capsys.readouterr().out.splitlines() == ["hello", "round    1/1  test 50.00 %  2.0 s  missing: 2"]
+
+
+def test_who_was_missing_is_counted() -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy.commands import absences
+
+    gone, bad = {"10": "not connected"}, {"2": "upload rejected: x", "10": "not connected"}
+    rounds: list[dict[str, Any]] = [{"missing": gone}, {}, {"missing": bad}]
+    assert absences(rounds) == "missing: client 2 in 1 of 3 rounds, client 10 in 2 of 3 rounds; uploads rejected: 1"
+    assert absences([{}]) == ""
 
 
 def test_a_run_that_stops_says_why(tmp_path: Path) -> None:

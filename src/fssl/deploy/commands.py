@@ -3,6 +3,7 @@
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -221,7 +222,20 @@ def start(
         flwr(part, "stop", number, CONNECTION)
         complain(f"stopped; finished rounds are kept in {out}: the same command with --resume goes on")
         raise
+    if lost := absences(RunFolder(out).rounds()):
+        say(lost)
     say(result_line(out, RunFolder(out).summary()))
+
+
+def absences(rounds: list[dict[str, Any]]) -> str:
+    """Who was missing how often, and how many uploads were rejected; nothing, if all were there."""
+    from ..engines.flower.fleet import REJECTED
+
+    reasons = [(int(client), why) for line in rounds for client, why in line.get("missing", {}).items()]
+    times = Counter(client for client, _ in reasons)
+    rejected = sum(why.startswith(REJECTED) for _, why in reasons)
+    listed = ", ".join(f"client {client} in {times[client]} of {len(rounds)} rounds" for client in sorted(times))
+    return f"missing: {listed}; uploads rejected: {rejected}" if listed else ""
 
 
 def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:

@@ -182,15 +182,13 @@ def flwr(server: ServerPart, *words: str, seconds: float = 120) -> dict[str, Any
     try:
         answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
     except ValueError:
-        words_back = " ".join((done.stdout + done.stderr).split())
-        if "SuperLink is unavailable" in words_back:
-            raise RunError(
-                f"the server does not answer at {server.address}; is `fssl deploy server` running?"
-            ) from None
-        raise RunError(f"`flwr {' '.join(words[:2])}` failed: {words_back[-300:]}") from None
-    if not answer.get("success", True):
-        raise RunError(f"`flwr {' '.join(words[:2])}` failed: {answer.get('error-message', answer)}")
-    return answer
+        answer = {"success": False, "error-message": done.stdout + done.stderr}
+    if answer.get("success", True):
+        return answer
+    reason = " ".join(str(answer.get("error-message", answer)).split())
+    if "SuperLink is unavailable" in reason:
+        raise RunError(f"the server does not answer at {server.address}; is `fssl deploy server` running?")
+    raise RunError(f"`flwr {' '.join(words[:2])}` failed: {reason[-300:]}")
 
 
 def nodes(server: ServerPart) -> dict[str, dict[str, str]]:

@@ -21,6 +21,7 @@ from .messages import BadUploadError, Job, forms_of, order, result_of
 from .privacy import privacy_of
 
 FOR_EVER = 1e9  # seconds
+REJECTED = "upload rejected"
 ATTEMPTS = 3  # at a round of which too little came back
 
 
@@ -176,7 +177,7 @@ class FlowerFleet:
         try:
             result = result_of(reply.content, job, self.forms)
         except BadUploadError as error:
-            return self._lost(job.round, job.client, f"upload rejected: {error}")
+            return self._lost(job.round, job.client, f"{REJECTED}: {error}")
         result = to_device(result, self.federation)
         if self.privacy is None:
             return result
