@@ -3,6 +3,10 @@
 import datetime
 import json
 import stat
+import subprocess
+import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +47,10 @@ def test_a_folder_with_something_in_it_is_refused(home: Path) -> None:
         ("port =", "# port =", "port is missing"),
         ("port =", "port", "not valid TOML"),
         ('"site-1", "site-2"', '"site-1", "site-1"', "expected different names"),
+        ('"site-1", "site-2"', '"site-1", "../site-2"', "expected different names without spaces or '/'"),
+        ("quorum = 2", "quorum = 0", "quorum = 0: expected at least 1"),
+        ("wait_seconds = 600", "wait_seconds = -1", "wait_seconds = -1: expected at least 0"),
+        ('names = ["localhost", "127.0.0.1"]', "names = []", "names = \\[\\]: expected at least one"),
     ],
 )
 def test_bad_settings_are_named(home: Path, old: str, new: str, message: str) -> None:
@@ -50,6 +58,17 @@ def test_bad_settings_are_named(home: Path, old: str, new: str, message: str) ->
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(UserError, match=message):
         server_part(home)
+
+
+def test_an_unknown_device_is_refused(home: Path) -> None:
+    path = home / "site-1" / "site.toml"
+    path.write_text(path.read_text().replace('device = "auto"', 'device = "gpu"'))
+    with pytest.raises(UserError, match="device = 'gpu': expected one of auto, cpu, cuda"):
+        site_part(home, "site-1")
+
+
+def test_a_part_is_nobody_elses(home: Path) -> None:
+    assert [stat.S_IMODE(p.stat().st_mode) for p in sorted(home.iterdir()) if p.is_dir()] == [0o700] * 4
 
 
 def test_an_unknown_site_is_named(home: Path) -> None:
@@ -141,6 +160,86 @@ def test_programs_are_safe_unless_asked_otherwise(home: Path, monkeypatch: pytes
     assert environment["FLWR_HOME"] == str(server.folder / "flwr")
 
 
+def runs(pid: int) -> bool:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's prctl")
+def test_a_program_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from fssl.deploy.programs import started\n"
+        f"with started(['sleep', '600'], Path({str(tmp_path)!r}), Path({str(tmp_path / 'x.log')!r})) as process:\n"
+        "    print(process.pid, flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout
+        child = int(parent.stdout.readline())
+        assert runs(child)
+        parent.kill()
+    until = time.monotonic() + 10
+    while runs(child) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not runs(child)
+
+
+FAKE = """
+if [ $(grep -c "a new start" {log}) -lt {admitted} ]; then echo "ERROR : [code: 2004] Failed to activate SuperNode."
+else echo "INFO : SuperNode ID: 1"; sleep 1; echo "ERROR : lost"; fi
+"""
+
+
+@pytest.mark.parametrize(("patience", "end"), [(60, "ERROR : lost"), (-1, "Failed to activate SuperNode")])
+def test_a_site_that_is_not_admitted_yet_tries_again(
+    patience: int, end: str, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fssl.deploy import commands
+
+    monkeypatch.setattr(commands, "ADMISSION", patience)
+    monkeypatch.setattr(commands, "PAUSE", 0)
+    part, log = site_part(home, "site-1"), home / "site-1" / "x.log"
+    with pytest.raises(RunError, match=f"site-1 ended: .*{end}"):
+        commands.attend(part, ["sh", "-c", FAKE.format(log=log, admitted=3)], log)
+    said = capsys.readouterr().out.splitlines()
+    again = "site-1: the server has not admitted this key; trying again for 1 minutes"
+    assert said == ([again, "site-1: connected"] if patience > 0 else [])  # told once, though refused twice
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Connection to the SuperLink is unavailable. Please check",
+        '{"success": false, "error-message": "Connection to the SuperLink\\nis unavailable."}',
+    ],
+)
+def test_a_server_that_is_not_there_is_said_so(answer: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fssl.deploy import programs
+
+    script = home / "flwr"
+    script.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    script.chmod(0o755)
+    monkeypatch.setattr(programs, "program", lambda name: str(script))
+    server = server_part(home)
+    with pytest.raises(RunError, match=f"does not answer at localhost:{server.port}; is `fssl deploy server` running"):
+        programs.nodes(server)
+
+
+def test_own_images_need_classes_and_test_images_before_a_site_is_asked(home: Path, tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy.commands import check
+
+    part, data = server_part(home), {"name": "folder", "classes": ["cat", "dog"]}
+    tables = {"data": data, "partition": {"clients": 3}, "train": {"clients_per_round": 3}}
+    with pytest.raises(UserError, match="`test` is missing"):
+        check(part, tables, tmp_path / "out", resume=False)
+    with pytest.raises(UserError, match="no test images"):
+        check(part._replace(test=str(tmp_path)), tables, tmp_path / "out", resume=False)
+    del data["classes"]
+    with pytest.raises(UserError, match=r"data\.classes"):
+        check(part, tables, tmp_path / "out", resume=False)
+
+
 def test_a_runs_settings_fit_the_sites() -> None:
     assert for_sites({}, 3) == {"partition": {"clients": 3}, "train": {"clients_per_round": 3}}
     assert for_sites({"train": {"clients_per_round": 2}}, 3)["train"] == {"clients_per_round": 2}
@@ -168,6 +267,16 @@ def test_a_run_is_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixt
     assert capsys.readouterr().out.splitlines() == ["hello", "round    1/1  test 50.00 %  2.0 s  missing: 2"]
 
 
+def test_who_was_missing_is_counted() -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy.commands import absences
+
+    gone, bad = {"10": "not connected"}, {"2": "upload rejected: x", "10": "not connected"}
+    rounds: list[dict[str, Any]] = [{"missing": gone}, {}, {"missing": bad}]
+    assert absences(rounds) == "missing: client 2 in 1 of 3 rounds, client 10 in 2 of 3 rounds; uploads rejected: 1"
+    assert absences([{}]) == ""
+
+
 def test_a_run_that_stops_says_why(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no quorum"):
         follow(journal(tmp_path, {"stopped": "no quorum"}), lambda: "running")
@@ -179,7 +288,7 @@ def test_a_run_that_dies_silently_is_noticed(tmp_path: Path) -> None:
 
 
 def test_the_last_words_of_a_program(tmp_path: Path) -> None:
-    from fssl.deploy.programs import last_words
+    from fssl.deploy.programs import NEW_START, last_words
 
     log = tmp_path / "x.log"
     log.write_text(
@@ -188,3 +297,7 @@ def test_the_last_words_of_a_program(tmp_path: Path) -> None:
     assert last_words(log) == f"ERROR : Exit Code: 305 No link. [code: 2004] Refused. (log: {log})"
     log.write_text("INFO: on\nINFO:   the end\n")
     assert last_words(log) == f"INFO: the end (log: {log})"
+    log.write_text(f"ERROR: of another day\n2026-01-01 12:00:00 {NEW_START}INFO:   on\n")
+    assert last_words(log) == f"INFO: on (log: {log})"
+    log.write_text(f"ERROR: of another day\n2026-01-01 12:00:00 {NEW_START}")
+    assert last_words(log) == f"without a word (log: {log})"

@@ -53,6 +53,12 @@ class Program:
             self.process.send_signal(how)
             self.process.wait(60)
 
+    def kill(self) -> list[int]:
+        """SIGKILL for the command alone; what it had started."""
+        below = children(self.process.pid)
+        self.stop(signal.SIGKILL)
+        return below
+
     def kill_flower(self) -> None:
         """SIGKILL for what the command started, with everything below it."""
         for child in children(self.process.pid):

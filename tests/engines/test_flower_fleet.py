@@ -5,6 +5,7 @@ import re
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,16 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fssl.engines.flower.client import train
-from fssl.engines.flower.fleet import AnyNode, FlowerFleet, NamedNodes, Policy, flower_engine, resumable_from, tidy
+from fssl.engines.flower.fleet import (
+    AnyNode,
+    AskedNodes,
+    FlowerFleet,
+    NamedNodes,
+    Policy,
+    flower_engine,
+    resumable_from,
+    tidy,
+)
 from fssl.engines.flower.messages import (
     BadUploadError,
     Job,
@@ -183,6 +193,8 @@ def spoiled(content: RecordDict, how: str) -> None:
         facts["client"] = 99
     elif how == "garbage":
         arrays[name].data = b"no array"
+    elif how == "bits":
+        arrays["x@bfloat16"] = pack({"x": torch.zeros(())})["x"]
     elif how == "empty":
         del content["upload"]
     elif how == "tally":
@@ -198,6 +210,7 @@ BAD = {
     "negative": "num_samples is -1",
     "another": "it is of client 99, round 1",
     "garbage": "it cannot be read",
+    "bits": "it cannot be read: RuntimeError",
     "empty": "its message has no 'upload'",
     "tally": "tally has a value that is not finite",
 }
@@ -404,6 +417,44 @@ def test_a_result_of_another_form_is_refused() -> None:
         result_of(content, Job("", 1, 0), forms_of(federation))
 
 
+def test_a_site_cannot_leave_a_state_with_the_server(tmp_path: Path) -> None:
+    federation, honest = federation_of("method.name=flexmatch"), at_sites(tmp_path)
+
+    def handle(message: Message) -> Message | None:
+        reply = honest(message)
+        assert reply is not None
+        reply.content["state"] = pack({"huge": torch.zeros(1000)})
+        return reply
+
+    engine = Engine(federation, fleet_of(federation, handle))
+    (result,) = engine.rounds(1)
+    assert result.clients == federation.clients_of(1)
+    assert not engine.snapshot.clients
+
+
+def test_asked_nodes_that_answer_nonsense_are_nobody() -> None:
+    answers = {7: {"client": 1}, 8: {"client": "x"}, 9: {}, 10: {"client": 99}, 11: None}
+
+    class Reply:
+        def __init__(self, node: int) -> None:
+            self.metadata = SimpleNamespace(src_node_id=node)
+            said = answers[node]
+            self.content = RecordDict({} if said is None else {"who": ConfigRecord(said)})  # type: ignore[dict-item]
+
+        def has_error(self) -> bool:
+            return False
+
+    class Asked:
+        def get_node_ids(self) -> list[int]:
+            return list(answers)
+
+        def send_and_receive(self, messages: list[Message], timeout: float) -> list[Reply]:
+            return [Reply(m.metadata.dst_node_id) for m in messages]
+
+    grid: Any = Asked()
+    assert AskedNodes(grid).of([0, 1, 2]) == {1: 7}
+
+
 def test_named_nodes_leave_out_who_is_not_there() -> None:
     class Node:
         def __init__(self, name: str, node_id: int) -> None:
@@ -522,6 +573,7 @@ def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(metho
     config = resolve(own_config(method, "partition.clients=3"))
     federation = Federation(config, sites_own(config, sites, 3))
     assert len(federation.dataset.train.labels) == 1  # the server has none of their images
+    assert (federation.labeled_counts, federation.unlabeled_counts) == (None, None)  # and cannot count them
 
     def handle(message: Message) -> Message:
         client = message.metadata.dst_node_id

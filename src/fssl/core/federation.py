@@ -144,7 +144,10 @@ class Federation:
         self.sites = make_sites(partition, self.method.labels)
         self.task = make_task(self.sites, card.num_classes, config.seed)
         labels = self.dataset.train.labels
-        self.labeled_counts: NDArray[np.int64] = class_counts(partition.labeled, labels, card.num_classes)
+        sees_all = self.dataset.partition is None or self.dataset.digest is not None  # else images are at their sites
+        self.labeled_counts: NDArray[np.int64] | None = (
+            class_counts(partition.labeled, labels, card.num_classes) if sees_all else None
+        )
         # True classes of the unlabeled images, which nobody knows where they come unlabeled.
         self.unlabeled_counts: NDArray[np.int64] | None = (
             None if self.dataset.partition else class_counts(partition.unlabeled, labels, card.num_classes)

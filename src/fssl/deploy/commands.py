@@ -3,6 +3,7 @@
 import json
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +15,7 @@ from rich.table import Column, Table
 from ..errors import RunError, UserError, complain
 
 if TYPE_CHECKING:
-    from .home import ServerPart
+    from .home import ServerPart, SitePart
 
 app = typer.Typer(
     help="Sites with their own images train together, over Flower's own programs, encrypted and authenticated.\n\n"
@@ -29,6 +30,9 @@ Home = Annotated[Path, typer.Option("--home", help="The deployment's folder, or 
 Insecure = Annotated[bool, typer.Option("--insecure", help="No encryption, no keys: for a trial on one machine.")]
 HERE = Path()
 NODES = "nodes.json"  # which number Flower gave each site
+ADMISSION, PAUSE = 600, 10  # seconds in which a site that is refused tries again, and between two times
+CONNECTED = "SuperNode ID:"  # in a SuperNode's log
+REFUSED = "Failed to activate SuperNode"  # Flower's words for a key that is not registered
 
 
 def say(text: str) -> None:
@@ -129,20 +133,39 @@ def site(
     - `fssl deploy site --data /data/images --home my-part`: with only this site's part of the folder
     """
     from .home import site_part
-    from .programs import last_words, started, supernode
+    from .programs import check_port, supernode
 
     part = site_part(home, name)
-    images = data or (Path(part.data) if part.data else None)
+    images = data or (part.folder / part.data if part.data else None)
     if images and not images.is_dir():
-        raise UserError(f"--data {images}: is no such folder")
+        raise UserError(f"the site's images: there is no folder {images}")
     warn(insecure)
     words, log = supernode(part, images.resolve() if images else None, insecure), part.folder / "logs" / "supernode.log"
-    with started(words, part.folder, log) as process, until_asked():
-        say(f"{part.name}: client {part.client} of {part.clients}, server {part.server}; log {log}")
-        process.wait()
+    check_port("127.0.0.1", part.port)
+    say(f"{part.name}: client {part.client} of {part.clients}, server {part.server}; log {log}")
+    with until_asked():
+        attend(part, words, log)
+
+
+def attend(part: "SitePart", words: list[str], log: Path) -> None:
+    """Run a site's SuperNode; one that the server does not know yet is started again for a while."""
+    from .programs import last_words, started, wait_for
+
+    until, told = time.monotonic() + ADMISSION, False
+    while True:
+        with started(words, part.folder, log) as process:
+            if not wait_for(CONNECTED, process, log, 20) and process.poll() is None:
+                say(f"{part.name}: no answer from {part.server} yet; it goes on trying")
+            if wait_for(CONNECTED, process, log):
+                say(f"{part.name}: connected")
+            process.wait()
         reason = last_words(log)
-        hint = "; start it again once the server says that it is admitted" if "Failed to activate" in reason else ""
-        raise RunError(f"{part.name} ended: {reason}{hint}")
+        if REFUSED not in reason or time.monotonic() > until:
+            raise RunError(f"{part.name} ended: {reason}")
+        if not told:
+            told = True
+            say(f"{part.name}: the server has not admitted this key; trying again for {ADMISSION // 60} minutes")
+        time.sleep(PAUSE)
 
 
 class until_asked:  # noqa: N801 (a context)
@@ -175,7 +198,7 @@ def start(
 
     The run folder is the same as that of `fssl run`.
 
-    Example: `fssl deploy start smoke --set partition.clients=3 --home hospitals`
+    Example: `fssl deploy start smoke --set partition.kind=dirichlet --set partition.clients=3 --home hospitals`
     """
     from ..config import override, read_toml
     from ..console import result_line
@@ -186,7 +209,7 @@ def start(
     part, out = server_part(home), out or Path("runs") / Path(config.removesuffix(".toml")).name
     warn(insecure)
     tables = for_sites(override(read_toml(config), settings or []), len(part.sites))
-    check(tables, out, resume)
+    check(part, tables, out, resume)
     connect(part, insecure)
     order, journal = write_order(part, tables, out, resume, insecure)
     answer = flwr(part, "run", str(part.folder / "app"), CONNECTION, "-c", str(order))
@@ -199,7 +222,20 @@ def start(
         flwr(part, "stop", number, CONNECTION)
         complain(f"stopped; finished rounds are kept in {out}: the same command with --resume goes on")
         raise
+    if lost := absences(RunFolder(out).rounds()):
+        say(lost)
     say(result_line(out, RunFolder(out).summary()))
+
+
+def absences(rounds: list[dict[str, Any]]) -> str:
+    """Who was missing how often, and how many uploads were rejected; nothing, if all were there."""
+    from ..engines.flower.fleet import REJECTED
+
+    reasons = [(int(client), why) for line in rounds for client, why in line.get("missing", {}).items()]
+    times = Counter(client for client, _ in reasons)
+    rejected = sum(why.startswith(REJECTED) for _, why in reasons)
+    listed = ", ".join(f"client {client} in {times[client]} of {len(rounds)} rounds" for client in sorted(times))
+    return f"missing: {listed}; uploads rejected: {rejected}" if listed else ""
 
 
 def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
@@ -208,17 +244,20 @@ def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
 
     part, train = tables.get("partition", {}), tables.get("train", {})
     if part.get("clients", sites) != sites:
-        raise UserError(f"partition.clients = {part['clients']}, but server.toml names {sites} sites")
+        raise UserError(
+            f"partition.clients = {part['clients']}, but server.toml names {sites} sites; set it to {sites}"
+        )
     given = [f"partition.clients={sites}"]
     if "clients_per_round" not in train or train["clients_per_round"] > sites:
         given.append(f"train.clients_per_round={sites}")
     return override(tables, given)
 
 
-def check(tables: dict[str, Any], out: Path, resume: bool) -> None:
+def check(part: "ServerPart", tables: dict[str, Any], out: Path, resume: bool) -> None:
     """Everything that can be refused before the sites are asked."""
     from ..config import expand
     from ..core.federation import method_of
+    from ..engines.flower.server import sites_own
     from ..engines.run import resolve
     from ..records.store import RunFolder
 
@@ -228,6 +267,8 @@ def check(tables: dict[str, Any], out: Path, resume: bool) -> None:
     if config.protocol == "authors":
         raise UserError("protocol 'authors' carries momentum from client to client, which sites cannot")
     method_of(config)
+    if config.data.name == "folder":
+        sites_own(config, part.test_images, len(part.sites))
     RunFolder(out).check(resolve(config), resume)
 
 
@@ -249,7 +290,7 @@ def write_order(
         "log": str(journal),
         "sites": "\n".join(part.sites),
         "insecure": insecure,
-        "test": str((part.folder / part.test).resolve()) if part.test else "",
+        "test": str(part.test_images or ""),
         "quorum": part.quorum,
         "wait": part.wait_seconds,
         "answer": part.answer_seconds,
@@ -325,9 +366,12 @@ def status(home: Home = HERE) -> None:
     ids, there = read_json(part.folder / NODES), nodes(part)
     table = Table("site", "client", "status", "since")
     for client, name in enumerate(part.sites):
-        node = there.get(ids.get(name, ""), {"status": "not admitted"})
+        node = there.pop(ids.get(name, ""), {"status": "not admitted"})
         since = node.get("online-at" if node["status"] == "online" else "offline-at", "")
         table.add_row(name, str(client), node["status"], since)
+    for node in there.values():  # those of --insecure
+        if node["status"] == "online":
+            table.add_row("without a key", "?", node["status"], node.get("online-at", ""))
     console.print(table)
     runs = Table(Column("run", no_wrap=True), Column("status", no_wrap=True), "seconds", "bytes in", "bytes out")
     for run in flwr(part, "ls", CONNECTION).get("runs", []):

@@ -1,5 +1,6 @@
 """The folder of a deployment: one part for the server, one for each site, each small and commented."""
 
+import re
 import socket
 import tomllib
 from itertools import islice
@@ -29,7 +30,7 @@ server = "127.0.0.1:{port}"   # the server's name, as in its certificate, and po
 port = {own}                # of this site's SuperNode, for its own use on this machine
 device = "auto"             # auto, cpu or cuda
 # data = "/path/to/images"  # labeled/CLASS/*, unlabeled/*; or a dataset's Parquet files. Same as --data
-# trusted = "trusted.yaml"  # run only apps signed by these keys (Flower's --trusted-entities)
+# trusted = "trusted.yaml"  # Flower's --trusted-entities: see docs/deploy.md before you use it
 """
 
 APP = """# A Flower app whose code is the installed package fssl: `flwr run` starts it as well.
@@ -67,6 +68,8 @@ MODULE = (
 
 
 SERVER_PORT, SITE_PORT = 8443, 9094
+NAME = re.compile(r"\w[\w.-]*")  # of a site: it is part of file names
+DEVICES = ("auto", "cpu", "cuda")
 
 
 class ServerPart(NamedTuple):
@@ -89,6 +92,10 @@ class ServerPart(NamedTuple):
     @property
     def keys(self) -> Path:
         return self.folder / "keys"
+
+    @property
+    def test_images(self) -> Path | None:
+        return (self.folder / self.test).resolve() if self.test else None
 
 
 class SitePart(NamedTuple):
@@ -117,10 +124,13 @@ def init(home: Path, sites: int) -> list[Path]:
         files[home / name / "site.toml"] = SITE.format(name=name, client=k, clients=sites, port=port, own=own[k])
     files |= app_files(home / "server" / "app")
     files[home / ".gitignore"] = "# keys, states and logs stay on their machines\n*\n"
+    made = [home / "server", *(home / name for name in names)]
+    for folder in made:
+        folder.mkdir(mode=0o700, parents=True)  # keys, states and logs are nobody else's
     for path, text in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(path, text)
-    return [home / "server", *(home / name for name in names)]
+    return made
 
 
 def app_files(folder: Path) -> dict[Path, str]:
@@ -149,8 +159,15 @@ def server_part(home: Path) -> ServerPart:
     """The server's part of a deployment folder, or that part by itself."""
     folder = home if (home / "server.toml").is_file() else home / "server"
     part: ServerPart = read(folder / "server.toml", ServerPart, "the server's settings; `fssl deploy init` writes them")
-    if not part.sites or len(set(part.sites)) < len(part.sites):
-        raise UserError(f"{folder / 'server.toml'}: sites = {part.sites}: expected different names")
+    if not part.sites or len(set(part.sites)) < len(part.sites) or not all(map(NAME.fullmatch, part.sites)):
+        raise UserError(
+            f"{folder / 'server.toml'}: sites = {part.sites}: expected different names without spaces or '/'"
+        )
+    if not part.names:
+        raise UserError(f"{folder / 'server.toml'}: names = []: expected at least one name of the server")
+    for key, least in {"quorum": 1, "wait_seconds": 0, "answer_seconds": 1}.items():
+        if getattr(part, key) < least:
+            raise UserError(f"{folder / 'server.toml'}: {key} = {getattr(part, key)}: expected at least {least}")
     return part
 
 
@@ -161,6 +178,8 @@ def site_part(home: Path, name: str | None) -> SitePart:
         known = sorted(p.parent.name for p in home.glob("*/site.toml"))
         raise UserError(f"{folder} has no site.toml" + (f"; sites here: {', '.join(known)}" if known else ""))
     part: SitePart = read(folder / "site.toml", SitePart, "a site's settings")
+    if part.device not in DEVICES:
+        raise UserError(f"{folder / 'site.toml'}: device = '{part.device}': expected one of {', '.join(DEVICES)}")
     return part
 
 

@@ -1,6 +1,8 @@
 """Flower's own programs: SuperLink, SuperNode and the `flwr` command, with this deployment's settings."""
 
+import ctypes
 import json
+import math
 import os
 import re
 import signal
@@ -22,6 +24,8 @@ from .home import ServerPart, SitePart
 
 CONNECTION = "deployment"
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
+NEW_START = "---- a new start ----\n"  # in a log, which is kept from start to start
+PR_SET_PDEATHSIG = 1  # of Linux's prctl
 BIN = Path(sys.executable).parent
 
 
@@ -56,32 +60,46 @@ def supernode(site: SitePart, data: Path | None, insecure: bool) -> list[str]:
     config = " ".join(f"{key}={json.dumps(value)}" for key, value in facts.items())
     words = [program("flower-supernode"), "--superlink", site.server, "--port", str(site.port), "--node-config", config]
     if site.trusted:
-        words += ["--trusted-entities", str(existing(site.folder / site.trusted))]
+        words += ["--trusted-entities", str(existing(site.folder / site.trusted, "named in site.toml as `trusted`"))]
     if insecure:
         return [*words, "--insecure"]
     root, key = existing(site.folder / "ca.crt"), existing(site.folder / "key")
     return [*words, "--root-certificates", str(root), "--auth-supernode-private-key", str(key)]
 
 
-def existing(path: Path) -> Path:
+def existing(path: Path, hint: str = "`fssl deploy keys` makes keys and certificates") -> Path:
     if not path.is_file():
-        raise UserError(f"{path} is missing; `fssl deploy keys` makes keys and certificates")
+        raise UserError(f"{path} is missing; {hint}")
     return path
 
 
 @contextmanager
 def started(words: list[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program in the background, its output in a file; it ends with this context."""
+    """A program in the background, its output in a file; it ends with this context, or with this process."""
     (home / "flwr").mkdir(parents=True, exist_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
+        output.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {NEW_START}".encode())
+        output.flush()
         process = subprocess.Popen(
-            words, env=environment(home), stdout=output, stderr=output, stdin=subprocess.DEVNULL, start_new_session=True
+            words,
+            env=environment(home),
+            stdout=output,
+            stderr=output,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
         )
     try:
         yield process
     finally:
         end(process)
+
+
+def end_with_parent() -> None:
+    """For a new process, on Linux: SIGTERM when its parent ends, even by SIGKILL. What Flower starts does so anyway."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
@@ -114,16 +132,32 @@ def check_port(host: str, port: int) -> None:
         try:
             probe.bind((host, port))
         except OSError as error:
-            raise UserError(f"port {port} on {host}: {error.strerror}; is it running already?") from None
+            raise UserError(
+                f"port {port} on {host}: {error.strerror}; is it running already? (else: `port` in the settings)"
+            ) from None
+
+
+def wait_for(words: str, process: subprocess.Popen[bytes], log: Path, seconds: float = math.inf) -> bool:
+    """Whether a program says this within a time."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and process.poll() is None:
+        if words in said(log):
+            return True
+        time.sleep(0.5)
+    return False
+
+
+def said(log: Path) -> str:
+    """What a program wrote since its last start."""
+    return COLOR.sub("", log.read_text(errors="replace")).rpartition(NEW_START)[2]
 
 
 def last_words(log: Path) -> str:
     """Why a program ended: its last error if the end of its log has one, else its last line; all is in the file."""
-    plain = COLOR.sub("", log.read_text(errors="replace"))
-    lines = [" ".join(line.split()) for line in plain.splitlines()[-30:] if line.strip()]
+    lines = [" ".join(line.split()) for line in said(log).splitlines()[-30:] if line.strip()]
     errors = [i for i, line in enumerate(lines) if line.startswith("ERROR")]
     words = lines[errors[-1] : errors[-1] + 3] if errors else lines[-1:]
-    return f"{' '.join(words)} (log: {log})"
+    return f"{' '.join(words) or 'without a word'} (log: {log})"
 
 
 def connect(server: ServerPart, insecure: bool) -> None:
@@ -148,11 +182,13 @@ def flwr(server: ServerPart, *words: str, seconds: float = 120) -> dict[str, Any
     try:
         answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
     except ValueError:
-        said = " ".join((done.stdout + done.stderr).split())
-        raise RunError(f"`flwr {' '.join(words[:2])}` failed: {said[-300:]}") from None
-    if not answer.get("success", True):
-        raise RunError(f"`flwr {' '.join(words[:2])}` failed: {answer.get('error-message', answer)}")
-    return answer
+        answer = {"success": False, "error-message": done.stdout + done.stderr}
+    if answer.get("success", True):
+        return answer
+    reason = " ".join(str(answer.get("error-message", answer)).split())
+    if "SuperLink is unavailable" in reason:
+        raise RunError(f"the server does not answer at {server.address}; is `fssl deploy server` running?")
+    raise RunError(f"`flwr {' '.join(words[:2])}` failed: {reason[-300:]}")
 
 
 def nodes(server: ServerPart) -> dict[str, dict[str, str]]:

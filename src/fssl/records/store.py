@@ -156,9 +156,10 @@ class RunFolder:
         entries.append({"from_round": resumed_from + 1, **environment(device)})
         write_atomic(path, json.dumps({"sessions": entries}, indent=1) + "\n")
 
-    def write_partition(self, labeled: NDArray[np.int64], unlabeled: NDArray[np.int64] | None) -> None:
+    def write_partition(self, labeled: NDArray[np.int64] | None, unlabeled: NDArray[np.int64] | None) -> None:
         """Who holds how many images of which class, [clients, classes] each; None where nobody knows."""
-        counts = {"labeled": labeled.tolist(), "unlabeled": None if unlabeled is None else unlabeled.tolist()}
+        known = {"labeled": labeled, "unlabeled": unlabeled}
+        counts = {name: None if table is None else table.tolist() for name, table in known.items()}
         write_atomic(self.path / "partition.json", json.dumps(counts) + "\n")
 
     def finish(self, tensors: Tensors, headline: str) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from .messages import BadUploadError, Job, forms_of, order, result_of
 from .privacy import privacy_of
 
 FOR_EVER = 1e9  # seconds
+REJECTED = "upload rejected"
 ATTEMPTS = 3  # at a round of which too little came back
 
 
@@ -67,8 +68,14 @@ class AskedNodes:
         ]
         for reply in self.grid.send_and_receive(new, timeout=120) if new else []:
             if not reply.has_error():
-                self._clients[reply.metadata.src_node_id] = int(str(reply.content["who"]["client"]))
+                self._clients[reply.metadata.src_node_id] = client_of(reply.content)
         return {self._clients[i]: i for i in ids if self._clients.get(i) in clients}
+
+
+def client_of(content: RecordDict) -> int:
+    """Which client a node says it is; none, if it says nothing of the kind."""
+    said = content["who"].get("client") if "who" in content else None
+    return said if type(said) is int else -1
 
 
 class Policy(NamedTuple):
@@ -170,7 +177,7 @@ class FlowerFleet:
         try:
             result = result_of(reply.content, job, self.forms)
         except BadUploadError as error:
-            return self._lost(job.round, job.client, f"upload rejected: {error}")
+            return self._lost(job.round, job.client, f"{REJECTED}: {error}")
         result = to_device(result, self.federation)
         if self.privacy is None:
             return result

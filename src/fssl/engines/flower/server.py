@@ -67,7 +67,8 @@ def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
         policy, nodes = simulation(grid) if not names else deployment(grid, terms, names, out)
         return flower_engine(FlowerFleet(federation, grid, nodes, policy, listener.say))
 
-    dataset = sites_own(config, Path(terms.test), len(names)) if names and config.data.name == "folder" else None
+    test = Path(terms.test) if terms.test else None
+    dataset = sites_own(config, test, len(names)) if names and config.data.name == "folder" else None
     return conduct(config, out, listener, terms.resume, make, dataset)
 
 
@@ -101,7 +102,7 @@ def run_name(out: Path) -> str:
     return str(known)
 
 
-def sites_own(config: Config, test: Path, clients: int) -> Dataset:
+def sites_own(config: Config, test: Path | None, clients: int) -> Dataset:
     """What a server knows of images that are at the sites: how they look, and its own test images.
 
     Every client stands for one black image: a server does not train.
@@ -109,6 +110,8 @@ def sites_own(config: Config, test: Path, clients: int) -> Dataset:
     agreed = agreed_of(config)
     if not agreed.classes:
         raise UserError('data.classes: a deployment\'s sites must agree on a list of classes, e.g. ["cat", "dog"]')
+    if test is None:
+        raise UserError("server.toml: `test` is missing: where the server has its test images (test/CLASS/*)")
     tests = load_test(test, agreed)
     black = Split(np.zeros((1, agreed.size, agreed.size, agreed.channels), np.uint8), np.full(1, -1))
     nothing, one = np.zeros(0, np.int64), np.zeros(1, np.int64)

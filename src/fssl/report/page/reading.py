@@ -167,11 +167,10 @@ class Reading:
         return whole
 
     def _partition(self) -> dict[str, list[list[int]] | None] | None:
-        """Client x class counts; earlier versions did not record them, and unlabeled ones may be known to nobody."""
+        """Client x class counts; earlier versions did not record them, and null is what this computer cannot know."""
         stored = read_json(self.path / "partition.json")
         counts = {name: table_of_counts(stored.get(name)) for name in ("labeled", "unlabeled")}
-        is_known = stored.get("unlabeled", "") is not None
-        is_damaged = counts["labeled"] is None or (is_known and counts["unlabeled"] is None)
+        is_damaged = any(counts[name] is None and stored.get(name, "") is not None for name in counts)
         if is_damaged and (self.path / "partition.json").is_file():
             self._note("partition.json is damaged")
         return None if is_damaged else counts
