@@ -155,7 +155,7 @@ def test_a_damaged_state_is_named(tmp_path: Path) -> None:
     store.keep(1, {"t": torch.ones(3)}, resumable=0)
     (file,) = tmp_path.rglob("*.safetensors")
     file.write_bytes(file.read_bytes()[:-1] + b"\7")
-    with pytest.raises(RunError, match="state after round 1 is damaged; remove"):
+    with pytest.raises(RunError, match=rf"state after round 1 is damaged; remove state/{RUN}/client-0 in"):
         store.before(2)
 
 
@@ -325,6 +325,7 @@ def test_a_strict_fleet_stops_at_once(tmp_path: Path) -> None:
 
 def test_reasons_lose_their_wrapping() -> None:
     assert tidy("<class 'x.ClientAppException'>:<'\nException ClientAppException occurred. Message: full'>") == "full"
+    assert tidy("<class 'fssl.errors.RunError'>:<'no room'>") == "no room"
     assert tidy("Node Unavailable") == "Node Unavailable"
     assert tidy("") == "failed without a reason"
 
@@ -595,6 +596,30 @@ def test_a_site_without_data_says_so(sites: Path) -> None:
     fleet = fleet_of(federation, catching(at_sites(sites.parent)), nodes=[0])
     result = next(iter(fleet.train(1, [0], Engine(federation, fleet).snapshot)))
     assert result == Missing(0, "this site was started without --data, and the run wants each site's own images")
+
+
+def test_a_site_keeps_the_names_of_its_bad_images_to_itself(sites: Path) -> None:
+    from fssl.engines.flower.server import sites_own
+
+    (sites / "clients" / "a" / "unlabeled" / "a-patient.png").write_text("no image")
+    config = resolve(own_config("sage", "partition.clients=3"))
+    federation = Federation(config, sites_own(config, sites, 3))
+    kept: list[str] = []
+
+    def handle(message: Message) -> Message:
+        (sites.parent / "site-0").mkdir(exist_ok=True)
+        (sites.parent / "site-0" / "site.toml").write_text("")
+        place = {"folder": str(sites.parent / "site-0"), "data": str(sites / "clients" / "a")}
+        try:
+            return train(message, Context(1, 0, {"partition-id": 0, "num-partitions": 3, **place}, RecordDict(), {}))
+        except RunError as error:
+            kept.append(str(error.__cause__))  # Flower writes the whole chain into the site's log
+            raise
+
+    fleet = fleet_of(federation, catching(handle), nodes=[0])
+    result = next(iter(fleet.train(1, [0], Engine(federation, fleet).snapshot)))
+    assert result == Missing(0, "this site's images cannot be used; logs/supernode.log at the site lists why")
+    assert "unlabeled/a-patient.png" in kept[0]
 
 
 def catching(handle: Handler) -> Handler:

@@ -13,7 +13,7 @@ from flwr.clientapp import ClientApp
 from ...config import Config, parse
 from ...core.federation import Federation, agreed_of
 from ...data.folder import load_site
-from ...errors import RunError
+from ...errors import RunError, UserError
 from ...types import State
 from ..local import Lanes, set_up_torch
 from ..rounds import to
@@ -57,7 +57,10 @@ def workshop(config: str, site: Site | None) -> Workshop:
         return furnished(Federation(settings), site.client)
     if site.data is None:
         raise RunError("this site was started without --data, and the run wants each site's own images")
-    dataset = load_site(site.data, agreed_of(settings), site.client, site.clients)
+    try:
+        dataset = load_site(site.data, agreed_of(settings), site.client, site.clients)
+    except (UserError, OSError) as error:  # names of files stay here: only the site's log tells where this came from
+        raise RunError("this site's images cannot be used; logs/supernode.log at the site lists why") from error
     return furnished(Federation(settings, dataset), site.client)
 
 

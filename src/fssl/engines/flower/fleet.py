@@ -1,5 +1,6 @@
 """Clients behind Flower: orders out, results in, in client order and a few at a time."""
 
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -232,7 +233,7 @@ def numbers(clients: set[int]) -> str:
 
 def tidy(reason: str) -> str:
     """Flower's account of an exception at a client, without its wrapping."""
-    text = " ".join(reason.split())
+    text = re.sub(r"^<class '[^']*'>:<'", "", " ".join(reason.split()))
     for mark in ("Message: ", "occurred. "):
         text = text.rpartition(mark)[2]
     return text.rstrip("'>") or "failed without a reason"

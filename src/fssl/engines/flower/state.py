@@ -17,7 +17,7 @@ class SiteState:
     def __init__(self, site: Path, run: str, client: int) -> None:
         if not re.fullmatch(r"[0-9a-f]{8,64}", run):  # it comes from outside and names a folder
             raise RunError(f"'{run}' does not name a run")
-        self.folder = site / "state" / run / f"client-{client}"
+        self.site, self.folder = site, site / "state" / run / f"client-{client}"
 
     def before(self, round: int) -> State | None:
         """The newest state of an earlier round: a server that goes back finds its clients as they were."""
@@ -27,7 +27,8 @@ class SiteState:
         data = earlier[-1].read_bytes()
         if checksum(data) != earlier[-1].name.split(".")[1]:
             damaged = f"its state after round {round_of(earlier[-1])} is damaged"
-            raise RunError(f"{damaged}; remove {self.folder} to let it start anew")
+            where = self.folder.relative_to(self.site)  # the server is told, and need not know the site's disk
+            raise RunError(f"{damaged}; remove {where} in the site's folder to let it start anew")
         return load(data)
 
     def keep(self, round: int, state: State, resumable: int) -> None:
