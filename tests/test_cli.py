@@ -8,16 +8,19 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 from safetensors.numpy import load_file
 
 from fssl import cli
 from fssl.config import parse, read_toml, resolved
 from fssl.engines.run import resolve
+from fssl.methods import METHODS
 from fssl.report import page
 
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}  # also where it is not installed
@@ -88,7 +91,7 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
     ("words", "fragments"),
     [
         ("run", ["config"]),
-        ("rnu smoke", ["'rnu'", "'run'"]),
+        ("rnu smoke", ["'rnu'. Did you mean 'run'?\n"]),
         ("run smoke --rounds 3", ["--rounds"]),
         ("run smoke more", ["more"]),
         ("run smok", ["'smok'", "did you mean 'smoke'?"]),
@@ -97,6 +100,17 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
         ("run smoke --set seed", ["--set seed", "key=value"]),
         ("run smoke --set train.lrr=1", ["[train]", "did you mean 'lr'?"]),
         ("run smoke --set train.lr=nan", ["train.lr = nan"]),
+        ("run smoke --set train.lr=1e300", ["train.lr = 1e+300"]),  # single precision ends before
+        ("run smoke --set train.rounds=10000000000", ["train.rounds = 10000000000", "from 1 to 1000000"]),
+        ("run smoke --set train.batch=10000000", ["train.batch = 10000000", "from 1 to 65536"]),
+        ("run smoke --set train.unlabeled_ratio=100000", ["train.unlabeled_ratio", "from 1 to 1000"]),
+        ("run smoke --set method=sage", ["'method' is a section", "method.name = 'sage'"]),
+        ("run smoke --set train=5", ["'train' is a section", "train.<key> = ..."]),
+        ("run smoke --set grid.method.name=sage", ["grid.method.name = 'sage'", "for example ['sage']"]),
+        ("run smoke --set grid.grid.seed=[7]", ["grid.grid", "directly below [grid]"]),
+        ("run smoke --data-dir images", ["data.dir = 'images'", "digits needs no files", "--set data.name=folder"]),
+        ("run paper", ["'paper' is unknown (known: demo"]),
+        ("run smoke --set method.name=fixmatch", ["did you mean 'fixmatch-gpl' or 'fixmatch-lpl'?"]),
         ("run smoke --set grid=5", ["grid = 5"]),
         ("run smoke --set grid.seed=[1,1]", ["'seed1' twice"]),
         ("run smoke --set method.name=sgae", ["'sgae'", "did you mean 'sage'?"]),
@@ -117,6 +131,9 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
         ("methods fedlok", ["'fedlok'", "did you mean 'fedloke'?"]),
         ("bench --methods --method fedlok", ["did you mean 'fedloke'?"]),
         ("bench --method sage --method fedavg", ["need --methods"]),
+        ("bench --report 3 --methods", ["--report", "give one of them"]),
+        ("bench --json .", ["--json .", "is a folder"]),
+        ("bench --json tiny.toml/x.json", ["tiny.toml"]),
         ("run smoke --set method.tua=0.9", ["'tua'", "did you mean 'tau'?"]),
         ("run smoke --set method.tau=2", ["method.tau = 2", "from 1e-09 to 1"]),
         ("run smoke --set method.tau=nan", ["method.tau = nan"]),
@@ -166,6 +183,15 @@ def test_a_message_stays_on_one_line_whatever_was_typed(fssl: Fssl) -> None:
     assert fssl("run", "smoke", "--set", "method.name=a\nb").err.startswith("fssl: method 'a b' is unknown")
 
 
+def test_text_of_other_editors_is_read_or_named(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid_training(monkeypatch)
+    Path("marked.toml").write_text(TINY, "utf-8-sig")
+    assert fssl("run", "marked.toml", "--dry-run").code == 0
+    Path("latin.toml").write_bytes(b"# caf\xe9\n")
+    said = fssl("run", "latin.toml")
+    assert (said.code, said.err) == (2, "fssl: latin.toml: not UTF-8 text (byte 6); save it as UTF-8\n")
+
+
 def test_a_gpu_that_is_not_there_is_refused(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     said = fssl("run", "tiny.toml", "--device", "cuda")
@@ -203,6 +229,19 @@ def test_a_run_that_blows_up_says_so_and_exits_with_1(fssl: Fssl) -> None:
     assert "Try a smaller train.lr" in said.err
 
 
+@pytest.mark.parametrize("kind", [torch.OutOfMemoryError, MemoryError])
+def test_too_little_memory_is_said_in_one_line(
+    fssl: Fssl, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    def rounds(*words: object) -> Iterator[object]:
+        raise kind("tried to allocate 80 GiB")
+
+    monkeypatch.setattr("fssl.engines.run.LocalEngine.rounds", rounds)
+    said = fssl("run", "tiny.toml", "--device", "cpu")
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert said.err.startswith("fssl: runs/tiny: not enough memory on cpu; fewer compute.lanes")
+
+
 # Help.
 
 COMMANDS = ["run", "methods", "datasets", "presets", "show", "compare", "tables", "figures", "report", "bench"]
@@ -214,6 +253,17 @@ def test_every_command_teaches_by_example(fssl: Fssl, command: str) -> None:
     assert (said.code, said.err) == (0, "")
     assert "Example" in said.out
     assert "fssl " in said.out
+
+
+def test_help_explains_arguments(fssl: Fssl) -> None:
+    """Versions of typer and click that do not fit leave it out."""
+    assert "A preset (see fssl presets) or a TOML file." in fssl("run", "-h").out
+    assert "Run folders, or folders of them." in fssl("compare", "--help").out
+
+
+def test_the_version_is_that_of_the_package(fssl: Fssl) -> None:
+    declared = tomllib.loads((Path(cli.__file__).parents[2] / "pyproject.toml").read_text())
+    assert fssl("--version") == (0, f"fssl {declared['project']['version']}\n", "")
 
 
 def test_help_names_every_command(fssl: Fssl) -> None:
@@ -249,6 +299,17 @@ def test_lists_name_what_there_is(fssl: Fssl, command: str, names: list[str]) ->
     said = fssl(*command.split())
     assert said.code == 0
     assert all(name in said.out for name in names)
+
+
+def test_a_narrow_screen_cuts_nothing(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.console, "_width", 80)
+    lists = {words: fssl(*words.split()).out for words in ("methods", "datasets", "presets", "run demo --dry-run")}
+    for text in lists.values():
+        assert "…" not in text
+        assert "..." not in text
+    assert {*METHODS} <= {line.split()[0] for line in lists["methods"].splitlines() if line.split()}
+    names = [line.split()[0] for line in lists["presets"].splitlines() if line.startswith(" ") and line.split()]
+    assert names.index("demo") < names.index("paper/fig2") < names.index("paper/fig10-lambda")
 
 
 # One run.
@@ -426,6 +487,17 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(fssl: Fssl, monkeypatch: p
     assert said.code == 0
     assert said.out.count("fixmatch-gpl") >= 3
     assert [p.name for p in Path().iterdir()] == ["tiny.toml"]
+
+
+def test_a_dry_run_tells_what_lies_in_its_folders(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli.console, "_width", 100)
+    assert fssl("run", "tiny.toml", "--out", "g/seed1", "--set", "seed=1").code == 0
+    assert fssl("run", "tiny.toml", "--out", "g/seed2", "--set", "seed=1").code == 0
+    assert fssl("run", "tiny.toml", "--out", "g/seed3", "--set", "seed=3").code == 0
+    words = ("run", "tiny.toml", "--out", "g", "--set", "grid.seed=[1,2,3,4]", "--dry-run")
+    Path("g/seed3/summary.json").unlink()
+    states = [line.split("digits")[1].split()[3:] for line in fssl(*words).out.splitlines() if "digits" in line]
+    assert states == [["finished"], ["in", "the", "way"], ["begun"], []]
 
 
 # Several processes, and a terminal.

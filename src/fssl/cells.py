@@ -7,10 +7,10 @@ from shutil import which
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from .config import Config
-from .console import Quiet, RunView, result_line, say
+from .console import PLAIN, Quiet, RunView, result_line, say
 from .core.federation import Images, dataset_of, device_of, images_of, method_of, settled
 from .engines.run import check_engine, resolve, run_experiment
 from .errors import RunError, UserError, complain
@@ -28,6 +28,7 @@ class Cell(NamedTuple):
 
 def check_settings(cells: list[Cell], debug: bool) -> None:
     """Every cell's method, engine, device and extras, before the first one computes."""
+    check_data_dir([cell.config for cell in cells])
     for cell in cells:
         method_of(cell.config)
         check_engine(cell.config, debug)
@@ -35,6 +36,16 @@ def check_settings(cells: list[Cell], debug: bool) -> None:
         if device.type == "cpu" and compute.compile == "on" and not which(os.environ.get("CXX", "g++")):
             raise UserError("compute.compile = 'on': a CPU needs a C++ compiler (g++ or $CXX) for it, else use 'off'")
         check_loggers(cell.config)
+
+
+def check_data_dir(configs: list[Config]) -> None:
+    """A folder that no run would look into: whoever gave it means other images than these."""
+    given = [config.data.dir for config in configs if config.data.dir]
+    if given and all(config.card.is_embedded for config in configs):
+        raise UserError(
+            f"data.dir = '{given[0]}': {configs[0].data.name} needs no files; leave out --data-dir,"
+            " or add --set data.name=folder for images of your own"
+        )
 
 
 def unfinished(console: Console, cells: list[Cell], resume: bool) -> list[Cell]:
@@ -67,12 +78,21 @@ def load_data(console: Console, cells: list[Cell]) -> None:
 def list_cells(console: Console, cells: list[Cell]) -> None:
     """The runs there would be; whoever brings images of their own learns here what is wrong with them."""
     load_data(console, [cell for cell in cells if cell.config.data.name == "folder"])
-    table = Table("run folder", "method", "data", "alpha", "seed", "rounds", "done")
-    for _, c, folder in cells:
-        done = "yes" if RunFolder(folder).is_finished else ""
+    table = Table(Column("run folder", overflow="fold"), "method", "data", "alpha", "seed", "rounds", "state", **PLAIN)
+    for cell in cells:
+        _, c, folder = cell
         alpha = "" if c.partition.kind == "iid" or c.data.name == "folder" else f"{c.partition.alpha:g}"
-        table.add_row(str(folder), c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), done)
+        table.add_row(str(folder), c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), state_of(cell))
     console.print(table)
+
+
+def state_of(cell: Cell) -> str:
+    """What lies where a cell would run; `in the way` if that is another run or no run at all."""
+    try:
+        done = is_done(cell, may_skip=True, resume=True)
+    except UserError:
+        return "in the way"
+    return "finished" if done else "begun" if RunFolder(cell.folder).config_file.is_file() else ""
 
 
 def run_in_turn(console: Console, cells: list[Cell], resume: bool, debug: bool) -> int:

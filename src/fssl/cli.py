@@ -1,6 +1,7 @@
 """The `fssl` command: parse, build a configuration, call one function per command."""
 
 import os
+import re
 import sys
 from io import TextIOWrapper
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 
 from .deploy.commands import app as deploy
 from .errors import ProblemsError, RunError, UserError, complain
@@ -20,6 +21,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["--help", "-h"]},
 )
 app.add_typer(deploy, name="deploy")
 console = Console()
@@ -28,6 +30,22 @@ INTERRUPTED = 130  # exit code after Ctrl-C
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set train.lr=0.05 (repeatable).")
 ]
+
+
+def show_version(wanted: bool) -> None:
+    if wanted:
+        from . import __version__
+
+        console.print(f"fssl {__version__}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None: ...
 
 
 @app.command()
@@ -172,16 +190,19 @@ def datasets(
 
 
 def list_datasets() -> None:
+    from .console import PLAIN, say
     from .data.cards import CARDS
 
-    table = Table("dataset", "what it is", "train", "test", "classes", "10 % labels per class", "source")
+    table = Table(
+        "dataset", "what it is", *(Column(t, justify="right") for t in ("train", "test", "classes", "10 %")), **PLAIN
+    )
     for card in CARDS.values():
-        counts = (f"{card.num_train:,}", f"{card.num_test:,}", str(card.num_classes))
-        tenth, source = str(max(1, round(0.1 * card.per_class_base))), card.hub_repo or "embedded"
-        row = (*counts, tenth, source) if card.num_train else ("", "", "", "", "--data-dir")
-        table.add_row(f"[bold]{card.name}", card.title, *row)
+        numbers = (card.num_train, card.num_test, card.num_classes, max(1, round(0.1 * card.per_class_base)))
+        shown = [f"{n:,}" for n in numbers] if card.num_train else []
+        table.add_row(f"[bold]{card.name}", card.title + (f" (hub: {card.hub_repo})" if card.hub_repo else ""), *shown)
     console.print(table)
-    console.print("Parquet files are looked for in --data-dir, then $FSSL_DATA, then on the Hugging Face hub.")
+    say(console, "10 %: labeled images per class at the paper's 10 %, the default.")
+    say(console, "Parquet files are looked for in --data-dir, then $FSSL_DATA, then on the Hugging Face hub.")
 
 
 @app.command()
@@ -196,17 +217,23 @@ def presets() -> None:
     """
     from .config import PRESETS, expand, read_toml
     from .config import presets as names
+    from .console import PLAIN
 
-    table = Table("preset", "what it runs", "runs")
-    for name in names():
+    table = Table(Column("preset", no_wrap=True), "what it runs", Column("runs", justify="right"), **PLAIN)
+    for name in sorted(names(), key=by_number):
         first = (PRESETS / f"{name}.toml").read_text().splitlines()[0].lstrip("# ")
         table.add_row(f"[bold]{name}", first, str(sum(1 for _ in expand(read_toml(name)))))
     console.print(table)
 
 
+def by_number(name: str) -> tuple[int, list[tuple[str, int]]]:
+    """Those in no folder first, and `fig2` before `fig10`."""
+    return name.count("/"), [(text, int(digits or 0)) for text, digits in re.findall(r"(\D+)(\d*)", name)]
+
+
 @app.command()
 def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
-    """Show a run: its settings, its numbers and a small curve. It may still be going on.
+    """Show a run: its numbers and a small curve. It may still be going on.
 
     Example: `fssl show runs/smoke`
     """
@@ -297,7 +324,7 @@ def report(
 
     - `fssl report runs --watch`: open the address that it prints
     """
-    from .console import say
+    from .console import say, several
 
     if watch:
         from .report.page.live import watch as serve
@@ -306,9 +333,10 @@ def report(
     from .report.page import write_page
 
     data = write_page(runs, out)
-    say(console, f"report: {out} ({data['facts']['runs']} runs, {out.stat().st_size / 1e6:.1f} MB)")
+    say(console, f"report: {out} ({several(data['facts']['runs'], 'run')}, {out.stat().st_size / 1e6:.1f} MB)")
     if data["notes"]:
-        complain(f"{len(data['notes'])} notes on the records, {data['damaged']} damaged lines skipped: see the page")
+        notes, lines = several(len(data["notes"]), "note"), several(data["damaged"], "damaged line")
+        complain(f"{notes} on the records, {lines} skipped: see the page")
 
 
 @app.command()
@@ -338,6 +366,12 @@ def bench(
 
     - `fssl bench --report 500 --rounds 500`: seconds and megabytes of `fssl report`
     """
+    if report and (methods or method):
+        raise UserError("--report times a report, --methods and --method time training: give one of them")
+    if json_file:  # what cannot be written is refused before the work
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+        if json_file.is_dir():
+            raise UserError(f"--json {json_file}: is a folder; expected a file")
     if report:
         from .report.bench import bench_report
 
@@ -374,7 +408,8 @@ def main() -> None:
         if usage is None:
             raise
         code = 2
-        complain(usage() or "no command is given")
+        # typer 0.20 repeats the guess that click 8.4 has made already
+        complain(re.sub(r"( Did you mean [^?]*\?)\1$", r"\1", usage()) or "no command is given")
     if code == INTERRUPTED:
         sys.stdout.flush()
         os._exit(code)  # clients may still train in threads, and files are whole at any moment

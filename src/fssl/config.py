@@ -2,7 +2,6 @@
 
 import json
 import re
-import sys
 import tomllib
 import types
 import unicodedata
@@ -17,7 +16,7 @@ from .data.cards import CARDS, Card, card
 from .errors import UserError, unknown
 
 PRESETS = Path(__file__).parent / "presets"
-NO_LIMIT = sys.float_info.max  # finite, so that inf is out of every range
+NO_LIMIT = 1e30  # what single precision can still hold; inf is out of every range
 MIN_ALPHA = 0.01  # smaller concentrations underflow when shares are drawn
 T = TypeVar("T")
 
@@ -86,12 +85,12 @@ class Model:
 class Train:
     """Rounds and steps."""
 
-    rounds: int | None = number(None, 1, text="default: the paper's number for the dataset")
+    rounds: int | None = number(None, 1, 1_000_000, "default: the paper's number for the dataset")
     clients_per_round: int = number(8, 1, text="clients drawn each round")
-    local_epochs: int = number(5, 1, text="epochs a client trains in a round")
-    steps_per_round: int | None = number(None, 1, text="a fixed number of steps instead; 1 is FedSGD")
-    batch: int = number(128, 1, text="labeled images per step")
-    unlabeled_ratio: int = number(2, 1, text="unlabeled images per labeled one in a step")
+    local_epochs: int = number(5, 1, 10_000, "epochs a client trains in a round")
+    steps_per_round: int | None = number(None, 1, 1_000_000, "a fixed number of steps instead; 1 is FedSGD")
+    batch: int = number(128, 1, 65_536, "labeled images per step")
+    unlabeled_ratio: int = number(2, 1, 1000, "unlabeled images per labeled one in a step")
     lr: float = number(0.1, 0.0, text="learning rate, constant")
     momentum: float = number(0.9, 0.0, 0.9999, "SGD momentum")
     weight_decay: float = number(1e-4, 0.0, text="on all parameters")
@@ -191,7 +190,9 @@ def parse(tables: Mapping[str, Any]) -> Config:
             raise unknown("section or key", key, [*known, "grid"], keys_named(key))
         if key in SECTIONS:
             if not isinstance(value, Mapping):
-                raise UserError(f"'{key}' is a section: write [{key}] and its keys below, or {key}.<key> = ...")
+                named = isinstance(value, str) and "name" in get_type_hints(hints[key])
+                example = f"{key}.name = {value!r}" if named else f"{key}.<key> = ..."
+                raise UserError(f"'{key}' is a section: write [{key}] and its keys below, or {example}")
             values[key] = parse_method(value) if key == "method" else parse_section(hints[key], key, value)
         else:
             values[key] = check(key, value, field_of(Config, key), hints[key])
@@ -345,12 +346,14 @@ def read_toml(source: str) -> dict[str, Any]:
         path = preset if source in presets() and not Path(source).is_file() else Path(source)
         if path.is_dir():
             raise UserError(f"'{source}' is a folder; expected a TOML file or a preset ({', '.join(presets())})")
-        return tomllib.loads(path.read_text("utf-8"))
+        return tomllib.loads(path.read_text("utf-8-sig"))  # some editors begin with a mark
     except FileNotFoundError:
         raise unknown("preset or configuration file", source, presets()) from None
     except OSError as error:
         raise UserError(f"{source}: cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except UnicodeDecodeError as error:
+        raise UserError(f"{source}: not UTF-8 text (byte {error.start + 1}); save it as UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
         raise UserError(f"{source}: not valid TOML: {error}") from None
 
 
@@ -443,6 +446,8 @@ def axes_of(tables: Mapping[str, Any]) -> dict[str, list[Any]]:
     grid = tables.get("grid", {})
     if not isinstance(grid, Mapping):
         raise UserError(f"grid = {grid!r}: expected a section of lists, for example grid.seed = [7, 8, 9]")
+    if "grid" in grid:
+        raise UserError("grid.grid: keys stand directly below [grid], for example grid.seed = [7, 8, 9]")
     return flat_grid(grid)
 
 
@@ -455,7 +460,8 @@ def flat_grid(grid: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]
         elif isinstance(value, list) and value:
             axes[prefix + key] = value
         else:
-            raise UserError(f"grid.{prefix}{key} = {value!r}: expected a list of values, for example [7, 8, 9]")
+            example = [7, 8, 9] if value == [] else [value]
+            raise UserError(f"grid.{prefix}{key} = {value!r}: expected a list of values, for example {example}")
     return axes
 
 

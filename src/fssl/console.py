@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from rich import box
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -21,6 +22,7 @@ from .config import Config
 from .records.rounds import LAST
 
 Line = dict[str, Any]
+PLAIN: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}  # how tables look
 
 
 def percent(value: float | None) -> str:
@@ -35,10 +37,15 @@ def numbers(line: Line) -> str:
     return text
 
 
+def several(number: int, thing: str) -> str:
+    """`1 round`, `8 rounds`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def result_line(folder: Path, summary: Line) -> str:
     """How a run ended."""
     return (
-        f"{folder}: {summary['result']:.2f} % (mean of the last {min(LAST, summary['rounds'])} rounds), "
+        f"{folder}: {summary['result']:.2f} % (mean of the last {several(min(LAST, summary['rounds']), 'round')}), "
         f"last {summary[summary['headline']]['last']:.2f} %, "
         f"{summary['timing']['seconds_per_round']:.2f} s per round"
     )

@@ -25,9 +25,17 @@ class RunError(RuntimeError):
 def unknown(what: str, given: object, known: Iterable[str], elsewhere: Iterable[str] = ()) -> UserError:
     """`method 'flexmatc' is unknown; did you mean 'flexmatch'? (known: ...)`."""
     names = sorted(known)
-    near = list(elsewhere) or get_close_matches(str(given).lower(), names, n=1)
+    near = list(elsewhere) or nearest(str(given).lower(), names)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
     return UserError(f"{what} '{given}' is unknown{hint} (known: {', '.join(names)})")
+
+
+def nearest(given: str, names: Sequence[str]) -> list[str]:
+    """What may be meant: those that begin like this, if they are few, else one that looks like it."""
+    longer = [name for name in names if name.startswith(given)]
+    if longer:
+        return longer if len(longer) <= 3 else []
+    return get_close_matches(given, names, n=1)
 
 
 def shortened(names: Sequence[str], most: int) -> str:

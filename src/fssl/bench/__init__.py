@@ -12,7 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from ..config import Config
-from ..core.federation import Federation
+from ..console import PLAIN, say
+from ..core.federation import Federation, method_of
 from ..data.sources import Dataset
 from ..engines.local import LocalEngine, cores
 from ..engines.rounds import RoundResult
@@ -59,8 +60,9 @@ def run_bench(
     console: Console, shape: str, method: str, rounds: int, json_file: Path | None, settings: list[str]
 ) -> None:
     config = config_of(shape, method, settings)
+    method_of(config)  # bad names and settings end here
     dataset = images_of(shape, config)
-    console.print(f"timing {rounds} rounds of {method}, shape {shape}; then an ordinary loop of SAGE's steps")
+    say(console, f"timing {rounds} rounds of {method}, shape {shape}; then an ordinary loop of SAGE's steps")
     ours = measure(config, dataset, rounds)
     train, model = config.train, config.model
     device = torch.device("cuda" if ours["device"] != "cpu" else "cpu")
@@ -87,9 +89,8 @@ def run_bench(
 def table_of(result: dict[str, Any]) -> Table:
     ours, reference = result["ours"], result["reference"]
     low, high = ours["seconds_per_round_min_max"]
-    table = Table(
-        f"{ours['device']}, {result['shape']} shape", f"fssl ({ours['precision']})", "ordinary loop of SAGE (fp32)"
-    )
+    ours_is, other = f"fssl ({ours['precision']})", "ordinary loop of SAGE (fp32)"
+    table = Table(f"{ours['device']}, {result['shape']} shape", ours_is, other, **PLAIN)
     table.add_row("ms per step", f"{ours['ms_per_step']:.2f}", f"{reference['ms_per_step']:.1f}")
     table.add_row(
         f"s per round ({ours['steps_per_round']} steps)",

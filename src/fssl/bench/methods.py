@@ -13,6 +13,7 @@ from rich.table import Table
 
 from ..catalog import BASELINE, HOSTS
 from ..config import Config
+from ..console import PLAIN, say
 from ..core.federation import Federation, method_of
 from ..data.sources import Dataset
 from ..engines.local import LocalEngine, cores
@@ -60,9 +61,10 @@ def run_method_bench(
     result = {**facts(base, shape, settings), "methods": {}}
     if json_file:
         result["methods"] = known(json_file, result)
-    table = Table(f"{result['device']}, {shape} shape", f"in steps of {BASELINE}", "smallest to largest", "ms per step")
+    columns = (f"{result['device']}, {shape} shape", f"in steps of {BASELINE}", "smallest to largest", "ms per step")
+    table = Table(*columns, **PLAIN)
     for name in names:
-        console.print(f"timing {rounds} rounds of a client with {name}, in turn with {BASELINE}")
+        say(console, f"timing {rounds} rounds of a client with {name}, in turn with {BASELINE}")
         cost = result["methods"][name] = cost_of(Client(configs[name], images), base, rounds)
         low, high = cost["min_max"]
         table.add_row(f"[bold]{name}", f"{cost['ratio']:.2f}", f"{low:.2f} to {high:.2f}", f"{cost['ms_per_step']:.2f}")

@@ -1,22 +1,22 @@
 """The catalog on a terminal: a line for each method, or everything about one."""
 
 from inspect import Parameter
-from typing import Any, get_args
+from typing import get_args
 
-from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
-from ..methods import METHODS, PLUGINS, RANGES, settings_of, split_name
+from ..console import PLAIN
+from ..methods import BY_DATASET, METHODS, PLUGINS, RANGES, settings_of, split_name
 from . import BASELINE, Entry, entries, entry, footnote, keeps, measured, source, step_cost, traffic
-
-PLAIN: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}
 
 
 def overview() -> tuple[Table, str, str]:
-    """Fits 100 columns; what a method does is told by `fssl methods NAME`."""
-    table = Table("method", "paper", "keeps", "MB down / up", "step", "follows", **PLAIN)
+    """Fits 80 columns, names whole; what a method does is told by `fssl methods NAME`."""
+    whole = {title: Column(title, no_wrap=True) for title in ("method", "step", "follows")}
+    titles = ("method", "paper", "keeps", "MB down / up", "step", "follows")
+    table = Table(*(whole.get(title, title) for title in titles), **PLAIN)
     for e in entries():
         paper, follows = source(e)
         table.add_row(f"[bold]{e.name}", paper, keeps(e), traffic(e), step_cost(e), follows)
@@ -39,7 +39,11 @@ def print_method(console: Console, name: str) -> None:
     settings = Table("setting", "default, or other choices", "range", **PLAIN)
     for key, parameter in {k: p for b in builders for k, p in settings_of(b).items()}.items():
         low, high = RANGES.get(key, (None, None))
-        settings.add_row(f"method.{key}", shown(parameter), "" if low is None else f"{low:g} to {high:g}")
+        settings.add_row(
+            f"method.{key}",
+            "by dataset" if key in BY_DATASET else shown(parameter),
+            "" if low is None else f"{low:g} to {high:g}",
+        )
     console.print("no settings" if not settings.rows else settings)
 
 

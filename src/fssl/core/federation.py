@@ -113,7 +113,10 @@ def settled(config: Config, dataset: Dataset) -> Config:
             f" in '{data.dir}'"
         )
     if data.digest and dataset.digest not in (None, data.digest):  # None: a site alone does not see all files
-        raise UserError(f"data.digest = '{data.digest}': '{data.dir}' has other files ('{dataset.digest}')")
+        raise UserError(
+            f"data.digest = '{data.digest}': '{data.dir}' has other files ('{dataset.digest}');"
+            " leave data.digest out to train on them"
+        )
     data = replace(data, classes=dataset.card.classes, digest=dataset.digest or data.digest)
     return replace(config, data=data, partition=replace(part, clients=number))
 

@@ -31,6 +31,11 @@ class Card:
     image_column: str = "image"
     label_column: str = "label"
 
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it comes without files."""
+        return self.hub_repo is None and self.num_train > 0
+
 
 _ALL = (
     Card(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+import torch
 
 from ..config import Config, resolved
 from ..core.federation import Federation, dataset_of, settled, uses_bf16
@@ -78,6 +79,11 @@ def conduct(
         for result in engine.rounds(config.rounds):
             listener.round(record(folder, engine, result))
         return folder.finish(named(**engine.model()._asdict()), federation.headline)
+    except (MemoryError, torch.OutOfMemoryError) as error:
+        raise RunError(
+            f"{out}: not enough memory on {federation.device.type}; fewer compute.lanes need less, and --resume goes on"
+            " (with another train.batch it is another run)"
+        ) from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise RunError(f"{out}: {reason}; finished rounds are kept, and --resume goes on from there") from error
