@@ -70,17 +70,16 @@ def cluster(config: Config, resources: dict[str, float]) -> Iterator[int]:
     """A Ray cluster of this machine's cores, or one that is running already; yields how many clients fit."""
     address, lanes = config.compute.ray_address, config.compute.lanes
     check_address(address)
-    where: dict[str, Any] = {"address": address} if address else {"num_cpus": lanes or cores()}
-    if not address:  # workers on this machine find the package where this process found it
+    where: dict[str, Any] = {"address": address} if address else {"address": "local", "num_cpus": lanes or cores()}
+    if not address:  # Ray would otherwise join any cluster that it finds traces of; workers need our path
         where["runtime_env"] = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
     try:
         ray.init(
             **where, include_dashboard=None if address else False, log_to_driver=False, logging_level=logging.ERROR
         )
     except (ConnectionError, ValueError, RuntimeError) as error:
-        raise UserError(
-            f"compute.ray_address = {address!r}: no Ray cluster answers ({str(error).splitlines()[0]})"
-        ) from None
+        what = f"compute.ray_address = {address!r}: no Ray cluster answers" if address else "Ray does not start"
+        raise UserError(f"{what} ({str(error).splitlines()[0]})") from None
     try:
         yield pool_size_from_resources(resources)
     except ValueError as error:
