@@ -561,10 +561,11 @@ def test_jobs_outlive_a_killed_worker_and_end_with_an_interrupt(fssl: Fssl) -> N
     assert not any(map(is_alive, workers))
 
 
-def test_a_terminal_shows_a_live_bar(fssl: Fssl) -> None:
+def seen(columns: int, *words: str) -> str:
+    """What a terminal of this width gets to show."""
     screen, terminal = pty.openpty()
-    environment = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120"}
-    process = start("run", "tiny.toml", stdout=terminal, stderr=terminal, env=environment)
+    environment = {**ENVIRONMENT, "TERM": "xterm", "COLUMNS": str(columns)}
+    process = start(*words, stdout=terminal, stderr=terminal, env=environment)
     os.close(terminal)
     text = b""
     try:
@@ -573,7 +574,21 @@ def test_a_terminal_shows_a_live_bar(fssl: Fssl) -> None:
     except OSError:  # the other end is closed
         pass
     assert process.wait(timeout=60) == 0
-    shown = text.decode()
+    return text.decode()
+
+
+def test_a_narrow_terminal_shows_whole_bars(fssl: Fssl) -> None:
+    """A name as long as the demo's, on 80 columns."""
+    words = ("run", "tiny.toml", "--out", "g", "--set", "grid.method.name=['fixmatch-gpl']", "--set", "grid.seed=[7]")
+    lines = re.split(r"[\r\n]+", re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen(80, *words)))
+    bars = [line for line in lines if line.startswith("fixmatch-gpl/seed7") and "3/3" in line]
+    assert bars
+    assert all(re.search(r"test [\d ]{2}\.\d % · right [ –\d.]+ · used [ \d.]+ \d:\d\d:\d\d *$", bar) for bar in bars)
+    assert all(len(bar) <= 80 for bar in bars)
+
+
+def test_a_terminal_shows_a_live_bar(fssl: Fssl) -> None:
+    shown = seen(120, "run", "tiny.toml")
     assert "\x1b[?25l" in shown  # a live display hides the cursor
     assert shown.rfind("\x1b[?25h") > shown.rfind("\x1b[?25l")
     assert "3/3" in shown

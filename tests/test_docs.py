@@ -125,6 +125,18 @@ def test_commands_are_accepted(page: Path, desk: Path, monkeypatch: pytest.Monke
             assert accepted(monkeypatch, words[1:]) == 0, f"{page.name}: {shlex.join(words)}"
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_runs_of_a_page_do_not_get_into_each_other_s_way(page: Path) -> None:
+    """Whoever follows it is not refused, also after `fssl run smoke`: one folder, one run, unless it is resumed."""
+    runs = {SMOKE: ["fssl", "run", "smoke"]}
+    for words in commands_of(page):
+        if words[:2] != ["fssl", "run"] or {"--resume", "--dry-run"} & {*words}:
+            continue
+        default = f"runs/{Path(words[2].removesuffix('.toml')).name}"
+        out = words[words.index("--out") + 1] if "--out" in words else default
+        assert runs.setdefault(out, words) == words
+
+
 def accepted(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> object:
     if words[0] == "bench" or "--watch" in words:
         command = typer.main.get_command(cli.app)

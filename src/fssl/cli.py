@@ -142,9 +142,9 @@ def methods(
 
     - `fssl methods fedloke`: what it does, its settings, bytes and costs in full
 
-    - `fssl run smoke --set method.name=flexmatch+sage`
+    - `fssl run smoke --set method.name=flexmatch+sage --out runs/flex`
 
-    - `fssl run smoke --set method.name=sage --set method.tau=0.9`
+    - `fssl run smoke --set method.name=sage --set method.tau=0.9 --out runs/tau`
     """
     from .catalog.tables import overview, print_method
 
@@ -169,18 +169,21 @@ def datasets(
 
     - `fssl run my.toml --set data.name=cifar100 --data-dir DATA`: files in DATA/cifar100/
 
-    - `FSSL_DATA=DATA fssl run my.toml --set data.name=svhn`: the same for every command of a shell
+    - `export FSSL_DATA=DATA`: the same for every command of a shell
 
     - `fssl datasets --export-digits sites`: three sites to try it with
 
     - `fssl datasets --check sites`: what they hold, and whether every image can be read
 
-    - `fssl run smoke --set data.name=folder --set data.size=8 --set data.channels=1 --data-dir sites`
+    - `fssl run smoke --set data.name=folder --set data.size=8 --set data.channels=1 --data-dir sites --out
+      runs/own`
     """
     if export_digits:
+        from .console import say
         from .data.export import export_digits as export
 
         export(export_digits)
+        say(console, f"{export_digits}: the digits of three sites; `fssl datasets --check {export_digits}` counts them")
     if check:
         from .report.images import print_folder
 
@@ -213,7 +216,7 @@ def presets() -> None:
 
     - `fssl run demo --dry-run`: which runs a preset stands for
 
-    - `fssl run demo --set seed=7`: a setting given here leaves the grid, so one run per method
+    - `fssl run demo --set seed=7 --out runs/seed7`: a setting given here leaves the grid, so one run per method
     """
     from .config import PRESETS, expand, read_toml
     from .config import presets as names

@@ -23,6 +23,7 @@ from .records.rounds import LAST
 
 Line = dict[str, Any]
 PLAIN: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}  # how tables look
+WIDE = 90  # columns that a long name, a bar, numbers and two times need
 
 
 def percent(value: float | None) -> str:
@@ -34,6 +35,14 @@ def numbers(line: Line) -> str:
     text = f"test {line['accuracy']:5.2f} %"
     if "utilization" in line:
         text += f" · labels right {percent(line['pl_accuracy'])} % · used {percent(line['utilization'])} %"
+    return text
+
+
+def brief(line: Line) -> str:
+    """The same for a bar, which shares its line with a name and times."""
+    text = f"test {line['accuracy']:4.1f} %"
+    if "utilization" in line:
+        text += f" · right {percent(line['pl_accuracy'])} · used {percent(line['utilization'])}"
     return text
 
 
@@ -66,7 +75,7 @@ class View(AbstractContextManager["View"]):
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
             TextColumn("{task.fields[numbers]}"),
-            TimeElapsedColumn(),
+            *([TimeElapsedColumn()] if console.width >= WIDE else []),
             TimeRemainingColumn(),
             console=console,
             transient=transient,
@@ -98,11 +107,11 @@ class RunView(View):
 
     def started(self, config: Config, done: list[Line]) -> None:
         self._total = config.rounds
-        latest = numbers(done[-1]) if done else "compiling and warming up"
+        latest = brief(done[-1]) if done else "compiling and warming up"
         self.bars.update(self._task, total=config.rounds, completed=len(done), numbers=latest)
 
     def round(self, line: Line) -> None:
-        self.bars.update(self._task, completed=line["round"], numbers=numbers(line))
+        self.bars.update(self._task, completed=line["round"], numbers=brief(line))
         if not self.is_live:
             rest = (self._total - line["round"]) * line["timing"]["seconds"]
             self.say(
@@ -135,7 +144,7 @@ class GridView(View):
             self._tasks[name] = self.bars.add_task(name, total=total, numbers="preparing")
         lines = read()
         if lines:
-            self.bars.update(self._tasks[name], completed=len(lines), numbers=numbers(lines[-1]))
+            self.bars.update(self._tasks[name], completed=len(lines), numbers=brief(lines[-1]))
 
     def ended(self, name: str, said: list[str]) -> None:
         if name in self._tasks:
