@@ -100,7 +100,7 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
         ("run smoke --set seed", ["--set seed", "key=value"]),
         ("run smoke --set train.lrr=1", ["[train]", "did you mean 'lr'?"]),
         ("run smoke --set train.lr=nan", ["train.lr = nan"]),
-        ("run smoke --set train.lr=1e300", ["train.lr = 1e+300"]),  # single precision ends before
+        ("run smoke --set train.lr=1e300", ["train.lr = 1e+300", "from 0 to 1e+30"]),  # single precision ends before
         ("run smoke --set train.rounds=10000000000", ["train.rounds = 10000000000", "from 1 to 1000000"]),
         ("run smoke --set train.batch=10000000", ["train.batch = 10000000", "from 1 to 65536"]),
         ("run smoke --set train.unlabeled_ratio=100000", ["train.unlabeled_ratio", "from 1 to 1000"]),
@@ -181,6 +181,15 @@ def test_bad_input_ends_in_one_line_before_anything_is_written(
 
 def test_a_message_stays_on_one_line_whatever_was_typed(fssl: Fssl) -> None:
     assert fssl("run", "smoke", "--set", "method.name=a\nb").err.startswith("fssl: method 'a b' is unknown")
+
+
+def test_a_folder_that_cannot_be_written_is_refused(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    forbid_training(monkeypatch)
+    Path("ro").mkdir()
+    monkeypatch.setattr("os.access", lambda path, mode: path.name != "ro")  # root may write anywhere
+    said = fssl("run", "tiny.toml", "--out", "ro/x")
+    assert (said.code, said.err) == (2, "fssl: ro/x cannot be written: ro is read-only; choose another --out\n")
+    assert not any(Path("ro").iterdir())
 
 
 def test_text_of_other_editors_is_read_or_named(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:

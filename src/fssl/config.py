@@ -263,7 +263,7 @@ def check(key: str, value: Any, f: Any, hint: Any) -> Any:
         raise UserError(f"{key} = {value!r}: expected {names[allowed[0]]}")
     low, high = f.metadata.get("low"), f.metadata.get("high")
     if low is not None and not low <= value <= high:  # also refuses nan
-        upper = f" to {high:.12g}" if high < NO_LIMIT else " upwards"
+        upper = f" to {high:.12g}" if high < NO_LIMIT or value > high else " upwards"
         raise UserError(f"{key} = {value!r}: expected a number from {low:g}{upper}")
     return float(value) if float in allowed else value
 
