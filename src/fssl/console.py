@@ -51,6 +51,13 @@ def several(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+def round_line(name: str, line: Line, total: int) -> str:
+    """How a round went, where there are no bars."""
+    seconds = line["timing"]["seconds"]
+    rest = duration((total - line["round"]) * seconds)
+    return f"{name}  round {line['round']:>4}/{total}  {numbers(line)}  {seconds:.2f} s  ETA {rest}"
+
+
 def result_line(folder: Path, summary: Line) -> str:
     """How a run ended."""
     return (
@@ -113,11 +120,7 @@ class RunView(View):
     def round(self, line: Line) -> None:
         self.bars.update(self._task, completed=line["round"], numbers=brief(line))
         if not self.is_live:
-            rest = (self._total - line["round"]) * line["timing"]["seconds"]
-            self.say(
-                f"{self.title}  round {line['round']:>4}/{self._total}  {numbers(line)}"
-                f"  {line['timing']['seconds']:.2f} s  ETA {duration(rest)}"
-            )
+            self.say(round_line(self.title, line, self._total))
 
     def loading(self) -> Callable[[str, int, int], None]:
         """A progress function for decoding a dataset."""
@@ -135,16 +138,21 @@ class GridView(View):
         super().__init__(console)
         self._all = self.bars.add_task("all runs", total=num_runs, numbers="")
         self._tasks: dict[str, TaskID] = {}
+        self._shown: dict[str, int] = {}
 
-    def running(self, name: str, total: int, read: Callable[[], list[Line]]) -> None:
-        """Renew one run's bar; `read` fetches its lines, which only a bar needs."""
-        if not self.is_live:
-            return
+    def running(self, name: str, total: int, lines: list[Line]) -> None:
+        """Renew one run's bar, or print its new rounds; what it had before it started here is no news."""
         if name not in self._tasks:
             self._tasks[name] = self.bars.add_task(name, total=total, numbers="preparing")
-        lines = read()
+            self._shown[name] = len(lines)
+            if not self.is_live:
+                self.say(f"{name}  preparing" + (f", {len(lines)} of {several(total, 'round')} done" if lines else ""))
         if lines:
             self.bars.update(self._tasks[name], completed=len(lines), numbers=brief(lines[-1]))
+        if not self.is_live:
+            for line in lines[self._shown[name] :]:
+                self.say(round_line(name, line, total))
+        self._shown[name] = len(lines)  # fewer than before, if it goes on from an older checkpoint
 
     def ended(self, name: str, said: list[str]) -> None:
         if name in self._tasks:

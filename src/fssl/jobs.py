@@ -39,25 +39,33 @@ def run_side_by_side(console: Console, cells: list[Cell], resume: bool, debug: b
                         future = pool.submit(train_quietly, cell, resume, debug)
                     running[future] = cell, pool
                 for cell, _ in running.values():
-                    view.running(cell.name, cell.config.rounds, RunFolder(cell.folder).rounds)
+                    show(view, cell)
                 for future in wait(running, POLL, FIRST_COMPLETED).done:
                     cell, pool = running.pop(future)
                     error = future.exception()
                     idle.append(worker() if isinstance(error, BrokenProcessPool) else pool)
+                    show(view, cell)
                     view.ended(cell.name, [] if error else future.result())
                     if error:
                         failures += 1
                         complain(failure(cell, error))
     finally:
-        stop([*idle, *(pool for _, pool in running.values())])
+        stop(idle, [pool for _, pool in running.values()])
     return failures
 
 
-def stop(pools: list[ProcessPoolExecutor]) -> None:
-    """End workers at once, as their files are whole at any moment."""
+def show(view: GridView, cell: Cell) -> None:
+    """How far a run has come, by its records."""
+    view.running(cell.name, cell.config.rounds, RunFolder(cell.folder).rounds())
+
+
+def stop(idle: list[ProcessPoolExecutor], busy: list[ProcessPoolExecutor]) -> None:
+    """End idle workers in their own way, and busy ones at once, as their files are whole at any moment."""
+    for pool in idle:
+        pool.shutdown()
     for process in active_children():
         process.terminate()
-    for pool in pools:
+    for pool in busy:
         pool.shutdown()
 
 

@@ -1,7 +1,6 @@
 """What a training step of each method costs, in steps of FixMatch-LPL measured in turn with it."""
 
 import json
-import platform
 import time
 from pathlib import Path
 from statistics import median
@@ -19,6 +18,7 @@ from ..data.sources import Dataset
 from ..engines.local import LocalEngine, cores
 from ..methods import METHODS
 from ..records.atomic import read_json, write_atomic
+from ..records.environment import processor
 from .shapes import config_of, images_of
 
 # Each method pays for what it needs itself: probes would also run the global model where no label asks for it.
@@ -99,14 +99,6 @@ def facts(base: Client, shape: str, settings: list[str]) -> dict[str, Any]:
         "settings": settings,
         "command": " ".join(["fssl bench --methods --shape", shape, *(f"--set {s}" for s in settings)]),
     }
-
-
-def processor() -> str:
-    """Its name, where the system tells."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def known(json_file: Path, result: dict[str, Any]) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The local engine: one process, one device, clients one after another or on several streams."""
 
 import os
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -152,6 +153,7 @@ def set_up_torch(federation: Federation) -> None:
     torch._dynamo.reset()  # a step of an earlier run in this process would count as a recompilation
     torch.backends.cudnn.benchmark = True
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # fp32 means fp32
+    warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)  # the compiler would rather have them
 
 
 def checked(step: Step, folder: Path) -> Step:

@@ -3,13 +3,7 @@
 import fcntl
 import json
 import os
-import platform
-import shlex
-import subprocess
-import sys
-import time
 from collections.abc import Callable, Mapping
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
 
@@ -23,11 +17,11 @@ from ..config import Config, as_tables, first_difference, parse, read_toml, to_t
 from ..errors import UserError
 from .atomic import read_json, write_atomic
 from .checkpoint import Checkpoints, Saved
+from .environment import environment
 from .parts import Tensors
 from .rounds import summarize
 
 LEFT_BY_A_KILL = (".lock", "config.toml.part")  # of a run that was killed before its first file was whole
-PACKAGES = ("fssl", "torch", "numpy", "pillow", "pyarrow", "safetensors", "flwr", "ray")
 
 
 class RunFolder:
@@ -169,41 +163,3 @@ class RunFolder:
         summary = summarize(self.rounds(), headline)
         write_atomic(self.path / "summary.json", json.dumps(summary, indent=1) + "\n")
         return summary
-
-
-def environment(device: torch.device) -> dict[str, Any]:
-    cuda = device.type == "cuda"
-    return {
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        "python": platform.python_version(),
-        "packages": {name: installed(name) for name in PACKAGES},
-        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
-        "cuda": torch.version.cuda if cuda else None,
-        "processor": platform.machine(),
-        "threads": torch.get_num_threads(),
-        "revision": git_revision(),
-        "command": shlex.join(sys.argv[1:]),
-    }
-
-
-def installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
-def git_revision() -> str | None:
-    """The commit of the source tree this package runs from, with '+' if files differ from it."""
-    here = Path(__file__).parent
-    try:
-        commit = git(here, "rev-parse", "HEAD")
-        return commit + ("+" if git(here, "status", "--porcelain", "--untracked-files=no") else "")
-    except (OSError, subprocess.SubprocessError):
-        return None
-
-
-def git(folder: Path, *words: str) -> str:
-    return subprocess.run(
-        ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10
-    ).stdout.strip()

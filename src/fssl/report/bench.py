@@ -15,8 +15,9 @@ from rich.console import Console
 from ..config import Config, as_tables, override, parse, resolved, to_toml
 from ..console import say
 from ..methods import METHODS
+from ..records.environment import environment
 from ..records.rounds import LAST, by_majority, rates, scalars, summarize
-from ..records.store import RunFolder, environment
+from ..records.store import RunFolder
 from .page import plotly, write_page
 
 CLASSES, CLIENTS, CHOSEN, STEPS = 100, 20, 8, 95  # of the paper's CIFAR-100
