@@ -1,0 +1,60 @@
+"""Where a run ran: versions, hardware, the commit and the command."""
+
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("fssl", "torch", "numpy", "pillow", "pyarrow", "safetensors", "flwr", "ray")
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    cuda = device.type == "cuda"
+    return {
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "python": platform.python_version(),
+        "packages": {name: installed(name) for name in PACKAGES},
+        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "cuda": torch.version.cuda if cuda else None,
+        "processor": processor(),
+        "threads": torch.get_num_threads(),
+        "revision": git_revision(),
+        "command": shlex.join(sys.argv[1:]),
+    }
+
+
+def processor() -> str:
+    """Its name, where the system tells."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def git_revision() -> str | None:
+    """The commit of the source tree this package runs from, with '+' if files differ from it."""
+    here = Path(__file__).parent
+    try:
+        commit = git(here, "rev-parse", "HEAD")
+        return commit + ("+" if git(here, "status", "--porcelain", "--untracked-files=no") else "")
+    except (OSError, subprocess.SubprocessError):
+        return None
+
+
+def git(folder: Path, *words: str) -> str:
+    return subprocess.run(
+        ["git", "-C", str(folder), *words], capture_output=True, text=True, check=True, timeout=10
+    ).stdout.strip()
