@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import html
 import json
-import os
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from string import Template
 from typing import Any
 
 from ...errors import UserError
+from ...machine import cores
 from ...records.atomic import write_atomic
 from ..runs import no_runs, run_folders
 from .content import content
@@ -26,7 +26,7 @@ def write_page(paths: list[Path], out: Path) -> dict[str, Any]:
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--out {out}: expected a name that ends with .html")
     plotly()  # before the work, if it is missing
-    data = content(read_all(run_folders(paths), len(os.sched_getaffinity(0))), title_of(paths))
+    data = content(read_all(run_folders(paths), cores()), title_of(paths))
     if not data["runs"]:
         raise no_runs(paths, "".join(data["notes"][:1]))
     out.parent.mkdir(parents=True, exist_ok=True)
