@@ -44,8 +44,12 @@ def sparkline(values: list[float], width: int = 60) -> str:
 
 
 def print_run(console: Console, path: Path) -> None:
-    run = read_run(path)
     folder = RunFolder(path)
+    if not folder.config_file.is_file():
+        raise UserError(f"{path} is not a run folder (no config.toml); `fssl run` makes one, `fssl compare` takes many")
+    run = read_run(folder)
+    if run is None:
+        raise UserError(f"{path} has no finished round yet; `fssl run ... --resume` goes on with it")
     last = run.lines[-1]
     say(console, f"{run.config.method.name} on {run.config.data.name}, seed {run.config.seed}: {path}")
     if not folder.is_finished:
