@@ -9,6 +9,7 @@ from rich.table import Column, Table
 
 from ..console import say
 from ..errors import UserError
+from ..machine import check_file
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .drawing import band, legend, settings, sheet
@@ -73,8 +74,8 @@ def print_run(console: Console, path: Path) -> None:
 
 
 def compare_runs(console: Console, paths: list[Path], png: Path | None) -> None:
-    if png and png.suffix.lower() != ".png":
-        raise UserError(f"--png {png}: expected a name that ends with .png")
+    if png:
+        check_file("--png", png, ".png")
     found = find_runs(paths)
     runs = distinct(found.runs)
     groups = groups_of(runs)

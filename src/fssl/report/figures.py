@@ -11,12 +11,12 @@ from rich.table import Table
 
 from ..console import say
 from ..errors import unknown
+from ..machine import check_folder
 from ..records.atomic import write_atomic
 from .drawing import FORMATS, mark_empty, save, settings, stamp
 from .experiments import Experiment, by_experiment
 from .gallery import FIGURES, Figure, Records
 from .runs import Run, find_runs
-from .tables import refuse_file
 
 
 class Outcome(NamedTuple):
@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
 def make_figures(console: Console, paths: list[Path], out: Path, only: list[str]) -> None:
     """Draw every figure, or some, into a folder; the index names all that were asked for."""
     names = [chosen(name) for name in only] or list(FIGURES)
-    refuse_file(out)
+    check_folder("--out", out)
     with settings():
         found = find_runs(paths)
         known, strange = by_experiment(found.runs)

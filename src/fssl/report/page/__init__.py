@@ -12,7 +12,7 @@ from string import Template
 from typing import Any
 
 from ...errors import UserError
-from ...machine import cores
+from ...machine import check_file, cores
 from ...records.atomic import write_atomic
 from ..runs import no_runs, run_folders
 from .content import content
@@ -23,8 +23,7 @@ FILES = Path(__file__).parent
 
 def write_page(paths: list[Path], out: Path) -> dict[str, Any]:
     """The report of all runs below `paths`; returns what it shows."""
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--out {out}: expected a name that ends with .html")
+    check_file("--out", out, ".html", ".htm")
     plotly()  # before the work, if it is missing
     data = content(read_all(run_folders(paths), cores()), title_of(paths))
     if not data["runs"]:
