@@ -17,6 +17,7 @@ from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .look import split_plugins
 
+Numbers = NDArray[np.float64]
 LONGEST = 1_000_000  # rounds; a number beyond is damage
 LARGEST = 1e15
 INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
@@ -60,7 +61,7 @@ class Series(NamedTuple):
     """A quantity by round: the rounds that all runs have, and [runs, rounds]."""
 
     rounds: list[int]
-    values: NDArray[np.float64]
+    values: Numbers
 
 
 class Found(NamedTuple):
@@ -111,7 +112,7 @@ def value(line: object, *keys: str) -> float | None:
     return float(line) if is_number(line) else None  # type: ignore[arg-type]  # just checked
 
 
-def read_probe(path: Path, name: str) -> NDArray[np.float64] | None:
+def read_probe(path: Path, name: str) -> Numbers | None:
     """An array by bin or class of a round's probes, summed over clients; empty if there is none, None if damaged."""
     if not path.is_file():
         return np.zeros(0)
