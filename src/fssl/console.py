@@ -22,7 +22,9 @@ from .config import Config
 from .records.rounds import LAST
 
 Line = dict[str, Any]
-PLAIN: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}  # how tables look
+# How tables look: a rule below the head and no other; PLAIN ones are narrower.
+RULED: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False}
+PLAIN: dict[str, Any] = {**RULED, "padding": (0, 1, 0, 0)}
 WIDE = 90  # columns that a long name, a bar, numbers and two times need
 
 

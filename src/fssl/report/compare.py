@@ -3,11 +3,10 @@
 from pathlib import Path
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
-from ..console import say
+from ..console import PLAIN, say
 from ..errors import UserError
 from ..machine import check_file
 from ..records.rounds import LAST
@@ -81,7 +80,7 @@ def compare_runs(console: Console, paths: list[Path], png: Path | None) -> None:
     groups = groups_of(runs)
     numbers = (Column(name, no_wrap=True) for name in (f"last {LAST}", "last", "right", "used", "s/round"))
     words = (Column("method", overflow="fold", min_width=12), Column("seeds", min_width=5))
-    table = Table(*words, *numbers, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = Table(*words, *numbers, **PLAIN)
     for name in by_result(groups):
         table.add_row(*row(name, groups[name]))
     console.print(table)

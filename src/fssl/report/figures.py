@@ -5,11 +5,10 @@ from os.path import commonpath
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from ..console import say
+from ..console import RULED, say
 from ..errors import unknown
 from ..machine import check_folder
 from ..records.atomic import write_atomic
@@ -103,7 +102,7 @@ def index(outcomes: list[Outcome]) -> str:
 
 
 def print_summary(console: Console, outcomes: list[Outcome], out: Path) -> None:
-    table = Table("figure", "state", "what it shows", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table("figure", "state", "what it shows", **RULED)
     for outcome in outcomes:
         table.add_row(outcome.figure.name, outcome.state, outcome.figure.title)
     console.print(table)

@@ -8,10 +8,10 @@ from math import isnan
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
+from ..console import RULED
 from ..records.rounds import LAST
 from .experiments import result_at
 from .fill import GAIN_ROW, PAPER, Cell, FilledTable, Line, Tables
@@ -43,6 +43,7 @@ class Style(NamedTuple):
 
 
 MARKDOWN = Style("**{}**".format, "<u>{}</u>".format, "<sup>{}</sup>".format, " ± ", "×", "−")
+TERMINAL = Style(str, str, " {}".format, " ± ", "×", "−")  # bold and underlined by the terminal itself
 LATEX = Style(
     r"\textbf{{{}}}".format,
     r"\underline{{{}}}".format,
@@ -248,9 +249,7 @@ def terminal(filled: FilledTable) -> Iterable[TerminalTable]:
     columns = filled.paper.columns
     for dataset in dict.fromkeys(column.dataset for column in columns):
         mine = [j for j, column in enumerate(columns) if column.dataset == dataset]
-        out = TerminalTable(
-            "method", "source", *(column_name(columns[j]) for j in mine), box=SIMPLE_HEAD, pad_edge=False
-        )
+        out = TerminalTable("method", "source", *(column_name(columns[j]) for j in mine), **RULED)
         for name, group in groupby(filled.visible_lines, key=lambda line: line.row):
             here = [x for x in group if x.source == PAPER or not any(x.cells) or any(x.cells[j] for j in mine)]
             for i, line in enumerate(here):
@@ -259,8 +258,5 @@ def terminal(filled: FilledTable) -> Iterable[TerminalTable]:
         yield out
 
 
-PLAIN = Style(str, str, " {}".format, " ± ", "×", "−")
-
-
 def terminal_cell(cell: Cell | None, line: Line, filled: FilledTable) -> Text:
-    return Text(cell_text(cell, line, filled, PLAIN), {1: "bold", 2: "underline"}.get(cell.rank if cell else 0, ""))
+    return Text(cell_text(cell, line, filled, TERMINAL), {1: "bold", 2: "underline"}.get(cell.rank if cell else 0, ""))

@@ -3,11 +3,10 @@
 import re
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from ..console import say
+from ..console import RULED, say
 from ..errors import UserError
 from ..machine import check_folder
 from ..records.atomic import write_atomic
@@ -53,7 +52,7 @@ def print_table(console: Console, filled: FilledTable) -> None:
 
 
 def print_summary(console: Console, result: Tables, out: Path) -> None:
-    table = Table("table", "what", "protocol", "cells", "missing", "unmarked", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table("table", "what", "protocol", "cells", "missing", "unmarked", **RULED)
     for filled in result.tables:
         for source, (done, total) in filled.counts.items():
             cells = [c for line in filled.lines if line.source == source for c in line.cells if c and c.runs]
