@@ -53,6 +53,11 @@ def several(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+def setting_text(value: object) -> str:
+    """A setting's value as a configuration would write it, but without quotes."""
+    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def result_line(folder: Path, summary: Line) -> str:
     """How a run ended."""
     return (

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..config import Config, MethodChoice, axes_of, expand, read_toml
 from ..records.rounds import LAST
-from .experiments import PROTOCOLS, Experiment, differences, experiment_of, method_on, result_at, shown, side_settings
+from .experiments import PROTOCOLS, Experiment, differences, experiment_of, method_on, result_at, side_settings, unlike
 from .look import label_of
 from .runs import Numbers, Read, Run, Series, by_round, joined, number, one_per_seed, read_probe
 
@@ -140,7 +140,7 @@ class Selection:
             f"seed(s) {', '.join(map(str, seeds))}), {mine.labels_per_class} labels per class, "
             f"{to_range(lasts)} rounds, protocol {mine.protocol}."
         )
-        other = self.deviations(mine, wanted)
+        other = deviations(mine, wanted)
         if lasts[0] < wanted.rounds and mine.data.name == wanted.data.name:
             other.append(f"{to_range(lasts)} rounds (paper: {wanted.rounds})")
         if len(lasts) > 1:
@@ -166,16 +166,6 @@ class Selection:
     def is_elsewhere(self) -> bool:
         """Whether the runs drawn are of another dataset than the paper's."""
         return any(run.config.data.name != self.dataset for run in self.sources)
-
-    def deviations(self, mine: Config, wanted: Config) -> list[str]:
-        paper = replace(wanted, protocol=PROTOCOLS[0], train=replace(wanted.train, precision="fp32"))
-        pairs = {
-            "data.name": (mine.data.name, paper.data.name),
-            "labels per class": (mine.labels_per_class, paper.labels_per_class),
-            "partition.kind": (mine.partition.kind, paper.partition.kind),
-        }
-        first = [f"{name} = {a} (paper: {shown(b)})" for name, (a, b) in pairs.items() if a != b]
-        return first + differences(mine, paper)
 
     def lacks(self) -> list[str]:
         """What was asked for in vain, and the command that gives it: as few as the grid allows."""
@@ -203,6 +193,20 @@ class Selection:
             else:
                 words.append(f"--set 'grid.method.name={inline([m.name for m in methods])}'")
         return " ".join(words)
+
+
+def deviations(mine: Config, wanted: Config) -> list[str]:
+    """In what a run drawn is not the paper's: what makes the experiment, then all else."""
+    paper = replace(wanted, protocol=PROTOCOLS[0], train=replace(wanted.train, precision="fp32"))
+    return unlike(main_settings(mine), main_settings(paper)) + differences(mine, paper)
+
+
+def main_settings(config: Config) -> dict[str, Any]:
+    return {
+        "data.name": config.data.name,
+        "labels per class": config.labels_per_class,
+        "partition.kind": config.partition.kind,
+    }
 
 
 def choice_name(choice: MethodChoice) -> str:
