@@ -16,8 +16,8 @@ def print_folder(console: Console, root: Path) -> None:
     """Images by client and class; then every problem, if there are any."""
     with RunView(console, "images", transient=True) as view:
         listing = check(root, Loading(progress=view.loading(), workers=cores()))
-    names = (Column(name, overflow="fold") for name in ("labeled", "test"))
-    table = Table(Column("client", overflow="fold"), next(names), Column("unlabeled", justify="right"), next(names))
+    client, labeled, test = (Column(name, overflow="fold") for name in ("client", "labeled", "test"))
+    table = Table(client, labeled, Column("unlabeled", justify="right"), test)
     for site in listing.sites:
         table.add_row(escape(site.name), counts(site.labeled), str(len(site.unlabeled)), counts(site.test))
     if listing.test:

@@ -89,6 +89,7 @@ MODELS = (
     ("local, SAGE", "l", SAGE, style_of(SAGE)),
     ("global, SAGE", "g", SAGE, dashed(style_of(SAGE))),
 )
+# How many images each of them is sure of.
 SURE = [Curve(thousands(f"n_{who}"), method, label, style) for label, who, method, style in MODELS]
 
 
