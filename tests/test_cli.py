@@ -133,7 +133,7 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
         ("bench --method sage --method fedavg", ["need --methods"]),
         ("bench --report 3 --methods", ["--report", "give one of them"]),
         ("bench --json .", ["--json .", "is a folder"]),
-        ("bench --json tiny.toml/x.json", ["tiny.toml"]),
+        ("bench --json tiny.toml/x.json", ["--json tiny.toml/x.json: tiny.toml is a file, not a folder"]),
         ("run smoke --set method.tua=0.9", ["'tua'", "did you mean 'tau'?"]),
         ("run smoke --set method.tau=2", ["method.tau = 2", "from 1e-09 to 1"]),
         ("run smoke --set method.tau=nan", ["method.tau = nan"]),
@@ -150,14 +150,20 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
         ("show .", [". is not a run folder"]),
         ("compare nowhere", ["nowhere does not exist"]),
         ("compare .", ["no runs in ."]),
+        ("datasets --export-digits tiny.toml/x", ["'tiny.toml/x' cannot be written: tiny.toml is a file"]),
         ("compare . --png curves.tiff", ["--png curves.tiff", ".png"]),
+        ("compare . --png tiny.toml/x.png", ["--png tiny.toml/x.png: tiny.toml is a file, not a folder"]),
+        ("compare . --png tiny.toml/a/x.png", ["--png tiny.toml/a/x.png: tiny.toml is a file"]),
         ("tables .", ["no runs in ."]),
+        ("tables . --out tiny.toml", ["--out tiny.toml: tiny.toml is a file, not a folder"]),
         ("tables . --table 9", ["--table 9", "from 1 to 8"]),
         ("figures .", ["no runs in ."]),
+        ("figures . --out tiny.toml/x", ["--out tiny.toml/x: tiny.toml is a file, not a folder"]),
         ("figures . --only 3", ["figure '3' is unknown"]),
         ("report nowhere", ["nowhere does not exist"]),
         ("report .", ["no runs in ."]),
         ("report . --out page.pdf", ["--out page.pdf", ".html"]),
+        ("report . --out tiny.toml/x.html", ["--out tiny.toml/x.html: tiny.toml is a file, not a folder"]),
         ("report nowhere --watch", ["nowhere is no folder"]),
         ("report . --port 70000", ["--port"]),
         ("run smoke --wandb on", ["records.wandb 'on'", "known: off, offline, online"]),
@@ -189,6 +195,30 @@ def test_a_folder_that_cannot_be_written_is_refused(fssl: Fssl, monkeypatch: pyt
     monkeypatch.setattr("os.access", lambda path, mode: path.name != "ro")  # root may write anywhere
     said = fssl("run", "tiny.toml", "--out", "ro/x")
     assert (said.code, said.err) == (2, "fssl: ro/x cannot be written: ro is read-only; choose another --out\n")
+    assert not any(Path("ro").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("compare . --png a.png", "--png a.png: is a folder; expected a file"),
+        ("report . --out a.html", "--out a.html: is a folder; expected a file"),
+        ("compare . --png ro/x.png", "--png ro/x.png: ro is read-only"),
+        ("tables . --out ro/x", "--out ro/x: ro is read-only"),
+        ("figures . --out ro", "--out ro: ro is read-only"),
+        ("report . --out ro/x/x.html", "--out ro/x/x.html: ro is read-only"),
+        ("bench --json ro/x.json", "--json ro/x.json: ro is read-only"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_the_work(
+    fssl: Fssl, monkeypatch: pytest.MonkeyPatch, words: str, message: str
+) -> None:
+    forbid_training(monkeypatch)
+    for name in ("a.png", "a.html", "ro"):
+        Path(name).mkdir()
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path).name != "ro" or mode != os.W_OK)  # root may write
+    said = fssl(*words.split())
+    assert (said.code, said.out, said.err) == (2, "", f"fssl: {message}\n")
     assert not any(Path("ro").iterdir())
 
 

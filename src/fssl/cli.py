@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 from .deploy.commands import app as deploy
 from .errors import ProblemsError, RunError, UserError, complain
+from .machine import check_file
 
 app = typer.Typer(
     help="Federated semi-supervised learning: run, compare and extend methods such as SAGE.\n\n"
@@ -372,9 +373,8 @@ def bench(
     if report and (methods or method):
         raise UserError("--report times a report, --methods and --method time training: give one of them")
     if json_file:  # what cannot be written is refused before the work
+        check_file("--json", json_file)
         json_file.parent.mkdir(parents=True, exist_ok=True)
-        if json_file.is_dir():
-            raise UserError(f"--json {json_file}: is a folder; expected a file")
     if report:
         from .report.bench import bench_report
 

@@ -22,7 +22,9 @@ from .config import Config
 from .records.rounds import LAST
 
 Line = dict[str, Any]
-PLAIN: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False, "padding": (0, 1, 0, 0)}  # how tables look
+# How tables look: a rule below the head and no other; PLAIN ones are narrower.
+RULED: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False}
+PLAIN: dict[str, Any] = {**RULED, "padding": (0, 1, 0, 0)}
 WIDE = 90  # columns that a long name, a bar, numbers and two times need
 
 
@@ -56,6 +58,11 @@ def round_line(name: str, line: Line, total: int) -> str:
     seconds = line["timing"]["seconds"]
     rest = duration((total - line["round"]) * seconds)
     return f"{name}  round {line['round']:>4}/{total}  {numbers(line)}  {seconds:.2f} s  ETA {rest}"
+
+
+def setting_text(value: object) -> str:
+    """A setting's value as a configuration would write it, but without quotes."""
+    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def result_line(folder: Path, summary: Line) -> str:

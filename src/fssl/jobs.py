@@ -17,8 +17,8 @@ from .cells import Cell, train
 from .config import Config
 from .console import GridView, Quiet
 from .core.federation import device_of
-from .engines.local import cores
 from .errors import RunError, UserError, complain
+from .machine import cores
 from .records.store import RunFolder
 
 POLL = 0.5  # seconds between looks at the records of runs in other processes

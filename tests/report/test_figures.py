@@ -21,15 +21,9 @@ from fssl.report import drawing
 from fssl.report.drawing import COLUMN, PAGE, files_of, settings
 from fssl.report.experiments import by_experiment
 from fssl.report.figures import Outcome, chosen, draw, index, make_figures
-from fssl.report.gallery import (
-    FIGURES,
-    Records,
-    first_ranks,
-    histogram_entropy,
-    quantiles_above,
-    share_above,
-)
+from fssl.report.gallery import FIGURES, Records
 from fssl.report.look import alpha_style, style_of
+from fssl.report.panels import first_ranks, histogram_entropy, quantiles_above, share_above
 from fssl.report.runs import Run, find_runs
 from fssl.report.selection import FOLDERS, SHARED_FOLDER, Selection, inline, kind_of
 

@@ -6,10 +6,11 @@ from fssl.report.look import label_of, style_of, styles_of
 
 
 def test_every_method_has_a_name_and_a_look_of_its_own() -> None:
-    assert set(look.METHODS) == set(METHODS)
+    """Listed or by its name; what is listed is a method."""
+    assert set(look.METHODS) <= set(METHODS)
     assert set(look.PLUGINS) == set(PLUGINS)
     styles = [style_of(name) for name in METHODS]
-    assert len({(s.colour, s.dash) for s in styles}) == len(METHODS) == 17
+    assert len({(s.colour, s.dash) for s in styles}) == len(METHODS)
     assert len({label_of(name) for name in METHODS}) == len(METHODS)
     assert {s.dash for s in styles} <= set(look.DASHES)
     assert {s.marker for s in styles} <= set(look.MARKERS)

@@ -15,8 +15,9 @@ from ..config import Config
 from ..console import PLAIN, say
 from ..core.federation import Federation, method_of
 from ..data.sources import Dataset
-from ..engines.local import LocalEngine, cores
+from ..engines.local import LocalEngine
 from ..engines.rounds import RoundResult
+from ..machine import cores
 from .reference import reference_ms_per_step
 from .shapes import config_of, images_of
 

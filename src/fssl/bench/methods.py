@@ -15,7 +15,8 @@ from ..config import Config
 from ..console import PLAIN, say
 from ..core.federation import Federation, method_of
 from ..data.sources import Dataset
-from ..engines.local import LocalEngine, cores
+from ..engines.local import LocalEngine
+from ..machine import cores
 from ..methods import METHODS
 from ..records.atomic import read_json, write_atomic
 from ..records.environment import processor

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from ..console import PLAIN
+from ..console import PLAIN, setting_text
 from ..methods import BY_DATASET, METHODS, PLUGINS, RANGES, settings_of, split_name
 from . import BASELINE, Entry, entries, entry, footnote, keeps, measured, source, step_cost, traffic
 
@@ -41,7 +41,7 @@ def print_method(console: Console, name: str) -> None:
         low, high = RANGES.get(key, (None, None))
         settings.add_row(
             f"method.{key}",
-            "by dataset" if key in BY_DATASET else shown(parameter),
+            "by dataset" if key in BY_DATASET else default_text(parameter),
             "" if low is None else f"{low:g} to {high:g}",
         )
     console.print("no settings" if not settings.rows else settings)
@@ -81,11 +81,9 @@ def sent_bytes(entry: Entry) -> str:
     return f"{entry.sizes.down:,} bytes down, {entry.sizes.up:,} up (ResNet-8x4, 10 classes){note}"
 
 
-def shown(parameter: Parameter) -> str:
+def default_text(parameter: Parameter) -> str:
     """A setting's default as a configuration would write it, and what else it may be."""
     value, choices = parameter.default, [a for a in get_args(parameter.annotation) if isinstance(a, str)]
     if choices:
         return "|".join([str(value), *(c for c in choices if c != value)])
-    if value is None or isinstance(value, bool):
-        return "unset" if value is None else str(value).lower()
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else setting_text(value)

@@ -5,6 +5,7 @@ from pathlib import Path
 from PIL import Image
 
 from ..errors import UserError
+from ..machine import obstacle
 from .partition import make_partition
 from .sources import load
 
@@ -17,6 +18,8 @@ def export_digits(root: Path) -> None:
     """`clients/site-N/` and `test/` below a new folder; always the same files."""
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
         raise UserError(f"'{root}' exists already; choose a new folder")
+    if reason := obstacle(root):
+        raise UserError(f"'{root}' cannot be written: {reason}")
     card, train, test, *_ = load("digits")
     dealt = make_partition(
         train.labels, card.num_classes, kind="dirichlet", alpha=ALPHA, clients=len(SITES), per_class=PER_CLASS

@@ -1,6 +1,5 @@
 """The local engine: one process, one device, clients one after another or on several streams."""
 
-import os
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
@@ -14,6 +13,7 @@ from ..core.client import ClientResult, Run, Trainer, client_round, loop
 from ..core.federation import Federation
 from ..core.step import Step, Visit
 from ..data.plan import ClientPlan
+from ..machine import cores
 from ..types import Draw, Local, Server, State
 from .rounds import Engine, NotFiniteError, Snapshot, named, pinned, to
 
@@ -139,11 +139,6 @@ def compiles(federation: Federation, debug: Path | None = None) -> bool:
     """Whether steps and tests are compiled."""
     choice = federation.config.compute.compile
     return debug is None and (choice == "on" or (choice == "auto" and federation.device.type == "cuda"))
-
-
-def cores() -> int:
-    """CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def set_up_torch(federation: Federation) -> None:

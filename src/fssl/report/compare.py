@@ -1,14 +1,15 @@
 """Records of runs as a table in the terminal, a small curve, or a picture."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Column, Table
 
-from ..console import say
+from ..console import PLAIN, say
 from ..errors import UserError
+from ..machine import check_file
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .drawing import band, legend, settings, sheet
@@ -44,39 +45,48 @@ def sparkline(values: list[float], width: int = 60) -> str:
 
 
 def print_run(console: Console, path: Path) -> None:
-    run = read_run(path)
     folder = RunFolder(path)
-    last = run.lines[-1]
+    if not folder.config_file.is_file():
+        raise UserError(f"{path} is not a run folder (no config.toml); `fssl run` makes one, `fssl compare` takes many")
+    run = read_run(folder)
+    if run is None:
+        raise UserError(f"{path} has no finished round yet; `fssl run ... --resume` goes on with it")
     say(console, f"{run.config.method.name} on {run.config.data.name}, seed {run.config.seed}: {path}")
     if not folder.is_finished:
         say(console, f"unfinished: {len(run.lines)} of {run.config.rounds} rounds; go on with --resume")
     table = Table(show_header=False)
-    table.add_row(f"accuracy, mean of the last {min(LAST, len(run.lines))} rounds", f"{run.result:.2f} %")
-    table.add_row("last round", f"{run.curve[-1]:.2f} %")
-    best = max(run.lines, key=lambda line: float(line["accuracy"]))
-    table.add_row("best round (no result: the test chose it)", f"{best['accuracy']:.2f} % (round {best['round']})")
-    for norm in ("train_norm", "authors_norm"):
-        if (accuracy := value(last, "test", norm, "accuracy")) is not None:
-            table.add_row(f"last round, {norm}", f"{accuracy:.2f} %")
-    for key in ("pl_accuracy", "utilization", "fallback_share", "disagreement", "lam_sure"):
-        if (share := value(last, key)) is not None:
-            table.add_row(key, f"{share:.3f}")
-    table.add_row("seconds per round (median)", seconds_per_round([run]))
+    for name, text in facts_of(run):
+        table.add_row(name, text)
     console.print(table)
     if run.damaged:
         say(console, f"{run.damaged} damaged or half-written lines of rounds.jsonl are skipped")
     say(console, f"{min(run.curve):5.1f} % {sparkline(run.curve)} {max(run.curve):.1f} %")
 
 
+def facts_of(run: Run) -> Iterator[tuple[str, str]]:
+    """What there is to say of a run, line by line."""
+    last, best = run.lines[-1], max(run.lines, key=lambda line: float(line["accuracy"]))
+    yield f"accuracy, mean of the last {min(LAST, len(run.lines))} rounds", f"{run.result:.2f} %"
+    yield "last round", f"{last['accuracy']:.2f} %"
+    yield "best round (no result: the test chose it)", f"{best['accuracy']:.2f} % (round {best['round']})"
+    for norm in ("train_norm", "authors_norm"):
+        if (accuracy := value(last, "test", norm, "accuracy")) is not None:
+            yield f"last round, {norm}", f"{accuracy:.2f} %"
+    for key in ("pl_accuracy", "utilization", "fallback_share", "disagreement", "lam_sure"):
+        if (share := value(last, key)) is not None:
+            yield key, f"{share:.3f}"
+    yield "seconds per round (median)", seconds_per_round([run])
+
+
 def compare_runs(console: Console, paths: list[Path], png: Path | None) -> None:
-    if png and png.suffix.lower() != ".png":
-        raise UserError(f"--png {png}: expected a name that ends with .png")
+    if png:
+        check_file("--png", png, ".png")
     found = find_runs(paths)
     runs = distinct(found.runs)
     groups = groups_of(runs)
     numbers = (Column(name, no_wrap=True) for name in (f"last {LAST}", "last", "right", "used", "s/round"))
     words = (Column("method", overflow="fold", min_width=12), Column("seeds", min_width=5))
-    table = Table(*words, *numbers, box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table = Table(*words, *numbers, **PLAIN)
     for name in by_result(groups):
         table.add_row(*row(name, groups[name]))
     console.print(table)
@@ -105,16 +115,15 @@ def seconds_per_round(runs: list[Run]) -> str:
 
 
 def draw(groups: dict[str, list[Run]], png: Path) -> None:
-    """Test accuracy and pseudo-label accuracy by round, mean and spread over seeds."""
+    """Test accuracy, pseudo-label accuracy and pseudo-labels used by round, mean and spread over seeds."""
     named = sorted(groups.items())
     styles = styles_of([runs[0].config.method.name for _, runs in named])
     titles = ("test accuracy", "pseudo-label accuracy", "pseudo-labels used")
+    reads = (number("accuracy"), percent("pl_accuracy"), percent("utilization"))
     with settings():
         figure, axes = sheet(9, 3.4, 1, 3)
         for (name, runs), style in zip(named, styles, strict=True):
-            for panel, read in zip(
-                axes[0], (number("accuracy"), percent("pl_accuracy"), percent("utilization")), strict=True
-            ):
+            for panel, read in zip(axes[0], reads, strict=True):
                 series = [by_round(run, read) for run in runs]
                 band(panel, *joined(curve for curve in series if curve), name, style)
         for panel, title in zip(axes[0], titles, strict=True):

@@ -8,14 +8,11 @@ from textwrap import fill
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..errors import UserError
 from ..records.atomic import write_atomic
 from .look import GREY, Style
-from .runs import mean_std
-
-Numbers = NDArray[Any]
+from .runs import Numbers, mean_std
 
 COLUMN, PAGE = 3.3, 6.9  # inches: one column and both columns of a paper
 FORMATS = ("png", "svg", "pdf")

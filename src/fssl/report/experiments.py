@@ -1,7 +1,7 @@
 """Which experiment a run is: what it must share with another to be compared, and in what it differs from the paper."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
 from math import nan
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config import Config, MethodChoice, flatten, parse, resolved
+from ..console import setting_text
 from ..data.cards import card
 from ..errors import UserError
 from ..methods import Method, build_method, default_settings
@@ -81,12 +82,13 @@ def side_settings(config: Config) -> dict[str, Any]:
 
 def differences(config: Config, paper: Config) -> list[str]:
     """In what a run is not the paper's, in words."""
-    ours, theirs = side_settings(config), side_settings(paper)
-    return [f"{k} = {shown(ours.get(k))} (paper: {shown(theirs.get(k))})" for k in ours if ours[k] != theirs.get(k)]
+    return unlike(side_settings(config), side_settings(paper))
 
 
-def shown(value: object) -> str:
-    return "unset" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
+def unlike(ours: Mapping[str, Any], paper: Mapping[str, Any]) -> list[str]:
+    """`train.lr = 0.1 (paper: 0.03)` for each of our settings that the paper has otherwise."""
+    pairs = {key: (value, paper.get(key)) for key, value in ours.items() if value != paper.get(key)}
+    return [f"{key} = {setting_text(a)} (paper: {setting_text(b)})" for key, (a, b) in pairs.items()]
 
 
 def result_at(run: Run, rounds: int, *keys: str) -> float:

@@ -5,18 +5,17 @@ from os.path import commonpath
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from ..console import say
+from ..console import RULED, say
 from ..errors import unknown
+from ..machine import check_folder
 from ..records.atomic import write_atomic
 from .drawing import FORMATS, mark_empty, save, settings, stamp
 from .experiments import Experiment, by_experiment
 from .gallery import FIGURES, Figure, Records
 from .runs import Run, find_runs
-from .tables import refuse_file
 
 
 class Outcome(NamedTuple):
@@ -39,7 +38,7 @@ class Outcome(NamedTuple):
 def make_figures(console: Console, paths: list[Path], out: Path, only: list[str]) -> None:
     """Draw every figure, or some, into a folder; the index names all that were asked for."""
     names = [chosen(name) for name in only] or list(FIGURES)
-    refuse_file(out)
+    check_folder("--out", out)
     with settings():
         found = find_runs(paths)
         known, strange = by_experiment(found.runs)
@@ -103,7 +102,7 @@ def index(outcomes: list[Outcome]) -> str:
 
 
 def print_summary(console: Console, outcomes: list[Outcome], out: Path) -> None:
-    table = Table("figure", "state", "what it shows", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table("figure", "state", "what it shows", **RULED)
     for outcome in outcomes:
         table.add_row(outcome.figure.name, outcome.state, outcome.figure.title)
     console.print(table)

@@ -6,14 +6,7 @@ from math import isnan, nan
 from pathlib import Path
 from typing import NamedTuple
 
-from .experiments import (
-    PROTOCOLS,
-    Experiment,
-    by_experiment,
-    differences,
-    experiment_of,
-    result_at,
-)
+from .experiments import PROTOCOLS, Experiment, by_experiment, differences, experiment_of, result_at
 from .paper import SEEDS, Column, PaperTable, Row, paper_tables
 from .runs import Found, Run, mean_std, one_per_seed
 
@@ -190,26 +183,23 @@ def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell
     setting = max(choices, key=nearness)
     runs = one_per_seed(choices[setting])
     remarks = [f"{len(runs)} of {SEEDS} seeds"] if len(runs) < SEEDS else []
-    damaged = sum(run.damaged for run in runs)
-    if damaged:
+    if any(run.damaged for run in runs):
         remarks.append("damaged lines of the record were skipped")
-    if column.target is None:
-        value, std = mean_std([result_at(run, column.rounds) for run in runs])
-        return Cell(value, std, tuple(runs), setting, tuple(remarks))
-    reached = [rounds_to(run, column.target, column.rounds) for run in runs]
-    numbers = [float(r) for r in reached if r is not None]
-    if len(numbers) < len(runs):
+    numbers = [number for run in runs if (number := number_of(run, column)) is not None]
+    value, std = mean_std(numbers) if len(numbers) == len(runs) else (None, None)
+    if value is None:
         last = min(min(run.last_round, column.rounds) for run in runs)
         remarks.append(f"{len(numbers)} of {len(runs)} runs reach {column.target} % within {last} rounds")
-        return Cell(None, None, tuple(runs), setting, tuple(remarks))
-    value, std = mean_std(numbers)
     return Cell(value, std, tuple(runs), setting, tuple(remarks))
 
 
-def rounds_to(run: Run, target: float, rounds: int) -> int | None:
-    """The first round at or above an accuracy."""
-    reached = (line["round"] for line in run.lines if line["accuracy"] >= target and line["round"] <= rounds)
-    return next(reached, None)
+def number_of(run: Run, column: Column) -> float | None:
+    """What a column takes from a run: its result, or the first round at or above the target, if there is one."""
+    if column.target is None:
+        return result_at(run, column.rounds)
+    reached = (line["round"] for line in run.lines if line["accuracy"] >= column.target)
+    first = next(reached, None)
+    return None if first is None or first > column.rounds else float(first)
 
 
 def rank(table: PaperTable, block: Block) -> Block:

@@ -1,26 +1,39 @@
 """The paper's figures from run folders: one small function for each, named and described as in the paper."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from ..config import MethodChoice
 from ..data.partition import class_counts, make_partition
 from ..label.assign import KAPPA_STAR
-from .drawing import COLUMN, PAGE, band, bars, boxes, legend, level, log_percents, points, sheet
+from .drawing import COLUMN, PAGE, band, bars, legend, log_percents, sheet
 from .experiments import Experiment
-from .look import BLUE, GREY, Style, alpha_style, label_of, style_of
-from .runs import Read, Run, percent, value
+from .look import GREY, Style, alpha_style, label_of, style_of
+from .panels import (
+    ACCURACY,
+    COUNT,
+    GPL,
+    LPL,
+    MODELS,
+    RANKS,
+    SAGE,
+    SURE,
+    alpha_name,
+    by_method,
+    confidences,
+    curves_by_alpha,
+    dashed,
+    first_ranks,
+    histogram_entropy,
+    letters,
+    look_of,
+    panels_by_alpha,
+    sweep,
+    thousands,
+)
+from .runs import Run, percent
 from .selection import Selection, choice_name
-
-Numbers = NDArray[Any]
-LPL, GPL, SAGE = "fixmatch-lpl", "fixmatch-gpl", "sage"
-FINE_FROM, FINE_BINS = 0.95, 50  # the finer histogram of confidences in the probes
-QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-RANKS = 5  # places shown one by one; the rest together
-THOUSAND = 1000
 
 
 class Records:
@@ -59,65 +72,6 @@ def figure(name: str, title: str, caption: str) -> Callable[[Callable[[Records],
     return register
 
 
-# Shared by several figures.
-
-
-def thousands(key: str) -> Read:
-    """A count of the record's sums in thousands."""
-    return lambda line: None if (count := value(line, "sums", key)) is None else count / THOUSAND
-
-
-def dashed(style: Style) -> Style:
-    return style._replace(dash="dash", marker="diamond")
-
-
-def alpha_name(alpha: float) -> str:
-    return f"α = {alpha:g}"
-
-
-def letters(axes: Any, titles: Sequence[str]) -> None:
-    """(a), (b), ... before each panel's title."""
-    for letter, panel, title in zip("abcdefghi", axes.flat, titles, strict=False):
-        panel.set_title(f"({letter}) {title}")
-
-
-def look_of(choice: MethodChoice) -> Style:
-    return dashed(style_of(choice.name)) if choice.settings else style_of(choice.name)
-
-
-def accuracy_curves(records: Records, preset: str, width: float) -> Any:
-    """Test accuracy by round, all methods of a preset, a panel for each alpha."""
-    runs = records(preset)
-    height = 4.2 if width == COLUMN else 3.6  # a narrow legend is a tall one
-    fig, axes = sheet(width, height, 1, len(runs.alphas), sharex=True, sharey=True)
-    for panel, alpha in zip(axes.flat, runs.alphas, strict=True):
-        for method in runs.methods:
-            band(panel, *runs.by_round("accuracy", method, alpha), choice_name(method), look_of(method))
-        panel.set(xlabel="round", title=alpha_name(alpha), ylim=(0, None))
-    axes[0, 0].set_ylabel("test accuracy (%)")
-    legend(fig, 2 if width == COLUMN else 4)
-    return fig
-
-
-def sure_counts(runs: Selection, width: float) -> Any:
-    """How many images the local and the global model are sure of, by round."""
-    fig, axes = sheet(width, 2.5, 1, len(runs.alphas), sharex=True, sharey=True)
-    for panel, alpha in zip(axes.flat, runs.alphas, strict=True):
-        for label, who, method, style in MODELS:
-            band(panel, *runs.by_round(thousands(f"n_{who}"), method, alpha), label, style)
-        panel.set(xlabel="round", title=alpha_name(alpha), ylim=(0, None))
-    axes[0, 0].set_ylabel("labels per round (thousands)")
-    legend(fig, 2 if width == COLUMN else 4)
-    return fig
-
-
-# Whose confidence is meant is not said in the paper: each model in the run that it labels for, and both in SAGE's.
-MODELS = (
-    ("local, FixMatch-LPL", "l", LPL, style_of(LPL)),
-    ("global, FixMatch-GPL", "g", GPL, style_of(GPL)),
-    ("local, SAGE", "l", SAGE, style_of(SAGE)),
-    ("global, SAGE", "g", SAGE, dashed(style_of(SAGE))),
-)
 SOURCE_OF_MODELS = """Local labels are those of the FixMatch-LPL runs and global labels those of the FixMatch-GPL runs;
 SAGE's runs show both models at once (the paper does not say which run it draws)."""
 LATE = "Summed over clients and the last ten recorded rounds (the paper names no round)."
@@ -126,8 +80,7 @@ LATE = "Summed over clients and the last ten recorded rounds (the paper names no
 # Figures 1 and 2.
 
 
-def label_accuracy(records: Records, preset: str) -> Any:
-    runs = records(preset)
+def label_accuracy(runs: Selection) -> Any:
     fig, axes = sheet(COLUMN, 2.7)
     for alpha in runs.alphas:
         used, every = (runs.by_round(percent(key), LPL, alpha) for key in ("pl_accuracy", "accuracy_l_all"))
@@ -139,18 +92,17 @@ def label_accuracy(records: Records, preset: str) -> Any:
     return fig
 
 
-def oracle_gap(records: Records, preset: str) -> Any:
-    runs = records(preset)
+def oracle_gap(runs: Selection, central: Selection | None = None) -> Any:
     fig, axes = sheet(COLUMN, 2.9)
     for alpha in runs.alphas:
         style = alpha_style(alpha)
         band(axes[0, 0], *runs.by_round("accuracy", LPL, alpha), f"{alpha_name(alpha)}, all labels", style)
         oracle = runs.by_round("accuracy", f"{LPL}+oracle", alpha)
         band(axes[0, 0], *oracle, f"{alpha_name(alpha)}, only right labels", dashed(style))
-    if preset == "fig1":  # a step a round is another clock
-        central = records("fig1-central").by_round("accuracy", LPL)
-        band(axes[0, 0], *central, "centralized FixMatch", Style(GREY, "dot", "star"))
-    axes[0, 0].set(xlabel="round", ylabel="test accuracy (%)", ylim=(0, None))
+    if central:
+        curve = central.by_round("accuracy", LPL)
+        band(axes[0, 0], *curve, "centralized FixMatch", Style(GREY, "dot", "star"))
+    axes[0, 0].set(xlabel="round", ylabel=ACCURACY, ylim=(0, None))
     legend(fig, 2)
     return fig
 
@@ -165,22 +117,22 @@ CENTRAL = "The centralized run sees as many unlabeled images a round as all clie
 
 @figure("1a", "Pseudo-label accuracy by heterogeneity", f"{SGD_FSSL} {USED}")
 def figure_1a(records: Records) -> Any:
-    return label_accuracy(records, "fig1")
+    return label_accuracy(records("fig1"))
 
 
 @figure("1b", "Test accuracy, with wrong labels removed, and centralized", f"{SGD_FSSL} {ORACLE} {CENTRAL}")
 def figure_1b(records: Records) -> Any:
-    return oracle_gap(records, "fig1")
+    return oracle_gap(records("fig1"), records("fig1-central"))
 
 
 @figure("1a-fedsgd", "Pseudo-label accuracy by heterogeneity, one step a round", f"{STRICT} {USED}")
 def figure_1a_fedsgd(records: Records) -> Any:
-    return label_accuracy(records, "fig1-fedsgd")
+    return label_accuracy(records("fig1-fedsgd"))
 
 
 @figure("1b-fedsgd", "Test accuracy, with wrong labels removed, one step a round", f"{STRICT} {ORACLE}")
 def figure_1b_fedsgd(records: Records) -> Any:
-    return oracle_gap(records, "fig1-fedsgd")
+    return oracle_gap(records("fig1-fedsgd"))  # a step a round is another clock: nothing centralized
 
 
 CONFIDENCE = f"""Top: share of unlabeled images above the threshold, mean and standard deviation over runs. Bottom: how
@@ -196,48 +148,9 @@ def figure_2a(records: Records) -> Any:
     return fig
 
 
-def confidences(runs: Selection, axes: Sequence[Any], threshold: float) -> None:
-    """Share above a threshold, and the distribution there, for each alpha and model."""
-    width = 0.8 / len(MODELS)
-    for i, (label, who, method, style) in enumerate(MODELS):
-        at = np.arange(len(runs.alphas)) + (i - 1.5) * width
-        fine = [runs.late(f"confidence_{who}_top", method, alpha) for alpha in runs.alphas]
-        whole = [runs.late(f"confidence_{who}", method, alpha) for alpha in runs.alphas]
-        pairs = [zip(t, w, strict=True) for t, w in zip(fine, whole, strict=True)]
-        shares = [[100 * share_above(t, w, threshold) for t, w in pair] for pair in pairs]
-        if not any(shares):
-            continue
-        bars(axes[0], list(at), shares, label, style, 0.9 * width)
-        pooled = {x: np.sum(h, 0) for x, h in zip(at, fine, strict=True) if len(h)}
-        known = {x: quantiles_above(h, threshold) for x, h in pooled.items() if h[top_bins(threshold) :].any()}
-        boxes(axes[1], list(known), list(known.values()), style, 0.8 * width)
-    axes[0].set(ylabel="share of images (%)", title=f"confidence ≥ {threshold:g}")
-    axes[1].set(ylabel="confidence", xticks=range(len(runs.alphas)), xticklabels=map(alpha_name, runs.alphas))
-    for panel in axes:
-        panel.grid(axis="x", visible=False)
-        panel.set_xlim(-0.6, len(runs.alphas) - 0.4)
-
-
-def top_bins(threshold: float) -> int:
-    """The first bin of the finer histogram that lies above a threshold."""
-    return round((threshold - FINE_FROM) / (1 - FINE_FROM) * FINE_BINS)
-
-
-def share_above(fine: Numbers, whole: Numbers, threshold: float) -> float:
-    return float(fine[top_bins(threshold) :].sum() / whole.sum())
-
-
-def quantiles_above(fine: Numbers, threshold: float) -> list[float]:
-    """Quantiles of a histogram's upper part, straight lines within bins."""
-    counts = fine[top_bins(threshold) :]
-    edges = np.linspace(threshold, 1, len(counts) + 1)
-    total = np.concatenate([[0], counts.cumsum()])
-    return [float(np.interp(q * total[-1], total, edges)) for q in QUANTILES]
-
-
 @figure("2b", "Pseudo-labels by round, local and global model, α = 0.1", SOURCE_OF_MODELS)
 def figure_2b(records: Records) -> Any:
-    return sure_counts(records("fig2", 0.1), COLUMN)
+    return curves_by_alpha(records("fig2", 0.1), SURE, (COLUMN, 2.5), COUNT, 2)
 
 
 # Figures 4 to 8.
@@ -245,7 +158,8 @@ def figure_2b(records: Records) -> Any:
 
 @figure("4", "Test accuracy by round, CIFAR-100, α = 1", "Mean over seeds; bands are one standard deviation.")
 def figure_4(records: Records) -> Any:
-    return accuracy_curves(records, "fig4", COLUMN)
+    runs = records("fig4")
+    return curves_by_alpha(runs, by_method(runs, "accuracy"), (COLUMN, 4.2), ACCURACY, 2)
 
 
 @figure(
@@ -260,40 +174,17 @@ def figure_5(records: Records) -> Any:
     return sweep(records("fig5"), fixed, "fixed λ (weight of the local vote)", "dynamic λ (SAGE)")
 
 
-def sweep(runs: Selection, fixed: Mapping[float, MethodChoice], name: str, default: str) -> Any:
-    """The result by the value of a setting, and that of the default across."""
-    fig, axes = sheet(COLUMN, 2.3)
-    results = {value: runs.result(method) for value, method in sorted(fixed.items())}
-    known = {value: result for value, result in results.items() if result}
-    if known:
-        points(axes[0, 0], list(known), list(known.values()), "fixed", Style(BLUE, "solid", "square"))
-    dynamic = runs.result(SAGE)
-    if dynamic:
-        level(axes[0, 0], dynamic, default, style_of(SAGE))
-    axes[0, 0].set(xlabel=name, ylabel="test accuracy (%)", xticks=list(fixed))
-    legend(fig, 2)
-    return fig
-
-
 @figure("6", "Pseudo-labels used by round", "The paper does not state α: all three.")
 def figure_6(records: Records) -> Any:
     runs = records("fig-counts")
-    fig, axes = sheet(PAGE, 2.7, 1, len(runs.alphas), sharex=True, sharey=True)
-    for panel, alpha in zip(axes.flat, runs.alphas, strict=True):
-        for method in runs.methods:
-            band(panel, *runs.by_round(thousands("n_valid"), method, alpha), choice_name(method), look_of(method))
-        panel.set(xlabel="round", title=alpha_name(alpha), ylim=(0, None))
-    axes[0, 0].set_ylabel("labels per round (thousands)")
-    legend(fig, 5)
-    return fig
+    return curves_by_alpha(runs, by_method(runs, thousands("n_valid")), (PAGE, 2.7), COUNT, 5)
 
 
 CPG = """The paper does not say whether its "CPG" is CPG alone or the whole of SAGE: both, beside FixMatch-LPL. Labels
 that CPG adds are those of images where only the global model is sure."""
 
 
-def cpg_in_depth(records: Records, preset: str) -> Any:
-    runs = records(preset)
+def cpg_in_depth(runs: Selection) -> Any:
     fig, axes = sheet(PAGE, 2.1 * len(runs.alphas) + 0.3, len(runs.alphas), 2)
     for row, alpha in zip(axes, runs.alphas, strict=True):
         for method in runs.methods:
@@ -310,7 +201,7 @@ def cpg_in_depth(records: Records, preset: str) -> Any:
 
 @figure("7", "What CPG adds, α = 0.1", CPG)
 def figure_7(records: Records) -> Any:
-    return cpg_in_depth(records, "fig-cpg")
+    return cpg_in_depth(records("fig-cpg"))
 
 
 @figure(
@@ -343,12 +234,6 @@ def figure_8(records: Records) -> Any:
     return fig
 
 
-def first_ranks(counts: Numbers) -> Numbers:
-    """Shares of the first places one by one, and of all others."""
-    shares: Numbers = np.append(counts[:RANKS], counts[RANKS:].sum()) / max(counts.sum(), 1)
-    return shares
-
-
 # Figures 9 to 12.
 
 
@@ -372,18 +257,17 @@ def figure_9(records: Records) -> Any:
 )
 def figure_9e(records: Records) -> Any:
     runs = records("fig9-confidence")
-    fig, axes = sheet(PAGE, 2.6, 1, len(runs.alphas), sharex=True, sharey=True)
-    for panel, alpha in zip(axes.flat, runs.alphas, strict=True):
+
+    def draw(panel: Any, alpha: float) -> None:
         for label, who, method, style in MODELS:
             shares = [100 * h / h.sum() for h in runs.late(f"confidence_{who}", method, alpha)]
             if shares:
                 middle = (np.arange(len(shares[0])) + 0.5) / len(shares[0])
                 band(panel, middle, np.array(shares), label, style)
         log_percents(panel)
-        panel.set(xlabel="confidence", title=alpha_name(alpha))
-    axes[0, 0].set_ylabel("share of images (%)")
-    legend(fig, 4)
-    return fig
+        panel.set_xlabel("confidence")
+
+    return panels_by_alpha(runs, draw, (PAGE, 2.6), "share of images (%)", 4)
 
 
 @figure(
@@ -415,7 +299,7 @@ def figure_10(records: Records) -> Any:
 
 @figure("11", "Pseudo-labels by round, local and global model, α = 1 and 10", SOURCE_OF_MODELS)
 def figure_11(records: Records) -> Any:
-    return sure_counts(records("fig11"), PAGE)
+    return curves_by_alpha(records("fig11"), SURE, (PAGE, 2.5), COUNT, 4)
 
 
 @figure(
@@ -446,18 +330,12 @@ def figure_12(records: Records) -> Any:
     return fig
 
 
-def histogram_entropy(counts: Numbers) -> float:
-    """In nats; an empty bin adds nothing."""
-    q = counts[counts > 0] / counts.sum()
-    return float(-(q * np.log(q)).sum())
-
-
 # Figures 13 to 16.
 
 
 @figure("13", "What CPG adds, α = 0.5 and 1", CPG)
 def figure_13(records: Records) -> Any:
-    return cpg_in_depth(records, "fig13")
+    return cpg_in_depth(records("fig13"))
 
 
 @figure(
@@ -472,7 +350,8 @@ def figure_14(records: Records) -> Any:
 
 @figure("15", "Test accuracy by round, CIFAR-100, α = 0.1 and 0.5", "Mean over seeds; bands: standard deviation.")
 def figure_15(records: Records) -> Any:
-    return accuracy_curves(records, "fig15", PAGE)
+    runs = records("fig15")
+    return curves_by_alpha(runs, by_method(runs, "accuracy"), (PAGE, 3.6), ACCURACY, 4)
 
 
 @figure(

@@ -1,6 +1,5 @@
 """What a folder of images holds, as a table: to look at before training."""
 
-import os
 from pathlib import Path
 
 from rich.console import Console
@@ -10,14 +9,15 @@ from rich.table import Column, Table
 from ..console import RunView, say
 from ..data.folder import Loading, check, raise_problems
 from ..data.listing import ByClass
+from ..machine import cores
 
 
 def print_folder(console: Console, root: Path) -> None:
     """Images by client and class; then every problem, if there are any."""
     with RunView(console, "images", transient=True) as view:
-        listing = check(root, Loading(progress=view.loading(), workers=os.cpu_count() or 1))
-    names = (Column(name, overflow="fold") for name in ("labeled", "test"))
-    table = Table(Column("client", overflow="fold"), next(names), Column("unlabeled", justify="right"), next(names))
+        listing = check(root, Loading(progress=view.loading(), workers=cores()))
+    client, labeled, test = (Column(name, overflow="fold") for name in ("client", "labeled", "test"))
+    table = Table(client, labeled, Column("unlabeled", justify="right"), test)
     for site in listing.sites:
         table.add_row(escape(site.name), counts(site.labeled), str(len(site.unlabeled)), counts(site.test))
     if listing.test:

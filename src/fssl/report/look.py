@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from zlib import crc32
 
-# Okabe-Ito: distinct for color-blind readers. Yellow and black come last: one is lost on white, one on dark pages.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
-BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = COLOURS[:6]
+# Okabe-Ito: distinct for color-blind readers. Without yellow and black: one is lost on white, one on dark pages.
+BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
 GREY = "#7F7F7F"  # black's place, readable on white and on dark pages
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross", "x", "star", "pentagon")
@@ -21,8 +20,8 @@ class Style(NamedTuple):
     marker: str = "circle"
 
 
-# Each method's name for people and its look. Among methods no two share color and dash; plug-ins have dashes of
-# their own, so that X and X+sage are one color.
+# A method's name for people and its look, where they do not follow from its name. No two share color and dash;
+# plug-ins have dashes of their own, so that X and X+sage are one color.
 METHODS = {
     "sage": ("SAGE", Style(VERMILION, "solid", "circle")),
     "fixmatch-lpl": ("FixMatch-LPL", Style(BLUE, "solid", "square")),
@@ -77,7 +76,7 @@ def style_of(method: str) -> Style:
     if base in METHODS:
         style = METHODS[base][1]
     else:
-        style = Style(UNKNOWN[number % len(UNKNOWN)], DASHES[-1], MARKERS[number // 7 % len(MARKERS)])
+        style = Style(UNKNOWN[number % len(UNKNOWN)], DASHES[-1], MARKERS[number // len(UNKNOWN) % len(MARKERS)])
     return style._replace(dash=PLUGINS[plugins[-1]][1]) if plugins else style
 
 

@@ -8,10 +8,10 @@ from math import isnan
 from string import ascii_lowercase
 from typing import Any, NamedTuple
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
+from ..console import RULED
 from ..records.rounds import LAST
 from .experiments import result_at
 from .fill import GAIN_ROW, PAPER, Cell, FilledTable, Line, Tables
@@ -43,6 +43,7 @@ class Style(NamedTuple):
 
 
 MARKDOWN = Style("**{}**".format, "<u>{}</u>".format, "<sup>{}</sup>".format, " ± ", "×", "−")
+TERMINAL = Style(str, str, " {}".format, " ± ", "×", "−")  # bold and underlined by the terminal itself
 LATEX = Style(
     r"\textbf{{{}}}".format,
     r"\underline{{{}}}".format,
@@ -98,9 +99,16 @@ def column_name(column: Column) -> str:
 
 def missing_text(filled: FilledTable) -> str:
     """How much of the table there is, in words."""
-    parts = [f"{filled} of {total} cells under protocol {source}" for source, (filled, total) in filled.counts.items()]
+    parts = [f"{done} of {total} cells under protocol {source}" for source, (done, total) in filled.counts.items()]
     missing = [f"{total - done}" for done, total in filled.counts.values()]
     return f"Ours: {'; '.join(parts)} (missing: {', '.join(missing)})."
+
+
+def named_once(lines: Iterable[Line]) -> Iterable[tuple[str, Line]]:
+    """Lines with their row's name, which only the first of a row carries."""
+    for name, group in groupby(lines, key=lambda line: line.row):
+        for i, line in enumerate(group):
+            yield "" if i else name, line
 
 
 # Markdown.
@@ -110,10 +118,9 @@ def markdown(filled: FilledTable) -> str:
     table = filled.paper
     head = ["method", "source", *map(column_name, table.columns)]
     lines = [f"## Table {table.number}. {table.title}", "", row_of(head), row_of(["---"] * len(head))]
-    for name, group in groupby(filled.visible_lines, key=lambda line: line.row):
-        for i, line in enumerate(group):
-            texts = [cell_text(cell, line, filled, MARKDOWN) for cell in line.cells]
-            lines.append(row_of(["" if i else name, source_name(line), *texts]))
+    for name, line in named_once(filled.visible_lines):
+        texts = [cell_text(cell, line, filled, MARKDOWN) for cell in line.cells]
+        lines.append(row_of([name, source_name(line), *texts]))
     lines += ["", missing_text(filled), ""]
     lines += [f"- <sup>{letter(i)}</sup> {reason}" for i, reason in enumerate(filled.reasons)]
     lines += [f"- {note}" for note in table.notes]
@@ -169,8 +176,6 @@ def csv_row(table: PaperTable, line: Line, column: Column, cell: Cell) -> dict[s
 
 SPECIAL = {"\\": r"\textbackslash{}", "±": r"$\pm$", "α": r"$\alpha$", "−": "$-$", "×": r"$\times$", "κ": r"$\kappa$"}
 SPECIAL |= {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-
-
 OWN_SIZE, UPRIGHT = 3, 6  # columns that fit a page as they are, and upright if made smaller
 
 
@@ -182,16 +187,6 @@ def latex(filled: FilledTable) -> str:
     """A floating table that needs booktabs; a wide one lies on its side, which needs graphicx and rotating."""
     table = filled.paper
     width = len(table.columns)
-    body = []
-    for name, group in groupby(filled.visible_lines, key=lambda line: line.row):
-        for i, line in enumerate(group):
-            texts = [cell_text(cell, line, filled, LATEX) for cell in line.cells]
-            first = "" if i else escaped(name)
-            body.append(" & ".join([first, source_name(line), *texts]) + r" \\")
-        body.append(r"\addlinespace[2pt]")
-    body.pop()
-    notes = [rf"\textsuperscript{{{letter(i)}}}\,{escaped(reason)}." for i, reason in enumerate(filled.reasons)]
-    notes += map(escaped, [missing_text(filled), *table.notes])
     what = "the first round at or above the accuracy" if table.counts_rounds else f"mean of the last {LAST} rounds"
     is_wide = width > OWN_SIZE
     float_name = "sidewaystable*" if width > UPRIGHT else "table*"
@@ -207,11 +202,11 @@ def latex(filled: FilledTable) -> str:
         r"\toprule",
         *latex_head(table.columns),
         r"\midrule",
-        *body,
+        *latex_body(filled),
         r"\bottomrule",
         r"\end{tabular}" + "}" * is_wide,
         r"\par\smallskip\raggedright\scriptsize",
-        "\n".join(notes),
+        *latex_notes(filled),
         rf"\end{{{float_name}}}",
     ]
     return "\n".join(lines) + "\n"
@@ -227,6 +222,20 @@ def latex_head(columns: list[Column]) -> list[str]:
         at += width
     names = [rf"$\alpha={c.alpha:g}$" + (rf", {c.target}\,\%" if c.target else "") for c in columns]
     return [" & ".join(["", "", *spans]) + r" \\", "".join(rules), " & ".join(["method", "source", *names]) + r" \\"]
+
+
+def latex_body(filled: FilledTable) -> Iterable[str]:
+    """The lines, with a little space between rows."""
+    for number, (name, line) in enumerate(named_once(filled.visible_lines)):
+        if name and number:
+            yield r"\addlinespace[2pt]"
+        texts = [cell_text(cell, line, filled, LATEX) for cell in line.cells]
+        yield " & ".join([escaped(name), source_name(line), *texts]) + r" \\"
+
+
+def latex_notes(filled: FilledTable) -> list[str]:
+    notes = [rf"\textsuperscript{{{letter(i)}}}\,{escaped(reason)}." for i, reason in enumerate(filled.reasons)]
+    return [*notes, *map(escaped, [missing_text(filled), *filled.paper.notes])]
 
 
 def latex_page(numbers: Iterable[int]) -> str:
@@ -248,19 +257,14 @@ def terminal(filled: FilledTable) -> Iterable[TerminalTable]:
     columns = filled.paper.columns
     for dataset in dict.fromkeys(column.dataset for column in columns):
         mine = [j for j, column in enumerate(columns) if column.dataset == dataset]
-        out = TerminalTable(
-            "method", "source", *(column_name(columns[j]) for j in mine), box=SIMPLE_HEAD, pad_edge=False
-        )
-        for name, group in groupby(filled.visible_lines, key=lambda line: line.row):
-            here = [x for x in group if x.source == PAPER or not any(x.cells) or any(x.cells[j] for j in mine)]
-            for i, line in enumerate(here):
-                texts = [terminal_cell(line.cells[j], line, filled) for j in mine]
-                out.add_row("" if i else name, source_name(line), *texts, style="dim" if line.source == PAPER else "")
+        out = TerminalTable("method", "source", *(column_name(columns[j]) for j in mine), **RULED)
+        lines = filled.visible_lines
+        here = [x for x in lines if x.source == PAPER or not any(x.cells) or any(x.cells[j] for j in mine)]
+        for name, line in named_once(here):
+            texts = [terminal_cell(line.cells[j], line, filled) for j in mine]
+            out.add_row(name, source_name(line), *texts, style="dim" if line.source == PAPER else "")
         yield out
 
 
-PLAIN = Style(str, str, " {}".format, " ± ", "×", "−")
-
-
 def terminal_cell(cell: Cell | None, line: Line, filled: FilledTable) -> Text:
-    return Text(cell_text(cell, line, filled, PLAIN), {1: "bold", 2: "underline"}.get(cell.rank if cell else 0, ""))
+    return Text(cell_text(cell, line, filled, TERMINAL), {1: "bold", 2: "underline"}.get(cell.rank if cell else 0, ""))

@@ -17,6 +17,7 @@ from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .look import split_plugins
 
+Numbers = NDArray[np.float64]
 LONGEST = 1_000_000  # rounds; a number beyond is damage
 LARGEST = 1e15
 INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
@@ -60,7 +61,7 @@ class Series(NamedTuple):
     """A quantity by round: the rounds that all runs have, and [runs, rounds]."""
 
     rounds: list[int]
-    values: NDArray[np.float64]
+    values: Numbers
 
 
 class Found(NamedTuple):
@@ -75,19 +76,11 @@ class Found(NamedTuple):
         return said + ([f"{damaged} damaged or half-written lines of rounds.jsonl are skipped"] if damaged else [])
 
 
-def read_run(path: Path) -> Run:
-    folder = RunFolder(path)
-    if not folder.config_file.is_file():
-        raise UserError(f"{path} is not a run folder (no config.toml); `fssl run` makes one, `fssl compare` takes many")
-    lines, damaged = read_lines(folder.rounds_file)
-    if not lines:
-        raise UserError(f"{path} has no finished round yet; `fssl run ... --resume` goes on with it")
-    return Run(path, folder.config(), lines, damaged)
-
-
-def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Every whole line of a record in the order of rounds, and how many others there are."""
-    return whole_lines(path.read_bytes().splitlines() if path.is_file() else ())
+def read_run(folder: RunFolder) -> Run | None:
+    """The run in a folder with settings; None where not one line of a round can be read."""
+    file = folder.rounds_file
+    lines, damaged = whole_lines(file.read_bytes().splitlines() if file.is_file() else ())
+    return Run(folder.path, folder.config(), lines, damaged) if lines else None
 
 
 def whole_lines(texts: Sequence[bytes], after: int = 0) -> tuple[list[dict[str, Any]], int]:
@@ -119,7 +112,7 @@ def value(line: object, *keys: str) -> float | None:
     return float(line) if is_number(line) else None  # type: ignore[arg-type]  # just checked
 
 
-def read_probe(path: Path, name: str) -> NDArray[np.float64] | None:
+def read_probe(path: Path, name: str) -> Numbers | None:
     """An array by bin or class of a round's probes, summed over clients; empty if there is none, None if damaged."""
     if not path.is_file():
         return np.zeros(0)
@@ -153,17 +146,16 @@ def find_runs(paths: Iterable[Path]) -> Found:
     """Every run with at least one round below the given folders; what cannot be read costs itself only."""
     paths = list(paths)
     found = Found([], {})
-    for folder in run_folders(paths):
+    for folder in map(RunFolder, run_folders(paths)):
         try:
-            lines, damaged = read_lines(folder / "rounds.jsonl")
-            if not (folder / "config.toml").is_file():
-                found.unreadable[folder] = "no config.toml"
-            elif lines:
-                found.runs.append(Run(folder, RunFolder(folder).config(), lines, damaged))
-            elif damaged:
-                found.unreadable[folder] = "no line of rounds.jsonl can be read"
+            if not folder.config_file.is_file():
+                found.unreadable[folder.path] = "no config.toml"
+            elif run := read_run(folder):
+                found.runs.append(run)
+            elif folder.rounds_file.stat().st_size:
+                found.unreadable[folder.path] = "no line of rounds.jsonl can be read"
         except (UserError, OSError) as error:
-            found.unreadable[folder] = str(error)
+            found.unreadable[folder.path] = str(error)
     if not found.runs:
         raise no_runs(paths, next(iter(found.unreadable.values()), ""))
     return found
@@ -185,10 +177,7 @@ def one_per_seed(runs: Iterable[R], length: Callable[[R], int] = attrgetter("las
 
 def distinct(runs: Iterable[R]) -> list[R]:
     """One run of each setting and seed: a copy, or the same seed once more, is no further repetition."""
-    groups: dict[str, list[R]] = defaultdict(list)
-    for run in runs:
-        groups[group_key(run)].append(run)
-    return [run for members in groups.values() for run in one_per_seed(members)]
+    return [run for members in repetitions(runs).values() for run in one_per_seed(members)]
 
 
 def settings_of(run: Repetition) -> dict[str, Any]:
@@ -202,11 +191,17 @@ def group_key(run: Repetition) -> str:
     return json.dumps(settings_of(run), sort_keys=True)
 
 
-def groups_of(runs: Iterable[R]) -> dict[str, list[R]]:
-    """Repetitions under a short name that says in what the groups differ."""
+def repetitions(runs: Iterable[R]) -> dict[str, list[R]]:
+    """Runs of one setting together, under its key."""
     groups: dict[str, list[R]] = defaultdict(list)
     for run in runs:
         groups[group_key(run)].append(run)
+    return groups
+
+
+def groups_of(runs: Iterable[R]) -> dict[str, list[R]]:
+    """Repetitions under a short name that says in what the groups differ."""
+    groups = repetitions(runs)
     settings = [json.loads(key) for key in groups]
     varying = what_varies(settings)
     named = {}

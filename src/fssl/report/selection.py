@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ..config import Config, MethodChoice, axes_of, expand, read_toml
 from ..records.rounds import LAST
-from .experiments import PROTOCOLS, Experiment, differences, experiment_of, method_on, result_at, shown, side_settings
+from .experiments import PROTOCOLS, Experiment, differences, experiment_of, method_on, result_at, side_settings, unlike
 from .look import label_of
-from .runs import Read, Run, Series, by_round, joined, number, one_per_seed, read_probe
+from .runs import Numbers, Read, Run, Series, by_round, joined, number, one_per_seed, read_probe
 
-Numbers = NDArray[Any]
 NO_RUN = "no run"
 SHORT = "its runs end before the others"
 NO_LABELS = "no pseudo-label records (records.probes=all makes them)"
@@ -70,13 +68,12 @@ class Selection:
         length: Callable[[Run], int] = attrgetter("last_round"),
         lack: str = "",
         at: int = 0,
-        **settings: Any,
     ) -> list[Run]:
         """The runs of a cell, one per seed: the one with most to show, as `length` counts it. None is a lack.
 
         Those that do not come to round `at` are no help where numbers are read there.
         """
-        choice = MethodChoice(method, tuple(sorted(settings.items()))) if isinstance(method, str) else method
+        choice = MethodChoice(method) if isinstance(method, str) else method
         cell = Cell(self.alphas[0] if alpha is None else alpha, choice)
         assert cell in self.cells, f"{self.preset} has no {cell}"
         found = self._runs.get(cell, [])
@@ -94,39 +91,35 @@ class Selection:
         ends = Counter(min(run.last_round, self.rounds) for runs in self._runs.values() for run in one_per_seed(runs))
         return max(ends, key=lambda end: (ends[end], end), default=self.rounds)
 
-    def by_round(
-        self, key: str | Read, method: str | MethodChoice, alpha: float | None = None, **settings: Any
-    ) -> Series:
+    def by_round(self, key: str | Read, method: str | MethodChoice, alpha: float | None = None) -> Series:
         """A quantity of the record by round: a line's key, or a function of the line."""
         read = number(key) if isinstance(key, str) else key
 
         def curve(run: Run) -> dict[int, float]:
             return {r: value for r, value in by_round(run, read).items() if r <= self.rounds}
 
-        return joined(map(curve, self.runs(method, alpha, lambda run: len(curve(run)), NO_LABELS, **settings)))
+        return joined(map(curve, self.runs(method, alpha, lambda run: len(curve(run)), NO_LABELS)))
 
-    def result(self, method: str | MethodChoice, alpha: float | None = None, **settings: Any) -> list[float]:
+    def result(self, method: str | MethodChoice, alpha: float | None = None) -> list[float]:
         """The mean of the last rounds of each run."""
-        return [result_at(run, self.read_at) for run in self.runs(method, alpha, at=self.read_at, **settings)]
+        return [result_at(run, self.read_at) for run in self.runs(method, alpha, at=self.read_at)]
 
-    def late(self, name: str, method: str, alpha: float, **settings: Any) -> list[Numbers]:
+    def late(self, name: str, method: str, alpha: float) -> list[Numbers]:
         """An array of the probes, summed over clients and the last recorded rounds, for each run."""
 
         def files(run: Run) -> list[Path]:
             return probe_files(run.path, name, self.read_at)[-LAST:]
 
-        runs = self.runs(method, alpha, lambda run: len(files(run)), NO_PROBES, self.read_at, **settings)
+        runs = self.runs(method, alpha, lambda run: len(files(run)), NO_PROBES, self.read_at)
         return [np.sum([probe(p, name) for p in files(run)], 0) for run in runs]
 
-    def probes_by_round(
-        self, name: str, value: Callable[[Numbers], float], method: str, alpha: float, **settings: Any
-    ) -> Series:
+    def probes_by_round(self, name: str, value: Callable[[Numbers], float], method: str, alpha: float) -> Series:
         """A function of an array of the probes by round, at some sixty rounds."""
 
         def files(run: Run) -> list[Path]:
             return probe_files(run.path, name, self.rounds)
 
-        runs = self.runs(method, alpha, lambda run: len(files(run)), NO_PROBES, **settings)
+        runs = self.runs(method, alpha, lambda run: len(files(run)), NO_PROBES)
         return joined({int(p.stem): value(probe(p, name)) for p in files(run)} for run in runs)
 
     # What to say about it.
@@ -147,7 +140,7 @@ class Selection:
             f"seed(s) {', '.join(map(str, seeds))}), {mine.labels_per_class} labels per class, "
             f"{to_range(lasts)} rounds, protocol {mine.protocol}."
         )
-        other = self.deviations(mine, wanted)
+        other = deviations(mine, wanted)
         if lasts[0] < wanted.rounds and mine.data.name == wanted.data.name:
             other.append(f"{to_range(lasts)} rounds (paper: {wanted.rounds})")
         if len(lasts) > 1:
@@ -173,16 +166,6 @@ class Selection:
     def is_elsewhere(self) -> bool:
         """Whether the runs drawn are of another dataset than the paper's."""
         return any(run.config.data.name != self.dataset for run in self.sources)
-
-    def deviations(self, mine: Config, wanted: Config) -> list[str]:
-        paper = replace(wanted, protocol=PROTOCOLS[0], train=replace(wanted.train, precision="fp32"))
-        pairs = {
-            "data.name": (mine.data.name, paper.data.name),
-            "labels per class": (mine.labels_per_class, paper.labels_per_class),
-            "partition.kind": (mine.partition.kind, paper.partition.kind),
-        }
-        first = [f"{name} = {a} (paper: {shown(b)})" for name, (a, b) in pairs.items() if a != b]
-        return first + differences(mine, paper)
 
     def lacks(self) -> list[str]:
         """What was asked for in vain, and the command that gives it: as few as the grid allows."""
@@ -210,6 +193,20 @@ class Selection:
             else:
                 words.append(f"--set 'grid.method.name={inline([m.name for m in methods])}'")
         return " ".join(words)
+
+
+def deviations(mine: Config, wanted: Config) -> list[str]:
+    """In what a run drawn is not the paper's: what makes the experiment, then all else."""
+    paper = replace(wanted, protocol=PROTOCOLS[0], train=replace(wanted.train, precision="fp32"))
+    return unlike(main_settings(mine), main_settings(paper)) + differences(mine, paper)
+
+
+def main_settings(config: Config) -> dict[str, Any]:
+    return {
+        "data.name": config.data.name,
+        "labels per class": config.labels_per_class,
+        "partition.kind": config.partition.kind,
+    }
 
 
 def choice_name(choice: MethodChoice) -> str:

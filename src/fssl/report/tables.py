@@ -3,12 +3,12 @@
 import re
 from pathlib import Path
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from ..console import say
+from ..console import RULED, say
 from ..errors import UserError
+from ..machine import check_folder
 from ..records.atomic import write_atomic
 from .fill import FilledTable, Tables, fill_tables
 from .markup import csv_text, latex, latex_page, letter, markdown_page, missing_text, terminal
@@ -23,19 +23,12 @@ def make_tables(console: Console, paths: list[Path], out: Path, show: int | None
     numbers = [table.number for table in paper_tables()]
     if show is not None and show not in numbers:
         raise UserError(f"--table {show}: expected a number from {numbers[0]} to {numbers[-1]}")
-    refuse_file(out)
+    check_folder("--out", out)
     result = fill_tables(find_runs(paths))
     write_tables(result, out)
     if show is not None:
         print_table(console, next(t for t in result.tables if t.paper.number == show))
     print_summary(console, result, out)
-
-
-def refuse_file(out: Path) -> None:
-    """A folder to write into must not be a file, nor lie below one."""
-    ground = next(p for p in (out.absolute(), *out.absolute().parents) if p.exists())
-    if not ground.is_dir():
-        raise UserError(f"--out {out}: {ground.name} is a file, not a folder")
 
 
 def write_tables(result: Tables, out: Path) -> None:
@@ -59,7 +52,7 @@ def print_table(console: Console, filled: FilledTable) -> None:
 
 
 def print_summary(console: Console, result: Tables, out: Path) -> None:
-    table = Table("table", "what", "protocol", "cells", "missing", "unmarked", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table("table", "what", "protocol", "cells", "missing", "unmarked", **RULED)
     for filled in result.tables:
         for source, (done, total) in filled.counts.items():
             cells = [c for line in filled.lines if line.source == source for c in line.cells if c and c.runs]

@@ -19,7 +19,7 @@ from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
 from ...config import Config
 from ...core.federation import Federation, device_of
 from ...errors import RunError, UserError
-from ..local import cores
+from ...machine import cores
 from ..rounds import Engine
 from .client import app as client_app
 from .fleet import AnyNode, FlowerFleet, Policy, flower_engine

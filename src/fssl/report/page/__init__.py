@@ -5,7 +5,6 @@ import gzip
 import hashlib
 import html
 import json
-import os
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -13,6 +12,7 @@ from string import Template
 from typing import Any
 
 from ...errors import UserError
+from ...machine import check_file, cores
 from ...records.atomic import write_atomic
 from ..runs import no_runs, run_folders
 from .content import content
@@ -23,10 +23,9 @@ FILES = Path(__file__).parent
 
 def write_page(paths: list[Path], out: Path) -> dict[str, Any]:
     """The report of all runs below `paths`; returns what it shows."""
-    if out.suffix.lower() not in (".html", ".htm"):
-        raise UserError(f"--out {out}: expected a name that ends with .html")
+    check_file("--out", out, ".html", ".htm")
     plotly()  # before the work, if it is missing
-    data = content(read_all(run_folders(paths), len(os.sched_getaffinity(0))), title_of(paths))
+    data = content(read_all(run_folders(paths), cores()), title_of(paths))
     if not data["runs"]:
         raise no_runs(paths, "".join(data["notes"][:1]))
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -16,6 +16,7 @@ from ...config import as_tables, to_toml
 from ...records.rounds import LAST
 from ..look import label_of, styles_of
 from ..runs import (
+    Numbers,
     by_result,
     distinct,
     group_key,
@@ -29,7 +30,7 @@ from ..runs import (
     verdict,
     what_varies,
 )
-from .reading import QUANTITIES, Quantity, Reading, Values
+from .reading import QUANTITIES, Quantity, Reading
 
 Json = dict[str, Any]
 MACHINE = ("device", "processor", "threads", "python", "cuda", "revision")
@@ -93,7 +94,7 @@ def curve(run: Reading, quantity: Quantity) -> list[float | None]:
     return plain(values, quantity.digits)
 
 
-def plain(values: Values, digits: int) -> list[Any]:
+def plain(values: Numbers, digits: int) -> list[Any]:
     """Numbers as JSON has them: rounded, and null for nan."""
     rounded: list[float] = np.round(values, digits).tolist()
     return [None if math.isnan(value) else value for value in rounded] if np.isnan(values).any() else rounded
@@ -216,7 +217,7 @@ def spread_of(values: Sequence[float | None]) -> Sequence[float | None]:
     return mean_std(known) if known else (None, None)
 
 
-def by_class(runs: Sequence[Reading]) -> tuple[Values, Values]:
+def by_class(runs: Sequence[Reading]) -> tuple[Numbers, Numbers]:
     """Pseudo-labels and correct ones by class, over the last rounds of all seeds."""
     known = [r for r in runs if len(r.labels_by_class)]
     if not known:
@@ -224,13 +225,13 @@ def by_class(runs: Sequence[Reading]) -> tuple[Values, Values]:
     return np.sum([r.labels_by_class for r in known], 0), np.sum([r.correct_by_class for r in known], 0)
 
 
-def divide(total: Values, weight: Values) -> Values:
+def divide(total: Numbers, weight: Numbers) -> Numbers:
     """Means, and nan where nothing was counted."""
-    out: Values = np.full(len(total), np.nan)
+    out: Numbers = np.full(len(total), np.nan)
     return np.divide(total, weight, out=out, where=weight > 0)
 
 
-def middle(values: Values) -> float | None:
+def middle(values: Numbers) -> float | None:
     return None if np.isnan(values).all() else float(np.nanmedian(values))
 
 

@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ...config import Config
 from ...errors import UserError
 from ...records.atomic import read_json
 from ...records.rounds import LAST
 from ...records.store import RunFolder
-from ..runs import read_probe, value, whole_lines
+from ..runs import Numbers, read_probe, value, whole_lines
 
 MANY = 40  # runs from which a second process pays for its start
 WATCHED = ("config.toml", "env.json", "partition.json", "rounds.jsonl", "summary.json")
-Values = NDArray[np.float64]
 
 
 class Quantity(NamedTuple):
@@ -96,7 +94,7 @@ class Reading:
     def last_round(self) -> int:
         return self.rounds[-1]
 
-    def values(self, key: str) -> Values:
+    def values(self, key: str) -> Numbers:
         """A quantity by round; nan where nothing was counted."""
         place, quantity = next((i, q) for i, q in enumerate(QUANTITIES) if q.key == key)
         return np.array(self.columns[place]) * quantity.scale
@@ -175,9 +173,9 @@ class Reading:
             self._note("partition.json is damaged")
         return None if is_damaged else counts
 
-    def _by_class(self) -> tuple[Values, Values]:
+    def _by_class(self) -> tuple[Numbers, Numbers]:
         """Pseudo-labels used and correct, by the class they name, over the last rounds."""
-        totals: tuple[Values, Values] = (np.zeros(0), np.zeros(0))
+        totals: tuple[Numbers, Numbers] = (np.zeros(0), np.zeros(0))
         unreadable = 0
         for round in self.rounds[-LAST:]:
             file = self.path / "probes" / f"{round:06d}.safetensors"

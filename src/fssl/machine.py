@@ -1,0 +1,36 @@
+"""What this machine gives to a process: CPU cores, and places to write."""
+
+import os
+from pathlib import Path
+
+from .errors import UserError
+
+
+def cores() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_folder(option: str, path: Path) -> None:
+    """Refuse, before the work, an option's folder that cannot be made or written into."""
+    if reason := obstacle(path):
+        raise UserError(f"{option} {path}: {reason}")
+
+
+def check_file(option: str, path: Path, *endings: str) -> None:
+    """Refuse, before the work, an option's file that cannot be written, or whose name ends otherwise."""
+    if endings and path.suffix.lower() not in endings:
+        raise UserError(f"{option} {path}: expected a name that ends with {endings[0]}")
+    if path.is_dir():
+        raise UserError(f"{option} {path}: is a folder; expected a file")
+    if not path.exists() and (reason := obstacle(path.parent)):
+        raise UserError(f"{option} {path}: {reason}")
+
+
+def obstacle(folder: Path) -> str | None:
+    """Why nothing can be written into a folder that is there or has to be made."""
+    path = folder.absolute()
+    ground = next(p for p in (path, *path.parents) if p.exists())
+    if not ground.is_dir():
+        return f"{ground.name} is a file, not a folder"
+    return None if os.access(ground, os.W_OK) else f"{ground.name or ground} is read-only"
