@@ -159,6 +159,11 @@ class Method:
         """Only an oracle does."""
         return False
 
+    @property
+    def fewest_clients(self) -> int:
+        """How many there must be for the method to be itself."""
+        return 1
+
     def init(self, net: Net, weights: Weights, task: Task) -> Server:
         """The first broadcast."""
         return Server(weights, {})

@@ -62,6 +62,11 @@ class FedMatch(Method):
         return ("x", "u_weak", "u_strong")
 
     @property
+    def fewest_clients(self) -> int:
+        """A client and its helpers."""
+        return 1 + self.helpers
+
+    @property
     def plain_sgd(self) -> Sgd:
         """Its own: at the protocol's 0.1 the pull of psi to sigma would turn over, 1 - 2 * 0.1 * lam_l2 = -1."""
         return Sgd(self.lr, momentum=0.0, weight_decay=0.0)
