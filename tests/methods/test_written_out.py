@@ -171,10 +171,13 @@ def test_fedmatch_with_helpers(make_federation: Make) -> None:
     same({**put(SIGMA, sigma), **put(PSI, psi), **buffers}, local.weights)
 
 
+@pytest.mark.parametrize("passes", ["joint", "separate"])
 @pytest.mark.parametrize("sign", ["released", "expected"])
-def test_feddure(sign: str, make_federation: Make) -> None:
+def test_feddure(sign: str, passes: str, make_federation: Make) -> None:
     """The student's step is real, so that its second labeled loss comes from another network than its first."""
-    own = Ordinary(make_federation, "feddure", "method.tau=0.3", "method.student_rate=0.5", f"method.sign={sign}")
+    settings = ("tau=0.3", "student_rate=0.5", f"sign={sign}", f"passes={passes}")
+    own = Ordinary(make_federation, "feddure", *(f"method.{s}" for s in settings))
+    both = logits if passes == "joint" else lambda m, *views: [m(v)[1] for v in views]
     teacher, student = own.module(), own.module()
     optimizer, second = sgd(teacher), sgd(student)
     second.param_groups[0]["lr"] = 0.5 * LR
@@ -183,9 +186,9 @@ def test_feddure(sign: str, make_federation: Make) -> None:
         x, weak_u, strong_u = logits(teacher, b.x, b.u_weak, b.u_strong)
         p = weak_u.detach().softmax(-1)
         l_u = sum(-(p[i] * strong_u[i].log_softmax(0)).sum() for i in range(len(p)) if p[i].max() >= 0.3) / len(p)
-        x_0, u_0 = logits(student, b.x, b.u_weak)
+        x_0, u_0 = both(student, b.x, b.u_weak)
         descend(second, F.cross_entropy(u_0, p.argmax(-1)))
-        x_1, _ = logits(student, b.x, b.u_weak)
+        x_1, _ = both(student, b.x, b.u_weak)
         d = (F.cross_entropy(x_1, b.y) - F.cross_entropy(x_0, b.y)).item() * (1 if sign == "released" else -1)
         progress.append(d)
         descend(optimizer, F.cross_entropy(x, b.y) + l_u + d * F.cross_entropy(strong_u, strong_u.argmax(-1)))
