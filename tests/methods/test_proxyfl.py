@@ -171,6 +171,12 @@ def test_without_contrast_it_is_a_fixmatch(mask: str, make_federation: Make) -> 
     assert proxyfl(mask="global").assign == GlobalOnly()
 
 
+def test_without_both_weights_it_trains_on_labels_alone(make_federation: Make) -> None:
+    """On the same forward plan: FixMatch whose labels weigh nothing."""
+    plain = one_round(make_federation("method.name=proxyfl", "method.beta=0", "method.mu_u=0"))
+    assert equal(plain, one_round(make_federation("method.name=fixmatch-lpl", "method.mu_u=0")))
+
+
 def test_heads_learn_from_the_contrast_alone_and_are_not_deployed(make_federation: Make) -> None:
     names = [f"{FEATURES}weight", f"{FEATURES}bias", f"{PROXIES}weight"]
     for beta, moves in ((0, False), (1, True)):
