@@ -57,6 +57,15 @@ def test_two_rounds_stay_finite_and_learn(name: str, make_federation: Make) -> N
     assert end < start
 
 
+def test_the_released_protocol_stays_finite(name: str, make_federation: Make) -> None:
+    """Its momentum passes from client to client and from round to round."""
+    engine = LocalEngine(make_federation(f"method.name={name}", "train.lr=0.05", "protocol=authors"))
+    list(engine.rounds(2))
+    assert all(torch.isfinite(t).all() for t in tensors(engine.snapshot.server))
+    assert all(torch.isfinite(t).all() for t in engine.snapshot.velocity.values())
+    assert engine.snapshot.velocity
+
+
 def test_one_graph_without_data_dependent_shapes(name: str, make_federation: Make) -> None:
     step, server, local, tally, draw = prepared(make_federation, name)
     torch._dynamo.reset()

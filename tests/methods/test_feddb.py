@@ -107,6 +107,22 @@ def test_online_labels_come_from_the_local_model() -> None:
     assert votes["mask"].tolist() == [True, True]
 
 
+@pytest.mark.parametrize(("tau", "target"), [(0.7, [1.0, 0.0]), (0.6, [0.685020, 0.314980])])
+def test_with_sage_both_models_are_divided_by_their_priors(tau: float, target: list[float]) -> None:
+    """Local (.6 .4) / (.75 .25) -> (1/3 2/3) by the running prior, global (.9 .1) / (.75 .25) -> (3/4 1/4) by that of
+    the sweep. At tau = 0.7 only the global model is sure; at 0.6 the local vote has the weight of a gap of 1/12,
+    2^(-(1/12) / 0.05) = 0.31498."""
+    method, zero, pi = build_method("feddb+sage", {"tau": tau}), torch.zeros(()), torch.tensor([0.75, 0.25])
+    assert isinstance(method, FedDB)
+    state = {TABLE: torch.tensor([[0.9, 0.1]]), PRIOR: pi, SEEN: torch.tensor(1.0), PI: pi.clone()}
+    batch = Batch({}, zero, torch.tensor([0]), zero, Clock(zero, zero, zero), {})
+    p_g = method.ask_global(None, NOTHING, state, batch)  # type: ignore[arg-type]
+    votes = method.vote(torch.tensor([[0.6, 0.4]]), p_g, NOTHING, state, batch)
+    torch.testing.assert_close(votes["p_l"], torch.tensor([[1 / 3, 2 / 3]]))
+    torch.testing.assert_close(votes["target"], torch.tensor([target]))
+    assert votes["mask"].tolist() == [True]
+
+
 def test_the_running_prior_by_hand() -> None:
     """1/2 (.5 .5) + 1/2 mean of (.7 .3), (.1 .9) = 1/2 (.5 .5) + 1/2 (.4 .6) = (.45 .55): of the predictions
     before debiasing. The sweep's prior stays."""

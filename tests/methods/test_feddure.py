@@ -15,7 +15,7 @@ from fssl.label.losses import cross_entropy
 from fssl.methods import build_method
 from fssl.methods.feddure import PARAMS, FedDure, feddure
 from fssl.methods.prefix import take
-from fssl.types import Local, Server, State, Weights
+from fssl.types import Batch, Clock, Local, Server, State, Weights
 
 Make = Callable[..., Federation]
 
@@ -99,6 +99,20 @@ def test_the_term_by_hand() -> None:
     local = Local(Weights({}, {}), {}, {})
     term, _ = Told().beyond(nothing, nothing, local, nothing, Shown)  # type: ignore[arg-type]
     assert term.item() == pytest.approx(0.5 * 0.410038, abs=1e-6)
+
+
+def test_the_student_learns_the_likeliest_class_of_a_mixed_target_sure_or_not() -> None:
+    """SAGE's target (.3 .7 0) is class 1 for the student, also where no model is sure."""
+
+    class Asked(FedDure):
+        def try_out(self, net: Any, local: Local, batch: Any, view: Any, labels: Any) -> Any:
+            return labels
+
+    votes = {"target": torch.tensor([[0.3, 0.7, 0.0], [0.0, 0.4, 0.6]]), "mask": torch.tensor([True, False])}
+    batch: Any = Batch({"u_weak": votes["target"]}, *[torch.zeros(())] * 3, Clock(*[torch.zeros(())] * 3), {})
+    labels: Any = Asked(assign=Sage()).teach(None, None, batch, votes)  # type: ignore[arg-type]
+    assert labels.target.tolist() == [[0, 1, 0], [0, 0, 1]]
+    assert labels.mask.tolist() == [True, True]
 
 
 def test_only_the_teacher_is_sent_and_nothing_kept(make_federation: Make) -> None:

@@ -25,6 +25,7 @@ from fssl.methods.fedmatch import (
     compose,
     majority,
     nearest,
+    probe,
     without_small,
 )
 from fssl.methods.prefix import put, take
@@ -79,6 +80,26 @@ def test_nearest_others_that_were_seen() -> None:
     assert nearest(embeddings, 3, 2) == []
     assert nearest({0: torch.zeros(1), 1: torch.ones(1)}, 0, 2) == []  # only one other is known
     assert nearest({k: torch.zeros(1) for k in (5, 3, 1, 2)}, 3, 2) == [1, 2]  # equally near: the lowest numbers
+
+
+def test_the_probe_is_truncated_noise() -> None:
+    """N(125, 125^2) between 0 and 255, in units of 255: mean 0.4970, deviation 0.2690; cut off it would be 0.33, with
+    a third of all values at the ends."""
+    noise = probe(3, 7)
+    assert noise.shape == (1, 3, 32, 32)
+    assert 0 < noise.min() < 0.01 < 0.99 < noise.max() < 1
+    assert noise.mean().item() == pytest.approx(0.4970, abs=0.015)
+    assert noise.std().item() == pytest.approx(0.2690, abs=0.01)
+    assert torch.equal(noise, probe(3, 7))
+    assert not torch.equal(noise, probe(3, 8))
+
+
+def test_records_count_who_is_sure_by_the_methods_own_threshold(make_federation: Make) -> None:
+    """Without helpers a label is used where the local model is sure."""
+    engine = LocalEngine(make_federation("method.name=fedmatch", "method.tau=0.4"))
+    (result,) = engine.rounds(1)
+    sums = engine.layout.unpack(result.tally[:, 0])
+    assert sums["n_l"].sum() == sums["n_valid"].sum() > 0
 
 
 def phases(federation: Federation, method: FedMatch) -> tuple[State, State, State, State]:

@@ -64,6 +64,18 @@ def test_without_similar_negatives_there_is_neither_loss_nor_gradient() -> None:
     assert f.grad.abs().max().item() == 0
 
 
+def test_the_papers_space_has_no_heads(make_federation: Make) -> None:
+    """Raw features and rows: f_1 = (2, 0) and (0, 3) as they are, rows untouched; nothing more is sent than a model."""
+    raw, feature = ProxyFL(space="raw"), torch.tensor([[2.0, 0.0], [0.0, 3.0]])
+    f, omega = raw.embed({CLASSIFIER: 5 * OMEGA}, feature)
+    assert torch.equal(f, feature)
+    assert torch.equal(omega, 5 * OMEGA)
+    engine = LocalEngine(make_federation("method.name=proxyfl", "method.space=raw", "method.tau=0.3"))
+    assert set(engine.snapshot.server.weights.params) == set(engine.federation.net.init(7).params)
+    list(engine.rounds(3))
+    assert all(torch.isfinite(t).all() for t in engine.snapshot.server.weights.params.values())
+
+
 def test_one_tuning_gradient_by_hand() -> None:
     """Distances 0.5 and 1.118034; scores -0.5 - 1.414214 and -1.118034; q = (0.3108, 0.6892)."""
     omega = np.array([[1, 0], [0, 1]], dtype=np.float32)
@@ -157,6 +169,12 @@ def test_without_contrast_it_is_a_fixmatch(mask: str, make_federation: Make) -> 
     if mask == "union":  # one client's fresh model gives all images of the other case one common class
         assert not equal(one_round(make_federation(*settings, "method.beta=1")), older)
     assert proxyfl(mask="global").assign == GlobalOnly()
+
+
+def test_without_both_weights_it_trains_on_labels_alone(make_federation: Make) -> None:
+    """On the same forward plan: FixMatch whose labels weigh nothing."""
+    plain = one_round(make_federation("method.name=proxyfl", "method.beta=0", "method.mu_u=0"))
+    assert equal(plain, one_round(make_federation("method.name=fixmatch-lpl", "method.mu_u=0")))
 
 
 def test_heads_learn_from_the_contrast_alone_and_are_not_deployed(make_federation: Make) -> None:

@@ -20,7 +20,7 @@ from ..data.plan import ClientPlan, Recipe, make_sites, make_task, plan_client
 from ..data.sources import Dataset, Split, load
 from ..errors import UserError
 from ..label.assign import ConfidenceGap
-from ..methods import Method, Sgd, build_method, default_settings
+from ..methods import Method, Sgd, build_method, check_effect, default_settings
 from ..methods.fixmatch import FixMatch
 from ..models import Net
 from ..probes.tally import Layout
@@ -38,6 +38,12 @@ def method_of(config: Config) -> Method:
     """The configured method with its optimizer; raises UserError before any compute."""
     settings = {**default_settings(config.method.name, config.card), **dict(config.method.settings)}
     method = build_method(config.method.name, settings)
+    check_effect(config.method.name, settings)
+    if 0 < config.partition.clients < method.fewest_clients:
+        raise UserError(
+            f"method '{config.method.name}' needs {method.fewest_clients} clients or more with these settings,"
+            f" and partition.clients = {config.partition.clients}"
+        )
     train = config.train
     method = replace(method, sgd=Sgd(train.lr, train.momentum, train.weight_decay))
     if config.protocol == "authors":

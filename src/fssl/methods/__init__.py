@@ -21,7 +21,7 @@ from .proxyfl import proxyfl
 from .sage import sage, with_oracle, with_sage
 from .supervised import fedavg, fedavg_sl, fedprox
 
-__all__ = ["METHODS", "PLUGINS", "Method", "Sgd", "build_method"]
+__all__ = ["METHODS", "PLUGINS", "Method", "Sgd", "build_method", "check_effect"]
 
 METHODS: dict[str, Callable[..., Method]] = {
     "fedavg": fedavg,
@@ -99,6 +99,8 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
     schemas = [settings_of(b) for b in builders]
     known = {key for schema in schemas for key in schema}
     for key, value in settings.items():
+        if not known:
+            raise UserError(f"method.{key} = {value!r}: method '{name}' has no settings")
         if key not in known:
             raise unknown(f"setting of method '{name}'", key, known)
         check_setting(key, value, next(s[key] for s in schemas if key in s))
@@ -106,6 +108,18 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
     for builder, schema in zip(builders[1:], schemas[1:], strict=True):
         method = builder(method, **{k: v for k, v in settings.items() if k in schema})
     return method
+
+
+def check_effect(name: str, settings: Mapping[str, Any]) -> None:
+    """Raise if one of the settings is not the default and yet changes nothing, since the others leave it no use."""
+    method, (base, plugins) = build_method(name, settings), split_name(name)
+    defaults = {
+        k: p.default for b in (METHODS[base], *(PLUGINS[p] for p in plugins)) for k, p in settings_of(b).items()
+    }
+    for key, value in settings.items():
+        others = {k: v for k, v in settings.items() if k != key}
+        if value != defaults[key] and build_method(name, others) == method:
+            raise UserError(f"method.{key} = {value!r} changes nothing in '{name}' with these settings; leave it out")
 
 
 def split_name(name: str) -> tuple[str, list[str]]:

@@ -1,6 +1,6 @@
 """What a federated method is: a frozen value that answers a few questions, each a pure function on tensors."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ..models import Net
+from ..models import Net, Out
 from ..types import Batch, Counts, Local, Server, State, Sweep, Task, Trace, Upload, Weights, clone, zeros_like
 
 Follows = Literal["released code", "paper", "reconstruction"]
+Passes = Literal["joint", "separate"]
 Builder = TypeVar("Builder", bound=Callable[..., "Method"])
 Value = tuple[Tensor, tuple[State, State, Trace]]  # the loss, and (buffers, state, trace) beside it
 Loss = Callable[[Weights, State], Value]
@@ -60,6 +61,17 @@ def descend(loss: Loss, sgd: Sgd, local: Local) -> tuple[Local, Trace]:
     grads, (buffers, state, trace) = gradient(loss, local.weights, local.state)
     params, velocity = sgd.update(local.weights.params, local.velocity, grads)
     return Local(Weights(params, buffers), velocity, state), trace
+
+
+def fit(net: Net, weights: Weights, views: Sequence[Tensor], passes: Passes) -> tuple[State, list[Out]]:
+    """Training mode: one joint batch, or a pass for each view with statistics of its own."""
+    if passes == "joint":
+        return net.fit(weights, *views)
+    buffers, outs = weights.buffers, []
+    for view in views:
+        buffers, (out,) = net.fit(Weights(weights.params, buffers), view)
+        outs.append(out)
+    return buffers, outs
 
 
 def gradient(loss: Loss, weights: Weights, state: State) -> tuple[State, tuple[State, State, Trace]]:
@@ -158,6 +170,11 @@ class Method:
     def wants_truth(self) -> bool:
         """Only an oracle does."""
         return False
+
+    @property
+    def fewest_clients(self) -> int:
+        """How many there must be for the method to be itself."""
+        return 1
 
     def init(self, net: Net, weights: Weights, task: Task) -> Server:
         """The first broadcast."""

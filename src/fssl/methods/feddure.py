@@ -11,7 +11,7 @@ from ..label.assign import VOTES, LocalOnly, hard
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net
 from ..types import Batch, Local, PseudoLabels, Server, State, Trace, Weights, clone, zeros_like
-from .base import Card, Value, gradient
+from .base import Card, Passes, Value, fit, gradient
 from .fixmatch import FixMatch, Seen
 from .prefix import drop, put, take
 
@@ -28,6 +28,7 @@ class FedDure(FixMatch):
 
     student_rate: float = 1.0  # its learning rate, in those of the teacher
     sign: Literal["released", "expected"] = "released"
+    passes: Passes = "joint"  # of the student over labeled and unlabeled images
 
     def start(self, server: Server, state: State) -> Local:
         local, phi = super().start(server, state), server.weights.params
@@ -48,7 +49,7 @@ class FedDure(FixMatch):
         """One step of the student: d, from its labeled loss before and after, and its state."""
 
         def loss(weights: Weights, state: State) -> Value:
-            _, (x, u) = net.fit(weights, batch.x, view)
+            _, (x, u) = fit(net, weights, (batch.x, view), self.passes)
             l_0 = cross_entropy(x.logits, batch.y).detach()
             return soft_cross_entropy(u.logits, labels), ({}, state, Trace({"l_0": l_0}, {}))
 
@@ -56,7 +57,8 @@ class FedDure(FixMatch):
         grads, (_, _, trace) = gradient(loss, Weights(phi, local.weights.buffers), {})
         sgd = replace(self.sgd, lr=self.sgd.lr * self.student_rate)
         phi, velocity = sgd.update(phi, velocity, grads)
-        _, (x, _) = net.fit(Weights(phi, local.weights.buffers), batch.x, view)
+        again = (batch.x, view) if self.passes == "joint" else (batch.x,)
+        _, (x, *_) = net.fit(Weights(phi, local.weights.buffers), *again)
         gain = batch.has_labels * (trace.losses["l_0"] - cross_entropy(x.logits, batch.y))
         d = gain.detach() if self.sign == "expected" else -gain.detach()
         return d, {**local.state, **put(PARAMS, phi), **put(VELOCITY, velocity)}
@@ -72,12 +74,19 @@ def feddure(
     target: Literal["soft", "hard"] = "soft",
     student_rate: float = 1.0,
     sign: Literal["released", "expected"] = "released",
+    passes: Literal["joint", "separate"] = "joint",
 ) -> FedDure:
     """FixMatch whose model also follows a student: did one step on its labels help on labeled images?
 
     target: whole probabilities or the likeliest class. student_rate: the student's learning rate, in those of
     the model. sign: 'released' is l_1 - l_0 (an improving student pushes away), 'expected' l_0 - l_1.
+    passes: 'separate' shows the student labeled and unlabeled images in a batch each, as released.
     """
     return FedDure(
-        accept=FixedThreshold(tau), assign=LocalOnly(VOTES[target]), mu_u=mu_u, student_rate=student_rate, sign=sign
+        accept=FixedThreshold(tau),
+        assign=LocalOnly(VOTES[target]),
+        mu_u=mu_u,
+        student_rate=student_rate,
+        sign=sign,
+        passes=passes,
     )

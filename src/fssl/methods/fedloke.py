@@ -1,6 +1,5 @@
 """FedLoKe (Zhang et al., CIKM 2023): the global model and one that stays with the client label for each other."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,9 +8,9 @@ from torch import Tensor
 
 from ..label.accept import Accept, EntropyThreshold, FixedThreshold
 from ..label.losses import cross_entropy, soft_cross_entropy
-from ..models import Net, Out
+from ..models import Net
 from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Upload, Weights, clone, zeros_like
-from .base import Card, Method, Value, descend
+from .base import Card, Method, Passes, Value, descend, fit
 from .prefix import drop, put, take
 
 OWN, OWN_PARAMS, OWN_BUFFERS = "own.", "own.params.", "own.buffers."
@@ -28,7 +27,7 @@ class FedLoKe(Method):
     mu_own: float = 0.9
     mu_u: float = 1.0
     ramp_rounds: float = 120
-    passes: Literal["joint", "separate"] = "joint"
+    passes: Passes = "joint"
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -47,22 +46,13 @@ class FedLoKe(Method):
         ]
         return Local(Weights(*trees), zeros_like(trees[0]), {})
 
-    def fit(self, net: Net, weights: Weights, views: Sequence[Tensor]) -> tuple[State, list[Out]]:
-        """Training mode: one joint batch, or a pass for each view as released."""
-        if self.passes == "joint":
-            return net.fit(weights, *views)
-        buffers, outs = weights.buffers, []
-        for view in views:
-            buffers, (out,) = net.fit(Weights(weights.params, buffers), view)
-            outs.append(out)
-        return buffers, outs
-
     def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
         def loss(weights: Weights, state: State) -> Value:
             unlabeled = (batch.u_weak, batch.u_strong)
             # Labeled images are weak for the own model and strong for the one that is uploaded.
-            new_l, (x_l, weak_l, strong_l) = self.fit(net, own(weights), (batch.x, *unlabeled))
-            new_g, (x_g, weak_g, strong_g) = self.fit(net, shared(weights), (batch.views["x_strong"], *unlabeled))
+            new_l, (x_l, weak_l, strong_l) = fit(net, own(weights), (batch.x, *unlabeled), self.passes)
+            views = (batch.views["x_strong"], *unlabeled)
+            new_g, (x_g, weak_g, strong_g) = fit(net, shared(weights), views, self.passes)
             votes = self.vote(weak_l.logits, weak_g.logits)
             l_s = batch.has_labels * (cross_entropy(x_l.logits, batch.y) + cross_entropy(x_g.logits, batch.y))
             from_g = soft_cross_entropy(strong_l.logits, PseudoLabels(votes["p_g"], votes["sure_g"]))

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..label.accept import Accept, FixedThreshold
 from ..label.assign import hard
 from ..label.losses import cross_entropy, kl_divergence, soft_cross_entropy, squared_distance
 from ..models import Net, Out
@@ -47,7 +49,7 @@ class FedMatch(Method):
     """Two parts of every kernel, two steps in one, and a server that remembers each client's last upload."""
 
     lr: float = 0.01
-    tau: float = 0.75
+    accept: Accept = FixedThreshold()  # noqa: RUF009 (a frozen value)
     lam_s: float = 10.0
     lam_iccs: float = 0.01
     lam_l2: float = 10.0
@@ -58,6 +60,11 @@ class FedMatch(Method):
     @property
     def views(self) -> tuple[str, ...]:
         return ("x", "u_weak", "u_strong")
+
+    @property
+    def fewest_clients(self) -> int:
+        """A client and its helpers."""
+        return 1 + self.helpers
 
     @property
     def plain_sgd(self) -> Sgd:
@@ -111,7 +118,7 @@ class FedMatch(Method):
             theta = Weights(compose(frozen.params, weights.params), weights.buffers)
             _, (weak, strong) = net.fit(theta, batch.u_weak, batch.u_strong)
             p_l = softmax(weak).detach()
-            sure = p_l.amax(-1) >= self.tau
+            sure = self.accept.sure(p_l, {})
             labels = PseudoLabels(majority(p_l, p_h, present), sure)
             share = len(sure) / sure.sum().clamp(min=1)  # means over accepted images
             agree = sum((kl_divergence(p, weak.logits) * sure).mean() for p in p_h) * (present / len(p_h))
@@ -159,9 +166,10 @@ def softmax(out: Out) -> Tensor:
 
 
 def probe(channels: int, seed: int) -> Tensor:
-    """One noise image by whose predictions clients are compared: N(125, 125) cut off at 0 and 255, over 255."""
-    noise = stream(seed, "fedmatch probe").normal(125, 125, (1, channels, PROBE_SIZE, PROBE_SIZE))
-    return torch.from_numpy((noise.clip(0, 255) / 255).astype(np.float32))
+    """One noise image by whose predictions clients are compared: N(125, 125^2) truncated to 0 .. 255, over 255."""
+    gauss, shape = NormalDist(125, 125), (1, channels, PROBE_SIZE, PROBE_SIZE)
+    quantile = stream(seed, "fedmatch probe").uniform(gauss.cdf(0), gauss.cdf(255), shape)
+    return torch.from_numpy((np.vectorize(gauss.inv_cdf)(quantile) / 255).astype(np.float32))
 
 
 def remembered(net: Net, upload: Upload, probe: Tensor) -> State:
@@ -201,7 +209,7 @@ def majority(p_l: Tensor, p_h: list[Tensor], present: Tensor) -> Tensor:
 )
 def fedmatch(
     lr: float = 0.01,
-    tau: float = 0.75,
+    tau: float = 0.95,
     lam_s: float = 10.0,
     lam_iccs: float = 0.01,
     lam_l2: float = 10.0,
@@ -213,11 +221,11 @@ def fedmatch(
 
     lr: plain SGD without momentum or decay; train.lr does not apply. lam_s, lam_iccs, lam_l2, lam_l1: weights of
     the labeled loss, of pseudo-labels and agreement, of ||sigma - psi||^2 and of ||psi||_1. helpers: similar
-    clients whose psi comes along every helper_interval rounds.
+    clients whose psi comes along every helper_interval rounds. Authors' constants: lr=0.001, tau=0.75.
     """
     return FedMatch(
         lr=lr,
-        tau=tau,
+        accept=FixedThreshold(tau),
         lam_s=lam_s,
         lam_iccs=lam_iccs,
         lam_l2=lam_l2,

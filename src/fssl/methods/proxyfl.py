@@ -41,7 +41,7 @@ def category_sets(p: Tensor, sure: Tensor, prior: Tensor) -> Sets:
 def icpl(f: Tensor, omega: Tensor, sets: Sets, num_labeled: int) -> Tensor:
     """Mean over the unlabeled rows of log(e^s + sum over negatives of e^(f_i f_j)) - s.
 
-    f [N, d] and omega [C, d] are normalized. Labeled rows come first and only serve as negatives: rows whose
+    f [N, d] are features, omega [C, d] proxies. Labeled rows come first and only serve as negatives: rows whose
     set shares no class with row i's, which is (S S^T)_ij = 0.
     """
     positive = (sets.weight * (f @ omega.T)).sum(-1)[num_labeled:]
@@ -60,11 +60,13 @@ class ProxyFL(FixMatch):
     ema: float = 0.99
     tuning: Tuning = Tuning()  # noqa: RUF009
     icpl_labels: Literal["global", "given"] = "global"
+    space: Literal["heads", "raw"] = "heads"
 
     def init(self, net: Net, weights: Weights, task: Task) -> Server:
         like = weights.params[CLASSIFIER]
+        heads = new_heads(like, task.seed) if self.space == "heads" else {}
         prior = torch.full((task.num_classes,), 1 / task.num_classes, device=like.device)
-        return Server(weights._replace(params={**weights.params, **new_heads(like, task.seed)}), {PRIOR: prior})
+        return Server(weights._replace(params={**weights.params, **heads}), {PRIOR: prior})
 
     def start(self, server: Server, state: State) -> Local:
         return super().start(server, {**state, COUNTS: torch.zeros_like(server.extras[PRIOR])})
@@ -80,11 +82,16 @@ class ProxyFL(FixMatch):
         p_x, sure_x = self.labeled_sets(net, server, local.state, batch)
         p_g, mask = seen.votes["p_g"], seen.votes["mask"]
         sets = category_sets(torch.cat([p_x, p_g, p_g]), torch.cat([sure_x, mask, mask]), server.extras[PRIOR])
-        params = local.weights.params
         feature = torch.cat([seen.x.feature, seen.weak.feature, seen.strong.feature])
-        f = F.normalize(F.linear(feature, params[f"{FEATURES}weight"], params[f"{FEATURES}bias"]), dim=-1)
-        omega = F.normalize(F.linear(params[CLASSIFIER], params[f"{PROXIES}weight"]), dim=-1)
-        return icpl(f, omega, sets, len(batch.y))
+        return icpl(*self.embed(local.weights.params, feature), sets, len(batch.y))
+
+    def embed(self, params: State, feature: Tensor) -> tuple[Tensor, Tensor]:
+        """Features and classifier rows: behind a head each and normalized (released), or as they are (paper)."""
+        if self.space == "raw":
+            return feature, params[CLASSIFIER]
+        f = F.linear(feature, params[f"{FEATURES}weight"], params[f"{FEATURES}bias"])
+        omega = F.linear(params[CLASSIFIER], params[f"{PROXIES}weight"])
+        return F.normalize(f, dim=-1), F.normalize(omega, dim=-1)
 
     def labeled_sets(self, net: Net, server: Server, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
         """Probabilities and sureness of labeled rows: the global model's (released), or the true class (paper)."""
@@ -158,11 +165,13 @@ def proxyfl(
     margin: bool = True,
     mask: Literal["union", "global"] = "union",
     icpl_labels: Literal["global", "given"] = "global",
+    space: Literal["heads", "raw"] = "heads",
 ) -> ProxyFL:
     """Global labels, a contrast with classifier rows for undecided images, and rows that the server tunes.
 
     beta: weight of the contrast. ema: share of the class prior that survives a round. tuning_epochs: by
     default 2000 steps of tuning. mask: which model must be sure. icpl_labels: classes of labeled rows in the contrast.
+    space: what it compares, normalized outputs of two linear heads, or features and classifier rows themselves.
     """
     return ProxyFL(
         accept=FixedThreshold(tau),
@@ -172,4 +181,5 @@ def proxyfl(
         ema=ema,
         tuning=Tuning(tuning_epochs, tuning_lr, tuning_batch, margin),
         icpl_labels=icpl_labels,
+        space=space,
     )
