@@ -28,6 +28,7 @@ from fssl.methods.fedmatch import (
     probe,
     without_small,
 )
+from fssl.methods.plateau import FACTOR, STEPS, TOTAL, measured, new_plateau, settled
 from fssl.methods.prefix import put, take
 from fssl.types import Local, Server, State, Weights
 
@@ -237,3 +238,47 @@ def test_the_deployed_model_by_hand() -> None:
     """1 + 1 = 2 in every entry."""
     weights = Weights({**put(SIGMA, {"w": torch.ones(2, 2)}), **put(PSI, {"w": torch.ones(2, 2)})}, {})
     assert FedMatch().deploy(Server(weights, {})).params["w"].tolist() == [[2, 2], [2, 2]]
+
+
+def test_a_plateau_by_hand() -> None:
+    """Patience 2. Mean losses 2, 1, 1, 3 (a third of the rate), 0.5, 1, 0.5 (a ninth); a round unmeasured is nothing."""
+    state, factors = new_plateau(torch.ones(())), []
+    for mean in (2.0, 1.0, 1.0, None, 3.0, 0.5, 1.0, 0.5):
+        for loss in () if mean is None else (mean - 0.5, mean + 0.5):
+            state = measured(state, torch.tensor(loss), torch.ones(()))
+        state = settled(measured(state, torch.tensor(100.0), torch.zeros(())), patience=2)
+        factors.append(state[FACTOR].item())
+    assert factors == pytest.approx([1, 1, 1, 1, 1 / 3, 1 / 3, 1 / 3, 1 / 9])
+
+
+def test_a_lowered_rate_is_a_smaller_lr(make_federation: Make) -> None:
+    """A client at a third of the rate 0.03 steps as one with the rate 0.01; its loss is noted."""
+    low = make_federation("method.name=fedmatch", "method.lr=0.03", "method.patience=5")
+    plain = make_federation("method.name=fedmatch", "method.lr=0.01")
+    after = []
+    for federation in (low, plain):
+        method = federation.method
+        server = method.payload(begun(federation), 0)
+        state = federation.new_state(begun(federation), 0)
+        local = method.start(server, {**state, FACTOR: torch.tensor(1 / 3)} if state else {})
+        draw = at(federation.plan(1, 0).draw, 0)
+        tally = torch.zeros(2, federation.layout.size)
+        after.append(federation.make_step()(server, local, tally, draw))
+    (a, _), (b, tally) = after
+    for name, t in a.weights.params.items():
+        assert torch.allclose(t, b.weights.params[name], atol=1e-6), name
+    loss = tally[0, plain.layout.sums.index("l_s")]
+    assert a.state[TOTAL].item() == pytest.approx(loss.item(), rel=1e-6)
+    assert (a.state[STEPS].item(), b.state) == (1, {})
+
+
+def test_each_client_has_its_own_plateau_and_others_none(make_federation: Make) -> None:
+    engine = LocalEngine(
+        make_federation("method.name=fedmatch", "method.patience=1", "method.lr=0", "method.helpers=1")
+    )
+    seen = [set(result.clients) for result in engine.rounds(4)]
+    assert set(engine.snapshot.clients) == set.union(*seen)
+    factor = {k: state[FACTOR].item() for k, state in engine.snapshot.clients.items()}
+    rounds = {k: sum(k in clients for clients in seen) for k in factor}
+    assert all(3.0 ** (1 - n) - 1e-6 <= factor[k] <= 1 for k, n in rounds.items())  # the first round is never stale
+    assert all(engine.snapshot.clients[k][TOTAL] == 0 for k in factor)

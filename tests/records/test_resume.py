@@ -348,6 +348,7 @@ KINDS = {
     "client state": ("method.name=flexmatch", "method.tau=0.4", "method.warmup=false", "compute.lanes=2"),
     "client's own model": ("method.name=fedloke", "records.checkpoint_every=2"),
     "server's memory": ("method.name=fedmatch", "method.helper_interval=1", "method.helpers=1"),
+    "client's plateau": ("method.name=fedmatch", "method.patience=1", "method.lr=0.2", "method.helpers=1"),
     "carried momentum": ("protocol=authors", "records.checkpoint_every=2"),
 }
 

@@ -67,6 +67,7 @@ RANGES = {
     "lam_l1": (0.0, 1e6),
     "helpers": (1, 100),
     "helper_interval": (1, 1e6),
+    "patience": (0, 1e6),
     "kl_weight": (0.0, 1e6),
     "ema": (0.0, 1.0),
     "saf": (0.0, 1e6),

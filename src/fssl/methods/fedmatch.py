@@ -15,6 +15,7 @@ from ..models import Net, Out
 from ..seeds import stream
 from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Upload, Weights
 from .base import Card, Method, Sgd, Value, gradient, mean_weights
+from .plateau import FACTOR, measured, new_plateau, settled
 from .prefix import put, take
 
 SIGMA, PSI, HELPER = "sigma.", "psi.", "helper.psi."
@@ -56,6 +57,7 @@ class FedMatch(Method):
     lam_l1: float = 1e-4
     helpers: int = 2
     helper_interval: int = 10
+    patience: int = 0
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -77,6 +79,9 @@ class FedMatch(Method):
         extras = {ROUND: torch.zeros((), device=device), PROBE: probe(net.channels, task.seed).to(device)}
         return Server(Weights({**put(SIGMA, weights.params), **put(PSI, psi)}, weights.buffers), extras)
 
+    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
+        return new_plateau(next(iter(server.weights.params.values()))) if self.patience else {}
+
     def payload(self, server: Server, client: int) -> Server:
         """The model, the psi of the nearest other clients, and whether these are to be used in this round."""
         near = nearest({k: s[EMBEDDING] for k, s in server.memory.items()}, client, self.helpers)
@@ -91,14 +96,17 @@ class FedMatch(Method):
 
     def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
         sigma, psi = take(SIGMA, local.weights.params), take(PSI, local.weights.params)
-        sigma, buffers, l_s = self.learn_sigma(net, Weights(sigma, local.weights.buffers), psi, batch)
-        psi, trace = self.learn_psi(net, server, Weights(sigma, buffers), psi, batch)
+        grads, buffers, l_s = self.learn_sigma(net, Weights(sigma, local.weights.buffers), psi, batch)
+        sigma = self.update(sigma, grads, local.state)
+        grads, trace = self.learn_psi(net, server, Weights(sigma, buffers), psi, batch)
+        psi = self.update(psi, grads, local.state)
         weights = Weights({**put(SIGMA, sigma), **put(PSI, psi)}, buffers)
+        state = measured(local.state, l_s, batch.has_labels) if self.patience else local.state
         losses = {"l_s": l_s, "l_u": trace.losses["l_u"]}
-        return local._replace(weights=weights), Trace(losses, trace.votes)
+        return Local(weights, local.velocity, state), Trace(losses, trace.votes)
 
     def learn_sigma(self, net: Net, weights: Weights, psi: State, batch: Batch) -> tuple[State, State, Tensor]:
-        """Phase 1: labeled images, psi held fixed. Running statistics belong to sigma, so only here they move."""
+        """Phase 1, gradient of sigma: labeled images, psi held fixed; running statistics are sigma's and move here."""
 
         def loss(weights: Weights, state: State) -> Value:
             buffers, (x,) = net.fit(Weights(compose(weights.params, psi), weights.buffers), batch.x)
@@ -106,11 +114,10 @@ class FedMatch(Method):
             return self.lam_s * l_s, (buffers, state, Trace({"l_s": l_s.detach()}, {}))
 
         grads, (buffers, _, trace) = gradient(loss, weights, {})
-        sigma = self.update(weights.params, grads)
-        return sigma, buffers, trace.losses["l_s"]
+        return grads, buffers, trace.losses["l_s"]
 
     def learn_psi(self, net: Net, server: Server, frozen: Weights, psi: State, batch: Batch) -> tuple[State, Trace]:
-        """Phase 2: unlabeled images, sigma held fixed."""
+        """Phase 2, gradient of psi: unlabeled images, sigma held fixed."""
         p_h = [softmax(net.infer(model, batch.u_weak)) for model in helper_models(server, frozen)]
         present, sigma = server.extras[PRESENT], {name: frozen.params[name] for name in psi}
 
@@ -128,14 +135,16 @@ class FedMatch(Method):
             return total, ({}, state, Trace({"l_u": l_u.detach()}, votes))
 
         grads, (_, _, trace) = gradient(loss, Weights(psi, frozen.buffers), {})
-        return self.update(psi, grads), trace
+        return grads, trace
 
     def penalty(self, sigma: State, psi: State) -> Tensor:
         """lam_l2 ||sigma - psi||^2 + lam_l1 ||psi||_1, both sums."""
         size = torch.stack([t.abs().sum() for t in psi.values()]).sum()
         return self.lam_l2 * squared_distance(psi, sigma) + self.lam_l1 * size
 
-    def update(self, params: State, grads: State) -> State:
+    def update(self, params: State, grads: State, state: State) -> State:
+        if self.patience:
+            grads = {name: g * state[FACTOR] for name, g in grads.items()}
         zeros = {name: torch.zeros_like(t) for name, t in params.items()}
         return self.plain_sgd.update(params, zeros, grads)[0]
 
@@ -145,6 +154,9 @@ class FedMatch(Method):
         new = {**params, **put(PSI, without_small(take(PSI, params)))}
         weights = Weights(changes(new, server.weights.params), local.weights.buffers)
         return super().upload(client, server, local._replace(weights=weights), counts)
+
+    def keep(self, local: Local) -> State:
+        return settled(local.state, self.patience) if self.patience else {}
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
         """Uniform means; then each upload takes its client's place in the memory."""
@@ -216,12 +228,14 @@ def fedmatch(
     lam_l1: float = 1e-4,
     helpers: int = 2,
     helper_interval: int = 10,
+    patience: int = 0,
 ) -> FedMatch:
     """Kernels as sums of sigma (from labels) and psi (from agreement with similar clients).
 
     lr: plain SGD without momentum or decay; train.lr does not apply. lam_s, lam_iccs, lam_l2, lam_l1: weights of
     the labeled loss, of pseudo-labels and agreement, of ||sigma - psi||^2 and of ||psi||_1. helpers: similar
-    clients whose psi comes along every helper_interval rounds. Authors' constants: lr=0.001, tau=0.75.
+    clients whose psi comes along every helper_interval rounds. patience: so many rounds of a client without a lower
+    labeled loss divide its lr by 3; 0 keeps it. Authors' constants: lr=0.001, tau=0.75, patience=5.
     """
     return FedMatch(
         lr=lr,
@@ -232,4 +246,5 @@ def fedmatch(
         lam_l1=lam_l1,
         helpers=helpers,
         helper_interval=helper_interval,
+        patience=patience,
     )
