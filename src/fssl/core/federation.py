@@ -1,7 +1,6 @@
 """A configuration made real: data, partition, method and network, as every engine needs them."""
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,13 +13,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..augment.normalize import Normalize
 from ..config import Config
+from ..data.cache import Progress
 from ..data.folder import Agreed
 from ..data.partition import Partition, class_counts, make_partition
 from ..data.plan import ClientPlan, Recipe, make_sites, make_task, plan_client
 from ..data.sources import Dataset, Split, load
 from ..errors import UserError
 from ..label.assign import ConfidenceGap
-from ..methods import Method, Sgd, build_method, default_settings
+from ..methods import Method, Sgd, build_method, full_settings
 from ..methods.fixmatch import FixMatch
 from ..models import Net
 from ..probes.tally import Layout
@@ -30,14 +30,12 @@ from ..types import Batch, Clock, Counts, Server, State, Weights
 from .evaluate import Tester, TestPool, make_tester
 from .step import Pool, Step, Visit, make_step, make_visit
 
-Progress = Callable[[str, int, int], None]  # stage, done, total
 AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images when it averages
 
 
 def method_of(config: Config) -> Method:
     """The configured method with its optimizer; raises UserError before any compute."""
-    settings = {**default_settings(config.method.name, config.card), **dict(config.method.settings)}
-    method = build_method(config.method.name, settings)
+    method = build_method(config.method.name, full_settings(config.method, config.card))
     train = config.train
     method = replace(method, sgd=Sgd(train.lr, train.momentum, train.weight_decay))
     if config.protocol == "authors":

@@ -14,7 +14,7 @@ from ..config import Config, resolved
 from ..core.federation import Federation, dataset_of, settled, uses_bf16
 from ..data.sources import Dataset
 from ..errors import RunError, UserError
-from ..methods import default_settings
+from ..methods import full_settings
 from ..probes.tally import Layout
 from ..records.checkpoint import Saved
 from ..records.rounds import by_majority, rates, scalars
@@ -121,8 +121,7 @@ def flower_simulation() -> Any:
 
 def resolve(config: Config) -> Config:
     """The same run with everything filled in that the dataset, the method's builders or the device decide."""
-    settings = {**default_settings(config.method.name, config.card), **dict(config.method.settings)}
-    method = replace(config.method, settings=tuple(sorted(settings.items())))
+    method = replace(config.method, settings=tuple(sorted(full_settings(config.method, config.card).items())))
     train = replace(config.train, precision="bf16" if uses_bf16(config) else "fp32")
     return resolved(replace(config, method=method, train=train))
 

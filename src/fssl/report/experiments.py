@@ -12,7 +12,7 @@ import numpy as np
 from ..config import Config, MethodChoice, flatten, parse, resolved
 from ..data.cards import card
 from ..errors import UserError
-from ..methods import Method, build_method, default_settings
+from ..methods import Method, build_method, full_settings
 from ..records.rounds import LAST
 from .runs import Run, value
 
@@ -37,7 +37,7 @@ class Experiment(NamedTuple):
 @cache
 def method_on(dataset: str, choice: MethodChoice) -> Method:
     """What a name and its settings stand for on a dataset, which decides some defaults."""
-    return build_method(choice.name, {**default_settings(choice.name, card(dataset)), **dict(choice.settings)})
+    return build_method(choice.name, full_settings(choice, card(dataset)))
 
 
 def experiment_of(config: Config) -> Experiment:
