@@ -1,6 +1,8 @@
 """A configuration made real: data, partition, method and network, as every engine needs them."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -26,7 +28,7 @@ from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import LabelProbe, Probe, losses_only
 from ..seeds import cohort
-from ..types import Batch, Clock, Counts, Server, State, Weights
+from ..types import Batch, Clock, Counts, Local, Server, State, Weights
 from .evaluate import Tester, TestPool, make_tester
 from .step import Pool, Step, Visit, make_step, make_visit
 
@@ -228,17 +230,24 @@ def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
     return tuple(torch.from_numpy(np.array(a)).to(device) for a in split)  # type: ignore[return-value]
 
 
-def layout_of(federation: Federation, probe: Probe) -> Layout:
-    """Which sums the probe keeps: asked of the method's own step, on tensors that have shapes and no values."""
-    method, net, recipe, card = federation.method, federation.net, federation.recipe, federation.dataset.card
+@contextmanager
+def sketch(federation: Federation, client: int = 0) -> Iterator[tuple[Server, Local]]:
+    """A client's payload and start; these, and all tensors made inside, have shapes and no values."""
+    method, net = federation.method, federation.net
     with FakeTensorMode(), torch.no_grad():
-        server = method.payload(method.init(net, net.init(0), federation.task), 0)
-        local = method.start(server, method.client_state(server, federation.task, federation.counts(0)))
+        payload = method.payload(method.init(net, net.init(0), federation.task), client)
+        yield payload, method.start(payload, federation.new_state(payload, client))
+
+
+def layout_of(federation: Federation, probe: Probe) -> Layout:
+    """Which sums the probe keeps: asked of the method's own step."""
+    method, recipe, card = federation.method, federation.recipe, federation.dataset.card
+    with sketch(federation) as (payload, local):
         pixels = (card.channels, card.size, card.size)
         views = {view: torch.zeros(recipe.images(view), *pixels) for view in method.views}
         truth, one = torch.zeros(recipe.unlabeled_batch, dtype=torch.long), torch.zeros(())
         batch = Batch(
             views, truth[: recipe.batch], truth, one, Clock(one, one, one), {"u": truth} if method.wants_truth else {}
         )
-        _, trace = method.step(net, server, local, batch)
+        _, trace = method.step(federation.net, payload, local, batch)
         return Layout.of(probe(trace, truth))

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..augment.policies import draw_strong, draw_weak
+from ..augment.policies import draw_strong, draw_weak, shows_labeled, shows_strongly
 from ..seeds import stream
 from ..types import Clock, Counts, Draw, Sweep, Task
 from .partition import Partition
@@ -56,7 +56,7 @@ class Recipe:
 
     def images(self, view: str) -> int:
         """How many images of a step a view shows."""
-        return self.batch if view.startswith("x") else self.unlabeled_batch
+        return self.batch if shows_labeled(view) else self.unlabeled_batch
 
     def epoch_steps(self, counts: Counts) -> int:
         """Steps of one local epoch: the pool (or the labeled images) over the labeled batch, as released."""
@@ -113,7 +113,7 @@ def plan_client(site: Site, recipe: Recipe, seed: int, round: int, client: int) 
     noise = {}
     for view in recipe.views:
         rng = stream(seed, f"view {view}", round, client)
-        draw = draw_strong if view.endswith("strong") else draw_weak
+        draw = draw_strong if shows_strongly(view) else draw_weak
         noise[view] = torch.from_numpy(draw(rng, (steps, recipe.images(view)), size, recipe.flip))
     return ClientPlan(
         client,
