@@ -21,7 +21,6 @@ from fssl.config import (
     to_toml,
 )
 from fssl.core.federation import method_of
-from fssl.data import partition
 from fssl.data.cards import CARDS
 from fssl.engines.run import resolve
 from fssl.errors import UserError, unknown
@@ -123,7 +122,6 @@ def test_impossible_combinations_are_refused(tables: dict[str, Any], fragment: s
 
 
 def test_the_lowest_alpha_is_the_one_the_partition_can_draw() -> None:
-    assert MIN_ALPHA == partition.MIN_ALPHA
     parse({"partition": {"alpha": MIN_ALPHA}})
     parse({"partition": {"alpha": 0}})  # the paired split reads it as even
     parse({"partition": {"alpha": 0, "kind": "iid"}})
