@@ -258,7 +258,7 @@ def check(part: "ServerPart", tables: dict[str, Any], out: Path, resume: bool) -
     from ..config import expand
     from ..core.federation import method_of
     from ..engines.flower.server import sites_own
-    from ..engines.run import resolve
+    from ..engines.run import written_out
     from ..records.store import RunFolder
 
     (_, config), *more = expand(tables)
@@ -269,7 +269,7 @@ def check(part: "ServerPart", tables: dict[str, Any], out: Path, resume: bool) -
     method_of(config)
     if config.data.name == "folder":
         sites_own(config, part.test_images, len(part.sites))
-    RunFolder(out).check(resolve(config), resume)
+    RunFolder(out).check(written_out(config), resume)
 
 
 def write_order(

@@ -45,7 +45,7 @@ def run_experiment(
 ) -> Line:
     """Run or resume one cell; returns its summary."""
     dataset = dataset or dataset_of(config)
-    config = resolve(settled(config, dataset))
+    config = written_out(settled(config, dataset))
     if (out / DEPLOYMENT).is_file():
         raise UserError(f"{out} is a deployment's run, its clients' states are at the sites: use `fssl deploy start`")
     if config.compute.engine == "flower":
@@ -64,7 +64,7 @@ def conduct(
     make: Callable[[Federation], Engine],
     dataset: Dataset | None = None,
 ) -> Line:
-    """A resolved run with an engine of any kind, made once the folder is ours."""
+    """A run written out, with an engine of any kind, made once the folder is ours."""
     federation = Federation(config, dataset)
     config = federation.config
     folder = RunFolder(out)
@@ -119,7 +119,7 @@ def flower_simulation() -> Any:
     return simulate
 
 
-def resolve(config: Config) -> Config:
+def written_out(config: Config) -> Config:
     """The same run with everything filled in that the dataset, the method's builders or the device decide."""
     method = replace(config.method, settings=tuple(sorted(full_settings(config.method, config.card).items())))
     train = replace(config.train, precision="bf16" if uses_bf16(config) else "fp32")

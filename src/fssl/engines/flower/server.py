@@ -19,7 +19,7 @@ from ...errors import RunError, UserError
 from ...records.atomic import read_json, write_atomic
 from ..local import cores
 from ..rounds import Engine
-from ..run import DEPLOYMENT, Line, conduct, resolve
+from ..run import DEPLOYMENT, Line, conduct, written_out
 from .fleet import AnyNode, AskedNodes, FlowerFleet, NamedNodes, Nodes, Policy, flower_engine
 
 app = ServerApp()
@@ -58,7 +58,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
     tables = override(read_toml(terms.config), terms.settings.splitlines())
-    config, out = resolve(config_of(tables)), Path(terms.out)
+    config, out = written_out(config_of(tables)), Path(terms.out)
     names = tuple(terms.sites.splitlines())
 
     def make(federation: Federation) -> Engine:
