@@ -16,6 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from ..augment.normalize import Normalize
 from ..config import Config
 from ..data.cache import Progress
+from ..data.cards import Card
 from ..data.folder import Agreed
 from ..data.partition import Partition, class_counts, make_partition
 from ..data.plan import ClientPlan, Recipe, make_sites, make_task, plan_client
@@ -136,6 +137,22 @@ def partition_of(config: Config, dataset: Dataset) -> Partition:
     )
 
 
+def recipe_of(config: Config, method: Method, card: Card) -> Recipe:
+    """How a client walks through its images: as the configuration says, and the method asks."""
+    train = config.train
+    return Recipe(
+        train.batch,
+        train.unlabeled_ratio,
+        train.local_epochs,
+        method.steps,
+        train.steps_per_round,
+        method.views,
+        card.size,
+        config.data.flip,
+        method.sweeps,
+    )
+
+
 class Federation:
     """What a run consists of before its first round."""
 
@@ -155,19 +172,9 @@ class Federation:
         self.unlabeled_counts: NDArray[np.int64] | None = (
             None if self.dataset.partition else class_counts(partition.unlabeled, labels, card.num_classes)
         )
-        train, self.bf16 = config.train, uses_bf16(config)
+        self.bf16 = uses_bf16(config)
         self.net = Net(config.model.name, card.channels, card.num_classes, config.model.width, self.bf16)
-        self.recipe = Recipe(
-            train.batch,
-            train.unlabeled_ratio,
-            train.local_epochs,
-            self.method.steps,
-            train.steps_per_round,
-            self.method.views,
-            card.size,
-            config.data.flip,
-            self.method.sweeps,
-        )
+        self.recipe = recipe_of(config, self.method, card)
         self.norms = {
             "train_norm": Normalize(card.train_mean, card.train_std, self.device),
             "authors_norm": Normalize(card.test_mean, card.test_std, self.device),
@@ -178,11 +185,16 @@ class Federation:
         """The normalization whose accuracy is the result."""
         return "authors_norm" if self.config.protocol == "authors" else "train_norm"
 
+    @property
+    def carries_momentum(self) -> bool:
+        """Whether a client starts with the momentum of the one before it, as in the released code."""
+        return self.config.protocol == "authors"
+
     def clients_of(self, round: int) -> list[int]:
         """Who takes part, sorted; in the order drawn where momentum passes from one to the next."""
         config = self.config
         drawn = cohort(config.seed, config.partition.clients, config.train.clients_per_round, round)
-        return drawn if config.protocol == "authors" else sorted(drawn)
+        return drawn if self.carries_momentum else sorted(drawn)
 
     def plan(self, round: int, client: int) -> ClientPlan:
         return plan_client(self.sites[client], self.recipe, self.config.seed, round, client)

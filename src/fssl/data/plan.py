@@ -96,7 +96,7 @@ def epochs(rng: np.random.Generator, n: int, batch: int, recipe: Recipe, counts:
     return np.concatenate([passes(rng, n, batch, steps) for steps in lengths])
 
 
-def labeled_slots(rng: np.random.Generator, site: Site, recipe: Recipe) -> Rows:
+def labeled_rows(rng: np.random.Generator, site: Site, recipe: Recipe) -> Rows:
     """[steps, batch] rows of labeled images; drawn from the pool where a client has none."""
     rows = site.labeled if len(site.labeled) else site.pool
     steps = recipe.num_steps(site.counts)
@@ -108,7 +108,7 @@ def labeled_slots(rng: np.random.Generator, site: Site, recipe: Recipe) -> Rows:
 def plan_client(site: Site, recipe: Recipe, seed: int, round: int, client: int) -> ClientPlan:
     """Everything random in one client's round, from its own named streams."""
     counts, steps, size = site.counts, recipe.num_steps(site.counts), recipe.size
-    x_row = labeled_slots(stream(seed, "labeled", round, client), site, recipe)
+    x_row = labeled_rows(stream(seed, "labeled", round, client), site, recipe)
     u_slot = epochs(stream(seed, "unlabeled", round, client), counts.pool, recipe.unlabeled_batch, recipe, counts)
     noise = {}
     for view in recipe.views:

@@ -13,8 +13,6 @@ from ..rounds import named
 
 BF16 = "@bfloat16"  # numpy has no such type, so its bits travel as integers under a name that says so
 MOST_SAMPLES = 10**8  # images: no client's weight in a mean is larger
-
-
 Records = dict[str, ArrayRecord | MetricRecord | ConfigRecord]
 
 
