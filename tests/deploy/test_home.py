@@ -60,6 +60,16 @@ def test_bad_settings_are_named(home: Path, old: str, new: str, message: str) ->
         server_part(home)
 
 
+def test_settings_are_text(home: Path) -> None:
+    path = home / "server" / "server.toml"
+    text = path.read_bytes()
+    path.write_bytes(b"\xef\xbb\xbf" + text)  # the mark with which some editors begin
+    assert server_part(home).quorum == 2
+    path.write_bytes(b"# caf\xe9\n" + text)
+    with pytest.raises(UserError, match=r"server.toml: not UTF-8 text \(byte 6\)"):
+        server_part(home)
+
+
 def test_an_unknown_device_is_refused(home: Path) -> None:
     path = home / "site-1" / "site.toml"
     path.write_text(path.read_text().replace('device = "auto"', 'device = "gpu"'))
