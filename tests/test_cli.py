@@ -20,7 +20,7 @@ from safetensors.numpy import load_file
 
 from fssl import cli
 from fssl.config import parse, read_toml, resolved
-from fssl.engines.run import resolve
+from fssl.engines.run import written_out
 from fssl.methods import METHODS
 from fssl.report import page
 
@@ -381,7 +381,7 @@ def test_a_run_leaves_a_whole_record(fssl: Fssl) -> None:
     assert [sum(client) for client in zip(*counts["labeled"], strict=True)] == [8] * 10  # labels per class
     assert sum(map(sum, counts["unlabeled"])) == 1437 - 80
     stored, given = parse(read_toml(str(folder / "config.toml"))), parse(read_toml("tiny.toml"))
-    assert stored == resolve(given)
+    assert stored == written_out(given)
     assert resolved(stored) == stored
     lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2, 3]

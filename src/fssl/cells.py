@@ -12,7 +12,7 @@ from rich.table import Column, Table
 from .config import Config
 from .console import PLAIN, Quiet, RunView, result_line, say
 from .core.federation import Images, dataset_of, device_of, images_of, method_of, settled
-from .engines.run import check_engine, resolve, run_experiment
+from .engines.run import check_engine, run_experiment, written_out
 from .errors import RunError, UserError, complain
 from .loggers import Logged, check_loggers
 from .records.store import RunFolder
@@ -58,7 +58,7 @@ def unfinished(console: Console, cells: list[Cell], resume: bool) -> list[Cell]:
 
 def is_done(cell: Cell, may_skip: bool, resume: bool) -> bool:
     """Whether a cell is finished already; a folder that cannot take it is refused here, before any compute."""
-    stored, config = RunFolder(cell.folder), resolve(cell.config)
+    stored, config = RunFolder(cell.folder), written_out(cell.config)
     done = may_skip and stored.summary().get("rounds") == config.rounds
     stored.check(config, resume or done)
     return done

@@ -75,7 +75,7 @@ def result_line(folder: Path, summary: Line) -> str:
 
 
 def say(console: Console, text: str) -> None:
-    """A line as it is: no markup, no colours, no wrapping."""
+    """A line as it is: no markup, no colors, no wrapping."""
     console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fssl.deploy.commands import follow, for_sites
 from fssl.deploy.home import APP, init, is_free, server_part, site_part
+from fssl.deploy.runs import follow, for_sites
 from fssl.errors import RunError, UserError
 
 
@@ -57,6 +57,16 @@ def test_bad_settings_are_named(home: Path, old: str, new: str, message: str) ->
     path = home / "server" / "server.toml"
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(UserError, match=message):
+        server_part(home)
+
+
+def test_settings_are_text(home: Path) -> None:
+    path = home / "server" / "server.toml"
+    text = path.read_bytes()
+    path.write_bytes(b"\xef\xbb\xbf" + text)  # the mark with which some editors begin
+    assert server_part(home).quorum == 2
+    path.write_bytes(b"# caf\xe9\n" + text)
+    with pytest.raises(UserError, match=r"server.toml: not UTF-8 text \(byte 6\)"):
         server_part(home)
 
 
@@ -192,16 +202,16 @@ else echo "INFO : SuperNode ID: 1"; sleep 1; echo "ERROR : lost"; fi
 
 @pytest.mark.parametrize(("patience", "end"), [(60, "ERROR : lost"), (-1, "Failed to activate SuperNode")])
 def test_a_site_that_is_not_admitted_yet_tries_again(
-    patience: int, end: str, home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    patience: int, end: str, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fssl.deploy import commands
+    from fssl.deploy import sites
 
-    monkeypatch.setattr(commands, "ADMISSION", patience)
-    monkeypatch.setattr(commands, "PAUSE", 0)
+    said: list[str] = []
+    monkeypatch.setattr(sites, "ADMISSION", patience)
+    monkeypatch.setattr(sites, "PAUSE", 0)
     part, log = site_part(home, "site-1"), home / "site-1" / "x.log"
     with pytest.raises(RunError, match=f"site-1 ended: .*{end}"):
-        commands.attend(part, ["sh", "-c", FAKE.format(log=log, admitted=3)], log)
-    said = capsys.readouterr().out.splitlines()
+        sites.attend(part, ["sh", "-c", FAKE.format(log=log, admitted=3)], log, said.append)
     again = "site-1: the server has not admitted this key; trying again for 1 minutes"
     assert said == ([again, "site-1: connected"] if patience > 0 else [])  # told once, though refused twice
 
@@ -227,7 +237,7 @@ def test_a_server_that_is_not_there_is_said_so(answer: str, home: Path, monkeypa
 
 def test_own_images_need_classes_and_test_images_before_a_site_is_asked(home: Path, tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-    from fssl.deploy.commands import check
+    from fssl.deploy.runs import check
 
     part, data = server_part(home), {"name": "folder", "classes": ["cat", "dog"]}
     tables = {"data": data, "partition": {"clients": 3}, "train": {"clients_per_round": 3}}
@@ -259,17 +269,18 @@ def journal(folder: Path, *events: dict[str, Any]) -> Path:
 LINE = {"round": 1, "accuracy": 50.0, "timing": {"seconds": 2.0}, "missing": {"2": "not connected"}}
 
 
-def test_a_run_is_followed_to_its_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_followed_to_its_end(tmp_path: Path) -> None:
+    said: list[str] = []
     path = journal(
         tmp_path, {"started": {"rounds": 1, "done": 0}}, {"said": "hello"}, {"round": LINE}, {"finished": ""}
     )
-    follow(path, lambda: "running")
-    assert capsys.readouterr().out.splitlines() == ["hello", "round    1/1  test 50.00 %  2.0 s  missing: 2"]
+    follow(path, lambda: "running", said.append)
+    assert said == ["hello", "round    1/1  test 50.00 %  2.0 s  missing: 2"]
 
 
 def test_who_was_missing_is_counted() -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-    from fssl.deploy.commands import absences
+    from fssl.deploy.runs import absences
 
     gone, bad = {"10": "not connected"}, {"2": "upload rejected: x", "10": "not connected"}
     rounds: list[dict[str, Any]] = [{"missing": gone}, {}, {"missing": bad}]
@@ -279,12 +290,12 @@ def test_who_was_missing_is_counted() -> None:
 
 def test_a_run_that_stops_says_why(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no quorum"):
-        follow(journal(tmp_path, {"stopped": "no quorum"}), lambda: "running")
+        follow(journal(tmp_path, {"stopped": "no quorum"}), lambda: "running", lambda text: None)
 
 
 def test_a_run_that_dies_silently_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"ended without a word \(finished:failed\)"):
-        follow(tmp_path / "never", lambda: "finished:failed", patience=0.0)
+        follow(tmp_path / "never", lambda: "finished:failed", lambda text: None, patience=0.0)
 
 
 def test_the_last_words_of_a_program(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from fssl.console import Quiet
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
 from fssl.engines.rounds import Engine, Snapshot, named
-from fssl.engines.run import conduct, flat, parts, resolve, restore
+from fssl.engines.run import conduct, flat, parts, restore, written_out
 from fssl.errors import RunError
 from fssl.records.checkpoint import Saved
 
@@ -78,7 +78,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     def work(make: Make) -> Found:
         local, flower, again = {}, {}, {}
         for name in ALL:
-            federation = Federation(resolve(tiny_config(*settings(name))))
+            federation = Federation(written_out(tiny_config(*settings(name))))
             local[name] = course(LocalEngine(federation)).digests
             straight = course(make(federation))
             flower[name] = straight.digests
@@ -91,12 +91,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 def failing(make: Make) -> str:
     """What a run says whose clients blow up."""
     with pytest.raises(RunError) as error:
-        list(make(Federation(resolve(tiny_config(*SHORT, "train.lr=1e30")))).rounds(1))
+        list(make(Federation(written_out(tiny_config(*SHORT, "train.lr=1e30")))).rounds(1))
     return str(error.value)
 
 
 def run_config(rounds: int) -> Config:
-    return resolve(tiny_config(*settings(KEEPING), "method.tau=0.3", f"train.rounds={rounds}"))
+    return written_out(tiny_config(*settings(KEEPING), "method.tau=0.3", f"train.rounds={rounds}"))
 
 
 def switched(make: Make, folder: Path) -> dict[str, Path]:

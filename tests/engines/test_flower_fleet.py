@@ -18,7 +18,7 @@ from fssl.core.federation import Federation
 from fssl.data.sources import load
 from fssl.engines.local import LocalEngine
 from fssl.engines.rounds import Engine, Missing, named
-from fssl.engines.run import describe, flat, parts, resolve, restore
+from fssl.engines.run import describe, flat, parts, restore, written_out
 from fssl.errors import RunError, UserError
 from fssl.records.checkpoint import Saved
 from fssl.types import Server, Upload
@@ -86,7 +86,7 @@ class Grid:
 
 
 def federation_of(*settings: str) -> Federation:
-    return Federation(resolve(tiny_config(*SETTINGS, *settings)))
+    return Federation(written_out(tiny_config(*SETTINGS, *settings)))
 
 
 def at_sites(folder: Path) -> Handler:
@@ -337,7 +337,7 @@ def test_reasons_lose_their_wrapping() -> None:
 def test_uploads_stream(method: str) -> None:
     """64 clients of the paper's network: never more than two uploads exist, and few orders are under way."""
     settings = ("model.name=resnet8", "model.width=4", "partition.clients=64", "train.clients_per_round=64")
-    config = resolve(tiny_config(*settings, "data.labels_per_class=40", f"method.name={method}"))
+    config = written_out(tiny_config(*settings, "data.labels_per_class=40", f"method.name={method}"))
     dataset = load("synthetic", num_classes=4, size=32, channels=3, train_per_class=40, test_per_class=1)
     federation = Federation(config, dataset)
     forms = forms_of(federation)
@@ -569,9 +569,9 @@ def own_config(method: str, *more: str) -> Any:
 def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(method: str, sites: Path) -> None:
     from fssl.engines.flower.server import sites_own
 
-    together = Federation(resolve(own_config(method, f'data.dir="{sites}"')))
+    together = Federation(written_out(own_config(method, f'data.dir="{sites}"')))
     expected = digests(LocalEngine(together), 3)
-    config = resolve(own_config(method, "partition.clients=3"))
+    config = written_out(own_config(method, "partition.clients=3"))
     federation = Federation(config, sites_own(config, sites, 3))
     assert len(federation.dataset.train.labels) == 1  # the server has none of their images
     assert (federation.labeled_counts, federation.unlabeled_counts) == (None, None)  # and cannot count them
@@ -591,7 +591,7 @@ def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(metho
 def test_a_site_without_data_says_so(sites: Path) -> None:
     from fssl.engines.flower.server import sites_own
 
-    config = resolve(own_config("sage", "partition.clients=3"))
+    config = written_out(own_config("sage", "partition.clients=3"))
     federation = Federation(config, sites_own(config, sites, 3))
     fleet = fleet_of(federation, catching(at_sites(sites.parent)), nodes=[0])
     result = next(iter(fleet.train(1, [0], Engine(federation, fleet).snapshot)))
@@ -602,7 +602,7 @@ def test_a_site_keeps_the_names_of_its_bad_images_to_itself(sites: Path) -> None
     from fssl.engines.flower.server import sites_own
 
     (sites / "clients" / "a" / "unlabeled" / "a-patient.png").write_text("no image")
-    config = resolve(own_config("sage", "partition.clients=3"))
+    config = written_out(own_config("sage", "partition.clients=3"))
     federation = Federation(config, sites_own(config, sites, 3))
     kept: list[str] = []
 

@@ -1,6 +1,7 @@
 """What the command refuses about Flower, in one line and before anything starts."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,14 +9,23 @@ import pytest
 from fssl import cli
 from fssl.engines.run import DEPLOYMENT
 
+Refused = Callable[..., str]
 
-def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> str:
-    monkeypatch.setattr(sys, "argv", ["fssl", *words])
-    with pytest.raises(SystemExit) as exit:
-        cli.main()
-    assert exit.value.code == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    return line.removeprefix("fssl: ")
+
+@pytest.fixture
+def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Refused:
+    """The one line with which a command is refused."""
+
+    def line_of(*words: str) -> str:
+        capsys.readouterr()
+        monkeypatch.setattr(sys, "argv", ["fssl", *words])
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        assert exit.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        return line.removeprefix("fssl: ")
+
+    return line_of
 
 
 CASES = {
@@ -32,27 +42,23 @@ CASES = {
 
 
 @pytest.mark.parametrize("words", CASES)
-def test_what_does_not_go_together(
-    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    line = refused(monkeypatch, capsys, "run", "smoke", "--out", str(tmp_path / "run"), *words)
+def test_what_does_not_go_together(words: tuple[str, ...], tmp_path: Path, refused: Refused) -> None:
+    line = refused("run", "smoke", "--out", str(tmp_path / "run"), *words)
     assert line.startswith(CASES[words])
     assert not (tmp_path / "run").exists()
 
 
-def test_flower_that_is_not_installed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_flower_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     for name in [name for name in sys.modules if name.startswith("fssl.engines.flower.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "flwr", None)
     monkeypatch.setitem(sys.modules, "ray", None)
-    line = refused(monkeypatch, capsys, "run", "smoke", "--engine", "flower", "--out", str(tmp_path / "run"))
+    line = refused("run", "smoke", "--engine", "flower", "--out", str(tmp_path / "run"))
     assert line.startswith("--engine flower needs packages: pip install 'fssl[flower]'")
 
 
 def test_a_deployments_run_is_not_resumed_without_its_sites(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused
 ) -> None:
     monkeypatch.setattr(
         sys, "argv", ["fssl", "run", "smoke", "--set", "train.rounds=1", "--out", str(tmp_path / "run")]
@@ -60,9 +66,8 @@ def test_a_deployments_run_is_not_resumed_without_its_sites(
     with pytest.raises(SystemExit):
         cli.main()
     (tmp_path / "run" / DEPLOYMENT).write_text('{"run": "0123456789abcdef"}')
-    capsys.readouterr()
     words = ("run", "smoke", "--set", "train.rounds=2", "--out", str(tmp_path / "run"), "--resume")
-    assert "is a deployment's run, its clients' states are at the sites" in refused(monkeypatch, capsys, *words)
+    assert "is a deployment's run, its clients' states are at the sites" in refused(*words)
 
 
 @pytest.mark.parametrize(
@@ -74,13 +79,9 @@ def test_a_deployments_run_is_not_resumed_without_its_sites(
     ],
 )
 def test_commands_of_a_deployment_without_one(
-    words: tuple[str, ...],
-    expected: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: tuple[str, ...], expected: str, tmp_path: Path, refused: Refused
 ) -> None:
-    assert expected in refused(monkeypatch, capsys, "deploy", *words, "--home", str(tmp_path))
+    assert expected in refused("deploy", *words, "--home", str(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -95,20 +96,14 @@ def test_commands_of_a_deployment_without_one(
         (("--set", "grid.seed=[1,2]"), "one run at a time: the configuration has a [grid]"),
     ],
 )
-def test_a_start_that_cannot_work(
-    words: tuple[str, ...],
-    expected: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_start_that_cannot_work(words: tuple[str, ...], expected: str, tmp_path: Path, refused: Refused) -> None:
     from fssl.deploy.home import init
 
     init(tmp_path / "home", 3)
     tables = "[partition]\nkind = 'dirichlet'\n[model]\nname = 'cnn'\nwidth = 1\n"
     (tmp_path / "own.toml").write_text(tables)
     home = ("--home", str(tmp_path / "home"), "--out", str(tmp_path / "run"))
-    assert expected in refused(monkeypatch, capsys, "deploy", "start", str(tmp_path / "own.toml"), *home, *words)
+    assert expected in refused("deploy", "start", str(tmp_path / "own.toml"), *home, *words)
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "127.0.0.1:ray", "ray://127.0.0.1:1"])

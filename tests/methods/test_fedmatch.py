@@ -241,7 +241,7 @@ def test_the_deployed_model_by_hand() -> None:
 
 
 def test_a_plateau_by_hand() -> None:
-    """Patience 2. Mean losses 2, 1, 1, 3 (a third of the rate), 0.5, 1, 0.5 (a ninth); a round unmeasured is nothing."""
+    """Patience 2, mean losses 2, 1, 1, 3 (a third of the rate), 0.5, 1, 0.5 (a ninth); an unmeasured round is none."""
     state, factors = new_plateau(torch.ones(())), []
     for mean in (2.0, 1.0, 1.0, None, 3.0, 0.5, 1.0, 0.5):
         for loss in () if mean is None else (mean - 0.5, mean + 0.5):

@@ -264,7 +264,7 @@ def test_a_line_that_was_cut_by_a_full_disk_is_written_again(toy: None, tmp_path
 
 def test_a_second_process_is_refused_until_the_first_has_gone(toy: None, tmp_path: Path) -> None:
     first = RunFolder(tmp_path / "run")
-    first.open(run.resolve(TOY), resume=False)
+    first.open(run.written_out(TOY), resume=False)
     before = sorted(p.name for p in (tmp_path / "run").iterdir())
     with pytest.raises(UserError, match="in use by another process"):
         go(tmp_path / "run")

@@ -9,7 +9,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from fssl.config import Config, as_tables, expand, override, parse, read_toml, to_toml
-from fssl.engines.run import resolve
+from fssl.engines.run import written_out
 from fssl.records.rounds import by_majority, rates, scalars
 
 PAPER = {"data": {"name": "cifar100"}, "train": {"precision": "fp32"}}
@@ -38,7 +38,7 @@ def write_run(folder: Path, config: Config, curve: Sequence[float], finished: bo
 def write_files(folder: Path, config: Config, lines: list[dict[str, Any]], finished: bool) -> Path:
     folder.mkdir(parents=True)
     precision = config.train.precision  # as given: what this machine would choose does not matter
-    tables = as_tables(resolve(config))
+    tables = as_tables(written_out(config))
     tables["train"]["precision"] = precision
     (folder / "config.toml").write_text(to_toml(tables))
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

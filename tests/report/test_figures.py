@@ -126,7 +126,7 @@ def test_curves_are_means_over_seeds_with_a_standard_deviation(runs: list[Run]) 
     curve = line(axes, "SAGE")
     assert list(curve.get_xdata()) == list(range(1, ROUNDS + 1))
     assert list(curve.get_ydata()) == pytest.approx(mean_of(mine, "accuracy"))
-    assert curve.get_color() == style_of("sage").colour
+    assert curve.get_color() == style_of("sage").color
     corners = [c.get_paths()[0].vertices for c in axes.collections]
     last = [run.lines[-1]["accuracy"] for run in mine]
     top = np.mean(last) + np.std(last, ddof=1)
@@ -139,7 +139,7 @@ def test_a_method_has_its_color_everywhere(runs: list[Run]) -> None:
             for method, label in (("sage", "SAGE"), ("flexmatch", "FlexMatch"), ("fixmatch-lpl", "FixMatch-LPL")):
                 found = line(axes, label)
                 assert (found.get_color(), found.get_marker()) == (
-                    style_of(method).colour,
+                    style_of(method).color,
                     drawing.MARKS[style_of(method).marker],
                 )
 
@@ -212,7 +212,7 @@ def test_figure_10(runs: list[Run]) -> None:
     ):
         curve = line(axes, f"α = 0.1, {label}")
         assert list(curve.get_ydata()) == pytest.approx(mean_of(mine, key))
-        assert curve.get_color() == alpha_style(0.1).colour
+        assert curve.get_color() == alpha_style(0.1).color
 
 
 def test_figure_12_shows_both_entropies(runs: list[Run]) -> None:

@@ -10,14 +10,14 @@ def test_every_method_has_a_name_and_a_look_of_its_own() -> None:
     assert set(look.METHODS) <= set(METHODS)
     assert set(look.PLUGINS) == set(PLUGINS)
     styles = [style_of(name) for name in METHODS]
-    assert len({(s.colour, s.dash) for s in styles}) == len(METHODS)
+    assert len({(s.color, s.dash) for s in styles}) == len(METHODS)
     assert len({label_of(name) for name in METHODS}) == len(METHODS)
     assert {s.dash for s in styles} <= set(look.DASHES)
     assert {s.marker for s in styles} <= set(look.MARKERS)
 
 
 def test_a_plug_in_keeps_the_color_and_changes_the_dash() -> None:
-    assert style_of("flexmatch+sage").colour == style_of("flexmatch").colour
+    assert style_of("flexmatch+sage").color == style_of("flexmatch").color
     assert style_of("flexmatch+sage").dash not in {style_of(name).dash for name in METHODS}
     assert label_of("fedprox+fixmatch+sage") == "FedProx+FixMatch + SAGE"
     assert label_of("fixmatch-lpl+oracle") == "FixMatch-LPL + oracle"
@@ -34,5 +34,5 @@ def test_a_method_of_somebody_else_looks_the_same_twice() -> None:
 def test_settings_of_one_method_are_told_apart_by_dash_and_marker() -> None:
     styles = styles_of(["sage", "fixmatch-lpl", "sage", "sage"])
     assert styles[:2] == [style_of("sage"), style_of("fixmatch-lpl")]
-    assert {styles[i].colour for i in (0, 2, 3)} == {look.VERMILION}
+    assert {styles[i].color for i in (0, 2, 3)} == {look.VERMILION}
     assert len({styles[i][1:] for i in (0, 2, 3)}) == 3

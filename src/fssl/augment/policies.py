@@ -9,11 +9,30 @@ from torch import Tensor
 
 from .ops import IDENTITY, NUM_LEVELS, OPS, apply_op, cutout
 
-__all__ = ["STRONG_NOISE", "WEAK_NOISE", "draw_strong", "draw_weak", "strong", "weak"]
+__all__ = [
+    "STRONG_NOISE",
+    "WEAK_NOISE",
+    "draw_strong",
+    "draw_weak",
+    "shows_labeled",
+    "shows_strongly",
+    "strong",
+    "weak",
+]
 
 NUM_LAYERS = 2
 WEAK_NOISE = 3  # flip (0 or 1), top and left of the crop (0..2 * pad)
 STRONG_NOISE = WEAK_NOISE + NUM_LAYERS * 4 + 2  # per layer: op, level, use, negative; then the cutout's center
+
+
+def shows_labeled(view: str) -> bool:
+    """Whether a view, by its name, is of the labeled images (`x...`) or of the unlabeled ones (`u...`)."""
+    return view.startswith("x")
+
+
+def shows_strongly(view: str) -> bool:
+    """Whether a view, by its name, is a strong one (`..._strong`) or a weak one."""
+    return view.endswith("strong")
 
 
 def padding(size: int) -> int:

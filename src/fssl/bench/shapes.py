@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ..config import Config, expand, override, read_toml
+from ..config import Config, only_run, override, read_toml
 from ..data.sources import Dataset, load
 from ..errors import unknown
 
@@ -18,8 +18,7 @@ def config_of(shape: str, method: str, settings: list[str]) -> Config:
     if shape not in SHAPES:
         raise unknown("--shape", shape, SHAPES)
     tables = PAPER if shape == "paper" else {k: v for k, v in read_toml("demo").items() if k != "grid"}
-    ((_, config),) = expand(override(tables, [f"method.name={method}", *settings]))
-    return config
+    return only_run(override(tables, [f"method.name={method}", *settings]))
 
 
 def images_of(shape: str, config: Config) -> Dataset:

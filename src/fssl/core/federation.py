@@ -1,7 +1,7 @@
 """A configuration made real: data, partition, method and network, as every engine needs them."""
 
-import os
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -14,29 +14,31 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..augment.normalize import Normalize
 from ..config import Config
+from ..data.cache import Progress
+from ..data.cards import Card
 from ..data.folder import Agreed
 from ..data.partition import Partition, class_counts, make_partition
 from ..data.plan import ClientPlan, Recipe, make_sites, make_task, plan_client
 from ..data.sources import Dataset, Split, load
 from ..errors import UserError
 from ..label.assign import ConfidenceGap
-from ..methods import Method, Sgd, build_method, check_effect, default_settings
+from ..machine import cores
+from ..methods import Method, Sgd, build_method, check_effect, full_settings
 from ..methods.fixmatch import FixMatch
 from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import LabelProbe, Probe, losses_only
 from ..seeds import cohort
-from ..types import Batch, Clock, Counts, Server, State, Weights
+from ..types import Batch, Clock, Counts, Local, Server, State, Weights
 from .evaluate import Tester, TestPool, make_tester
 from .step import Pool, Step, Visit, make_step, make_visit
 
-Progress = Callable[[str, int, int], None]  # stage, done, total
 AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images when it averages
 
 
 def method_of(config: Config) -> Method:
     """The configured method with its optimizer; raises UserError before any compute."""
-    settings = {**default_settings(config.method.name, config.card), **dict(config.method.settings)}
+    settings = full_settings(config.method, config.card)
     method = build_method(config.method.name, settings)
     check_effect(config.method.name, settings)
     if 0 < config.partition.clients < method.fewest_clients:
@@ -96,7 +98,7 @@ def dataset_of(config: Config, progress: Progress | None = None) -> Dataset:
     if key not in _loaded:
         _loaded.clear()
         folder, options = Path(dir).expanduser() if dir else None, agreed._asdict() if agreed else {}
-        _loaded[key] = load(name, folder, progress=progress, workers=os.cpu_count() or 1, **options)
+        _loaded[key] = load(name, folder, progress=progress, workers=cores(), **options)
     return _loaded[key]
 
 
@@ -142,6 +144,22 @@ def partition_of(config: Config, dataset: Dataset) -> Partition:
     )
 
 
+def recipe_of(config: Config, method: Method, card: Card) -> Recipe:
+    """How a client walks through its images: as the configuration says, and the method asks."""
+    train = config.train
+    return Recipe(
+        train.batch,
+        train.unlabeled_ratio,
+        train.local_epochs,
+        method.steps,
+        train.steps_per_round,
+        method.views,
+        card.size,
+        config.data.flip,
+        method.sweeps,
+    )
+
+
 class Federation:
     """What a run consists of before its first round."""
 
@@ -161,19 +179,9 @@ class Federation:
         self.unlabeled_counts: NDArray[np.int64] | None = (
             None if self.dataset.partition else class_counts(partition.unlabeled, labels, card.num_classes)
         )
-        train, self.bf16 = config.train, uses_bf16(config)
+        self.bf16 = uses_bf16(config)
         self.net = Net(config.model.name, card.channels, card.num_classes, config.model.width, self.bf16)
-        self.recipe = Recipe(
-            train.batch,
-            train.unlabeled_ratio,
-            train.local_epochs,
-            self.method.steps,
-            train.steps_per_round,
-            self.method.views,
-            card.size,
-            config.data.flip,
-            self.method.sweeps,
-        )
+        self.recipe = recipe_of(config, self.method, card)
         self.norms = {
             "train_norm": Normalize(card.train_mean, card.train_std, self.device),
             "authors_norm": Normalize(card.test_mean, card.test_std, self.device),
@@ -184,11 +192,16 @@ class Federation:
         """The normalization whose accuracy is the result."""
         return "authors_norm" if self.config.protocol == "authors" else "train_norm"
 
+    @property
+    def carries_momentum(self) -> bool:
+        """Whether a client starts with the momentum of the one before it, as in the released code."""
+        return self.config.protocol == "authors"
+
     def clients_of(self, round: int) -> list[int]:
         """Who takes part, sorted; in the order drawn where momentum passes from one to the next."""
         config = self.config
         drawn = cohort(config.seed, config.partition.clients, config.train.clients_per_round, round)
-        return drawn if config.protocol == "authors" else sorted(drawn)
+        return drawn if self.carries_momentum else sorted(drawn)
 
     def plan(self, round: int, client: int) -> ClientPlan:
         return plan_client(self.sites[client], self.recipe, self.config.seed, round, client)
@@ -236,17 +249,24 @@ def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
     return tuple(torch.from_numpy(np.array(a)).to(device) for a in split)  # type: ignore[return-value]
 
 
-def layout_of(federation: Federation, probe: Probe) -> Layout:
-    """Which sums the probe keeps: asked of the method's own step, on tensors that have shapes and no values."""
-    method, net, recipe, card = federation.method, federation.net, federation.recipe, federation.dataset.card
+@contextmanager
+def sketch(federation: Federation, client: int = 0) -> Iterator[tuple[Server, Local]]:
+    """A client's payload and start; these, and all tensors made inside, have shapes and no values."""
+    method, net = federation.method, federation.net
     with FakeTensorMode(), torch.no_grad():
-        server = method.payload(method.init(net, net.init(0), federation.task), 0)
-        local = method.start(server, method.client_state(server, federation.task, federation.counts(0)))
+        payload = method.payload(method.init(net, net.init(0), federation.task), client)
+        yield payload, method.start(payload, federation.new_state(payload, client))
+
+
+def layout_of(federation: Federation, probe: Probe) -> Layout:
+    """Which sums the probe keeps: asked of the method's own step."""
+    method, recipe, card = federation.method, federation.recipe, federation.dataset.card
+    with sketch(federation) as (payload, local):
         pixels = (card.channels, card.size, card.size)
         views = {view: torch.zeros(recipe.images(view), *pixels) for view in method.views}
         truth, one = torch.zeros(recipe.unlabeled_batch, dtype=torch.long), torch.zeros(())
         batch = Batch(
             views, truth[: recipe.batch], truth, one, Clock(one, one, one), {"u": truth} if method.wants_truth else {}
         )
-        _, trace = method.step(net, server, local, batch)
+        _, trace = method.step(federation.net, payload, local, batch)
         return Layout.of(probe(trace, truth))

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from ..augment.normalize import Normalize
-from ..augment.policies import strong, weak
+from ..augment.policies import shows_labeled, shows_strongly, strong, weak
 from ..methods.base import Method
 from ..models import Net
 from ..probes.tally import Layout
@@ -27,8 +27,8 @@ class Pool:
         """The batch a draw stands for."""
         tensors = {}
         for view in views:
-            rows = draw.x_row if view.startswith("x") else draw.u_row
-            augment = strong if view.endswith("strong") else weak
+            rows = draw.x_row if shows_labeled(view) else draw.u_row
+            augment = strong if shows_strongly(view) else weak
             tensors[view] = self.normalize(augment(self.images, rows, draw.noise[view]))
         truth = {"u": self.labels[draw.u_row]} if with_truth else {}
         return Batch(tensors, self.labels[draw.x_row], draw.u_slot, draw.has_labels, draw.clock, truth)

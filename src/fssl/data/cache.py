@@ -19,9 +19,6 @@ from numpy.typing import NDArray
 from ..errors import UserError
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
-
-# Naming the formats halves the time per WebP image: Pillow otherwise tries some forty in turn.
-IMAGE_FORMATS = ("PNG", "WEBP", "JPEG")
 STALE = 24 * 3600  # seconds after which a temporary file counts as left behind by a killed process
 
 

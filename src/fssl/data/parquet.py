@@ -17,7 +17,6 @@ from PIL import Image
 
 from ..errors import UserError
 from .cache import (
-    IMAGE_FORMATS,
     Progress,
     atomic,
     cache_folder,
@@ -29,6 +28,7 @@ from .cache import (
 )
 from .cards import Card
 from .dataset import Dataset, Split
+from .pictures import IMAGE_FORMATS
 
 Rows = tuple[Path, int, list[bytes | None]]  # file, number of the first row, encoded images
 

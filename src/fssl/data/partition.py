@@ -8,12 +8,12 @@ import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
+from ..config import MIN_ALPHA
 from ..errors import UserError, unknown
 
 Index = NDArray[np.int64]
 
 LABEL_SEED = 7  # the released code picks the labeled images with 7 and deals images to clients with 0
-MIN_ALPHA = 0.01  # below, both of two gamma draws underflow to 0 often enough to matter (24 % at 0.001)
 MAX_TRIES = 10_000
 SETTINGS = ("all-clients",)
 

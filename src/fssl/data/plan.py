@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..augment.policies import draw_strong, draw_weak
+from ..augment.policies import draw_strong, draw_weak, shows_labeled, shows_strongly
 from ..seeds import stream
 from ..types import Clock, Counts, Draw, Sweep, Task
 from .partition import Partition
@@ -56,7 +56,7 @@ class Recipe:
 
     def images(self, view: str) -> int:
         """How many images of a step a view shows."""
-        return self.batch if view.startswith("x") else self.unlabeled_batch
+        return self.batch if shows_labeled(view) else self.unlabeled_batch
 
     def epoch_steps(self, counts: Counts) -> int:
         """Steps of one local epoch: the pool (or the labeled images) over the labeled batch, as released."""
@@ -96,7 +96,7 @@ def epochs(rng: np.random.Generator, n: int, batch: int, recipe: Recipe, counts:
     return np.concatenate([passes(rng, n, batch, steps) for steps in lengths])
 
 
-def labeled_slots(rng: np.random.Generator, site: Site, recipe: Recipe) -> Rows:
+def labeled_rows(rng: np.random.Generator, site: Site, recipe: Recipe) -> Rows:
     """[steps, batch] rows of labeled images; drawn from the pool where a client has none."""
     rows = site.labeled if len(site.labeled) else site.pool
     steps = recipe.num_steps(site.counts)
@@ -108,12 +108,12 @@ def labeled_slots(rng: np.random.Generator, site: Site, recipe: Recipe) -> Rows:
 def plan_client(site: Site, recipe: Recipe, seed: int, round: int, client: int) -> ClientPlan:
     """Everything random in one client's round, from its own named streams."""
     counts, steps, size = site.counts, recipe.num_steps(site.counts), recipe.size
-    x_row = labeled_slots(stream(seed, "labeled", round, client), site, recipe)
+    x_row = labeled_rows(stream(seed, "labeled", round, client), site, recipe)
     u_slot = epochs(stream(seed, "unlabeled", round, client), counts.pool, recipe.unlabeled_batch, recipe, counts)
     noise = {}
     for view in recipe.views:
         rng = stream(seed, f"view {view}", round, client)
-        draw = draw_strong if view.endswith("strong") else draw_weak
+        draw = draw_strong if shows_strongly(view) else draw_weak
         noise[view] = torch.from_numpy(draw(rng, (steps, recipe.images(view)), size, recipe.flip))
     return ClientPlan(
         client,

@@ -87,7 +87,7 @@ def _chunk(patterns: NDArray[np.float32], labels: Labels, noise: float, random: 
 
 
 def _moved(patterns: NDArray[np.float32], which: Labels, random: Generator) -> NDArray[np.float32]:
-    """The chosen patterns, each rolled by up to an quarter of the image in both directions."""
+    """The chosen patterns, each rolled by up to a quarter of the image in both directions."""
     size = patterns.shape[1]
     shift = random.integers(-(size // 4), size // 4 + 1, (2, len(which), 1))
     y, x = (np.arange(size) + shift) % size

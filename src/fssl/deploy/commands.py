@@ -1,21 +1,13 @@
 """`fssl deploy`: from nothing to a running deployment in six commands."""
 
-import json
-import secrets
-import time
-from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.table import Column, Table
 
 from ..errors import RunError, UserError, complain
-
-if TYPE_CHECKING:
-    from .home import ServerPart, SitePart
 
 app = typer.Typer(
     help="Sites with their own images train together, over Flower's own programs, encrypted and authenticated.\n\n"
@@ -29,14 +21,12 @@ console = Console()
 Home = Annotated[Path, typer.Option("--home", help="The deployment's folder, or the part of it for this machine.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No encryption, no keys: for a trial on one machine.")]
 HERE = Path()
-NODES = "nodes.json"  # which number Flower gave each site
-ADMISSION, PAUSE = 600, 10  # seconds in which a site that is refused tries again, and between two times
-CONNECTED = "SuperNode ID:"  # in a SuperNode's log
-REFUSED = "Failed to activate SuperNode"  # Flower's words for a key that is not registered
 
 
 def say(text: str) -> None:
-    console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    from ..console import say as show
+
+    show(console, text)
 
 
 def warn(insecure: bool) -> None:
@@ -86,7 +76,8 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
     Example: `fssl deploy server --home hospitals`
     """
     from .home import server_part
-    from .programs import check_port, connect, last_words, started, superlink, wait_until_listening
+    from .programs import check_port, connect, last_words, started, superlink, until_asked, wait_until_listening
+    from .sites import admit
 
     part = server_part(home)
     warn(insecure)
@@ -100,21 +91,6 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
             say(f"admitted: {', '.join(admit(part))}")
         process.wait()
         raise RunError(f"the SuperLink ended: {last_words(log)}")
-
-
-def admit(part: "ServerPart") -> list[str]:
-    """Register the public keys that are not known yet, under their sites' names."""
-    from ..records.atomic import read_json, write_atomic
-    from .programs import CONNECTION, existing, flwr, nodes
-
-    file, there = part.folder / NODES, nodes(part)
-    ids = {name: number for name, number in read_json(file).items() if number in there}
-    for name in part.sites:
-        if name not in ids:
-            public = existing(part.keys / f"{name}.pub")
-            ids[name] = str(flwr(part, "supernode", "register", str(public), CONNECTION, "--name", name)["node-id"])
-            write_atomic(file, json.dumps(ids) + "\n")
-    return list(part.sites)
 
 
 @app.command()
@@ -133,7 +109,8 @@ def site(
     - `fssl deploy site --data /data/images --home my-part`: with only this site's part of the folder
     """
     from .home import site_part
-    from .programs import check_port, supernode
+    from .programs import check_port, supernode, until_asked
+    from .sites import attend
 
     part = site_part(home, name)
     images = data or (part.folder / part.data if part.data else None)
@@ -144,45 +121,7 @@ def site(
     check_port("127.0.0.1", part.port)
     say(f"{part.name}: client {part.client} of {part.clients}, server {part.server}; log {log}")
     with until_asked():
-        attend(part, words, log)
-
-
-def attend(part: "SitePart", words: list[str], log: Path) -> None:
-    """Run a site's SuperNode; one that the server does not know yet is started again for a while."""
-    from .programs import last_words, started, wait_for
-
-    until, told = time.monotonic() + ADMISSION, False
-    while True:
-        with started(words, part.folder, log) as process:
-            if not wait_for(CONNECTED, process, log, 20) and process.poll() is None:
-                say(f"{part.name}: no answer from {part.server} yet; it goes on trying")
-            if wait_for(CONNECTED, process, log):
-                say(f"{part.name}: connected")
-            process.wait()
-        reason = last_words(log)
-        if REFUSED not in reason or time.monotonic() > until:
-            raise RunError(f"{part.name} ended: {reason}")
-        if not told:
-            told = True
-            say(f"{part.name}: the server has not admitted this key; trying again for {ADMISSION // 60} minutes")
-        time.sleep(PAUSE)
-
-
-class until_asked:  # noqa: N801 (a context)
-    """SIGTERM ends a foreground command as Ctrl-C does, so that what it started ends, too."""
-
-    def __enter__(self) -> None:
-        import signal
-
-        def stop(number: int, frame: Any) -> None:
-            raise KeyboardInterrupt
-
-        self._before = signal.signal(signal.SIGTERM, stop)
-
-    def __exit__(self, *details: object) -> None:
-        import signal
-
-        signal.signal(signal.SIGTERM, self._before)
+        attend(part, words, log, say)
 
 
 @app.command()
@@ -204,7 +143,8 @@ def start(
     from ..console import result_line
     from ..records.store import RunFolder
     from .home import server_part
-    from .programs import CONNECTION, connect, flwr
+    from .programs import CONNECTION, connect, flwr, until_asked
+    from .runs import absences, check, follow, for_sites, run_status, write_order
 
     part, out = server_part(home), out or Path("runs") / Path(config.removesuffix(".toml")).name
     warn(insecure)
@@ -217,7 +157,7 @@ def start(
     say(f"run {number} of {len(part.sites)} sites; folder {out}")
     try:
         with until_asked():
-            follow(journal, lambda: run_status(part, number))
+            follow(journal, lambda: run_status(part, number), say)
     except KeyboardInterrupt:
         flwr(part, "stop", number, CONNECTION)
         complain(f"stopped; finished rounds are kept in {out}: the same command with --resume goes on")
@@ -225,131 +165,6 @@ def start(
     if lost := absences(RunFolder(out).rounds()):
         say(lost)
     say(result_line(out, RunFolder(out).summary()))
-
-
-def absences(rounds: list[dict[str, Any]]) -> str:
-    """Who was missing how often, and how many uploads were rejected; nothing, if all were there."""
-    from ..engines.flower.fleet import REJECTED
-
-    reasons = [(int(client), why) for line in rounds for client, why in line.get("missing", {}).items()]
-    times = Counter(client for client, _ in reasons)
-    rejected = sum(why.startswith(REJECTED) for _, why in reasons)
-    listed = ", ".join(f"client {client} in {times[client]} of {len(rounds)} rounds" for client in sorted(times))
-    return f"missing: {listed}; uploads rejected: {rejected}" if listed else ""
-
-
-def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
-    """The settings with one client per site, all of them in every round unless they say otherwise."""
-    from ..config import override
-
-    part, train = tables.get("partition", {}), tables.get("train", {})
-    if part.get("clients", sites) != sites:
-        raise UserError(
-            f"partition.clients = {part['clients']}, but server.toml names {sites} sites; set it to {sites}"
-        )
-    given = [f"partition.clients={sites}"]
-    if "clients_per_round" not in train or train["clients_per_round"] > sites:
-        given.append(f"train.clients_per_round={sites}")
-    return override(tables, given)
-
-
-def check(part: "ServerPart", tables: dict[str, Any], out: Path, resume: bool) -> None:
-    """Everything that can be refused before the sites are asked."""
-    from ..config import expand
-    from ..core.federation import method_of
-    from ..engines.flower.server import sites_own
-    from ..engines.run import resolve
-    from ..records.store import RunFolder
-
-    (_, config), *more = expand(tables)
-    if more:
-        raise UserError("one run at a time: the configuration has a [grid]; choose a cell with --set")
-    if config.protocol == "authors":
-        raise UserError("protocol 'authors' carries momentum from client to client, which sites cannot")
-    method_of(config)
-    if config.data.name == "folder":
-        sites_own(config, part.test_images, len(part.sites))
-    RunFolder(out).check(resolve(config), resume)
-
-
-def write_order(
-    part: "ServerPart", tables: dict[str, Any], out: Path, resume: bool, insecure: bool
-) -> tuple[Path, Path]:
-    """The run's settings for the server's app, and where it will report."""
-    from ..config import to_toml
-    from ..records.atomic import write_atomic
-
-    folder, name = part.folder / "logs", f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
-    folder.mkdir(parents=True, exist_ok=True)
-    config, order, journal = (folder / f"{name}{end}" for end in ("-config.toml", "-order.toml", ".jsonl"))
-    write_atomic(config, to_toml(tables))
-    terms = {
-        "config": str(config),
-        "out": str(out.resolve()),
-        "resume": resume,
-        "log": str(journal),
-        "sites": "\n".join(part.sites),
-        "insecure": insecure,
-        "test": str(part.test_images or ""),
-        "quorum": part.quorum,
-        "wait": part.wait_seconds,
-        "answer": part.answer_seconds,
-    }
-    write_atomic(order, to_toml(terms))
-    return order, journal
-
-
-def run_status(part: "ServerPart", number: str) -> str:
-    from .programs import CONNECTION, flwr
-
-    try:
-        runs = flwr(part, "ls", CONNECTION, "--run-id", number).get("runs", [])
-    except RunError:
-        raise RunError("the server does not answer; start it again, then resume with --resume") from None
-    return str(runs[0]["status"]) if runs else "unknown"
-
-
-def follow(journal: Path, status: Callable[[], str], patience: float = 15) -> None:
-    """Show a run as its journal tells it, until it ends; a run that dies silently is noticed."""
-    total = 0
-    for event in events(journal, status, patience):
-        ((kind, content),) = event.items()
-        if kind == "started":
-            total = content["rounds"]
-        elif kind == "round":
-            say(round_line(content, total))
-        elif kind == "said":
-            say(content)
-        elif kind == "stopped":
-            raise RunError(content)
-        elif kind == "finished":
-            return
-
-
-def round_line(line: dict[str, Any], total: int) -> str:
-    from ..console import numbers
-
-    missing = line.get("missing", {})
-    lost = f"  missing: {', '.join(missing)}" if missing else ""
-    return f"round {line['round']:>4}/{total}  {numbers(line)}  {line['timing']['seconds']:.1f} s{lost}"
-
-
-def events(journal: Path, status: Callable[[], str], patience: float) -> Iterator[dict[str, Any]]:
-    """What a run writes down, as it comes; in silence the server is asked whether the run still lives."""
-    position, heard, ended = 0, time.monotonic(), ""
-    while True:
-        text = journal.read_text()[position:] if journal.is_file() else ""
-        whole = text[: text.rfind("\n") + 1]
-        for line in whole.splitlines():
-            yield json.loads(line)
-        if whole:
-            position, heard = position + len(whole), time.monotonic()
-        elif ended:  # and nothing came after that
-            raise RunError(f"the run ended without a word ({ended}); see the server's log beside {journal.name}")
-        elif time.monotonic() - heard > patience:
-            now, heard = status(), time.monotonic()
-            ended = now if now.startswith("finished") else ""
-        time.sleep(0.5)
 
 
 @app.command()
@@ -361,6 +176,7 @@ def status(home: Home = HERE) -> None:
     from ..records.atomic import read_json
     from .home import server_part
     from .programs import CONNECTION, flwr, nodes
+    from .sites import NODES
 
     part = server_part(home)
     ids, there = read_json(part.folder / NODES), nodes(part)

@@ -2,11 +2,11 @@
 
 import re
 import socket
-import tomllib
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..config import load_toml
 from ..errors import UserError
 from ..records.atomic import write_atomic
 
@@ -185,11 +185,9 @@ def site_part(home: Path, name: str | None) -> SitePart:
 
 def read(path: Path, kind: Any, what: str) -> Any:
     try:
-        table = tomllib.loads(path.read_text())
+        table = load_toml(path, str(path))
     except FileNotFoundError:
         raise UserError(f"{path} is missing: {what}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: not valid TOML: {error}") from None
     hints = {name: hint for name, hint in kind.__annotations__.items() if name != "folder"}
     for key, value in table.items():
         expected = hints.get(key)

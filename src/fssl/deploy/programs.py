@@ -26,11 +26,15 @@ CONNECTION = "deployment"
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 NEW_START = "---- a new start ----\n"  # in a log, which is kept from start to start
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
-BIN = Path(sys.executable).parent
+
+
+def search_path() -> str:
+    """This Python's own programs first; Flower, too, starts further ones by name."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
 def program(name: str) -> str:
-    found = which(name, path=f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}")
+    found = which(name, path=search_path())
     if found is None:
         raise UserError(f"'{name}' is not installed: pip install 'fssl[flower]'")
     return found
@@ -38,8 +42,7 @@ def program(name: str) -> str:
 
 def environment(home: Path) -> dict[str, str]:
     """Nothing is sent or installed unasked, and Flower keeps its files in the deployment's folder."""
-    path = f"{BIN}{os.pathsep}{os.environ.get('PATH', '')}"  # Flower starts further programs by name
-    return {**os.environ, **SWITCHED_OFF, "FLWR_HOME": str(home / "flwr"), "PATH": path}
+    return {**os.environ, **SWITCHED_OFF, "FLWR_HOME": str(home / "flwr"), "PATH": search_path()}
 
 
 def superlink(server: ServerPart, insecure: bool) -> list[str]:
@@ -112,6 +115,16 @@ def end(process: subprocess.Popen[bytes]) -> None:
             process.kill()
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # its children share its session
+
+
+@contextmanager
+def until_asked() -> Iterator[None]:
+    """SIGTERM ends a foreground command as Ctrl-C does, so that what it started ends, too."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def wait_until_listening(process: subprocess.Popen[bytes], server: ServerPart, log: Path, seconds: float = 60) -> None:

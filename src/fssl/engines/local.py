@@ -42,7 +42,6 @@ class Lanes:
 
     def __init__(self, federation: Federation, debug: Path | None = None, most: int | None = None) -> None:
         self.federation, self.device = federation, federation.device
-        self.carries_momentum = federation.config.protocol == "authors"
         self.lanes = self._lanes(debug, federation.config.train.clients_per_round if most is None else most)
         self._ahead: tuple[int, list[ClientPlan]] = (0, [])
 
@@ -52,7 +51,7 @@ class Lanes:
         is_compiled = compiles(self.federation, debug)
         default = CUDA_LANES if on_gpu else cores()
         number = min(config.compute.lanes or default, most)
-        if self.carries_momentum or debug or (on_gpu and not is_compiled):
+        if self.federation.carries_momentum or debug or (on_gpu and not is_compiled):
             number = 1
         if is_compiled and not on_gpu:
             number = min(number, COMPILED_LANES)
@@ -109,7 +108,7 @@ class Lanes:
             for plan in plans:
                 payload = self.federation.method.payload(snapshot.server, plan.client)
                 results.append(self.client(lane, plan, payload, snapshot.clients.get(plan.client), velocity))
-                velocity = results[-1].velocity if self.carries_momentum else None
+                velocity = results[-1].velocity if self.federation.carries_momentum else None
         return results
 
     def client(
@@ -120,7 +119,7 @@ class Lanes:
         state = {name: (known or new)[name].to(self.device, non_blocking=True) for name in new}
         plan = plan._replace(sweep=to(plan.sweep, self.device))
         result = client_round(lane, self.federation.method, payload, state, plan, velocity)
-        if self.carries_momentum:
+        if self.federation.carries_momentum:
             return result._replace(velocity={k: v.clone() for k, v in result.velocity.items()})
         return result._replace(velocity={})
 

@@ -102,7 +102,6 @@ class Engine:
         self.federation, self.fleet, self.after = federation, fleet, after
         self.device, self.layout = federation.device, federation.layout
         self.snapshot = Snapshot(0, federation.first_server(), {}, {})
-        self.carries_momentum = federation.config.protocol == "authors"
         self.test = federation.make_tester(compiles)
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
@@ -117,7 +116,7 @@ class Engine:
         federation, method = self.federation, self.federation.method
         passing = Passing()
         uploads = passing.uploads(self.fleet.train(round, federation.clients_of(round), self.snapshot))
-        if self.carries_momentum:  # they come in the order drawn
+        if federation.carries_momentum:  # they come in the order drawn
             uploads = iter(sorted(uploads, key=lambda u: u.client))
         rng = stream(federation.config.seed, "server", round)
         with torch.no_grad():
@@ -129,7 +128,7 @@ class Engine:
         tests, tally = read_tests(scores, len(federation.dataset.test.labels)), passing.tally()
         self._check_finite(passing.clients, tally, round, tests)
         clients = {**self.snapshot.clients, **{k: self._kept(state) for k, state in passing.states.items()}}
-        velocity = passing.velocity if self.carries_momentum else {}
+        velocity = passing.velocity if federation.carries_momentum else {}
         self.snapshot = Snapshot(round, server, clients, velocity)
         return RoundResult(
             round,

@@ -14,7 +14,7 @@ from ..config import Config, resolved
 from ..core.federation import Federation, dataset_of, settled, uses_bf16
 from ..data.sources import Dataset
 from ..errors import RunError, UserError
-from ..methods import default_settings
+from ..methods import full_settings
 from ..probes.tally import Layout
 from ..records.checkpoint import Saved
 from ..records.rounds import by_majority, rates, scalars
@@ -45,7 +45,7 @@ def run_experiment(
 ) -> Line:
     """Run or resume one cell; returns its summary."""
     dataset = dataset or dataset_of(config)
-    config = resolve(settled(config, dataset))
+    config = written_out(settled(config, dataset))
     if (out / DEPLOYMENT).is_file():
         raise UserError(f"{out} is a deployment's run, its clients' states are at the sites: use `fssl deploy start`")
     if config.compute.engine == "flower":
@@ -64,7 +64,7 @@ def conduct(
     make: Callable[[Federation], Engine],
     dataset: Dataset | None = None,
 ) -> Line:
-    """A resolved run with an engine of any kind, made once the folder is ours."""
+    """A run written out, with an engine of any kind, made once the folder is ours."""
     federation = Federation(config, dataset)
     config = federation.config
     folder = RunFolder(out)
@@ -119,10 +119,9 @@ def flower_simulation() -> Any:
     return simulate
 
 
-def resolve(config: Config) -> Config:
+def written_out(config: Config) -> Config:
     """The same run with everything filled in that the dataset, the method's builders or the device decide."""
-    settings = {**default_settings(config.method.name, config.card), **dict(config.method.settings)}
-    method = replace(config.method, settings=tuple(sorted(settings.items())))
+    method = replace(config.method, settings=tuple(sorted(full_settings(config.method, config.card).items())))
     train = replace(config.train, precision="bf16" if uses_bf16(config) else "fp32")
     return resolved(replace(config, method=method, train=train))
 

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any, get_args, get_origin
 
+from ..config import MethodChoice
 from ..data.cards import Card
 from ..errors import UserError, unknown
 from .base import Method, Sgd
@@ -84,13 +85,14 @@ BY_DATASET: dict[str, Callable[[Card], float | None]] = {
 }
 
 
-def default_settings(name: str, card: Card) -> dict[str, Any]:
-    """What a method's settings are on a dataset where nothing else is said; unset ones are left out."""
-    base, plugins = split_name(name)
+def full_settings(choice: MethodChoice, card: Card) -> dict[str, Any]:
+    """A method's settings on a dataset: those given, else their defaults; unset ones are left out."""
+    base, plugins = split_name(choice.name)
     builders = [METHODS[base], *(PLUGINS[p] for p in plugins)]
     defaults = {k: p.default for b in reversed(builders) for k, p in settings_of(b).items()}
     decided = {k: rule(card) for k, rule in BY_DATASET.items() if k in defaults}
-    return {k: v for k, v in {**defaults, **decided}.items() if v is not None}
+    known = {k: v for k, v in {**defaults, **decided}.items() if v is not None}
+    return {**known, **dict(choice.settings)}
 
 
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:

@@ -1,15 +1,15 @@
 """Checkpoints: tensors in safetensors with a checksum beside them; the newest two are kept."""
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from .atomic import read_json, write_atomic
-from .parts import Parts, Tensors
+from .parts import Parts
+from .tensors import Tensors, checksum, packed, read_intact
 
 KEPT = 2
 
@@ -33,10 +33,10 @@ class Checkpoints:
         """Parts and tensors first, then the manifest that vouches for them, then older checkpoints go."""
         self.folder.mkdir(exist_ok=True)
         files = self._parts.save(round, parts)
-        data = save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+        data = packed(tensors)
         path = self.folder / f"{stem(round)}.json"
         write_atomic(path.with_suffix(".safetensors"), data)
-        facts = {"round": round, "sha256": hashlib.sha256(data).hexdigest(), "parts": files}
+        facts = {"round": round, "sha256": checksum(data), "parts": files}
         write_atomic(path, json.dumps(facts))
         self._keep_only(self._manifests()[-KEPT:])
 
@@ -70,9 +70,9 @@ class Checkpoints:
 
     def _read_whole(self, manifest: Path) -> Saved | None:
         """A checkpoint whose bytes are those that were written, else None."""
-        facts, tensors = read_json(manifest), manifest.with_suffix(".safetensors")
-        data = tensors.read_bytes() if tensors.is_file() else b""
-        if manifest.stem != stem(facts.get("round")) or facts.get("sha256") != hashlib.sha256(data).hexdigest():
+        facts = read_json(manifest)
+        data = read_intact(manifest.with_suffix(".safetensors"), facts.get("sha256"))
+        if data is None or manifest.stem != stem(facts.get("round")):
             return None
         parts = self._parts.load(facts["parts"]) if isinstance(facts.get("parts"), dict) else None
         return None if parts is None else Saved(int(facts["round"]), load(data), parts)

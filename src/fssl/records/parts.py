@@ -3,16 +3,14 @@
 A checkpoint names the files it needs with their checksums, so a thousand clients cost a round only those who took part.
 """
 
-import hashlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from safetensors.torch import load, save
-from torch import Tensor
+from safetensors.torch import load
 
 from .atomic import write_atomic
+from .tensors import Tensors, checksum, packed, read_intact
 
-Tensors = dict[str, Tensor]
 Vouched = dict[str, str]  # checksum by file name
 
 
@@ -29,11 +27,11 @@ class Parts:
         if new:
             self.folder.mkdir(parents=True, exist_ok=True)
         for name, tensors in new.items():
-            data = save({key: t.detach().cpu().contiguous() for key, t in tensors.items()})
+            data = packed(tensors)
             file = f"{name}.round-{round:06d}.safetensors"
             write_atomic(self.folder / file, data)
-            self._known[name] = (tensors, file, hashlib.sha256(data).hexdigest())
-        return {file: checksum for _, file, checksum in (self._known[name] for name in parts)}
+            self._known[name] = (tensors, file, checksum(data))
+        return {file: check for _, file, check in (self._known[name] for name in parts)}
 
     def _holds(self, name: str, tensors: Tensors) -> bool:
         return name in self._known and self._known[name][0] is tensors
@@ -41,12 +39,11 @@ class Parts:
     def load(self, files: Vouched) -> dict[str, Tensors] | None:
         """Every part, or nothing if the bytes of one are not those that were written."""
         found: dict[str, tuple[Tensors, str, str]] = {}
-        for file, checksum in files.items():
-            path = self.folder / file
-            data = path.read_bytes() if path.is_file() else b""
-            if hashlib.sha256(data).hexdigest() != checksum:
+        for file, check in files.items():
+            data = read_intact(self.folder / file, check)
+            if data is None:
                 return None
-            found[file.partition(".round-")[0]] = (load(data), file, checksum)
+            found[file.partition(".round-")[0]] = (load(data), file, check)
         self._known = found
         return {name: tensors for name, (tensors, _, _) in found.items()}
 

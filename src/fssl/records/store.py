@@ -10,16 +10,15 @@ from typing import IO, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import save as save_arrays
-from safetensors.torch import save as save_tensors
+from safetensors.numpy import save
 
 from ..config import Config, as_tables, first_difference, parse, read_toml, to_toml
 from ..errors import UserError
 from .atomic import read_json, write_atomic
 from .checkpoint import Checkpoints, Saved
 from .environment import environment
-from .parts import Tensors
 from .rounds import summarize
+from .tensors import Tensors, packed
 
 LEFT_BY_A_KILL = (".lock", "config.toml.part")  # of a run that was killed before its first file was whole
 
@@ -138,7 +137,7 @@ class RunFolder:
         """All accumulators per client, for figures that need more than sums."""
         folder = self.path / "probes"
         folder.mkdir(exist_ok=True)
-        write_atomic(folder / f"{round:06d}.safetensors", save_arrays(dict(arrays)))
+        write_atomic(folder / f"{round:06d}.safetensors", save(dict(arrays)))
 
     def checkpoint(self, round: int, tensors: Tensors, parts: Mapping[str, Tensors]) -> None:
         self._checkpoints.save(round, tensors, parts)
@@ -158,8 +157,7 @@ class RunFolder:
 
     def finish(self, tensors: Tensors, headline: str) -> dict[str, Any]:
         """The model and the summary; the summary last, since it says that the run is whole."""
-        data = save_tensors({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
-        write_atomic(self.path / "model.safetensors", data)
+        write_atomic(self.path / "model.safetensors", packed(tensors))
         summary = summarize(self.rounds(), headline)
         write_atomic(self.path / "summary.json", json.dumps(summary, indent=1) + "\n")
         return summary

@@ -56,12 +56,12 @@ def band(axes: Any, rounds: Sequence[int] | Numbers, values: Numbers, label: str
     first = sum(map(ord, label)) % every  # so that markers of different curves do not pile up
     axes.plot(
         *(rounds, mean),
-        **{"label": label, "color": style.colour, "linestyle": LINES[style.dash]},
+        **{"label": label, "color": style.color, "linestyle": LINES[style.dash]},
         **{"marker": MARKS[style.marker], "markevery": (first, every), "markeredgewidth": 0},
     )
     if len(values) > 1:
         std = values.std(0, ddof=1)
-        axes.fill_between(rounds, mean - std, mean + std, color=style.colour, alpha=0.18, linewidth=0)
+        axes.fill_between(rounds, mean - std, mean + std, color=style.color, alpha=0.18, linewidth=0)
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -72,16 +72,16 @@ def deviation(values: Sequence[float]) -> float:
 def points(axes: Any, at: Sequence[float], values: Sequence[Sequence[float]], label: str, style: Style) -> None:
     """One mean with its standard deviation for each place on the axis, joined by a line."""
     means, stds = ([f(v) for v in values] for f in (np.mean, deviation))
-    look = {"color": style.colour, "linestyle": LINES[style.dash], "marker": MARKS[style.marker]}
+    look = {"color": style.color, "linestyle": LINES[style.dash], "marker": MARKS[style.marker]}
     axes.errorbar(at, means, yerr=stds, label=label, capsize=2, elinewidth=0.8, markeredgewidth=0, **look)
 
 
 def level(axes: Any, values: Sequence[float], label: str, style: Style) -> None:
     """A number that does not depend on the axis: a line across, with its spread as a band."""
     mean = float(np.mean(values))
-    axes.axhline(mean, label=label, color=style.colour, linestyle=LINES["dash"])
+    axes.axhline(mean, label=label, color=style.color, linestyle=LINES["dash"])
     if std := deviation(values):
-        axes.axhspan(mean - std, mean + std, color=style.colour, alpha=0.15, linewidth=0)
+        axes.axhspan(mean - std, mean + std, color=style.color, alpha=0.15, linewidth=0)
 
 
 def bars(
@@ -90,10 +90,10 @@ def bars(
     """Means as bars, with the standard deviation over runs; hatched where the look has a dash."""
     known = [(x, v) for x, v in zip(at, values, strict=True) if len(v)]
     means, stds = ([f(v) for _, v in known] for f in (np.mean, deviation))
-    face = style.colour if style.dash == "solid" else "white"
+    face = style.color if style.dash == "solid" else "white"
     axes.bar(
         *([x for x, _ in known], means, wide),
-        **{"label": label, "facecolor": face, "edgecolor": style.colour, "linewidth": 0.7, "yerr": stds},
+        **{"label": label, "facecolor": face, "edgecolor": style.color, "linewidth": 0.7, "yerr": stds},
         **{"hatch": "" if style.dash == "solid" else "/////", "error_kw": {"elinewidth": 0.7, "capsize": 1.2}},
     )
 
@@ -101,12 +101,12 @@ def bars(
 def boxes(axes: Any, at: Sequence[float], quantiles: Sequence[Sequence[float]], style: Style, width: float) -> None:
     """Boxes from the 5, 25, 50, 75 and 95 % quantiles of each distribution."""
     names = ("whislo", "q1", "med", "q3", "whishi")
-    line = {"color": style.colour, "linewidth": 0.8}
-    face = style.colour if style.dash == "solid" else "white"
+    line = {"color": style.color, "linewidth": 0.8}
+    face = style.color if style.dash == "solid" else "white"
     axes.bxp(
         [dict(zip(names, q, strict=True)) for q in quantiles],
         **{"positions": at, "widths": width, "showfliers": False, "patch_artist": True, "manage_ticks": False},
-        **{"boxprops": {"facecolor": face, "edgecolor": style.colour, "linewidth": 0.8, "alpha": 0.75}},
+        **{"boxprops": {"facecolor": face, "edgecolor": style.color, "linewidth": 0.8, "alpha": 0.75}},
         **{"medianprops": {"color": "black", "linewidth": 1.0}, "whiskerprops": line, "capprops": line},
     )
 

@@ -13,7 +13,7 @@ from ..config import Config, MethodChoice, flatten, parse, resolved
 from ..console import setting_text
 from ..data.cards import card
 from ..errors import UserError
-from ..methods import Method, build_method, default_settings
+from ..methods import Method, build_method, full_settings
 from ..records.rounds import LAST
 from .runs import Run, value
 
@@ -38,7 +38,7 @@ class Experiment(NamedTuple):
 @cache
 def method_on(dataset: str, choice: MethodChoice) -> Method:
     """What a name and its settings stand for on a dataset, which decides some defaults."""
-    return build_method(choice.name, {**default_settings(choice.name, card(dataset)), **dict(choice.settings)})
+    return build_method(choice.name, full_settings(choice, card(dataset)))
 
 
 def experiment_of(config: Config) -> Experiment:

@@ -368,8 +368,8 @@ def figure_16(records: Records) -> Any:
         split = make_partition(labels, 10, kind="paired-dirichlet", alpha=alpha, clients=20, per_class=500)
         for panel, part, largest in ((column[0], split.labeled, 60), (column[1], split.unlabeled, 500)):
             areas = class_counts(part, labels, 10) / largest * 36
-            colour = alpha_style(alpha).colour
-            panel.scatter(clients.ravel(), classes.ravel(), s=areas.ravel(), color=colour, linewidths=0)
+            color = alpha_style(alpha).color
+            panel.scatter(clients.ravel(), classes.ravel(), s=areas.ravel(), color=color, linewidths=0)
             panel.set(xlim=(-0.8, 19.8), ylim=(-0.8, 9.8), xticks=range(0, 20, 5), yticks=range(0, 10, 3))
             panel.grid(visible=False)
         column[0].set_title(alpha_name(alpha))

@@ -15,7 +15,7 @@ MARKERS = ("circle", "square", "diamond", "triangle-up", "triangle-down", "cross
 class Style(NamedTuple):
     """Color, dash and marker in words that are the same for any plotting library."""
 
-    colour: str
+    color: str
     dash: str = "solid"
     marker: str = "circle"
 

@@ -10,7 +10,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from ...config import Config, parse
+from ...config import Config, load_toml, parse
 from ...core.federation import Federation, agreed_of
 from ...data.folder import load_site
 from ...errors import RunError, UserError
@@ -70,7 +70,7 @@ def furnished(federation: Federation, client: int) -> Workshop:
 
 
 def at_site(config: Config, site: Site) -> Config:
-    own = tomllib.loads((site.folder / "site.toml").read_text())
+    own = load_toml(site.folder / "site.toml", "site.toml")
     return replace(
         config,
         compute=replace(config.compute, device=str(own.get("device", "auto"))),

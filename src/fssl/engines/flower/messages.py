@@ -5,17 +5,14 @@ from typing import Any, NamedTuple
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ...core.client import ClientResult
-from ...core.federation import Federation
+from ...core.federation import Federation, sketch
 from ...types import Server, State, Upload
 from ..rounds import named
 
 BF16 = "@bfloat16"  # numpy has no such type, so its bits travel as integers under a name that says so
 MOST_SAMPLES = 10**8  # images: no client's weight in a mean is larger
-
-
 Records = dict[str, ArrayRecord | MetricRecord | ConfigRecord]
 
 
@@ -80,12 +77,9 @@ class Forms(NamedTuple):
 
 def forms_of(federation: Federation, client: int = 0) -> Forms:
     """Asked of the method itself, as for the layout of the tally."""
-    method, net = federation.method, federation.net
     size = federation.layout.size
-    with FakeTensorMode(), torch.no_grad():
-        payload = method.payload(method.init(net, net.init(0), federation.task), client)
-        local = method.start(payload, federation.new_state(payload, client))
-        upload = method.upload(client, payload, local, federation.counts(client))
+    with sketch(federation, client) as (payload, local):
+        upload = federation.method.upload(client, payload, local, federation.counts(client))
         return Forms(payload, Server(upload.weights, upload.extras), torch.zeros(2, size))
 
 

@@ -2,6 +2,7 @@
 
 import json
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,7 +10,7 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from ...config import Config, expand, override, read_toml
+from ...config import AUTHORS_WAY, Config, only_run, override, read_toml
 from ...core.federation import Federation, agreed_of
 from ...data.dataset import Dataset, Split
 from ...data.folder import load_test
@@ -18,7 +19,7 @@ from ...errors import RunError, UserError
 from ...machine import cores
 from ...records.atomic import read_json, write_atomic
 from ..rounds import Engine
-from ..run import DEPLOYMENT, Line, conduct, resolve
+from ..run import DEPLOYMENT, Line, conduct, written_out
 from .fleet import AnyNode, AskedNodes, FlowerFleet, NamedNodes, Nodes, Policy, flower_engine
 
 app = ServerApp()
@@ -56,11 +57,8 @@ def main(grid: Grid, context: Context) -> None:
 
 
 def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
-    given = override(read_toml(terms.config), terms.settings.splitlines())
-    (_, config), *more = expand(given)
-    if more:
-        raise UserError("one run at a time: the configuration has a [grid]; choose a cell with --set")
-    config, out = resolve(config), Path(terms.out)
+    tables = override(read_toml(terms.config), terms.settings.splitlines())
+    config, out = written_out(config_of(tables)), Path(terms.out)
     names = tuple(terms.sites.splitlines())
 
     def make(federation: Federation) -> Engine:
@@ -70,6 +68,14 @@ def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
     test = Path(terms.test) if terms.test else None
     dataset = sites_own(config, test, len(names)) if names and config.data.name == "folder" else None
     return conduct(config, out, listener, terms.resume, make, dataset)
+
+
+def config_of(tables: Mapping[str, Any]) -> Config:
+    """The one run that tables stand for, if clients behind Flower can train it."""
+    config = only_run(tables)
+    if config.protocol == "authors":
+        raise UserError(f"{AUTHORS_WAY}, which sites cannot")
+    return config
 
 
 def simulation(grid: Grid) -> tuple[Policy, Nodes]:

@@ -1,13 +1,13 @@
 """What a client keeps at its site: one checksummed file per round, as far back as the server may have to go."""
 
-import hashlib
 import re
 from pathlib import Path
 
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from ...errors import RunError
 from ...records.atomic import write_atomic
+from ...records.tensors import checksum, packed, read_intact
 from ...types import State
 
 
@@ -24,8 +24,8 @@ class SiteState:
         earlier = [file for file in self._files() if round_of(file) < round]
         if not earlier:
             return None
-        data = earlier[-1].read_bytes()
-        if checksum(data) != earlier[-1].name.split(".")[1]:
+        data = read_intact(earlier[-1], earlier[-1].name.split(".")[1])
+        if data is None:
             damaged = f"its state after round {round_of(earlier[-1])} is damaged"
             where = self.folder.relative_to(self.site)  # the server is told, and need not know the site's disk
             raise RunError(f"{damaged}; remove {where} in the site's folder to let it start anew")
@@ -36,7 +36,7 @@ class SiteState:
         if not state:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        data = save({name: t.detach().cpu().contiguous() for name, t in state.items()})
+        data = packed(state)
         path = self.folder / f"round-{round:06d}.{checksum(data)}.safetensors"
         write_atomic(path, data)
         others = [file for file in self._files() if file != path]
@@ -47,10 +47,6 @@ class SiteState:
 
     def _files(self) -> list[Path]:
         return sorted(self.folder.glob("round-*.safetensors"))
-
-
-def checksum(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
 
 
 def round_of(file: Path) -> int:

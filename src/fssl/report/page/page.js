@@ -182,12 +182,12 @@ function curves(quantity, drawn) {
     const visible = !state.hidden.has(line.key);
     if (hasBand) bands.push({
       x: [...known, ...known.toReversed()], y: [...known.map((r) => high[r - 1]), ...known.toReversed().map((r) => low[r - 1])],
-      fill: "toself", fillcolor: line.style.colour + "22", line: { width: 0 }, mode: "lines", hoverinfo: "skip", visible,
+      fill: "toself", fillcolor: line.style.color + "22", line: { width: 0 }, mode: "lines", hoverinfo: "skip", visible,
     });
     const unit = quantity.unit ? ` ${quantity.unit}` : "";
     means.push({
-      x, y: mean, name: safe(line.title), mode: known.length > 1 ? "lines" : "markers", line: { color: line.style.colour, dash: line.dash, width: 2 }, visible,
-      marker: { color: line.style.colour, symbol: line.style.marker, size: 9 }, // where there is only one round yet
+      x, y: mean, name: safe(line.title), mode: known.length > 1 ? "lines" : "markers", line: { color: line.style.color, dash: line.dash, width: 2 }, visible,
+      marker: { color: line.style.color, symbol: line.style.marker, size: 9 }, // where there is only one round yet
       customdata: notes, hovertemplate: `${where}%{y:.${quantity.unit === "%" ? 2 : 4}~f}${unit} (%{customdata})`,
     });
   }
@@ -206,7 +206,7 @@ function drawRanking(drawn) {
   const names = rows.map((line) => safe(line.title));
   const means = {
     y: names, x: rows.map((line) => line.result[0]), mode: "markers", type: "scatter",
-    marker: { size: 13, color: rows.map((line) => line.style.colour), symbol: rows.map((line) => line.style.marker) },
+    marker: { size: 13, color: rows.map((line) => line.style.color), symbol: rows.map((line) => line.style.marker) },
     error_x: { type: "data", array: rows.map((line) => line.result[1] ?? 0), thickness: 1.5, width: 5, color: css("--quiet") },
     text: rows.map((line) => `${plus(line.result)} %, ${count(line.seeds.length, "seed")}`), hovertemplate: "%{text}<extra></extra>",
   };
@@ -283,7 +283,7 @@ function swatch(line) {
   svg.setAttribute("viewBox", "0 0 26 10");
   svg.setAttribute("aria-hidden", "true");
   const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-  for (const [name, value] of Object.entries({ d: "M0 5H26", stroke: line.style.colour, "stroke-width": 3, "stroke-dasharray": STROKES[line.dash] })) path.setAttribute(name, value);
+  for (const [name, value] of Object.entries({ d: "M0 5H26", stroke: line.style.color, "stroke-width": 3, "stroke-dasharray": STROKES[line.dash] })) path.setAttribute(name, value);
   svg.append(path);
   return svg;
 }
@@ -403,7 +403,7 @@ function renderTable() {
 function row(line) {
   const cells = COLUMNS.map(([name, , value, text]) => {
     const shown = text ? text(line) : String(value(line));
-    if (name === "name") return el("th", { scope: "row" }, el("i", { style: `background:${line.style.colour}` }), shown, line.task.extra ? el("small", {}, line.task.extra) : null);
+    if (name === "name") return el("th", { scope: "row" }, el("i", { style: `background:${line.style.color}` }), shown, line.task.extra ? el("small", {}, line.task.extra) : null);
     return el("td", { class: name === "result" ? "main" : TEXT.has(name) ? "text" : null }, shown);
   });
   const button = el("button", { type: "button", "aria-label": `Copy the command for ${line.name}`, onclick: (event) => copy(line.command, event.currentTarget) }, "Copy");

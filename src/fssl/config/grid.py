@@ -1,0 +1,145 @@
+"""Several runs from one file: `--set` changes its tables, `[grid]` multiplies them."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from itertools import product
+from typing import Any
+
+from ..errors import UserError
+from .checks import parse
+from .settings import Config, useless
+from .toml import toml_value
+
+
+def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Tables with `key=value` settings applied; the value is TOML, or else a text. A set key leaves the grid.
+
+    What a setting excludes leaves the tables, unless it is itself set here.
+    """
+    out = deepcopy(tables)
+    given = [pair_of(setting) for setting in settings]
+    for key in {other for pair in given for other in excluded_by(*pair)} - {key for key, _ in given}:
+        forget(out, key)
+    for key, value in given:
+        put(out, key, value)
+        for name in [n for n, values in axes_of(out).items() if decides(n, values, key)]:
+            drop(out["grid"], name)
+    return out
+
+
+def pair_of(setting: str) -> tuple[str, Any]:
+    key, equals, text = setting.partition("=")
+    if not equals or not key.strip():
+        raise UserError(f"--set {setting}: expected key=value, for example train.lr=0.05")
+    return key.strip(), toml_value(text.strip())
+
+
+def excluded_by(key: str, value: Any) -> tuple[str, ...]:
+    """Settings of a file that make no sense beside this one."""
+    either = ("data.labels_per_class", "data.label_fraction")
+    if key in either:
+        return tuple(other for other in either if other != key)
+    if key == "data.name":
+        return (*useless(str(value)), *(["partition.clients"] if value == "folder" else []))
+    return ()
+
+
+def forget(tables: dict[str, Any], key: str) -> None:
+    """Take a setting out of the tables and out of every axis of the grid."""
+    section, _, name = key.partition(".")
+    grid = tables.get("grid", {})
+    for place in (tables, grid):
+        if isinstance(place, Mapping) and isinstance(place.get(section), dict):
+            place[section].pop(name, None)
+    if isinstance(grid, Mapping) and isinstance(grid.get(section), list):
+        for cell in grid[section]:
+            if isinstance(cell, dict):
+                cell.pop(name, None)
+
+
+def decides(axis: str, values: list[Any], key: str) -> bool:
+    """Whether an axis sets the key, or a part of it; one that sets it in some cells only is ambiguous."""
+    if axis == key or axis.startswith(key + "."):
+        return True
+    if not key.startswith(axis + "."):
+        return False
+    setting = [isinstance(v, Mapping) and key.removeprefix(axis + ".") in v for v in values]
+    if any(setting) and not all(setting):
+        raise UserError(f"--set {key}: some cells of grid.{axis} set it themselves; set grid.{axis} instead")
+    return all(setting)
+
+
+def put(tables: dict[str, Any], key: str, value: Any) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        tables = tables.setdefault(part, {})
+        if not isinstance(tables, dict):
+            raise UserError(f"{key}: '{part}' is a single value, not a section")
+    tables[last] = value
+
+
+def drop(tables: dict[str, Any], key: str) -> None:
+    *path, last = key.split(".")
+    for part in path:
+        tables = tables[part]
+    del tables[last]
+
+
+def axes_of(tables: Mapping[str, Any]) -> dict[str, list[Any]]:
+    grid = tables.get("grid", {})
+    if not isinstance(grid, Mapping):
+        raise UserError(f"grid = {grid!r}: expected a section of lists, for example grid.seed = [7, 8, 9]")
+    if "grid" in grid:
+        raise UserError("grid.grid: keys stand directly below [grid], for example grid.seed = [7, 8, 9]")
+    return flat_grid(grid)
+
+
+def flat_grid(grid: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]:
+    """[grid] axes by dotted key."""
+    axes: dict[str, list[Any]] = {}
+    for key, value in grid.items():
+        if isinstance(value, Mapping):
+            axes |= flat_grid(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value:
+            axes[prefix + key] = value
+        else:
+            example = [7, 8, 9] if value == [] else [value]
+            raise UserError(f"grid.{prefix}{key} = {value!r}: expected a list of values, for example {example}")
+    return axes
+
+
+def expand(tables: Mapping[str, Any]) -> Iterator[tuple[str, Config]]:
+    """(name, Config) of every cell; one unnamed cell without a [grid].
+
+    An axis is a key with a list of values, or a section with a list of tables for it.
+    """
+    base = {k: v for k, v in tables.items() if k != "grid"}
+    axes, seen = axes_of(tables), set()
+    for values in product(*axes.values()):
+        cell, labels = deepcopy(base), []
+        for key, value in zip(axes, values, strict=True):
+            pairs = {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
+            for dotted, v in pairs.items():
+                put(cell, dotted, v)
+            labels.append("_".join(label(k, v) for k, v in pairs.items()))
+        name = "/".join(labels)
+        if name in seen:
+            raise UserError(f"[grid] names the run '{name}' twice: remove the repeated value")
+        seen.add(name)
+        yield name, parse(cell)
+
+
+def only_run(tables: Mapping[str, Any]) -> Config:
+    """The Config of tables that stand for a single run."""
+    (_, config), *more = expand(tables)
+    if more:
+        raise UserError("one run at a time: the configuration has a [grid]; choose a cell with --set")
+    return config
+
+
+def label(key: str, value: Any) -> str:
+    """A part of a cell's folder name: `sage`, `alpha0.1`, `seed7`."""
+    last = key.rsplit(".", 1)[-1]
+    text = re.sub(r"[^\w.+-]+", "_", str(value).lower() if isinstance(value, bool) else str(value))
+    return text.strip(".") if last == "name" else f"{last}{text}"

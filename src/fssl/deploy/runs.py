@@ -1,0 +1,125 @@
+"""A run of the connected sites: checked before they are asked, ordered, and followed to its end."""
+
+import json
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from ..config import override, to_toml
+from ..console import numbers
+from ..core.federation import method_of
+from ..engines.run import written_out
+from ..errors import RunError, UserError
+from ..records.atomic import write_atomic
+from ..records.store import RunFolder
+from .home import ServerPart
+from .programs import CONNECTION, flwr
+
+
+def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
+    """The settings with one client per site, all of them in every round unless they say otherwise."""
+    part, train = tables.get("partition", {}), tables.get("train", {})
+    if part.get("clients", sites) != sites:
+        raise UserError(
+            f"partition.clients = {part['clients']}, but server.toml names {sites} sites; set it to {sites}"
+        )
+    given = [f"partition.clients={sites}"]
+    if "clients_per_round" not in train or train["clients_per_round"] > sites:
+        given.append(f"train.clients_per_round={sites}")
+    return override(tables, given)
+
+
+def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> None:
+    """Everything that can be refused before the sites are asked."""
+    from ..engines.flower.server import config_of, sites_own
+
+    config = config_of(tables)
+    method_of(config)
+    if config.data.name == "folder":
+        sites_own(config, part.test_images, len(part.sites))
+    RunFolder(out).check(written_out(config), resume)
+
+
+def write_order(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool, insecure: bool) -> tuple[Path, Path]:
+    """The run's settings for the server's app, and where it will report."""
+    folder, name = part.folder / "logs", f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
+    folder.mkdir(parents=True, exist_ok=True)
+    config, order, journal = (folder / f"{name}{end}" for end in ("-config.toml", "-order.toml", ".jsonl"))
+    write_atomic(config, to_toml(tables))
+    terms = {
+        "config": str(config),
+        "out": str(out.resolve()),
+        "resume": resume,
+        "log": str(journal),
+        "sites": "\n".join(part.sites),
+        "insecure": insecure,
+        "test": str(part.test_images or ""),
+        "quorum": part.quorum,
+        "wait": part.wait_seconds,
+        "answer": part.answer_seconds,
+    }
+    write_atomic(order, to_toml(terms))
+    return order, journal
+
+
+def run_status(part: ServerPart, number: str) -> str:
+    try:
+        runs = flwr(part, "ls", CONNECTION, "--run-id", number).get("runs", [])
+    except RunError:
+        raise RunError("the server does not answer; start it again, then resume with --resume") from None
+    return str(runs[0]["status"]) if runs else "unknown"
+
+
+def follow(journal: Path, status: Callable[[], str], say: Callable[[str], None], patience: float = 15) -> None:
+    """Show a run as its journal tells it, until it ends; a run that dies silently is noticed."""
+    total = 0
+    for event in events(journal, status, patience):
+        ((kind, content),) = event.items()
+        if kind == "started":
+            total = content["rounds"]
+        elif kind == "round":
+            say(round_line(content, total))
+        elif kind == "said":
+            say(content)
+        elif kind == "stopped":
+            raise RunError(content)
+        elif kind == "finished":
+            return
+
+
+def round_line(line: dict[str, Any], total: int) -> str:
+    missing = line.get("missing", {})
+    lost = f"  missing: {', '.join(missing)}" if missing else ""
+    return f"round {line['round']:>4}/{total}  {numbers(line)}  {line['timing']['seconds']:.1f} s{lost}"
+
+
+def events(journal: Path, status: Callable[[], str], patience: float) -> Iterator[dict[str, Any]]:
+    """What a run writes down, as it comes; in silence the server is asked whether the run still lives."""
+    position, heard, ended = 0, time.monotonic(), ""
+    while True:
+        text = journal.read_text()[position:] if journal.is_file() else ""
+        whole = text[: text.rfind("\n") + 1]
+        for line in whole.splitlines():
+            yield json.loads(line)
+        if whole:
+            position, heard = position + len(whole), time.monotonic()
+        elif ended:  # and nothing came after that
+            raise RunError(f"the run ended without a word ({ended}); see the server's log beside {journal.name}")
+        elif time.monotonic() - heard > patience:
+            now, heard = status(), time.monotonic()
+            ended = now if now.startswith("finished") else ""
+        time.sleep(0.5)
+
+
+def absences(rounds: list[dict[str, Any]]) -> str:
+    """Who was missing how often, and how many uploads were rejected; nothing, if all were there."""
+    from ..engines.flower.fleet import REJECTED
+
+    reasons = [(int(client), why) for line in rounds for client, why in line.get("missing", {}).items()]
+    times = Counter(client for client, _ in reasons)
+    rejected = sum(why.startswith(REJECTED) for _, why in reasons)
+    listed = ", ".join(f"client {client} in {times[client]} of {len(rounds)} rounds" for client in sorted(times))
+    return f"missing: {listed}; uploads rejected: {rejected}" if listed else ""
