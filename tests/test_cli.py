@@ -119,6 +119,7 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
         ("run smoke --set method.name=fedavg+sage", ["plug-in 'sage'", "pseudo-labels"]),
         ("run smoke --set method.name=fedloke+sage", ["plug-in 'sage'", "that it can replace"]),
         ("run smoke --set method.name=flexmatch+sage+sage", ["has a plug-in twice"]),
+        ("run smoke --set method.name=fedavg+flexmatch", ["flexmatch is a method, not a plug-in"]),
         ("run smoke --set method.name=feddure --set method.student_rate=0", ["method.student_rate = 0", "from 1e-09"]),
         ("run smoke --set method.name=feddure-full --set method.meta_lr=-1", ["method.meta_lr = -1"]),
         ("run smoke --set method.name=fedmatch --set method.helpers=0", ["method.helpers = 0", "from 1 to 100"]),

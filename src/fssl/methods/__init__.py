@@ -132,6 +132,8 @@ def split_name(name: str) -> tuple[str, list[str]]:
         base, plugins = "+".join(parts[:i]), parts[i:]
         if base in METHODS:
             for plugin in plugins:
+                if plugin in METHODS and plugin not in PLUGINS:
+                    raise UserError(f"method '{name}': {plugin} is a method, not a plug-in; its name alone is enough")
                 if plugin not in PLUGINS:
                     raise unknown("plug-in", plugin, PLUGINS)
             if len(set(plugins)) < len(plugins) or (base == "sage" and "sage" in plugins):
