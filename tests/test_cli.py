@@ -11,15 +11,18 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Iterator
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from rich.console import Console
 from safetensors.numpy import load_file
 
 from fssl import cli
 from fssl.config import parse, read_toml, resolved
+from fssl.console import GridView
 from fssl.engines.run import written_out
 from fssl.methods import METHODS
 from fssl.report import page
@@ -572,6 +575,46 @@ def is_alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+def test_rounds_are_said_once_each_whatever_a_resumed_run_drops() -> None:
+    """Six rounds are there; two are dropped and four trained before the next look: 5 to 8. Then all: 1 to 3."""
+    out = StringIO()
+
+    def lines(rounds: int, again_from: int) -> list[dict[str, Any]]:
+        return [
+            {"round": r, "accuracy": 50.0, "timing": {"seconds": 2.0 if r >= again_from else 1.0}}
+            for r in range(1, rounds + 1)
+        ]
+
+    with GridView(Console(file=out), 1) as view:
+        for seen in (lines(6, 9), lines(6, 9), lines(8, 5), lines(9, 5), lines(3, 1)):
+            view.running("cell", 9, seen)
+    said = [line.split()[1:3] for line in out.getvalue().splitlines()]
+    assert said[0][0] == "preparing,"
+    assert [text for _, text in said[1:]] == [f"{r}/9" for r in (5, 6, 7, 8, 9, 1, 2, 3)]
+
+
+def test_a_setting_may_be_without_effect_in_some_cells_of_a_grid(fssl: Fssl) -> None:
+    axis = 'grid.method=[{name="sage"}, {name="sage", cdsc=false}]'
+    assert fssl("run", "smoke", "--set", axis, "--set", "method.kappa=4", "--dry-run").code == 0
+    axis = 'grid.method=[{name="sage", cpg=false, cdsc=false}, {name="sage", cdsc=false}]'
+    said = fssl("run", "smoke", "--set", axis, "--set", "method.kappa=4", "--dry-run")
+    assert (said.code, "method.kappa = 4 changes nothing" in said.err) == (2, True)
+
+
+def test_a_setting_newer_than_a_run_has_its_default_there(fssl: Fssl) -> None:
+    """A record of before `space` goes on with its default and no other value, and newer runs are repetitions of it."""
+    words = ["run", "tiny.toml", "--set", "method.name=proxyfl", "--set", "method.tuning_epochs=1"]
+    assert fssl(*words, "--out", "a/old").code == 0
+    assert fssl(*words, "--set", "seed=8", "--out", "a/new").code == 0
+    file = Path("a/old/config.toml")
+    file.write_text(file.read_text().replace('space = "heads"\n', ""))
+    assert "One setting only: nothing to compare." in fssl("compare", "a").out
+    words += ["--out", "a/old", "--resume", "--set", "train.rounds=4"]
+    assert "method.space is 'heads' there and 'raw' here" in fssl(*words, "--set", "method.space=raw").err
+    assert fssl(*words).code == 0
+    assert 'space = "heads"' in file.read_text()
 
 
 def test_jobs_give_the_same_runs_and_survive_a_failure(fssl: Fssl) -> None:

@@ -285,6 +285,12 @@ def test_a_dry_run_names_the_problems(fssl: Command, sites: Path, tmp_path: Path
     assert len(err.splitlines()) == 3
 
 
+def test_a_dry_run_knows_how_many_clients_a_method_needs(fssl: Command, sites: Path) -> None:
+    words = ["--set", "data.name=folder", "--data-dir", str(sites), "--dry-run"]
+    code, _, err = fssl("run", "smoke", *words, "--set", "method.name=fedmatch", "--set", "method.helpers=9")
+    assert (code, "needs 10 clients or more" in err) == (2, True)
+
+
 def test_a_check_counts_images_by_client_and_class(fssl: Command, sites: Path) -> None:
     code, out, _ = fssl("datasets", "--check", str(sites))
     assert code == 0

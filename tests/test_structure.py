@@ -117,7 +117,7 @@ def test_records_stand_beside_the_learning() -> None:
         for user in users
     )
     used = {i.name for i in OWN if is_in(i.by, "records")}
-    assert all(is_in(name, "records", "config", "errors") for name in used)
+    assert all(is_in(name, "records", "config", "errors", "machine") for name in used)
 
 
 def test_fences() -> None:

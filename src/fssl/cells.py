@@ -15,6 +15,7 @@ from .core.federation import Images, dataset_of, device_of, images_of, method_of
 from .engines.run import check_engine, run_experiment, written_out
 from .errors import RunError, UserError, complain
 from .loggers import Logged, check_loggers
+from .methods import check_effect, with_defaults
 from .records.store import RunFolder
 
 
@@ -36,6 +37,7 @@ def check_settings(cells: list[Cell], debug: bool) -> None:
         if device.type == "cpu" and compute.compile == "on" and not which(os.environ.get("CXX", "g++")):
             raise UserError("compute.compile = 'on': a CPU needs a C++ compiler (g++ or $CXX) for it, else use 'off'")
         check_loggers(cell.config)
+    check_effect(cell.config for cell in cells)
 
 
 def check_data_dir(configs: list[Config]) -> None:
@@ -58,7 +60,7 @@ def unfinished(console: Console, cells: list[Cell], resume: bool) -> list[Cell]:
 
 def is_done(cell: Cell, may_skip: bool, resume: bool) -> bool:
     """Whether a cell is finished already; a folder that cannot take it is refused here, before any compute."""
-    stored, config = RunFolder(cell.folder), written_out(cell.config)
+    stored, config = RunFolder(cell.folder, with_defaults), written_out(cell.config)
     done = may_skip and stored.summary().get("rounds") == config.rounds
     stored.check(config, resume or done)
     return done
@@ -72,7 +74,7 @@ def load_data(console: Console, cells: list[Cell]) -> None:
     with RunView(console, "data", transient=True) as view:
         for configs in distinct.values():
             for config in configs:
-                settled(config, dataset_of(config, view.loading()))
+                method_of(settled(config, dataset_of(config, view.loading())))  # which may need more clients
 
 
 def list_cells(console: Console, cells: list[Cell]) -> None:

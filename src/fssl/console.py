@@ -53,11 +53,15 @@ def several(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
+def round_text(line: Line, total: int) -> str:
+    """How a round went."""
+    return f"round {line['round']:>4}/{total}  {numbers(line)}"
+
+
 def round_line(name: str, line: Line, total: int) -> str:
-    """How a round went, where there are no bars."""
+    """The same where there are no bars: of which run, and how long it takes."""
     seconds = line["timing"]["seconds"]
-    rest = duration((total - line["round"]) * seconds)
-    return f"{name}  round {line['round']:>4}/{total}  {numbers(line)}  {seconds:.2f} s  ETA {rest}"
+    return f"{name}  {round_text(line, total)}  {seconds:.2f} s  ETA {duration((total - line['round']) * seconds)}"
 
 
 def setting_text(value: object) -> str:
@@ -145,21 +149,22 @@ class GridView(View):
         super().__init__(console)
         self._all = self.bars.add_task("all runs", total=num_runs, numbers="")
         self._tasks: dict[str, TaskID] = {}
-        self._shown: dict[str, int] = {}
+        self._shown: dict[str, list[Line]] = {}
 
     def running(self, name: str, total: int, lines: list[Line]) -> None:
         """Renew one run's bar, or print its new rounds; what it had before it started here is no news."""
         if name not in self._tasks:
             self._tasks[name] = self.bars.add_task(name, total=total, numbers="preparing")
-            self._shown[name] = len(lines)
+            self._shown[name] = lines
             if not self.is_live:
                 self.say(f"{name}  preparing" + (f", {len(lines)} of {several(total, 'round')} done" if lines else ""))
         if lines:
             self.bars.update(self._tasks[name], completed=len(lines), numbers=brief(lines[-1]))
         if not self.is_live:
-            for line in lines[self._shown[name] :]:
+            before = self._shown[name]  # some rounds are trained again, if it goes on from an older checkpoint
+            for line in (line for i, line in enumerate(lines) if before[i : i + 1] != [line]):
                 self.say(round_line(name, line, total))
-        self._shown[name] = len(lines)  # fewer than before, if it goes on from an older checkpoint
+        self._shown[name] = lines
 
     def ended(self, name: str, said: list[str]) -> None:
         if name in self._tasks:

@@ -30,6 +30,7 @@ def run_side_by_side(console: Console, cells: list[Cell], resume: bool, debug: b
     waiting, failures = deque(share_cores(cells, jobs)), 0
     idle = [worker() for _ in range(jobs)]
     running: dict[Future[list[str]], tuple[Cell, ProcessPoolExecutor]] = {}
+    sizes: dict[str, int] = {}
     try:
         with GridView(console, len(cells)) as view:
             while waiting or running:
@@ -39,12 +40,12 @@ def run_side_by_side(console: Console, cells: list[Cell], resume: bool, debug: b
                         future = pool.submit(train_quietly, cell, resume, debug)
                     running[future] = cell, pool
                 for cell, _ in running.values():
-                    show(view, cell)
+                    show(view, cell, sizes)
                 for future in wait(running, POLL, FIRST_COMPLETED).done:
                     cell, pool = running.pop(future)
                     error = future.exception()
                     idle.append(worker() if isinstance(error, BrokenProcessPool) else pool)
-                    show(view, cell)
+                    show(view, cell, sizes)
                     view.ended(cell.name, [] if error else future.result())
                     if error:
                         failures += 1
@@ -54,9 +55,13 @@ def run_side_by_side(console: Console, cells: list[Cell], resume: bool, debug: b
     return failures
 
 
-def show(view: GridView, cell: Cell) -> None:
-    """How far a run has come, by its records."""
-    view.running(cell.name, cell.config.rounds, RunFolder(cell.folder).rounds())
+def show(view: GridView, cell: Cell, sizes: dict[str, int]) -> None:
+    """How far a run has come, by its records; they are read again only if their size is another one."""
+    folder = RunFolder(cell.folder)
+    size = folder.rounds_file.stat().st_size if folder.rounds_file.is_file() else 0
+    if sizes.get(cell.name) != size:
+        sizes[cell.name] = size
+        view.running(cell.name, cell.config.rounds, folder.rounds())
 
 
 def stop(idle: list[ProcessPoolExecutor], busy: list[ProcessPoolExecutor]) -> None:

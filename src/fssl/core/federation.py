@@ -23,7 +23,7 @@ from ..data.sources import Dataset, Split, load
 from ..errors import UserError
 from ..label.assign import ConfidenceGap
 from ..machine import cores
-from ..methods import Method, Sgd, build_method, check_effect, full_settings
+from ..methods import Method, Sgd, build_method, full_settings
 from ..methods.fixmatch import FixMatch
 from ..models import Net
 from ..probes.tally import Layout
@@ -40,7 +40,6 @@ def method_of(config: Config) -> Method:
     """The configured method with its optimizer; raises UserError before any compute."""
     settings = full_settings(config.method, config.card)
     method = build_method(config.method.name, settings)
-    check_effect(config.method.name, settings)
     if 0 < config.partition.clients < method.fewest_clients:
         raise UserError(
             f"method '{config.method.name}' needs {method.fewest_clients} clients or more with these settings,"

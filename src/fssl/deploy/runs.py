@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..config import override, to_toml
-from ..console import numbers
+from ..console import round_text
 from ..core.federation import method_of
 from ..engines.run import written_out
 from ..errors import RunError, UserError
+from ..methods import check_effect, with_defaults
 from ..records.atomic import write_atomic
 from ..records.store import RunFolder
 from .home import ServerPart
@@ -38,9 +39,10 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
 
     config = config_of(tables)
     method_of(config)
+    check_effect([config])
     if config.data.name == "folder":
         sites_own(config, part.test_images, len(part.sites))
-    RunFolder(out).check(written_out(config), resume)
+    RunFolder(out, with_defaults).check(written_out(config), resume)
 
 
 def write_order(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool, insecure: bool) -> tuple[Path, Path]:
@@ -81,7 +83,7 @@ def follow(journal: Path, status: Callable[[], str], say: Callable[[str], None],
         if kind == "started":
             total = content["rounds"]
         elif kind == "round":
-            say(round_line(content, total))
+            say(with_missing(content, total))
         elif kind == "said":
             say(content)
         elif kind == "stopped":
@@ -90,10 +92,11 @@ def follow(journal: Path, status: Callable[[], str], say: Callable[[str], None],
             return
 
 
-def round_line(line: dict[str, Any], total: int) -> str:
+def with_missing(line: dict[str, Any], total: int) -> str:
+    """How a round went, and without whom."""
     missing = line.get("missing", {})
     lost = f"  missing: {', '.join(missing)}" if missing else ""
-    return f"round {line['round']:>4}/{total}  {numbers(line)}  {line['timing']['seconds']:.1f} s{lost}"
+    return f"{round_text(line, total)}  {line['timing']['seconds']:.1f} s{lost}"
 
 
 def events(journal: Path, status: Callable[[], str], patience: float) -> Iterator[dict[str, Any]]:

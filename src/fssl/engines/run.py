@@ -14,7 +14,7 @@ from ..config import Config, resolved
 from ..core.federation import Federation, dataset_of, settled, uses_bf16
 from ..data.sources import Dataset
 from ..errors import RunError, UserError
-from ..methods import full_settings
+from ..methods import with_defaults
 from ..probes.tally import Layout
 from ..records.checkpoint import Saved
 from ..records.rounds import by_majority, rates, scalars
@@ -67,7 +67,7 @@ def conduct(
     """A run written out, with an engine of any kind, made once the folder is ours."""
     federation = Federation(config, dataset)
     config = federation.config
-    folder = RunFolder(out)
+    folder = RunFolder(out, with_defaults)
     try:
         folder.open(config, resume)
         engine = make(federation)
@@ -121,9 +121,8 @@ def flower_simulation() -> Any:
 
 def written_out(config: Config) -> Config:
     """The same run with everything filled in that the dataset, the method's builders or the device decide."""
-    method = replace(config.method, settings=tuple(sorted(full_settings(config.method, config.card).items())))
     train = replace(config.train, precision="bf16" if uses_bf16(config) else "fp32")
-    return resolved(replace(config, method=method, train=train))
+    return resolved(with_defaults(replace(config, train=train)))
 
 
 def resumed(folder: RunFolder, engine: Engine, listener: Listener) -> Snapshot:

@@ -1,10 +1,11 @@
 """All methods and plug-ins by name. A name like 'flexmatch+sage' is a method with a plug-in on it."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, get_args, get_origin
 
-from ..config import MethodChoice
+from ..config import Config, MethodChoice
 from ..data.cards import Card
 from ..errors import UserError, unknown
 from .base import Method, Sgd
@@ -85,14 +86,28 @@ BY_DATASET: dict[str, Callable[[Card], float | None]] = {
 }
 
 
+def defaults_of(name: str) -> dict[str, Any]:
+    """A name's settings as its builders have them; where two share one, the method's counts."""
+    base, plugins = split_name(name)
+    builders = [METHODS[base], *(PLUGINS[p] for p in plugins)]
+    return {k: p.default for b in reversed(builders) for k, p in settings_of(b).items()}
+
+
 def full_settings(choice: MethodChoice, card: Card) -> dict[str, Any]:
     """A method's settings on a dataset: those given, else their defaults; unset ones are left out."""
-    base, plugins = split_name(choice.name)
-    builders = [METHODS[base], *(PLUGINS[p] for p in plugins)]
-    defaults = {k: p.default for b in reversed(builders) for k, p in settings_of(b).items()}
+    defaults = defaults_of(choice.name)
     decided = {k: rule(card) for k, rule in BY_DATASET.items() if k in defaults}
     known = {k: v for k, v in {**defaults, **decided}.items() if v is not None}
     return {**known, **dict(choice.settings)}
+
+
+def with_defaults(config: Config) -> Config:
+    """The same run with its method's settings written out: in a record, one that is newer than it has its default."""
+    try:
+        settings = full_settings(config.method, config.card)
+    except UserError:  # a method that is not known here
+        return config
+    return replace(config, method=replace(config.method, settings=tuple(sorted(settings.items()))))
 
 
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:
@@ -113,16 +128,30 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
     return method
 
 
-def check_effect(name: str, settings: Mapping[str, Any]) -> None:
-    """Raise if one of the settings is not the default and yet changes nothing, since the others leave it no use."""
-    method, (base, plugins) = build_method(name, settings), split_name(name)
-    defaults = {
-        k: p.default for b in (METHODS[base], *(PLUGINS[p] for p in plugins)) for k, p in settings_of(b).items()
-    }
-    for key, value in settings.items():
-        others = {k: v for k, v in settings.items() if k != key}
-        if value != defaults[key] and build_method(name, others) == method:
-            raise UserError(f"method.{key} = {value!r} changes nothing in '{name}' with these settings; leave it out")
+def check_effect(configs: Iterable[Config]) -> None:
+    """Raise if a setting is not the default and yet changes nothing in any of the runs that have it."""
+    effective: dict[str, bool] = {}
+    said: dict[str, str] = {}
+    for config in configs:
+        name, settings = config.method.name, full_settings(config.method, config.card)
+        for key, value in config.method.settings:
+            has_effect = value == defaults_of(name)[key] or differs_without(key, name, settings)
+            effective[key] = effective.get(key, False) or has_effect
+            said[key] = f"method.{key} = {value!r} changes nothing in '{name}' with these settings; leave it out"
+    for key, has_effect in effective.items():
+        if not has_effect:
+            raise UserError(said[key])
+
+
+def differs_without(key: str, name: str, settings: Mapping[str, Any]) -> bool:
+    """Whether a setting makes another method of it; assumed of methods that cannot be compared."""
+    method = build_method(name, settings)
+    if "__eq__" not in vars(type(method)):  # no dataclass of its own, so equality would miss its fields
+        return True
+    try:
+        return build_method(name, {k: v for k, v in settings.items() if k != key}) != method
+    except RuntimeError:  # tensors among its fields
+        return True
 
 
 def split_name(name: str) -> tuple[str, list[str]]:

@@ -14,6 +14,7 @@ from safetensors.numpy import save
 
 from ..config import Config, as_tables, first_difference, parse, read_toml, to_toml
 from ..errors import UserError
+from ..machine import obstacle
 from .atomic import read_json, write_atomic
 from .checkpoint import Checkpoints, Saved
 from .environment import environment
@@ -26,8 +27,9 @@ LEFT_BY_A_KILL = (".lock", "config.toml.part")  # of a run that was killed befor
 class RunFolder:
     """One run's files. `rounds.jsonl` holds a line for every round that a checkpoint may start from."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, complete: Callable[[Config], Config] = lambda config: config) -> None:
+        """`complete` fills in settings that a record lacks because they are newer."""
+        self.path, self._complete = path, complete
         self._checkpoints = Checkpoints(path / "checkpoint")
         self._lock: IO[str] | None = None
 
@@ -61,11 +63,8 @@ class RunFolder:
             raise UserError(f"train.rounds = {config.rounds}: {self.path} has {done} already; expected {done} or more")
 
     def _check_empty(self) -> None:
-        path = self.path.absolute()
-        ground = next(p for p in (path, *path.parents) if p.exists())
-        if not (ground.is_dir() and os.access(ground, os.W_OK)):
-            reason = "is read-only" if ground.is_dir() else "is a file, not a folder"
-            raise UserError(f"{self.path} cannot be written: {ground.name} {reason}; choose another --out")
+        if reason := obstacle(self.path):
+            raise UserError(f"{self.path} cannot be written: {reason}; choose another --out")
         if self.path.is_dir() and any(p.name not in LEFT_BY_A_KILL for p in self.path.iterdir()):
             raise UserError(f"{self.path} is not empty and not a run folder; choose another --out")
 
@@ -96,7 +95,7 @@ class RunFolder:
     def config(self) -> Config:
         tables = read_toml(str(self.config_file))
         try:
-            return parse(tables)
+            return self._complete(parse(tables))
         except UserError as error:
             raise UserError(f"{self.config_file}: {error}") from None
 

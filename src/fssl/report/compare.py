@@ -10,6 +10,7 @@ from rich.table import Column, Table
 from ..console import PLAIN, say
 from ..errors import UserError
 from ..machine import check_file
+from ..methods import with_defaults
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .drawing import band, legend, settings, sheet
@@ -45,7 +46,7 @@ def sparkline(values: list[float], width: int = 60) -> str:
 
 
 def print_run(console: Console, path: Path) -> None:
-    folder = RunFolder(path)
+    folder = RunFolder(path, with_defaults)
     if not folder.config_file.is_file():
         raise UserError(f"{path} is not a run folder (no config.toml); `fssl run` makes one, `fssl compare` takes many")
     run = read_run(folder)

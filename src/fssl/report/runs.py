@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ..config import Config, flatten
 from ..errors import UserError
+from ..methods import with_defaults
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .look import split_plugins
@@ -146,7 +147,7 @@ def find_runs(paths: Iterable[Path]) -> Found:
     """Every run with at least one round below the given folders; what cannot be read costs itself only."""
     paths = list(paths)
     found = Found([], {})
-    for folder in map(RunFolder, run_folders(paths)):
+    for folder in (RunFolder(path, with_defaults) for path in run_folders(paths)):
         try:
             if not folder.config_file.is_file():
                 found.unreadable[folder.path] = "no config.toml"

@@ -13,6 +13,7 @@ import numpy as np
 
 from ...config import Config
 from ...errors import UserError
+from ...methods import with_defaults
 from ...records.atomic import read_json
 from ...records.rounds import LAST
 from ...records.store import RunFolder
@@ -139,7 +140,7 @@ class Reading:
             self._note(f"{self.damaged + self.partial} damaged or half-written lines of rounds.jsonl are skipped")
 
     def _read_rest(self) -> None:
-        folder = RunFolder(self.path)
+        folder = RunFolder(self.path, with_defaults)
         try:
             self.settings = folder.config() if folder.config_file.is_file() else None
             if not self.settings:
