@@ -1,0 +1,85 @@
+"""results/README.md says what the records beside it hold."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+RESULTS = Path(__file__).parents[1] / "results"
+TEXT = (RESULTS / "README.md").read_text()
+NORMS = ("train_norm", "authors_norm")
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def curve(folder: Path, norm: str) -> list[float]:
+    return [line["test"][norm]["accuracy"] for line in lines_of(folder)]
+
+
+def rows(start: str) -> list[list[str]]:
+    """Cells of the table rows that begin like this."""
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if re.match(start, line)
+    ]
+
+
+def both(values: list[float]) -> str:
+    return " / ".join(f"{v:.2f}" for v in values)
+
+
+def first_at_least(accuracy: list[float], target: float) -> int | None:
+    return next((i for i, a in enumerate(accuracy, 1) if a >= target), None)
+
+
+def percent(lines: list[dict[str, Any]], key: str) -> str:
+    return f"{100 * np.mean([line[key] for line in lines]):.1f}" if key in lines[0] else "–"
+
+
+def test_every_sanity_run_has_a_true_row() -> None:
+    table = {row[0].strip("`"): row[1:] for row in rows(r"\| `[^`]+` \| \d")}
+    assert set(table) == {folder.name for folder in (RESULTS / "sanity").iterdir()}
+    baseline = np.mean(curve(RESULTS / "sanity" / "fedavg", "train_norm")[-10:])
+    for method, said in table.items():
+        folder = RESULTS / "sanity" / method
+        ours, theirs = (curve(folder, norm) for norm in NORMS)
+        assert len(ours) == 20, method
+        mean, last = np.mean(ours[-10:]), lines_of(folder)[-10:]
+        numbers = [f"{mean:.2f}", both([ours[-1], theirs[-1]]), f"{max(ours):.2f}", f"{mean - baseline:+.2f}"]
+        assert said == [*numbers, percent(last, "pl_accuracy"), percent(last, "utilization")], method
+
+
+@pytest.mark.parametrize("row", rows(r"\| `[^`]+`, protocol"), ids=lambda row: row[0])
+def test_every_run_of_table_2_is_as_its_row_says(row: list[str]) -> None:
+    method, protocol = re.findall("`([^`]+)`", row[0])
+    folder = RESULTS / "cifar100" / "alpha1.0" / f"{method}-{protocol}-seed7"
+    curves = [curve(folder, norm) for norm in NORMS]
+    said = dict(zip(("round 60", "mean", "last", "best", "30", "40"), row[1:], strict=False))
+    assert said["round 60"] == both([c[59] for c in curves])
+    assert said["mean"] == both([float(np.mean(c[-10:])) for c in curves])
+    assert said["last"] == both([c[-1] for c in curves])
+    assert said["best"] == both([max(c) for c in curves])
+    for target in ("30", "40"):
+        reached = [first_at_least(c, float(target)) for c in curves]
+        assert said[target] == ("not in 120" if reached == [None, None] else " / ".join(map(str, reached)))
+
+
+def test_the_benchmarks_table_is_its_file() -> None:
+    bench = json.loads((RESULTS / "bench" / "h200-paper.json").read_text())
+    ours, plain = bench["ours"], bench["reference"]
+    assert f"| ms per step | {ours['ms_per_step']:.2f} | {plain['ms_per_step']:.1f} |" in TEXT
+    assert f"| ratio | {bench['ratio']:.1f} | 1 |" in TEXT
+    assert f"| images per second | {ours['images_per_second']:,.0f} | |" in TEXT
+    low, high = ours["seconds_per_round_min_max"]
+    assert f"| s per round | {ours['seconds_per_round']:.2f} ({low:.2f} to {high:.2f}, 5 rounds) |" in TEXT
+
+
+def test_records_name_no_place_of_a_machine() -> None:
+    for path in [p for p in RESULTS.rglob("*") if p.name in ("config.toml", "env.json")]:
+        text = path.read_text()
+        assert 'dir = "DATA"' in text or "--data-dir DATA" in text, path
+        assert not re.search(r"/(root|home|tmp)\b", text), path
