@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from fssl.config import PRESETS, Config, expand, override, presets, read_toml, resolved
-from fssl.core.federation import method_of
-from fssl.data.plan import Recipe
+from fssl.core.federation import method_of, recipe_of
 from fssl.label.assign import KAPPA_STAR, ConfidenceGap, Constant, GlobalOnly, LocalOnly, Sage, hard, soft
 from fssl.methods import METHODS
 from fssl.methods.fixmatch import FixMatch
@@ -201,21 +200,10 @@ def test_figure_1_sees_equally_many_images_a_round_in_all_three():
 
     def steps(preset: str) -> tuple[int, int]:
         config = next(iter(cells(preset).values()))
-        train = config.train
         pool = config.card.num_train // config.partition.clients
         counts = Counts(config.labels_per_class * config.card.num_classes // config.partition.clients, pool)
-        method = method_of(config)
-        recipe = Recipe(
-            train.batch,
-            train.unlabeled_ratio,
-            train.local_epochs,
-            method.steps,
-            train.steps_per_round,
-            method.views,
-            config.card.size,
-            config.data.flip,
-        )
-        return train.clients_per_round * recipe.num_steps(counts), config.rounds
+        recipe = recipe_of(config, method_of(config), config.card)
+        return config.train.clients_per_round * recipe.num_steps(counts), config.rounds
 
     assert steps("fig1") == (380, 500)
     assert steps("fig1-central") == (380, 500)

@@ -4,10 +4,8 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import active_children, get_context, parent_process
 
@@ -18,7 +16,7 @@ from .config import Config
 from .console import GridView, Quiet
 from .core.federation import device_of
 from .errors import RunError, UserError, complain
-from .machine import cores
+from .machine import cores, handled
 from .records.store import RunFolder
 
 POLL = 0.5  # seconds between looks at the records of runs in other processes
@@ -36,7 +34,7 @@ def run_side_by_side(console: Console, cells: list[Cell], resume: bool, debug: b
             while waiting or running:
                 while waiting and idle:
                     cell, pool = waiting.popleft(), idle.pop()
-                    with interrupts_ignored():  # also by the process that may start here
+                    with handled(signal.SIGINT, signal.SIG_IGN):  # for good by a process that starts here
                         future = pool.submit(train_quietly, cell, resume, debug)
                     running[future] = cell, pool
                 for cell, _ in running.values():
@@ -89,16 +87,6 @@ def share_cores(cells: list[Cell], jobs: int) -> list[Cell]:
 def worker() -> ProcessPoolExecutor:
     """A process of its own: forking one with threads or a GPU in it would not do."""
     return ProcessPoolExecutor(1, get_context("spawn"), follow_parent)
-
-
-@contextmanager
-def interrupts_ignored() -> Iterator[None]:
-    """What starts meanwhile leaves Ctrl-C to this process for good."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def follow_parent() -> None:

@@ -1,7 +1,12 @@
-"""What this machine gives to a process: CPU cores, and places to write."""
+"""What a process has of its machine: CPU cores, signals, and places to write."""
 
 import os
+import platform
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from .errors import UserError
 
@@ -9,6 +14,24 @@ from .errors import UserError
 def cores() -> int:
     """CPU cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """Its name, where the system tells."""
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.is_file() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+@contextmanager
+def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
+    """A signal means something else meanwhile."""
+    before = signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        signal.signal(number, before)
 
 
 def check_folder(option: str, path: Path) -> None:

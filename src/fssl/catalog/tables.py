@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from ..console import PLAIN, setting_text
-from ..methods import BY_DATASET, METHODS, PLUGINS, RANGES, settings_of, split_name
+from ..methods import BY_DATASET, PLUGINS, RANGES, builders_of, settings_of
 from . import BASELINE, Entry, entries, entry, footnote, keeps, measured, source, step_cost, traffic
 
 
@@ -28,8 +28,7 @@ def print_method(console: Console, name: str) -> None:
     if name.startswith("X+") and name[2:] in PLUGINS:
         found, builders = next(e for e in entries() if e.name == name), [PLUGINS[name[2:]]]
     else:
-        base, plugins = split_name(name)
-        found, builders = entry(name), [METHODS[base], *(PLUGINS[p] for p in plugins)]
+        found, builders = entry(name), builders_of(name)
     facts = Table(box=None, show_header=False, pad_edge=False)
     for what, text in facts_of(found):
         facts.add_row(f"[bold]{what}", text)

@@ -88,9 +88,7 @@ BY_DATASET: dict[str, Callable[[Card], float | None]] = {
 
 def defaults_of(name: str) -> dict[str, Any]:
     """A name's settings as its builders have them; where two share one, the method's counts."""
-    base, plugins = split_name(name)
-    builders = [METHODS[base], *(PLUGINS[p] for p in plugins)]
-    return {k: p.default for b in reversed(builders) for k, p in settings_of(b).items()}
+    return {k: p.default for b in reversed(builders_of(name)) for k, p in settings_of(b).items()}
 
 
 def full_settings(choice: MethodChoice, card: Card) -> dict[str, Any]:
@@ -112,8 +110,7 @@ def with_defaults(config: Config) -> Config:
 
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:
     """The method a name and its settings stand for; anything that does not fit is a UserError."""
-    base, plugins = split_name(name)
-    builders = [METHODS[base], *(PLUGINS[p] for p in plugins)]
+    builders = builders_of(name)
     schemas = [settings_of(b) for b in builders]
     known = {key for schema in schemas for key in schema}
     for key, value in settings.items():
@@ -130,17 +127,19 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
 
 def check_effect(configs: Iterable[Config]) -> None:
     """Raise if a setting is not the default and yet changes nothing in any of the runs that have it."""
-    effective: dict[str, bool] = {}
-    said: dict[str, str] = {}
+    useful: set[str] = set()
+    useless: dict[str, str] = {}
     for config in configs:
         name, settings = config.method.name, full_settings(config.method, config.card)
+        defaults = defaults_of(name)
         for key, value in config.method.settings:
-            has_effect = value == defaults_of(name)[key] or differs_without(key, name, settings)
-            effective[key] = effective.get(key, False) or has_effect
-            said[key] = f"method.{key} = {value!r} changes nothing in '{name}' with these settings; leave it out"
-    for key, has_effect in effective.items():
-        if not has_effect:
-            raise UserError(said[key])
+            if value == defaults[key] or differs_without(key, name, settings):
+                useful.add(key)
+            else:
+                useless[key] = f"method.{key} = {value!r} changes nothing in '{name}' with these settings; leave it out"
+    for key, text in useless.items():
+        if key not in useful:
+            raise UserError(text)
 
 
 def differs_without(key: str, name: str, settings: Mapping[str, Any]) -> bool:
@@ -161,14 +160,21 @@ def split_name(name: str) -> tuple[str, list[str]]:
         base, plugins = "+".join(parts[:i]), parts[i:]
         if base in METHODS:
             for plugin in plugins:
-                if plugin in METHODS and plugin not in PLUGINS:
+                if plugin in PLUGINS:
+                    continue
+                if plugin in METHODS:
                     raise UserError(f"method '{name}': {plugin} is a method, not a plug-in; its name alone is enough")
-                if plugin not in PLUGINS:
-                    raise unknown("plug-in", plugin, PLUGINS)
+                raise unknown("plug-in", plugin, PLUGINS)
             if len(set(plugins)) < len(plugins) or (base == "sage" and "sage" in plugins):
                 raise UserError(f"method '{name}' has a plug-in twice")
             return base, plugins
     raise unknown("method", name, METHODS)
+
+
+def builders_of(name: str) -> list[Callable[..., Method]]:
+    """What makes a method of a name, the method itself first."""
+    base, plugins = split_name(name)
+    return [METHODS[base], *(PLUGINS[p] for p in plugins)]
 
 
 def settings_of(builder: Callable[..., Method]) -> dict[str, inspect.Parameter]:

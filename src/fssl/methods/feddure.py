@@ -74,7 +74,7 @@ def feddure(
     target: Literal["soft", "hard"] = "soft",
     student_rate: float = 1.0,
     sign: Literal["released", "expected"] = "released",
-    passes: Literal["joint", "separate"] = "joint",
+    passes: Passes = "joint",
 ) -> FedDure:
     """FixMatch whose model also follows a student: did one step on its labels help on labeled images?
 

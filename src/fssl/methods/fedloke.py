@@ -104,7 +104,7 @@ def fedloke(
     tau: float = 0.95,
     mu_u: float = 1.0,
     ramp_rounds: float = 120,
-    passes: Literal["joint", "separate"] = "joint",
+    passes: Passes = "joint",
 ) -> FedLoKe:
     """The uploaded model and one that stays with the client train together and label for each other.
 

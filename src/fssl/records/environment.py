@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from ..machine import processor
+
 PACKAGES = ("fssl", "torch", "numpy", "pillow", "pyarrow", "safetensors", "flwr", "ray")
 
 
@@ -27,14 +29,6 @@ def environment(device: torch.device) -> dict[str, Any]:
         "revision": git_revision(),
         "command": shlex.join(sys.argv[1:]),
     }
-
-
-def processor() -> str:
-    """Its name, where the system tells."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text().splitlines() if path.is_file() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def installed(package: str) -> str | None:
