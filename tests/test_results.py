@@ -21,11 +21,11 @@ def curve(folder: Path, norm: str) -> list[float]:
     return [line["test"][norm]["accuracy"] for line in lines_of(folder)]
 
 
-def rows(start: str) -> list[list[str]]:
-    """Cells of the table rows that begin like this."""
-    return [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in TEXT.splitlines() if re.match(start, line)
-    ]
+def rows(heading: str) -> list[list[str]]:
+    """Cells of the rows about our runs, in the section with this heading."""
+    section = TEXT.split(f"## {heading}")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "`, paper" not in line]
 
 
 def both(values: list[float]) -> str:
@@ -41,7 +41,7 @@ def percent(lines: list[dict[str, Any]], key: str) -> str:
 
 
 def test_every_sanity_run_has_a_true_row() -> None:
-    table = {row[0].strip("`"): row[1:] for row in rows(r"\| `[^`]+` \| \d")}
+    table = {row[0].strip("`"): row[1:] for row in rows("Sanity")}
     assert set(table) == {folder.name for folder in (RESULTS / "sanity").iterdir()}
     baseline = np.mean(curve(RESULTS / "sanity" / "fedavg", "train_norm")[-10:])
     for method, said in table.items():
@@ -53,7 +53,7 @@ def test_every_sanity_run_has_a_true_row() -> None:
         assert said == [*numbers, percent(last, "pl_accuracy"), percent(last, "utilization")], method
 
 
-@pytest.mark.parametrize("row", rows(r"\| `[^`]+`, protocol"), ids=lambda row: row[0])
+@pytest.mark.parametrize("row", rows("CIFAR-100, α = 1"), ids=lambda row: row[0])
 def test_every_run_of_table_2_is_as_its_row_says(row: list[str]) -> None:
     method, protocol = re.findall("`([^`]+)`", row[0])
     folder = RESULTS / "cifar100" / "alpha1.0" / f"{method}-{protocol}-seed7"
@@ -66,6 +66,17 @@ def test_every_run_of_table_2_is_as_its_row_says(row: list[str]) -> None:
     for target in ("30", "40"):
         reached = [first_at_least(c, float(target)) for c in curves]
         assert said[target] == ("not in 120" if reached == [None, None] else " / ".join(map(str, reached)))
+
+
+def test_every_run_of_table_1_on_cifar10_has_a_true_row() -> None:
+    table = {row[0].split("`")[1]: row[1:] for row in rows("CIFAR-10, α = 0.1")}
+    place = RESULTS / "cifar10" / "alpha0.1"
+    assert {f"{name}-authors-seed7" for name in table} == {folder.name for folder in place.iterdir()}
+    for name, said in table.items():
+        curves = [curve(place / f"{name}-authors-seed7", norm) for norm in NORMS]
+        assert [len(c) for c in curves] == [300, 300]
+        mean = " / ".join(f"{np.mean(c[-10:]):.2f} ± {np.std(c[-10:], ddof=1):.2f}" for c in curves)
+        assert said == [mean, both([c[-1] for c in curves]), both([max(c) for c in curves])], name
 
 
 def test_the_benchmarks_table_is_its_file() -> None:
