@@ -150,8 +150,8 @@ def accepted(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> object:
         words = [*words, "--dry-run"]
     if words[0] == "figures":
         words = [*words, "--only", "16"]  # without, drawing them all takes longer than a page is worth
-    if words[0] in ("show", "compare", "tables", "figures"):
-        for path in map(Path, words[1:]):
+    if words[0] in ("show", "compare", "tables", "figures", "predict"):
+        for path in map(Path, words[1:2] if words[0] == "predict" else words[1:]):
             if not path.exists() and not str(path).startswith("-") and not path.suffix:
                 shutil.copytree(SMOKE, path)
     return fssl(monkeypatch, *words)

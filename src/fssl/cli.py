@@ -247,6 +247,29 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
 
 
 @app.command()
+def predict(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    images: Annotated[Path | None, typer.Argument(help="An image or a folder; default: the run's own test.")] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("predictions.csv"),
+    data_dir: Annotated[Path | None, typer.Option(help="The dataset's folder, if it is not where it was.")] = None,
+) -> None:
+    """Label images with a run's final model: a CSV file of image, class and confidence, and a table.
+
+    Every PNG, JPEG and WebP file below the folder is read as in training. If all of them lie in folders that are
+    called like classes, the table says how many of each class are right.
+
+    Examples:
+
+    - `fssl predict runs/smoke`: the test images, class by class
+
+    - `fssl predict runs/own photos --out labels.csv`
+    """
+    from .report.predictions import predict as label
+
+    label(console, run, images, out, data_dir)
+
+
+@app.command()
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
     png: Annotated[Path | None, typer.Option(help="Also draw the curves into this PNG file.")] = None,

@@ -107,6 +107,24 @@ def agreed_of(config: Config) -> Agreed:
     return Agreed(data.classes or (), data.size, data.channels, data.mean, data.std)
 
 
+def card_of(config: Config) -> Card:
+    """What is known of the images of a run that is settled, without opening a file."""
+    return agreed_of(config).card() if config.data.name == "folder" else config.card
+
+
+def norms_of(card: Card, device: torch.device) -> dict[str, Normalize]:
+    """Test images are normalized as in training, and as in the released code."""
+    return {
+        "train_norm": Normalize(card.train_mean, card.train_std, device),
+        "authors_norm": Normalize(card.test_mean, card.test_std, device),
+    }
+
+
+def headline_of(config: Config) -> str:
+    """The normalization whose accuracy is the result."""
+    return "authors_norm" if config.protocol == "authors" else "train_norm"
+
+
 def settled(config: Config, dataset: Dataset) -> Config:
     """The same run with what its folder decides filled in; refuses a folder that it is not meant for."""
     if dataset.partition is None:
@@ -181,15 +199,11 @@ class Federation:
         self.bf16 = uses_bf16(config)
         self.net = Net(config.model.name, card.channels, card.num_classes, config.model.width, self.bf16)
         self.recipe = recipe_of(config, self.method, card)
-        self.norms = {
-            "train_norm": Normalize(card.train_mean, card.train_std, self.device),
-            "authors_norm": Normalize(card.test_mean, card.test_std, self.device),
-        }
+        self.norms = norms_of(card, self.device)
 
     @property
     def headline(self) -> str:
-        """The normalization whose accuracy is the result."""
-        return "authors_norm" if self.config.protocol == "authors" else "train_norm"
+        return headline_of(self.config)
 
     @property
     def carries_momentum(self) -> bool:

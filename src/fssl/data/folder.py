@@ -17,7 +17,7 @@ from ..errors import ProblemsError, RunError, UserError, shortened
 from .cache import Progress, cache_folder, new_images, open_images, processes
 from .cards import CARDS, Card
 from .dataset import Dataset, Split
-from .listing import File, Listing, is_federation, list_federation, list_site, list_test, of_all
+from .listing import File, Listing, is_federation, list_federation, list_images, list_site, list_test, of_all
 from .partition import Index, Partition
 from .pictures import PictureError, read_picture
 
@@ -85,6 +85,17 @@ def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1, how
 def load_test(root: Path, agreed: Agreed, how: Loading = ALONE) -> Split:
     """The test images of a server, `root/test/CLASS/*`."""
     return _load(list_test(root), agreed, how).test
+
+
+def read_images(path: Path, card: Card, how: Loading = ALONE) -> Iterator[tuple[list[str], NDArray[np.uint8]]]:
+    """Names and pixels of every image below a folder, in batches; what cannot be read is named at the end."""
+    listing = list_images(path)
+    names = [file.name for file in listing.files()]
+    done = 0
+    for batch in _decoded(list(listing.files()), Agreed((), card.size, card.channels), how, listing.problems):
+        yield names[done : done + len(batch)], batch
+        done += len(batch)
+    raise_problems(listing)
 
 
 def check(root: Path, how: Loading = ALONE) -> Listing:

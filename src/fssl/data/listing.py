@@ -80,6 +80,16 @@ def list_test(root: Path) -> Listing:
     return Listing(root, [], test, walk.problems)
 
 
+def list_images(path: Path) -> Listing:
+    """Every image below a folder, or a single one, as those of a site without labels. Other files do not matter."""
+    walk = Walk(path if path.is_dir() or not path.exists() else path.parent)
+    single = [] if path.is_dir() else [walk.image(path, None)]
+    files = [file for file in (single or walk.below(path)) if file]
+    if not files and not walk.problems:
+        walk.note(walk.root, f"no image, expected {', '.join(SUFFIXES)}")
+    return Listing(walk.root, [Site("", {}, files, {})], {}, walk.problems)
+
+
 def list_federation(root: Path) -> Listing:
     if not is_federation(root):
         raise UserError(f"'{root}' is the folder of a single site; expected {root}/clients/NAME/labeled and so on")
@@ -168,6 +178,13 @@ class Walk:
         if not found:
             self.note(folder, "an empty folder; remove it if that is meant")
         return [file for path in found if (file := self.image(path, label))]
+
+    def below(self, folder: Path) -> Iterator[File | None]:
+        for path in self.entries(folder):
+            if path.is_dir():
+                yield from self.below(path)
+            elif path.suffix.lower() in SUFFIXES:
+                yield self.image(path, None)
 
     def image(self, path: Path, label: str | None) -> File | None:
         if path.is_dir():

@@ -41,6 +41,10 @@ class RunFolder:
     def rounds_file(self) -> Path:
         return self.path / "rounds.jsonl"
 
+    @property
+    def model_file(self) -> Path:
+        return self.path / "model.safetensors"
+
     def summary(self) -> dict[str, Any]:
         """The results of a finished run, else nothing."""
         return read_json(self.path / "summary.json")
@@ -156,7 +160,7 @@ class RunFolder:
 
     def finish(self, tensors: Tensors, headline: str) -> dict[str, Any]:
         """The model and the summary; the summary last, since it says that the run is whole."""
-        write_atomic(self.path / "model.safetensors", packed(tensors))
+        write_atomic(self.model_file, packed(tensors))
         summary = summarize(self.rounds(), headline)
         write_atomic(self.path / "summary.json", json.dumps(summary, indent=1) + "\n")
         return summary

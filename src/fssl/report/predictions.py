@@ -1,0 +1,126 @@
+"""What a run's model says of images: a file with a line for each, and a table by class."""
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from ..console import PLAIN, RunView, say, several
+from ..core.federation import dataset_of
+from ..data.cache import Progress
+from ..data.folder import Loading, read_images
+from ..errors import UserError
+from ..machine import check_file, cores
+from ..records.atomic import write_atomic
+from ..trained import Trained, load_trained
+
+Batch = tuple[list[str], NDArray[np.uint8]]  # names and images
+BATCH = 1000  # test images between two looks at the progress
+
+
+class Predictions(NamedTuple):
+    """One entry per image; `truth` is there if it is known of all of them."""
+
+    classes: tuple[str, ...]
+    names: list[str]
+    probabilities: NDArray[np.float32]
+    truth: NDArray[np.int64] | None
+
+    @property
+    def said(self) -> NDArray[np.int64]:
+        return np.asarray(self.probabilities.argmax(-1))
+
+    @property
+    def confidence(self) -> NDArray[np.float32]:
+        return np.asarray(self.probabilities.max(-1))
+
+
+def predict(console: Console, run: Path, images: Path | None, out: Path, data_dir: Path | None = None) -> None:
+    """Label the images below a folder, or those of the run's own test, and say how that went."""
+    if images and data_dir:
+        raise UserError("--data-dir says where the run's own test images are: leave it out, or the images")
+    check_file("--out", out, ".csv")
+    model = load_trained(run)
+    with RunView(console, "images", transient=True) as view:
+        made = of_files(model, images, view.loading()) if images else of_test(model, data_dir, view.loading())
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(out, as_csv(made))
+    console.print(by_class(made) if made.truth is None else by_truth(made))
+    say(console, f"{several(len(made.names), 'image')}{accuracy(made)}: {out}")
+
+
+def of_files(model: Trained, path: Path, progress: Progress) -> Predictions:
+    names, p = look_at(model, read_images(path, model.card, Loading(progress=progress, workers=cores())))
+    return Predictions(model.classes, names, p, truth_of(names, model.classes))
+
+
+def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predictions:
+    data = replace(model.config.data, dir=str(data_dir)) if data_dir else model.config.data
+    test = dataset_of(replace(model.config, data=data), progress).test
+    names, p = look_at(model, numbered(test.images, progress))
+    return Predictions(model.classes, names, p, test.labels)
+
+
+def look_at(model: Trained, batches: Iterable[Batch]) -> tuple[list[str], NDArray[np.float32]]:
+    looked = [(names, model.probabilities(images)) for names, images in batches]
+    return [name for names, _ in looked for name in names], np.concatenate([p for _, p in looked])
+
+
+def numbered(images: NDArray[np.uint8], progress: Progress) -> Iterator[Batch]:
+    """Test images have no names; they are counted from 0, in the order of their file."""
+    for first in range(0, len(images), BATCH):
+        batch = images[first : first + BATCH]
+        yield [str(first + i) for i in range(len(batch))], batch
+        progress("looking at images", first + len(batch), len(images))
+
+
+def truth_of(names: list[str], classes: tuple[str, ...]) -> NDArray[np.int64] | None:
+    """Known if each image lies in a folder that is called like a class."""
+    folders = [PurePath(name).parent.name for name in names]
+    return np.array([classes.index(f) for f in folders]) if set(folders) <= set(classes) else None
+
+
+def as_csv(made: Predictions) -> str:
+    text = StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["image", "class", "confidence", *(["truth"] if made.truth is not None else [])])
+    said, confidence = made.said, made.confidence
+    for i, name in enumerate(made.names):
+        truth = [] if made.truth is None else [made.classes[made.truth[i]]]
+        rows.writerow([name, made.classes[said[i]], f"{confidence[i]:.4f}", *truth])
+    return text.getvalue()
+
+
+def accuracy(made: Predictions) -> str:
+    return "" if made.truth is None else f", {100 * np.mean(made.said == made.truth):.2f} % right"
+
+
+def by_class(made: Predictions) -> Table:
+    table = Table("class", Column("images", justify="right"), Column("mean confidence", justify="right"), **PLAIN)
+    for c, name in enumerate(made.classes):
+        mine = made.said == c
+        if mine.any():
+            table.add_row(escape(name), str(mine.sum()), f"{made.confidence[mine].mean():.3f}")
+    return table
+
+
+def by_truth(made: Predictions) -> Table:
+    """How many of each class are right, and which other class they are taken for most often."""
+    assert made.truth is not None
+    numbers = (Column(name, justify="right") for name in ("images", "right"))
+    table = Table("class", *numbers, "most often taken for", **PLAIN)
+    for c, name in enumerate(made.classes):
+        said = np.bincount(made.said[made.truth == c], minlength=len(made.classes))
+        total, right, said[c] = said.sum(), said[c], 0
+        if total:
+            wrong = f"{escape(made.classes[said.argmax()])} ({said.max()})" if said.any() else "–"
+            table.add_row(escape(name), str(total), f"{100 * right / total:.1f} %", wrong)
+    return table

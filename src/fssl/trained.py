@@ -1,0 +1,76 @@
+"""What a run has made: its final model, ready for images that it has not seen."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from .augment.normalize import Normalize
+from .config import Config
+from .core.federation import card_of, headline_of, norms_of
+from .data.cards import Card
+from .errors import UserError
+from .methods import with_defaults
+from .models import Net
+from .records.store import RunFolder
+from .types import State, Weights
+
+BATCH = 500  # images at a time
+
+
+class Trained(NamedTuple):
+    """A model with everything it needs to look at an image; fp32, whatever it was trained with."""
+
+    config: Config
+    card: Card
+    net: Net
+    weights: Weights
+    normalize: Normalize  # that of the run's result
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Their names, or numbers where the dataset has no names."""
+        return self.card.classes or tuple(map(str, range(self.card.num_classes)))
+
+    def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """[N, classes], for images [N, H, W, C] of the size that `card` says."""
+        expected = (self.card.size, self.card.size, self.card.channels)
+        if images.dtype != np.uint8 or images.shape[1:] != expected:
+            raise ValueError(f"images are {images.dtype} {images.shape}, expected uint8 [N, {expected}]")
+        parts = [self._batch(images[i : i + BATCH]) for i in range(0, len(images), BATCH)]
+        return np.concatenate([np.zeros((0, len(self.classes)), np.float32), *parts])
+
+    @torch.no_grad()
+    def _batch(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        pixels = torch.from_numpy(np.array(images)).to(self.normalize.scale.device)
+        return self.net.infer(self.weights, self.normalize(pixels)).logits.softmax(-1).cpu().numpy()
+
+
+def load_trained(run: Path) -> Trained:
+    """The final model of a finished run, by its folder."""
+    folder = RunFolder(run, with_defaults)
+    if not folder.config_file.is_file():
+        raise UserError(f"{run} is not a run folder (no config.toml); `fssl run` makes one")
+    if not folder.model_file.is_file():
+        raise UserError(f"{run} has no model.safetensors, which a run writes once it is finished; --resume goes on")
+    config, device = folder.config(), torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    card = card_of(config)
+    net = Net(config.model.name, card.channels, card.num_classes, config.model.width)
+    normalize = norms_of(card, device)[headline_of(config)]
+    return Trained(config, card, net, read_weights(folder.model_file, device), normalize)
+
+
+def read_weights(path: Path, device: torch.device) -> Weights:
+    try:
+        tensors = load_file(path, device=str(device))
+    except SafetensorError as error:
+        raise UserError(f"{path} is damaged ({error})") from None
+
+    def below(prefix: str) -> State:
+        return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
+
+    return Weights(below("params."), below("buffers."))
