@@ -13,7 +13,7 @@ from fssl.catalog import BASELINE, HOSTS, Cost, Entry, Sizes, costs, entries, en
 from fssl.catalog.tables import overview, print_method
 from fssl.errors import UserError
 from fssl.methods import METHODS, PLUGINS, build_method
-from fssl.methods.base import CARDS, Card
+from fssl.methods.base import SOURCES, Source
 
 # ResNet-8x4 with 10 classes: parameters as counted in the paper's code, and BatchNorm's mean, variance and counter.
 PARAMETERS, BUFFERS = 4 * 1_227_594, 10_752
@@ -28,18 +28,18 @@ def printed(width: int, *things: object) -> list[str]:
 
 @pytest.mark.parametrize("builder", [*METHODS.values(), *PLUGINS.values()], ids=lambda b: b.__name__)
 def test_every_builder_has_a_card(builder: object) -> None:
-    card = CARDS[builder]  # type: ignore[index]
-    assert card.paper[-4:].isdigit()
-    assert card.follows in ("released code", "paper", "reconstruction")
+    source = SOURCES[builder]  # type: ignore[index]
+    assert source.paper[-4:].isdigit()
+    assert source.follows in ("released code", "paper", "reconstruction")
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_card_names_what_is_kept_and_nothing_else(name: str) -> None:
+def test_a_source_names_what_is_kept_and_nothing_else(name: str) -> None:
     found = entry(name)
-    assert found.card is not None
+    assert found.source is not None
     assert found.sizes is not None
-    assert bool(found.card.client) == (found.sizes.client > 0)
-    assert bool(found.card.server) == (found.sizes.server + found.sizes.memory > 0)
+    assert bool(found.source.client) == (found.sizes.client > 0)
+    assert bool(found.source.server) == (found.sizes.server + found.sizes.memory > 0)
 
 
 def sizes(name: str) -> Sizes:
@@ -76,18 +76,18 @@ def test_a_plug_in_keeps_and_sends_what_its_host_does() -> None:
     host, plugged = entry("flexmatch"), entry("flexmatch+sage")
     assert plugged.sizes == host.sizes
     assert keeps(plugged) == keeps(host) == "client: label table"
-    assert plugged.card is not None
-    assert (plugged.card.paper, plugged.card.follows) == ("Zhang et al. 2021; Liu et al. 2025", "reconstruction")
+    assert plugged.source is not None
+    assert (plugged.source.paper, plugged.source.follows) == ("Zhang et al. 2021; Liu et al. 2025", "reconstruction")
 
 
-def test_a_method_without_a_card_is_listed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_method_without_a_source_is_listed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     def mine() -> object:
         """My own rule."""
         return build_method("sage", {})
 
     monkeypatch.setitem(METHODS, "mine", mine)
     (found,) = (e for e in entries() if e.name == "mine")
-    assert (found.about, found.card, step_cost(found)) == ("My own rule.", None, "?")
+    assert (found.about, found.source, step_cost(found)) == ("My own rule.", None, "?")
     assert "| `mine` | My own rule. |" in catalog.markdown()
 
 
@@ -139,8 +139,8 @@ def test_a_plug_in_s_cost_is_the_median_over_its_hosts(monkeypatch: pytest.Monke
     monkeypatch.setattr(catalog, "costs", lambda: {name: Cost(r, r, r) for name, r in ratios.items()})
     assert catalog.plugin_cost("sage") == pytest.approx(1.15)
     assert catalog.plugin_cost("oracle") is None
-    card = Card("", "paper", "")
-    assert step_cost(Entry("X+sage", "", card, None, None)) == "1.15 X"
+    source = Source("", "paper", "")
+    assert step_cost(Entry("X+sage", "", source, None, None)) == "1.15 X"
 
 
 def bench(path: Path, *names: str, settings: tuple[str, ...] = ()) -> dict[str, dict[str, float]]:

@@ -20,8 +20,8 @@ import torch
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from fssl import cli
-from fssl.config import parse, read_toml, resolved
+from fssl import cells, cli
+from fssl.config import Config, parse, read_toml, resolved
 from fssl.console import GridView
 from fssl.engines.run import written_out
 from fssl.methods import METHODS
@@ -637,6 +637,37 @@ def test_jobs_give_the_same_runs_and_survive_a_failure(fssl: Fssl) -> None:
     assert lanes == max(1, len(os.sched_getaffinity(0)) // 2)
     said = fssl(*words[:2], "--set", "grid.train.lr=[0.1,0.05]", "--out", "two", "--resume")
     assert (said.code, said.out.count("finished already")) == (0, 2)
+
+
+def test_what_breaks_in_one_cell_leaves_the_next_alone(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also an error that nobody foresaw, of a GPU for example; a single run shows it whole."""
+    whole = cells.run_experiment
+
+    def breaks(config: Config, *words: Any, **more: Any) -> Any:
+        if config.seed == 1:
+            raise RuntimeError("CUDA error: out of order")
+        return whole(config, *words, **more)
+
+    monkeypatch.setattr(cells, "run_experiment", breaks)
+    said = fssl("run", "tiny.toml", "--set", "grid.seed=[1,2]", "--out", "two")
+    assert (said.code, said.err.splitlines()[0]) == (1, "fssl: seed1: RuntimeError: CUDA error: out of order")
+    assert "1 of 2 runs stopped early" in said.err
+    assert Path("two/seed2/summary.json").is_file()
+    with pytest.raises(RuntimeError, match="out of order"):
+        fssl("run", "tiny.toml", "--set", "seed=1", "--out", "one")
+
+
+def test_whole_numbers_are_numbers(fssl: Fssl) -> None:
+    """Seeds with kappa 4 and 4.0 are repetitions of one setting."""
+    for seed, kappa in ((7, "4"), (8, "4.0")):
+        assert (
+            fssl(
+                "run", "tiny.toml", "--set", f"method.kappa={kappa}", "--set", f"seed={seed}", "--out", f"k/{seed}"
+            ).code
+            == 0
+        )
+    assert "One setting only: nothing to compare." in fssl("compare", "k").out
+    assert Path("k/7/config.toml").read_text().count("kappa = 4.0") == 1
 
 
 def test_jobs_outlive_a_killed_worker_and_end_with_an_interrupt(fssl: Fssl) -> None:

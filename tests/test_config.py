@@ -183,6 +183,9 @@ def test_a_setting_given_on_the_command_line_leaves_the_grid() -> None:
     assert list(cells(override(tables, ["seed=3"]))) == ["sage", "fedavg"]
     assert list(cells(override(tables, ["method.name=fedprox"]))) == ["seed7", "seed8"]
     assert list(cells(override(tables, ["grid.seed=[1]"]))) == ["seed1/sage", "seed1/fedavg"]
+    quoted = {"grid": {"seed": [7, 8], "partition.alpha": [0.1, 1.0]}}
+    assert list(cells(override(quoted, ["partition.alpha=0.5"]))) == ["seed7", "seed8"]
+    assert list(cells(override(quoted, ["seed=3"]))) == ["alpha0.1", "alpha1.0"]
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from fssl import cli
 from fssl.catalog import markdown
 from fssl.config import NO_LIMIT, Config
 from fssl.methods import METHODS, PLUGINS, settings_of
-from fssl.methods.base import CARDS, Method
+from fssl.methods.base import SOURCES, Method
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -216,11 +216,11 @@ def test_every_name_in_a_run_folder_is_explained(smoke_run: Path) -> None:
 
 
 def builders_on(page: str) -> dict[str, Callable[..., Method]]:
-    return {name: b for name, b in (METHODS | PLUGINS).items() if CARDS[b].page == page}
+    return {name: b for name, b in (METHODS | PLUGINS).items() if SOURCES[b].page == page}
 
 
 def test_every_method_has_a_page_that_names_it() -> None:
-    assert {CARDS[builder].page for builder in METHODS.values()} == set(METHOD_PAGES)
+    assert {SOURCES[builder].page for builder in METHODS.values()} == set(METHOD_PAGES)
     for stem, page in METHOD_PAGES.items():
         text = page.read_text()
         missing = [name for name in builders_on(stem) if f"{name}`" not in text and stem != name]

@@ -48,7 +48,8 @@ def history(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_values_are_those_of_the_line() -> None:
-    line = {"round": 3, "test": {"train_norm": {"accuracy": 50.0, "loss": 1.0}}, "loss_s": 0.5, "lam": None, "sums": {}}
+    tests = {"train_norm": {"accuracy": 50.0, "loss": 1.0}}
+    line = {"round": 3, "accuracy": 50.0, "test": tests, "loss_s": 0.5, "lam": None, "sums": {}}
     assert values_of(line) == {"test_accuracy/train_norm": 50.0, "training/loss_s": 0.5}
 
 

@@ -173,6 +173,8 @@ def test_a_site_trains_by_itself_as_it_does_among_all(sites: Path) -> None:
     agreed = agreed_of(everyone.config)
     for k, name in enumerate(("ann", "bob", "cem", "dot")):
         site = Federation(everyone.config, load_site(sites / "clients" / name, agreed, k, 4))
+        even = small(sites, "train.steps_per_round=2")  # for those whose images are elsewhere as well
+        assert Federation(even, load_site(sites / "clients" / name, agreed, k, 4)).busiest == k
         ours, theirs = site.plan(1, k), everyone.plan(1, k)
         assert ours.counts == theirs.counts
         assert ours.draw.u_slot.tolist() == theirs.draw.u_slot.tolist()

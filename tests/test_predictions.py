@@ -22,7 +22,7 @@ from fssl.core.federation import dataset_of
 from fssl.data.export import export_digits
 from fssl.engines.run import run_experiment
 from fssl.models import Net
-from fssl.report.predictions import Predictions, as_csv, by_class, by_truth, truth_of
+from fssl.predict import Predictions, as_csv, by_class, by_truth, truth_of
 from fssl.trained import load_trained
 
 SMALL = [
@@ -143,6 +143,16 @@ def test_images_without_a_class_get_none(run: Path, fssl: Command, tmp_path: Pat
     assert {(row["class"], row["confidence"]) for row in rows} == {(str(p.argmax()), f"{p.max():.4f}")}
     assert fssl("predict", run, "photos/b/e.webp")[0] == 0
     assert rows_of(tmp_path / "predictions.csv") == [{**rows[0], "image": "e.webp"}]
+
+
+def test_links_to_folders_are_not_followed(run: Path, fssl: Command, tmp_path: Path) -> None:
+    """They lead to images that are found anyway, or round in a circle."""
+    (tmp_path / "photos/b").mkdir(parents=True)
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "photos/b/a.png")
+    (tmp_path / "photos/circle").symlink_to(tmp_path / "photos")
+    (tmp_path / "photos/b/up").symlink_to(tmp_path / "photos")
+    assert fssl("predict", run, "photos")[0] == 0
+    assert [row["image"] for row in rows_of(tmp_path / "predictions.csv")] == ["b/a.png"]
 
 
 def test_probabilities_are_the_softmax_of_the_network(run: Path) -> None:

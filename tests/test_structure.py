@@ -27,7 +27,7 @@ RANKS = (
     ("core",),
     ("engines", "trained"),
     ("console", "catalog", "bench"),
-    ("report", "loggers"),
+    ("report", "loggers", "predict"),
     ("cells",),
     ("jobs", "deploy"),
     ("cli",),
@@ -113,7 +113,20 @@ def test_records_stand_beside_the_learning() -> None:
     """They know settings and errors only, and only what runs or reads experiments knows them."""
     users = {i.by for i in OWN if is_in(i.name, "records")}
     assert all(
-        is_in(user, "records", "engines", "trained", "report", "console", "bench", "cells", "jobs", "deploy", "cli")
+        is_in(
+            user,
+            "records",
+            "engines",
+            "trained",
+            "predict",
+            "report",
+            "console",
+            "bench",
+            "cells",
+            "jobs",
+            "deploy",
+            "cli",
+        )
         for user in users
     )
     used = {i.name for i in OWN if is_in(i.by, "records")}

@@ -106,13 +106,19 @@ def ran(console: Console, cell: Cell, resume: bool, debug: bool, alone: bool) ->
     try:
         with RunView(console, cell.name) as view:
             text = train(cell, resume, debug, view)
-    except (UserError, RunError) as error:
+    except Exception as error:  # what breaks in one leaves the others alone
         if alone:
             raise
-        complain(f"{cell.name}: {error}")
+        complain(failure(cell, error))
         return False
     say(console, text)
     return True
+
+
+def failure(cell: Cell, error: BaseException) -> str:
+    """Which run failed, and why; the kind of error, where it is not one of ours."""
+    kind = "" if isinstance(error, UserError | RunError) else f"{type(error).__name__}: "
+    return f"{cell.name}: {kind}{error}"
 
 
 def train(cell: Cell, resume: bool, debug: bool, view: RunView | Quiet) -> str:

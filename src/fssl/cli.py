@@ -264,7 +264,7 @@ def predict(
 
     - `fssl predict runs/own photos --out labels.csv`
     """
-    from .report.predictions import predict as label
+    from .predict import predict as label
 
     label(console, run, images, out, data_dir)
 

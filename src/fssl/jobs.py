@@ -11,14 +11,15 @@ from multiprocessing import active_children, get_context, parent_process
 
 from rich.console import Console
 
-from .cells import Cell, train
+from .cells import Cell, failure, train
 from .config import Config
 from .console import GridView, Quiet
 from .core.federation import device_of
-from .errors import RunError, UserError, complain
+from .errors import RunError, complain
 from .machine import cores, handled
 from .records.store import RunFolder
 
+KILLED = RunError("its process was killed (out of memory?); --resume goes on from its last round")
 POLL = 0.5  # seconds between looks at the records of runs in other processes
 
 
@@ -47,7 +48,7 @@ def run_side_by_side(console: Console, cells: list[Cell], resume: bool, debug: b
                     view.ended(cell.name, [] if error else future.result())
                     if error:
                         failures += 1
-                        complain(failure(cell, error))
+                        complain(failure(cell, KILLED if isinstance(error, BrokenProcessPool) else error))
     finally:
         stop(idle, [pool for _, pool in running.values()])
     return failures
@@ -106,10 +107,3 @@ def train_quietly(cell: Cell, resume: bool, debug: bool) -> list[str]:
     view = Quiet()
     text = train(cell, resume, debug, view)
     return [*view.said, text]
-
-
-def failure(cell: Cell, error: BaseException) -> str:
-    if isinstance(error, BrokenProcessPool):
-        return f"{cell.name}: its process was killed (out of memory?); --resume goes on from its last round"
-    kind = "" if isinstance(error, UserError | RunError) else f"{type(error).__name__}: "
-    return f"{cell.name}: {kind}{error}"

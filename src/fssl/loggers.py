@@ -26,7 +26,8 @@ Opener = Callable[[Config, Path, int], Logger]  # settings, run folder, rounds d
 def values_of(line: Line) -> dict[str, float]:
     """What a line tells a logger: test accuracies, and every other single number of it."""
     tests = {f"test_accuracy/{norm}": test["accuracy"] for norm, test in line["test"].items()}
-    return tests | {f"training/{name}": value for name, value in line.items() if isinstance(value, float)}
+    numbers = {name: value for name, value in line.items() if isinstance(value, float) and name != "accuracy"}
+    return tests | {f"training/{name}": value for name, value in numbers.items()}
 
 
 class TensorBoard:

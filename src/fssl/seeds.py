@@ -1,6 +1,7 @@
 """Random streams by name: what is drawn depends on (seed, purpose, round, client), never on call order."""
 
 import hashlib
+from functools import cache
 
 import numpy as np
 
@@ -15,9 +16,15 @@ def cohort(seed: int, clients: int, per_round: int, round: int) -> list[int]:
     """The clients drawn in a round (counted from 1), in the order drawn.
 
     One legacy generator walks through the rounds, as in the released code, so that seed 7 draws the
-    paper's clients; replaying the earlier rounds needs no saved state and takes 6 microseconds each.
+    paper's clients. A resumed run replays the earlier rounds once, so no state has to be saved.
     """
-    rng = np.random.RandomState(seed)
-    for _ in range(round - 1):
-        rng.choice(clients, per_round, replace=False)
-    return [int(k) for k in rng.choice(clients, per_round, replace=False)]
+    rng, drawn = walk(seed, clients, per_round)
+    while len(drawn) < round:
+        drawn.append([int(k) for k in rng.choice(clients, per_round, replace=False)])
+    return [*drawn[round - 1]]
+
+
+@cache
+def walk(seed: int, clients: int, per_round: int) -> tuple[np.random.RandomState, list[list[int]]]:
+    """The generator, and what it has drawn so far."""
+    return np.random.RandomState(seed), []

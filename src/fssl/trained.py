@@ -15,9 +15,9 @@ from .core.federation import card_of, headline_of, norms_of
 from .data.cards import Card
 from .errors import UserError
 from .methods import with_defaults
-from .models import Net
+from .models import Net, switch_tf32_off
 from .records.store import RunFolder
-from .types import State, Weights
+from .types import Weights, take
 
 BATCH = 500  # images at a time
 
@@ -57,6 +57,7 @@ def load_trained(run: Path) -> Trained:
         raise UserError(f"{run} is not a run folder (no config.toml); `fssl run` makes one")
     if not folder.model_file.is_file():
         raise UserError(f"{run} has no model.safetensors, which a run writes once it is finished; --resume goes on")
+    switch_tf32_off()
     config, device = folder.config(), torch.device("cuda" if torch.cuda.is_available() else "cpu")
     card = card_of(config)
     net = Net(config.model.name, card.channels, card.num_classes, config.model.width)
@@ -69,8 +70,4 @@ def read_weights(path: Path, device: torch.device) -> Weights:
         tensors = load_file(path, device=str(device))
     except SafetensorError as error:
         raise UserError(f"{path} is damaged ({error})") from None
-
-    def below(prefix: str) -> State:
-        return {k.removeprefix(prefix): t for k, t in tensors.items() if k.startswith(prefix)}
-
-    return Weights(below("params."), below("buffers."))
+    return Weights(take("params.", tensors), take("buffers.", tensors))

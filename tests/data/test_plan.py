@@ -42,6 +42,16 @@ def test_drawn_clients_are_the_papers() -> None:
     ]
 
 
+def test_drawn_clients_do_not_depend_on_what_was_asked_before() -> None:
+    """Rounds in any order, another federation in between, and a caller who changes the list."""
+    rng = np.random.RandomState(11)
+    expected = [[int(k) for k in rng.choice(12, 5, replace=False)] for _ in range(40)]
+    assert cohort(11, 12, 5, 40) == expected[39]
+    cohort(11, 12, 5, 3).clear()
+    cohort(11, 13, 5, 50)
+    assert [cohort(11, 12, 5, r) for r in range(1, 41)] == expected
+
+
 def test_passes_permute_and_drop_incomplete_batches() -> None:
     rows = passes(stream(0, "t"), 2500, 256, 19)
     assert rows.shape == (19, 256)

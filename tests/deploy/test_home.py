@@ -6,15 +6,19 @@ import stat
 import subprocess
 import sys
 import time
+import tomllib
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fssl.config import only_run, override, read_toml
 from fssl.deploy.home import APP, init, is_free, server_part, site_part
 from fssl.deploy.runs import follow, for_sites
 from fssl.errors import RunError, UserError
+
+DEALT = {"partition": {"kind": "dirichlet"}}  # the default wants an even number of clients
 
 
 @pytest.fixture
@@ -50,6 +54,8 @@ def test_a_folder_with_something_in_it_is_refused(home: Path) -> None:
         ('"site-1", "site-2"', '"site-1", "../site-2"', "expected different names without spaces or '/'"),
         ("quorum = 2", "quorum = 0", "quorum = 0: expected at least 1"),
         ("wait_seconds = 600", "wait_seconds = -1", "wait_seconds = -1: expected at least 0"),
+        ('"site-1", "site-2"', "1, 2", r"sites = \[1, 2, 'site-3'\] has the wrong type"),
+        ("port =", "port = 99999 #", "port = 99999: expected a number from 1 to 65535"),
         ('names = ["localhost", "127.0.0.1"]', "names = []", "names = \\[\\]: expected at least one"),
     ],
 )
@@ -255,6 +261,39 @@ def test_a_runs_settings_fit_the_sites() -> None:
     assert for_sites({"train": {"clients_per_round": 2}}, 3)["train"] == {"clients_per_round": 2}
     with pytest.raises(UserError, match=r"partition.clients = 4, but server.toml names 3 sites"):
         for_sites({"partition": {"clients": 4}}, 3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["train.clients_per_round=all"], "train.clients_per_round = 'all': expected a whole number"),
+        (["partition=3"], "'partition' is a single value, not a section"),
+        (["protocol=authors"], "which sites cannot"),
+        (["records.tensorboard=true"], "are for `fssl run`"),
+        (["privacy.clip=1", "method.name=feddb"], "privacy.clip: method 'feddb' uses more"),
+    ],
+)
+def test_what_sites_cannot_do_is_refused_before_they_are_asked(
+    home: Path, tmp_path: Path, settings: list[str], message: str
+) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy.runs import check
+
+    with pytest.raises(UserError, match=message):
+        check(server_part(home), for_sites(override(DEALT, settings), 3), tmp_path / "out", resume=False)
+
+
+def test_a_grid_of_one_cell_is_ordered_as_the_run_it_stands_for(home: Path, tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy.runs import check, write_order
+
+    part, out = server_part(home), tmp_path / "out"
+    tables = override(read_toml("demo"), ["grid.method.name=['sage']", "grid.seed=[9]"])
+    run = check(part, for_sites({**tables, **DEALT}, 3), out, resume=False)
+    order, _ = write_order(part, run, out, False, False)
+    sent = only_run(read_toml(tomllib.loads(order.read_text())["config"]))
+    assert sent == run
+    assert (sent.method.name, sent.seed, sent.partition.clients) == ("sage", 9, 3)
 
 
 # Following a run.

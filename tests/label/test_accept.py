@@ -61,6 +61,14 @@ def test_the_table_takes_confident_local_votes() -> None:
     assert state["flex.table"].tolist()[0] == 1  # arguments stay as they were
 
 
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 0, 2]])
+def test_a_sure_view_counts_wherever_it_stands_in_the_batch(order: list[int]) -> None:
+    """A pool smaller than the batch shows an image more than once: views 0 and 2 of slot 3 are not sure."""
+    p_l = torch.tensor([[0.5, 0.3, 0.2], [0.01, 0.98, 0.01], [0.4, 0.3, 0.3]])[order]
+    after = FlexThreshold(0.95).update({"p_l": p_l}, torch.tensor([3, 3, 3]), flex_state(0, 0, 0, 0))["flex.table"]
+    assert after.tolist()[:4] == [0, 0, 0, 1]
+
+
 def test_with_sage_the_table_takes_the_final_label_where_either_model_is_sure() -> None:
     p_l = torch.tensor([[0.5, 0.3, 0.2], [0.5, 0.3, 0.2]])
     p_g = torch.tensor([[0.01, 0.98, 0.01], [0.2, 0.6, 0.2]])

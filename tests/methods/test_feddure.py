@@ -14,8 +14,7 @@ from fssl.label.assign import Sage, hard
 from fssl.label.losses import cross_entropy
 from fssl.methods import build_method
 from fssl.methods.feddure import PARAMS, FedDure, feddure
-from fssl.methods.prefix import take
-from fssl.types import Batch, Clock, Local, Server, State, Weights
+from fssl.types import Batch, Clock, Local, Server, State, Weights, take
 
 Make = Callable[..., Federation]
 
@@ -97,7 +96,7 @@ def test_the_term_by_hand() -> None:
 
     nothing: Any = None
     local = Local(Weights({}, {}), {}, {})
-    term, _ = Told().beyond(nothing, nothing, local, nothing, Shown)  # type: ignore[arg-type]
+    term, _ = Told().extra(nothing, nothing, local, nothing, Shown)  # type: ignore[arg-type]
     assert term.item() == pytest.approx(0.5 * 0.410038, abs=1e-6)
 
 

@@ -14,8 +14,7 @@ from fssl.label.losses import cross_entropy, soft_cross_entropy
 from fssl.methods import build_method
 from fssl.methods.feddure import PARAMS
 from fssl.methods.feddure_full import REGULATOR, FedDureFull, feddure_full, image_weights
-from fssl.methods.prefix import take
-from fssl.types import Batch, Local, PseudoLabels, State, Weights
+from fssl.types import Batch, Local, PseudoLabels, State, Weights, take
 
 Make = Callable[..., Federation]
 

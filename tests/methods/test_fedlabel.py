@@ -68,7 +68,7 @@ def test_only_accepted_images_with_one_opinion_are_pulled() -> None:
     a, b, c = [0.8, 0.1, 0.1], [0.5, 0.3, 0.2], [0.2, 0.5, 0.3]
     votes = {"p_l": rows(a, a, a, a), "p_g": rows(b, b, c, a), "mask": torch.tensor([True, False, True, True])}
     assert agreed(votes).tolist() == [True, False, False, True]
-    term = FedLabel(kl_weight=2.0).extra(torch.zeros(4, 3), votes, {})
+    term = FedLabel(kl_weight=2.0).agreement(torch.zeros(4, 3), votes)
     assert term.item() == pytest.approx(2 * 0.1173579, rel=1e-5)
 
 
@@ -77,7 +77,7 @@ def test_the_pull_reaches_the_strong_view_only() -> None:
     p_l, p_g = rows([0.8, 0.1, 0.1]), rows([0.5, 0.3, 0.2])
     logits = torch.zeros(1, 3, requires_grad=True)
     votes = {"p_l": p_l, "p_g": p_g, "mask": torch.tensor([True])}
-    fedlabel(kl_weight=1.0).extra(logits, votes, {}).backward()
+    fedlabel(kl_weight=1.0).agreement(logits, votes).backward()
     torch.testing.assert_close(logits.grad, (torch.full((1, 3), 1 / 3) - p_g) / 7)
 
 

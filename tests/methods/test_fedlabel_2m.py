@@ -12,8 +12,7 @@ from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
 from fssl.methods import build_method
 from fssl.methods.fedlabel_2m import COUNT, A, B, FedLabel2M, drift, fedlabel_2m, pair, pseudo_loss
-from fssl.methods.prefix import take
-from fssl.types import Server, Upload, Weights
+from fssl.types import Server, Upload, Weights, take
 
 Make = Callable[..., Federation]
 NAME = "method.name=fedlabel-2m"
@@ -49,7 +48,7 @@ def test_the_teacher_is_always_a() -> None:
     p_a, p_g = torch.tensor([[0.5, 0.3, 0.2]] * 2), torch.tensor([[0.8, 0.1, 0.1]] * 2)
     votes = {"p_l": p_a, "p_g": p_g, "mask": torch.tensor([True, False])}
     kl = math.log(3) + 0.5 * math.log(0.5) + 0.3 * math.log(0.3) + 0.2 * math.log(0.2)
-    assert fedlabel_2m().extra(torch.zeros(2, 3), votes, {}).item() == pytest.approx(0.05 * kl / 7, rel=1e-4)
+    assert fedlabel_2m().agreement(torch.zeros(2, 3), votes).item() == pytest.approx(0.05 * kl / 7, rel=1e-4)
 
 
 def test_drift_by_hand() -> None:

@@ -29,8 +29,7 @@ from fssl.methods.fedmatch import (
     without_small,
 )
 from fssl.methods.plateau import FACTOR, STEPS, TOTAL, measured, new_plateau, settled
-from fssl.methods.prefix import put, take
-from fssl.types import Local, Server, State, Weights
+from fssl.types import Local, Server, State, Weights, put, take
 
 Make = Callable[..., Federation]
 

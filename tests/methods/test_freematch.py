@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,8 +12,10 @@ from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
 from fssl.label.adaptive import H_TILDE, P_TILDE, TAU, FreeThreshold, fairness
 from fssl.methods import build_method
+from fssl.methods.fixmatch import Seen
 from fssl.methods.freematch import FreeMatch, freematch
-from fssl.types import Batch, Clock, Counts, Server, Task, Weights
+from fssl.models import Out
+from fssl.types import Batch, Clock, Counts, Local, Server, Task, Weights
 
 Make = Callable[..., Federation]
 TASK, COUNTS = Task(num_classes=2, max_slots=4), Counts(labeled=1, pool=4)
@@ -70,7 +73,12 @@ def test_fairness_by_hand() -> None:
     state = known(0.5, [0.6, 0.4], [0.75, 0.25])
     expected = math.log(7 / 17) / 3 + 2 * math.log(10 / 17) / 3
     assert fairness(q.log(), mask, state).item() == pytest.approx(expected, rel=1e-5)
-    assert freematch(saf=0.05).extra(q.log(), {"mask": mask}, state).item() == pytest.approx(0.05 * expected, rel=1e-5)
+    out = Out(q.log(), q)
+    local = Local(Weights({}, {}), {}, state)
+    nothing: Any = None
+    term, after = freematch(saf=0.05).extra(nothing, nothing, local, nothing, Seen(out, out, out, {"mask": mask}))
+    assert term.item() == pytest.approx(0.05 * expected, rel=1e-5)
+    assert after is state
 
 
 def test_a_class_without_votes_gets_nothing() -> None:

@@ -11,7 +11,7 @@ from conftest import host_lane
 from fssl.core.client import client_round
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
-from fssl.label.accept import FixedThreshold, FlexThreshold
+from fssl.label.accept import FlexThreshold
 from fssl.label.assign import ConfidenceGap, Constant, LocalOnly, Sage
 from fssl.methods import METHODS, build_method
 from fssl.methods.base import Sgd, mean_weights, weighted_mean
@@ -97,10 +97,12 @@ LABELERS = [n for n, b in METHODS.items() if isinstance(b(), FixMatch) and n not
 
 @pytest.mark.parametrize("name", LABELERS)
 def test_nothing_accepted_trains_on_labels_alone(name: str, make_federation: Make) -> None:
-    """tau above 1: only L_s is left, on the same forward plan; equal to a weight mu_u of zero."""
+    """Only L_s is left, on the same forward plan; equal to a weight mu_u of zero."""
     prox = ["method.mu_prox=0"] if name == "fedprox+fixmatch" else []
     federation = make_federation(f"method.name={name}", *prox)
-    silent = trained(federation, replace(federation.method, accept=FixedThreshold(1.1)))  # type: ignore[call-arg]
+    rule: Any = federation.method.accept  # type: ignore[attr-defined]
+    never: Any = type("Never", (type(rule),), {"sure": lambda self, p, state: torch.zeros(len(p), dtype=torch.bool)})
+    silent = trained(federation, replace(federation.method, accept=never(**vars(rule))))  # type: ignore[call-arg]
     assert equal(silent, trained(make_federation("method.name=fixmatch-lpl", "method.mu_u=0", accepting())))
 
 

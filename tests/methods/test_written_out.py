@@ -21,11 +21,10 @@ from fssl.methods.feddure_full import REGULATOR
 from fssl.methods.fedlabel_2m import COUNT, A, B
 from fssl.methods.fedloke import kept
 from fssl.methods.fedmatch import HELPER, PRESENT, PSI, SIGMA
-from fssl.methods.prefix import put, take
 from fssl.methods.proxyfl import COUNTS, FEATURES, PRIOR, PROXIES
 from fssl.methods.tuning import Tuning
 from fssl.models.resnet import SmallCnn
-from fssl.types import Batch, Server, State, Weights
+from fssl.types import Batch, Server, State, Weights, put, take
 
 Make = Callable[..., Federation]
 SHORT = ("train.steps_per_round=3", "train.lr=0.05")

@@ -364,11 +364,12 @@ def test_resumed_runs_are_bit_identical(tmp_path: Path, kind: str) -> None:
     assert outcome(tmp_path / "run") == outcome(tmp_path / "unbroken")
 
 
+@pytest.mark.parametrize("protocol", ["clean", "authors"])
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_can_be_resumed(tmp_path: Path, method: str) -> None:
+def test_every_method_can_be_resumed(tmp_path: Path, method: str, protocol: str) -> None:
     """Whatever it keeps on the server and with its clients; all six clients take part in every round."""
     small = ("train.rounds=3", "train.batch=4", "train.steps_per_round=2", "train.clients_per_round=6")
-    settings = config(*small, f"method.name={method}")
+    settings = config(*small, f"method.name={method}", f"protocol={protocol}")
     run_experiment(settings, tmp_path / "unbroken", Quiet())
     for last in (1, 2):
         with pytest.raises(KeyboardInterrupt):

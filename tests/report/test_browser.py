@@ -193,6 +193,16 @@ def test_filters_narrow_the_table_and_the_charts(browser: Browser) -> None:
     assert len(browser.all("#legend button:not(.all)")) == 6
 
 
+def test_a_chosen_task_stays_chosen_when_another_comes_before_it(browser: Browser) -> None:
+    """As it happens while runs go on: the live page gets new data."""
+    shown = "return [$('task').selectedOptions[0].textContent, state.data.tasks[chartLines()[0].index].title]"
+    browser.choose("task", "1")
+    chosen = browser.run("return state.data.tasks[1].title")
+    assert browser.run(shown) == [chosen, chosen]
+    browser.run("show({...state.data, tasks: [{...state.data.tasks[0], title: 'first of all'}, ...state.data.tasks]})")
+    assert browser.run(shown) == [chosen, chosen]
+
+
 def test_the_legend_toggles_a_method_everywhere(browser: Browser) -> None:
     browser.chart("plot-accuracy")
     assert browser.visible("plot-accuracy") == [True] * 3

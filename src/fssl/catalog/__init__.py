@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ..methods import METHODS, PLUGINS, Method, build_method, split_name
-from ..methods.base import CARDS, Card
+from ..methods.base import SOURCES, Source
 from ..models import Net
 from ..types import Counts, Task
 
@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 
     name: str
     about: str
-    card: Card | None
+    source: Source | None
     sizes: Sizes | None
     cost: Cost | None
 
@@ -62,14 +62,14 @@ def entries() -> Iterator[Entry]:
     for name in METHODS:
         yield entry(name)
     for name, builder in PLUGINS.items():
-        yield Entry(f"X+{name}", about(builder), CARDS.get(builder), None, None)
+        yield Entry(f"X+{name}", about(builder), SOURCES.get(builder), None, None)
 
 
 def entry(name: str) -> Entry:
     """A method, with or without plug-ins. It keeps what the host keeps, and is no better known than the plug-in is."""
     base, plugins = split_name(name)
     builder = PLUGINS[plugins[-1]] if plugins else METHODS[base]
-    own, host = CARDS.get(builder), CARDS.get(METHODS[base])
+    own, host = SOURCES.get(builder), SOURCES.get(METHODS[base])
     if plugins and own and host:
         own = replace(own, paper=f"{host.paper}; {own.paper}", client=host.client, server=host.server, note=host.note)
     return Entry(name, about(builder), own, sizes_of(build_method(name, {})), costs().get(name))
@@ -120,9 +120,9 @@ def plugin_cost(plugin: str) -> float | None:
 
 def keeps(entry: Entry) -> str:
     """Who keeps what from round to round, beside the server's model."""
-    if entry.sizes is None or entry.card is None:
+    if entry.sizes is None or entry.source is None:
         return "as X"
-    held = {"client": entry.card.client, "server": entry.card.server}
+    held = {"client": entry.source.client, "server": entry.source.server}
     return ", ".join(f"{where}: {what}" for where, what in held.items() if what) or "–"
 
 
@@ -138,7 +138,7 @@ def step_cost(entry: Entry) -> str:
 
 
 def source(entry: Entry) -> tuple[str, str]:
-    return (entry.card.paper, entry.card.follows) if entry.card else ("", "")
+    return (entry.source.paper, entry.source.follows) if entry.source else ("", "")
 
 
 def footnote() -> str:
@@ -156,7 +156,7 @@ def markdown() -> str:
     """The table of README.md."""
     lines = ["| name | what it does | paper | keeps | MB down / up | step | follows |", "|---|---|---|---|---|---|---|"]
     for e in entries():
-        name = f"[`{e.name}`](docs/methods/{e.card.page}.md)" if e.card else f"`{e.name}`"
+        name = f"[`{e.name}`](docs/methods/{e.source.page}.md)" if e.source else f"`{e.name}`"
         paper, follows = source(e)
         lines.append(f"| {' | '.join([name, e.about, paper, keeps(e), traffic(e), step_cost(e), follows])} |")
     return "\n".join([*lines, "", footnote()]) + "\n"

@@ -53,9 +53,9 @@ def reflowed(doc: str | None) -> str:
 
 def facts_of(entry: Entry) -> list[tuple[str, str]]:
     rows = []
-    if entry.card:
-        rows = [("paper", entry.card.paper), ("follows", entry.card.follows)]
-        rows += [("page", f"docs/methods/{entry.card.page}.md")]
+    if entry.source:
+        rows = [("paper", entry.source.paper), ("follows", entry.source.follows)]
+        rows += [("page", f"docs/methods/{entry.source.page}.md")]
     rows += [("keeps", keeps(entry) + kept_bytes(entry)), ("sends", sent_bytes(entry))]
     cost = step_cost(entry)
     if entry.cost:
@@ -76,7 +76,7 @@ def kept_bytes(entry: Entry) -> str:
 def sent_bytes(entry: Entry) -> str:
     if not entry.sizes:
         return "as X"
-    note = f"; {entry.card.note}" if entry.card and entry.card.note else ""
+    note = f"; {entry.source.note}" if entry.source and entry.source.note else ""
     return f"{entry.sizes.down:,} bytes down, {entry.sizes.up:,} up (ResNet-8x4, 10 classes){note}"
 
 

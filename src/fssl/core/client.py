@@ -1,4 +1,4 @@
-"""One client's round: the only loop over steps in the project."""
+"""One client's round: what it gets, its steps, what it gives back."""
 
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
@@ -60,7 +60,7 @@ def client_round(
     """Payload in, upload out. `velocity` overrides the fresh momentum a client starts with."""
     local = method.start(payload, state)
     if velocity is not None:
-        local = local._replace(velocity=velocity)
+        local = local._replace(velocity={name: velocity[name] for name in local.velocity})  # files sort names
     if plan.sweep is not None:
         for i in range(len(plan.sweep.u_row)):
             local = trainer.visit(payload, local, at(plan.sweep, i))

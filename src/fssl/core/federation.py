@@ -45,6 +45,11 @@ def method_of(config: Config) -> Method:
             f"method '{config.method.name}' needs {method.fewest_clients} clients or more with these settings,"
             f" and partition.clients = {config.partition.clients}"
         )
+    if config.privacy.clip is not None and type(method).aggregate is not Method.aggregate:
+        raise UserError(
+            f"privacy.clip: method '{config.method.name}' uses more of an upload than the mean of its parameters, "
+            "which clipping and noise do not cover; choose another method"
+        )
     train = config.train
     method = replace(method, sgd=Sgd(train.lr, train.momentum, train.weight_decay))
     if config.protocol == "authors":
@@ -232,6 +237,12 @@ class Federation:
 
     def counts(self, client: int) -> Counts:
         return self.sites[client].counts
+
+    @property
+    def busiest(self) -> int:
+        """The client with the most steps, of those whose images are here: a site has nobody else's."""
+        here = [k for k, site in enumerate(self.sites) if len(site.pool)]
+        return max(here, key=lambda k: self.recipe.num_steps(self.counts(k)))
 
     @cached_property
     def layout(self) -> Layout:

@@ -180,9 +180,10 @@ class Walk:
         return [file for path in found if (file := self.image(path, label))]
 
     def below(self, folder: Path) -> Iterator[File | None]:
+        """A link to a folder is passed over: it leads to images that have their own place below the root."""
         for path in self.entries(folder):
             if path.is_dir():
-                yield from self.below(path)
+                yield from () if path.is_symlink() else self.below(path)
             elif path.suffix.lower() in SUFFIXES:
                 yield self.image(path, None)
 

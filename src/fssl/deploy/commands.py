@@ -149,9 +149,9 @@ def start(
     part, out = server_part(home), out or Path("runs") / Path(config.removesuffix(".toml")).name
     warn(insecure)
     tables = for_sites(override(read_toml(config), settings or []), len(part.sites))
-    check(part, tables, out, resume)
+    run = check(part, tables, out, resume)
     connect(part, insecure)
-    order, journal = write_order(part, tables, out, resume, insecure)
+    order, journal = write_order(part, run, out, resume, insecure)
     answer = flwr(part, "run", str(part.folder / "app"), CONNECTION, "-c", str(order))
     number = str(answer["run-id"])
     say(f"run {number} of {len(part.sites)} sites; folder {out}")

@@ -183,6 +183,12 @@ def site_part(home: Path, name: str | None) -> SitePart:
     return part
 
 
+def fits(value: object, kind: Any) -> bool:
+    if kind == list[str]:
+        return isinstance(value, list) and all(isinstance(v, str) for v in value)
+    return type(value) is kind
+
+
 def read(path: Path, kind: Any, what: str) -> Any:
     try:
         table = load_toml(path, str(path))
@@ -193,8 +199,10 @@ def read(path: Path, kind: Any, what: str) -> Any:
         expected = hints.get(key)
         if expected is None:
             raise UserError(f"{path}: '{key}' is unknown (known: {', '.join(hints)})")
-        if type(value) is not (list if expected == list[str] else expected):
+        if not fits(value, expected):
             raise UserError(f"{path}: {key} = {value!r} has the wrong type")
+        if key == "port" and not 0 < value < 65536:
+            raise UserError(f"{path}: port = {value}: expected a number from 1 to 65535")
     absent = [key for key in hints if key not in table and key not in kind._field_defaults]
     if absent:
         raise UserError(f"{path}: {absent[0]} is missing")

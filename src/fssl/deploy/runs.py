@@ -4,11 +4,11 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ..config import override, to_toml
+from ..config import Config, as_tables, override, to_toml
 from ..console import round_text
 from ..core.federation import method_of
 from ..engines.run import written_out
@@ -22,19 +22,23 @@ from .programs import CONNECTION, flwr
 
 def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
     """The settings with one client per site, all of them in every round unless they say otherwise."""
-    part, train = tables.get("partition", {}), tables.get("train", {})
-    if part.get("clients", sites) != sites:
-        raise UserError(
-            f"partition.clients = {part['clients']}, but server.toml names {sites} sites; set it to {sites}"
-        )
-    given = [f"partition.clients={sites}"]
-    if "clients_per_round" not in train or train["clients_per_round"] > sites:
-        given.append(f"train.clients_per_round={sites}")
-    return override(tables, given)
+    clients, per_round = (given(tables, *key) for key in (("partition", "clients"), ("train", "clients_per_round")))
+    if clients not in (None, sites):
+        raise UserError(f"partition.clients = {clients!r}, but server.toml names {sites} sites; set it to {sites}")
+    settings = [f"partition.clients={sites}"]
+    if per_round is None or (isinstance(per_round, int) and per_round > sites):
+        settings.append(f"train.clients_per_round={sites}")
+    return override(tables, settings)
 
 
-def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> None:
-    """Everything that can be refused before the sites are asked."""
+def given(tables: Mapping[str, Any], section: str, key: str) -> Any:
+    """A value as it stands there, right or wrong; whether it is right is for the configuration to say."""
+    table = tables.get(section)
+    return table.get(key) if isinstance(table, Mapping) else None
+
+
+def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> Config:
+    """The run, after everything that can be refused before the sites are asked."""
     from ..engines.flower.server import config_of, sites_own
 
     config = config_of(tables)
@@ -43,14 +47,15 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
     if config.data.name == "folder":
         sites_own(config, part.test_images, len(part.sites))
     RunFolder(out, with_defaults).check(written_out(config), resume)
+    return config
 
 
-def write_order(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool, insecure: bool) -> tuple[Path, Path]:
+def write_order(part: ServerPart, run: Config, out: Path, resume: bool, insecure: bool) -> tuple[Path, Path]:
     """The run's settings for the server's app, and where it will report."""
     folder, name = part.folder / "logs", f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder.mkdir(parents=True, exist_ok=True)
     config, order, journal = (folder / f"{name}{end}" for end in ("-config.toml", "-order.toml", ".jsonl"))
-    write_atomic(config, to_toml(tables))
+    write_atomic(config, to_toml(as_tables(run)))
     terms = {
         "config": str(config),
         "out": str(out.resolve()),

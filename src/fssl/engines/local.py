@@ -14,6 +14,7 @@ from ..core.federation import Federation
 from ..core.step import Step, Visit
 from ..data.plan import ClientPlan
 from ..machine import cores
+from ..models import switch_tf32_off
 from ..types import Draw, Local, Server, State
 from .rounds import Engine, NotFiniteError, Snapshot, named, pinned, to
 
@@ -71,8 +72,7 @@ class Lanes:
         federation, method = self.federation, self.federation.method
         tick = torch.compile(tick_of(federation.make_step()), fullgraph=True, dynamic=False)
         visit = torch.compile(visit_of(federation.make_visit()), fullgraph=True, dynamic=False)
-        sites = range(len(federation.sites))
-        longest = max(sites, key=lambda k: federation.recipe.num_steps(federation.counts(k)))
+        longest = federation.busiest
         payload = method.payload(federation.first_server(), longest)
         local = method.start(payload, to(federation.new_state(payload, longest), self.device))
         draw = to(federation.plan(1, longest).draw, self.device)
@@ -146,7 +146,7 @@ def set_up_torch(federation: Federation) -> None:
         torch.set_num_threads(federation.config.compute.threads or 1)
     torch._dynamo.reset()  # a step of an earlier run in this process would count as a recompilation
     torch.backends.cudnn.benchmark = True
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False  # fp32 means fp32
+    switch_tf32_off()
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)  # the compiler would rather have them
 
 

@@ -19,7 +19,7 @@ from ..probes.tally import Layout
 from ..records.checkpoint import Saved
 from ..records.rounds import by_majority, rates, scalars
 from ..records.store import RunFolder
-from ..types import Server, State, Weights
+from ..types import Server, State, Weights, take
 from .local import LocalEngine
 from .rounds import Engine, RoundResult, Snapshot, named, to
 
@@ -185,18 +185,13 @@ def parts(snapshot: Snapshot) -> dict[str, State]:
 def restore(like: Snapshot, saved: Saved) -> Snapshot:
     """The snapshot that `flat` and `parts` took apart."""
 
-    def below(prefix: str) -> State:
-        return {k.removeprefix(prefix): t for k, t in saved.tensors.items() if k.startswith(prefix)}
-
     def group(name: str) -> dict[int, State]:
         return {int(k.partition(".")[2]): state for k, state in saved.parts.items() if k.startswith(f"{name}.")}
 
-    params, buffers = below("server.weights.params."), below("server.weights.buffers.")
+    params, buffers = (take(f"server.weights.{kind}.", saved.tensors) for kind in Weights._fields)
     weights = Weights(in_order(like.server.weights.params, params), in_order(like.server.weights.buffers, buffers))
-    server = Server(weights, in_order(like.server.extras, below("server.extras.")), group("memory"))
-    velocity = below("velocity.")
-    velocity = in_order(weights.params, velocity) if velocity else {}
-    snapshot = Snapshot(saved.round, server, group("clients"), velocity)
+    server = Server(weights, in_order(like.server.extras, take("server.extras.", saved.tensors)), group("memory"))
+    snapshot = Snapshot(saved.round, server, group("clients"), take("velocity.", saved.tensors))
     unknown = saved.tensors.keys() - flat(snapshot).keys()
     if unknown:
         raise UserError(f"the checkpoint does not fit: nothing is called {min(unknown)} here (another version?)")

@@ -72,8 +72,10 @@ class FlexThreshold:
             confidence = torch.maximum(confidence, votes["p_g"].amax(-1))
             vote = votes["target"].argmax(-1)
         table = state["flex.table"]
-        entry = torch.where(confidence >= self.tau, vote, table[u_slot])  # tau itself, not T_c
-        return {"flex.table": table.scatter(0, u_slot, entry)}
+        entry = torch.where(confidence >= self.tau, vote, UNSEEN)  # tau itself, not T_c
+        # A small pool fills a batch more than once: a sure view of an image counts beside unsure ones.
+        given = torch.full_like(table, UNSEEN).scatter_reduce(0, u_slot, entry, "amax")
+        return {"flex.table": torch.where(given > UNSEEN, given, table)}
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,21 @@ from .proxyfl import proxyfl
 from .sage import sage, with_oracle, with_sage
 from .supervised import fedavg, fedavg_sl, fedprox
 
-__all__ = ["METHODS", "PLUGINS", "Method", "Sgd", "build_method", "check_effect"]
+__all__ = [
+    "BY_DATASET",
+    "METHODS",
+    "PLUGINS",
+    "RANGES",
+    "Method",
+    "Sgd",
+    "build_method",
+    "builders_of",
+    "check_effect",
+    "full_settings",
+    "settings_of",
+    "split_name",
+    "with_defaults",
+]
 
 METHODS: dict[str, Callable[..., Method]] = {
     "fedavg": fedavg,
@@ -86,17 +100,25 @@ BY_DATASET: dict[str, Callable[[Card], float | None]] = {
 }
 
 
-def defaults_of(name: str) -> dict[str, Any]:
-    """A name's settings as its builders have them; where two share one, the method's counts."""
-    return {k: p.default for b in reversed(builders_of(name)) for k, p in settings_of(b).items()}
+def parameters_of(name: str) -> dict[str, inspect.Parameter]:
+    """A name's settings as its builders declare them; where two share one, the method's counts."""
+    return {k: p for b in reversed(builders_of(name)) for k, p in settings_of(b).items()}
 
 
 def full_settings(choice: MethodChoice, card: Card) -> dict[str, Any]:
     """A method's settings on a dataset: those given, else their defaults; unset ones are left out."""
-    defaults = defaults_of(choice.name)
+    parameters = parameters_of(choice.name)
+    defaults = {k: p.default for k, p in parameters.items()}
     decided = {k: rule(card) for k, rule in BY_DATASET.items() if k in defaults}
     known = {k: v for k, v in {**defaults, **decided}.items() if v is not None}
-    return {**known, **dict(choice.settings)}
+    given = {k: as_declared(v, parameters.get(k)) for k, v in choice.settings}
+    return {**known, **given}
+
+
+def as_declared(value: Any, parameter: inspect.Parameter | None) -> Any:
+    """A whole number where a number is meant: 4 and 4.0 are one setting. What does not fit is refused elsewhere."""
+    is_float = parameter is not None and float in (parameter.annotation, *get_args(parameter.annotation))
+    return float(value) if is_float and type(value) is int else value
 
 
 def with_defaults(config: Config) -> Config:
@@ -131,9 +153,9 @@ def check_effect(configs: Iterable[Config]) -> None:
     useless: dict[str, str] = {}
     for config in configs:
         name, settings = config.method.name, full_settings(config.method, config.card)
-        defaults = defaults_of(name)
+        parameters = parameters_of(name)
         for key, value in config.method.settings:
-            if value == defaults[key] or differs_without(key, name, settings):
+            if value == parameters[key].default or differs_without(key, name, settings):
                 useful.add(key)
             else:
                 useless[key] = f"method.{key} = {value!r} changes nothing in '{name}' with these settings; leave it out"

@@ -20,7 +20,7 @@ Loss = Callable[[Weights, State], Value]
 
 
 @dataclass(frozen=True)
-class Card:
+class Source:
     """Where a method comes from. What it keeps is said here and measured elsewhere (fssl.catalog)."""
 
     paper: str
@@ -32,11 +32,11 @@ class Card:
 
     def __call__(self, builder: Builder) -> Builder:
         """As a decorator it is given to a method's builder."""
-        CARDS[builder] = self
+        SOURCES[builder] = self
         return builder
 
 
-CARDS: dict[Callable[..., "Method"], Card] = {}
+SOURCES: dict[Callable[..., "Method"], Source] = {}
 
 
 @dataclass(frozen=True)
@@ -145,21 +145,13 @@ class Method:
 
     sgd: Sgd = Sgd()
     labeled_weight: int = 0  # the released code counts each labeled image 2000 times more when averaging
+    labels: Literal["few", "all"] = "few"  # clients train on those of the setting, or on the truth of every image
+    steps: Literal["pool", "labeled"] = "pool"  # what an epoch counts: the client's pool, or its labeled images
 
     @property
     def views(self) -> tuple[str, ...]:
         """Views of a step: x, x_strong, u_weak, u_strong."""
         return ("x",)
-
-    @property
-    def labels(self) -> Literal["few", "all"]:
-        """Whether clients train on the few labels of the setting or on the true label of every image."""
-        return "few"
-
-    @property
-    def steps(self) -> Literal["pool", "labeled"]:
-        """What an epoch counts: the client's pool, or passes over its labeled images."""
-        return "pool"
 
     @property
     def sweeps(self) -> bool:

@@ -13,7 +13,7 @@ from ..label.accept import FixedThreshold
 from ..label.assign import GlobalOnly, LocalOnly
 from ..models import Net
 from ..types import Batch, Counts, Local, Server, State, Sweep, Task, Upload
-from .base import Card, mean_weights
+from .base import Source, mean_weights
 from .fixmatch import FixMatch
 
 # Client state of one round: what the broadcast model said of each image of the pool, the mean of that, how
@@ -136,7 +136,7 @@ def released_shares(pi: Shares) -> Shares:
     return a
 
 
-@Card("Zhu et al. 2024", follows="released code", page="feddb", note="its prior goes up with the model")
+@Source("Zhu et al. 2024", follows="released code", page="feddb", note="its prior goes up with the model")
 def feddb(
     tau: float = 0.95,
     mu_u: float = 1.0,

@@ -10,10 +10,9 @@ from ..label.accept import FixedThreshold
 from ..label.assign import VOTES, LocalOnly, hard
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net
-from ..types import Batch, Local, PseudoLabels, Server, State, Trace, Weights, clone, zeros_like
-from .base import Card, Passes, Value, fit, gradient
+from ..types import Batch, Local, PseudoLabels, Server, State, Trace, Weights, clone, drop, put, take, zeros_like
+from .base import Passes, Source, Value, fit, gradient
 from .fixmatch import FixMatch, Seen
-from .prefix import drop, put, take
 
 STUDENT, PARAMS, VELOCITY = "student.", "student.params.", "student.velocity."
 
@@ -34,7 +33,7 @@ class FedDure(FixMatch):
         local, phi = super().start(server, state), server.weights.params
         return local._replace(state={**local.state, **put(PARAMS, clone(phi)), **put(VELOCITY, zeros_like(phi))})
 
-    def beyond(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+    def extra(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
         """d CE(f_theta(u_s), argmax f_theta(u_s)): towards or away from what the teacher says already."""
         d, state = self.teach(net, local, batch, seen.votes)
         strong = seen.strong.logits
@@ -67,7 +66,7 @@ class FedDure(FixMatch):
         return clone(drop(STUDENT, local.state))
 
 
-@Card("Bai et al. 2024", follows="reconstruction", page="feddure")
+@Source("Bai et al. 2024", follows="reconstruction", page="feddure")
 def feddure(
     tau: float = 0.95,
     mu_u: float = 1.0,

@@ -12,11 +12,10 @@ from ..label.assign import LocalOnly, hard
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net
 from ..seeds import stream
-from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Weights
-from .base import Card
+from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Weights, put, take
+from .base import Source
 from .feddure import PARAMS, FedDure
 from .fixmatch import Seen
-from .prefix import put, take
 
 REGULATOR = "regulator."
 HIDDEN = 100
@@ -41,7 +40,7 @@ class FedDureFull(FedDure):
     def client_state(self, server: Server, task: Task, counts: Counts) -> State:
         return {**super().client_state(server, task, counts), **put(REGULATOR, new_regulator(task))}
 
-    def beyond(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+    def extra(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
         """(1/B) sum m_i CE(f_theta(u_s), y_i) + d (1/B) sum CE(f_theta(u_s), y_i)."""
         labels = PseudoLabels(hard(seen.votes["target"]), seen.votes["mask"])
         w, m = self.regulate(net, local, batch, labels)
@@ -85,7 +84,7 @@ def new_regulator(task: Task) -> State:
     return {name: torch.from_numpy(t.astype(np.float32)) for name, t in draws.items()}
 
 
-@Card("Bai et al. 2024", follows="reconstruction", page="feddure", client="regulator")
+@Source("Bai et al. 2024", follows="reconstruction", page="feddure", client="regulator")
 def feddure_full(
     mu_u: float = 1.0,
     meta_lr: float = 0.01,

@@ -9,9 +9,10 @@ from torch import Tensor
 from ..label.accept import FixedThreshold
 from ..label.assign import SCORES, Score, Winner, variance
 from ..label.losses import kl_divergence
-from ..types import State
-from .base import Card
-from .fixmatch import FixMatch
+from ..models import Net
+from ..types import Batch, Local, Server, State
+from .base import Source
+from .fixmatch import FixMatch, Seen
 
 
 @dataclass(frozen=True)
@@ -21,12 +22,15 @@ class FedLabel(FixMatch):
     score: Score = variance
     kl_weight: float = 1.0
 
-    def extra(self, logits: Tensor, votes: State, state: State) -> Tensor:
+    def extra(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+        return self.mu_u * self.agreement(seen.strong.logits, seen.votes), local.state
+
+    def agreement(self, logits: Tensor, votes: State) -> Tensor:
         """kl_weight * 1/B_u * sum of rho KL(p_loser || p) over accepted images on which both models agree."""
         p_l, p_g = votes["p_l"], votes["p_g"]
         loser = torch.where((self.score(p_l) > self.score(p_g)).unsqueeze(-1), p_g, p_l)
         weight = rho(p_l, p_g, self.score) * agreed(votes)
-        return self.mu_u * self.kl_weight * (weight * kl_divergence(loser, logits)).mean()
+        return self.kl_weight * (weight * kl_divergence(loser, logits)).mean()
 
 
 def rho(p_l: Tensor, p_g: Tensor, score: Score) -> Tensor:
@@ -40,7 +44,7 @@ def agreed(votes: State) -> Tensor:
     return votes["mask"] & (votes["p_l"].argmax(-1) == votes["p_g"].argmax(-1))
 
 
-@Card("Cho et al. 2023", follows="reconstruction", page="fedlabel")
+@Source("Cho et al. 2023", follows="reconstruction", page="fedlabel")
 def fedlabel(
     tau: float = 0.95,
     mu_u: float = 1.0,

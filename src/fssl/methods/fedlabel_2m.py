@@ -12,10 +12,9 @@ from ..label.accept import FixedThreshold
 from ..label.assign import SCORES, Winner
 from ..label.losses import cross_entropy, image_cross_entropy, kl_divergence
 from ..models import Net
-from ..types import Batch, Counts, Local, Server, State, Task, Trace, Upload, Weights, zeros_like
-from .base import Card, RunningMean, Value, descend, flat, unflat
+from ..types import Batch, Counts, Local, Server, State, Task, Trace, Upload, Weights, put, take, zeros_like
+from .base import RunningMean, Source, Value, descend, flat, unflat
 from .fedlabel import FedLabel, agreed, rho
-from .prefix import put, take
 
 A, B = "A.", "B."  # the supervised and the unsupervised model, side by side in one set of weights
 COUNT = "fedlabel.count"  # pseudo-labels that B was given this round
@@ -49,12 +48,13 @@ class FedLabel2M(FedLabel):
             a, b = one(A, weights), one(B, weights)
             p_a = net.infer(a, batch.u_weak).logits.detach().softmax(-1)
             votes = self.vote(p_a, self.ask_global(net, server, state, batch), server, state, batch)
+            votes["mask"] = votes["mask"] & (batch.clock.round > self.burn_in)  # B is idle until then
             state = {**self.remember(votes, batch, state), COUNT: state[COUNT] + votes["mask"].sum()}
             buffers_a, (x,) = net.fit(a, batch.x)
             buffers_b, (weak, strong) = net.fit(b, batch.u_weak, batch.u_strong)
             l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
             l_u = pseudo_loss(strong.logits, votes)
-            beside = self.extra(weak.logits, votes, state) + self.pull * drift(b.params, server.weights.params)
+            beside = self.agreement(weak.logits, votes) + self.pull * drift(b.params, server.weights.params)
             buffers = pair(Weights({}, buffers_a), Weights({}, buffers_b)).buffers
             trace = Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes)
             return l_s + self.mu_u * (l_u + beside), (buffers, state, trace)
@@ -62,7 +62,7 @@ class FedLabel2M(FedLabel):
         after, trace = descend(loss, self.sgd, local)
         return hold(local, after, batch.clock.round <= self.burn_in), trace
 
-    def extra(self, logits: Tensor, votes: State, state: State) -> Tensor:
+    def agreement(self, logits: Tensor, votes: State) -> Tensor:
         """kl_weight * mean of rho KL(p_A || p_B) over accepted images on which both labelers agree, weak views."""
         counts = agreed(votes)
         kl = rho(votes["p_l"], votes["p_g"], self.score) * kl_divergence(votes["p_l"], logits)
@@ -105,14 +105,14 @@ def hold(before: Local, after: Local, idle: Tensor) -> Local:
     """The step without what it did to B, while B is idle."""
 
     def held(old: State, new: State) -> State:
-        return {name: torch.where(idle, old[name], t) if name.startswith((B, COUNT)) else t for name, t in new.items()}
+        return {name: torch.where(idle, old[name], t) if name.startswith(B) else t for name, t in new.items()}
 
     (params, buffers), (new_params, new_buffers) = before.weights, after.weights
     weights = Weights(held(params, new_params), held(buffers, new_buffers))
-    return Local(weights, held(before.velocity, after.velocity), held(before.state, after.state))
+    return Local(weights, held(before.velocity, after.velocity), after.state)
 
 
-@Card("Cho et al. 2023", follows="released code", page="fedlabel-2m", note="two models go up")
+@Source("Cho et al. 2023", follows="released code", page="fedlabel-2m", note="two models go up")
 def fedlabel_2m(
     tau: float = 0.3,
     mu_u: float = 1.0,

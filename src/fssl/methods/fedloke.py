@@ -9,9 +9,24 @@ from torch import Tensor
 from ..label.accept import Accept, EntropyThreshold, FixedThreshold
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net
-from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Upload, Weights, clone, zeros_like
-from .base import Card, Method, Passes, Value, descend, fit
-from .prefix import drop, put, take
+from ..types import (
+    Batch,
+    Counts,
+    Local,
+    PseudoLabels,
+    Server,
+    State,
+    Task,
+    Trace,
+    Upload,
+    Weights,
+    clone,
+    drop,
+    put,
+    take,
+    zeros_like,
+)
+from .base import Method, Passes, Source, Value, descend, fit
 
 OWN, OWN_PARAMS, OWN_BUFFERS = "own.", "own.params.", "own.buffers."
 
@@ -96,7 +111,7 @@ def kept(weights: Weights) -> State:
     return {**put(OWN_PARAMS, weights.params), **put(OWN_BUFFERS, weights.buffers)}
 
 
-@Card("Zhang et al. 2023", follows="released code", page="fedloke", client="own model")
+@Source("Zhang et al. 2023", follows="released code", page="fedloke", client="own model")
 def fedloke(
     mu_own: float = 0.9,
     filter: Literal["entropy", "confidence"] = "entropy",

@@ -13,10 +13,9 @@ from ..label.assign import hard
 from ..label.losses import cross_entropy, kl_divergence, soft_cross_entropy, squared_distance
 from ..models import Net, Out
 from ..seeds import stream
-from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Upload, Weights
-from .base import Card, Method, Sgd, Value, gradient, mean_weights
+from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Upload, Weights, put, take
+from .base import Method, Sgd, Source, Value, gradient, mean_weights
 from .plateau import FACTOR, measured, new_plateau, settled
-from .prefix import put, take
 
 SIGMA, PSI, HELPER = "sigma.", "psi.", "helper.psi."
 PRESENT, ROUND, PROBE = "helper.present", "fedmatch.round", "fedmatch.probe"
@@ -212,7 +211,7 @@ def majority(p_l: Tensor, p_h: list[Tensor], present: Tensor) -> Tensor:
     return hard(hard(p_l) + present * torch.stack([hard(p) for p in p_h]).sum(0))
 
 
-@Card(
+@Source(
     "Jeong et al. 2021",
     follows="reconstruction",
     page="fedmatch",

@@ -1,6 +1,5 @@
 """FixMatch (Sohn et al., 2020) in a federation: labels from the local or from the global model."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -12,14 +11,8 @@ from ..label.assign import VOTES, Assign, GlobalOnly, LocalOnly
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net, Out
 from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Weights
-from .base import Card, Method, Value, descend
+from .base import Method, Source, Value, descend
 from .terms import Proximal, Term, add_terms
-
-Adjust = Callable[[Tensor, Server, State], Tensor]
-
-
-def unchanged(p: Tensor, server: Server, state: State) -> Tensor:
-    return p
 
 
 class Seen(NamedTuple):
@@ -33,14 +26,13 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class FixMatch(Method):
-    """One joint training-mode batch of labeled, weak and strong views; the labeler is three small choices.
+    """One joint training-mode batch of labeled, weak and strong views; the labeler is two small choices.
 
-    `adjust` changes probabilities, `accept` says which are sure, `assign` picks the target. Every method
-    that has these three fields can carry SAGE as a plug-in. What a field cannot say, a derived method says
-    in one of five short answers: `ask_global`, `vote`, `remember`, `extra` and `beyond`.
+    `accept` says which predictions are sure, `assign` picks the target. Every method that has these two
+    fields can carry SAGE as a plug-in. What a field cannot say, a derived method says in one of four short
+    answers: `ask_global`, `vote`, `remember` and `extra`.
     """
 
-    adjust: Adjust = unchanged
     accept: Accept = FixedThreshold()  # noqa: RUF009 (a frozen value)
     assign: Assign = LocalOnly()  # noqa: RUF009
     terms: tuple[Term, ...] = ()
@@ -66,7 +58,6 @@ class FixMatch(Method):
 
     def vote(self, p_l: Tensor, p_g: Tensor, server: Server, state: State, batch: Batch) -> State:
         """Both models' probabilities and what becomes of them."""
-        p_l, p_g = self.adjust(p_l, server, state), self.adjust(p_g, server, state)
         sure_l, sure_g = self.accept.sure(p_l, state), self.accept.sure(p_g, state)
         target, mask = self.assign(p_l, p_g, sure_l, sure_g)
         if self.oracle:
@@ -77,12 +68,8 @@ class FixMatch(Method):
         """The client's state after the votes."""
         return {**state, **self.accept.update(votes, batch.u_slot, state)}
 
-    def extra(self, logits: Tensor, votes: State, state: State) -> Tensor:
-        """A further term of the loss on the strong view; `state` already knows the votes."""
-        return logits.new_zeros(())
-
-    def beyond(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
-        """As `extra`, for a term that takes features or a second model; and the client's state after it."""
+    def extra(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+        """A further term of the loss, and the client's state after it; `local.state` already knows the votes."""
         return torch.zeros_like(batch.has_labels), local.state
 
     def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
@@ -96,10 +83,9 @@ class FixMatch(Method):
             state = self.remember(votes, batch, state)
             l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
             l_u = soft_cross_entropy(strong.logits, PseudoLabels(votes["target"], votes["mask"]))
-            total = l_s + self.mu_u * l_u + self.extra(strong.logits, votes, state)
             seen = Seen(x, weak, strong, votes)
-            term, state = self.beyond(net, server, Local(weights, local.velocity, state), batch, seen)
-            total = add_terms(total + term, self.terms, weights, server)
+            term, state = self.extra(net, server, Local(weights, local.velocity, state), batch, seen)
+            total = add_terms(l_s + self.mu_u * l_u + term, self.terms, weights, server)
             if not self.asks_global:  # p_g only stood in for an argument nobody read
                 del votes["p_g"], votes["sure_g"]
             return total, (buffers, state, Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes))
@@ -111,7 +97,7 @@ class FixMatch(Method):
         return self.assign.uses_global or self.watch_global
 
 
-@Card("Sohn et al. 2020", follows="released code", page="fixmatch")
+@Source("Sohn et al. 2020", follows="released code", page="fixmatch")
 def fixmatch_lpl(
     tau: float = 0.95,
     mu_u: float = 1.0,
@@ -122,13 +108,13 @@ def fixmatch_lpl(
     return FixMatch(accept=FixedThreshold(tau), assign=LocalOnly(VOTES[vote]), mu_u=mu_u, label_bn=label_bn)
 
 
-@Card("Sohn et al. 2020", follows="paper", page="fixmatch")
+@Source("Sohn et al. 2020", follows="paper", page="fixmatch")
 def fixmatch_gpl(tau: float = 0.95, mu_u: float = 1.0, vote: Literal["hard", "soft"] = "hard") -> FixMatch:
     """FixMatch with global pseudo-labels: the broadcast model labels for the whole round."""
     return FixMatch(accept=FixedThreshold(tau), assign=GlobalOnly(VOTES[vote]), mu_u=mu_u)
 
 
-@Card("Li; Sohn et al. 2020", follows="paper", page="fixmatch")
+@Source("Li; Sohn et al. 2020", follows="paper", page="fixmatch")
 def fedprox_fixmatch(mu_prox: float = 1e-3, tau: float = 0.95, mu_u: float = 1.0) -> FixMatch:
     """FixMatch-LPL with FedProx's pull towards the broadcast model."""
     return FixMatch(accept=FixedThreshold(tau), mu_u=mu_u, terms=(Proximal(mu_prox),))

@@ -5,7 +5,7 @@ from typing import Literal
 
 from ..label.accept import UNSEEN, FlexThreshold
 from ..types import Local, Server, State
-from .base import Card
+from .base import Source
 from .fixmatch import FixMatch
 
 
@@ -13,10 +13,11 @@ from .fixmatch import FixMatch
 class FlexMatch(FixMatch):
     """FixMatch whose acceptance table may be forgotten at the start of each round."""
 
+    accept: FlexThreshold = FlexThreshold()  # noqa: RUF009
     count: Literal["final", "local"] = "final"  # what a plug-in that changes labels writes into the table
 
     def start(self, server: Server, state: State) -> Local:
-        if isinstance(self.accept, FlexThreshold) and not self.accept.persistent:
+        if not self.accept.persistent:
             state = forget(state)
         return super().start(server, state)
 
@@ -26,7 +27,7 @@ def forget(state: State) -> State:
     return {**state, "flex.table": state["flex.table"].clamp(max=UNSEEN)}
 
 
-@Card("Zhang et al. 2021", follows="reconstruction", page="flexmatch", client="label table")
+@Source("Zhang et al. 2021", follows="reconstruction", page="flexmatch", client="label table")
 def flexmatch(
     tau: float = 0.95,
     mu_u: float = 1.0,

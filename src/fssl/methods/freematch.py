@@ -5,30 +5,31 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..label.adaptive import FreeThreshold, fairness
-from ..types import Batch, Server, State
-from .base import Card
-from .fixmatch import FixMatch
+from ..models import Net
+from ..types import Batch, Local, Server, State
+from .base import Source
+from .fixmatch import FixMatch, Seen
 
 
 @dataclass(frozen=True)
 class FreeMatch(FixMatch):
     """FixMatch with FreeMatch's thresholds (SAT), and its term against favored classes (SAF)."""
 
+    accept: FreeThreshold = FreeThreshold()  # noqa: RUF009
     saf: float = 0.05
 
     def vote(self, p_l: Tensor, p_g: Tensor, server: Server, state: State, batch: Batch) -> State:
         """The thresholds already know this batch, as in the paper's algorithm and its code."""
-        if isinstance(self.accept, FreeThreshold):
-            state = {**state, **self.accept.observe(p_l, state)}
+        state = {**state, **self.accept.observe(p_l, state)}
         return super().vote(p_l, p_g, server, state, batch)
 
-    def extra(self, logits: Tensor, votes: State, state: State) -> Tensor:
-        if self.saf == 0 or not isinstance(self.accept, FreeThreshold):
-            return super().extra(logits, votes, state)
-        return self.saf * fairness(logits, votes["mask"], state)
+    def extra(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+        if self.saf == 0:
+            return super().extra(net, server, local, batch, seen)
+        return self.saf * fairness(seen.strong.logits, seen.votes["mask"], local.state), local.state
 
 
-@Card("Wang et al. 2023", follows="reconstruction", page="freematch", client="running means")
+@Source("Wang et al. 2023", follows="reconstruction", page="freematch", client="running means")
 def freematch(mu_u: float = 1.0, saf: float = 0.05, ema: float = 0.999) -> FreeMatch:
     """FixMatch-LPL whose threshold follows the client's confidence, class by class; no threshold is set.
 

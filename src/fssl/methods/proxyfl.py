@@ -13,10 +13,9 @@ from ..label.accept import FixedThreshold
 from ..label.assign import Constant, GlobalOnly, Sage, hard
 from ..models import CLASSIFIER, Net
 from ..seeds import stream
-from ..types import Batch, Counts, Local, Server, State, Task, Upload, Weights, clone
-from .base import Card
+from ..types import Batch, Counts, Local, Server, State, Task, Upload, Weights, clone, drop
+from .base import Source
 from .fixmatch import FixMatch, Seen
-from .prefix import drop
 from .tuning import Tuning
 
 FEATURES, PROXIES = "feat_proj.", "proxy_proj."  # two linear heads that only the contrast uses
@@ -71,7 +70,7 @@ class ProxyFL(FixMatch):
     def start(self, server: Server, state: State) -> Local:
         return super().start(server, {**state, COUNTS: torch.zeros_like(server.extras[PRIOR])})
 
-    def beyond(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+    def extra(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
         mask, target = seen.votes["mask"], seen.votes["target"]
         counted = (hard(target) * mask.unsqueeze(-1)).sum(0) + batch.has_labels * one_hot(batch.y, target).sum(0)
         counts = local.state[COUNTS] + batch.clock.last_epoch * counted
@@ -147,7 +146,7 @@ def new_heads(classifier: Tensor, seed: int) -> State:
     return {name: torch.from_numpy(t.astype(np.float32)).to(classifier) for name, t in draws.items()}
 
 
-@Card(
+@Source(
     "Chen and Wang 2026",
     follows="released code",
     page="proxyfl",

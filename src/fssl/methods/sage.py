@@ -6,12 +6,12 @@ from typing import Literal
 from ..errors import UserError
 from ..label.accept import FlexThreshold
 from ..label.assign import KAPPA_STAR, VOTES, ConfidenceGap, Constant, Sage
-from .base import Card, Method
+from .base import Method, Source
 from .fixmatch import FixMatch, fixmatch_lpl
 from .flexmatch import FlexMatch
 
 
-@Card("Liu et al. 2025", follows="released code", page="sage")
+@Source("Liu et al. 2025", follows="released code", page="sage")
 def sage(
     tau: float = 0.95,
     kappa: float = KAPPA_STAR,
@@ -30,7 +30,7 @@ def sage(
     return with_sage(fixmatch_lpl(tau, mu_u, "hard", label_bn), kappa, cpg, cdsc, lam, vote)
 
 
-@Card("Liu et al. 2025", follows="reconstruction", page="sage")
+@Source("Liu et al. 2025", follows="reconstruction", page="sage")
 def with_sage(
     base: Method,
     kappa: float = KAPPA_STAR,
@@ -52,7 +52,7 @@ def with_sage(
     return replace(base, accept=accept, assign=Sage(weigh, cpg, VOTES[vote]))
 
 
-@Card("Liu et al. 2025", follows="paper", page="sage")
+@Source("Liu et al. 2025", follows="paper", page="sage")
 def with_oracle(base: Method) -> FixMatch:
     """Any labeler without its mistakes: pseudo-labels that are wrong are dropped (Fig. 1b)."""
     if not isinstance(base, FixMatch):

@@ -8,7 +8,7 @@ import torch
 from ..label.losses import cross_entropy
 from ..models import Net
 from ..types import Batch, Counts, Local, Server, State, Trace, Weights
-from .base import Card, Method, Value, descend
+from .base import Method, Source, Value, descend
 from .terms import Proximal, Term, add_terms
 
 
@@ -17,16 +17,6 @@ class Supervised(Method):
     """Cross-entropy on weak views of labeled images."""
 
     terms: tuple[Term, ...] = ()
-    label_source: Literal["few", "all"] = "few"
-    epoch: Literal["pool", "labeled"] = "pool"
-
-    @property
-    def labels(self) -> Literal["few", "all"]:
-        return self.label_source
-
-    @property
-    def steps(self) -> Literal["pool", "labeled"]:
-        return self.epoch
 
     def num_samples(self, counts: Counts) -> int:
         return counts.labeled
@@ -42,23 +32,23 @@ class Supervised(Method):
         return descend(loss, self.sgd, local)
 
 
-@Card("McMahan et al. 2017", follows="paper", page="fedavg")
+@Source("McMahan et al. 2017", follows="paper", page="fedavg")
 def fedavg(steps: Literal["pool", "labeled"] = "pool") -> Supervised:
     """FedAvg on the labeled images alone.
 
     steps: 'pool' takes as many steps as the semi-supervised methods do (the fair baseline), 'labeled' five
     passes over the labeled images with incomplete batches dropped (may be what the paper ran).
     """
-    return Supervised(epoch=steps)
+    return Supervised(steps=steps)
 
 
-@Card("Li et al. 2020", follows="released code", page="fedavg")
+@Source("Li et al. 2020", follows="released code", page="fedavg")
 def fedprox(mu_prox: float = 1e-3, steps: Literal["pool", "labeled"] = "pool") -> Supervised:
     """FedAvg with a pull of the local model towards the broadcast one."""
-    return Supervised(terms=(Proximal(mu_prox),), epoch=steps)
+    return Supervised(terms=(Proximal(mu_prox),), steps=steps)
 
 
-@Card("McMahan et al. 2017", follows="reconstruction", page="fedavg")
+@Source("McMahan et al. 2017", follows="reconstruction", page="fedavg")
 def fedavg_sl() -> Supervised:
     """FedAvg with the true label of every image: the upper bound."""
-    return Supervised(label_source="all", epoch="labeled")
+    return Supervised(labels="all", steps="labeled")

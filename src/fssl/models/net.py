@@ -14,6 +14,11 @@ CLASSIFIER = "head.linear.weight"  # [C, d] in every architecture: one row per c
 MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {"resnet8": ResNet8, "cnn": SmallCnn}
 
 
+def switch_tf32_off() -> None:
+    """In this process fp32 means fp32, also on a GPU."""
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+
+
 class Out(NamedTuple):
     """What a network says of a batch."""
 

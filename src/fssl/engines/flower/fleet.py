@@ -114,7 +114,7 @@ class FlowerFleet:
         self.federation, self.grid, self.nodes, self.policy, self.say = federation, grid, nodes, policy, say
         self.config = to_toml(as_tables(with_absolute_paths(federation.config)))
         self.forms = forms_of(federation)
-        self.privacy = privacy_of(federation, self.forms)
+        self.privacy = privacy_of(federation)
         self._attempts: tuple[int, int] = (0, 0)  # a round, and how often it was tried
 
     def prepare(self, round: int, clients: list[int]) -> None:

@@ -11,10 +11,7 @@ from flwr.supercore.differential_privacy import add_gaussian_noise_inplace, comp
 from numpy.typing import NDArray
 
 from ...core.federation import Federation
-from ...errors import UserError
-from ...methods import Method
 from ...types import Server, State, Upload
-from .messages import Forms
 
 
 class Privacy(NamedTuple):
@@ -45,15 +42,7 @@ def as_before(like: State, arrays: list[NDArray[Any]]) -> State:
     return {name: torch.from_numpy(a).to(t) for (name, t), a in zip(like.items(), arrays, strict=True)}
 
 
-def privacy_of(federation: Federation, forms: Forms) -> Privacy | None:
-    """What the configuration asks for; refused where a method uses more of an upload than its mean."""
-    settings, method = federation.config.privacy, federation.method
-    if settings.clip is None:
-        return None
-    if type(method).aggregate is not Method.aggregate or forms.upload.extras:
-        name = federation.config.method.name
-        raise UserError(
-            f"privacy.clip: method '{name}' uses more of an upload than the mean of its parameters, "
-            "which clipping and noise do not cover; choose another method"
-        )
-    return Privacy(settings.clip, settings.noise)
+def privacy_of(federation: Federation) -> Privacy | None:
+    """What the configuration asks for; `method_of` refuses it of a method that uses more than the mean."""
+    settings = federation.config.privacy
+    return None if settings.clip is None else Privacy(settings.clip, settings.noise)

@@ -75,6 +75,8 @@ def config_of(tables: Mapping[str, Any]) -> Config:
     config = only_run(tables)
     if config.protocol == "authors":
         raise UserError(f"{AUTHORS_WAY}, which sites cannot")
+    if config.records.tensorboard or config.records.wandb != "off":
+        raise UserError("records.tensorboard and records.wandb are for `fssl run`; rounds.jsonl has the same numbers")
     return config
 
 

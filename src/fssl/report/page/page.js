@@ -72,11 +72,14 @@ function fits(line) {
 
 const shownLines = () => lines().filter(fits);
 
+// Of the tasks on show, by number. It is remembered by title: a new run may bring a task that comes before it.
+const chosenTask = (tasks) => tasks.find((index) => state.data.tasks[index].title === state.task) ?? tasks[0];
+
 function chartLines() {
   const found = shownLines();
   const tasks = [...new Set(found.map((line) => line.index))];
   const all = state.task === "all";
-  const chosen = tasks.includes(state.task) ? state.task : tasks[0];
+  const chosen = chosenTask(tasks);
   const drawn = found.filter((line) => all || line.index === chosen).slice(0, MOST);
   return drawn.map((line) => ({
     ...line,
@@ -317,7 +320,7 @@ function renderLegend() {
   const options = tasks.map((index) => el("option", { value: index }, state.data.tasks[index].title));
   if (tasks.length > 1) options.push(el("option", { value: "all" }, `all tasks at once (${Math.min(found.length, MOST)} of ${count(found.length, "line")})`));
   $("task").replaceChildren(...options);
-  $("task").value = state.task === "all" || tasks.includes(state.task) ? state.task : tasks[0] ?? "";
+  $("task").value = state.task === "all" ? "all" : chosenTask(tasks) ?? "";
   $("task-label").hidden = tasks.length < 2;
   const inTask = found.filter((line) => state.task === "all" || line.index === Number($("task").value)).length;
   $("cut").textContent = inTask > MOST ? ` Charts show the first ${MOST} of ${inTask} lines; filters choose others.` : "";
@@ -500,12 +503,16 @@ function setTheme(theme) {
 }
 
 const system = matchMedia("(prefers-color-scheme: dark)");
-setTheme(system.matches ? "dark" : "light");
-system.addEventListener("change", () => setTheme(system.matches ? "dark" : "light"));
-$("theme").addEventListener("click", () => setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark"));
+const followSystem = () => setTheme(system.matches ? "dark" : "light");
+followSystem();
+system.addEventListener("change", followSystem);
+$("theme").addEventListener("click", () => {
+  system.removeEventListener("change", followSystem);
+  setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+});
 $("print").addEventListener("click", () => print());
 $("task").addEventListener("change", () => {
-  state.task = $("task").value === "all" ? "all" : Number($("task").value);
+  state.task = $("task").value === "all" ? "all" : state.data.tasks[$("task").value].title;
   renderLegend();
   renderCharts();
 });

@@ -13,14 +13,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from ..console import PLAIN, RunView, say, several
-from ..core.federation import dataset_of
-from ..data.cache import Progress
-from ..data.folder import Loading, read_images
-from ..errors import UserError
-from ..machine import check_file, cores
-from ..records.atomic import write_atomic
-from ..trained import Trained, load_trained
+from .console import PLAIN, RunView, say, several
+from .core.federation import dataset_of
+from .data.cache import Progress
+from .data.folder import Loading, read_images
+from .errors import UserError
+from .machine import check_file, cores
+from .records.atomic import write_atomic
+from .trained import Trained, load_trained
 
 Batch = tuple[list[str], NDArray[np.uint8]]  # names and images
 BATCH = 1000  # test images between two looks at the progress
