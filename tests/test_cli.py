@@ -155,7 +155,7 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
         ("run smoke --set grid.method.tau=[0.5,2]", ["method.tau = 2"]),
         ("run smoke --set data.name=cifar10 --data-dir nowhere", ["cifar10", "'nowhere' is no such folder"]),
         ("run smoke --set data.name=cifar10 --data-dir .", ["'.' has no train-*.parquet files"]),
-        ("run smoke --device gpu", ["compute.device 'gpu'", "did you mean 'cpu'?"]),
+        ("run smoke --device gpu", ["compute.device 'gpu'", "did you mean 'cuda'?"]),
         ("run smoke --jobs 0", ["--jobs"]),
         ("run smoke --out tiny.toml", ["tiny.toml is a file, not a folder"]),
         ("run smoke --out tiny.toml/x", ["tiny.toml/x cannot be written: tiny.toml is a file"]),
@@ -310,7 +310,7 @@ def test_every_command_teaches_by_example(fssl: Fssl, command: str) -> None:
 
 def test_help_explains_arguments(fssl: Fssl) -> None:
     """Versions of typer and click that do not fit leave it out."""
-    assert "A preset (see fssl presets) or a TOML file." in fssl("run", "-h").out
+    assert "A preset (see fssl presets), a TOML file or a run" in fssl("run", "-h").out
     assert "Run folders, or folders of them." in fssl("compare", "--help").out
 
 
@@ -408,11 +408,14 @@ def test_a_run_leaves_a_whole_record(fssl: Fssl) -> None:
 
 def test_without_a_terminal_each_round_is_a_plain_line(fssl: Fssl) -> None:
     lines = fssl("run", "tiny.toml").out.splitlines()
-    assert len(lines) == 4
-    for i, line in enumerate(lines[:3], 1):
+    assert len(lines) == 5
+    assert lines[0] == "tiny  3 rounds"  # before anything is compiled
+    for i, line in enumerate(lines[1:4], 1):
         assert re.fullmatch(rf"tiny  round +{i}/3  test .* %  \d+\.\d\d s  ETA \d+:\d\d", line)
-    assert lines[3].startswith("runs/tiny: ")
-    assert "(mean of the last 3 rounds)" in lines[3]
+    assert lines[4].startswith("runs/tiny: ")
+    assert "(mean of the last 3 rounds)" in lines[4]
+    lines = fssl("run", "tiny.toml", "--set", "grid.seed=[1,2]", "--out", "two").out.splitlines()
+    assert [line.split("  ")[0] for line in lines if line[0] == "["] == ["[1/2] seed1"] * 4 + ["[2/2] seed2"] * 4
 
 
 def test_a_folder_in_use_is_not_written_again(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -637,6 +640,56 @@ def test_jobs_give_the_same_runs_and_survive_a_failure(fssl: Fssl) -> None:
     assert lanes == max(1, len(os.sched_getaffinity(0)) // 2)
     said = fssl(*words[:2], "--set", "grid.train.lr=[0.1,0.05]", "--out", "two", "--resume")
     assert (said.code, said.out.count("finished already")) == (0, 2)
+
+
+def test_a_run_goes_on_by_its_folder(fssl: Fssl) -> None:
+    """Or by the settings in it; the file's own name would be another folder."""
+    assert fssl("run", "tiny.toml", "--out", "a/run").code == 0
+    for rounds, place in ((4, "a/run"), (5, "a/run/config.toml")):
+        said = fssl("run", place, "--resume", "--set", f"train.rounds={rounds}")
+        assert (said.code, f"resuming a/run after round {rounds - 1}" in said.out) == (0, True)
+    assert len(Path("a/run/rounds.jsonl").read_text().splitlines()) == 5
+    said = fssl("run", "a/run")
+    assert (said.code, said.err) == (
+        2,
+        "fssl: a/run holds a run already; add --resume to go on, or choose another --out\n",
+    )
+    assert fssl("run", "a/run/config.toml", "--out", "a/again").code == 0
+    assert not Path("runs").exists()
+
+
+def test_a_folder_without_a_round_may_be_used_again(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was to be run there failed before its first round, so nothing is lost."""
+    with monkeypatch.context() as patch:
+        patch.setattr("fssl.engines.rounds.Engine.rounds", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            fssl("run", "tiny.toml", "--out", "run")
+    assert Path("run/config.toml").is_file()
+    assert fssl("run", "tiny.toml", "--set", "train.lr=0.05", "--out", "run").code == 0
+    assert parse(read_toml("run/config.toml")).train.lr == 0.05
+    assert fssl("run", "tiny.toml", "--out", "run").code == 2
+
+
+def test_a_preset_can_be_read_and_changed(fssl: Fssl) -> None:
+    said = fssl("presets", "smoke")
+    Path("own.toml").write_text(said.out)
+    assert read_toml("own.toml") == read_toml("smoke")
+    assert fssl("presets", "smok").err.startswith("fssl: preset 'smok' is unknown; did you mean 'smoke'?")
+
+
+@pytest.mark.parametrize("way", ["asked to end", "nobody listens"])
+def test_a_run_that_is_stopped_from_outside_says_how_to_go_on(fssl: Fssl, way: str) -> None:
+    process = start("run", "tiny.toml", "--set", "train.rounds=100000", "--out", "run")
+    assert process.stdout is not None
+    while "round    2" not in process.stdout.readline():
+        pass
+    if way == "asked to end":
+        process.terminate()
+    else:
+        process.stdout.close()
+    assert process.stderr is not None
+    assert "the same command with --resume goes on" in process.stderr.read()
+    assert process.wait(60) == (130 if way == "asked to end" else 1)
 
 
 def test_what_breaks_in_one_cell_leaves_the_next_alone(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:

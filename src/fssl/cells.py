@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from .config import Config
-from .console import PLAIN, Quiet, RunView, result_line, say
+from .console import PLAIN, Quiet, RunView, print_table, result_line, say
 from .core.federation import Images, dataset_of, device_of, images_of, method_of, settled
 from .engines.run import check_engine, run_experiment, written_out
 from .errors import RunError, UserError, complain
@@ -85,7 +85,7 @@ def list_cells(console: Console, cells: list[Cell]) -> None:
         _, c, folder = cell
         alpha = "" if c.partition.kind == "iid" or c.data.name == "folder" else f"{c.partition.alpha:g}"
         table.add_row(str(folder), c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), state_of(cell))
-    console.print(table)
+    print_table(console, table)
 
 
 def state_of(cell: Cell) -> str:
@@ -99,12 +99,14 @@ def state_of(cell: Cell) -> str:
 
 def run_in_turn(console: Console, cells: list[Cell], resume: bool, debug: bool) -> int:
     """The number of cells that failed; a single one passes its error on."""
-    return sum(not ran(console, cell, resume, debug, alone=len(cells) == 1) for cell in cells)
+    alone, total = len(cells) == 1, len(cells)
+    titles = [cell.name if alone else f"[{i}/{total}] {cell.name}" for i, cell in enumerate(cells, 1)]
+    return sum(not ran(console, *each, resume, debug, alone) for each in zip(titles, cells, strict=True))
 
 
-def ran(console: Console, cell: Cell, resume: bool, debug: bool, alone: bool) -> bool:
+def ran(console: Console, title: str, cell: Cell, resume: bool, debug: bool, alone: bool) -> bool:
     try:
-        with RunView(console, cell.name) as view:
+        with RunView(console, title) as view:
             text = train(cell, resume, debug, view)
     except Exception as error:  # what breaks in one leaves the others alone
         if alone:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 from io import TextIOWrapper
 from pathlib import Path
@@ -12,8 +13,8 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from .deploy.commands import app as deploy
-from .errors import ProblemsError, RunError, UserError, complain
-from .machine import check_file
+from .errors import ProblemsError, RunError, UserError, complain, unknown
+from .machine import check_file, handled
 
 app = typer.Typer(
     help="Federated semi-supervised learning: run, compare and extend methods such as SAGE.\n\n"
@@ -26,7 +27,7 @@ app = typer.Typer(
 )
 app.add_typer(deploy, name="deploy")
 console = Console()
-INTERRUPTED = 130  # exit code after Ctrl-C
+INTERRUPTED = 130  # exit code after Ctrl-C, or SIGTERM, which schedulers send
 
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set train.lr=0.05 (repeatable).")
@@ -51,7 +52,7 @@ def options(
 
 @app.command()
 def run(
-    config: Annotated[str, typer.Argument(help="A preset (see `fssl presets`) or a TOML file.")],
+    config: Annotated[str, typer.Argument(help="A preset (see `fssl presets`), a TOML file or a run folder.")],
     settings: Sets = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: the preset's name below runs/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on after the newest checkpoint in --out.")] = False,
@@ -82,13 +83,13 @@ def run(
 
     - `fssl run my.toml --set partition.alpha=0.1 --out runs/skewed`
 
+    - `fssl run runs/skewed --resume`: go on with a run by its folder
+
     - `fssl run my.toml --set data.name=folder --data-dir sites`: your own images, see `fssl datasets --help`
 
     - `fssl run demo --engine flower`: the same runs with clients in a Ray cluster (`pip install 'fssl[flower]'`)
     """
-    from .cells import Cell, check_settings, list_cells, load_data, run_in_turn, unfinished
     from .config import expand, override, read_toml
-    from .jobs import run_side_by_side
 
     extra = {
         "data.dir": data_dir,
@@ -103,8 +104,12 @@ def run(
         given.append(f"compute.clients_per_gpu={clients_per_gpu}")
     if tensorboard:
         given.append("records.tensorboard=true")
-    base = out or Path("runs") / Path(config.removesuffix(".toml")).name
-    named = expand(override(read_toml(config), given))
+    file, base = source_of(config, resume)
+    base = out or base
+    named = [*expand(override(read_toml(file), given))]  # a misspelt key is told before the framework is loaded
+    from .cells import Cell, check_settings, list_cells, load_data, run_in_turn, unfinished
+    from .jobs import run_side_by_side
+
     cells = [Cell(name or base.name, cell, base / name) for name, cell in named]
     try:
         check_settings(cells, debug)
@@ -116,13 +121,23 @@ def run(
             failures = run_side_by_side(console, waiting, resume, debug, jobs)
         else:
             failures = run_in_turn(console, waiting, resume, debug)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):  # the second if nobody reads the output any more
         complain(f"stopped; finished rounds are kept in {base}: the same command with --resume goes on")
         raise
     if failures:
         raise RunError(
             f"{failures} of {len(cells)} runs stopped early; the same command with --resume tries them again"
         )
+
+
+def source_of(config: str, resume: bool) -> tuple[str, Path]:
+    """Where a run's settings are, and its folder unless another is named: that of a run which goes on is its own."""
+    path = Path(config)
+    if (path / "config.toml").is_file():
+        return str(path / "config.toml"), path
+    if resume and path.name == "config.toml" and path.is_file():
+        return config, path.parent
+    return config, Path("runs") / Path(config.removesuffix(".toml")).name
 
 
 def toml_text(value: object) -> str:
@@ -210,10 +225,14 @@ def list_datasets() -> None:
 
 
 @app.command()
-def presets() -> None:
-    """List the ready-made configurations.
+def presets(
+    name: Annotated[str | None, typer.Argument(help="One preset: print it, to read or to start a file from.")] = None,
+) -> None:
+    """List the ready-made configurations, or print one.
 
     Examples:
+
+    - `fssl presets smoke > my.toml`: a file of your own to change
 
     - `fssl run demo --dry-run`: which runs a preset stands for
 
@@ -221,8 +240,12 @@ def presets() -> None:
     """
     from .config import PRESETS, expand, read_toml
     from .config import presets as names
-    from .console import PLAIN
+    from .console import PLAIN, say
 
+    if name and name not in names():
+        raise unknown("preset", name, names())
+    if name:
+        return say(console, (PRESETS / f"{name}.toml").read_text().rstrip())
     table = Table(Column("preset", no_wrap=True), "what it runs", Column("runs", justify="right"), **PLAIN)
     for name in sorted(names(), key=by_number):
         first = (PRESETS / f"{name}.toml").read_text().splitlines()[0].lstrip("# ")
@@ -273,10 +296,12 @@ def predict(
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
     png: Annotated[Path | None, typer.Option(help="Also draw the curves into this PNG file.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write a line per run into this CSV file.")] = None,
 ) -> None:
     """Compare runs: mean and spread over seeds, and optionally a picture.
 
-    Runs that differ only in their seed are repetitions of one setting.
+    Runs that differ only in their seed are repetitions of one setting. Methods are compared within a task: a
+    dataset, its partition and training, a protocol. Where a method is there with SAGE and without, the gain is told.
 
     Examples:
 
@@ -286,7 +311,7 @@ def compare(
     """
     from .report.compare import compare_runs
 
-    compare_runs(console, runs, png)
+    compare_runs(console, runs, png, csv)
 
 
 @app.command()
@@ -419,7 +444,8 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without these characters is no reason to stop
     try:
-        code = app(standalone_mode=False) or 0  # an exit asked for inside comes back as a number
+        with handled(signal.SIGTERM, signal.default_int_handler):  # the same as Ctrl-C, from somebody else
+            code = app(standalone_mode=False) or 0  # an exit asked for inside comes back as a number
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except (UserError, RunError) as error:

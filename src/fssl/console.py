@@ -17,6 +17,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+from rich.table import Table
 
 from .config import Config
 from .records.rounds import LAST
@@ -25,6 +26,7 @@ Line = dict[str, Any]
 # How tables look: a rule below the head and no other; PLAIN ones are narrower.
 RULED: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False}
 PLAIN: dict[str, Any] = {**RULED, "padding": (0, 1, 0, 0)}
+UNBOUNDED = 10_000  # columns that no table needs
 WIDE = 90  # columns that a long name, a bar, numbers and two times need
 
 
@@ -83,6 +85,14 @@ def say(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
+def print_table(console: Console, table: Table) -> None:
+    """A table on a screen as wide as that, in a file or a pipe as wide as it has to be: lines stay whole."""
+    if not console.is_terminal:
+        wide = Console(file=console.file, width=UNBOUNDED)
+        console = Console(file=console.file, width=max(console.width, wide.measure(table).maximum))
+    console.print(table)
+
+
 class View(AbstractContextManager["View"]):
     """Bars that live as long as the context; without a terminal there are none."""
 
@@ -126,6 +136,8 @@ class RunView(View):
     def started(self, config: Config, done: list[Line]) -> None:
         self._total = config.rounds
         latest = brief(done[-1]) if done else "compiling and warming up"
+        if not self.is_live:
+            self.say(f"{self.title}  {several(config.rounds, 'round')}" + (f", {len(done)} done" if done else ""))
         self.bars.update(self._task, total=config.rounds, completed=len(done), numbers=latest)
 
     def round(self, line: Line) -> None:

@@ -1,10 +1,13 @@
 """`fssl compare` and `fssl show`: repetitions, damage, and words that claim no more than the runs show."""
 
+import csv
 import json
+from io import StringIO
 from pathlib import Path
 
 import pytest
 from handmade import append, write_run
+from rich.console import Console
 
 from fssl.cli import console
 from fssl.report import compare
@@ -65,3 +68,57 @@ def test_a_record_of_an_odd_shape_can_still_be_shown(tmp_path: Path, capsys: pyt
     assert "61.00 % (round 3)" in text
     assert "lam_sure │ 0.250" in text
     assert "pl_accuracy" not in text
+
+
+def test_tasks_are_not_ranked_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A harder task is no worse method: a table and a verdict each, and a picture with a row for each."""
+    for alpha, ours, theirs in ((0.1, 50.0, 40.0), (1.0, 70.0, 65.0)):
+        for seed in (7, 8):
+            write_run(tmp_path / f"s{alpha}-{seed}", [ours + seed], SAGE, f"partition.alpha={alpha}", f"seed={seed}")
+            other = 'method.name="fedavg"'
+            write_run(tmp_path / f"f{alpha}-{seed}", [theirs + seed], other, f"partition.alpha={alpha}", f"seed={seed}")
+    compare_runs(console, [tmp_path], tmp_path / "c.png", tmp_path / "new/c.csv")
+    text = said(capsys)
+    assert "α = 0.1" in text
+    assert "α = 1 " in text
+    assert "sage leads fedavg by 10.00 points (seed by seed +10.00 to +10.00)." in text
+    assert "sage leads fedavg by 5.00 points" in text
+    assert text.count("leads") == 2
+    rows = list(csv.DictReader((tmp_path / "new/c.csv").open()))
+    assert len(rows) == 8
+    first = rows[0]
+    assert (first["method"], first["seed"], float(first["result"]), first["utilization"]) == ("sage", "7", 57.0, "")
+    assert "α = 0.1" in first["task"]
+
+
+def test_what_sage_adds_to_a_host_is_told_seed_by_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """FlexMatch 50, 52 and with SAGE 51, 55: +1 and +3. FreeMatch's gain is lost in one of two seeds."""
+    results = {"flexmatch": (50, 52), "flexmatch+sage": (51, 55), "freematch": (40, 40), "freematch+sage": (45, 39)}
+    results |= {"sage": (30, 30), "fixmatch-lpl": (31, 31)}
+    for method, (a, b) in results.items():
+        write_run(tmp_path / method / "7", [float(a)], f"method.name='{method}'")
+        write_run(tmp_path / method / "8", [float(b)], f"method.name='{method}'", "seed=8")
+    write_run(tmp_path / "other", [90.0], "method.name='flexmatch'", "method.tau=0.5")
+    compare_runs(console, [tmp_path], None)
+    text = said(capsys)
+    assert "flexmatch+sage +2.00 points beside flexmatch, tau=0.95 (seed by seed +1.00 to +3.00)." in text
+    assert "freematch+sage +2.00 points beside freematch (seed by seed -1.00 to +5.00): not in every seed" in text
+    assert text.count("points beside") == 2
+
+
+def test_settings_without_effect_do_not_part_repetitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An even split has no alpha, and a fixed number of steps no epochs."""
+    even, steps = "partition.kind='iid'", "train.steps_per_round=3"
+    write_run(tmp_path / "a", [50.0], SAGE, even, steps, "partition.alpha=0.1", "train.local_epochs=1")
+    write_run(tmp_path / "b", [60.0], SAGE, even, steps, "partition.alpha=0.5", "train.local_epochs=4", "seed=8")
+    compare_runs(console, [tmp_path], None)
+    assert "sage 7 8 55.00 ± 7.07" in said(capsys)
+
+
+def test_lines_of_a_table_stay_whole_in_a_file(tmp_path: Path) -> None:
+    for seed in range(7, 12):
+        write_run(tmp_path / str(seed), [50.0 + seed], 'method.name="fedprox+fixmatch+sage"', f"seed={seed}")
+    file = StringIO()
+    compare_runs(Console(file=file, width=40), [tmp_path], None)
+    (line,) = (line for line in file.getvalue().splitlines() if "fedprox" in line)
+    assert "fedprox+fixmatch+sage  7 8 9 10 11  59.00 ± 1.58" in line

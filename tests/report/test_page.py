@@ -173,7 +173,7 @@ def test_images_of_a_folder_have_names_and_no_skew(tmp_path: Path) -> None:
 def test_a_setting_that_only_some_groups_have_tells_them_apart(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [50.0], SAGE)
     write_run(tmp_path / "b", [50.0], SAGE, "train.steps_per_round=1")
-    assert sorted(groups_of(find_runs([tmp_path]).runs)) == ["sage", "sage, steps_per_round=1"]
+    assert sorted(groups_of(find_runs([tmp_path]).runs)) == ["sage, local_epochs=1", "sage, steps_per_round=1"]
 
 
 def test_a_line_of_the_table_can_be_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

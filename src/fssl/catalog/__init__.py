@@ -120,8 +120,10 @@ def plugin_cost(plugin: str) -> float | None:
 
 def keeps(entry: Entry) -> str:
     """Who keeps what from round to round, beside the server's model."""
-    if entry.sizes is None or entry.source is None:
+    if entry.sizes is None:
         return "as X"
+    if entry.source is None:
+        return "?" if entry.sizes.client + entry.sizes.server + entry.sizes.memory else "–"
     held = {"client": entry.source.client, "server": entry.source.server}
     return ", ".join(f"{where}: {what}" for where, what in held.items() if what) or "–"
 

@@ -10,6 +10,7 @@ from ..errors import UserError, unknown
 from .settings import MIN_ALPHA, NO_LIMIT, SECTIONS, Config, Data, MethodChoice, useless
 
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
+SYNONYMS = {"gpu": ("cuda",)}  # what people write, and what it is called here
 T = TypeVar("T")
 
 
@@ -85,10 +86,11 @@ def check(key: str, value: Any, f: Any, hint: Any) -> Any:
     right_type = type(value) in allowed or (float in allowed and type(value) is int)
     options = f.metadata.get("options")
     if options and (not right_type or value not in options):
-        raise unknown(key, value, options)
+        raise unknown(key, value, options, SYNONYMS.get(value, ()) if isinstance(value, str) else ())
     if not right_type:
         names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-        raise UserError(f"{key} = {value!r}: expected {names[allowed[0]]}")
+        hint = f"; for several runs, --set 'grid.{key}={value}'" if isinstance(value, list) else ""
+        raise UserError(f"{key} = {value!r}: expected {names[allowed[0]]}{hint}")
     low, high = f.metadata.get("low"), f.metadata.get("high")
     if low is not None and not low <= value <= high:  # also refuses nan
         upper = f" to {high:.12g}" if high < NO_LIMIT or value > high else " upwards"
@@ -151,8 +153,8 @@ def check_dealing(config: Config) -> None:
         raise UserError(f"partition.clients = {part.clients}: paired-dirichlet pairs clients, so use an even number")
     if part.kind != "iid" and part.alpha < MIN_ALPHA and (part.alpha > 0 or part.kind == "dirichlet"):
         raise UserError(
-            f"partition.alpha = {part.alpha:g}: {part.kind} expects at least {MIN_ALPHA};"
-            " for an even split use partition.kind = 'iid'"
+            f"partition.alpha = {part.alpha:g}: {part.kind} expects at least {MIN_ALPHA}, below which hardly any skew"
+            " is added; for an even split use partition.kind = 'iid'"
         )
     if config.labels_per_class > card.per_class_base:
         raise UserError(

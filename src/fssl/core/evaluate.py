@@ -25,12 +25,13 @@ class Test(NamedTuple):
 Tester = Callable[[Weights], Tensor]  # -> [norms, 2]: right answers, summed loss; still on the device
 
 
-def make_tester(
-    net: Net, pool: TestPool, norms: Sequence[Normalize], batch: int = 1000, compile: bool = False
-) -> Tester:
+BATCH = {"cuda": 1000, "cpu": 100}  # measured: a CPU is a third faster with few images at a time
+
+
+def make_tester(net: Net, pool: TestPool, norms: Sequence[Normalize], compile: bool = False) -> Tester:
     """A test in batches of one fixed size; the last one is filled with images that do not count."""
     n, device = len(pool.labels), pool.labels.device
-    batch = min(batch, n)
+    batch = min(BATCH[device.type], n)
 
     def score(weights: Weights, rows: Tensor, counts: Tensor) -> Tensor:
         images, labels = pool.images[rows], pool.labels[rows]

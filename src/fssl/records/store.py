@@ -50,6 +50,10 @@ class RunFolder:
         return read_json(self.path / "summary.json")
 
     @property
+    def has_rounds(self) -> bool:
+        return self.rounds_file.is_file() and self.rounds_file.stat().st_size > 0
+
+    @property
     def is_finished(self) -> bool:
         return bool(self.summary())
 
@@ -57,6 +61,8 @@ class RunFolder:
         """Refuse a run that this folder cannot take, without touching anything."""
         if not self.config_file.is_file():
             return self._check_empty()
+        if not self.has_rounds:  # it stopped before the first one: nothing would be lost
+            return
         difference = first_difference(self.config(), config)
         if difference:
             raise UserError(f"{self.path} holds another run: {difference}; choose another --out")

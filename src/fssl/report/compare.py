@@ -1,16 +1,19 @@
 """Records of runs as a table in the terminal, a small curve, or a picture."""
 
 from collections.abc import Iterator
+from csv import writer as csv_writer
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 from rich.console import Console
 from rich.table import Column, Table
 
-from ..console import PLAIN, say
+from ..console import PLAIN, print_table, say
 from ..errors import UserError
 from ..machine import check_file
 from ..methods import with_defaults
+from ..records.atomic import write_atomic
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .drawing import band, legend, settings, sheet
@@ -21,9 +24,11 @@ from .runs import (
     by_round,
     distinct,
     find_runs,
+    gains,
     groups_of,
     joined,
     label_quality,
+    late,
     not_compared,
     number,
     percent,
@@ -32,8 +37,9 @@ from .runs import (
     value,
     verdict,
 )
+from .tasks import tasks_of
 
-BLOCKS = " ▁▂▃▄▅▆▇█"
+BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: list[float], width: int = 60) -> str:
@@ -79,26 +85,58 @@ def facts_of(run: Run) -> Iterator[tuple[str, str]]:
     yield "seconds per round (median)", seconds_per_round([run])
 
 
-def compare_runs(console: Console, paths: list[Path], png: Path | None) -> None:
+def compare_runs(console: Console, paths: list[Path], png: Path | None, csv: Path | None = None) -> None:
+    """Tables and words for each task; runs of different tasks are not ranked together."""
     if png:
         check_file("--png", png, ".png")
+    if csv:
+        check_file("--csv", csv, ".csv")
     found = find_runs(paths)
     runs = distinct(found.runs)
-    groups = groups_of(runs)
-    numbers = (Column(name, no_wrap=True) for name in (f"last {LAST}", "last", "right", "used", "s/round"))
-    words = (Column("method", overflow="fold", min_width=12), Column("seeds", min_width=5))
-    table = Table(*words, *numbers, **PLAIN)
-    for name in by_result(groups):
-        table.add_row(*row(name, groups[name]))
-    console.print(table)
+    tasks = {task.title: groups_of(task.runs) for task in tasks_of(runs)}
+    for title, groups in tasks.items():
+        if len(tasks) > 1:
+            say(console, f"\n{title}")
+        print_table(console, table_of(groups))
+        for text in (verdict(groups), *gains(groups), *not_compared(groups)):
+            say(console, text)
     say(console, f"In percent: test accuracy (mean of the last {LAST} rounds; last round), labels right, labels used.")
-    for text in (verdict(groups), *not_compared(groups), *found.remarks):
+    for text in found.remarks:
         say(console, text)
     if repeats := len(found.runs) - len(runs):
         say(console, f"left out: {repeats} run(s) with the settings and the seed of another that is as long or longer")
+    if csv:
+        write_csv(tasks, csv)
+        say(console, f"numbers: {csv}")
     if png:
-        draw(groups, png)
+        draw(tasks, png)
         say(console, f"curves: {png}")
+
+
+def table_of(groups: dict[str, list[Run]]) -> Table:
+    words = (Column("method", no_wrap=True), Column("seeds", min_width=5))
+    numbers = (Column(name, no_wrap=True) for name in (f"last {LAST}", "last", "right", "used", "s/round"))
+    table = Table(*words, *numbers, **PLAIN)
+    for name in by_result(groups):
+        table.add_row(*row(name, groups[name]))
+    return table
+
+
+def write_csv(tasks: dict[str, dict[str, list[Run]]], path: Path) -> None:
+    """A line per run, unrounded."""
+    text = StringIO()
+    lines = csv_writer(text, lineterminator="\n")
+    lines.writerow(["task", "method", "seed", "rounds", "result", "last", "pl_accuracy", "utilization", "folder"])
+    for title, groups in tasks.items():
+        for name in by_result(groups):
+            for run in groups[name]:
+                quality = (late(run, percent(key)) for key in ("pl_accuracy", "utilization"))
+                shown = ["" if number is None else number for number in quality]
+                lines.writerow(
+                    [title, name, run.config.seed, run.last_round, run.result, run.curve[-1], *shown, run.path]
+                )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, text.getvalue())
 
 
 def row(name: str, runs: list[Run]) -> list[str]:
@@ -115,20 +153,23 @@ def seconds_per_round(runs: list[Run]) -> str:
     return f"{np.median(known):.2f}" if known else "–"
 
 
-def draw(groups: dict[str, list[Run]], png: Path) -> None:
-    """Test accuracy, pseudo-label accuracy and pseudo-labels used by round, mean and spread over seeds."""
-    named = sorted(groups.items())
-    styles = styles_of([runs[0].config.method.name for _, runs in named])
+def draw(tasks: dict[str, dict[str, list[Run]]], png: Path) -> None:
+    """Test accuracy, pseudo-labels right and used by round, mean and spread over seeds; a row of panels per task."""
+    method_of = {name: runs[0].config.method.name for groups in tasks.values() for name, runs in groups.items()}
+    style_of = dict(zip(sorted(method_of), styles_of([method_of[name] for name in sorted(method_of)]), strict=True))
     titles = ("test accuracy", "pseudo-label accuracy", "pseudo-labels used")
     reads = (number("accuracy"), percent("pl_accuracy"), percent("utilization"))
     with settings():
-        figure, axes = sheet(9, 3.4, 1, 3)
-        for (name, runs), style in zip(named, styles, strict=True):
-            for panel, read in zip(axes[0], reads, strict=True):
-                series = [by_round(run, read) for run in runs]
-                band(panel, *joined(curve for curve in series if curve), name, style)
-        for panel, title in zip(axes[0], titles, strict=True):
-            panel.set(title=title, xlabel="round", ylabel="%")
+        figure, axes = sheet(9, 3.4 * len(tasks), len(tasks), 3)
+        for panels, (task, groups) in zip(axes, tasks.items(), strict=True):
+            for name, runs in sorted(groups.items()):
+                for panel, read in zip(panels, reads, strict=True):
+                    series = [by_round(run, read) for run in runs]
+                    band(panel, *joined(curve for curve in series if curve), name, style_of[name])
+            for panel, title in zip(panels, titles, strict=True):
+                panel.set(title=title, xlabel="round", ylabel="%")
+            if len(tasks) > 1:
+                panels[0].set_title(f"{task}\n{titles[0]}", loc="left")
         legend(figure, 4)
         png.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(png, dpi=200)

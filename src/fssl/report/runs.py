@@ -183,7 +183,9 @@ def distinct(runs: Iterable[R]) -> list[R]:
 
 def settings_of(run: Repetition) -> dict[str, Any]:
     """Everything but the seed and what changes no result: runs that differ in nothing else are repetitions."""
-    ignored = ("seed", "data.dir")
+    ignored = {"seed", "data.dir"}
+    ignored |= {"partition.alpha"} if run.config.partition.kind == "iid" else set()
+    ignored |= {"train.local_epochs"} if run.config.train.steps_per_round else set()
     flat = flatten(run.config).items()
     return {k: v for k, v in flat if k not in ignored and not k.startswith(("compute.", "records."))}
 
@@ -264,11 +266,15 @@ def joined(curves: Iterable[Mapping[int, float]]) -> Series:
     return Series(rounds, np.array([[curve[r] for r in rounds] for curve in given]).reshape(len(given), len(rounds)))
 
 
+def late(run: Run, read: Read) -> float | None:
+    """The mean of a quantity over the last rounds, as far as they have it."""
+    values = [number for line in run.lines[-LAST:] if (number := read(line)) is not None]
+    return float(np.mean(values)) if values else None
+
+
 def label_quality(runs: list[Run], key: str) -> str:
     """Mean and spread over runs of a quantity's last rounds, where they have it."""
-    read = percent(key)
-    late = [[p for line in run.lines[-LAST:] if (p := read(line)) is not None] for run in runs]
-    known = [float(np.mean(values)) for values in late if values]
+    known = [mean for run in runs if (mean := late(run, percent(key))) is not None]
     return spread(known, 1) if known else "–"
 
 
@@ -309,13 +315,41 @@ def verdict(groups: Mapping[str, Sequence[Repetition]]) -> str:
     if round(lead, 2) == 0:
         return f"{order[0]} and {order[1]} are level."
     text = f"{order[0]} leads {order[1]} by {lead:.2f} points"
-    pairs = paired(first, second)
+    return text + how_sure(lead, paired(first, second))
+
+
+def how_sure(difference: float, pairs: Sequence[float]) -> str:
+    """The end of a sentence on a difference: what its seeds say one by one."""
     if len(pairs) > 1:
         low, high = min(pairs), max(pairs)
-        text += f" (seed by seed {low:+.2f} to {high:+.2f})"
-        text += "." if low > 0 else ": not in every seed, so this does not separate them."
-        return text
-    return text + (": a single seed says little." if pairs else ": no seed in common, so this says little.")
+        is_clear = low > 0 if difference > 0 else high < 0
+        end = "." if is_clear else ": not in every seed, so this does not separate them."
+        return f" (seed by seed {low:+.2f} to {high:+.2f}){end}"
+    return ": a single seed says little." if pairs else ": no seed in common, so this says little."
+
+
+def gains(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+    """What SAGE as a plug-in adds to its host, a sentence for each host that is there as well."""
+    said = []
+    ranked = rivals(groups)
+    for name in ranked:
+        host = host_of(groups[name][0], {other: groups[other] for other in ranked})
+        if host:
+            gain = mean_result(groups[name]) - mean_result(groups[host])
+            said.append(f"{name} {gain:+.2f} points beside {host}{how_sure(gain, paired(groups[name], groups[host]))}")
+    return said
+
+
+def host_of(run: Repetition, groups: Mapping[str, Sequence[Repetition]]) -> str | None:
+    """The group of the method that this one is a plug-in on, with the same settings."""
+    mine = settings_of(run)
+    base = mine["method.name"].removesuffix("+sage")
+    for name, runs in groups.items():
+        theirs = settings_of(runs[0])
+        same = all(mine.get(k) == v for k, v in theirs.items() if k != "method.name")
+        if base != mine["method.name"] and theirs["method.name"] == base and same:
+            return name
+    return None
 
 
 def not_compared(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:

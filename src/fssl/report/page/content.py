@@ -19,6 +19,7 @@ from ..runs import (
     Numbers,
     by_result,
     distinct,
+    gains,
     group_key,
     groups_of,
     mean_result,
@@ -26,10 +27,9 @@ from ..runs import (
     not_compared,
     reach,
     rivals,
-    settings_of,
     verdict,
-    what_varies,
 )
+from ..tasks import Task, tasks_of
 from .reading import QUANTITIES, Quantity, Reading
 
 Json = dict[str, Any]
@@ -49,7 +49,7 @@ def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
         "last": LAST,
         "quantities": [{**q._asdict(), "digits": q.digits} for q in QUANTITIES],
         "facts": facts_of(shown),
-        "tasks": tasks_of(shown),
+        "tasks": task_list(shown),
         "hardware": hardware_of(shown),
         "notes": [
             *(note for r in readings for note in r.problems),
@@ -103,48 +103,23 @@ def plain(values: Numbers, digits: int) -> list[Any]:
 # Settings that can be compared: the same task, other methods.
 
 
-def tasks_of(runs: Sequence[Reading]) -> list[Json]:
-    """Runs by task (all settings but the method's), each with its methods ranked and a verdict."""
-    tasks: dict[str, list[Reading]] = defaultdict(list)
-    namesakes: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
-    for run in runs:
-        settings = task_settings(run)
-        tasks[repr(settings)].append(run)
-        namesakes[short_title(run)][repr(settings)] = settings
-    differences = {title: {k for k, _ in what_varies([*own.values()])} for title, own in namesakes.items()}
-    out = [task_data(members, differences[short_title(members[0])]) for members in tasks.values()]
+def task_list(runs: Sequence[Reading]) -> list[Json]:
+    """Tasks with something to compare first, each with its methods ranked and a verdict."""
+    out = [task_data(task) for task in tasks_of(runs)]
     return sorted(out, key=lambda task: (len(task["groups"]) < 2, task["dataset"], task["alpha"] or 0, task["title"]))
 
 
-def task_settings(run: Reading) -> dict[str, Any]:
-    """What two methods must have in common to be compared."""
-    own = {k: v for k, v in settings_of(run).items() if not k.startswith("method.")}
-    return {**dict(sorted(own.items())), "method.name": ""}
-
-
-def short_title(run: Reading) -> str:
-    """Dataset, skew, labels and clients; a folder of images has no more to say than where it was."""
-    config = run.config
-    clients = f"{config.partition.clients} clients"
-    if config.data.name == "folder":
-        return " · ".join((f"folder {Path(config.data.dir or '').name}".strip(), clients))
-    deal = "even split" if config.partition.kind == "iid" else f"α = {config.partition.alpha:g}"
-    return " · ".join((config.data.name, deal, f"{config.labels_per_class} labels per class", clients))
-
-
-def task_data(runs: list[Reading], differing: set[str]) -> Json:
-    """One task; its title adds the settings in which it differs from its namesakes."""
-    config, settings = runs[0].config, task_settings(runs[0])
+def task_data(task: Task[Reading]) -> Json:
+    runs, config = task.runs, task.runs[0].config
     is_dealt = config.data.name != "folder"
-    extra = " · ".join(f"{k} = {settings[k]}" for k in settings if k in differing)
     groups = {label(name, members): members for name, members in groups_of(runs).items()}
     order, ranked = by_result(groups), rivals(groups)
     styles = styles_of([groups[name][0].config.method.name for name in order])
     place = places({name: mean_result(groups[name]) for name in ranked})
     lines = [{**group_data(name, groups[name]), "rank": place.get(name)} for name in order]
     return {
-        "title": " · ".join(filter(None, (short_title(runs[0]), extra))),
-        "extra": extra,
+        "title": task.title,
+        "extra": task.extra,
         "dataset": config.data.name,
         "alpha": config.partition.alpha if is_dealt and config.partition.kind != "iid" else None,
         "labels": config.labels_per_class if is_dealt else None,
@@ -181,7 +156,7 @@ def words(groups: Mapping[str, Sequence[Reading]], ranked: Sequence[str]) -> lis
     uneven = [name for name in groups if len({r.config.seed for r in groups[name]}) < len(seeds)]
     if uneven:
         said.append(f"Over fewer seeds than the others: {', '.join(uneven)}.")
-    said += not_compared(groups)
+    said += [*gains(groups), *not_compared(groups)]
     longest = max(len(r.rounds) for runs in groups.values() for r in runs)
     if longest < LAST:
         said.append(f"Fewer than {LAST} rounds: results are means of all {longest}.")
