@@ -92,12 +92,20 @@ def fssl(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
     return exit.value.code
 
 
+def write_files(page: Path) -> None:
+    """Blocks that begin with the name of a file."""
+    for block in blocks_of(page):
+        if name := re.match(r"# ([\w-]+\.(toml|py))\n", block.text):
+            Path(name[1]).write_text(block.text)
+
+
 # Examples.
 
 
 @pytest.mark.parametrize("block", EXAMPLES, ids=str)
 @pytest.mark.usefixtures("desk")
 def test_an_example_runs(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_files(next(page for page in DOCS if page.name == block.page))
     module = types.ModuleType("example")
     monkeypatch.setitem(sys.modules, "example", module)
     exec(compile("\n" * block.line + block.text, f"docs/{block.page}", "exec"), vars(module))
@@ -110,10 +118,7 @@ def test_there_are_examples() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_commands_are_accepted(page: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training is only planned (--dry-run), a benchmark or a server only parsed; whoever reads a run finds one."""
-    for block in blocks_of(page):
-        name = re.match(r"# ([\w-]+\.toml)\n", block.text)
-        if name:
-            (desk / name[1]).write_text(block.text)
+    write_files(page)
     makefile = (ROOT / "Makefile").read_text()
     for words in commands_of(page):
         while re.fullmatch(r"[A-Z_]+=.*", words[0]):

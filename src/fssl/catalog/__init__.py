@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from ..methods import METHODS, PLUGINS, Method, build_method, split_name
+from ..methods import METHODS, PLUGINS, Method, build_method, builders_of
 from ..methods.base import SOURCES, Source
 from ..models import Net
 from ..types import Counts, Task
@@ -67,9 +67,9 @@ def entries() -> Iterator[Entry]:
 
 def entry(name: str) -> Entry:
     """A method, with or without plug-ins. It keeps what the host keeps, and is no better known than the plug-in is."""
-    base, plugins = split_name(name)
-    builder = PLUGINS[plugins[-1]] if plugins else METHODS[base]
-    own, host = SOURCES.get(builder), SOURCES.get(METHODS[base])
+    method, *plugins = builders_of(name)
+    builder = plugins[-1] if plugins else method
+    own, host = SOURCES.get(builder), SOURCES.get(method)
     if plugins and own and host:
         own = replace(own, paper=f"{host.paper}; {own.paper}", client=host.client, server=host.server, note=host.note)
     return Entry(name, about(builder), own, sizes_of(build_method(name, {})), costs().get(name))

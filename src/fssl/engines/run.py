@@ -14,7 +14,7 @@ from ..config import Config, resolved
 from ..core.federation import Federation, dataset_of, settled, uses_bf16
 from ..data.sources import Dataset
 from ..errors import RunError, UserError
-from ..methods import with_defaults
+from ..methods import file_of, with_defaults, with_settings
 from ..probes.tally import Layout
 from ..records.checkpoint import Saved
 from ..records.rounds import by_majority, rates, scalars
@@ -74,6 +74,8 @@ def conduct(
         if resume:
             engine.snapshot = resumed(folder, engine, listener)
         folder.write_env(federation.device, engine.snapshot.round)
+        if file := file_of(config.method.name):
+            folder.keep(file)
         folder.write_partition(federation.labeled_counts, federation.unlabeled_counts)
         listener.started(config, folder.rounds())
         for result in engine.rounds(config.rounds):
@@ -122,7 +124,7 @@ def flower_simulation() -> Any:
 def written_out(config: Config) -> Config:
     """The same run with everything filled in that the dataset, the method's builders or the device decide."""
     train = replace(config.train, precision="bf16" if uses_bf16(config) else "fp32")
-    return resolved(with_defaults(replace(config, train=train)))
+    return resolved(with_settings(replace(config, train=train)))
 
 
 def resumed(folder: RunFolder, engine: Engine, listener: Listener) -> Snapshot:

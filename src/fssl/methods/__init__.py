@@ -19,6 +19,7 @@ from .fedmatch import fedmatch
 from .fixmatch import fedprox_fixmatch, fixmatch_gpl, fixmatch_lpl
 from .flexmatch import flexmatch
 from .freematch import freematch
+from .own import builder_in, file_of
 from .proxyfl import proxyfl
 from .sage import sage, with_oracle, with_sage
 from .supervised import fedavg, fedavg_sl, fedprox
@@ -33,6 +34,7 @@ __all__ = [
     "build_method",
     "builders_of",
     "check_effect",
+    "file_of",
     "full_settings",
     "settings_of",
     "split_name",
@@ -121,13 +123,18 @@ def as_declared(value: Any, parameter: inspect.Parameter | None) -> Any:
     return float(value) if is_float and type(value) is int else value
 
 
+def with_settings(config: Config) -> Config:
+    """The same run with its method's settings written out."""
+    settings = full_settings(config.method, config.card)
+    return replace(config, method=replace(config.method, settings=tuple(sorted(settings.items()))))
+
+
 def with_defaults(config: Config) -> Config:
-    """The same run with its method's settings written out: in a record, one that is newer than it has its default."""
+    """A recorded run: settings that are newer than it have their defaults. To read a record runs nobody's file."""
     try:
-        settings = full_settings(config.method, config.card)
+        return config if file_of(config.method.name) else with_settings(config)
     except UserError:  # a method that is not known here
         return config
-    return replace(config, method=replace(config.method, settings=tuple(sorted(settings.items()))))
 
 
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:
@@ -142,6 +149,8 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
             raise unknown(f"setting of method '{name}'", key, known)
         check_setting(key, value, next(s[key] for s in schemas if key in s))
     method = builders[0](**{k: v for k, v in settings.items() if k in schemas[0]})
+    if not isinstance(method, Method):
+        raise UserError(f"method '{name}' is {type(method).__name__!r}, expected a fssl.methods.Method")
     for builder, schema in zip(builders[1:], schemas[1:], strict=True):
         method = builder(method, **{k: v for k, v in settings.items() if k in schema})
     return method
@@ -180,7 +189,7 @@ def split_name(name: str) -> tuple[str, list[str]]:
     parts = name.split("+")
     for i in range(len(parts), 0, -1):
         base, plugins = "+".join(parts[:i]), parts[i:]
-        if base in METHODS:
+        if base in METHODS or (i == 1 and file_of(base)):
             for plugin in plugins:
                 if plugin in PLUGINS:
                     continue
@@ -190,13 +199,16 @@ def split_name(name: str) -> tuple[str, list[str]]:
             if len(set(plugins)) < len(plugins) or (base == "sage" and "sage" in plugins):
                 raise UserError(f"method '{name}' has a plug-in twice")
             return base, plugins
+    if name.endswith(".py"):
+        raise UserError(f"method '{name}': which function of the file? Write {name}:FUNCTION")
     raise unknown("method", name, METHODS)
 
 
 def builders_of(name: str) -> list[Callable[..., Method]]:
     """What makes a method of a name, the method itself first."""
     base, plugins = split_name(name)
-    return [METHODS[base], *(PLUGINS[p] for p in plugins)]
+    file = file_of(base)
+    return [builder_in(file, base) if file else METHODS[base], *(PLUGINS[p] for p in plugins)]
 
 
 def settings_of(builder: Callable[..., Method]) -> dict[str, inspect.Parameter]:

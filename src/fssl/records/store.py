@@ -158,6 +158,10 @@ class RunFolder:
         entries.append({"from_round": resumed_from + 1, **environment(device)})
         write_atomic(path, json.dumps({"sessions": entries}, indent=1) + "\n")
 
+    def keep(self, file: Path) -> None:
+        """A copy of what the run is made of beside its settings."""
+        write_atomic(self.path / file.name, file.read_bytes())
+
     def write_partition(self, labeled: NDArray[np.int64] | None, unlabeled: NDArray[np.int64] | None) -> None:
         """Who holds how many images of which class, [clients, classes] each; None where nobody knows."""
         known = {"labeled": labeled, "unlabeled": unlabeled}

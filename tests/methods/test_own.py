@@ -1,0 +1,123 @@
+"""Methods in files of one's own: from the command line to the record, and what is said of a file that does not fit."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fssl import cli
+from fssl.deploy.home import init, server_part
+from fssl.errors import UserError
+from fssl.methods import build_method, file_of, split_name
+from fssl.methods.fixmatch import FixMatch
+from fssl.methods.own import loaded
+
+FILE = """
+from fssl.label.accept import FixedThreshold
+from fssl.methods.fixmatch import FixMatch
+
+open("runs.txt", "a").write("once ")
+
+def mine(tau: float = 0.5, mu_u: float = 1.0) -> FixMatch:
+    return FixMatch(accept=FixedThreshold(tau), mu_u=mu_u)
+
+def number() -> int:
+    return 3
+
+text = "no function"
+"""
+SMALL = ["--set", "train.rounds=2", "--set", "train.steps_per_round=2", "--device", "cpu"]
+Fssl = Callable[..., tuple[object, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("my.py").write_text(FILE)
+
+
+@pytest.fixture
+def fssl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fssl:
+    def call(*words: str) -> tuple[object, str, str]:
+        monkeypatch.setattr(sys, "argv", ["fssl", *words])
+        with pytest.raises(SystemExit) as exit:
+            cli.main()
+        return exit.value.code, *capsys.readouterr()
+
+    return call
+
+
+def records(run: str) -> list[dict[str, object]]:
+    return [json.loads(line) | {"timing": 0} for line in Path(run, "rounds.jsonl").read_text().splitlines()]
+
+
+def test_names() -> None:
+    assert file_of("my.py:mine+sage") == file_of("my.py:mine") == Path("my.py")
+    assert file_of("sage") is file_of("my.py") is file_of("my.py:") is None
+    assert split_name("a/my.py:mine+sage") == ("a/my.py:mine", ["sage"])
+
+
+def test_it_is_the_method_that_the_function_makes(fssl: Fssl) -> None:
+    """The same bits as the method of the package that it equals, alone and with SAGE on it."""
+    names = {
+        "own": "my.py:mine",
+        "ours": "fixmatch-lpl",
+        "own+sage": "my.py:mine+sage",
+        "ours+sage": "fixmatch-lpl+sage",
+    }
+    for out, name in names.items():
+        words = ["--set", f"method.name={name}", "--set", "method.tau=0.5", "--out", out]
+        assert fssl("run", "smoke", *SMALL, *words)[0] == 0
+    assert records("own") == records("ours")
+    assert records("own+sage") == records("ours+sage")
+    assert Path("own/my.py").read_text() == FILE
+    assert fssl("run", "own", "--resume", "--set", "train.rounds=3")[0] == 0
+    assert len(records("own")) == 3
+
+
+def test_a_record_can_be_read_without_running_the_file(fssl: Fssl) -> None:
+    assert fssl("run", "smoke", *SMALL, "--set", "method.name=my.py:mine", "--out", "own")[0] == 0
+    for path in (Path("my.py"), Path("own/my.py")):
+        path.write_text("raise RuntimeError('run all the same')")
+    loaded.cache_clear()
+    for words in (["show", "own"], ["compare", "own"], ["report", "own"], ["predict", "own"]):
+        assert fssl(*words)[0] == 0
+    Path("my.py").unlink()
+    code, _, said = fssl("run", "own", "--resume", "--set", "train.rounds=3")
+    assert (code, f"there is no file {Path('my.py').resolve()}" in said) == (2, True)
+
+
+def test_the_file_is_run_once() -> None:
+    for _ in range(3):
+        assert isinstance(build_method("my.py:mine", {"tau": 0.3}), FixMatch)
+    assert Path("runs.txt").read_text() == "once "
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("my.py", "which function of the file? Write my.py:FUNCTION"),
+        ("my.py:yours", "there is no function 'yours' in my.py"),
+        ("my.py:text", "there is no function 'text' in my.py"),
+        ("my.py:number", "is 'int', expected a fssl.methods.Method"),
+        ("my.py:mine+sagee", "plug-in 'sagee' is unknown; did you mean 'sage'?"),
+        ("broken.py:mine", "broken.py cannot be loaded: SyntaxError"),
+        ("absent.py:mine", "there is no file"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(name: str, message: str, fssl: Fssl) -> None:
+    Path("broken.py").write_text("def mine(:")
+    code, _, said = fssl("run", "smoke", "--set", f"method.name={name}", "--out", "run")
+    assert (code, said.count("\n"), message in said) == (2, 1, True), said
+    assert not Path("run").exists()
+
+
+def test_sites_of_a_deployment_have_no_such_file(tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy.runs import check, for_sites
+
+    init(tmp_path / "home", 2)
+    with pytest.raises(UserError, match="the sites have no such file"):
+        check(server_part(tmp_path / "home"), for_sites({"method": {"name": "my.py:mine"}}, 2), tmp_path / "out", False)
