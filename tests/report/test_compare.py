@@ -66,7 +66,7 @@ def test_a_record_of_an_odd_shape_can_still_be_shown(tmp_path: Path, capsys: pyt
     print_run(console, folder)
     text = said(capsys)
     assert "61.00 % (round 3)" in text
-    assert "lam_sure │ 0.250" in text
+    assert "weight of the local vote (lam_sure) │ 0.250" in text
     assert "pl_accuracy" not in text
 
 

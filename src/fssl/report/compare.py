@@ -39,6 +39,13 @@ from .runs import (
 )
 from .tasks import tasks_of
 
+SHARES = {
+    "pl_accuracy": "labels right",
+    "utilization": "labels used",
+    "fallback_share": "only the global model sure",
+    "disagreement": "models disagree",
+    "lam_sure": "weight of the local vote",
+}
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -76,12 +83,12 @@ def facts_of(run: Run) -> Iterator[tuple[str, str]]:
     yield f"accuracy, mean of the last {min(LAST, len(run.lines))} rounds", f"{run.result:.2f} %"
     yield "last round", f"{last['accuracy']:.2f} %"
     yield "best round (no result: the test chose it)", f"{best['accuracy']:.2f} % (round {best['round']})"
-    for norm in ("train_norm", "authors_norm"):
-        if (accuracy := value(last, "test", norm, "accuracy")) is not None:
-            yield f"last round, {norm}", f"{accuracy:.2f} %"
-    for key in ("pl_accuracy", "utilization", "fallback_share", "disagreement", "lam_sure"):
+    tests = {norm: value(last, "test", norm, "accuracy") for norm in ("train_norm", "authors_norm")}
+    if len(set(tests.values())) > 1:
+        yield from ((f"last round, {norm}", f"{test:.2f} %") for norm, test in tests.items() if test is not None)
+    for key, words in SHARES.items():
         if (share := value(last, key)) is not None:
-            yield key, f"{share:.3f}"
+            yield f"{words} ({key})", f"{share:.3f}"
     yield "seconds per round (median)", seconds_per_round([run])
 
 
