@@ -670,6 +670,24 @@ def test_a_folder_without_a_round_may_be_used_again(fssl: Fssl, monkeypatch: pyt
     assert fssl("run", "tiny.toml", "--out", "run").code == 2
 
 
+@pytest.mark.parametrize("kept", ["model.safetensors", "summary.json", "checkpoint", "probes", "deployment.json"])
+def test_a_folder_that_holds_more_than_settings_is_not_taken(fssl: Fssl, kept: str) -> None:
+    """A model by itself, for example, which needs no more than its settings to be used."""
+    assert fssl("run", "tiny.toml", "--out", "run").code == 0
+    Path("alone").mkdir()
+    Path("run/config.toml").rename("alone/config.toml")
+    (Path("alone") / kept).write_text("mine")
+    said = fssl("run", "tiny.toml", "--set", "seed=9", "--out", "alone")
+    assert (said.code, "holds another run: seed is 7 there and 9 here" in said.err) == (2, True)
+    assert (Path("alone") / kept).read_text() == "mine"
+
+
+def test_a_preset_is_meant_even_beside_a_folder_of_its_name(fssl: Fssl) -> None:
+    assert fssl("run", "tiny.toml", "--set", "seed=3", "--out", "smoke").code == 0
+    assert "runs/smoke" in fssl("run", "smoke", "--dry-run").out
+    assert "finished" in fssl("run", "./smoke", "--dry-run").out
+
+
 def test_a_preset_can_be_read_and_changed(fssl: Fssl) -> None:
     said = fssl("presets", "smoke")
     Path("own.toml").write_text(said.out)
@@ -698,12 +716,15 @@ def test_what_breaks_in_one_cell_leaves_the_next_alone(fssl: Fssl, monkeypatch: 
 
     def breaks(config: Config, *words: Any, **more: Any) -> Any:
         if config.seed == 1:
+            words[0].mkdir(parents=True)
             raise RuntimeError("CUDA error: out of order")
         return whole(config, *words, **more)
 
     monkeypatch.setattr(cells, "run_experiment", breaks)
     said = fssl("run", "tiny.toml", "--set", "grid.seed=[1,2]", "--out", "two")
-    assert (said.code, said.err.splitlines()[0]) == (1, "fssl: seed1: RuntimeError: CUDA error: out of order")
+    first = "fssl: seed1: RuntimeError: CUDA error: out of order (where: two/seed1/error.txt)"
+    assert (said.code, said.err.splitlines()[0]) == (1, first)
+    assert "in breaks" in Path("two/seed1/error.txt").read_text()
     assert "1 of 2 runs stopped early" in said.err
     assert Path("two/seed2/summary.json").is_file()
     with pytest.raises(RuntimeError, match="out of order"):

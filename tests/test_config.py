@@ -186,6 +186,24 @@ def test_a_setting_given_on_the_command_line_leaves_the_grid() -> None:
     quoted = {"grid": {"seed": [7, 8], "partition.alpha": [0.1, 1.0]}}
     assert list(cells(override(quoted, ["partition.alpha=0.5"]))) == ["seed7", "seed8"]
     assert list(cells(override(quoted, ["seed=3"]))) == ["alpha0.1", "alpha1.0"]
+    mixed = {"grid": {"train.momentum": [0.8, 0.9], "train": [{"lr": 0.1}, {"lr": 0.2}]}}
+    assert len(cells(override(mixed, []))) == len(cells(override(mixed, ["seed=1"]))) == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("seed=[7,8]", "--set 'grid.seed=[7, 8]'"),
+        ("records.tensorboard=[true,false]", "--set 'grid.records.tensorboard=[true, false]'"),
+        ("method.name=['sage','fedavg']", """--set 'grid.method.name=["sage", "fedavg"]'"""),
+        ("model.name=['cnn','resnet8']", """--set 'grid.model.name=["cnn", "resnet8"]'"""),
+        ("method.tau=[0.5,0.9]", "--set 'grid.method.tau=[0.5, 0.9]'"),
+    ],
+)
+def test_who_gives_a_list_hears_of_grids(setting: str, hint: str) -> None:
+    with pytest.raises(UserError) as refused:
+        method_of(parse(override({}, [setting])))
+    assert str(refused.value).endswith(hint)
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,7 @@ def fssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capture
 
     def call(*words: object) -> tuple[object, str, str]:
         monkeypatch.setattr(sys, "argv", ["fssl", *map(str, words)])
+        monkeypatch.setattr("fssl.core.federation._loaded", {})  # as in a process of its own
         with pytest.raises(SystemExit) as exit:
             cli.main()
         return exit.value.code, *capsys.readouterr()
@@ -106,7 +107,6 @@ def test_a_run_on_own_images_knows_its_classes_and_its_shape(fssl: Command, tmp_
         "data.mean=[0.1,0.2,0.3]",
         "data.std=[0.1,0.2,0.3]",
     ]
-    settings += ["data.mean=[0.1,0.2,0.3]", "data.std=[0.1,0.2,0.3]"]
     sizes = ["train.rounds=2", "train.steps_per_round=4", "train.clients_per_round=2", "compute.device=cpu"]
     config = parse(override(read_toml("smoke"), [*sizes, *settings, f"data.dir='{tmp_path / 'sites'}'"]))
     run_experiment(config, tmp_path / "run", Quiet())
@@ -118,6 +118,9 @@ def test_a_run_on_own_images_knows_its_classes_and_its_shape(fssl: Command, tmp_
     assert fssl("predict", "run")[0] == 2
     assert fssl("predict", "run", "--data-dir", "moved")[0] == 0
     assert [row["class"] for row in rows_of(tmp_path / "predictions.csv")] == [row["class"] for row in rows]
+    next((tmp_path / "moved/test").rglob("*.png")).unlink()
+    code, _, said = fssl("predict", "run", "--data-dir", "moved")
+    assert (code, "has other files" in said) == (2, True)
     model = load_trained(tmp_path / "run")
     assert (model.card.size, model.card.channels) == (12, 3)
     assert model.normalize.shift.tolist() == pytest.approx([-1.0, -1.0, -1.0])
@@ -204,15 +207,18 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: 
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/cut.png").write_bytes(b"\x89PNG")
     (tmp_path / "bad/notes.txt").write_text("text")
-    unfinished, damaged = tmp_path / "unfinished", tmp_path / "damaged"
-    for copy in (unfinished, damaged):
+    unfinished, damaged, other = (tmp_path / name for name in ("unfinished", "damaged", "other"))
+    for copy in (unfinished, damaged, other):
         shutil.copytree(run, copy)
     (unfinished / "model.safetensors").unlink()
     (damaged / "model.safetensors").write_bytes(b"1234567890")
+    (other / "config.toml").write_text((run / "config.toml").read_text().replace("width = 1", "width = 2"))
     for words, expected in (
         (["nowhere"], "nowhere is not a run folder"),
         ([unfinished], "has no model.safetensors"),
         ([damaged], "is damaged"),
+        ([other], "does not fit the network of"),
+        ([run, "--data-dir", "empty"], "digits needs no files"),
         ([run, "nowhere"], "'nowhere' is no folder"),
         ([run, "empty"], "no image, expected .png"),
         ([run, "bad"], "cut.png: no PNG, JPEG or WebP image"),

@@ -1,6 +1,7 @@
 """The runs that one command stands for: checked before any compute, then trained one after another."""
 
 import os
+import traceback
 from itertools import compress
 from pathlib import Path
 from shutil import which
@@ -16,7 +17,7 @@ from .engines.run import check_engine, run_experiment, written_out
 from .errors import RunError, UserError, complain
 from .loggers import Logged, check_loggers
 from .methods import check_effect, with_defaults
-from .records.store import RunFolder
+from .records.store import ERRORS, RunFolder
 
 
 class Cell(NamedTuple):
@@ -119,8 +120,9 @@ def ran(console: Console, title: str, cell: Cell, resume: bool, debug: bool, alo
 
 def failure(cell: Cell, error: BaseException) -> str:
     """Which run failed, and why; the kind of error, where it is not one of ours."""
-    kind = "" if isinstance(error, UserError | RunError) else f"{type(error).__name__}: "
-    return f"{cell.name}: {kind}{error}"
+    if isinstance(error, UserError | RunError):
+        return f"{cell.name}: {error}"
+    return f"{cell.name}: {type(error).__name__}: {error} (where: {cell.folder / ERRORS})"
 
 
 def train(cell: Cell, resume: bool, debug: bool, view: RunView | Quiet) -> str:
@@ -128,5 +130,9 @@ def train(cell: Cell, resume: bool, debug: bool, view: RunView | Quiet) -> str:
     listener = Logged(view, cell.config, cell.folder)
     try:
         return result_line(cell.folder, run_experiment(cell.config, cell.folder, listener, resume, debug))
+    except Exception as error:
+        if not isinstance(error, UserError | RunError) and cell.folder.is_dir():
+            (cell.folder / ERRORS).write_text(traceback.format_exc())
+        raise
     finally:
         listener.close()

@@ -132,8 +132,10 @@ def run(
 
 def source_of(config: str, resume: bool) -> tuple[str, Path]:
     """Where a run's settings are, and its folder unless another is named: that of a run which goes on is its own."""
+    from .config import presets
+
     path = Path(config)
-    if (path / "config.toml").is_file():
+    if config not in presets() and (path / "config.toml").is_file():
         return str(path / "config.toml"), path
     if resume and path.name == "config.toml" and path.is_file():
         return config, path.parent
@@ -247,9 +249,9 @@ def presets(
     if name:
         return say(console, (PRESETS / f"{name}.toml").read_text().rstrip())
     table = Table(Column("preset", no_wrap=True), "what it runs", Column("runs", justify="right"), **PLAIN)
-    for name in sorted(names(), key=by_number):
-        first = (PRESETS / f"{name}.toml").read_text().splitlines()[0].lstrip("# ")
-        table.add_row(f"[bold]{name}", first, str(sum(1 for _ in expand(read_toml(name)))))
+    for preset in sorted(names(), key=by_number):
+        first = (PRESETS / f"{preset}.toml").read_text().splitlines()[0].lstrip("# ")
+        table.add_row(f"[bold]{preset}", first, str(sum(1 for _ in expand(read_toml(preset)))))
     console.print(table)
 
 

@@ -13,8 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
-from .console import PLAIN, RunView, say, several
-from .core.federation import dataset_of
+from .console import PLAIN, RunView, print_table, say, several
+from .core.federation import dataset_of, settled
 from .data.cache import Progress
 from .data.folder import Loading, read_images
 from .errors import UserError
@@ -53,7 +53,7 @@ def predict(console: Console, run: Path, images: Path | None, out: Path, data_di
         made = of_files(model, images, view.loading()) if images else of_test(model, data_dir, view.loading())
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(out, as_csv(made))
-    console.print(by_class(made) if made.truth is None else by_truth(made))
+    print_table(console, by_class(made) if made.truth is None else by_truth(made))
     say(console, f"{several(len(made.names), 'image')}{accuracy(made)}: {out}")
 
 
@@ -64,7 +64,11 @@ def of_files(model: Trained, path: Path, progress: Progress) -> Predictions:
 
 def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predictions:
     data = replace(model.config.data, dir=str(data_dir)) if data_dir else model.config.data
-    test = dataset_of(replace(model.config, data=data), progress).test
+    if data_dir and model.card.is_embedded:
+        raise UserError(f"--data-dir {data_dir}: {model.card.name} needs no files; leave it out")
+    dataset = dataset_of(replace(model.config, data=data), progress)
+    settled(model.config, dataset)  # refuses a folder whose files are others
+    test = dataset.test
     names, p = look_at(model, numbered(test.images, progress))
     return Predictions(model.classes, names, p, test.labels)
 

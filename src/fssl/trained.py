@@ -62,7 +62,11 @@ def load_trained(run: Path) -> Trained:
     card = card_of(config)
     net = Net(config.model.name, card.channels, card.num_classes, config.model.width)
     normalize = norms_of(card, device)[headline_of(config)]
-    return Trained(config, card, net, read_weights(folder.model_file, device), normalize)
+    weights, expected = read_weights(folder.model_file, device), net.init(0)
+    for mine, theirs in zip(expected, weights, strict=True):
+        if any(name not in theirs or theirs[name].shape != t.shape for name, t in mine.items()):
+            raise UserError(f"{folder.model_file} does not fit the network of {folder.config_file}")
+    return Trained(config, card, net, weights, normalize)
 
 
 def read_weights(path: Path, device: torch.device) -> Weights:

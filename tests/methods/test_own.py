@@ -4,12 +4,13 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from fssl import cli
 from fssl.deploy.home import init, server_part
-from fssl.errors import UserError
+from fssl.errors import RunError, UserError
 from fssl.methods import build_method, file_of, split_name
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.own import loaded
@@ -22,6 +23,9 @@ open("runs.txt", "a").write("once ")
 
 def mine(tau: float = 0.5, mu_u: float = 1.0) -> FixMatch:
     return FixMatch(accept=FixedThreshold(tau), mu_u=mu_u)
+
+def needs(tau: float) -> FixMatch:
+    return mine(tau)
 
 def number() -> int:
     return 3
@@ -89,6 +93,36 @@ def test_a_record_can_be_read_without_running_the_file(fssl: Fssl) -> None:
     assert (code, f"there is no file {Path('my.py').resolve()}" in said) == (2, True)
 
 
+def test_a_run_goes_on_with_the_file_it_began_with(fssl: Fssl) -> None:
+    assert fssl("run", "smoke", *SMALL, "--set", "method.name=my.py:mine", "--out", "own")[0] == 0
+    before = records("own")
+    Path("my.py").write_text(FILE + "# changed")
+    loaded.cache_clear()
+    code, _, said = fssl("run", "own", "--resume", "--set", "train.rounds=3")
+    assert (code, "my.py is not what this run began with, of which own/my.py is a copy" in said) == (2, True)
+    assert records("own") == before
+    assert Path("own/my.py").read_text() == FILE
+
+
+def test_files_of_one_name_are_two_modules() -> None:
+    for folder, tau in (("a", 0.25), ("b", 0.75)):
+        Path(folder).mkdir()
+        Path(folder, "my.py").write_text(FILE.replace("0.5", str(tau)))
+    methods: list[Any] = [build_method(f"{folder}/my.py:mine", {}) for folder in "ab"]
+    assert [method.accept.tau for method in methods] == [0.25, 0.75]
+    assert len({module.__name__ for module in map(loaded, (Path("a/my.py").resolve(), Path("b/my.py").resolve()))}) == 2
+
+
+def test_annotations_may_be_texts(fssl: Fssl) -> None:
+    """As `from __future__ import annotations` makes them."""
+    Path("late.py").write_text(
+        "from __future__ import annotations\n" + FILE.replace("mu_u: float", "on: bool = True, mu_u: float")
+    )
+    build_method("late.py:mine", {"tau": 1, "on": False})
+    with pytest.raises(UserError, match=r"method\.on = 3: expected true or false"):
+        build_method("late.py:mine", {"on": 3})
+
+
 def test_the_file_is_run_once() -> None:
     for _ in range(3):
         assert isinstance(build_method("my.py:mine", {"tau": 0.3}), FixMatch)
@@ -103,6 +137,8 @@ def test_the_file_is_run_once() -> None:
         ("my.py:text", "there is no function 'text' in my.py"),
         ("my.py:number", "is 'int', expected a fssl.methods.Method"),
         ("my.py:mine+sagee", "plug-in 'sagee' is unknown; did you mean 'sage'?"),
+        ("my.py:needs", "cannot be built: TypeError: needs() missing 1 required positional argument"),
+        ("my.py+sage", "which function of the file? Write my.py:FUNCTION"),
         ("broken.py:mine", "broken.py cannot be loaded: SyntaxError"),
         ("absent.py:mine", "there is no file"),
     ],
@@ -114,9 +150,15 @@ def test_what_does_not_fit_is_one_line(name: str, message: str, fssl: Fssl) -> N
     assert not Path("run").exists()
 
 
-def test_sites_of_a_deployment_have_no_such_file(tmp_path: Path) -> None:
+def test_sites_of_a_deployment_run_no_such_file(tmp_path: Path) -> None:
+    """The server refuses, and a site too, whatever the server says."""
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.deploy.runs import check, for_sites
+    from fssl.engines.flower.client import Site, workshop
+
+    with pytest.raises(RunError, match="a site runs the methods of fssl, and no file"):
+        workshop('[method]\nname = "my.py:mine"\n', Site(0, 2, tmp_path, None))
+    assert not Path("runs.txt").exists()
 
     init(tmp_path / "home", 2)
     with pytest.raises(UserError, match="the sites have no such file"):

@@ -1,6 +1,6 @@
 """A run's configuration: declared in settings, read from TOML, changed with --set, multiplied by [grid], checked."""
 
-from .checks import AUTHORS_WAY, parse
+from .checks import AUTHORS_WAY, parse, several_runs
 from .grid import axes_of, expand, only_run, override
 from .settings import MIN_ALPHA, NO_LIMIT, Config, MethodChoice
 from .tables import as_tables, first_difference, flatten, resolved
@@ -25,5 +25,6 @@ __all__ = [
     "presets",
     "read_toml",
     "resolved",
+    "several_runs",
     "to_toml",
 ]

@@ -1,5 +1,6 @@
 """Plain tables in, a Config out: all validation of user input."""
 
+import json
 import types
 import unicodedata
 from collections.abc import Mapping
@@ -63,7 +64,7 @@ def parse_method(table: Mapping[str, Any]) -> MethodChoice:
     """Name and settings as given; the builders' signatures check them (methods.build_method)."""
     name = table.get("name", MethodChoice().name)
     if not isinstance(name, str):
-        raise UserError(f"method.name = {name!r}: expected a text")
+        raise UserError(f"method.name = {name!r}: expected a text{several_runs('method.name', name)}")
     return MethodChoice(name, tuple(sorted((k, v) for k, v in table.items() if k != "name")))
 
 
@@ -85,17 +86,23 @@ def check(key: str, value: Any, f: Any, hint: Any) -> Any:
         return check_list(key, value, get_args(allowed[0])[0])
     right_type = type(value) in allowed or (float in allowed and type(value) is int)
     options = f.metadata.get("options")
+    if isinstance(value, list) and options:
+        raise UserError(f"{key} = {value!r}: expected one of {', '.join(options)}{several_runs(key, value)}")
     if options and (not right_type or value not in options):
         raise unknown(key, value, options, SYNONYMS.get(value, ()) if isinstance(value, str) else ())
     if not right_type:
         names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-        hint = f"; for several runs, --set 'grid.{key}={value}'" if isinstance(value, list) else ""
-        raise UserError(f"{key} = {value!r}: expected {names[allowed[0]]}{hint}")
+        raise UserError(f"{key} = {value!r}: expected {names[allowed[0]]}{several_runs(key, value)}")
     low, high = f.metadata.get("low"), f.metadata.get("high")
     if low is not None and not low <= value <= high:  # also refuses nan
         upper = f" to {high:.12g}" if high < NO_LIMIT or value > high else " upwards"
         raise UserError(f"{key} = {value!r}: expected a number from {low:g}{upper}")
     return float(value) if float in allowed else value
+
+
+def several_runs(key: str, value: object) -> str:
+    """What whoever gives a list where a value is expected may mean."""
+    return f"; for several runs, --set 'grid.{key}={json.dumps(value)}'" if isinstance(value, list) else ""
 
 
 def check_list(key: str, value: Any, kind: type) -> tuple[Any, ...]:

@@ -18,8 +18,6 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     What a setting excludes leaves the tables, unless it is itself set here.
     """
     out = deepcopy(tables)
-    if "grid" in out:
-        out["grid"] = nested(axes_of(out))
     given = [pair_of(setting) for setting in settings]
     for key in {other for pair in given for other in excluded_by(*pair)} - {key for key, _ in given}:
         forget(out, key)
@@ -82,7 +80,8 @@ def put(tables: dict[str, Any], key: str, value: Any) -> None:
 
 
 def drop(tables: dict[str, Any], key: str) -> None:
-    *path, last = key.split(".")
+    """Take an axis out of the grid, under its section or in quotes, as "train.lr"."""
+    *path, last = [key] if key in tables else key.split(".")
     for part in path:
         tables = tables[part]
     del tables[last]
@@ -95,14 +94,6 @@ def axes_of(tables: Mapping[str, Any]) -> dict[str, list[Any]]:
     if "grid" in grid:
         raise UserError("grid.grid: keys stand directly below [grid], for example grid.seed = [7, 8, 9]")
     return flat_grid(grid)
-
-
-def nested(axes: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Axes in tables by section: a key in quotes, "train.lr", means the same as one without."""
-    grid: dict[str, Any] = {}
-    for key, values in axes.items():
-        put(grid, key, values)
-    return grid
 
 
 def flat_grid(grid: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]:

@@ -83,8 +83,9 @@ def list_test(root: Path) -> Listing:
 def list_images(path: Path) -> Listing:
     """Every image below a folder, or a single one, as those of a site without labels. Other files do not matter."""
     walk = Walk(path if path.is_dir() or not path.exists() else path.parent)
-    single = [] if path.is_dir() else [walk.image(path, None)]
-    files = [file for file in (single or walk.below(path)) if file]
+    if path.is_file() and path.suffix.lower() not in SUFFIXES:
+        raise UserError(f"'{path}' is not an image by its name, expected {', '.join(SUFFIXES)}")
+    files = [file for file in (walk.below(path) if path.is_dir() else [walk.image(path, None)]) if file]
     if not files and not walk.problems:
         walk.note(walk.root, f"no image, expected {', '.join(SUFFIXES)}")
     return Listing(walk.root, [Site("", {}, files, {})], {}, walk.problems)

@@ -76,7 +76,7 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
     Example: `fssl deploy server --home hospitals`
     """
     from .home import server_part
-    from .programs import check_port, connect, last_words, started, superlink, until_asked, wait_until_listening
+    from .programs import check_port, connect, last_words, started, superlink, wait_until_listening
     from .sites import admit
 
     part = server_part(home)
@@ -84,7 +84,7 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
     words, log = superlink(part, insecure), part.folder / "logs" / "superlink.log"
     check_port(part.listen, part.port)
     connect(part, insecure)
-    with started(words, part.folder, log) as process, until_asked():
+    with started(words, part.folder, log) as process:
         wait_until_listening(process, part, log)
         say(f"server: {part.listen} port {part.port}, {'NOT ENCRYPTED' if insecure else 'TLS and keys'}; log {log}")
         if not insecure:
@@ -109,7 +109,7 @@ def site(
     - `fssl deploy site --data /data/images --home my-part`: with only this site's part of the folder
     """
     from .home import site_part
-    from .programs import check_port, supernode, until_asked
+    from .programs import check_port, supernode
     from .sites import attend
 
     part = site_part(home, name)
@@ -120,8 +120,7 @@ def site(
     words, log = supernode(part, images.resolve() if images else None, insecure), part.folder / "logs" / "supernode.log"
     check_port("127.0.0.1", part.port)
     say(f"{part.name}: client {part.client} of {part.clients}, server {part.server}; log {log}")
-    with until_asked():
-        attend(part, words, log, say)
+    attend(part, words, log, say)
 
 
 @app.command()
@@ -143,7 +142,7 @@ def start(
     from ..console import result_line
     from ..records.store import RunFolder
     from .home import server_part
-    from .programs import CONNECTION, connect, flwr, until_asked
+    from .programs import CONNECTION, connect, flwr
     from .runs import absences, check, follow, for_sites, run_status, write_order
 
     part, out = server_part(home), out or Path("runs") / Path(config.removesuffix(".toml")).name
@@ -156,8 +155,7 @@ def start(
     number = str(answer["run-id"])
     say(f"run {number} of {len(part.sites)} sites; folder {out}")
     try:
-        with until_asked():
-            follow(journal, lambda: run_status(part, number), say)
+        follow(journal, lambda: run_status(part, number), say)
     except KeyboardInterrupt:
         flwr(part, "stop", number, CONNECTION)
         complain(f"stopped; finished rounds are kept in {out}: the same command with --resume goes on")

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from shutil import which
 from typing import Any
@@ -19,7 +19,6 @@ from typing import Any
 from ..config import to_toml
 from ..engines.flower import SWITCHED_OFF
 from ..errors import RunError, UserError
-from ..machine import handled
 from ..records.atomic import write_atomic
 from .home import ServerPart, SitePart
 
@@ -116,11 +115,6 @@ def end(process: subprocess.Popen[bytes]) -> None:
             process.kill()
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # its children share its session
-
-
-def until_asked() -> AbstractContextManager[None]:
-    """SIGTERM ends a foreground command as Ctrl-C does, so that what it started ends, too."""
-    return handled(signal.SIGTERM, signal.default_int_handler)
 
 
 def wait_until_listening(process: subprocess.Popen[bytes], server: ServerPart, log: Path, seconds: float = 60) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, get_args, get_origin
 
-from ..config import Config, MethodChoice
+from ..config import Config, MethodChoice, several_runs
 from ..data.cards import Card
 from ..errors import UserError, unknown
 from .base import Method, Sgd
@@ -148,12 +148,22 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
         if key not in known:
             raise unknown(f"setting of method '{name}'", key, known)
         check_setting(key, value, next(s[key] for s in schemas if key in s))
-    method = builders[0](**{k: v for k, v in settings.items() if k in schemas[0]})
+    method = made(builders[0], name, {k: v for k, v in settings.items() if k in schemas[0]})
     if not isinstance(method, Method):
         raise UserError(f"method '{name}' is {type(method).__name__!r}, expected a fssl.methods.Method")
     for builder, schema in zip(builders[1:], schemas[1:], strict=True):
         method = builder(method, **{k: v for k, v in settings.items() if k in schema})
     return method
+
+
+def made(builder: Callable[..., Method], name: str, settings: Mapping[str, Any]) -> Method:
+    """What a builder makes; a mistake in somebody's own file is told in a line."""
+    try:
+        return builder(**settings)
+    except Exception as error:
+        if isinstance(error, UserError) or not file_of(name):
+            raise
+        raise UserError(f"method '{name}' cannot be built: {type(error).__name__}: {error}") from error
 
 
 def check_effect(configs: Iterable[Config]) -> None:
@@ -199,8 +209,8 @@ def split_name(name: str) -> tuple[str, list[str]]:
             if len(set(plugins)) < len(plugins) or (base == "sage" and "sage" in plugins):
                 raise UserError(f"method '{name}' has a plug-in twice")
             return base, plugins
-    if name.endswith(".py"):
-        raise UserError(f"method '{name}': which function of the file? Write {name}:FUNCTION")
+    if parts[0].endswith(".py"):
+        raise UserError(f"method '{name}': which function of the file? Write {parts[0]}:FUNCTION")
     raise unknown("method", name, METHODS)
 
 
@@ -213,7 +223,7 @@ def builders_of(name: str) -> list[Callable[..., Method]]:
 
 def settings_of(builder: Callable[..., Method]) -> dict[str, inspect.Parameter]:
     """A builder's keyword arguments: the signature is the schema."""
-    parameters = inspect.signature(builder).parameters
+    parameters = inspect.signature(builder, eval_str=True).parameters
     return {key: p for key, p in parameters.items() if p.default is not inspect.Parameter.empty}
 
 
@@ -227,7 +237,7 @@ def check_setting(key: str, value: object, parameter: inspect.Parameter) -> None
         if not isinstance(value, bool):
             raise UserError(f"method.{key} = {value!r}: expected true or false")
     elif isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(f"method.{key} = {value!r}: expected a number")
+        raise UserError(f"method.{key} = {value!r}: expected a number{several_runs(f'method.{key}', value)}")
     elif expected is int and not isinstance(value, int):
         raise UserError(f"method.{key} = {value!r}: expected a whole number")
     elif key in RANGES and not RANGES[key][0] <= value <= RANGES[key][1]:

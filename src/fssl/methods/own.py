@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import ModuleType
+from zlib import crc32
 
 from ..errors import UserError
 from .base import Method
@@ -32,12 +33,14 @@ def builder_in(file: Path, name: str) -> Callable[..., Method]:
 @cache
 def loaded(path: Path) -> ModuleType:
     """The file as a module, run once in this process."""
-    spec = importlib.util.spec_from_file_location(f"own_method_{path.stem}", path)
+    name = f"own_method_{path.stem}_{crc32(bytes(path)):08x}"  # files of one name in two folders are two modules
+    spec = importlib.util.spec_from_file_location(name, path)
     if not path.is_file() or spec is None or spec.loader is None:
         raise UserError(f"method.name: there is no file {path}")
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look themselves up there
     try:
         spec.loader.exec_module(module)
     except Exception as error:
+        del sys.modules[spec.name]
         raise UserError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
     return module

@@ -21,7 +21,9 @@ from .environment import environment
 from .rounds import summarize
 from .tensors import Tensors, packed
 
-LEFT_BY_A_KILL = (".lock", "config.toml.part")  # of a run that was killed before its first file was whole
+ERRORS = "error.txt"  # what the last error in a grid's cell was, with its place in the code
+LEFT_BY_A_KILL = (".lock", "config.toml.part", ERRORS)  # of a run that ended before its first file was whole
+MADE_BY_ROUNDS = ("probes", "checkpoint", "model.safetensors", "summary.json", "deployment.json")
 
 
 class RunFolder:
@@ -50,8 +52,10 @@ class RunFolder:
         return read_json(self.path / "summary.json")
 
     @property
-    def has_rounds(self) -> bool:
-        return self.rounds_file.is_file() and self.rounds_file.stat().st_size > 0
+    def is_bare(self) -> bool:
+        """Whether a run stopped here before its first round, so that another in its place loses nothing."""
+        has_rounds = self.rounds_file.is_file() and self.rounds_file.stat().st_size > 0
+        return not has_rounds and not any((self.path / name).exists() for name in MADE_BY_ROUNDS)
 
     @property
     def is_finished(self) -> bool:
@@ -61,7 +65,7 @@ class RunFolder:
         """Refuse a run that this folder cannot take, without touching anything."""
         if not self.config_file.is_file():
             return self._check_empty()
-        if not self.has_rounds:  # it stopped before the first one: nothing would be lost
+        if self.is_bare:
             return
         difference = first_difference(self.config(), config)
         if difference:
@@ -159,8 +163,11 @@ class RunFolder:
         write_atomic(path, json.dumps({"sessions": entries}, indent=1) + "\n")
 
     def keep(self, file: Path) -> None:
-        """A copy of what the run is made of beside its settings."""
-        write_atomic(self.path / file.name, file.read_bytes())
+        """A copy of what the run is made of beside its settings; a run goes on with the same only."""
+        copy, content = self.path / file.name, file.read_bytes()
+        if not self.is_bare and copy.is_file() and copy.read_bytes() != content:
+            raise UserError(f"{file} is not what this run began with, of which {copy} is a copy; choose another --out")
+        write_atomic(copy, content)
 
     def write_partition(self, labeled: NDArray[np.int64] | None, unlabeled: NDArray[np.int64] | None) -> None:
         """Who holds how many images of which class, [clients, classes] each; None where nobody knows."""

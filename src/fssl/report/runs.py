@@ -334,7 +334,7 @@ def gains(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
     ranked = rivals(groups)
     for name in ranked:
         host = host_of(groups[name][0], {other: groups[other] for other in ranked})
-        if host:
+        if host and {name, host} != {*ranked[:2]}:  # of those two the verdict tells
             gain = mean_result(groups[name]) - mean_result(groups[host])
             said.append(f"{name} {gain:+.2f} points beside {host}{how_sure(gain, paired(groups[name], groups[host]))}")
     return said
