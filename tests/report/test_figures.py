@@ -543,3 +543,11 @@ def test_without_the_library_the_command_says_what_to_install(
 def test_records_remember_a_selection(runs: list[Run]) -> None:
     records = Records(by_experiment(runs)[0])
     assert records("fig2") is records("fig2")
+
+
+def test_the_index_keeps_pictures_of_an_earlier_command(grid: Path, tmp_path: Path) -> None:
+    said_by([grid], tmp_path, "16")
+    said_by([grid], tmp_path, "4")
+    page = (tmp_path / "README.md").read_text()
+    assert [f"](fig{name}.png)" in page for name in ("4", "16", "15")] == [True, True, False]
+    assert page.count("Drawn by an earlier command") == 1

@@ -1,6 +1,6 @@
 """The paper's figures as files, with an index that says what each shows, from which runs, and what is missing."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os.path import commonpath
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,7 +49,8 @@ def make_figures(console: Console, paths: list[Path], out: Path, only: list[str]
             if outcome.picture is not None:
                 save(outcome.picture, out, outcome.file)
             outcomes.append(outcome._replace(picture=outcome.picture and True))
-    write_atomic(out / "README.md", index(outcomes))
+    earlier = [figure for name, figure in FIGURES.items() if name not in names and (out / f"fig{name}.png").is_file()]
+    write_atomic(out / "README.md", index(outcomes, earlier))
     print_summary(console, outcomes, out)
     for text in (*(f"left out: {path}: {why}" for path, why in strange.items()), *found.remarks):
         say(console, text)
@@ -84,8 +85,8 @@ def folders(runs: list[Run]) -> str:
     return f"Runs in `{base}`: {', '.join(f'`{name}`' for name in names)}."
 
 
-def index(outcomes: list[Outcome]) -> str:
-    """A page with every picture, its caption, its runs and what would complete it."""
+def index(outcomes: list[Outcome], earlier: Sequence[Figure] = ()) -> str:
+    """A page with every picture, its caption, its runs and what would complete it; pictures of before at the end."""
     lines = ["# The paper's figures, from records of runs", ""]
     lines += ["Figure 3 is a diagram of the method. Bands and bars are one standard deviation over seeds.", ""]
     for outcome in outcomes:
@@ -98,6 +99,9 @@ def index(outcomes: list[Outcome]) -> str:
             lines += [f"Drawn from {text}", ""]
         if outcome.missing:
             lines += ["Missing:", "", *(f"- {text}" for text in outcome.missing), ""]
+    for figure in earlier:
+        lines += [f"## Figure {figure.name}. {figure.title}", "", f"![Figure {figure.name}](fig{figure.name}.png)", ""]
+        lines += ["Drawn by an earlier command; draw it again to see from which runs.", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
