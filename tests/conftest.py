@@ -1,12 +1,15 @@
 """Shared pieces: a federation small enough to train in milliseconds."""
 
 import signal
+import sys
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
+from fssl import cli
 from fssl.config import Config, override, parse
 from fssl.core.client import loop
 from fssl.core.federation import Federation
@@ -50,6 +53,32 @@ def known_to_all(engine: LocalEngine) -> LocalEngine:
 def seconds_of(engine: LocalEngine) -> Iterator[float]:
     for result in engine.rounds(10**6):
         yield result.seconds
+
+
+class Said(NamedTuple):
+    """How a command ended, and what it wrote."""
+
+    code: object
+    out: str
+    err: str
+
+
+Fssl = Callable[..., Said]
+
+
+def exit_code(patch: pytest.MonkeyPatch, *words: object) -> object:
+    """The command in this process, until it ends."""
+    patch.setattr(sys, "argv", ["fssl", *map(str, words)])
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    return exit.value.code
+
+
+@pytest.fixture
+def fssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fssl:
+    """The command in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *words: Said(exit_code(monkeypatch, *words), *capsys.readouterr())
 
 
 @pytest.fixture(scope="session")

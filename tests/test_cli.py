@@ -10,16 +10,17 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 import torch
 from rich.console import Console
 from safetensors.numpy import load_file
 
+from conftest import Fssl
 from fssl import cells, cli
 from fssl.config import Config, parse, read_toml, resolved
 from fssl.console import GridView
@@ -45,29 +46,12 @@ batch = 4
 """
 
 
-class Said(NamedTuple):
-    code: object
-    out: str
-    err: str
-
-
-Fssl = Callable[..., Said]
-
-
 @pytest.fixture
-def fssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fssl:
-    """The command in this process, in an empty folder with a tiny configuration."""
-    monkeypatch.chdir(tmp_path)
+def fssl(fssl: Fssl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fssl:
+    """With a tiny configuration beside it."""
     monkeypatch.delenv("FSSL_DATA", raising=False)
     (tmp_path / "tiny.toml").write_text(TINY)
-
-    def call(*words: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["fssl", *words])
-        with pytest.raises(SystemExit) as exit:
-            cli.main()
-        return Said(exit.value.code, *capsys.readouterr())
-
-    return call
+    return fssl
 
 
 def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ import pytest
 import typer
 from safetensors.numpy import load_file
 
+from conftest import exit_code
 from fssl import cli
 from fssl.catalog import markdown
 from fssl.config import NO_LIMIT, Config
@@ -69,7 +70,7 @@ def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The run that the pages speak of."""
     folder = tmp_path_factory.mktemp("docs") / "smoke"
     with pytest.MonkeyPatch.context() as patch:
-        assert fssl(patch, "run", "smoke", "--out", str(folder)) == 0
+        assert exit_code(patch, "run", "smoke", "--out", str(folder)) == 0
     return folder
 
 
@@ -83,13 +84,6 @@ def desk(tmp_path: Path, smoke_run: Path, monkeypatch: pytest.MonkeyPatch) -> It
     yield tmp_path
     METHODS.clear()
     METHODS.update(known)
-
-
-def fssl(monkeypatch: pytest.MonkeyPatch, *words: str) -> object:
-    monkeypatch.setattr(sys, "argv", ["fssl", *words])
-    with pytest.raises(SystemExit) as exit:
-        cli.main()
-    return exit.value.code
 
 
 def write_files(page: Path) -> None:
@@ -159,7 +153,7 @@ def accepted(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> object:
         for path in map(Path, words[1:2] if words[0] == "predict" else words[1:]):
             if not path.exists() and not str(path).startswith("-") and not path.suffix:
                 shutil.copytree(SMOKE, path)
-    return fssl(monkeypatch, *words)
+    return exit_code(monkeypatch, *words)
 
 
 def test_cells_of_the_grid_have_the_folders_that_the_page_names(
@@ -171,7 +165,7 @@ def test_cells_of_the_grid_have_the_folders_that_the_page_names(
     runs = {"": 12, "seed=7": 6, "grid.seed=[7]": 6}
     listed = {}
     for setting, number in runs.items():
-        assert fssl(monkeypatch, "run", "grid.toml", "--dry-run", *(["--set", setting] if setting else [])) == 0
+        assert exit_code(monkeypatch, "run", "grid.toml", "--dry-run", *(["--set", setting] if setting else [])) == 0
         listed[setting] = re.findall(r"runs/grid/\S+", capsys.readouterr().out)
         assert len(listed[setting]) == number
     page = SETTINGS.read_text()

@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
+from conftest import Fssl
 from fssl import cli
 from fssl.config import Config, as_tables, expand, first_difference, override, parse, read_toml
 from fssl.console import Quiet
@@ -29,7 +28,6 @@ SMALL = {
     "train": {"rounds": 2, "clients_per_round": 4, "local_epochs": 2, "batch": 4},
     "compute": {"device": "cpu"},
 }
-Command = Callable[..., tuple[object, str, str]]
 
 
 @pytest.fixture(scope="session")
@@ -67,17 +65,9 @@ def small(sites: Path, *settings: str) -> Config:
 
 
 @pytest.fixture
-def fssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    monkeypatch.chdir(tmp_path)
+def fssl(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> Fssl:
     monkeypatch.setattr(cli.console, "_width", 100)
-
-    def call(*words: str) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fssl", *words])
-        with pytest.raises(SystemExit) as exit:
-            cli.main()
-        return exit.value.code, *capsys.readouterr()
-
-    return call
+    return fssl
 
 
 KNOWN = [name for name in METHODS if name != "fedavg-sl"]
@@ -125,7 +115,7 @@ def test_methods_that_ask_for_true_labels_are_refused(name: str, sites: Path) ->
         method_of(small(sites, f"method.name={name}"))
 
 
-def test_a_run_records_what_its_folder_decided_and_can_be_repeated(fssl: Command, sites: Path) -> None:
+def test_a_run_records_what_its_folder_decided_and_can_be_repeated(fssl: Fssl, sites: Path) -> None:
     where = ("--data-dir", str(sites), "--set", "data.name=folder", "--set", "data.size=8")
     short = ("--set", "train.rounds=2", "--set", "train.clients_per_round=2", "--set", "train.steps_per_round=2")
     assert fssl("run", "smoke", *where, *short)[0] == 0
@@ -139,7 +129,7 @@ def test_a_run_records_what_its_folder_decided_and_can_be_repeated(fssl: Command
     assert fssl("show", "runs/smoke")[0] == fssl("compare", "runs")[0] == 0
 
 
-def test_settings_that_classes_decide_are_filled_in_with_them(fssl: Command, sites: Path) -> None:
+def test_settings_that_classes_decide_are_filled_in_with_them(fssl: Fssl, sites: Path) -> None:
     """ProxyFL tunes for 1000 epochs over the number of classes, here 3; the folder says so only when it is read."""
     where = ("--data-dir", str(sites), "--set", "data.name=folder", "--set", "data.size=8", "--out", "runs/x")
     short = ("--set", "train.clients_per_round=2", "--set", "train.steps_per_round=1", "--set", "method.name=proxyfl")
@@ -151,7 +141,7 @@ def test_settings_that_classes_decide_are_filled_in_with_them(fssl: Command, sit
     assert fssl("run", "runs/x/config.toml", "--out", "runs/x", "--set", "train.rounds=3", "--resume")[0] == 0
 
 
-def test_a_resumed_run_is_the_same_and_other_images_are_refused(fssl: Command, sites: Path, tmp_path: Path) -> None:
+def test_a_resumed_run_is_the_same_and_other_images_are_refused(fssl: Fssl, sites: Path, tmp_path: Path) -> None:
     config = small(sites, "method.name=flexmatch", "train.rounds=3")
     run_experiment(config, tmp_path / "whole", Quiet())
     run_experiment(small(sites, "method.name=flexmatch", "train.rounds=1"), tmp_path / "parts", Quiet())
@@ -266,10 +256,10 @@ def test_what_a_folder_decides_may_be_left_open_when_a_run_goes_on(sites: Path) 
     assert "data.classes" in str(first_difference(found, small(sites, "data.classes=['c', 'b', 'a']")))
 
 
-# Commands.
+# Fssls.
 
 
-def test_a_dry_run_names_the_problems(fssl: Command, sites: Path, tmp_path: Path) -> None:
+def test_a_dry_run_names_the_problems(fssl: Fssl, sites: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(sites, tmp_path / "copy")
     (copy / "clients/ann/labeled/a/x.png").write_bytes(b"nothing")
     (copy / "clients/bob/labelled").mkdir()
@@ -287,13 +277,13 @@ def test_a_dry_run_names_the_problems(fssl: Command, sites: Path, tmp_path: Path
     assert len(err.splitlines()) == 3
 
 
-def test_a_dry_run_knows_how_many_clients_a_method_needs(fssl: Command, sites: Path) -> None:
+def test_a_dry_run_knows_how_many_clients_a_method_needs(fssl: Fssl, sites: Path) -> None:
     words = ["--set", "data.name=folder", "--data-dir", str(sites), "--dry-run"]
     code, _, err = fssl("run", "smoke", *words, "--set", "method.name=fedmatch", "--set", "method.helpers=9")
     assert (code, "needs 10 clients or more" in err) == (2, True)
 
 
-def test_a_check_counts_images_by_client_and_class(fssl: Command, sites: Path) -> None:
+def test_a_check_counts_images_by_client_and_class(fssl: Fssl, sites: Path) -> None:
     code, out, _ = fssl("datasets", "--check", str(sites))
     assert code == 0
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in out.splitlines() if line.startswith("│")]
@@ -307,7 +297,7 @@ def test_a_check_counts_images_by_client_and_class(fssl: Command, sites: Path) -
     assert "bob" in out
 
 
-def test_the_digits_can_be_written_out_and_trained_on(fssl: Command) -> None:
+def test_the_digits_can_be_written_out_and_trained_on(fssl: Fssl) -> None:
     assert fssl("datasets", "--export-digits", "sites")[0] == 0
     words = ("--set", "data.name=folder", "--set", "data.size=8", "--set", "data.channels=1", "--data-dir", "sites")
     assert fssl("run", "smoke", *words, "--set", "train.rounds=1")[0] == 0

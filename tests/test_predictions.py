@@ -3,8 +3,6 @@
 import csv
 import json
 import shutil
-import sys
-from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 
@@ -15,21 +13,20 @@ from PIL import Image
 from rich.table import Table
 from safetensors.torch import save_file
 
-from fssl import cli
+from conftest import Fssl, Said
 from fssl.config import Config, as_tables, override, parse, read_toml, to_toml
 from fssl.console import Quiet
 from fssl.core.federation import dataset_of
 from fssl.data.export import export_digits
 from fssl.engines.run import run_experiment
 from fssl.models import Net
-from fssl.predict import Predictions, as_csv, by_class, by_truth, truth_of
+from fssl.predict import Predictions, by_class, by_truth, csv_text, truth_of
 from fssl.trained import load_trained
 
 SMALL = [
     *("train.rounds=2", "train.steps_per_round=4", "data.labels_per_class=8", "partition.clients=4"),
     *("train.clients_per_round=2", "compute.device=cpu"),
 ]
-Command = Callable[..., tuple[object, str, str]]
 
 
 def small(*settings: str) -> Config:
@@ -44,16 +41,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def fssl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    monkeypatch.chdir(tmp_path)
+def fssl(fssl: Fssl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fssl:
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
 
-    def call(*words: object) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fssl", *map(str, words)])
+    def call(*words: object) -> Said:
         monkeypatch.setattr("fssl.core.federation._loaded", {})  # as in a process of its own
-        with pytest.raises(SystemExit) as exit:
-            cli.main()
-        return exit.value.code, *capsys.readouterr()
+        return fssl(*words)
 
     return call
 
@@ -75,7 +68,7 @@ def cells(table: Table) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("method", ["sage", "fedmatch", "proxyfl", "fedlabel-2m", "fedloke", "feddure"])
-def test_the_test_images_get_the_recorded_accuracy(method: str, fssl: Command, tmp_path: Path) -> None:
+def test_the_test_images_get_the_recorded_accuracy(method: str, fssl: Fssl, tmp_path: Path) -> None:
     """Whatever a method keeps beside the model: what is loaded is what was tested."""
     run_experiment(small(f"method.name={method}"), tmp_path / "run", Quiet())
     code, said, _ = fssl("predict", "run")
@@ -86,7 +79,7 @@ def test_the_test_images_get_the_recorded_accuracy(method: str, fssl: Command, t
     assert f"360 images, {last_accuracy(tmp_path / 'run'):.2f} % right: predictions.csv" in said
 
 
-def test_files_in_folders_of_classes_are_the_same_images(run: Path, fssl: Command, tmp_path: Path) -> None:
+def test_files_in_folders_of_classes_are_the_same_images(run: Path, fssl: Fssl, tmp_path: Path) -> None:
     export_digits(tmp_path / "sites")
     assert fssl("predict", run, tmp_path / "sites/test", "--out", "new/folder/labels.csv")[0] == 0
     rows = rows_of(tmp_path / "new/folder/labels.csv")
@@ -95,7 +88,7 @@ def test_files_in_folders_of_classes_are_the_same_images(run: Path, fssl: Comman
     assert right(rows) == pytest.approx(last_accuracy(run), abs=1e-9)
 
 
-def test_a_run_on_own_images_knows_its_classes_and_its_shape(fssl: Command, tmp_path: Path) -> None:
+def test_a_run_on_own_images_knows_its_classes_and_its_shape(fssl: Fssl, tmp_path: Path) -> None:
     """Names of classes, size, channels and normalization all come from the run's folder."""
     export_digits(tmp_path / "sites")
     for folder in sorted(tmp_path.glob("sites/**/[0-9]"), reverse=True):
@@ -126,7 +119,7 @@ def test_a_run_on_own_images_knows_its_classes_and_its_shape(fssl: Command, tmp_
     assert model.normalize.shift.tolist() == pytest.approx([-1.0, -1.0, -1.0])
 
 
-def test_images_without_a_class_get_none(run: Path, fssl: Command, tmp_path: Path) -> None:
+def test_images_without_a_class_get_none(run: Path, fssl: Fssl, tmp_path: Path) -> None:
     """Below any folder, of any size and kind; other files are left alone."""
     image = dataset_of(small()).test.images[0, :, :, 0]
     places = [tmp_path / "photos" / name for name in ("a.png", "b/c/d.PNG", "b/e.webp")]
@@ -148,7 +141,7 @@ def test_images_without_a_class_get_none(run: Path, fssl: Command, tmp_path: Pat
     assert rows_of(tmp_path / "predictions.csv") == [{**rows[0], "image": "e.webp"}]
 
 
-def test_links_to_folders_are_not_followed(run: Path, fssl: Command, tmp_path: Path) -> None:
+def test_links_to_folders_are_not_followed(run: Path, fssl: Fssl, tmp_path: Path) -> None:
     """They lead to images that are found anyway, or round in a circle."""
     (tmp_path / "photos/b").mkdir(parents=True)
     Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "photos/b/a.png")
@@ -191,8 +184,8 @@ def test_the_tables_count_by_hand() -> None:
     # Said: a b c b b. Of four a one is right, two are taken for b and one for c.
     assert cells(by_truth(made)) == [["a", "4", "25.0 %", "b (2)"], ["b", "1", "100.0 %", "–"]]
     assert cells(by_class(made)) == [["a", "1", "0.900"], ["b", "3", "0.767"], ["c", "1", "0.600"]]
-    assert as_csv(made).splitlines()[-2:] == ["4.png,b,0.6000,a", '"5,5.png",b,1.0000,b']
-    assert as_csv(made._replace(truth=None)).splitlines()[:2] == ["image,class,confidence", "1.png,a,0.9000"]
+    assert csv_text(made).splitlines()[-2:] == ["4.png,b,0.6000,a", '"5,5.png",b,1.0000,b']
+    assert csv_text(made._replace(truth=None)).splitlines()[:2] == ["image,class,confidence", "1.png,a,0.9000"]
 
 
 def test_the_truth_is_known_of_all_images_or_of_none() -> None:
@@ -202,7 +195,7 @@ def test_the_truth_is_known_of_all_images_or_of_none() -> None:
     assert truth_of(["cat/1.png", "2.png"], ("cat", "dog")) is None
 
 
-def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: Command, tmp_path: Path) -> None:
+def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: Fssl, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/cut.png").write_bytes(b"\x89PNG")

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, get_type_hints
 import pytest
 
 import fssl
-from fssl import cli
+from conftest import exit_code
 from fssl.config import Config, expand, override, presets, read_toml, to_toml
 from fssl.core.federation import method_of
 from fssl.data.export import export_digits
@@ -238,10 +238,7 @@ def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "small.toml").write_text(to_toml(tables))
     for words in ([], ["--set", "data.name=folder", "--data-dir", str(tmp_path / "sites")]):
         out = str(tmp_path / f"run{len(words)}")
-        monkeypatch.setattr(sys, "argv", ["fssl", "run", str(tmp_path / "small.toml"), "--out", out, *words])
-        with pytest.raises(SystemExit) as exit:
-            cli.main()
-        assert exit.value.code == 0
+        assert exit_code(monkeypatch, "run", tmp_path / "small.toml", "--out", out, *words) == 0
     everything = {
         (section, f.name)
         for section, kind in get_type_hints(Config).items()

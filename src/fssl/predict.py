@@ -1,9 +1,7 @@
 """What a run's model says of images: a file with a line for each, and a table by class."""
 
-import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -20,6 +18,7 @@ from .data.folder import Loading, read_images
 from .errors import UserError
 from .machine import check_file, cores
 from .records.atomic import write_atomic
+from .report.markup import as_csv
 from .trained import Trained, load_trained
 
 Batch = tuple[list[str], NDArray[np.uint8]]  # names and images
@@ -52,7 +51,7 @@ def predict(console: Console, run: Path, images: Path | None, out: Path, data_di
     with RunView(console, "images", transient=True) as view:
         made = of_files(model, images, view.loading()) if images else of_test(model, data_dir, view.loading())
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(out, as_csv(made))
+    write_atomic(out, csv_text(made))
     print_table(console, by_class(made) if made.truth is None else by_truth(made))
     say(console, f"{several(len(made.names), 'image')}{accuracy(made)}: {out}")
 
@@ -92,15 +91,16 @@ def truth_of(names: list[str], classes: tuple[str, ...]) -> NDArray[np.int64] | 
     return np.array([classes.index(f) for f in folders]) if set(folders) <= set(classes) else None
 
 
-def as_csv(made: Predictions) -> str:
-    text = StringIO()
-    rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(["image", "class", "confidence", *(["truth"] if made.truth is not None else [])])
-    said, confidence = made.said, made.confidence
-    for i, name in enumerate(made.names):
-        truth = [] if made.truth is None else [made.classes[made.truth[i]]]
-        rows.writerow([name, made.classes[said[i]], f"{confidence[i]:.4f}", *truth])
-    return text.getvalue()
+def csv_text(made: Predictions) -> str:
+    columns: dict[str, Iterable[str]] = {
+        "image": made.names,
+        "class": (made.classes[c] for c in made.said),
+        "confidence": (f"{c:.4f}" for c in made.confidence),
+    }
+    if made.truth is not None:
+        columns["truth"] = (made.classes[c] for c in made.truth)
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return as_csv(list(columns), rows)
 
 
 def accuracy(made: Predictions) -> str:

@@ -11,15 +11,15 @@ from safetensors.torch import load_file
 
 from .augment.normalize import Normalize
 from .config import Config
+from .core.evaluate import BATCH
 from .core.federation import card_of, headline_of, norms_of
 from .data.cards import Card
+from .engines.run import in_order
 from .errors import UserError
 from .methods import with_defaults
 from .models import Net, switch_tf32_off
 from .records.store import RunFolder
 from .types import Weights, take
-
-BATCH = 500  # images at a time
 
 
 class Trained(NamedTuple):
@@ -41,7 +41,8 @@ class Trained(NamedTuple):
         expected = (self.card.size, self.card.size, self.card.channels)
         if images.dtype != np.uint8 or images.shape[1:] != expected:
             raise ValueError(f"images are {images.dtype} {images.shape}, expected uint8 [N, {expected}]")
-        parts = [self._batch(images[i : i + BATCH]) for i in range(0, len(images), BATCH)]
+        size = BATCH[self.normalize.scale.device.type]
+        parts = [self._batch(images[i : i + size]) for i in range(0, len(images), size)]
         return np.concatenate([np.zeros((0, len(self.classes)), np.float32), *parts])
 
     @torch.no_grad()
@@ -62,11 +63,9 @@ def load_trained(run: Path) -> Trained:
     card = card_of(config)
     net = Net(config.model.name, card.channels, card.num_classes, config.model.width)
     normalize = norms_of(card, device)[headline_of(config)]
-    weights, expected = read_weights(folder.model_file, device), net.init(0)
-    for mine, theirs in zip(expected, weights, strict=True):
-        if any(name not in theirs or theirs[name].shape != t.shape for name, t in mine.items()):
-            raise UserError(f"{folder.model_file} does not fit the network of {folder.config_file}")
-    return Trained(config, card, net, weights, normalize)
+    refusal = f"{folder.model_file} does not fit the network of {folder.config_file}"
+    found = zip(net.init(0), read_weights(folder.model_file, device), strict=True)
+    return Trained(config, card, net, Weights(*(in_order(like, tree, refusal) for like, tree in found)), normalize)
 
 
 def read_weights(path: Path, device: torch.device) -> Weights:

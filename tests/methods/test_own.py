@@ -1,14 +1,12 @@
 """Methods in files of one's own: from the command line to the record, and what is said of a file that does not fit."""
 
 import json
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fssl import cli
+from conftest import Fssl
 from fssl.deploy.home import init, server_part
 from fssl.errors import RunError, UserError
 from fssl.methods import build_method, file_of, split_name
@@ -33,24 +31,12 @@ def number() -> int:
 text = "no function"
 """
 SMALL = ["--set", "train.rounds=2", "--set", "train.steps_per_round=2", "--device", "cpu"]
-Fssl = Callable[..., tuple[object, str, str]]
 
 
 @pytest.fixture(autouse=True)
 def _desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my.py").write_text(FILE)
-
-
-@pytest.fixture
-def fssl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Fssl:
-    def call(*words: str) -> tuple[object, str, str]:
-        monkeypatch.setattr(sys, "argv", ["fssl", *words])
-        with pytest.raises(SystemExit) as exit:
-            cli.main()
-        return exit.value.code, *capsys.readouterr()
-
-    return call
 
 
 def records(run: str) -> list[dict[str, object]]:
@@ -101,6 +87,7 @@ def test_a_run_goes_on_with_the_file_it_began_with(fssl: Fssl) -> None:
     code, _, said = fssl("run", "own", "--resume", "--set", "train.rounds=3")
     assert (code, "my.py is not what this run began with, of which own/my.py is a copy" in said) == (2, True)
     assert records("own") == before
+    assert Path("own/summary.json").is_file()
     assert Path("own/my.py").read_text() == FILE
 
 

@@ -8,7 +8,6 @@ import json
 import re
 import shlex
 import shutil
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 from statistics import mean, stdev
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from handmade import append, write_probes, write_run
 
+from conftest import exit_code
 from fssl import cli
 from fssl.config import parse, read_toml, to_toml
 from fssl.errors import UserError
@@ -197,10 +197,7 @@ def test_a_line_of_the_table_can_be_run_again(tmp_path: Path, monkeypatch: pytes
 
 
 def fssl(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["fssl", *words])
-    with pytest.raises(SystemExit) as exit:
-        cli.main()
-    assert exit.value.code == 0
+    assert exit_code(monkeypatch, *words) == 0
 
 
 # Damage.

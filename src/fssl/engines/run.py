@@ -70,12 +70,12 @@ def conduct(
     folder = RunFolder(out, with_defaults)
     try:
         folder.open(config, resume)
+        if file := file_of(config.method.name):
+            folder.keep(file)
         engine = make(federation)
         if resume:
             engine.snapshot = resumed(folder, engine, listener)
         folder.write_env(federation.device, engine.snapshot.round)
-        if file := file_of(config.method.name):
-            folder.keep(file)
         folder.write_partition(federation.labeled_counts, federation.unlabeled_counts)
         listener.started(config, folder.rounds())
         for result in engine.rounds(config.rounds):
@@ -200,9 +200,9 @@ def restore(like: Snapshot, saved: Saved) -> Snapshot:
     return snapshot
 
 
-def in_order(like: State, tree: State) -> State:
+def in_order(like: State, tree: State, refusal: str = "the checkpoint does not fit") -> State:
     """The same entries in the order of another dict: files sort names, compiled steps expect the model's order."""
     for name, tensor in like.items():
         if name not in tree or tree[name].shape != tensor.shape:
-            raise UserError(f"the checkpoint does not fit: {name} is missing or has another shape (another version?)")
+            raise UserError(f"{refusal}: {name} is missing or has another shape (another version?)")
     return {name: tree[name] for name in like}

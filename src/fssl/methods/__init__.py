@@ -39,6 +39,7 @@ __all__ = [
     "settings_of",
     "split_name",
     "with_defaults",
+    "with_settings",
 ]
 
 METHODS: dict[str, Callable[..., Method]] = {

@@ -1,9 +1,8 @@
 """Records of runs as a table in the terminal, a small curve, or a picture."""
 
 from collections.abc import Iterator
-from csv import writer as csv_writer
-from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -18,6 +17,7 @@ from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .drawing import band, legend, settings, sheet
 from .look import styles_of
+from .markup import as_csv
 from .runs import (
     Run,
     by_result,
@@ -113,7 +113,14 @@ def compare_runs(console: Console, paths: list[Path], png: Path | None, csv: Pat
     if repeats := len(found.runs) - len(runs):
         say(console, f"left out: {repeats} run(s) with the settings and the seed of another that is as long or longer")
     if csv:
-        write_csv(tasks, csv)
+        rows = (
+            csv_row(title, name, run)
+            for title, groups in tasks.items()
+            for name in by_result(groups)
+            for run in groups[name]
+        )
+        csv.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(csv, as_csv(CSV_FIELDS, rows))
         say(console, f"numbers: {csv}")
     if png:
         draw(tasks, png)
@@ -129,21 +136,14 @@ def table_of(groups: dict[str, list[Run]]) -> Table:
     return table
 
 
-def write_csv(tasks: dict[str, dict[str, list[Run]]], path: Path) -> None:
-    """A line per run, unrounded."""
-    text = StringIO()
-    lines = csv_writer(text, lineterminator="\n")
-    lines.writerow(["task", "method", "seed", "rounds", "result", "last", "pl_accuracy", "utilization", "folder"])
-    for title, groups in tasks.items():
-        for name in by_result(groups):
-            for run in groups[name]:
-                quality = (late(run, percent(key)) for key in ("pl_accuracy", "utilization"))
-                shown = ["" if number is None else number for number in quality]
-                lines.writerow(
-                    [title, name, run.config.seed, run.last_round, run.result, run.curve[-1], *shown, run.path]
-                )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, text.getvalue())
+CSV_FIELDS = ("task", "method", "seed", "rounds", "result", "last", "pl_accuracy", "utilization", "folder")
+
+
+def csv_row(title: str, name: str, run: Run) -> dict[str, Any]:
+    """One run, unrounded."""
+    numbers = {"rounds": run.last_round, "result": run.result, "last": run.curve[-1]}
+    quality = {key: late(run, percent(key)) for key in ("pl_accuracy", "utilization")}
+    return {"task": title, "method": name, "seed": run.config.seed, **numbers, **quality, "folder": run.path}
 
 
 def row(name: str, runs: list[Run]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from math import isnan
 from string import ascii_lowercase
@@ -145,14 +145,22 @@ def markdown_page(result: Tables) -> str:
 
 def csv_text(tables: Iterable[FilledTable]) -> str:
     """One line per number, ours and the paper's, unrounded."""
+    rows = (
+        csv_row(filled.paper, line, column, cell)
+        for filled in tables
+        for line in filled.lines
+        for column, cell in zip(filled.paper.columns, line.cells, strict=True)
+        if cell
+    )
+    return as_csv(CSV_FIELDS, rows)
+
+
+def as_csv(fields: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """A head and a line per row; nothing is written for None."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, CSV_FIELDS, lineterminator="\n")
+    writer = csv.DictWriter(out, fields, lineterminator="\n")
     writer.writeheader()
-    for filled in tables:
-        for line in filled.lines:
-            for column, cell in zip(filled.paper.columns, line.cells, strict=True):
-                if cell:
-                    writer.writerow(csv_row(filled.paper, line, column, cell))
+    writer.writerows(rows)
     return out.getvalue()
 
 

@@ -342,12 +342,13 @@ def gains(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
 
 def host_of(run: Repetition, groups: Mapping[str, Sequence[Repetition]]) -> str | None:
     """The group of the method that this one is a plug-in on, with the same settings."""
+    method = run.config.method.name
+    if not method.endswith("+sage"):
+        return None
     mine = settings_of(run)
-    base = mine["method.name"].removesuffix("+sage")
-    for name, runs in groups.items():
-        theirs = settings_of(runs[0])
-        same = all(mine.get(k) == v for k, v in theirs.items() if k != "method.name")
-        if base != mine["method.name"] and theirs["method.name"] == base and same:
+    hosts = {name: runs[0] for name, runs in groups.items() if runs[0].config.method.name == method[: -len("+sage")]}
+    for name, host in hosts.items():
+        if all(mine.get(k) == v for k, v in settings_of(host).items() if k != "method.name"):
             return name
     return None
 
