@@ -79,6 +79,22 @@ def test_every_run_of_table_1_on_cifar10_has_a_true_row() -> None:
         assert said == [mean, both([c[-1] for c in curves]), both([max(c) for c in curves])], name
 
 
+def test_the_way_there_on_cifar10_is_as_the_records_say() -> None:
+    place, methods = RESULTS / "cifar10" / "alpha0.1", ("sage", "fixmatch-gpl", "fixmatch-lpl")
+    curves = [curve(place / f"{method}-authors-seed7", "authors_norm") for method in methods]
+    found = re.findall(r"^  \| (\d+)–(\d+) \| (.+) \|$", TEXT, re.MULTILINE)
+    assert len(found) == 5
+    for first, last, means in found:
+        assert means == " | ".join(f"{np.mean(c[int(first) - 1 : int(last)]):.2f}" for c in curves)
+
+
+@pytest.mark.parametrize("method", ["sage", "fixmatch-gpl", "fixmatch-lpl"])
+def test_the_front_page_says_what_the_records_say(method: str) -> None:
+    values = curve(RESULTS / "cifar10" / "alpha0.1" / f"{method}-authors-seed7", "authors_norm")
+    row = rf"\| `{method}` \| [\d.]+ \| {values[-1]:.2f} \| {np.mean(values[-10:]):.2f} \|"
+    assert re.search(row, (RESULTS.parent / "README.md").read_text())
+
+
 def test_the_benchmarks_table_is_its_file() -> None:
     bench = json.loads((RESULTS / "bench" / "h200-paper.json").read_text())
     ours, plain = bench["ours"], bench["reference"]
