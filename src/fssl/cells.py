@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from .config import Config
 from .console import PLAIN, Quiet, RunView, print_table, result_line, say
-from .core.federation import Images, dataset_of, device_of, images_of, method_of, settled
+from .core.federation import Images, check_parts, dataset_of, device_of, images_of, settled
 from .engines.run import check_engine, run_experiment, written_out
 from .errors import RunError, UserError, complain
 from .loggers import Logged, check_loggers
@@ -32,7 +32,7 @@ def check_settings(cells: list[Cell], debug: bool) -> None:
     """Every cell's method, engine, device and extras, before the first one computes."""
     check_data_dir([cell.config for cell in cells])
     for cell in cells:
-        method_of(cell.config)
+        check_parts(cell.config)
         check_engine(cell.config, debug)
         device, compute = device_of(cell.config), cell.config.compute
         if device.type == "cpu" and compute.compile == "on" and not which(os.environ.get("CXX", "g++")):
@@ -75,7 +75,7 @@ def load_data(console: Console, cells: list[Cell]) -> None:
     with RunView(console, "data", transient=True) as view:
         for configs in distinct.values():
             for config in configs:
-                method_of(settled(config, dataset_of(config, view.loading())))  # which may need more clients
+                check_parts(settled(config, dataset_of(config, view.loading())))  # a method may need more clients
 
 
 def list_cells(console: Console, cells: list[Cell]) -> None:

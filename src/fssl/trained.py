@@ -12,12 +12,13 @@ from safetensors.torch import load_file
 from .augment.normalize import Normalize
 from .config import Config
 from .core.evaluate import BATCH
-from .core.federation import card_of, headline_of, norms_of
+from .core.federation import card_of, headline_of, network_of, norms_of
 from .data.cards import Card
 from .engines.run import in_order
 from .errors import UserError
 from .methods import with_defaults
 from .models import Net, switch_tf32_off
+from .own import file_of
 from .records.store import RunFolder
 from .types import Weights, take
 
@@ -61,7 +62,9 @@ def load_trained(run: Path) -> Trained:
     switch_tf32_off()
     config, device = folder.config(), torch.device("cuda" if torch.cuda.is_available() else "cpu")
     card = card_of(config)
-    net = Net(config.model.name, card.channels, card.num_classes, config.model.width)
+    if file := file_of(config.model.name):
+        folder.check_kept(file)
+    net = network_of(config, bf16=False)
     normalize = norms_of(card, device)[headline_of(config)]
     refusal = f"{folder.model_file} does not fit the network of {folder.config_file}"
     found = zip(net.init(0), read_weights(folder.model_file, device), strict=True)

@@ -9,9 +9,9 @@ import pytest
 from conftest import Fssl
 from fssl.deploy.home import init, server_part
 from fssl.errors import RunError, UserError
-from fssl.methods import build_method, file_of, split_name
+from fssl.methods import build_method, split_name
 from fssl.methods.fixmatch import FixMatch
-from fssl.methods.own import loaded
+from fssl.own import file_of, loaded
 
 FILE = """
 from fssl.label.accept import FixedThreshold
@@ -143,7 +143,7 @@ def test_sites_of_a_deployment_run_no_such_file(tmp_path: Path) -> None:
     from fssl.deploy.runs import check, for_sites
     from fssl.engines.flower.client import Site, workshop
 
-    with pytest.raises(RunError, match="a site runs the methods of fssl, and no file"):
+    with pytest.raises(RunError, match="a site runs the methods and networks of fssl, and no file"):
         workshop('[method]\nname = "my.py:mine"\n', Site(0, 2, tmp_path, None))
     assert not Path("runs.txt").exists()
 

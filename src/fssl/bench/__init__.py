@@ -13,7 +13,7 @@ from rich.table import Table
 
 from ..config import Config
 from ..console import PLAIN, say
-from ..core.federation import Federation, method_of
+from ..core.federation import Federation, check_parts
 from ..data.sources import Dataset
 from ..engines.local import LocalEngine
 from ..engines.rounds import RoundResult
@@ -61,7 +61,7 @@ def run_bench(
     console: Console, shape: str, method: str, rounds: int, json_file: Path | None, settings: list[str]
 ) -> None:
     config = config_of(shape, method, settings)
-    method_of(config)  # bad names and settings end here
+    check_parts(config)  # bad names and settings end here
     dataset = images_of(shape, config)
     say(console, f"timing {rounds} rounds of {method}, shape {shape}; then an ordinary loop of SAGE's steps")
     ours = measure(config, dataset, rounds)

@@ -13,7 +13,7 @@ from rich.table import Table
 from ..catalog import BASELINE, HOSTS
 from ..config import Config
 from ..console import PLAIN, say
-from ..core.federation import Federation, method_of
+from ..core.federation import Federation, check_parts
 from ..data.sources import Dataset
 from ..engines.local import LocalEngine
 from ..machine import cores, processor
@@ -54,7 +54,7 @@ def run_method_bench(
     names = names or [*METHODS, *(f"{host}+sage" for host in HOSTS)]
     configs = {name: config_of(shape, name, [*OWN_WORK, *settings]) for name in (BASELINE, *names)}
     for config in configs.values():
-        method_of(config)  # bad names and settings end here
+        check_parts(config)  # bad names and settings end here
     images = images_of(shape, configs[BASELINE])
     base = Client(configs[BASELINE], images)
     base.ms_per_step()

@@ -15,7 +15,7 @@ from ..augment.pillow import strong_pil, weak_pil
 from ..augment.policies import draw_strong, draw_weak
 from ..data.cards import Card
 from ..data.sources import Split
-from ..models import MODELS
+from ..models import builder_of
 
 TAU, KAPPA = 0.95, float(np.log(2) / 0.05)
 
@@ -91,7 +91,7 @@ def reference_ms_per_step(
     """Milliseconds per step after a warm-up, views made by one DataLoader with two workers."""
     views = Views(split, np.arange(min(2500, len(split.labels))), max(batch, 250), ratio, card)
     loader = iter(DataLoader(views, batch, num_workers=2))
-    model = MODELS[model_name](card.channels, card.num_classes, width).to(device)
+    model = builder_of(model_name)(card.channels, card.num_classes, width).to(device)
     frozen = copy.deepcopy(model).eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     warm, begin = 6, 0.0  # the workers prefetch two batches each: let that supply run out before timing

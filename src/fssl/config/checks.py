@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from ..errors import UserError, unknown
+from ..own import file_of, refuse_without_function
 from .settings import MIN_ALPHA, NO_LIMIT, SECTIONS, Config, Data, MethodChoice, useless
 
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
@@ -85,7 +86,11 @@ def check(key: str, value: Any, f: Any, hint: Any) -> Any:
     if get_origin(allowed[0]) is tuple:
         return check_list(key, value, get_args(allowed[0])[0])
     right_type = type(value) in allowed or (float in allowed and type(value) is int)
-    options = f.metadata.get("options")
+    options, own = f.metadata.get("options"), f.metadata.get("own")
+    if own and isinstance(value, str):
+        refuse_without_function(own, value)
+        if file_of(value):
+            return value
     if isinstance(value, list) and options:
         raise UserError(f"{key} = {value!r}: expected one of {', '.join(options)}{several_runs(key, value)}")
     if options and (not right_type or value not in options):
@@ -124,6 +129,8 @@ def check_combinations(config: Config) -> None:
         raise UserError(
             f"train.clients_per_round = {train.clients_per_round} is more than partition.clients = {part.clients}"
         )
+    if len({file.resolve() for file in config.own_files}) > len({file.name for file in config.own_files}):
+        raise UserError("method.name and model.name: the run folder keeps both files, so give them two names")
     if config.privacy.noise and config.privacy.clip is None:
         raise UserError(
             f"privacy.noise = {config.privacy.noise:g}: noise is a multiple of privacy.clip, which is unset"

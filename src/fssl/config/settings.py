@@ -1,9 +1,11 @@
 """The settings of a run: frozen dataclasses whose fields say what they may be."""
 
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import Any
 
 from ..data.cards import CARDS, Card, card
+from ..own import file_of
 
 NO_LIMIT = 1e30  # what single precision can still hold; inf is out of every range
 MIN_ALPHA = 0.01  # below, both of two gamma draws underflow to 0 often enough to matter (24 % at 0.001)
@@ -13,8 +15,9 @@ def number(default: Any, low: float, high: float = NO_LIMIT, text: str = "") -> 
     return field(default=default, metadata={"low": low, "high": high, "help": text})
 
 
-def choice(default: str, *options: str, text: str = "") -> Any:
-    return field(default=default, metadata={"options": options, "help": text})
+def choice(default: str, *options: str, text: str = "", own: str = "") -> Any:
+    """One of a list; with `own`, which says what it is, also FILE.py:FUNCTION."""
+    return field(default=default, metadata={"options": options, "help": text, "own": own})
 
 
 def plain(default: Any, text: str = "") -> Any:
@@ -65,7 +68,7 @@ class MethodChoice:
 class Model:
     """The network."""
 
-    name: str = choice("resnet8", "resnet8", "cnn", text="architecture")
+    name: str = choice("resnet8", "resnet8", "cnn", text="architecture, or FILE.py:FUNCTION", own="network")
     width: int = number(4, 1, 64, "width multiplier; 4 is the paper's")
 
 
@@ -135,6 +138,11 @@ class Config:
     def card(self) -> Card:
         facts = card(self.data.name)
         return replace(facts, num_classes=len(self.data.classes)) if self.data.classes else facts
+
+    @property
+    def own_files(self) -> list[Path]:
+        """The files beside its settings that a run is made of."""
+        return [file for file in map(file_of, (self.method.name, self.model.name)) if file]
 
     @property
     def labels_per_class(self) -> int:

@@ -26,6 +26,7 @@ from ..machine import cores
 from ..methods import Method, Sgd, build_method, full_settings
 from ..methods.fixmatch import FixMatch
 from ..models import Net
+from ..own import file_of
 from ..probes.tally import Layout
 from ..probes.training import LabelProbe, Probe, losses_only
 from ..seeds import cohort
@@ -117,6 +118,19 @@ def card_of(config: Config) -> Card:
     return agreed_of(config).card() if config.data.name == "folder" else config.card
 
 
+def network_of(config: Config, bf16: bool) -> Net:
+    """The network of a run that is settled."""
+    card = card_of(config)
+    return Net(config.model.name, card.channels, card.num_classes, config.model.width, bf16)
+
+
+def check_parts(config: Config) -> None:
+    """Method and network, before any compute. The classes of a folder are known once it is settled."""
+    method_of(config)
+    if file_of(config.model.name) and (card := card_of(config)).num_classes:
+        network_of(config, uses_bf16(config)).check(card.size)
+
+
 def norms_of(card: Card, device: torch.device) -> dict[str, Normalize]:
     """Test images are normalized as in training, and as in the released code."""
     return {
@@ -202,7 +216,7 @@ class Federation:
             None if self.dataset.partition else class_counts(partition.unlabeled, labels, card.num_classes)
         )
         self.bf16 = uses_bf16(config)
-        self.net = Net(config.model.name, card.channels, card.num_classes, config.model.width, self.bf16)
+        self.net = network_of(config, self.bf16)
         self.recipe = recipe_of(config, self.method, card)
         self.norms = norms_of(card, self.device)
 

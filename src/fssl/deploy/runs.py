@@ -13,7 +13,7 @@ from ..console import round_text
 from ..core.federation import method_of
 from ..engines.run import written_out
 from ..errors import RunError, UserError
-from ..methods import check_effect, file_of, with_defaults
+from ..methods import check_effect, with_defaults
 from ..records.atomic import write_atomic
 from ..records.store import RunFolder
 from .home import ServerPart
@@ -42,8 +42,10 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
     from ..engines.flower.server import config_of, sites_own
 
     config = config_of(tables)
-    if file_of(config.method.name):
-        raise UserError(f"method.name = '{config.method.name}': the sites have no such file; see `fssl methods`")
+    if config.own_files:
+        raise UserError(
+            f"{config.own_files[0]}: the sites have no such file, they run the methods and networks of fssl"
+        )
     method_of(config)
     check_effect([config])
     if config.data.name == "folder":

@@ -14,7 +14,7 @@ from ..config import Config, resolved
 from ..core.federation import Federation, dataset_of, settled, uses_bf16
 from ..data.sources import Dataset
 from ..errors import RunError, UserError
-from ..methods import file_of, with_defaults, with_settings
+from ..methods import with_defaults, with_settings
 from ..probes.tally import Layout
 from ..records.checkpoint import Saved
 from ..records.rounds import by_majority, rates, scalars
@@ -70,7 +70,7 @@ def conduct(
     folder = RunFolder(out, with_defaults)
     try:
         folder.open(config, resume)
-        if file := file_of(config.method.name):
+        for file in config.own_files:
             folder.keep(file)
         engine = make(federation)
         if resume:

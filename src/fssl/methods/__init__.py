@@ -8,6 +8,7 @@ from typing import Any, get_args, get_origin
 from ..config import Config, MethodChoice, several_runs
 from ..data.cards import Card
 from ..errors import UserError, unknown
+from ..own import file_of, function_in, made, refuse_without_function
 from .base import Method, Sgd
 from .feddb import feddb
 from .feddure import feddure
@@ -19,7 +20,6 @@ from .fedmatch import fedmatch
 from .fixmatch import fedprox_fixmatch, fixmatch_gpl, fixmatch_lpl
 from .flexmatch import flexmatch
 from .freematch import freematch
-from .own import builder_in, file_of
 from .proxyfl import proxyfl
 from .sage import sage, with_oracle, with_sage
 from .supervised import fedavg, fedavg_sl, fedprox
@@ -34,7 +34,6 @@ __all__ = [
     "build_method",
     "builders_of",
     "check_effect",
-    "file_of",
     "full_settings",
     "settings_of",
     "split_name",
@@ -149,22 +148,12 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
         if key not in known:
             raise unknown(f"setting of method '{name}'", key, known)
         check_setting(key, value, next(s[key] for s in schemas if key in s))
-    method = made(builders[0], name, {k: v for k, v in settings.items() if k in schemas[0]})
+    method = made(builders[0], "method", name, **{k: v for k, v in settings.items() if k in schemas[0]})
     if not isinstance(method, Method):
         raise UserError(f"method '{name}' is {type(method).__name__!r}, expected a fssl.methods.Method")
     for builder, schema in zip(builders[1:], schemas[1:], strict=True):
         method = builder(method, **{k: v for k, v in settings.items() if k in schema})
     return method
-
-
-def made(builder: Callable[..., Method], name: str, settings: Mapping[str, Any]) -> Method:
-    """What a builder makes; a mistake in somebody's own file is told in a line."""
-    try:
-        return builder(**settings)
-    except Exception as error:
-        if isinstance(error, UserError) or not file_of(name):
-            raise
-        raise UserError(f"method '{name}' cannot be built: {type(error).__name__}: {error}") from error
 
 
 def check_effect(configs: Iterable[Config]) -> None:
@@ -210,8 +199,7 @@ def split_name(name: str) -> tuple[str, list[str]]:
             if len(set(plugins)) < len(plugins) or (base == "sage" and "sage" in plugins):
                 raise UserError(f"method '{name}' has a plug-in twice")
             return base, plugins
-    if parts[0].endswith(".py"):
-        raise UserError(f"method '{name}': which function of the file? Write {parts[0]}:FUNCTION")
+    refuse_without_function("method", name)
     raise unknown("method", name, METHODS)
 
 
@@ -219,7 +207,7 @@ def builders_of(name: str) -> list[Callable[..., Method]]:
     """What makes a method of a name, the method itself first."""
     base, plugins = split_name(name)
     file = file_of(base)
-    return [builder_in(file, base) if file else METHODS[base], *(PLUGINS[p] for p in plugins)]
+    return [function_in(file, base, "method") if file else METHODS[base], *(PLUGINS[p] for p in plugins)]
 
 
 def settings_of(builder: Callable[..., Method]) -> dict[str, inspect.Parameter]:

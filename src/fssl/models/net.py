@@ -6,12 +6,22 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from ..errors import UserError
+from ..own import file_of, function_in, made
 from ..types import State, Weights, clone
 from .resnet import ResNet8, SmallCnn
 
 CLASSIFIER = "head.linear.weight"  # [C, d] in every architecture: one row per class
-MODELS: dict[str, Callable[[int, int, int], nn.Module]] = {"resnet8": ResNet8, "cnn": SmallCnn}
+Builder = Callable[[int, int, int], nn.Module]  # of channels, classes and width
+MODELS: dict[str, Builder] = {"resnet8": ResNet8, "cnn": SmallCnn}
+
+
+def builder_of(name: str) -> Builder:
+    """A network of the list, or the function of a file."""
+    file = file_of(name)
+    return function_in(file, name, "network") if file else MODELS[name]
 
 
 def switch_tf32_off() -> None:
@@ -41,12 +51,42 @@ class Net:
         self._names = [name for name, _ in (*self._training.named_parameters(), *self._training.named_buffers())]
 
     def _build(self) -> nn.Module:
-        name, channels, classes, width = self._shape
-        return MODELS[name](channels, classes, width)
+        name, *sizes = self._shape
+        module = made(builder_of(name), "network", name, *sizes)
+        if not isinstance(module, nn.Module):
+            raise UserError(f"network '{name}' is {type(module).__name__!r}, expected a torch.nn.Module")
+        for layer in module.modules():
+            if isinstance(
+                layer, _BatchNorm
+            ):  # its batch counter: an integer that nobody reads and averaging would spoil
+                layer.num_batches_tracked = None
+        return module
 
     @property
     def channels(self) -> int:
         return self._shape[1]
+
+    def check(self, size: int) -> None:
+        """Refuse a network that a federation could not train, by calling it as a step and a test would."""
+        name, channels, classes, _ = self._shape
+        if CLASSIFIER not in self._names:
+            raise UserError(f"network '{name}': its last layer must be self.head = fssl.models.Head(features, classes)")
+        for key, buffer in self._training.named_buffers():
+            if not buffer.is_floating_point():
+                raise UserError(f"network '{name}': buffer '{key}' is {buffer.dtype}, which clients cannot average")
+        images = torch.linspace(-2, 2, 4 * channels * size**2).view(4, channels, size, size)
+        try:
+            weights = self.init(0)
+            with torch.no_grad():
+                (_, (first,)), (_, (second,)) = self.fit(weights, images), self.fit(weights, images)
+                shapes = [list(o.logits.shape) for o in (first, self.infer(weights, images))]
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise UserError(f"network '{name}' cannot be called with images {list(images.shape)}: {what}") from error
+        if shapes != [[4, classes]] * 2:
+            raise UserError(f"network '{name}': for 4 images logits are {shapes[0]}, expected {[4, classes]}")
+        if not torch.equal(first.logits, second.logits):
+            raise UserError(f"network '{name}' draws random numbers (dropout?): the same images give other logits")
 
     def copy(self) -> "Net":
         name, channels, classes, width = self._shape

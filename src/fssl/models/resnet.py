@@ -9,13 +9,6 @@ def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
     return nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
 
 
-def batch_norm(channels: int) -> nn.BatchNorm2d:
-    """BatchNorm without its batch counter: an integer that nobody reads and that averaging would spoil."""
-    layer = nn.BatchNorm2d(channels)
-    layer.num_batches_tracked = None
-    return layer
-
-
 def initialize(module: nn.Module) -> None:
     """Convolutions N(0, 2 / (k^2 c_out)); everything else keeps the framework's default."""
     for layer in module.modules():
@@ -42,13 +35,13 @@ class Block(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.conv1, self.bn1 = conv3x3(inputs, outputs, stride), batch_norm(outputs)
-        self.conv2, self.bn2 = conv3x3(outputs, outputs), batch_norm(outputs)
+        self.conv1, self.bn1 = conv3x3(inputs, outputs, stride), nn.BatchNorm2d(outputs)
+        self.conv2, self.bn2 = conv3x3(outputs, outputs), nn.BatchNorm2d(outputs)
         same = stride == 1 and inputs == outputs
         self.shortcut = (
             nn.Identity()
             if same
-            else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), batch_norm(outputs))
+            else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -62,7 +55,7 @@ class ResNet8(nn.Module):
     def __init__(self, channels: int, classes: int, width: int = 4) -> None:
         super().__init__()
         c = 16 * width
-        self.conv, self.bn = conv3x3(channels, c), batch_norm(c)
+        self.conv, self.bn = conv3x3(channels, c), nn.BatchNorm2d(c)
         self.layer1 = Block(c, c, 1)
         self.layer2 = Block(c, 2 * c, 2)
         self.layer3 = Block(2 * c, 4 * c, 2)
@@ -82,9 +75,9 @@ class SmallCnn(nn.Module):
         super().__init__()
         c = 16 * width
         self.body = nn.Sequential(
-            *(conv3x3(channels, c), batch_norm(c), nn.ReLU()),
-            *(conv3x3(c, 2 * c, 2), batch_norm(2 * c), nn.ReLU()),
-            *(conv3x3(2 * c, 2 * c), batch_norm(2 * c), nn.ReLU()),
+            *(conv3x3(channels, c), nn.BatchNorm2d(c), nn.ReLU()),
+            *(conv3x3(c, 2 * c, 2), nn.BatchNorm2d(2 * c), nn.ReLU()),
+            *(conv3x3(2 * c, 2 * c), nn.BatchNorm2d(2 * c), nn.ReLU()),
         )
         self.head = Head(2 * c, classes)
         initialize(self)

@@ -14,7 +14,6 @@ from ...config import Config, load_toml, parse
 from ...core.federation import Federation, agreed_of
 from ...data.folder import load_site
 from ...errors import RunError, UserError
-from ...methods import file_of
 from ...types import State
 from ..local import Lanes, set_up_torch
 from ..rounds import to
@@ -71,8 +70,8 @@ def furnished(federation: Federation, client: int) -> Workshop:
 
 
 def at_site(config: Config, site: Site) -> Config:
-    if file_of(config.method.name):
-        raise RunError(f"method.name = '{config.method.name}': a site runs the methods of fssl, and no file")
+    if config.own_files:
+        raise RunError(f"{config.own_files[0]}: a site runs the methods and networks of fssl, and no file")
     own = load_toml(site.folder / "site.toml", "site.toml")
     return replace(
         config,

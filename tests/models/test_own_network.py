@@ -1,0 +1,151 @@
+"""Networks in files of one's own: the same bits as ours, and what is said of one that does not fit."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from conftest import Fssl
+from fssl.models import Net
+from fssl.own import loaded
+
+FILE = """
+import torch
+from torch import nn
+from fssl.methods.fixmatch import fixmatch_gpl as mine
+from fssl.models import Head
+from fssl.models.resnet import SmallCnn
+
+class Base(nn.Module):
+    def __init__(self, channels, classes, norm=nn.Identity()):
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(channels, 8, 3), norm, Head(8, classes)
+
+    def forward(self, x):
+        return self.head(self.norm(self.conv(x)).relu())
+
+def same(channels, classes, width):
+    return SmallCnn(channels, classes, width)
+
+def groups(channels, classes, width):
+    return Base(channels, classes, nn.GroupNorm(2, 8))
+
+def dropout(channels, classes, width):
+    return Base(channels, classes, nn.Dropout(0.5))
+
+def counter(channels, classes, width):
+    net = Base(channels, classes)
+    net.register_buffer("seen", torch.zeros(1, dtype=torch.long))
+    return net
+
+def headless(channels, classes, width):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+
+def lazy(channels, classes, width):
+    return Base(channels, classes, nn.LazyConv2d(8, 1))
+
+def narrow(channels, classes, width):
+    return Base(channels, classes - 1)
+
+def logits_only(channels, classes, width):
+    net = Base(channels, classes)
+    net.forward = lambda x: Base.forward(net, x)[1]
+    return net
+
+def greedy(channels, classes, width):
+    return Base(channels, classes, nn.Conv2d(8, 8, 99))
+
+def number(channels, classes, width):
+    return 3
+
+def two(channels, classes):
+    return Base(channels, classes)
+"""
+SMALL = ["--set", "train.rounds=2", "--set", "train.steps_per_round=2", "--device", "cpu"]
+
+
+@pytest.fixture(autouse=True)
+def _desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(FILE)
+
+
+def records(run: str) -> list[dict[str, Any]]:
+    return [json.loads(line) | {"timing": 0} for line in Path(run, "rounds.jsonl").read_text().splitlines()]
+
+
+def train(fssl: Fssl, out: str, name: str, *words: str) -> tuple[int, str, str]:
+    return fssl("run", "smoke", *SMALL, "--set", f"model.name={name}", "--out", out, *words)
+
+
+def test_a_copy_of_ours_gives_the_same_bits(fssl: Fssl) -> None:
+    assert train(fssl, "own", "net.py:same")[0] == train(fssl, "ours", "cnn")[0] == 0
+    assert records("own") == records("ours")
+    own, ours = load_file("own/model.safetensors"), load_file("ours/model.safetensors")
+    assert own.keys() == ours.keys()
+    assert all(torch.equal(own[k], ours[k]) for k in own)
+    assert Path("own/net.py").read_text() == FILE
+
+
+@pytest.mark.parametrize("method", ["sage", "fedmatch", "proxyfl", "fedloke", "net.py:mine"])
+def test_a_network_without_buffers_trains_resumes_and_predicts(method: str, fssl: Fssl) -> None:
+    """Methods that average, split, copy or read the classifier; one of the network's own file, too."""
+    words = ["--set", f"method.name={method}"]
+    assert train(fssl, "run", "net.py:groups", *words)[0] == 0
+    assert fssl("run", "run", "--resume", "--set", "train.rounds=3")[0] == 0
+    code, said, _ = fssl("predict", "run")
+    last = records("run")[-1]["test"]["train_norm"]["accuracy"]
+    assert (code, f"{last:.2f} %" in said) == (0, True), said
+
+
+def test_predictions_run_the_file_only_if_it_is_still_the_same(fssl: Fssl) -> None:
+    assert train(fssl, "run", "net.py:groups")[0] == 0
+    for path, message in (("net.py", "is not what this run began with"), ("", "there is no file")):
+        if path:
+            Path(path).write_text("raise RuntimeError('run all the same')")
+        else:
+            Path("net.py").unlink()
+        loaded.cache_clear()
+        code, _, said = fssl("predict", "run")
+        assert (code, said.count("\n"), message in said) == (2, 1, True), said
+    for words in (["show", "run"], ["compare", "run"]):
+        assert fssl(*words)[0] == 0
+
+
+def test_the_batch_counter_is_dropped() -> None:
+    Path("bn.py").write_text(FILE.replace("nn.GroupNorm(2, 8)", "nn.BatchNorm2d(8)"))
+    assert set(Net("bn.py:groups", 1, 10, 1).init(7).buffers) == {"norm.running_mean", "norm.running_var"}
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("net.py", "network 'net.py': which function of the file? Write net.py:FUNCTION"),
+        ("resnet9", "did you mean 'resnet8'?"),
+        ("absent.py:net", "there is no file"),
+        ("net.py:absent", "network 'net.py:absent': there is no function 'absent' in net.py"),
+        ("net.py:two", "network 'net.py:two' cannot be built: TypeError: two() takes 2 positional arguments"),
+        ("net.py:number", "network 'net.py:number' is 'int', expected a torch.nn.Module"),
+        ("net.py:headless", "its last layer must be self.head = fssl.models.Head(features, classes)"),
+        ("net.py:lazy", "cannot be called with images [4, 1, 8, 8]: ValueError: Attempted to use an uninitialized"),
+        ("net.py:counter", "buffer 'seen' is torch.int64, which clients cannot average"),
+        ("net.py:dropout", "draws random numbers (dropout?)"),
+        ("net.py:narrow", "for 4 images logits are [4, 9], expected [4, 10]"),
+        ("net.py:logits_only", "cannot be called with images [4, 1, 8, 8]"),
+        ("net.py:greedy", "cannot be called with images [4, 1, 8, 8]: RuntimeError"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(name: str, message: str, fssl: Fssl) -> None:
+    code, _, said = train(fssl, "run", name)
+    assert (code, said.count("\n"), message in said) == (2, 1, True), said
+    assert not Path("run").exists()
+
+
+def test_two_files_of_one_name_are_refused(fssl: Fssl) -> None:
+    Path("other").mkdir()
+    Path("other/net.py").write_text(FILE)
+    code, _, said = train(fssl, "run", "net.py:groups", "--set", "method.name=other/net.py:mine")
+    assert (code, "give them two names" in said) == (2, True)
