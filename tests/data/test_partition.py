@@ -213,6 +213,24 @@ def test_plain_dirichlet_is_far_more_skewed_than_the_paired_one() -> None:
     assert share["dirichlet"] > 0.5
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_may_lie_at_a_few_clients(kind: str) -> None:
+    """The paper's 10 % at two of twenty clients: as many images each, the two with labels only, the others without."""
+    labels = labels_of([5000] * 10)
+    request = {"num_classes": 10, "kind": kind, "alpha": 0.5, "clients": 20, "per_class": 500}
+    parts = make_partition(labels, labeled_clients=2, **request)  # type: ignore[arg-type]
+    usual = make_partition(labels, **request)  # type: ignore[arg-type]
+    assert [len(rows) > 0 for rows in parts.labeled] == [True] * 2 + [False] * 18
+    assert [len(rows) > 0 for rows in parts.unlabeled] == [False] * 2 + [True] * 18
+    assert np.array_equal(rows_of(parts), np.arange(50_000))
+    for here, there in zip(parts, usual, strict=True):  # the same images are labeled
+        assert np.array_equal(np.sort(np.concatenate(here)), np.sort(np.concatenate(there)))
+    if kind != "dirichlet":
+        assert {len(parts.pool(k)) for k in range(20)} == {2500}
+    two = make_partition(labels, 10, kind=kind, alpha=0.5, clients=2, per_class=500)
+    assert all(np.array_equal(a, b) for a, b in zip(parts.labeled[:2], two.labeled, strict=True))
+
+
 def test_dirichlet_feeds_clients_left_with_nothing() -> None:
     labels = labels_of([40] * 2)
     parts = make_partition(labels, 2, kind="dirichlet", alpha=0.01, clients=40, per_class=1)
@@ -231,10 +249,14 @@ def test_dirichlet_feeds_clients_left_with_nothing() -> None:
         ({"alpha": 0.0, "kind": "dirichlet"}, "use kind 'iid'"),
         ({"per_class": 31}, "class 1 has 30 images"),
         ({"per_class": 0}, "expected 1 to 30"),
-        ({"clients": 80}, "70 images; use fewer clients"),
-        ({"clients": 6, "per_class": 2}, "4 labeled images are too few for 6 clients"),
+        ({"clients": 80, "kind": "dirichlet"}, "partition.clients = 80: 70 images are too few for each client"),
+        ({"clients": 6, "per_class": 2}, "partition.clients = 6: 4 labeled images are too few for each client"),
         ({"kind": "dirichlett"}, "did you mean 'dirichlet'"),
-        ({"setting": "server-only"}, "comes later; available now: all-clients"),
+        ({"labeled_clients": 4}, "partition.labeled_clients = 4: expected fewer than the 4 clients"),
+        ({"labeled_clients": 1}, "partition.labeled_clients = 1: paired-dirichlet pairs clients"),
+        ({"labeled_clients": 2, "clients": 5}, "clients without labels = 3: paired-dirichlet pairs clients"),
+        ({"labeled_clients": 21, "clients": 30, "kind": "iid"}, "labeled_clients = 21: 20 labeled images are too few"),
+        ({"labeled_clients": 2, "clients": 64}, "clients without labels = 62: 50 unlabeled images are too few"),
         ({"seed": -1}, "partition seed = -1"),
     ],
 )

@@ -13,6 +13,7 @@ from .settings import MIN_ALPHA, NO_LIMIT, SECTIONS, Config, Data, MethodChoice,
 
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
 SYNONYMS = {"gpu": ("cuda",)}  # what people write, and what it is called here
+RETIRED = {("partition", "setting", "all-clients")}  # stands in records of earlier versions, and says nothing
 T = TypeVar("T")
 
 
@@ -54,6 +55,7 @@ def check_use(dataset: str, tables: Mapping[str, Any]) -> None:
 
 def parse_section(kind: type[T], section: str, table: Mapping[str, Any]) -> T:
     hints = get_type_hints(kind)
+    table = {key: value for key, value in table.items() if (section, key, str(value)) not in RETIRED}
     for key in table:
         if key not in hints:
             raise unknown(f"key in [{section}]", key, hints, keys_named(key))
@@ -163,8 +165,6 @@ def check_dealing(config: Config) -> None:
         raise UserError("data.labels_per_class and data.label_fraction exclude each other: give one")
     if data.label_fraction == 0:
         raise UserError("data.label_fraction = 0: every client needs labels; expected a share above 0")
-    if part.kind == "paired-dirichlet" and part.clients % 2:
-        raise UserError(f"partition.clients = {part.clients}: paired-dirichlet pairs clients, so use an even number")
     if part.kind != "iid" and part.alpha < MIN_ALPHA and (part.alpha > 0 or part.kind == "dirichlet"):
         raise UserError(
             f"partition.alpha = {part.alpha:g}: {part.kind} expects at least {MIN_ALPHA}, below which hardly any skew"
@@ -175,9 +175,25 @@ def check_dealing(config: Config) -> None:
             f"data.labels_per_class = {config.labels_per_class}: expected at most {card.per_class_base},"
             f" what {data.name} has per class"
         )
-    shared = card.num_train if part.kind == "dirichlet" else config.labels_per_class * card.num_classes
-    if part.clients > shared:
-        raise UserError(
-            f"partition.clients = {part.clients}: {shared} {'' if part.kind == 'dirichlet' else 'labeled '}images"
-            " are too few for each client to hold one; use fewer clients or more labels"
-        )
+    num_labeled = config.labels_per_class * card.num_classes
+    check_shares(part.kind, part.clients, part.labeled_clients, num_labeled, card.num_train)
+
+
+def check_shares(kind: str, clients: int, labeled_clients: int | None, num_labeled: int, num_images: int) -> None:
+    """Every client must get an image, and some kinds need a partner for each."""
+    groups = [("partition.clients", clients, *((num_images, "") if kind == "dirichlet" else (num_labeled, "labeled ")))]
+    if labeled_clients is not None:
+        if labeled_clients >= clients:
+            raise UserError(f"partition.labeled_clients = {labeled_clients}: expected fewer than the {clients} clients")
+        groups = [
+            ("partition.labeled_clients", labeled_clients, num_labeled, "labeled "),
+            ("clients without labels", clients - labeled_clients, num_images - num_labeled, "unlabeled "),
+        ]
+    for who, number, images, sort in groups:
+        if kind == "paired-dirichlet" and number % 2:
+            raise UserError(f"{who} = {number}: paired-dirichlet pairs clients, so use an even number, or 'iid'")
+        if number > images:
+            raise UserError(
+                f"{who} = {number}: {images} {sort}images are too few for each client to hold one;"
+                " use fewer clients or another number of labels"
+            )

@@ -53,7 +53,9 @@ class Partition:
     alpha: float = number(1.0, 0.0, text="Dirichlet concentration; smaller is more skewed, 0 is an even split")
     clients: int = number(20, 1, text="registered clients (folder: default as many as it has)")
     seed: int = number(0, 0, 2**31 - 1, "0 is the paper's split")
-    setting: str = choice("all-clients", "all-clients", text="where labels are")
+    labeled_clients: int | None = number(
+        None, 1, text="only this many clients have labels, and nothing else (default: all have some)"
+    )
 
 
 @dataclass(frozen=True)
@@ -160,7 +162,7 @@ SECTIONS = tuple(f.name for f in fields(Config) if f.name not in ("seed", "proto
 # A folder of images says itself who holds what and which images are labeled.
 NOT_OF_A_FOLDER = (
     *("data.labels_per_class", "data.label_fraction"),
-    *("partition.kind", "partition.alpha", "partition.seed", "partition.setting"),
+    *("partition.kind", "partition.alpha", "partition.seed", "partition.labeled_clients"),
 )
 OF_A_FOLDER = ("data.classes", "data.size", "data.channels", "data.mean", "data.std", "data.digest")
 

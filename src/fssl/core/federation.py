@@ -176,7 +176,7 @@ def partition_of(config: Config, dataset: Dataset) -> Partition:
         clients=part.clients,
         per_class=config.labels_per_class,
         seed=part.seed,
-        setting=part.setting,
+        labeled_clients=part.labeled_clients,
     )
 
 

@@ -8,14 +8,13 @@ import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
-from ..config import MIN_ALPHA
+from ..config import MIN_ALPHA, check_shares
 from ..errors import UserError, unknown
 
 Index = NDArray[np.int64]
 
 LABEL_SEED = 7  # the released code picks the labeled images with 7 and deals images to clients with 0
 MAX_TRIES = 10_000
-SETTINGS = ("all-clients",)
 
 
 class Partition(NamedTuple):
@@ -38,16 +37,24 @@ def make_partition(
     clients: int,
     per_class: int,
     seed: int = 0,
-    setting: str = "all-clients",
+    labeled_clients: int | None = None,
 ) -> Partition:
-    """Pick `per_class` labeled images of each class and deal both kinds to clients. Seed 0 is the paper's."""
+    """Pick `per_class` labeled images of each class and deal both kinds to clients. Seed 0 is the paper's.
+
+    With `labeled_clients` the first so many get the labeled images and the others the unlabeled ones.
+    """
     if kind == "paired-dirichlet" and alpha == 0:
         kind = "iid"  # what the released code means by it, although its own branch crashes
-    _check_setting(setting)
     _check(kind, alpha, clients, seed)
     labeled, unlabeled = split_labels(labels, num_classes, per_class, LABEL_SEED + seed)
-    _check_counts(kind, clients, per_class * num_classes, len(labels))
-    return KINDS[kind](labeled, unlabeled, clients, alpha, seed)
+    check_shares(kind, clients, labeled_clients, per_class * num_classes, len(labels))
+    deal = KINDS[kind]
+    if labeled_clients is None:
+        return deal(labeled, unlabeled, clients, alpha, seed)
+    nothing = [rows[:0] for rows in labeled]
+    knowing = deal(labeled, nothing, labeled_clients, alpha, seed)
+    others = deal(nothing, unlabeled, clients - labeled_clients, alpha, seed)
+    return Partition(knowing.labeled + others.labeled, knowing.unlabeled + others.unlabeled)
 
 
 def split_labels(
@@ -161,30 +168,13 @@ Deal = Callable[[list[Index], list[Index], int, float, int], Partition]
 KINDS: dict[str, Deal] = {"paired-dirichlet": _paired, "dirichlet": _dirichlet, "iid": _iid}
 
 
-def _check_setting(setting: str) -> None:
-    if setting not in SETTINGS:
-        raise UserError(f"setting '{setting}' comes later; available now: {', '.join(SETTINGS)}")
-
-
 def _check(kind: str, alpha: float, clients: int, seed: int) -> None:
     if kind not in KINDS:
         raise unknown("partition kind", kind, KINDS)
     if clients < 1:
         raise UserError(f"clients = {clients}, expected at least 1")
-    if kind == "paired-dirichlet" and clients % 2:
-        raise UserError(f"clients = {clients}, but paired-dirichlet needs an even number (or use kind 'iid')")
     if not 0 <= seed < 2**32 - LABEL_SEED:
         raise UserError(f"partition seed = {seed}, expected 0 to {2**32 - LABEL_SEED - 1}")
     lowest = 0 if kind == "iid" else MIN_ALPHA
     if not (lowest <= alpha and math.isfinite(alpha)):
         raise UserError(f"alpha = {alpha}, expected at least {lowest} (for an even split use kind 'iid')")
-
-
-def _check_counts(kind: str, clients: int, num_labeled: int, num_images: int) -> None:
-    if clients > num_images:
-        raise UserError(f"{clients} clients cannot share {num_images} images; use fewer clients")
-    if kind != "dirichlet" and clients > num_labeled:
-        raise UserError(
-            f"{num_labeled} labeled images are too few for {clients} clients to hold one each;"
-            " use more labels or fewer clients"
-        )

@@ -42,9 +42,10 @@ def method_on(dataset: str, choice: MethodChoice) -> Method:
 
 
 def experiment_of(config: Config) -> Experiment:
-    alpha = 0.0 if config.partition.kind == "iid" else config.partition.alpha
-    method = method_on(config.data.name, config.method)
-    return Experiment(config.data.name, config.labels_per_class, config.partition.kind, alpha, method)
+    part, method = config.partition, method_on(config.data.name, config.method)
+    alpha = 0.0 if part.kind == "iid" else part.alpha
+    deal = part.kind if part.labeled_clients is None else f"{part.kind} with labeled_clients = {part.labeled_clients}"
+    return Experiment(config.data.name, config.labels_per_class, deal, alpha, method)
 
 
 def by_experiment(runs: Iterable[Run]) -> tuple[dict[Experiment, list[Run]], dict[Path, str]]:

@@ -49,8 +49,9 @@ def task_settings(run: Repetition) -> dict[str, Any]:
 def short_title(run: Repetition) -> str:
     """Dataset, skew, labels and clients; a folder of images has no more to say than where it was."""
     config = run.config
-    clients = f"{config.partition.clients} clients"
+    part = config.partition
+    clients = f"{part.clients} clients" + (f", {part.labeled_clients} with labels" if part.labeled_clients else "")
     if config.data.name == "folder":
         return " · ".join((f"folder {Path(config.data.dir or '').name}".strip(), clients))
-    deal = "even split" if config.partition.kind == "iid" else f"α = {config.partition.alpha:g}"
+    deal = "even split" if part.kind == "iid" else f"α = {part.alpha:g}"
     return " · ".join((config.data.name, deal, f"{config.labels_per_class} labels per class", clients))
