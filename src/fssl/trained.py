@@ -64,7 +64,7 @@ def load_trained(run: Path) -> Trained:
     card = card_of(config)
     if file := file_of(config.model.name):
         folder.check_kept(file)
-    net = network_of(config, bf16=False)
+    net = network_of(config, card)
     normalize = norms_of(card, device)[headline_of(config)]
     refusal = f"{folder.model_file} does not fit the network of {folder.config_file}"
     found = zip(net.init(0), read_weights(folder.model_file, device), strict=True)

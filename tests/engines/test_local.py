@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
 from fssl.engines.rounds import NotFiniteError
+from fssl.methods import METHODS
 
 Make = Callable[..., Federation]
 
@@ -124,3 +125,25 @@ def test_plain_dirichlet_with_unlabeled_clients_trains(make_federation: Make) ->
     l_s = engine.layout.unpack(result.tally[:, 0])["l_s"]
     for client, loss in zip(result.clients, l_s, strict=True):
         assert (loss == 0) == (federation.counts(client).labeled == 0)
+
+
+def test_who_has_no_labels_does_not_change_supervised_training(make_federation: Make) -> None:
+    """FedAvg with labels at two of six clients is FedAvg among those two, bit for bit."""
+    method = ("method.name=fedavg", "method.steps=labeled", "partition.kind=iid")
+    few = ("partition.clients=6", "partition.labeled_clients=2", "train.clients_per_round=6")
+    two = ("partition.clients=2", "train.clients_per_round=2")
+    a, b = (final(LocalEngine(make_federation(*method, *settings))) for settings in (few, two))
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_where_few_clients_have_labels(method: str, make_federation: Make) -> None:
+    settings = ("partition.kind=iid", "partition.labeled_clients=1", "train.clients_per_round=4", "train.batch=8")
+    federation = make_federation(f"method.name={method}", *settings)
+    assert [site.counts.labeled > 0 for site in federation.sites] == [True, *[method == "fedavg-sl"] * 3]
+    engine = LocalEngine(federation)
+    *_, last = engine.rounds(2)
+    assert all(torch.isfinite(value).all() for value in engine.model().params.values())
+    losses = engine.layout.unpack(last.tally[:, 0])["l_s"]
+    assert losses[0] > 0
+    assert method == "fedavg-sl" or not losses[1:].any()

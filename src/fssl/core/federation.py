@@ -118,9 +118,8 @@ def card_of(config: Config) -> Card:
     return agreed_of(config).card() if config.data.name == "folder" else config.card
 
 
-def network_of(config: Config, bf16: bool) -> Net:
-    """The network of a run that is settled."""
-    card = card_of(config)
+def network_of(config: Config, card: Card, bf16: bool = False) -> Net:
+    """The configured network for these images."""
     return Net(config.model.name, card.channels, card.num_classes, config.model.width, bf16)
 
 
@@ -128,7 +127,7 @@ def check_parts(config: Config) -> None:
     """Method and network, before any compute. The classes of a folder are known once it is settled."""
     method_of(config)
     if file_of(config.model.name) and (card := card_of(config)).num_classes:
-        network_of(config, uses_bf16(config)).check(card.size)
+        network_of(config, card, uses_bf16(config)).check(card.size)
 
 
 def norms_of(card: Card, device: torch.device) -> dict[str, Normalize]:
@@ -216,7 +215,7 @@ class Federation:
             None if self.dataset.partition else class_counts(partition.unlabeled, labels, card.num_classes)
         )
         self.bf16 = uses_bf16(config)
-        self.net = network_of(config, self.bf16)
+        self.net = network_of(config, card, self.bf16)
         self.recipe = recipe_of(config, self.method, card)
         self.norms = norms_of(card, self.device)
 
