@@ -43,4 +43,4 @@ format: $(TESTABLE)
 	$(BIN)/ruff check --fix src tests
 
 clean:
-	rm -rf $(VENV) demo runs build
+	rm -rf $(VENV) build

@@ -3,8 +3,10 @@
 import csv
 import json
 import shutil
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -193,6 +195,38 @@ def test_the_truth_is_known_of_all_images_or_of_none() -> None:
     assert known is not None
     assert known.tolist() == [0, 1]
     assert truth_of(["cat/1.png", "2.png"], ("cat", "dog")) is None
+
+
+def test_a_bad_file_does_not_spoil_the_others(run: Path, fssl: Fssl, tmp_path: Path) -> None:
+    """The readable ones are labeled, the other is named, and the exit code says that not all was done."""
+    for folder in ("all", "good"):
+        (tmp_path / folder).mkdir()
+        for i in range(0, 40, 2):
+            Image.fromarray(np.full((8, 8), 5 * i, np.uint8)).save(tmp_path / folder / f"{i:02}.png")
+    (tmp_path / "all/07.png").write_bytes(b"\x89PNG")
+    assert fssl("predict", run, "good", "--out", "good.csv")[0] == 0
+    code, said, errors = fssl("predict", run, "all", "--out", "all.csv")
+    assert (code, "20 images: all.csv" in said) == (1, True)
+    assert "1 file could not be read, so all.csv lacks them" in errors
+    assert "07.png: no PNG, JPEG or WebP image" in errors
+    assert rows_of(tmp_path / "all.csv") == rows_of(tmp_path / "good.csv")
+
+
+def test_a_prolonged_run_has_no_model_until_it_is_finished_again(fssl: Fssl, tmp_path: Path) -> None:
+    """Else the model of its former end would pass for that of its last round."""
+    run_experiment(small(), tmp_path / "run", Quiet())
+
+    class Impatient(Quiet):
+        def round(self, line: dict[str, Any]) -> None:
+            raise KeyboardInterrupt
+
+    longer = replace(small(), train=replace(small().train, rounds=9))
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(longer, tmp_path / "run", Impatient(), resume=True)
+    code, _, said = fssl("predict", "run")
+    assert (code, "has no model.safetensors" in said) == (2, True)
+    run_experiment(longer, tmp_path / "run", Quiet(), resume=True)
+    assert fssl("predict", "run")[0] == 0
 
 
 def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: Fssl, tmp_path: Path) -> None:

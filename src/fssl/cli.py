@@ -451,7 +451,7 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     except (UserError, RunError) as error:
-        code = 2 if isinstance(error, UserError) else 1
+        code = error.code
         for line in str(error).split("\n") if isinstance(error, ProblemsError) else [str(error)]:
             complain(line)
     except OSError as error:

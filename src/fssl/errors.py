@@ -8,11 +8,15 @@ from difflib import get_close_matches
 class UserError(ValueError):
     """Bad input. The command line prints the message as one line and exits with code 2."""
 
+    code = 2
+
 
 class ProblemsError(UserError):
     """Several things wrong at once: a headline, then a line for each of the first, and how many more there are."""
 
-    def __init__(self, headline: str, problems: Sequence[str] = (), most: int = 20) -> None:
+    def __init__(self, headline: str, problems: Sequence[str] = (), most: int = 20, code: int = 2) -> None:
+        """Code 1 says that everything else was done."""
+        self.code = code
         lines = [" ".join(line.splitlines()) for line in problems[:most]]
         rest = len(problems) - len(lines)
         super().__init__("\n  ".join([headline, *lines, *([f"and {rest} more"] if rest else [])]))
@@ -20,6 +24,8 @@ class ProblemsError(UserError):
 
 class RunError(RuntimeError):
     """A run that cannot go on, though its input was fine: training blew up, the disk is full. Exit code 1."""
+
+    code = 1
 
 
 def unknown(what: str, given: object, known: Iterable[str], elsewhere: Iterable[str] = ()) -> UserError:

@@ -1,13 +1,14 @@
 """Loggers of other tools: TensorBoard and Weights & Biases hear what the record says, and can never end a run."""
 
 from collections.abc import Callable
-from hashlib import sha256
 from pathlib import Path
+from secrets import token_hex
 from typing import Any, Protocol, TypeVar
 
 from .config import Config, flatten
 from .console import Quiet, RunView
 from .errors import UserError
+from .records.atomic import write_atomic
 
 Line = dict[str, Any]
 T = TypeVar("T")
@@ -50,15 +51,14 @@ class Wandb:
 
     def __init__(self, config: Config, folder: Path, done: int) -> None:
         wandb = wandb_package()
-        place = str(folder.resolve())
         self._run = wandb.init(
             project="fssl",
             name="/".join(folder.resolve().parts[-3:]),
-            id=sha256(place.encode()).hexdigest()[:16],
+            id=wandb_id(folder),
             resume="allow",
             mode=config.records.wandb,
             config=flatten(config),
-            dir=place,
+            dir=str(folder.resolve()),
             settings=wandb.Settings(silent=True, console="off", save_code=False, disable_git=True),
         )
         self._run.define_metric("*", step_metric="round")
@@ -68,6 +68,14 @@ class Wandb:
 
     def close(self) -> None:
         self._run.finish()
+
+
+def wandb_id(folder: Path) -> str:
+    """The run's identity there, drawn once: folders of one name on two machines are two runs."""
+    path = folder / "wandb-id"
+    if not path.is_file():
+        write_atomic(path, token_hex(8))
+    return path.read_text()
 
 
 def summary_writer() -> Any:

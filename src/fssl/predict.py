@@ -14,8 +14,9 @@ from rich.table import Column, Table
 from .console import PLAIN, RunView, print_table, say, several
 from .core.federation import dataset_of, settled
 from .data.cache import Progress
-from .data.folder import Loading, read_images
-from .errors import UserError
+from .data.folder import Loading, raise_problems, read_images
+from .data.listing import list_images
+from .errors import ProblemsError, UserError
 from .machine import check_file, cores
 from .records.atomic import write_atomic
 from .report.markup import as_csv
@@ -48,17 +49,27 @@ def predict(console: Console, run: Path, images: Path | None, out: Path, data_di
         raise UserError("--data-dir says where the run's own test images are: leave it out, or the images")
     check_file("--out", out, ".csv")
     model = load_trained(run)
+    unread: list[str] = []
     with RunView(console, "images", transient=True) as view:
-        made = of_files(model, images, view.loading()) if images else of_test(model, data_dir, view.loading())
+        if images:
+            made, unread = of_files(model, images, view.loading())
+        else:
+            made = of_test(model, data_dir, view.loading())
     out.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(out, csv_text(made))
     print_table(console, by_class(made) if made.truth is None else by_truth(made))
     say(console, f"{several(len(made.names), 'image')}{accuracy(made)}: {out}")
+    if unread:
+        raise ProblemsError(f"{several(len(unread), 'file')} could not be read, so {out} lacks them:", unread, code=1)
 
 
-def of_files(model: Trained, path: Path, progress: Progress) -> Predictions:
-    names, p = look_at(model, read_images(path, model.card, Loading(progress=progress, workers=cores())))
-    return Predictions(model.classes, names, p, truth_of(names, model.classes))
+def of_files(model: Trained, path: Path, progress: Progress) -> tuple[Predictions, list[str]]:
+    """What the model says of every image that can be read, and which files cannot."""
+    listing = list_images(path)
+    names, p = look_at(model, read_images(listing, model.card, Loading(progress=progress, workers=cores())))
+    if not names:
+        raise_problems(listing)
+    return Predictions(model.classes, names, p, truth_of(names, model.classes)), listing.problems
 
 
 def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predictions:
@@ -74,7 +85,8 @@ def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predic
 
 def look_at(model: Trained, batches: Iterable[Batch]) -> tuple[list[str], NDArray[np.float32]]:
     looked = [(names, model.probabilities(images)) for names, images in batches]
-    return [name for names, _ in looked for name in names], np.concatenate([p for _, p in looked])
+    nothing = np.zeros((0, len(model.classes)), np.float32)
+    return [name for names, _ in looked for name in names], np.concatenate([nothing, *(p for _, p in looked)])
 
 
 def numbered(images: NDArray[np.uint8], progress: Progress) -> Iterator[Batch]:

@@ -72,7 +72,14 @@ def test_a_record_can_be_read_without_running_the_file(fssl: Fssl) -> None:
     for path in (Path("my.py"), Path("own/my.py")):
         path.write_text("raise RuntimeError('run all the same')")
     loaded.cache_clear()
-    for words in (["show", "own"], ["compare", "own"], ["report", "own"], ["predict", "own"]):
+    for words in (
+        ["show", "own"],
+        ["compare", "own"],
+        ["report", "own"],
+        ["predict", "own"],
+        ["tables", "own"],
+        ["figures", "own"],
+    ):
         assert fssl(*words)[0] == 0
     Path("my.py").unlink()
     code, _, said = fssl("run", "own", "--resume", "--set", "train.rounds=3")
@@ -108,6 +115,16 @@ def test_annotations_may_be_texts(fssl: Fssl) -> None:
     build_method("late.py:mine", {"tau": 1, "on": False})
     with pytest.raises(UserError, match=r"method\.on = 3: expected true or false"):
         build_method("late.py:mine", {"on": 3})
+
+
+def test_a_number_must_be_finite() -> None:
+    """Else the record could not be read again."""
+    for value in (float("inf"), float("nan")):
+        with pytest.raises(UserError, match=r"method\.mu_u = (inf|nan): expected a"):
+            build_method("my.py:mine", {"mu_u": value})
+    Path("wild.py").write_text(FILE.replace("mu_u", "wild"))
+    with pytest.raises(UserError, match=r"method\.wild = inf: expected a finite number"):
+        build_method("wild.py:mine", {"wild": float("inf")})
 
 
 def test_the_file_is_run_once() -> None:

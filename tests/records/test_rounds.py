@@ -68,6 +68,8 @@ def test_majority_classes_are_those_above_the_clients_mean() -> None:
     assert out["gap_sure_minority"] == pytest.approx(0.6 / 2)
     assert by_majority({"n": np.ones(2)}, counts) == {}
     assert by_majority(sums, None) == dict.fromkeys(out)  # true classes are not known
+    labeled_only = by_majority(sums, np.zeros_like(counts))  # clients without an unlabeled image
+    assert labeled_only == dict.fromkeys(out)
 
 
 def test_a_target_counts_as_reached_when_it_is_met_exactly() -> None:

@@ -6,7 +6,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, pairwise
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -17,12 +17,13 @@ from ..errors import ProblemsError, RunError, UserError, shortened
 from .cache import Progress, cache_folder, new_images, open_images, processes
 from .cards import CARDS, Card
 from .dataset import Dataset, Split
-from .listing import File, Listing, is_federation, list_federation, list_images, list_site, list_test, of_all
+from .listing import File, Listing, is_federation, list_federation, list_site, list_test, of_all
 from .partition import Index, Partition
 from .pictures import PictureError, read_picture
 
 FORMAT = 1  # of the cache; raise it when decoding changes
 BATCH = 1024  # images decoded between two writes
+Decoded = tuple[NDArray[np.uint8], NDArray[np.bool_]]  # images, and which of them could be read
 PIECE = 16  # images per task of a decoding process
 UNKNOWN = -1  # the label of an unlabeled image
 
@@ -87,15 +88,13 @@ def load_test(root: Path, agreed: Agreed, how: Loading = ALONE) -> Split:
     return _load(list_test(root), agreed, how).test
 
 
-def read_images(path: Path, card: Card, how: Loading = ALONE) -> Iterator[tuple[list[str], NDArray[np.uint8]]]:
-    """Names and pixels of every image below a folder, in batches; what cannot be read is named at the end."""
-    listing = list_images(path)
-    names = [file.name for file in listing.files()]
-    done = 0
-    for batch in _decoded(list(listing.files()), Agreed((), card.size, card.channels), how, listing.problems):
-        yield names[done : done + len(batch)], batch
-        done += len(batch)
-    raise_problems(listing)
+def read_images(listing: Listing, card: Card, how: Loading = ALONE) -> Iterator[tuple[list[str], NDArray[np.uint8]]]:
+    """Names and pixels of all images, in batches; those that cannot be read become problems of the listing."""
+    files, done = list(listing.files()), 0
+    for images, is_read in _decoded(files, Agreed((), card.size, card.channels), how, listing.problems):
+        names = [file.name for file in files[done : done + len(images)]]
+        yield list(compress(names, is_read)), images[is_read]
+        done += len(images)
 
 
 def check(root: Path, how: Loading = ALONE) -> Listing:
@@ -161,7 +160,7 @@ def _images(listing: Listing, files: Sequence[File], agreed: Agreed, how: Loadin
     found = None if listing.problems else open_images(path, shape)
     if found is None:
         with new_images(path, shape, private=True) as write:
-            for batch in _decoded(files, agreed, how, listing.problems):
+            for batch, _ in _decoded(files, agreed, how, listing.problems):
                 write(batch)
             raise_problems(listing)
         found = open_images(path, shape)
@@ -186,8 +185,8 @@ def _key(root: Path, files: Sequence[File], agreed: Agreed) -> str:
     return digest.hexdigest()[:32]
 
 
-def _decoded(files: Sequence[File], agreed: Agreed, how: Loading, problems: list[str]) -> Iterator[NDArray[np.uint8]]:
-    """Images in batches; what cannot be read is added to the problems, and black."""
+def _decoded(files: Sequence[File], agreed: Agreed, how: Loading, problems: list[str]) -> Iterator[Decoded]:
+    """Images in batches, and which of them could be read; the others are black and added to the problems."""
     decode = partial(_decode, agreed.size, agreed.channels)
     with processes(how.workers if len(files) > PIECE else 1) as pool:
         for first in range(0, len(files), BATCH):
@@ -197,17 +196,18 @@ def _decoded(files: Sequence[File], agreed: Agreed, how: Loading, problems: list
                 results = list((pool.map if pool else map)(decode, pieces))
             except BrokenProcessPool:
                 raise RunError("a process that decodes images was killed (out of memory?); try again") from None
-            problems += [line for _, wrong in results for line in wrong]
-            yield np.concatenate([images for images, _ in results])
+            problems += [line for *_, wrong in results for line in wrong]
+            yield np.concatenate([images for images, *_ in results]), np.concatenate([read for _, read, _ in results])
             if how.progress:
                 how.progress("reading images", first + len(batch), len(files))
 
 
-def _decode(size: int, channels: int, files: Sequence[File]) -> tuple[NDArray[np.uint8], list[str]]:
-    images, wrong = np.zeros((len(files), size, size, channels), np.uint8), []
+def _decode(size: int, channels: int, files: Sequence[File]) -> tuple[NDArray[np.uint8], NDArray[np.bool_], list[str]]:
+    images, is_read, wrong = np.zeros((len(files), size, size, channels), np.uint8), np.ones(len(files), bool), []
     for i, file in enumerate(files):
         try:
             images[i] = read_picture(file.path, size, channels)
         except PictureError as error:
+            is_read[i] = False
             wrong.append(f"{file.name}: {error}")
-    return images, wrong
+    return images, is_read, wrong

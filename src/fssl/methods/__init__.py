@@ -1,6 +1,7 @@
 """All methods and plug-ins by name. A name like 'flexmatch+sage' is a method with a plug-in on it."""
 
 import inspect
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, get_args, get_origin
@@ -229,6 +230,8 @@ def check_setting(key: str, value: object, parameter: inspect.Parameter) -> None
         raise UserError(f"method.{key} = {value!r}: expected a number{several_runs(f'method.{key}', value)}")
     elif expected is int and not isinstance(value, int):
         raise UserError(f"method.{key} = {value!r}: expected a whole number")
+    elif not math.isfinite(value):
+        raise UserError(f"method.{key} = {value!r}: expected a finite number")
     elif key in RANGES and not RANGES[key][0] <= value <= RANGES[key][1]:
         low, high = RANGES[key]
         raise UserError(f"method.{key} = {value!r}: expected a number from {low:g} to {high:g}")

@@ -58,15 +58,17 @@ def rates(sums: Mapping[str, float]) -> dict[str, float | None]:
 def by_majority(sums: Sums, unlabeled_counts: NDArray[np.int64] | None) -> dict[str, float | None]:
     """Mean lambda and gap where the local vote is a majority or a minority class of the client.
 
-    Majority: the client's true unlabeled count of the class is above its mean count, if that is known.
+    Majority: the client's true unlabeled count of the class is above its mean count, if that is known. A client
+    that holds labeled images only has neither.
     """
     if "lam_sure_by_class" not in sums:
         return {}
     if unlabeled_counts is None:
         return {f"{name}_sure_{part}": None for part in ("majority", "minority") for name in ("lam", "gap")}
-    major = unlabeled_counts > unlabeled_counts.mean(-1, keepdims=True)  # [clients, C]
+    mean = unlabeled_counts.mean(-1, keepdims=True)
+    parts = {"majority": unlabeled_counts > mean, "minority": (unlabeled_counts <= mean) & (mean > 0)}  # [clients, C]
     out: dict[str, float | None] = {}
-    for name, where in (("majority", major), ("minority", ~major)):
+    for name, where in parts.items():
         weight = float((sums["n_sure_by_class"] * where).sum())
         out[f"lam_sure_{name}"] = ratio(float((sums["lam_sure_by_class"] * where).sum()), weight)
         out[f"gap_sure_{name}"] = ratio(float((sums["gap_sure_by_class"] * where).sum()), weight)

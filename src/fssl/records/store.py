@@ -136,7 +136,8 @@ class RunFolder:
         saved = self._checkpoints.load(len(lines), say)
         keep = lines[: saved.round] if saved else []
         write_atomic(self.rounds_file, "".join(json.dumps(line) + "\n" for line in keep))
-        (self.path / "summary.json").unlink(missing_ok=True)
+        for path in (self.path / "summary.json", self.model_file):  # what says that a run is finished
+            path.unlink(missing_ok=True)
         return saved
 
     def append(self, line: Mapping[str, Any]) -> None:

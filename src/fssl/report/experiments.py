@@ -56,6 +56,9 @@ def by_experiment(runs: Iterable[Run]) -> tuple[dict[Experiment, list[Run]], dic
         if run.config.data.name == "folder":
             strange[run.path] = "no table has a folder of images"
             continue
+        if run.config.own_files:  # nor would it be right to run them: whoever reads a record runs nobody's file
+            strange[run.path] = "no table has a method or a network of one's own"
+            continue
         try:
             known[experiment_of(run.config)].append(run)
         except UserError as error:
