@@ -256,7 +256,15 @@ def rows() -> Iterator[tuple[str, str, str, str, str]]:
     """Key, type, range, default and meaning of every setting."""
     for section, kind in get_type_hints(Config).items():
         if section == "method":
-            yield "method.name", "text", "see `fssl methods`", shown(Config().method.name), "method, then its plug-ins"
+            yield (
+                "method.name",
+                "text",
+                "see `fssl methods`",
+                shown(Config().method.name),
+                "method or FILE.py:FUNCTION, then its plug-ins",
+            )
+            digest = "FILE.py: its checksum, filled in by a run and checked by its repetition"
+            yield "method.digest", "text", "", "unset", digest
             yield (
                 "method.*",
                 "number, true/false, text",

@@ -5,6 +5,7 @@ import re
 import sys
 from collections.abc import Callable
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,6 +20,22 @@ def file_of(name: str) -> Path | None:
     """The file that a name leads to; most names are in a list instead."""
     found = PLACE.fullmatch(name)
     return Path(found[1]) if found else None
+
+
+def digest_of(key: str, name: str, expected: str | None) -> str | None:
+    """The checksum of the file that a name leads to, which must be the one that is written down, if one is."""
+    file = file_of(name)
+    if file is None:
+        return None
+    if not file.is_file():
+        raise UserError(f"there is no file {file.resolve()}")
+    digest = sha256(file.read_bytes()).hexdigest()[:16]
+    if expected not in (None, digest):
+        raise UserError(
+            f"{file} has changed: {key}.digest is '{expected}' in the settings (a run folder keeps a copy of its file)"
+            f" and '{digest}' now; leave {key}.digest out to run it as it is"
+        )
+    return digest
 
 
 def function_in(file: Path, name: str, what: str) -> Callable[..., Any]:

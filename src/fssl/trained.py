@@ -18,7 +18,7 @@ from .engines.run import in_order
 from .errors import UserError
 from .methods import with_defaults
 from .models import Net, switch_tf32_off
-from .own import file_of
+from .own import digest_of
 from .records.store import RunFolder
 from .types import Weights, take
 
@@ -62,8 +62,7 @@ def load_trained(run: Path) -> Trained:
     switch_tf32_off()
     config, device = folder.config(), torch.device("cuda" if torch.cuda.is_available() else "cpu")
     card = card_of(config)
-    if file := file_of(config.model.name):
-        folder.check_kept(file)
+    digest_of("model", config.model.name, config.model.digest)  # refuses to run another file than the run's
     net = network_of(config, card)
     normalize = norms_of(card, device)[headline_of(config)]
     refusal = f"{folder.model_file} does not fit the network of {folder.config_file}"

@@ -1,6 +1,7 @@
 """Methods in files of one's own: from the command line to the record, and what is said of a file that does not fit."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,10 +93,26 @@ def test_a_run_goes_on_with_the_file_it_began_with(fssl: Fssl) -> None:
     Path("my.py").write_text(FILE + "# changed")
     loaded.cache_clear()
     code, _, said = fssl("run", "own", "--resume", "--set", "train.rounds=3")
-    assert (code, "my.py is not what this run began with, of which own/my.py is a copy" in said) == (2, True)
+    assert (code, "my.py has changed: method.digest is" in said) == (2, True)
     assert records("own") == before
     assert Path("own/summary.json").is_file()
     assert Path("own/my.py").read_text() == FILE
+
+
+def test_two_versions_of_a_file_are_two_methods(fssl: Fssl) -> None:
+    """In a grid that is given again, and in a comparison."""
+    grid = ["run", "smoke", *SMALL, "--set", 'grid.method.name=["my.py:mine"]', "--out", "grid", "--set"]
+    assert fssl(*grid, "grid.seed=[7]")[0] == 0
+    Path("my.py").write_text(FILE + "# changed")
+    loaded.cache_clear()
+    code, _, said = fssl(*grid, "grid.seed=[7, 8]")
+    assert (code, "holds another run: method.digest is" in said) == (2, True)
+    assert not Path("grid/my.py_mine/seed8").exists()
+    assert (
+        fssl("run", "smoke", *SMALL, "--set", "method.name=my.py:mine", "--set", "seed=8", "--out", "grid/new")[0] == 0
+    )
+    code, said, _ = fssl("compare", "grid")
+    assert (code, len(set(re.findall(r"my\.py:mine, digest=(\w+)", said)))) == (0, 2), said
 
 
 def test_files_of_one_name_are_two_modules() -> None:

@@ -103,7 +103,7 @@ def test_a_network_without_buffers_trains_resumes_and_predicts(method: str, fssl
 
 def test_predictions_run_the_file_only_if_it_is_still_the_same(fssl: Fssl) -> None:
     assert train(fssl, "run", "net.py:groups")[0] == 0
-    for path, message in (("net.py", "is not what this run began with"), ("", "there is no file")):
+    for path, message in (("net.py", "net.py has changed: model.digest is"), ("", "there is no file")):
         if path:
             Path(path).write_text("raise RuntimeError('run all the same')")
         else:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from ..errors import UserError, unknown
 from ..own import file_of, refuse_without_function
-from .settings import MIN_ALPHA, NO_LIMIT, SECTIONS, Config, Data, MethodChoice, useless
+from .settings import MIN_ALPHA, NO_LIMIT, SECTIONS, Config, Data, MethodChoice, Model, useless
 
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
 SYNONYMS = {"gpu": ("cuda",)}  # what people write, and what it is called here
@@ -68,7 +68,11 @@ def parse_method(table: Mapping[str, Any]) -> MethodChoice:
     name = table.get("name", MethodChoice().name)
     if not isinstance(name, str):
         raise UserError(f"method.name = {name!r}: expected a text{several_runs('method.name', name)}")
-    return MethodChoice(name, tuple(sorted((k, v) for k, v in table.items() if k != "name")))
+    digest = table.get("digest")
+    if digest is not None:
+        check("method.digest", digest, field_of(Model, "digest"), str)
+    settings = ((k, v) for k, v in table.items() if k not in ("name", "digest"))
+    return MethodChoice(name, tuple(sorted(settings)), digest)
 
 
 def keys_named(last: str) -> list[str]:

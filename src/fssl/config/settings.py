@@ -64,6 +64,7 @@ class MethodChoice:
 
     name: str = "sage"
     settings: tuple[tuple[str, Any], ...] = ()
+    digest: str | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,7 @@ class Model:
 
     name: str = choice("resnet8", "resnet8", "cnn", text="architecture, or FILE.py:FUNCTION", own="network")
     width: int = number(4, 1, 64, "width multiplier; 4 is the paper's")
+    digest: str | None = plain(None, "FILE.py: its checksum, filled in by a run and checked by its repetition")
 
 
 @dataclass(frozen=True)
@@ -87,6 +89,7 @@ class Train:
     lr: float = number(0.1, 0.0, text="learning rate, constant")
     momentum: float = number(0.9, 0.0, 0.9999, "SGD momentum")
     weight_decay: float = number(1e-4, 0.0, text="on all parameters")
+    labeled_weight: int = number(0, 0, 1_000_000, "how many times more a labeled image counts when models are averaged")
     precision: str = choice("auto", "auto", "bf16", "fp32", text="auto: bf16 on a GPU, fp32 on a CPU")
 
 

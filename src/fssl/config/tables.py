@@ -35,7 +35,8 @@ def as_tables(config: Config) -> dict[str, Any]:
             tables[section] = {
                 k: list(v) if isinstance(v, tuple) else v for k, v in tables[section].items() if v is not None
             }
-    tables["method"] = {"name": config.method.name, **dict(config.method.settings)}
+    method = config.method
+    tables["method"] = {"name": method.name, **dict(method.settings), **({"digest": d} if (d := method.digest) else {})}
     for key in (*useless(config.data.name), *([] if config.partition.clients else ["partition.clients"])):
         forget(tables, key)
     return tables

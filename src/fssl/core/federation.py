@@ -52,9 +52,8 @@ def method_of(config: Config) -> Method:
             "which clipping and noise do not cover; choose another method"
         )
     train = config.train
-    method = replace(method, sgd=Sgd(train.lr, train.momentum, train.weight_decay))
-    if config.protocol == "authors":
-        method = replace(method, labeled_weight=AUTHORS_REPLICATION)
+    sgd, released = Sgd(train.lr, train.momentum, train.weight_decay), config.protocol == "authors"
+    method = replace(method, sgd=sgd, labeled_weight=AUTHORS_REPLICATION if released else train.labeled_weight)
     if config.data.name == "folder" and (method.labels == "all" or method.wants_truth):
         raise UserError(
             f"method '{config.method.name}' asks for the true label of every image, which data.name = 'folder' has not"

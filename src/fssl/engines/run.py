@@ -15,6 +15,7 @@ from ..core.federation import Federation, dataset_of, settled, uses_bf16
 from ..data.sources import Dataset
 from ..errors import RunError, UserError
 from ..methods import with_defaults, with_settings
+from ..own import digest_of
 from ..probes.tally import Layout
 from ..records.checkpoint import Saved
 from ..records.rounds import by_majority, rates, scalars
@@ -122,9 +123,15 @@ def flower_simulation() -> Any:
 
 
 def written_out(config: Config) -> Config:
-    """The same run with everything filled in that the dataset, the method's builders or the device decide."""
-    train = replace(config.train, precision="bf16" if uses_bf16(config) else "fp32")
-    return resolved(with_settings(replace(config, train=train)))
+    """The same run with everything filled in that the dataset, the method's builders, files or the device decide."""
+    method, model = config.method, config.model
+    config = replace(
+        config,
+        train=replace(config.train, precision="bf16" if uses_bf16(config) else "fp32"),
+        method=replace(method, digest=digest_of("method", method.name, method.digest)),
+        model=replace(model, digest=digest_of("model", model.name, model.digest)),
+    )
+    return resolved(with_settings(config))
 
 
 def resumed(folder: RunFolder, engine: Engine, listener: Listener) -> Snapshot:

@@ -164,17 +164,8 @@ class RunFolder:
         write_atomic(path, json.dumps({"sessions": entries}, indent=1) + "\n")
 
     def keep(self, file: Path) -> None:
-        """A copy of what the run is made of beside its settings; a run goes on with the same only."""
-        if not self.is_bare:
-            self.check_kept(file)
+        """A copy of what the run is made of beside its settings."""
         write_atomic(self.path / file.name, file.read_bytes())
-
-    def check_kept(self, file: Path) -> None:
-        copy = self.path / file.name
-        if not file.is_file():
-            raise UserError(f"there is no file {file.resolve()}; {copy} is the run's copy of it")
-        if copy.is_file() and copy.read_bytes() != file.read_bytes():
-            raise UserError(f"{file} is not what this run began with, of which {copy} is a copy; choose another --out")
 
     def write_partition(self, labeled: NDArray[np.int64] | None, unlabeled: NDArray[np.int64] | None) -> None:
         """Who holds how many images of which class, [clients, classes] each; None where nobody knows."""
