@@ -646,8 +646,7 @@ def test_a_folder_without_a_round_may_be_used_again(fssl: Fssl, monkeypatch: pyt
     """What was to be run there failed before its first round, so nothing is lost."""
     with monkeypatch.context() as patch:
         patch.setattr("fssl.engines.rounds.Engine.rounds", lambda *_: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            fssl("run", "tiny.toml", "--out", "run")
+        assert fssl("run", "tiny.toml", "--out", "run").code == 1
     assert Path("run/config.toml").is_file()
     assert fssl("run", "tiny.toml", "--set", "train.lr=0.05", "--out", "run").code == 0
     assert parse(read_toml("run/config.toml")).train.lr == 0.05
@@ -695,7 +694,7 @@ def test_a_run_that_is_stopped_from_outside_says_how_to_go_on(fssl: Fssl, way: s
 
 
 def test_what_breaks_in_one_cell_leaves_the_next_alone(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also an error that nobody foresaw, of a GPU for example; a single run shows it whole."""
+    """Also an error that nobody foresaw, of a GPU for example."""
     whole = cells.run_experiment
 
     def breaks(config: Config, *words: Any, **more: Any) -> Any:
@@ -706,13 +705,26 @@ def test_what_breaks_in_one_cell_leaves_the_next_alone(fssl: Fssl, monkeypatch: 
 
     monkeypatch.setattr(cells, "run_experiment", breaks)
     said = fssl("run", "tiny.toml", "--set", "grid.seed=[1,2]", "--out", "two")
-    first = "fssl: seed1: RuntimeError: CUDA error: out of order (where: two/seed1/error.txt)"
+    first = "fssl: seed1: RuntimeError: CUDA error: out of order (all of it: two/seed1/error.txt)"
     assert (said.code, said.err.splitlines()[0]) == (1, first)
     assert "in breaks" in Path("two/seed1/error.txt").read_text()
     assert "1 of 2 runs stopped early" in said.err
     assert Path("two/seed2/summary.json").is_file()
-    with pytest.raises(RuntimeError, match="out of order"):
-        fssl("run", "tiny.toml", "--set", "seed=1", "--out", "one")
+    said = fssl("run", "tiny.toml", "--set", "seed=1", "--out", "one")
+    assert (said.code, said.err) == (1, "fssl: RuntimeError: CUDA error: out of order (all of it: one/error.txt)\n")
+
+
+def test_a_folder_of_runs_is_no_configuration(fssl: Fssl) -> None:
+    assert fssl("run", "tiny.toml", "--set", "grid.seed=[1,2]", "--out", "two").code == 0
+    said = fssl("run", "two", "--resume")
+    assert (said.code, "'two' holds several runs; give the command that began them" in said.err) == (2, True)
+
+
+def test_an_empty_record_invents_nothing(fssl: Fssl) -> None:
+    assert fssl("run", "tiny.toml", "--out", "run").code == 0
+    Path("run/config.toml").write_text("")
+    said = fssl("show", "run")
+    assert (said.code, "config.toml is empty" in said.err) == (2, True)
 
 
 def test_whole_numbers_are_numbers(fssl: Fssl) -> None:

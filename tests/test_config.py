@@ -206,6 +206,12 @@ def test_who_gives_a_list_hears_of_grids(setting: str, hint: str) -> None:
     assert str(refused.value).endswith(hint)
 
 
+@pytest.mark.parametrize("setting", ["grid.seed=[7,8", "grid.method.name=[sage, fedavg]", 'data.dir="a'])
+def test_a_list_or_text_that_does_not_end_is_refused(setting: str) -> None:
+    with pytest.raises(UserError, match="a bracket or a quote is missing, or a text in it is not quoted"):
+        override({}, [setting])
+
+
 @pytest.mark.parametrize(
     ("grid", "fragment"),
     [

@@ -120,9 +120,12 @@ def ran(console: Console, title: str, cell: Cell, resume: bool, debug: bool, alo
 
 def failure(cell: Cell, error: BaseException) -> str:
     """Which run failed, and why; the kind of error, where it is not one of ours."""
-    if isinstance(error, UserError | RunError):
-        return f"{cell.name}: {error}"
-    return f"{cell.name}: {type(error).__name__}: {error} (where: {cell.folder / ERRORS})"
+    return f"{cell.name}: {error if isinstance(error, UserError | RunError) else described(error)}"
+
+
+def described(error: BaseException) -> str:
+    """`KeyError: 'x'`, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def train(cell: Cell, resume: bool, debug: bool, view: RunView | Quiet) -> str:
@@ -130,9 +133,20 @@ def train(cell: Cell, resume: bool, debug: bool, view: RunView | Quiet) -> str:
     listener = Logged(view, cell.config, cell.folder)
     try:
         return result_line(cell.folder, run_experiment(cell.config, cell.folder, listener, resume, debug))
-    except Exception as error:
-        if not isinstance(error, UserError | RunError) and cell.folder.is_dir():
-            (cell.folder / ERRORS).write_text(traceback.format_exc())
+    except (UserError, RunError):
         raise
+    except Exception as error:
+        if not cell.folder.is_dir():
+            raise
+        where = cell.folder / ERRORS
+        where.write_text(traceback.format_exc())
+        raise RunError(f"{described(error)} ({own_place(error, cell.config)}all of it: {where})") from error
     finally:
         listener.close()
+
+
+def own_place(error: Exception, config: Config) -> str:
+    """The last line of somebody's own file on the way to an error, if there is one."""
+    own = {str(file.resolve()) for file in config.own_files}
+    places = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in own]
+    return f"{Path(places[-1].filename).name}, line {places[-1].lineno}; " if places else ""

@@ -134,6 +134,43 @@ def test_annotations_may_be_texts(fssl: Fssl) -> None:
         build_method("late.py:mine", {"on": 3})
 
 
+BRANCH = """
+from dataclasses import dataclass
+from fssl.label.assign import LocalOnly
+from fssl.methods.fixmatch import FixMatch
+
+class Branches(LocalOnly):
+    def __call__(self, p_l, p_g, sure_l, sure_g):
+        if sure_l.any():
+            return super().__call__(p_l, p_g, sure_l, sure_g)
+
+def mine() -> FixMatch:
+    return FixMatch(assign=Branches())
+
+def texts(kind: str = "a") -> FixMatch:
+    return mine()
+"""
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_mistake_in_a_step_is_told_with_its_place(jobs: str, fssl: Fssl) -> None:
+    """Alone, in a grid, and in a worker whose error could not travel as it is."""
+    Path("branch.py").write_text(BRANCH)
+    grid = ["--set", "grid.seed=[7, 8]", "--jobs", jobs]
+    for words, runs in (([], 1), (grid, 2)):
+        code, _, said = fssl(
+            "run", "smoke", *SMALL, "--set", "method.name=branch.py:mine", "--out", f"out{runs}", *words
+        )
+        found = re.findall(r"DataDependentOutputException: .* \(branch\.py, line 8; all of it: \S+error\.txt\)", said)
+        assert (code, len(found)) == (1, runs), said
+
+
+def test_a_text_needs_its_choices() -> None:
+    Path("branch.py").write_text(BRANCH)
+    with pytest.raises(UserError, match=r"method\.kind: its builder must declare .* Literal"):
+        build_method("branch.py:texts", {"kind": "a"})
+
+
 def test_a_number_must_be_finite() -> None:
     """Else the record could not be read again."""
     for value in (float("inf"), float("nan")):

@@ -89,6 +89,8 @@ def test_tasks_are_not_ranked_together(tmp_path: Path, capsys: pytest.CaptureFix
     first = rows[0]
     assert (first["method"], first["seed"], float(first["result"]), first["utilization"]) == ("sage", "7", 57.0, "")
     assert "α = 0.1" in first["task"]
+    assert [row["partition.alpha"] for row in rows] == ["0.1"] * 4 + ["1.0"] * 4  # settings that vary have a column
+    assert "partition.clients" not in first
 
 
 def test_what_sage_adds_to_a_host_is_told_seed_by_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

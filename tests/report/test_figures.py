@@ -394,6 +394,14 @@ def test_panels_without_runs_say_so(tmp_path: Path) -> None:
     assert ([t.get_text() for t in left.texts], [t.get_text() for t in right.texts]) == ([], ["no records"])
 
 
+def test_an_empty_panel_leaves_the_scale_to_the_others(tmp_path: Path) -> None:
+    write_run(tmp_path / "x", config_of("partition.alpha=0.5"), [10.0, 60.0])
+    left, right = drawn("15", find_runs([tmp_path]).runs).picture.axes
+    assert [t.get_text() for t in left.texts] == ["no records"]
+    bottom, top = right.get_ylim()
+    assert (bottom, 60 < top < 70) == (0, True)
+
+
 def test_damaged_numbers_are_left_out_of_curves_and_bars(tmp_path: Path) -> None:
     config = config_of("partition.alpha=0.1")
     sums = [{"n_l": 1000, "n_g": 500}, 3, {"n_l": "x"}, {"n_l": 4000, "n_g": 1e999}]

@@ -17,6 +17,8 @@ def read_toml(source: str) -> dict[str, Any]:
     is_preset = source in presets() and not os.path.isfile(source)  # which never raises, as Path's own may
     path = PRESETS / f"{source}.toml" if is_preset else Path(source)
     if os.path.isdir(path):
+        if next(path.glob("**/config.toml"), None):
+            raise UserError(f"'{source}' holds several runs; give the command that began them, with --resume to go on")
         raise UserError(f"'{source}' is a folder; expected a TOML file or a preset ({', '.join(presets())})")
     try:
         return load_toml(path, source)
@@ -46,6 +48,8 @@ def toml_value(text: str) -> Any:
     try:
         return tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
+        if text[:1] in ("[", "{", '"'):
+            raise UserError(f"{text}: a bracket or a quote is missing, or a text in it is not quoted") from None
         return text
 
 

@@ -226,6 +226,8 @@ def check_setting(key: str, value: object, parameter: inspect.Parameter) -> None
     elif expected is bool:
         if not isinstance(value, bool):
             raise UserError(f"method.{key} = {value!r}: expected true or false")
+    elif expected not in (int, float) and not {int, float} & set(get_args(expected)):
+        raise UserError(f"method.{key}: its builder must declare a number, a bool or texts as Literal['a', 'b']")
     elif isinstance(value, bool) or not isinstance(value, int | float):
         raise UserError(f"method.{key} = {value!r}: expected a number{several_runs(f'method.{key}', value)}")
     elif expected is int and not isinstance(value, int):

@@ -108,6 +108,8 @@ class RunFolder:
 
     def config(self) -> Config:
         tables = read_toml(str(self.config_file))
+        if not tables:
+            raise UserError(f"{self.config_file} is empty")
         try:
             return self._complete(parse(tables))
         except UserError as error:

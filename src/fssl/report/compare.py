@@ -1,6 +1,6 @@
 """Records of runs as a table in the terminal, a small curve, or a picture."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from .runs import (
     number,
     percent,
     read_run,
+    settings_of,
     spread,
     value,
     verdict,
@@ -107,29 +108,30 @@ def compare_runs(console: Console, paths: list[Path], png: Path | None, csv: Pat
         print_table(console, table_of(groups))
         for text in (verdict(groups), *gains(groups), *not_compared(groups)):
             say(console, text)
-    say(console, f"In percent: test accuracy (mean of the last {LAST} rounds; last round), labels right, labels used.")
+    most = last_rounds(run for groups in tasks.values() for members in groups.values() for run in members)
+    say(console, f"In percent: test accuracy (mean of the last {most} rounds; last round), labels right, labels used.")
     for text in found.remarks:
         say(console, text)
     if repeats := len(found.runs) - len(runs):
         say(console, f"left out: {repeats} run(s) with the settings and the seed of another that is as long or longer")
     if csv:
-        rows = (
-            csv_row(title, name, run)
-            for title, groups in tasks.items()
-            for name in by_result(groups)
-            for run in groups[name]
-        )
         csv.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(csv, as_csv(CSV_FIELDS, rows))
+        write_atomic(csv, csv_text(tasks))
         say(console, f"numbers: {csv}")
     if png:
         draw(tasks, png)
         say(console, f"curves: {png}")
 
 
+def last_rounds(runs: Iterable[Run]) -> int:
+    """How many rounds a result is the mean of, at most."""
+    return min(LAST, max(run.last_round for run in runs))
+
+
 def table_of(groups: dict[str, list[Run]]) -> Table:
     words = (Column("method", no_wrap=True), Column("seeds", min_width=5))
-    numbers = (Column(name, no_wrap=True) for name in (f"last {LAST}", "last", "right", "used", "s/round"))
+    most = last_rounds(run for runs in groups.values() for run in runs)
+    numbers = (Column(name, no_wrap=True) for name in (f"last {most}", "last", "right", "used", "s/round"))
     table = Table(*words, *numbers, **PLAIN)
     for name in by_result(groups):
         table.add_row(*row(name, groups[name]))
@@ -137,6 +139,18 @@ def table_of(groups: dict[str, list[Run]]) -> Table:
 
 
 CSV_FIELDS = ("task", "method", "seed", "rounds", "result", "last", "pl_accuracy", "utilization", "folder")
+
+
+def csv_text(tasks: dict[str, dict[str, list[Run]]]) -> str:
+    """A line per run: what came out, then every setting in which the runs differ."""
+    runs = [(title, name, run) for title, groups in tasks.items() for name in by_result(groups) for run in groups[name]]
+    chosen = [settings_of(run) for *_, run in runs]
+    keys = dict.fromkeys(key for mine in chosen for key in mine)
+    varying = [key for key in keys if len({repr(mine.get(key)) for mine in chosen}) > 1]
+    rows = (
+        {**csv_row(*each), **{key: mine.get(key) for key in varying}} for each, mine in zip(runs, chosen, strict=True)
+    )
+    return as_csv([*CSV_FIELDS, *varying], rows)
 
 
 def csv_row(title: str, name: str, run: Run) -> dict[str, Any]:
@@ -174,7 +188,8 @@ def draw(tasks: dict[str, dict[str, list[Run]]], png: Path) -> None:
                     series = [by_round(run, read) for run in runs]
                     band(panel, *joined(curve for curve in series if curve), name, style_of[name])
             for panel, title in zip(panels, titles, strict=True):
-                panel.set(title=title, xlabel="round", ylabel="%")
+                low, high = panel.get_ylim()
+                panel.set(title=title, xlabel="round", ylabel="%", ylim=(max(low, 0), min(high, 100)))
             if len(tasks) > 1:
                 panels[0].set_title(f"{task}\n{titles[0]}", loc="left")
         legend(figure, 4)

@@ -66,9 +66,11 @@ def curves_by_alpha(runs: Selection, curves: Sequence[Curve], size: Size, unit: 
     def draw(panel: Any, alpha: float) -> None:
         for curve in curves:
             band(panel, *runs.by_round(curve.read, curve.method, alpha), curve.label, curve.style)
-        panel.set(xlabel="round", ylim=(0, None))
+        panel.set(xlabel="round")
 
-    return panels_by_alpha(runs, draw, size, unit, columns)
+    fig = panels_by_alpha(runs, draw, size, unit, columns)
+    fig.axes[0].set_ylim(bottom=0)  # of all panels, once they are drawn: an empty one has no upper limit of its own
+    return fig
 
 
 def panels_by_alpha(runs: Selection, draw: Callable[[Any, float], None], size: Size, unit: str, columns: int) -> Any:

@@ -53,5 +53,6 @@ def short_title(run: Repetition) -> str:
     clients = f"{part.clients} clients" + (f", {part.labeled_clients} with labels" if part.labeled_clients else "")
     if config.data.name == "folder":
         return " · ".join((f"folder {Path(config.data.dir or '').name}".strip(), clients))
-    deal = "even split" if part.kind == "iid" else f"α = {part.alpha:g}"
+    kinds = {"iid": "even split", "dirichlet": f"α = {part.alpha:g} over all clients"}
+    deal = kinds.get(part.kind, f"α = {part.alpha:g}")
     return " · ".join((config.data.name, deal, f"{config.labels_per_class} labels per class", clients))
