@@ -87,7 +87,7 @@ class Batch(NamedTuple):
 
 
 class PseudoLabels(NamedTuple):
-    """Soft targets [B, C], and which rows count [B]."""
+    """Soft targets [B, C], and which rows count, or how much [B]."""
 
     target: Tensor
     mask: Tensor

@@ -61,7 +61,7 @@ class FixMatch(Method):
         sure_l, sure_g = self.accept.sure(p_l, state), self.accept.sure(p_g, state)
         target, mask = self.assign(p_l, p_g, sure_l, sure_g)
         if self.oracle:
-            mask = mask & (target.argmax(-1) == batch.truth["u"])
+            mask = mask * (target.argmax(-1) == batch.truth["u"])  # a mask may weigh images
         return {"p_l": p_l, "p_g": p_g, "sure_l": sure_l, "sure_g": sure_g, "target": target, "mask": mask}
 
     def remember(self, votes: State, batch: Batch, state: State) -> State:
