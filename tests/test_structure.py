@@ -33,7 +33,7 @@ RANKS = (
     ("cli",),
     ("__main__", ""),
 )
-HEAVY = ("sklearn", "matplotlib", "huggingface_hub", "tensorboard", "torch.utils.tensorboard", "wandb", "plotly")
+HEAVY = ("matplotlib", "huggingface_hub", "tensorboard", "torch.utils.tensorboard", "wandb", "plotly")
 
 
 class Import(NamedTuple):
