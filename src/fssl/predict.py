@@ -16,9 +16,8 @@ from .core.federation import dataset_of, settled
 from .data.cache import Progress
 from .data.folder import Loading, read_images
 from .errors import UserError
+from .files import as_csv, write_atomic
 from .machine import check_file, cores
-from .records.atomic import write_atomic
-from .report.markup import as_csv
 from .trained import Trained, load_trained
 
 Batch = tuple[list[str], NDArray[np.uint8]]  # names and images

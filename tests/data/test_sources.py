@@ -6,7 +6,6 @@ import io
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from fssl.data import cache, parquet, sources
+from fssl.data import parquet, sources
 from fssl.data.cards import CARDS, Card, card
 from fssl.data.parquet import find_files, load_parquet
 from fssl.data.sources import Dataset, load
@@ -249,16 +248,6 @@ def test_an_interrupted_decoding_leaves_nothing(data: Path, tmp_path: Path) -> N
     with pytest.raises(KeyboardInterrupt):
         load_parquet(TINY, data, progress=interrupt)
     assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_drafts_of_killed_processes_are_ignored_and_swept_after_a_day(data: Path, tmp_path: Path) -> None:
-    old, new = (tmp_path / "cache" / f".x.images.npy.{age}.tmp" for age in ("old", "new"))
-    old.parent.mkdir()
-    old.touch()
-    new.touch()
-    os.utime(old, (time.time() - 2 * cache.STALE,) * 2)
-    assert_tiny(load_parquet(TINY, data))
-    assert (old.exists(), new.exists()) == (False, True)
 
 
 def test_two_at_once(data: Path, tmp_path: Path) -> None:

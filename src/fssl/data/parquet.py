@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import UserError
+from ..files import atomic
 from .cache import (
     Progress,
-    atomic,
     cache_folder,
     disk_errors,
     from_environment,

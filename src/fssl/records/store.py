@@ -14,15 +14,14 @@ from safetensors.numpy import save
 
 from ..config import Config, as_tables, first_difference, parse, read_toml, to_toml
 from ..errors import UserError
+from ..files import is_draft, read_json, sweep, write_atomic
 from ..machine import obstacle
-from .atomic import read_json, write_atomic
 from .checkpoint import Checkpoints, Saved
 from .environment import environment
 from .rounds import summarize
 from .tensors import Tensors, packed
 
 ERRORS = "error.txt"  # what the last error in a grid's cell was, with its place in the code
-LEFT_BY_A_KILL = (".lock", "config.toml.part", ERRORS)  # of a run that ended before its first file was whole
 MADE_BY_ROUNDS = ("probes", "checkpoint", "model.safetensors", "summary.json", "deployment.json")
 
 
@@ -79,7 +78,7 @@ class RunFolder:
     def _check_empty(self) -> None:
         if reason := obstacle(self.path):
             raise UserError(f"{self.path} cannot be written: {reason}; choose another --out")
-        if self.path.is_dir() and any(p.name not in LEFT_BY_A_KILL for p in self.path.iterdir()):
+        if self.path.is_dir() and not all(map(left_by_a_kill, self.path.iterdir())):
             raise UserError(f"{self.path} is not empty and not a run folder; choose another --out")
 
     def open(self, config: Config, resume: bool) -> None:
@@ -89,6 +88,8 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._take_lock()
             self.check(config, resume)  # again: another process may have been here since
+            for folder in (self.path, self.path / "probes"):
+                sweep(folder)  # of any age, as nobody else writes here; checkpoints see to theirs
             write_atomic(self.config_file, to_toml(as_tables(config)))
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written: {error.strerror}") from None
@@ -187,3 +188,8 @@ class RunFolder:
         summary = summarize(self.rounds(), headline)
         write_atomic(self.path / "summary.json", json.dumps(summary, indent=1) + "\n")
         return summary
+
+
+def left_by_a_kill(path: Path) -> bool:
+    """Whether it may be of a run that ended before its first file was whole."""
+    return path.name in (".lock", ERRORS) or is_draft(path)

@@ -16,8 +16,8 @@ from ...data.dataset import Dataset, Split
 from ...data.folder import load_test
 from ...data.partition import Partition
 from ...errors import RunError, UserError
+from ...files import read_json, write_atomic
 from ...machine import cores
-from ...records.atomic import read_json, write_atomic
 from ..rounds import Engine
 from ..run import DEPLOYMENT, Line, conduct, written_out
 from .fleet import AnyNode, AskedNodes, FlowerFleet, NamedNodes, Nodes, Policy, flower_engine

@@ -13,8 +13,8 @@ import numpy as np
 
 from ...config import Config
 from ...errors import UserError
+from ...files import read_json
 from ...methods import with_defaults
-from ...records.atomic import read_json
 from ...records.rounds import LAST
 from ...records.store import RunFolder
 from ..runs import Numbers, read_probe, value, whole_lines
