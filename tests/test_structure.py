@@ -20,7 +20,7 @@ from fssl.methods import METHODS, PLUGINS, build_method, settings_of
 SOURCE = Path(fssl.__file__).parent
 # Left may be imported by right only; within a rank both ways.
 RANKS = (
-    ("types", "seeds", "errors", "machine", "files", "own", "data.cards"),
+    ("types", "seeds", "errors", "machine", "workers", "files", "own", "data.cards"),
     ("config",),
     ("data", "augment", "models", "label", "probes", "records"),
     ("methods",),

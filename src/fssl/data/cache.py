@@ -1,16 +1,10 @@
 """Decoded images on disk: built once by any number of processes, never half-written, mapped afterwards."""
 
 import math
-import multiprocessing
 import os
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,27 +56,3 @@ def disk_errors(folder: Path, num_bytes: int) -> Iterator[None]:
             f"the image cache in '{folder}' cannot be written ({error.strerror or error}): it needs"
             f" {num_bytes / 1e6:.0f} MB; free some room, or set FSSL_CACHE to another folder"
         ) from error
-
-
-def processes(workers: int) -> Any:
-    """A pool of forked processes, or None for a single worker or where there is no fork.
-
-    Threads do not pay: an image of 32x32 spends most of its 60 microseconds in Python code, and two
-    threads measured 75. Spawned processes would import the caller's main module, which may be a script
-    without a guard, and take longer to start than most datasets to decode.
-    """
-    if workers <= 1 or "fork" not in multiprocessing.get_all_start_methods():
-        return nullcontext()
-    return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _follow, (os.getpid(),))
-
-
-def _follow(parent: int) -> None:
-    """Tie a decoding process to its parent: leave interrupts to it, and end soon after it is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -3,9 +3,7 @@
 import os
 from array import array
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from math import nan
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,6 +15,7 @@ from ...files import read_json
 from ...methods import with_defaults
 from ...records.rounds import LAST
 from ...records.store import RunFolder
+from ...workers import forked
 from ..runs import Numbers, read_probe, value, whole_lines
 
 MANY = 40  # runs from which a second process pays for its start
@@ -218,7 +217,5 @@ def read(folder: Path) -> Reading:
 def read_all(folders: Iterable[Path], processes: int) -> list[Reading]:
     """Every folder once. Many are shared out: parsing JSON takes most of a report's time, on one core each."""
     folders = list(folders)
-    if processes < 2 or len(folders) < MANY:
-        return [read(folder) for folder in folders]
-    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
-        return list(pool.map(read, folders, chunksize=4))
+    with forked(processes if len(folders) >= MANY else 1) as pool:
+        return list(pool.map(read, folders, chunksize=4) if pool else map(read, folders))
