@@ -18,8 +18,9 @@ from ...data.partition import Partition
 from ...errors import RunError, UserError
 from ...files import read_json, write_atomic
 from ...machine import cores
+from ...records.store import DEPLOYMENT
 from ..rounds import Engine
-from ..run import DEPLOYMENT, Line, conduct, written_out
+from ..run import Line, conduct, written_out
 from .fleet import AnyNode, AskedNodes, FlowerFleet, NamedNodes, Nodes, Policy, flower_engine
 
 app = ServerApp()
