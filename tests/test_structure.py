@@ -20,7 +20,7 @@ from fssl.methods import METHODS, PLUGINS, build_method, settings_of
 SOURCE = Path(fssl.__file__).parent
 # Left may be imported by right only; within a rank both ways.
 RANKS = (
-    ("types", "seeds", "errors", "machine", "own", "data.cards"),
+    ("types", "seeds", "errors", "machine", "workers", "files", "own", "data.cards"),
     ("config",),
     ("data", "augment", "models", "label", "probes", "records"),
     ("methods",),
@@ -33,7 +33,7 @@ RANKS = (
     ("cli",),
     ("__main__", ""),
 )
-HEAVY = ("sklearn", "matplotlib", "huggingface_hub", "tensorboard", "torch.utils.tensorboard", "wandb", "plotly")
+HEAVY = ("matplotlib", "huggingface_hub", "tensorboard", "torch.utils.tensorboard", "wandb", "plotly")
 
 
 class Import(NamedTuple):
@@ -130,7 +130,7 @@ def test_records_stand_beside_the_learning() -> None:
         for user in users
     )
     used = {i.name for i in OWN if is_in(i.by, "records")}
-    assert all(is_in(name, "records", "config", "errors", "machine") for name in used)
+    assert all(is_in(name, "records", "config", "errors", "machine", "files") for name in used)
 
 
 def test_fences() -> None:

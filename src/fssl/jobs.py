@@ -1,13 +1,11 @@
 """Runs side by side: cells of a grid in worker processes, each of one cell at a time."""
 
-import os
 import signal
-import threading
 from collections import deque
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
-from multiprocessing import active_children, get_context, parent_process
+from multiprocessing import active_children
 
 from rich.console import Console
 
@@ -18,6 +16,7 @@ from .core.federation import device_of
 from .errors import RunError, complain
 from .machine import cores, handled
 from .records.store import RunFolder
+from .workers import spawned
 
 KILLED = RunError("its process was killed (out of memory?); --resume goes on from its last round")
 POLL = 0.5  # seconds between looks at the records of runs in other processes
@@ -27,7 +26,7 @@ def run_side_by_side(console: Console, cells: list[Cell], resume: bool, debug: b
     """Cells in worker processes, each of one cell at a time; what breaks in one leaves the others alone."""
     jobs = min(jobs, len(cells))
     waiting, failures = deque(share_cores(cells, jobs)), 0
-    idle = [worker() for _ in range(jobs)]
+    idle = [spawned() for _ in range(jobs)]
     running: dict[Future[list[str]], tuple[Cell, ProcessPoolExecutor]] = {}
     sizes: dict[str, int] = {}
     try:
@@ -43,7 +42,7 @@ def run_side_by_side(console: Console, cells: list[Cell], resume: bool, debug: b
                 for future in wait(running, POLL, FIRST_COMPLETED).done:
                     cell, pool = running.pop(future)
                     error = future.exception()
-                    idle.append(worker() if isinstance(error, BrokenProcessPool) else pool)
+                    idle.append(spawned() if isinstance(error, BrokenProcessPool) else pool)
                     show(view, cell, sizes)
                     view.ended(cell.name, [] if error else future.result())
                     if error:
@@ -83,23 +82,6 @@ def share_cores(cells: list[Cell], jobs: int) -> list[Cell]:
         return replace(config, compute=replace(config.compute, lanes=config.compute.lanes or lanes))
 
     return [cell._replace(config=shared(cell.config)) for cell in cells]
-
-
-def worker() -> ProcessPoolExecutor:
-    """A process of its own: forking one with threads or a GPU in it would not do."""
-    return ProcessPoolExecutor(1, get_context("spawn"), follow_parent)
-
-
-def follow_parent() -> None:
-    """A worker ends when its parent does."""
-    parent = parent_process()
-
-    def watch() -> None:
-        if parent:
-            parent.join()
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
 
 
 def train_quietly(cell: Cell, resume: bool, debug: bool) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 from .config import Config, flatten
 from .console import Quiet, RunView
 from .errors import UserError
+from .files import write_atomic
 
 Line = dict[str, Any]
 T = TypeVar("T")
@@ -73,7 +74,7 @@ def wandb_id(folder: Path) -> str:
     """The run's identity there, drawn once: folders of one name on two machines are two runs."""
     path = folder / "wandb-id"
     if not path.is_file():
-        path.write_text(token_hex(8))
+        write_atomic(path, token_hex(8))
     return path.read_text()
 
 

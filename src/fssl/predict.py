@@ -17,9 +17,8 @@ from .data.cache import Progress
 from .data.folder import Loading, raise_problems, read_images
 from .data.listing import list_images
 from .errors import ProblemsError, UserError
+from .files import as_csv, write_atomic
 from .machine import check_file, cores
-from .records.atomic import write_atomic
-from .report.markup import as_csv
 from .trained import Trained, load_trained
 
 Batch = tuple[list[str], NDArray[np.uint8]]  # names and images

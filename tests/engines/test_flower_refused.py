@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fssl import cli
-from fssl.engines.run import DEPLOYMENT
+from fssl.records.store import DEPLOYMENT
 
 Refused = Callable[..., str]
 

@@ -162,6 +162,7 @@ def test_a_kill_at_every_step_on_disk_changes_nothing(
         go(folder)
         assert outcome(folder) == expected, number
         assert RunFolder(folder).is_finished
+        assert not list(folder.rglob("*.part"))
     assert outcome(folder) == expected
     assert number > (20 if begin == "new" else 10)
 

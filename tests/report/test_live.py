@@ -86,6 +86,24 @@ def test_a_copy_counts_once_the_original_is_gone(runs: Path) -> None:
     assert str(runs / "copy") in watcher.changes(second["version"])["runs"]
 
 
+def test_a_copy_counts_while_the_original_is_behind_it(runs: Path) -> None:
+    """A run that is resumed from an older checkpoint gets shorter."""
+    original, copy = runs / "seed7", runs / "copy"
+    write_run(copy, [40.0], SAGE, "seed=7", "train.rounds=2")
+    append(original, 3, 70.0)
+    append(copy, 2, 45.0)
+    watcher = Watcher([runs])
+    first = watcher.changes(-1)
+    assert str(copy) not in first["runs"]
+    lines = (original / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (original / "rounds.jsonl").write_text(lines[0])
+    second = watcher.changes(first["version"])
+    assert sorted(second["tasks"][0]["groups"][0]["runs"]) == [str(copy), str(runs / "seed8")]
+    assert list(second["runs"]) == [str(copy)]
+    (original / "rounds.jsonl").write_text("".join(lines))
+    assert list(watcher.changes(second["version"])["runs"]) == [str(original)]
+
+
 def test_runs_come_and_go(runs: Path) -> None:
     watcher = Watcher([runs / "new"])
     (runs / "new").mkdir()

@@ -16,9 +16,9 @@ from ..console import PLAIN, say
 from ..core.federation import Federation, check_parts
 from ..data.sources import Dataset
 from ..engines.local import LocalEngine
+from ..files import read_json, write_atomic
 from ..machine import cores, processor
 from ..methods import METHODS
-from ..records.atomic import read_json, write_atomic
 from .shapes import config_of, images_of
 
 # Each method pays for what it needs itself: probes would also run the global model where no label asks for it.

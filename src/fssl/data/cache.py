@@ -1,25 +1,18 @@
 """Decoded images on disk: built once by any number of processes, never half-written, mapped afterwards."""
 
 import math
-import multiprocessing
 import os
-import secrets
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
+from ..files import atomic
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
-STALE = 24 * 3600  # seconds after which a temporary file counts as left behind by a killed process
 
 
 def cache_folder(given: Path | None) -> Path:
@@ -47,7 +40,6 @@ def new_images(
     """A function that takes batch after batch; the file appears when all of them are written."""
     with disk_errors(path.parent, math.prod(shape)):
         path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path.parent)
         with atomic(path, 0o600 if private else 0o666) as out:
             # Plain writes: a memory map would die of a bus error on a full disk.
             header = {"descr": "|u1", "fortran_order": False, "shape": shape}
@@ -64,48 +56,3 @@ def disk_errors(folder: Path, num_bytes: int) -> Iterator[None]:
             f"the image cache in '{folder}' cannot be written ({error.strerror or error}): it needs"
             f" {num_bytes / 1e6:.0f} MB; free some room, or set FSSL_CACHE to another folder"
         ) from error
-
-
-@contextmanager
-def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A file that appears under its name only once it is complete and on disk."""
-    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")  # one per writer
-    try:
-        with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as out:
-            yield out
-            out.flush()
-            os.fsync(out.fileno())
-        draft.replace(path)
-    finally:
-        draft.unlink(missing_ok=True)
-
-
-def _sweep(folder: Path) -> None:
-    for draft in folder.glob(".*.npy.*.tmp"):
-        with suppress(FileNotFoundError):  # its writer may just have finished
-            if time.time() - draft.stat().st_mtime > STALE:
-                draft.unlink()
-
-
-def processes(workers: int) -> Any:
-    """A pool of forked processes, or None for a single worker or where there is no fork.
-
-    Threads do not pay: an image of 32x32 spends most of its 60 microseconds in Python code, and two
-    threads measured 75. Spawned processes would import the caller's main module, which may be a script
-    without a guard, and take longer to start than most datasets to decode.
-    """
-    if workers <= 1 or "fork" not in multiprocessing.get_all_start_methods():
-        return nullcontext()
-    return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _follow, (os.getpid(),))
-
-
-def _follow(parent: int) -> None:
-    """Tie a decoding process to its parent: leave interrupts to it, and end soon after it is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

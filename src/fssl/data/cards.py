@@ -40,7 +40,7 @@ class Card:
 _ALL = (
     Card(
         name="digits",
-        title="8x8 grey handwritten digits that come with scikit-learn",
+        title="8x8 grey handwritten digits, embedded (UCI; Alpaydin and Kaynak, 1998)",
         num_classes=10,
         size=8,
         channels=1,

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ProblemsError, RunError, UserError, shortened
-from .cache import Progress, cache_folder, new_images, open_images, processes
+from ..workers import forked
+from .cache import Progress, cache_folder, new_images, open_images
 from .cards import CARDS, Card
 from .dataset import Dataset, Split
 from .listing import File, Listing, is_federation, list_federation, list_site, list_test, of_all
@@ -188,7 +189,7 @@ def _key(root: Path, files: Sequence[File], agreed: Agreed) -> str:
 def _decoded(files: Sequence[File], agreed: Agreed, how: Loading, problems: list[str]) -> Iterator[Decoded]:
     """Images in batches, and which of them could be read; the others are black and added to the problems."""
     decode = partial(_decode, agreed.size, agreed.channels)
-    with processes(how.workers if len(files) > PIECE else 1) as pool:
+    with forked(how.workers if len(files) > PIECE else 1) as pool:
         for first in range(0, len(files), BATCH):
             batch = files[first : first + BATCH]
             pieces = [batch[i : i + PIECE] for i in range(0, len(batch), PIECE)]

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import UserError
+from ..files import atomic
+from ..workers import forked
 from .cache import (
     Progress,
-    atomic,
     cache_folder,
     disk_errors,
     from_environment,
     new_images,
     open_images,
-    processes,
 )
 from .cards import Card
 from .dataset import Dataset, Split
@@ -236,7 +236,7 @@ def _parquet(facts: Card, file: Path) -> Iterator[Any]:
 def _decoded(facts: Card, files: list[Path], workers: int) -> Iterator[Split]:
     """Batches of decoded images, in file order."""
     decode = partial(_decode, facts)
-    with processes(workers) as pool:
+    with forked(workers) as pool:
         for rows, labels in _read(facts, files):
             if pool is None:
                 yield Split(decode(rows), labels)

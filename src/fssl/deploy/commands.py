@@ -171,7 +171,7 @@ def status(home: Home = HERE) -> None:
 
     Example: `fssl deploy status --home hospitals`
     """
-    from ..records.atomic import read_json
+    from ..files import read_json
     from .home import server_part
     from .programs import CONNECTION, flwr, nodes
     from .sites import NODES

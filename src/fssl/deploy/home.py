@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..config import load_toml
 from ..errors import UserError
-from ..records.atomic import write_atomic
+from ..files import write_atomic
 
 SERVER = """# The server of this deployment.
 listen = "127.0.0.1"        # the network interface to listen on; "0.0.0.0" for sites on other machines

@@ -13,8 +13,8 @@ from ..console import round_text
 from ..core.federation import method_of
 from ..engines.run import written_out
 from ..errors import RunError, UserError
+from ..files import write_atomic
 from ..methods import check_effect, with_defaults
-from ..records.atomic import write_atomic
 from ..records.store import RunFolder
 from .home import ServerPart
 from .programs import CONNECTION, flwr

@@ -25,7 +25,6 @@ from .local import LocalEngine
 from .rounds import Engine, RoundResult, Snapshot, named, to
 
 Line = dict[str, Any]
-DEPLOYMENT = "deployment.json"  # in the folder of a run whose clients keep their states themselves
 
 
 class Listener(Protocol):
@@ -47,7 +46,7 @@ def run_experiment(
     """Run or resume one cell; returns its summary."""
     dataset = dataset or dataset_of(config)
     config = written_out(settled(config, dataset))
-    if (out / DEPLOYMENT).is_file():
+    if RunFolder(out).deployment_file.is_file():
         raise UserError(f"{out} is a deployment's run, its clients' states are at the sites: use `fssl deploy start`")
     if config.compute.engine == "flower":
         simulate = flower_simulation()

@@ -14,16 +14,16 @@ from safetensors.numpy import save
 
 from ..config import Config, as_tables, first_difference, parse, read_toml, to_toml
 from ..errors import UserError
+from ..files import is_draft, read_json, sweep, write_atomic
 from ..machine import obstacle
-from .atomic import read_json, write_atomic
 from .checkpoint import Checkpoints, Saved
 from .environment import environment
 from .rounds import summarize
 from .tensors import Tensors, packed
 
 ERRORS = "error.txt"  # what the last error in a grid's cell was, with its place in the code
-LEFT_BY_A_KILL = (".lock", "config.toml.part", ERRORS)  # of a run that ended before its first file was whole
-MADE_BY_ROUNDS = ("probes", "checkpoint", "model.safetensors", "summary.json", "deployment.json")
+DEPLOYMENT = "deployment.json"  # of a run whose clients keep their states themselves
+INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
 
 
 class RunFolder:
@@ -32,30 +32,34 @@ class RunFolder:
     def __init__(self, path: Path, complete: Callable[[Config], Config] = lambda config: config) -> None:
         """`complete` fills in settings that a record lacks because they are newer."""
         self.path, self._complete = path, complete
+        self.config_file = path / "config.toml"
+        self.env_file = path / "env.json"
+        self.partition_file = path / "partition.json"
+        self.rounds_file = path / "rounds.jsonl"
+        self.model_file = path / "model.safetensors"
+        self.summary_file = path / "summary.json"
+        self.deployment_file = path / DEPLOYMENT
+        self._probes = path / "probes"
         self._checkpoints = Checkpoints(path / "checkpoint")
         self._lock: IO[str] | None = None
 
-    @property
-    def config_file(self) -> Path:
-        return self.path / "config.toml"
+    def probe_file(self, round: int) -> Path:
+        return self._probes / f"{round:06d}.safetensors"
 
-    @property
-    def rounds_file(self) -> Path:
-        return self.path / "rounds.jsonl"
-
-    @property
-    def model_file(self) -> Path:
-        return self.path / "model.safetensors"
+    def probe_files(self) -> list[Path]:
+        """Those that are there, by round."""
+        return sorted(self._probes.glob("[0-9]*.safetensors"))
 
     def summary(self) -> dict[str, Any]:
         """The results of a finished run, else nothing."""
-        return read_json(self.path / "summary.json")
+        return read_json(self.summary_file)
 
     @property
     def is_bare(self) -> bool:
         """Whether a run stopped here before its first round, so that another in its place loses nothing."""
         has_rounds = self.rounds_file.is_file() and self.rounds_file.stat().st_size > 0
-        return not has_rounds and not any((self.path / name).exists() for name in MADE_BY_ROUNDS)
+        made = (self._probes, self._checkpoints.folder, self.model_file, self.summary_file, self.deployment_file)
+        return not has_rounds and not any(path.exists() for path in made)
 
     @property
     def is_finished(self) -> bool:
@@ -79,7 +83,7 @@ class RunFolder:
     def _check_empty(self) -> None:
         if reason := obstacle(self.path):
             raise UserError(f"{self.path} cannot be written: {reason}; choose another --out")
-        if self.path.is_dir() and any(p.name not in LEFT_BY_A_KILL for p in self.path.iterdir()):
+        if self.path.is_dir() and not all(map(left_by_a_kill, self.path.iterdir())):
             raise UserError(f"{self.path} is not empty and not a run folder; choose another --out")
 
     def open(self, config: Config, resume: bool) -> None:
@@ -89,6 +93,8 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
             self._take_lock()
             self.check(config, resume)  # again: another process may have been here since
+            for folder in (self.path, self._probes):
+                sweep(folder)  # of any age, as nobody else writes here; checkpoints see to theirs
             write_atomic(self.config_file, to_toml(as_tables(config)))
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written: {error.strerror}") from None
@@ -138,7 +144,7 @@ class RunFolder:
         saved = self._checkpoints.load(len(lines), say)
         keep = lines[: saved.round] if saved else []
         write_atomic(self.rounds_file, "".join(json.dumps(line) + "\n" for line in keep))
-        for path in (self.path / "summary.json", self.model_file):  # what says that a run is finished
+        for path in (self.summary_file, self.model_file):  # what says that a run is finished
             path.unlink(missing_ok=True)
         return saved
 
@@ -151,19 +157,17 @@ class RunFolder:
 
     def write_probes(self, round: int, arrays: Mapping[str, NDArray[np.float32]]) -> None:
         """All accumulators per client, for figures that need more than sums."""
-        folder = self.path / "probes"
-        folder.mkdir(exist_ok=True)
-        write_atomic(folder / f"{round:06d}.safetensors", save(dict(arrays)))
+        self._probes.mkdir(exist_ok=True)
+        write_atomic(self.probe_file(round), save(dict(arrays)))
 
     def checkpoint(self, round: int, tensors: Tensors, parts: Mapping[str, Tensors]) -> None:
         self._checkpoints.save(round, tensors, parts)
 
     def write_env(self, device: torch.device, resumed_from: int) -> None:
         """Versions and hardware; a resumed run adds an entry."""
-        path = self.path / "env.json"
-        entries = read_json(path).get("sessions", [])
+        entries = read_json(self.env_file).get("sessions", [])
         entries.append({"from_round": resumed_from + 1, **environment(device)})
-        write_atomic(path, json.dumps({"sessions": entries}, indent=1) + "\n")
+        write_atomic(self.env_file, json.dumps({"sessions": entries}, indent=1) + "\n")
 
     def keep(self, file: Path) -> None:
         """A copy of what the run is made of beside its settings."""
@@ -173,11 +177,16 @@ class RunFolder:
         """Who holds how many images of which class, [clients, classes] each; None where nobody knows."""
         known = {"labeled": labeled, "unlabeled": unlabeled}
         counts = {name: None if table is None else table.tolist() for name, table in known.items()}
-        write_atomic(self.path / "partition.json", json.dumps(counts) + "\n")
+        write_atomic(self.partition_file, json.dumps(counts) + "\n")
 
     def finish(self, tensors: Tensors, headline: str) -> dict[str, Any]:
         """The model and the summary; the summary last, since it says that the run is whole."""
         write_atomic(self.model_file, packed(tensors))
         summary = summarize(self.rounds(), headline)
-        write_atomic(self.path / "summary.json", json.dumps(summary, indent=1) + "\n")
+        write_atomic(self.summary_file, json.dumps(summary, indent=1) + "\n")
         return summary
+
+
+def left_by_a_kill(path: Path) -> bool:
+    """Whether it may be of a run that ended before its first file was whole."""
+    return path.name in (".lock", ERRORS) or is_draft(path)

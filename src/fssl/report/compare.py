@@ -10,14 +10,13 @@ from rich.table import Column, Table
 
 from ..console import PLAIN, print_table, say
 from ..errors import UserError
+from ..files import as_csv, write_atomic
 from ..machine import check_file
 from ..methods import with_defaults
-from ..records.atomic import write_atomic
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .drawing import band, legend, settings, sheet
 from .look import styles_of
-from .markup import as_csv
 from .runs import (
     Run,
     by_result,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..records.atomic import write_atomic
+from ..files import write_atomic
 from .look import GREY, Style
 from .runs import Numbers, mean_std
 

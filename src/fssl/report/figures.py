@@ -10,8 +10,8 @@ from rich.table import Table
 
 from ..console import RULED, say
 from ..errors import unknown
+from ..files import write_atomic
 from ..machine import check_folder
-from ..records.atomic import write_atomic
 from .drawing import FORMATS, mark_empty, save, settings, stamp
 from .experiments import Experiment, by_experiment
 from .gallery import FIGURES, Figure, Records

@@ -1,8 +1,6 @@
 """Filled tables as Markdown, CSV, LaTeX and for the terminal."""
 
-import csv
-import io
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from itertools import groupby
 from math import isnan
 from string import ascii_lowercase
@@ -12,6 +10,7 @@ from rich.table import Table as TerminalTable
 from rich.text import Text
 
 from ..console import RULED
+from ..files import as_csv
 from ..records.rounds import LAST
 from .experiments import result_at
 from .fill import GAIN_ROW, PAPER, Cell, FilledTable, Line, Tables
@@ -153,15 +152,6 @@ def csv_text(tables: Iterable[FilledTable]) -> str:
         if cell
     )
     return as_csv(CSV_FIELDS, rows)
-
-
-def as_csv(fields: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """A head and a line per row; nothing is written for None."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, fields, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    return out.getvalue()
 
 
 def csv_row(table: PaperTable, line: Line, column: Column, cell: Cell) -> dict[str, Any]:

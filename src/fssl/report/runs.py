@@ -15,13 +15,12 @@ from ..config import Config, flatten
 from ..errors import UserError
 from ..methods import with_defaults
 from ..records.rounds import LAST
-from ..records.store import RunFolder
+from ..records.store import INSIDE_A_RUN, RunFolder
 from .look import split_plugins
 
 Numbers = NDArray[np.float64]
 LONGEST = 1_000_000  # rounds; a number beyond is damage
 LARGEST = 1e15
-INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
 
 
 class Repetition(Protocol):
@@ -138,7 +137,7 @@ def run_folders(paths: Iterable[Path]) -> Iterator[Path]:
         for root, folders, files in os.walk(path):
             folders[:] = sorted(name for name in folders if name not in INSIDE_A_RUN)
             folder = Path(root)
-            if "rounds.jsonl" in files and (place := folder.resolve()) not in seen:
+            if RunFolder(folder).rounds_file.name in files and (place := folder.resolve()) not in seen:
                 seen.add(place)
                 yield folder
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from ..config import Config, MethodChoice, axes_of, expand, read_toml
 from ..records.rounds import LAST
+from ..records.store import RunFolder
 from .experiments import PROTOCOLS, Experiment, differences, experiment_of, method_on, result_at, side_settings, unlike
 from .look import label_of
 from .runs import Numbers, Read, Run, Series, by_round, joined, number, one_per_seed, read_probe
@@ -279,7 +280,7 @@ def inline(value: Any) -> str:
 @lru_cache(maxsize=1000)
 def probe_files(folder: Path, name: str, rounds: int) -> list[Path]:
     """Files that hold an array: of some sixty rounds up to a given one, and of the last ten."""
-    files = [p for p in sorted((folder / "probes").glob("[0-9]*.safetensors")) if int(p.stem) <= rounds]
+    files = [p for p in RunFolder(folder).probe_files() if int(p.stem) <= rounds]
     some = files[:: max(1, len(files) // MOST_PROBES)]
     sizes = {p: probe(p, name).size for p in sorted({*some, *files[-LAST:]})}
     usual = max((size for size in sizes.values()), default=0)

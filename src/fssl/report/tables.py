@@ -8,8 +8,8 @@ from rich.table import Table
 
 from ..console import RULED, say
 from ..errors import UserError
+from ..files import write_atomic
 from ..machine import check_folder
-from ..records.atomic import write_atomic
 from .fill import FilledTable, Tables, fill_tables
 from .markup import csv_text, latex, latex_page, letter, markdown_page, missing_text, terminal
 from .paper import paper_tables

@@ -16,10 +16,11 @@ from ...data.dataset import Dataset, Split
 from ...data.folder import load_test
 from ...data.partition import Partition
 from ...errors import RunError, UserError
+from ...files import read_json, write_atomic
 from ...machine import cores
-from ...records.atomic import read_json, write_atomic
+from ...records.store import DEPLOYMENT
 from ..rounds import Engine
-from ..run import DEPLOYMENT, Line, conduct, written_out
+from ..run import Line, conduct, written_out
 from .fleet import AnyNode, AskedNodes, FlowerFleet, NamedNodes, Nodes, Policy, flower_engine
 
 app = ServerApp()

@@ -6,7 +6,7 @@ from pathlib import Path
 from safetensors.torch import load
 
 from ...errors import RunError
-from ...records.atomic import write_atomic
+from ...files import write_atomic
 from ...records.tensors import checksum, packed, read_intact
 from ...types import State
 

@@ -12,8 +12,8 @@ from string import Template
 from typing import Any
 
 from ...errors import UserError
+from ...files import write_atomic
 from ...machine import check_file, cores
-from ...records.atomic import write_atomic
 from ..runs import no_runs, run_folders
 from .content import content
 from .reading import read_all

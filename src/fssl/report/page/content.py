@@ -213,7 +213,7 @@ def middle(values: Numbers) -> float | None:
 def command(runs: Sequence[Reading]) -> str:
     """The line again, all its seeds: a run folder's settings are complete, and only the seeds differ."""
     first = runs[0]
-    words = ["fssl", "run", str(first.path / "config.toml")]
+    words = ["fssl", "run", str(first.folder.config_file)]
     seeds = sorted({run.config.seed for run in runs})
     words += ["--set", f"grid.seed={seeds}".replace(" ", "")] if len(seeds) > 1 else []
     mark = crc32(group_key(first).encode())  # lines of one method must not meet in one folder

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from ...errors import UserError
-from ..runs import run_folders
+from ..runs import distinct, run_folders
 from . import page, plotly, title_of
 from .content import content
 from .reading import Reading
@@ -29,6 +29,7 @@ class Watcher:
         self.paths, self.title = paths, title_of(paths)
         self.version, self._looked = 0, float("-inf")
         self._readings: dict[Path, Reading] = {}
+        self._shown: set[Path] = set()
         self._lock = threading.Lock()
 
     def changes(self, since: int) -> dict[str, Any]:
@@ -46,11 +47,14 @@ class Watcher:
         folders = list(run_folders(path for path in self.paths if path.exists()))
         gone = self._readings.keys() - set(folders)
         self._readings = {folder: self._readings.get(folder) or Reading(folder) for folder in folders}
-        changed = [reading for reading in self._readings.values() if reading.update()]
-        if changed or gone or not self.version:
-            self.version += 1
-        for reading in self._readings.values() if gone else changed:  # one that was left out may count now
-            reading.version = self.version
+        changed = {folder for folder, reading in self._readings.items() if reading.update()}
+        if self.version and not changed and not gone:
+            return
+        self.version += 1
+        shown = {reading.path for reading in distinct(r for r in self._readings.values() if r.is_shown)}
+        for folder in changed | (shown - self._shown):  # one that was left out may count now
+            self._readings[folder].version = self.version
+        self._shown = shown
 
 
 class Handler(BaseHTTPRequestHandler):

@@ -3,9 +3,7 @@
 import os
 from array import array
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor
 from math import nan
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,14 +11,14 @@ import numpy as np
 
 from ...config import Config
 from ...errors import UserError
+from ...files import read_json
 from ...methods import with_defaults
-from ...records.atomic import read_json
 from ...records.rounds import LAST
 from ...records.store import RunFolder
+from ...workers import forked
 from ..runs import Numbers, read_probe, value, whole_lines
 
 MANY = 40  # runs from which a second process pays for its start
-WATCHED = ("config.toml", "env.json", "partition.json", "rounds.jsonl", "summary.json")
 
 
 class Quantity(NamedTuple):
@@ -65,7 +63,7 @@ class Reading:
     """One run folder. `update` takes in what was written since the last time; damage is counted, never fatal."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.folder = path, RunFolder(path, with_defaults)
         self.version = 0  # of the page's content when this run last changed
         self._seen: list[object] = []
         self._file = 0  # which file the record was: a resumed run writes a new one
@@ -107,7 +105,7 @@ class Reading:
 
     def update(self) -> bool:
         """Whether anything changed."""
-        seen = [signature(self.path / name) for name in WATCHED]
+        seen = [signature(file) for file in self._watched()]
         if seen == self._seen:
             return False
         self._seen, self.problems = [*seen], []
@@ -118,8 +116,12 @@ class Reading:
         self._read_rest()
         return True
 
+    def _watched(self) -> Iterable[Path]:
+        of = self.folder
+        return of.config_file, of.env_file, of.partition_file, of.rounds_file, of.summary_file
+
     def _read_rounds(self) -> None:
-        with (self.path / "rounds.jsonl").open("rb") as file:
+        with self.folder.rounds_file.open("rb") as file:
             facts = os.fstat(file.fileno())
             if facts.st_ino != self._file or facts.st_size < self._place:
                 self._forget()
@@ -140,17 +142,16 @@ class Reading:
             self._note(f"{self.damaged + self.partial} damaged or half-written lines of rounds.jsonl are skipped")
 
     def _read_rest(self) -> None:
-        folder = RunFolder(self.path, with_defaults)
         try:
-            self.settings = folder.config() if folder.config_file.is_file() else None
+            self.settings = self.folder.config() if self.folder.config_file.is_file() else None
             if not self.settings:
                 self._note("left out, it has no config.toml")
         except UserError as error:
             self.settings = None
             self._note(f"left out, its settings cannot be read: {error}")
         self.sessions = self._sessions()
-        self.is_finished = bool(read_json(self.path / "summary.json"))
-        if not self.is_finished and (self.path / "summary.json").is_file():
+        self.is_finished = self.folder.is_finished
+        if not self.is_finished and self.folder.summary_file.is_file():
             self._note("summary.json cannot be read; the numbers here come from rounds.jsonl")
         self.partition = self._partition()
         self.labels_by_class, self.correct_by_class = self._by_class()
@@ -159,7 +160,7 @@ class Reading:
         self.problems.append(f"{self.path}: {text}")
 
     def _sessions(self) -> list[dict[str, Any]]:
-        sessions = read_json(self.path / "env.json").get("sessions")
+        sessions = read_json(self.folder.env_file).get("sessions")
         whole = [s for s in sessions if isinstance(s, dict)] if isinstance(sessions, list) else []
         if not whole:
             self._note("env.json is missing or damaged: hardware unknown")
@@ -167,10 +168,10 @@ class Reading:
 
     def _partition(self) -> dict[str, list[list[int]] | None] | None:
         """Client x class counts; earlier versions did not record them, and null is what this computer cannot know."""
-        stored = read_json(self.path / "partition.json")
+        stored = read_json(self.folder.partition_file)
         counts = {name: table_of_counts(stored.get(name)) for name in ("labeled", "unlabeled")}
         is_damaged = any(counts[name] is None and stored.get(name, "") is not None for name in counts)
-        if is_damaged and (self.path / "partition.json").is_file():
+        if is_damaged and self.folder.partition_file.is_file():
             self._note("partition.json is damaged")
         return None if is_damaged else counts
 
@@ -179,7 +180,7 @@ class Reading:
         totals: tuple[Numbers, Numbers] = (np.zeros(0), np.zeros(0))
         unreadable = 0
         for round in self.rounds[-LAST:]:
-            file = self.path / "probes" / f"{round:06d}.safetensors"
+            file = self.folder.probe_file(round)
             labels, correct = (read_probe(file, f"{name}_by_class") for name in ("labels", "correct"))
             if labels is None or correct is None or len(labels) != len(correct):
                 unreadable += 1
@@ -218,7 +219,5 @@ def read(folder: Path) -> Reading:
 def read_all(folders: Iterable[Path], processes: int) -> list[Reading]:
     """Every folder once. Many are shared out: parsing JSON takes most of a report's time, on one core each."""
     folders = list(folders)
-    if processes < 2 or len(folders) < MANY:
-        return [read(folder) for folder in folders]
-    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
-        return list(pool.map(read, folders, chunksize=4))
+    with forked(processes if len(folders) >= MANY else 1) as pool:
+        return list(pool.map(read, folders, chunksize=4) if pool else map(read, folders))
