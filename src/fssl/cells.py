@@ -80,11 +80,11 @@ def load_data(console: Console, cells: list[Cell]) -> None:
 
 def list_cells(console: Console, cells: list[Cell]) -> None:
     """The runs there would be; whoever brings images of their own learns here what is wrong with them."""
-    load_data(console, [cell for cell in cells if cell.config.data.name == "folder"])
+    load_data(console, [cell for cell in cells if cell.config.card.is_folder])
     table = Table(Column("run folder", overflow="fold"), "method", "data", "alpha", "seed", "rounds", "state", **PLAIN)
     for cell in cells:
         _, c, folder = cell
-        alpha = "" if c.partition.kind == "iid" or c.data.name == "folder" else f"{c.partition.alpha:g}"
+        alpha = "" if c.partition.kind == "iid" or not c.card.is_dealt else f"{c.partition.alpha:g}"
         table.add_row(str(folder), c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), state_of(cell))
     print_table(console, table)
 

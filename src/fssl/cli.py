@@ -180,8 +180,9 @@ def datasets(
     """List the datasets and where each comes from, or look at a folder of your own images.
 
     `digits` and `synthetic` need no files. `folder` is your own images: `clients/NAME/labeled/CLASS/*`,
-    `clients/NAME/unlabeled/*` and `test/CLASS/*`, PNG, JPEG or WebP of any size. The others are read from the hub's
-    Parquet files, decoded once.
+    `clients/NAME/unlabeled/*` and `test/CLASS/*`, PNG, JPEG or WebP of any size. `imagefolder` is a labeled dataset of
+    your own, `train/CLASS/*` and `test/CLASS/*`, dealt out by [partition]. The others are read from the hub's Parquet
+    files, decoded once.
 
     Examples:
 
@@ -195,6 +196,8 @@ def datasets(
 
     - `fssl run smoke --set data.name=folder --set data.size=8 --set data.channels=1 --data-dir sites --out
       runs/own`
+
+    - `fssl run my.toml --set data.name=imagefolder --set data.labels_per_class=20 --data-dir photos`
     """
     if export_digits:
         from .console import say

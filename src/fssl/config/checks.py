@@ -34,7 +34,7 @@ def parse(tables: Mapping[str, Any]) -> Config:
         else:
             values[key] = check(key, value, field_of(Config, key), hints[key])
     config = Config(**values)
-    if config.data.name == "folder" and "clients" not in tables.get("partition", {}):
+    if not config.card.is_dealt and "clients" not in tables.get("partition", {}):
         config = replace(config, partition=replace(config.partition, clients=0))  # known once the folder is read
     check_use(config.data.name, tables)
     check_combinations(config)
@@ -45,11 +45,11 @@ def check_use(dataset: str, tables: Mapping[str, Any]) -> None:
     for key in useless(dataset):
         section, _, name = key.partition(".")
         if name in tables.get(section, {}):
-            why = (
-                "its folders say who holds what and which images are labeled"
-                if dataset == "folder"
-                else "only data.name = 'folder' has a use for it"
-            )
+            reasons = {
+                "folder": "its folders say who holds what and which images are labeled",
+                "imagefolder": "classes may differ in size, so give data.labels_per_class",
+            }
+            why = reasons.get(dataset, "only a folder of your own images has a use for it")
             raise UserError(f"{key} does not go with data.name = '{dataset}': {why}; leave it out")
 
 
@@ -127,9 +127,9 @@ def check_list(key: str, value: Any, kind: type) -> tuple[Any, ...]:
 def check_combinations(config: Config) -> None:
     """What no single key shows."""
     part, train = config.partition, config.train
-    if config.data.name == "folder":
+    if config.card.is_folder:
         check_folder(config.data)
-    else:
+    if config.card.is_dealt:
         check_dealing(config)
     if part.clients and train.clients_per_round > part.clients:
         raise UserError(
@@ -174,6 +174,12 @@ def check_dealing(config: Config) -> None:
             f"partition.alpha = {part.alpha:g}: {part.kind} expects at least {MIN_ALPHA}, below which hardly any skew"
             " is added; for an even split use partition.kind = 'iid'"
         )
+    if card.is_folder:  # the rest is known once it is read
+        if data.labels_per_class is None:
+            raise UserError(
+                f"data.name = '{data.name}' needs data.labels_per_class: how many of each class are labeled"
+            )
+        return
     if config.labels_per_class > card.per_class_base:
         raise UserError(
             f"data.labels_per_class = {config.labels_per_class}: expected at most {card.per_class_base},"

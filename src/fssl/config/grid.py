@@ -6,6 +6,7 @@ from copy import deepcopy
 from itertools import product
 from typing import Any
 
+from ..data.cards import CARDS
 from ..errors import UserError
 from .checks import parse
 from .settings import Config, useless
@@ -41,7 +42,7 @@ def excluded_by(key: str, value: Any) -> tuple[str, ...]:
     if key in either:
         return tuple(other for other in either if other != key)
     if key == "data.name":
-        return (*useless(str(value)), *(["partition.clients"] if value == "folder" else []))
+        return (*useless(str(value)), *(["partition.clients"] if value in CARDS and not CARDS[value].is_dealt else []))
     return ()
 
 

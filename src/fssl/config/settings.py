@@ -33,13 +33,13 @@ class Data:
     labels_per_class: int | None = number(None, 1, text="labeled images per class")
     label_fraction: float | None = number(None, 0.0, 1.0, "or their share, as the paper counts it")
     flip: bool = plain(True, "horizontal flips in weak and strong views (the paper flips digits too)")
-    classes: tuple[str, ...] | None = plain(None, "folder: class names in order (default: those found, sorted)")
-    size: int = number(32, 8, 256, "folder: images are resized to this many pixels both ways")
-    channels: int = number(3, 1, 3, "folder: 3 is color, 1 is grey")
-    mean: tuple[float, ...] | None = plain(None, "folder: subtracted from each channel (default 0.5)")
-    std: tuple[float, ...] | None = plain(None, "folder: each channel is divided by it (default 0.25)")
+    classes: tuple[str, ...] | None = plain(None, "own images: class names in order (default: those found, sorted)")
+    size: int = number(32, 8, 256, "own images: images are resized to this many pixels both ways")
+    channels: int = number(3, 1, 3, "own images: 3 is color, 1 is grey")
+    mean: tuple[float, ...] | None = plain(None, "own images: subtracted from each channel (default 0.5)")
+    std: tuple[float, ...] | None = plain(None, "own images: each channel is divided by it (default 0.25)")
     digest: str | None = plain(
-        None, "folder: checksum of its file list, filled in by a run and checked by its repetition"
+        None, "own images: checksum of its file list, filled in by a run and checked by its repetition"
     )
 
 
@@ -162,7 +162,7 @@ class Config:
 
 
 SECTIONS = tuple(f.name for f in fields(Config) if f.name not in ("seed", "protocol"))
-# A folder of images says itself who holds what and which images are labeled.
+# A folder of clients' images says itself who holds what and which images are labeled.
 NOT_OF_A_FOLDER = (
     *("data.labels_per_class", "data.label_fraction"),
     *("partition.kind", "partition.alpha", "partition.seed", "partition.labeled_clients"),
@@ -172,4 +172,7 @@ OF_A_FOLDER = ("data.classes", "data.size", "data.channels", "data.mean", "data.
 
 def useless(dataset: str) -> tuple[str, ...]:
     """Settings that this dataset has no use for."""
-    return NOT_OF_A_FOLDER if dataset == "folder" else OF_A_FOLDER
+    facts = CARDS.get(dataset)
+    if facts is None or not facts.is_folder:
+        return OF_A_FOLDER
+    return ("data.label_fraction",) if facts.is_dealt else NOT_OF_A_FOLDER

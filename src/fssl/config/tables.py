@@ -22,7 +22,7 @@ MAY_CHANGE = (
 def resolved(config: Config) -> Config:
     """The same run with what the dataset decides filled in."""
     data = config.data
-    if data.name != "folder":
+    if config.card.is_dealt:
         data = replace(data, labels_per_class=config.labels_per_class, label_fraction=None)
     return replace(config, data=data, train=replace(config.train, rounds=config.rounds))
 

@@ -54,7 +54,7 @@ def method_of(config: Config) -> Method:
     train = config.train
     sgd, released = Sgd(train.lr, train.momentum, train.weight_decay), config.protocol == "authors"
     method = replace(method, sgd=sgd, labeled_weight=AUTHORS_REPLICATION if released else train.labeled_weight)
-    if config.data.name == "folder" and (method.labels == "all" or method.wants_truth):
+    if not config.card.is_dealt and (method.labels == "all" or method.wants_truth):
         raise UserError(
             f"method '{config.method.name}' asks for the true label of every image, which data.name = 'folder' has not"
         )
@@ -69,7 +69,7 @@ def probe_of(config: Config, method: Method) -> Probe:
         return losses_only
     weigh = getattr(getattr(method, "assign", None), "weigh", ConfidenceGap())
     tau = getattr(getattr(method, "accept", None), "tau", 0.95)
-    return LabelProbe(weigh, tau, knows_truth=config.data.name != "folder")
+    return LabelProbe(weigh, tau, knows_truth=config.card.is_dealt)
 
 
 def device_of(config: Config) -> torch.device:
@@ -93,7 +93,7 @@ _loaded: dict[Images, Dataset] = {}
 
 def images_of(config: Config) -> Images:
     """The settings that decide which images are loaded."""
-    return config.data.name, config.data.dir, agreed_of(config) if config.data.name == "folder" else None
+    return config.data.name, config.data.dir, agreed_of(config) if config.card.is_folder else None
 
 
 def dataset_of(config: Config, progress: Progress | None = None) -> Dataset:
@@ -109,12 +109,12 @@ def dataset_of(config: Config, progress: Progress | None = None) -> Dataset:
 def agreed_of(config: Config) -> Agreed:
     """What the sites of a federation with their own images have in common."""
     data = config.data
-    return Agreed(data.classes or (), data.size, data.channels, data.mean, data.std)
+    return Agreed(data.classes or (), data.size, data.channels, data.mean, data.std, data.name)
 
 
 def card_of(config: Config) -> Card:
     """What is known of the images of a run that is settled, without opening a file."""
-    return agreed_of(config).card() if config.data.name == "folder" else config.card
+    return agreed_of(config).card() if config.card.is_folder else config.card
 
 
 def network_of(config: Config, card: Card, bf16: bool = False) -> Net:
@@ -144,23 +144,28 @@ def headline_of(config: Config) -> str:
 
 def settled(config: Config, dataset: Dataset) -> Config:
     """The same run with what its folder decides filled in; refuses a folder that it is not meant for."""
-    if dataset.partition is None:
+    data, part = config.data, config.partition
+    if dataset.partition is not None:
+        number = len(dataset.partition.labeled)
+        if part.clients not in (0, number):
+            raise UserError(
+                f"partition.clients = {part.clients}, but there are {number} client folders in '{data.dir}'"
+            )
+        if config.train.clients_per_round > number:
+            raise UserError(
+                f"train.clients_per_round = {config.train.clients_per_round} is more than the {number} clients"
+                f" in '{data.dir}'"
+            )
+        part = replace(part, clients=number)
+    elif dataset.digest is None:
         return config
-    data, part, number = config.data, config.partition, len(dataset.partition.labeled)
-    if part.clients not in (0, number):
-        raise UserError(f"partition.clients = {part.clients}, but there are {number} client folders in '{data.dir}'")
-    if config.train.clients_per_round > number:
-        raise UserError(
-            f"train.clients_per_round = {config.train.clients_per_round} is more than the {number} clients"
-            f" in '{data.dir}'"
-        )
     if data.digest and dataset.digest not in (None, data.digest):  # None: a site alone does not see all files
         raise UserError(
             f"data.digest = '{data.digest}': '{data.dir}' has other files ('{dataset.digest}');"
             " leave data.digest out to train on them"
         )
     data = replace(data, classes=dataset.card.classes, digest=dataset.digest or data.digest)
-    return replace(config, data=data, partition=replace(part, clients=number))
+    return replace(config, data=data, partition=part)
 
 
 def partition_of(config: Config, dataset: Dataset) -> Partition:

@@ -1,6 +1,6 @@
 """What is known about each dataset before a file is opened: sizes, normalization, where it comes from."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..errors import unknown
 
@@ -30,6 +30,8 @@ class Card:
     hub_config: str | None = None  # also the folder inside the repository; None means `data`
     image_column: str = "image"
     label_column: str = "label"
+    is_folder: bool = False  # of one's own: how many images and classes, and of which size, is known once it is read
+    is_dealt: bool = True  # to clients, by [partition]; else it says itself who holds what
 
     @property
     def is_embedded(self) -> bool:
@@ -131,21 +133,30 @@ _ALL = (
         test_std=(0.2421, 0.2383, 0.2587),
         hub_repo="flwrlabs/cinic10",
     ),
-    # How many images and classes, and of which size, is known once the folder is read (data.folder).
-    Card(
-        name="folder",
-        title="your own images, by client and class: see docs/own-images.md",
-        num_classes=0,
-        size=32,
-        channels=3,
-        num_train=0,
-        num_test=0,
-        per_class_base=0,
-        rounds=100,
-        train_mean=(0.5, 0.5, 0.5),
-        train_std=(0.25, 0.25, 0.25),
-        test_mean=(0.5, 0.5, 0.5),
-        test_std=(0.25, 0.25, 0.25),
+    (
+        folder := Card(
+            name="folder",
+            title="your own images, by client and class: see docs/own-images.md",
+            num_classes=0,
+            size=32,
+            channels=3,
+            num_train=0,
+            num_test=0,
+            per_class_base=0,
+            rounds=100,
+            train_mean=(0.5, 0.5, 0.5),
+            train_std=(0.25, 0.25, 0.25),
+            test_mean=(0.5, 0.5, 0.5),
+            test_std=(0.25, 0.25, 0.25),
+            is_folder=True,
+            is_dealt=False,
+        )
+    ),
+    replace(
+        folder,
+        name="imagefolder",
+        title="your own labeled images, train/CLASS/* and test/CLASS/*, dealt out to clients",
+        is_dealt=True,
     ),
 )
 

@@ -18,7 +18,7 @@ from ..workers import forked
 from .cache import Progress, cache_folder, new_images, open_images
 from .cards import CARDS, Card
 from .dataset import Dataset, Split
-from .listing import File, Listing, is_federation, list_federation, list_site, list_test, of_all
+from .listing import File, Listing, is_site, list_classes, list_federation, list_site, list_test, listed, of_all
 from .partition import Index, Partition
 from .pictures import PictureError, read_picture
 
@@ -37,11 +37,12 @@ class Agreed(NamedTuple):
     channels: int = 3
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
+    dataset: str = "folder"  # or imagefolder
 
     def card(self, num_train: int = 0, num_test: int = 0) -> Card:
         mean, std = self.mean or (0.5,) * self.channels, self.std or (0.25,) * self.channels
         return replace(
-            CARDS["folder"],
+            CARDS[self.dataset],
             num_classes=len(self.classes),
             classes=self.classes,
             size=self.size,
@@ -74,6 +75,14 @@ def load_federation(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset
     return _load(listing, agreed, how)._replace(digest=digest_of(listing))
 
 
+def load_classes(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
+    """Labeled images that are yet to be dealt out to clients."""
+    listing = list_classes(root)
+    if not agreed.classes:
+        agreed = agreed._replace(classes=found_classes(listing))
+    return _load(listing, agreed, how)._replace(partition=None, digest=digest_of(listing))
+
+
 def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1, how: Loading = ALONE) -> Dataset:
     """The images of one site, number `client` of `clients`; the others' shares are empty. It may have no test."""
     dataset = _load(list_site(root), agreed, how)
@@ -100,8 +109,8 @@ def read_images(listing: Listing, card: Card, how: Loading = ALONE) -> Iterator[
 
 def check(root: Path, how: Loading = ALONE) -> Listing:
     """What a federation's or a site's folder holds, every image tried; its problems are in the listing."""
-    listing = list_federation(root) if is_federation(root) else list_site(root)
-    if is_federation(root):
+    listing = listed(root)
+    if not is_site(root):
         _check_classes(listing, found_classes(listing))
     for _ in _decoded(list(listing.files()), Agreed((), 8), how, listing.problems):
         pass

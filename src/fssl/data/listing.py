@@ -1,7 +1,8 @@
 """Which images lie in a folder, by client and class, and everything that is wrong with it.
 
 A site is `labeled/CLASS/*`, `unlabeled/*` and `test/CLASS/*`, each of them optional. A federation on one machine
-is `clients/NAME/`, a site each, and `test/CLASS/*`, the server's own.
+is `clients/NAME/`, a site each, and `test/CLASS/*`, the server's own. Images that are yet to be dealt out are
+`train/CLASS/*` and `test/CLASS/*`.
 """
 
 import unicodedata
@@ -63,6 +64,28 @@ def of_all(files: ByClass) -> Iterator[File]:
 def is_federation(root: Path) -> bool:
     """Whether a folder holds several clients; a site's own folder holds its images."""
     return (root / "clients").is_dir() or not any((root / role).is_dir() for role in ROLES)
+
+
+def is_site(root: Path) -> bool:
+    return not (is_federation(root) or (root / "train").is_dir())
+
+
+def listed(root: Path) -> Listing:
+    """A folder of any of the three kinds."""
+    if is_site(root):
+        return list_site(root)
+    return list_classes(root) if (root / "train").is_dir() else list_federation(root)
+
+
+def list_classes(root: Path) -> Listing:
+    """`train/CLASS/*` as the labeled images of somebody who holds all of them."""
+    walk = Walk(root)
+    known = {p.name: p for p in walk.folders(root)}
+    parts = {name: walk.by_class(known.get(name)) for name in ("train", "test")}
+    for name, files in parts.items():
+        if not any(of_all(files)):
+            walk.note(root, f"no images in {name}, expected some in {name}/CLASS/*")
+    return Listing(root, [Site("(to be dealt out)", parts["train"], [], {})], parts["test"], walk.problems)
 
 
 def list_site(root: Path) -> Listing:

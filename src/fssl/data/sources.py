@@ -11,7 +11,7 @@ from . import synthetic
 from .cache import Progress
 from .cards import Card, card
 from .dataset import Dataset, Split
-from .folder import Agreed, Loading, load_federation
+from .folder import Agreed, Loading, load_classes, load_federation
 from .parquet import load_parquet
 
 __all__ = ["Dataset", "Split", "load"]
@@ -31,13 +31,14 @@ def load(
     facts = card(name)
     if name == "synthetic":
         return _synthetic(options)
-    if name == "folder":
+    if facts.is_folder:
         if dir is None:
-            raise UserError("data.name = 'folder' needs its folder: give --data-dir DIR, or set data.dir")
-        return load_federation(dir, Agreed(**options), Loading(cache, progress, workers))
+            raise UserError(f"data.name = '{name}' needs its folder: give --data-dir DIR, or set data.dir")
+        read = load_classes if facts.is_dealt else load_federation
+        return read(dir, Agreed(**{"dataset": name, **options}), Loading(cache, progress, workers))
     if options:
         raise UserError(
-            f"dataset '{name}' takes no options, only synthetic and folder do (given: {', '.join(options)})"
+            f"dataset '{name}' takes no options, only synthetic and folders do (given: {', '.join(options)})"
         )
     if name == "digits":
         return _digits(facts)

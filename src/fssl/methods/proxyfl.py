@@ -169,7 +169,8 @@ def proxyfl(
     """Global labels, a contrast with classifier rows for undecided images, and rows that the server tunes.
 
     beta: weight of the contrast. ema: share of the class prior that survives a round. tuning_epochs: by
-    default 2000 steps of tuning for 8 clients. mask: which model must be sure. icpl_labels: classes of labeled rows in the contrast.
+    default 2000 steps of tuning for 8 clients. mask: which model must be sure. icpl_labels: classes of labeled rows in
+    the contrast.
     space: what it compares, normalized outputs of two linear heads, or features and classifier rows themselves.
     """
     return ProxyFL(

@@ -53,7 +53,7 @@ def by_experiment(runs: Iterable[Run]) -> tuple[dict[Experiment, list[Run]], dic
     known: dict[Experiment, list[Run]] = defaultdict(list)
     strange: dict[Path, str] = {}
     for run in runs:
-        if run.config.data.name == "folder":
+        if run.config.card.is_folder:
             strange[run.path] = "no table has a folder of images"
             continue
         if run.config.own_files:  # nor would it be right to run them: whoever reads a record runs nobody's file

@@ -51,8 +51,11 @@ def short_title(run: Repetition) -> str:
     config = run.config
     part = config.partition
     clients = f"{part.clients} clients" + (f", {part.labeled_clients} with labels" if part.labeled_clients else "")
-    if config.data.name == "folder":
-        return " · ".join((f"folder {Path(config.data.dir or '').name}".strip(), clients))
+    facts, name = config.card, config.data.name
+    if facts.is_folder:
+        name = f"{name} {Path(config.data.dir or '').name}".strip()
+    if not facts.is_dealt:
+        return " · ".join((name, clients))
     kinds = {"iid": "even split", "dirichlet": f"α = {part.alpha:g} over all clients"}
     deal = kinds.get(part.kind, f"α = {part.alpha:g}")
-    return " · ".join((config.data.name, deal, f"{config.labels_per_class} labels per class", clients))
+    return " · ".join((name, deal, f"{config.labels_per_class} labels per class", clients))

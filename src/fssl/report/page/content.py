@@ -111,7 +111,7 @@ def task_list(runs: Sequence[Reading]) -> list[Json]:
 
 def task_data(task: Task[Reading]) -> Json:
     runs, config = task.runs, task.runs[0].config
-    is_dealt = config.data.name != "folder"
+    is_dealt = config.card.is_dealt
     groups = {label(name, members): members for name, members in groups_of(runs).items()}
     order, ranked = by_result(groups), rivals(groups)
     styles = styles_of([groups[name][0].config.method.name for name in order])
