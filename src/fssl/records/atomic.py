@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 
-def write_atomic(path: Path, content: bytes | str) -> None:
+def write_atomic(path: Path, content: bytes | str, mode: int = 0o666) -> None:
     """Write beside, flush to disk, then rename into place; what fails leaves nothing behind."""
     data = content.encode() if isinstance(content, str) else content
     beside = path.with_name(path.name + ".part")
     try:
-        with beside.open("wb") as file:
+        with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
