@@ -600,28 +600,55 @@ def test_a_site_without_data_says_so(sites: Path) -> None:
     assert result == Missing(0, "this site was started without --data, and the run wants each site's own images")
 
 
-def test_a_site_keeps_the_names_of_its_bad_images_to_itself(sites: Path) -> None:
+def bad_image(place: Path, images: Path) -> None:
+    (images / "unlabeled" / "a-patient.png").write_text("no image")
+
+
+def no_settings(place: Path, images: Path) -> None:
+    (place / "site.toml").unlink()
+
+
+def too_few_folders(place: Path, images: Path) -> None:
+    """Nothing: the server says so, by a wrong number of clients."""
+
+
+def no_room(place: Path, images: Path) -> None:
+    (place / "state").write_text("a file where a folder is to be")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "clients", "expected", "here"),
+    [
+        (bad_image, 3, "this site's images cannot be used (ProblemsError)", "unlabeled/a-patient.png"),
+        (no_settings, 3, "this site failed (FileNotFoundError)", "site-0/site.toml"),
+        (too_few_folders, 4, "this site failed (UserError)", "client folders in '"),
+        (no_room, 3, "this site failed (NotADirectoryError)", "site-0/state"),
+    ],
+)
+def test_a_site_keeps_the_names_of_its_files_to_itself(
+    spoil: Callable[[Path, Path], None], clients: int, expected: str, here: str, sites: Path
+) -> None:
     from fssl.engines.flower.server import sites_own
 
-    (sites / "clients" / "a" / "unlabeled" / "a-patient.png").write_text("no image")
-    config = written_out(own_config("sage", "partition.clients=3"))
-    federation = Federation(config, sites_own(config, sites, 3))
-    kept: list[str] = []
+    config = written_out(own_config("flexmatch", f"partition.clients={clients}"))
+    federation = Federation(config, sites_own(config, sites, clients))
+    place, images, kept = sites.parent / "site-0", sites / "clients" / "a", []
+    place.mkdir()
+    (place / "site.toml").write_text("")
+    spoil(place, images)
+    node = {"partition-id": 0, "num-partitions": 3, "folder": str(place), "data": str(images)}
 
     def handle(message: Message) -> Message:
-        (sites.parent / "site-0").mkdir(exist_ok=True)
-        (sites.parent / "site-0" / "site.toml").write_text("")
-        place = {"folder": str(sites.parent / "site-0"), "data": str(sites / "clients" / "a")}
         try:
-            return train(message, Context(1, 0, {"partition-id": 0, "num-partitions": 3, **place}, RecordDict(), {}))
+            return train(message, Context(1, 0, node, RecordDict(), {}))
         except RunError as error:
             kept.append(str(error.__cause__))  # Flower writes the whole chain into the site's log
             raise
 
     fleet = fleet_of(federation, catching(handle), nodes=[0])
     result = next(iter(fleet.train(1, [0], Engine(federation, fleet).snapshot)))
-    assert result == Missing(0, "this site's images cannot be used; logs/supernode.log at the site lists why")
-    assert "unlabeled/a-patient.png" in kept[0]
+    assert result == Missing(0, f"{expected}; logs/supernode.log at the site tells why")
+    assert here in kept[0]
 
 
 def catching(handle: Handler) -> Handler:

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from safetensors.torch import load
 
-from ...errors import RunError
 from ...records.atomic import write_atomic
 from ...records.tensors import checksum, packed, read_intact
 from ...types import State
+from .messages import SiteError
 
 
 class SiteState:
@@ -16,7 +16,7 @@ class SiteState:
 
     def __init__(self, site: Path, run: str, client: int) -> None:
         if not re.fullmatch(r"[0-9a-f]{8,64}", run):  # it comes from outside and names a folder
-            raise RunError(f"'{run}' does not name a run")
+            raise SiteError(f"'{run}' does not name a run")
         self.site, self.folder = site, site / "state" / run / f"client-{client}"
 
     def before(self, round: int) -> State | None:
@@ -28,7 +28,7 @@ class SiteState:
         if data is None:
             damaged = f"its state after round {round_of(earlier[-1])} is damaged"
             where = self.folder.relative_to(self.site)  # the server is told, and need not know the site's disk
-            raise RunError(f"{damaged}; remove {where} in the site's folder to let it start anew")
+            raise SiteError(f"{damaged}; remove {where} in the site's folder to let it start anew")
         return load(data)
 
     def keep(self, round: int, state: State, resumable: int) -> None:
