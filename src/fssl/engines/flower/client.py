@@ -111,14 +111,14 @@ def trained(job: Job, content: RecordDict, site: Site | None) -> RecordDict:
         raise SiteError(f"this site is client {site.client}; asked for client {job.client}")
     federation, lanes, forms = workshop(job.config, site)
     store = SiteState(site.folder, job.run, job.client) if site else None
-    kept = store.before(job.round) if store else brought(content)
+    kept = store.after(job.counted) if store else brought(content)
     payload = to(fill(forms.payload, unpack(content["payload"])), federation.device)
     (plan,) = lanes.plans(job.round, [job.client])
     lane = lanes.lanes[0]
     with torch.no_grad(), lane.scope():
         result = lanes.client(lane, plan, payload, kept)
     if store:
-        store.keep(job.round, result.state, job.resumable)
+        store.keep(job.round, result.state, job.counted, job.resumable)
     return answer(job, result, with_state=store is None)
 
 

@@ -24,6 +24,7 @@ class Job(NamedTuple):
     round: int
     client: int
     run: str = ""  # names the run where a site keeps the client's state; else the state comes along
+    counted: int = 0  # the client's last round that counted: it goes on with its state of then
     resumable: int = 0  # the earliest round that a resumed server may go on from
 
 
