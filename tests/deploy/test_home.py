@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,8 @@ import pytest
 
 from fssl.config import only_run, override, read_toml
 from fssl.deploy.home import APP, ServerPart, init, is_free, server_part, site_part
-from fssl.deploy.runs import follow, for_sites
+from fssl.deploy.programs import NEW_START, wait_for
+from fssl.deploy.runs import events, follow, for_sites
 from fssl.errors import RunError, UserError
 
 DEALT = {"partition": {"kind": "dirichlet"}}  # the default wants an even number of clients
@@ -435,6 +437,45 @@ def test_a_run_is_followed_to_its_end(tmp_path: Path) -> None:
     assert said == ["hello", "round    1/1  test 50.00 %  2.0 s  missing: 2"]
 
 
+def test_a_journal_is_read_on_from_where_one_was(tmp_path: Path) -> None:
+    path = journal(tmp_path, {"said": "one"}, {"said": "two"})
+    told = events(path, lambda: "running", 60)
+    assert [next(told), next(told)] == [{"said": "one"}, {"said": "two"}]
+    with path.open("r+b") as file:
+        file.write(b"\xff" * 10)  # no text, but nobody looks there again
+        file.seek(0, 2)
+        file.write(b'": 1}\n')
+    assert next(told) == {"half": 1}
+
+
+def test_a_log_is_read_on_from_where_one_was(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+
+    class Process:
+        """Each look at whether it runs is a step of its story."""
+
+        def __init__(self, *story: Callable[[], object]) -> None:
+            self.story = iter(story)
+
+        def poll(self) -> int | None:
+            step = next(self.story, None)
+            if step:
+                step()
+            return None if step else 1
+
+    def append(text: str) -> None:
+        with log.open("a") as file:
+            file.write(text)
+
+    def waits(*story: Callable[[], object]) -> bool:
+        log.write_text(f"SuperNode ID: of another day\n{NEW_START}INFO : on\n")
+        process: Any = Process(*story)
+        return wait_for("SuperNode ID:", process, log)
+
+    assert waits(list, lambda: append("INFO : \x1b[1mSuper"), lambda: append("Node ID: 1\n"))  # in two pieces
+    assert not waits(list, lambda: log.write_text("SuperNode ID: 1\n" + "INFO\n" * 9))  # where it was read already
+
+
 def test_who_was_missing_is_counted() -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.deploy.runs import absences
@@ -456,7 +497,7 @@ def test_a_run_that_dies_silently_is_noticed(tmp_path: Path) -> None:
 
 
 def test_the_last_words_of_a_program(tmp_path: Path) -> None:
-    from fssl.deploy.programs import NEW_START, last_words
+    from fssl.deploy.programs import last_words
 
     log = tmp_path / "x.log"
     log.write_text(
