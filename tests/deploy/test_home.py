@@ -49,7 +49,7 @@ def test_a_folder_with_something_in_it_is_refused(home: Path) -> None:
     ("old", "new", "message"),
     [
         ("quorum = 2", 'quorum = "two"', "quorum = 'two' has the wrong type"),
-        ("quorum = 2", "qorum = 2", "'qorum' is unknown"),
+        ("quorum = 2", "qorum = 2", r"server.toml: key 'qorum' is unknown; did you mean 'quorum'\?"),
         ("port =", "# port =", "port is missing"),
         ("port =", "port", "not valid TOML"),
         ('"site-1", "site-2"', '"site-1", "site-1"', "expected different names"),
