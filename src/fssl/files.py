@@ -33,9 +33,9 @@ def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
-def write_atomic(path: Path, content: bytes | str) -> None:
+def write_atomic(path: Path, content: bytes | str, mode: int = 0o666) -> None:
     """All of it in place of what was there, or an error and no change."""
-    with atomic(path) as out:
+    with atomic(path, mode) as out:
         out.write(content.encode() if isinstance(content, str) else content)
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from typing import Any
 import pytest
 
 from fssl.config import only_run, override, read_toml
-from fssl.deploy.home import APP, init, is_free, server_part, site_part
-from fssl.deploy.runs import follow, for_sites
+from fssl.deploy.home import APP, ServerPart, init, is_free, server_part, site_part
+from fssl.deploy.programs import NEW_START, wait_for
+from fssl.deploy.runs import events, follow, for_sites
 from fssl.errors import RunError, UserError
 
 DEALT = {"partition": {"kind": "dirichlet"}}  # the default wants an even number of clients
@@ -47,7 +49,7 @@ def test_a_folder_with_something_in_it_is_refused(home: Path) -> None:
     ("old", "new", "message"),
     [
         ("quorum = 2", 'quorum = "two"', "quorum = 'two' has the wrong type"),
-        ("quorum = 2", "qorum = 2", "'qorum' is unknown"),
+        ("quorum = 2", "qorum = 2", r"server.toml: key 'qorum' is unknown; did you mean 'quorum'\?"),
         ("port =", "# port =", "port is missing"),
         ("port =", "port", "not valid TOML"),
         ('"site-1", "site-2"', '"site-1", "site-1"', "expected different names"),
@@ -138,14 +140,132 @@ def test_keys_are_what_tls_and_flower_want(home: Path) -> None:
     assert make_keys(server, home) == []  # nothing is made twice
 
 
-def test_half_of_the_certificates_is_refused(home: Path) -> None:
+def with_keys(home: Path) -> ServerPart:
     pytest.importorskip("cryptography", reason="cryptography is not installed: pip install 'fssl[flower]'")
     from fssl.deploy.keys import make_keys
 
-    server = server_part(home)
-    make_keys(server, home)
-    (server.keys / "server.key").unlink()
-    with pytest.raises(UserError, match=r"has ca.key but not all of"):
+    make_keys(server_part(home), home)
+    return server_part(home)
+
+
+def rewrite(home: Path, old: str, new: str) -> ServerPart:
+    path = home / "server" / "server.toml"
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new, 1))
+    return server_part(home)
+
+
+def verifies(server: ServerPart, ca: bytes) -> bool:
+    """Whether a site that holds this CA's certificate takes the server's."""
+    from cryptography import x509
+    from cryptography.exceptions import InvalidSignature
+
+    own = x509.load_pem_x509_certificate((server.keys / "server.pem").read_bytes())
+    with suppress(InvalidSignature, ValueError):
+        own.verify_directly_issued_by(x509.load_pem_x509_certificate(ca))
+        return True
+    return False
+
+
+def test_a_site_is_added_while_the_key_of_the_ca_is_offline(home: Path) -> None:
+    from fssl.deploy.keys import make_keys
+
+    server = with_keys(home)
+    before = {path.name: path.read_bytes() for path in server.keys.iterdir()}
+    (server.keys / "ca.key").unlink()
+    more = rewrite(home, '"site-3"]', '"site-3", "site-4"]')
+    assert make_keys(more, home) == [home / "site-4" / "key", server.keys / "site-4.pub"]
+    assert (home / "site-4" / "ca.crt").read_bytes() == before["ca.crt"]
+    assert all((server.keys / name).read_bytes() == data for name, data in before.items() if name != "ca.key")
+
+
+@pytest.mark.parametrize("lost", ["server.pem", "server.key", "ca.crt"])
+def test_what_is_lost_is_signed_again_by_the_same_ca(lost: str, home: Path) -> None:
+    from fssl.deploy.keys import checked_certificate, make_keys
+
+    server = with_keys(home)
+    held = (server.keys / "ca.crt").read_bytes()
+    (server.keys / "ca.key").rename(home / "offline")
+    (server.keys / lost).unlink()
+    with pytest.raises(UserError, match=r"lacks ca.key, which has to sign what else is missing there; bring it back"):
+        make_keys(server, home)
+    (home / "offline").rename(server.keys / "ca.key")
+    assert {path.name for path in make_keys(server, home)} == {lost, "server.pem"}
+    assert verifies(server, held)
+    assert checked_certificate(server).startswith("certificate for localhost, 127.0.0.1, valid until 20")
+
+
+def test_another_cas_key_signs_nothing(home: Path, tmp_path: Path) -> None:
+    from fssl.deploy.keys import make_keys
+
+    init(tmp_path / "other", 1)
+    server, other = with_keys(home), with_keys(tmp_path / "other")
+    (other.keys / "ca.key").replace(server.keys / "ca.key")
+    (server.keys / "server.pem").unlink()
+    with pytest.raises(UserError, match=r"ca.key is not the key of .*ca.crt"):
+        make_keys(server, home)
+
+
+def test_a_certificate_for_other_names_is_said_and_renewed(home: Path) -> None:
+    from fssl.deploy.keys import checked_certificate, make_keys
+
+    server = with_keys(home)
+    held = (server.keys / "ca.crt").read_bytes()
+    renamed = rewrite(home, 'names = ["localhost", "127.0.0.1"]', 'names = ["fl.example.org", "::1"]')
+    make_keys(renamed, home)
+    reason = "certificate for localhost, 127.0.0.1, valid until .*, but server.toml names fl.example.org, ::1: "
+    with pytest.raises(UserError, match=f"{reason}remove .*server.pem, call `fssl deploy keys` again"):
+        checked_certificate(renamed)
+    (server.keys / "ca.key").rename(home / "offline")
+    with pytest.raises(UserError, match=f"{reason}bring back .*ca.key, remove .*server.pem"):
+        checked_certificate(renamed)
+    (home / "offline").rename(server.keys / "ca.key")
+    (server.keys / "server.pem").unlink()
+    make_keys(renamed, home)
+    assert checked_certificate(renamed).startswith("certificate for fl.example.org, ::1, valid until")
+    assert verifies(server, held)
+
+
+def test_an_expired_certificate_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fssl.deploy import keys
+
+    monkeypatch.setattr(keys, "SERVER_DAYS", 0)
+    server = with_keys(home)
+    assert keys.make_keys(server, home) == []
+    with pytest.raises(UserError, match=r"valid until .*, which has passed: remove .*server.pem"):
+        keys.checked_certificate(server)
+
+
+def test_the_command_tells_what_the_certificate_says(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fssl import cli
+
+    with_keys(home)
+    rewrite(home, '"127.0.0.1"]', '"fl.example.org"]')
+    monkeypatch.setattr(sys, "argv", ["fssl", "deploy", "keys", "--home", str(home)])
+    with pytest.raises(SystemExit) as exit:
+        cli.main()
+    assert exit.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == "all keys exist already\n"
+    (line,) = said.err.splitlines()
+    assert line.startswith("fssl: certificate for localhost, 127.0.0.1, valid until")
+
+
+def test_a_private_key_without_its_public_half_gets_it(home: Path) -> None:
+    from fssl.deploy.keys import make_keys
+
+    server = with_keys(home)
+    private, admitted = home / "site-2" / "key", server.keys / "site-2.pub"
+    before = private.read_bytes(), admitted.read_bytes()
+    admitted.unlink()
+    (home / "site-2" / "key.pub").unlink()
+    assert make_keys(server, home) == [admitted]
+    assert (private.read_bytes(), admitted.read_bytes()) == before
+    admitted.unlink()
+    private.write_text("half")
+    with pytest.raises(UserError, match="site-2/key is damaged; bring back a whole one, or remove it"):
         make_keys(server, home)
 
 
@@ -317,6 +437,45 @@ def test_a_run_is_followed_to_its_end(tmp_path: Path) -> None:
     assert said == ["hello", "round    1/1  test 50.00 %  2.0 s  missing: 2"]
 
 
+def test_a_journal_is_read_on_from_where_one_was(tmp_path: Path) -> None:
+    path = journal(tmp_path, {"said": "one"}, {"said": "two"})
+    told = events(path, lambda: "running", 60)
+    assert [next(told), next(told)] == [{"said": "one"}, {"said": "two"}]
+    with path.open("r+b") as file:
+        file.write(b"\xff" * 10)  # no text, but nobody looks there again
+        file.seek(0, 2)
+        file.write(b'": 1}\n')
+    assert next(told) == {"half": 1}
+
+
+def test_a_log_is_read_on_from_where_one_was(tmp_path: Path) -> None:
+    log = tmp_path / "x.log"
+
+    class Process:
+        """Each look at whether it runs is a step of its story."""
+
+        def __init__(self, *story: Callable[[], object]) -> None:
+            self.story = iter(story)
+
+        def poll(self) -> int | None:
+            step = next(self.story, None)
+            if step:
+                step()
+            return None if step else 1
+
+    def append(text: str) -> None:
+        with log.open("a") as file:
+            file.write(text)
+
+    def waits(*story: Callable[[], object]) -> bool:
+        log.write_text(f"SuperNode ID: of another day\n{NEW_START}INFO : on\n")
+        process: Any = Process(*story)
+        return wait_for("SuperNode ID:", process, log)
+
+    assert waits(list, lambda: append("INFO : \x1b[1mSuper"), lambda: append("Node ID: 1\n"))  # in two pieces
+    assert not waits(list, lambda: log.write_text("SuperNode ID: 1\n" + "INFO\n" * 9))  # where it was read already
+
+
 def test_who_was_missing_is_counted() -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.deploy.runs import absences
@@ -338,7 +497,7 @@ def test_a_run_that_dies_silently_is_noticed(tmp_path: Path) -> None:
 
 
 def test_the_last_words_of_a_program(tmp_path: Path) -> None:
-    from fssl.deploy.programs import NEW_START, last_words
+    from fssl.deploy.programs import last_words
 
     log = tmp_path / "x.log"
     log.write_text(

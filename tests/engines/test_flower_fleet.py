@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from fssl.core.client import ClientResult
 from fssl.core.federation import Federation, method_of
 from fssl.data.sources import load
 from fssl.engines.local import LocalEngine
-from fssl.engines.rounds import Engine, Missing, named
+from fssl.engines.rounds import Engine, Missing, Snapshot, named
 from fssl.engines.run import describe, flat, parts, restore, written_out
 from fssl.errors import RunError, UserError
 from fssl.records.checkpoint import Saved
@@ -51,7 +51,7 @@ from fssl.engines.flower.messages import (
     result_of,
     unpack,
 )
-from fssl.engines.flower.state import SiteState
+from fssl.engines.flower.state import SiteState, round_of
 
 SETTINGS = ("train.steps_per_round=2", "data.labels_per_class=2", "train.clients_per_round=3")
 RUN = "0123456789abcdef"
@@ -133,31 +133,84 @@ def test_states_at_the_sites_give_the_bits_of_the_local_engine(method: str, tmp_
     expected = digests(LocalEngine(federation), 4)
     engine = Engine(federation, fleet_of(federation, at_sites(tmp_path)))
     first = [engine.snapshot for _ in engine.rounds(4)][1]
-    assert not engine.snapshot.clients  # the server never saw a state
+    assert {tuple(kept) for kept in engine.snapshot.clients.values()} == {("round",)}  # the server never saw a state
     again = Engine(federation, fleet_of(federation, at_sites(tmp_path)))
     again.snapshot = restore(again.snapshot, Saved(2, flat(first), parts(first)))
     assert digests(again, 4) == expected[2:]  # two rounds back: sites use their states of then
     assert bool(list(tmp_path.glob("site-*/state/*/*/*.safetensors"))) == (method != "sage")
 
 
+def last_states(folder: Path) -> list[str]:
+    """Each client's newest state, by round and checksum."""
+    return [max(file.name for file in client.iterdir()) for client in sorted(folder.glob("site-*/state/*/*"))]
+
+
+def coming_and_going(federation: Federation, folder: Path, first: Snapshot | None = None, spoil: str = "") -> list[str]:
+    """The states after round 4, from the beginning or `first` on; client 0 is away in round 2, or its upload is bad."""
+    honest = at_sites(folder)
+
+    def handle(message: Message) -> Message | None:
+        reply = honest(message)
+        if reply and spoil and job_of(message.content)[1:3] == (2, 0):
+            spoiled(reply.content, spoil)
+        return reply
+
+    fleet = fleet_of(federation, handle)
+    engine, grid = Engine(federation, fleet), cast("Grid", fleet.grid)
+    if first:
+        engine.snapshot = restore(engine.snapshot, Saved(first.round, flat(first), parts(first)))
+    for round in range(engine.snapshot.round + 1, 5):
+        grid.nodes = [1, 2, 3] if round == 2 and not spoil else [0, 1, 2, 3]
+        list(engine.rounds(round))
+    return last_states(folder)
+
+
+@pytest.mark.parametrize("given_up", ["by a server that goes back", "since its upload is bad"])
+def test_a_round_that_was_given_up_leaves_no_state(given_up: str, tmp_path: Path) -> None:
+    """Client 0 had a part in round 2 that does not count; when it comes back in round 3 it is as it was after 1."""
+    federation = federation_of("method.name=fedloke", "train.clients_per_round=4")
+    calm, rough = tmp_path / "calm", tmp_path / "rough"
+    for folder in (calm, rough):
+        folder.mkdir()
+    expected = coming_and_going(federation, calm)
+    if given_up == "since its upload is bad":
+        assert coming_and_going(federation, rough, spoil="nan") == expected
+        return
+    engine = Engine(federation, fleet_of(federation, at_sites(rough)))
+    first, *_ = [engine.snapshot for _ in engine.rounds(3)]
+    assert coming_and_going(federation, rough, first) == expected
+
+
 def test_a_site_keeps_what_a_resumed_server_may_ask_for(tmp_path: Path) -> None:
     store = SiteState(tmp_path, RUN, 3)
-    for round in (1, 4, 6, 9):
-        store.keep(round, {"t": torch.tensor(round)}, resumable=5)
-    assert [int(store.before(r)["t"]) for r in (5, 7, 10)] == [4, 6, 9]  # type: ignore[index]
-    assert store.before(4) is None  # 1 is older than anyone may go back to
-    store.keep(6, {"t": torch.tensor(60)}, resumable=5)  # the server went back
-    assert [int(store.before(r)["t"]) for r in (5, 99)] == [4, 60]  # type: ignore[index]
-    assert SiteState(tmp_path, "f" * 16, 3).before(99) is None  # another run's
+
+    def kept() -> list[int]:
+        return [round_of(file) for file in sorted(tmp_path.rglob("*.safetensors"))]
+
+    for counted, round in ((0, 1), (1, 4), (4, 6), (6, 9)):
+        store.keep(round, {"t": torch.tensor(round)}, counted, resumable=5)
+    assert kept() == [4, 6, 9]  # 1 is older than anyone may go back to
+    assert [int(store.after(r)["t"]) for r in (4, 6, 9)] == [4, 6, 9]  # type: ignore[index]
+    assert store.after(0) is None  # no round of this client has counted
+    store.keep(8, {"t": torch.tensor(80)}, counted=4, resumable=5)  # the server went back, and had nothing of it in 6
+    assert kept() == [4, 8]
+    store.keep(8, {"t": torch.tensor(81)}, counted=4, resumable=5)  # the round once more
+    assert kept() == [4, 8]
+    assert int(store.after(8)["t"]) == 81  # type: ignore[index]
+    assert SiteState(tmp_path, "f" * 16, 3).after(99) is None  # another run's
 
 
-def test_a_damaged_state_is_named(tmp_path: Path) -> None:
+def test_a_damaged_or_lost_state_is_named(tmp_path: Path) -> None:
     store = SiteState(tmp_path, RUN, 0)
-    store.keep(1, {"t": torch.ones(3)}, resumable=0)
+    store.keep(1, {"t": torch.ones(3)}, counted=0, resumable=0)
     (file,) = tmp_path.rglob("*.safetensors")
     file.write_bytes(file.read_bytes()[:-1] + b"\7")
-    with pytest.raises(RunError, match=rf"state after round 1 is damaged; remove state/{RUN}/client-0 in"):
-        store.before(2)
+    for round in (1, 2):
+        what = f"state after round {round} is damaged or gone; remove state/{RUN}/client-0 in"
+        with pytest.raises(RunError, match=what):
+            store.after(round)
+    file.unlink()
+    assert store.after(1) is None  # it may start anew
 
 
 def test_a_run_cannot_name_a_folder_elsewhere(tmp_path: Path) -> None:
@@ -402,7 +455,7 @@ def bits(tensor: torch.Tensor) -> bytes:
 def test_names_come_back_in_the_methods_order() -> None:
     federation = federation_of("method.name=fedmatch")
     payload = federation.method.payload(federation.first_server(), 1)
-    job = Job("x", 3, 1, RUN, 2)
+    job = Job("x", 3, 1, RUN, 2, 1)
     content = order(job, payload, None)
     shuffled = dict(sorted(unpack(content["payload"]).items(), reverse=True))
     back: Server = fill(forms_of(federation).payload, shuffled)
@@ -431,7 +484,7 @@ def test_a_site_cannot_leave_a_state_with_the_server(tmp_path: Path) -> None:
     engine = Engine(federation, fleet_of(federation, handle))
     (result,) = engine.rounds(1)
     assert result.clients == federation.clients_of(1)
-    assert not engine.snapshot.clients
+    assert engine.snapshot.clients == {k: {"round": torch.tensor(1)} for k in result.clients}
 
 
 def test_asked_nodes_that_answer_nonsense_are_nobody() -> None:
@@ -600,28 +653,55 @@ def test_a_site_without_data_says_so(sites: Path) -> None:
     assert result == Missing(0, "this site was started without --data, and the run wants each site's own images")
 
 
-def test_a_site_keeps_the_names_of_its_bad_images_to_itself(sites: Path) -> None:
+def bad_image(place: Path, images: Path) -> None:
+    (images / "unlabeled" / "a-patient.png").write_text("no image")
+
+
+def no_settings(place: Path, images: Path) -> None:
+    (place / "site.toml").unlink()
+
+
+def too_few_folders(place: Path, images: Path) -> None:
+    """Nothing: the server says so, by a wrong number of clients."""
+
+
+def no_room(place: Path, images: Path) -> None:
+    (place / "state").write_text("a file where a folder is to be")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "clients", "expected", "here"),
+    [
+        (bad_image, 3, "this site's images cannot be used (ProblemsError)", "unlabeled/a-patient.png"),
+        (no_settings, 3, "this site failed (FileNotFoundError)", "site-0/site.toml"),
+        (too_few_folders, 4, "this site failed (UserError)", "client folders in '"),
+        (no_room, 3, "this site failed (NotADirectoryError)", "site-0/state"),
+    ],
+)
+def test_a_site_keeps_the_names_of_its_files_to_itself(
+    spoil: Callable[[Path, Path], None], clients: int, expected: str, here: str, sites: Path
+) -> None:
     from fssl.engines.flower.server import sites_own
 
-    (sites / "clients" / "a" / "unlabeled" / "a-patient.png").write_text("no image")
-    config = written_out(own_config("sage", "partition.clients=3"))
-    federation = Federation(config, sites_own(config, sites, 3))
-    kept: list[str] = []
+    config = written_out(own_config("flexmatch", f"partition.clients={clients}"))
+    federation = Federation(config, sites_own(config, sites, clients))
+    place, images, kept = sites.parent / "site-0", sites / "clients" / "a", []
+    place.mkdir()
+    (place / "site.toml").write_text("")
+    spoil(place, images)
+    node = {"partition-id": 0, "num-partitions": 3, "folder": str(place), "data": str(images)}
 
     def handle(message: Message) -> Message:
-        (sites.parent / "site-0").mkdir(exist_ok=True)
-        (sites.parent / "site-0" / "site.toml").write_text("")
-        place = {"folder": str(sites.parent / "site-0"), "data": str(sites / "clients" / "a")}
         try:
-            return train(message, Context(1, 0, {"partition-id": 0, "num-partitions": 3, **place}, RecordDict(), {}))
+            return train(message, Context(1, 0, node, RecordDict(), {}))
         except RunError as error:
             kept.append(str(error.__cause__))  # Flower writes the whole chain into the site's log
             raise
 
     fleet = fleet_of(federation, catching(handle), nodes=[0])
     result = next(iter(fleet.train(1, [0], Engine(federation, fleet).snapshot)))
-    assert result == Missing(0, "this site's images cannot be used; logs/supernode.log at the site lists why")
-    assert "unlabeled/a-patient.png" in kept[0]
+    assert result == Missing(0, f"{expected}; logs/supernode.log at the site tells why")
+    assert here in kept[0]
 
 
 def catching(handle: Handler) -> Handler:

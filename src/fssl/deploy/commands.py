@@ -55,18 +55,21 @@ def init(
 def keys(home: Home = HERE) -> None:
     """Make the CA, the server's certificate and one key pair per site; what exists stays as it is.
 
-    Each site's folder then holds its private key and the CA's certificate: hand it over by a safe way.
+    Each site's folder then holds its private key and the CA's certificate: hand it over by a safe way. To renew the
+    server's certificate, remove `server.pem` first: the same CA signs another.
 
     Example: `fssl deploy keys --home hospitals`
     """
     from .home import server_part
-    from .keys import DAYS, make_keys
+    from .keys import checked_certificate, make_keys
 
     server = server_part(home)
     made = make_keys(server, home if server.folder != home.resolve() else server.folder / "new-sites")
     for path in made:
         say(f"made {path}")
-    say(f"certificate for {', '.join(server.names)}, valid for {DAYS} days" if made else "all keys exist already")
+    if not made:
+        say("all keys exist already")
+    say(checked_certificate(server))
 
 
 @app.command()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ..config import load_toml
-from ..errors import UserError
+from ..errors import UserError, unknown
 from ..files import write_atomic
 
 SERVER = """# The server of this deployment.
@@ -198,7 +198,7 @@ def read(path: Path, kind: Any, what: str) -> Any:
     for key, value in table.items():
         expected = hints.get(key)
         if expected is None:
-            raise UserError(f"{path}: '{key}' is unknown (known: {', '.join(hints)})")
+            raise unknown(f"{path}: key", key, hints)
         if not fits(value, expected):
             raise UserError(f"{path}: {key} = {value!r} has the wrong type")
         if key == "port" and not 0 < value < 65536:

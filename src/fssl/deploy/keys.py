@@ -2,15 +2,16 @@
 
 import datetime
 import ipaddress
-import os
+from collections.abc import Callable
 from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
 from ..errors import UserError
+from ..files import write_atomic
 from .home import ServerPart
 
-DAYS = 365
+CA_DAYS, SERVER_DAYS = 3650, 365  # sites hold the CA's certificate, so it outlives many of the server's
 
 
 def make_keys(server: ServerPart, home: Path) -> list[Path]:
@@ -23,22 +24,40 @@ def make_keys(server: ServerPart, home: Path) -> list[Path]:
 
 
 def certificates(server: ServerPart) -> list[Path]:
-    folder = server.keys
-    files = [folder / name for name in ("ca.key", "ca.crt", "server.key", "server.pem")]
-    there = [f for f in files if f.exists()]
-    if len(there) == len(files):
+    """The CA's and the server's, as far as they are missing; ca.key may be offline until something has to be signed."""
+    ca_key, ca, key, own = files = [server.keys / name for name in ("ca.key", "ca.crt", "server.key", "server.pem")]
+    there = [file for file in files if file.exists()]
+    if {ca, key, own} <= set(there):
         return []
-    if there:
-        raise UserError(f"{folder} has {there[0].name} but not all of {', '.join(f.name for f in files)}; remove them")
-    from cryptography.hazmat.primitives.asymmetric import ec
+    if there and ca_key not in there:
+        raise UserError(f"{server.keys} lacks ca.key, which has to sign what else is missing there; bring it back")
+    server.keys.mkdir(parents=True, exist_ok=True)
+    issuer_key = private_key(ca_key)
+    if not ca.exists():  # of the same key it is as good as the one before
+        write_certificate(ca, signed("fssl deployment CA", issuer_key, None, issuer_key, []))
+    issuer = read_certificate(ca)
+    if issuer.public_key() != issuer_key.public_key():
+        raise UserError(f"{ca_key} is not the key of {ca}; bring back the one that is")
+    write_certificate(own, signed(server.names[0], private_key(key), issuer, issuer_key, server.names))
+    return [file for file in files if file not in there or file == own]
 
-    folder.mkdir(parents=True, exist_ok=True)
-    ca, own = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    ca_certificate = signed("fssl deployment CA", ca, None, ca, [])
-    certificate = signed(server.names[0], own, ca_certificate, ca, server.names)
-    for path, content in zip(files, (pem(ca), text(ca_certificate), pem(own), text(certificate)), strict=True):
-        write_private(path, content)
-    return files
+
+def checked_certificate(server: ServerPart) -> str:
+    """Whom the server's certificate is for and until when; refused, with the way out, if it is of no use."""
+    from cryptography import x509
+
+    path = server.keys / "server.pem"
+    certificate = read_certificate(path)
+    listed = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    until = certificate.not_valid_after_utc
+    what = f"certificate for {', '.join(str(name.value) for name in listed)}, valid until {until:%Y-%m-%d}"
+    expired = until < datetime.datetime.now(datetime.UTC)
+    if not expired and set(listed) == set(map(alternative, server.names)):
+        return what
+    reason = "which has passed" if expired else f"but server.toml names {', '.join(server.names)}"
+    first = "" if (server.keys / "ca.key").exists() else f"bring back {server.keys / 'ca.key'}, "
+    renewal = f"{first}remove {path}, call `fssl deploy keys` again and restart the server"
+    raise UserError(f"{what}, {reason}: {renewal}; the CA and the keys of the sites stay")
 
 
 def signed(name: str, key: Any, issuer: Any, issuer_key: Any, names: list[str]) -> Any:
@@ -68,7 +87,7 @@ def signed(name: str, key: Any, issuer: Any, issuer_key: Any, names: list[str]) 
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(days=DAYS))
+        .not_valid_after(now + datetime.timedelta(days=CA_DAYS if is_ca else SERVER_DAYS))
         .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
         .add_extension(
             x509.KeyUsage(digital_signature=not is_ca, key_cert_sign=is_ca, crl_sign=is_ca, **usage), critical=True
@@ -93,37 +112,54 @@ def alternative(name: str) -> Any:
 
 def site_key(server: ServerPart, site: Path) -> list[Path]:
     """A key pair in the site's folder; its public half in the server's, which admits the site."""
-    admitted = server.keys / f"{site.name}.pub"
+    from cryptography.hazmat.primitives import serialization as form
+
+    private, admitted = site / "key", server.keys / f"{site.name}.pub"
     if admitted.exists():
         return []
+    site.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = [path for path in (private, admitted) if not path.exists()]
+    key = private_key(private, of_site=True)
+    public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH) + b"\n"
+    write_atomic(site / "key.pub", public)
+    write_atomic(admitted, public)
+    return made
+
+
+def private_key(path: Path, of_site: bool = False) -> Any:
+    """The key in this file, or a new one; a site's has the form and the curve that Flower wants."""
     from cryptography.hazmat.primitives import serialization as form
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    site.mkdir(mode=0o700, parents=True, exist_ok=True)
-    key = ec.generate_private_key(ec.SECP384R1())
-    private = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
-    public = key.public_key().public_bytes(form.Encoding.OpenSSH, form.PublicFormat.OpenSSH)
-    write_private(site / "key", private)
-    (site / "key.pub").write_bytes(public + b"\n")
-    admitted.write_bytes(public + b"\n")
-    return [site / "key", admitted]
+    if path.exists():
+        return read(path, form.load_ssh_private_key if of_site else form.load_pem_private_key, None)
+    key = ec.generate_private_key(ec.SECP384R1() if of_site else ec.SECP256R1())
+    shape = form.PrivateFormat.OpenSSH if of_site else form.PrivateFormat.PKCS8
+    write_private(path, key.private_bytes(form.Encoding.PEM, shape, form.NoEncryption()))
+    return key
 
 
-def pem(key: Any) -> bytes:
+def read(path: Path, load: Callable[..., Any], *more: object) -> Any:
+    try:
+        return load(path.read_bytes(), *more)
+    except ValueError:
+        raise UserError(
+            f"{path} is damaged; bring back a whole one, or remove it and call `fssl deploy keys`"
+        ) from None
+
+
+def read_certificate(path: Path) -> Any:
+    from cryptography import x509
+
+    return read(path, x509.load_pem_x509_certificate)
+
+
+def write_certificate(path: Path, certificate: Any) -> None:
     from cryptography.hazmat.primitives import serialization as form
 
-    data: bytes = key.private_bytes(form.Encoding.PEM, form.PrivateFormat.PKCS8, form.NoEncryption())
-    return data
-
-
-def text(certificate: Any) -> bytes:
-    from cryptography.hazmat.primitives import serialization as form
-
-    data: bytes = certificate.public_bytes(form.Encoding.PEM)
-    return data
+    write_private(path, certificate.public_bytes(form.Encoding.PEM))
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Readable by its owner only, from the first byte on."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(data)
+    """Whole or not at all, and readable by its owner only, from the first byte on."""
+    write_atomic(path, data, mode=0o600)

@@ -142,22 +142,41 @@ def check_port(host: str, port: int) -> None:
 
 def wait_for(words: str, process: subprocess.Popen[bytes], log: Path, seconds: float = math.inf) -> bool:
     """Whether a program says this within a time."""
-    until = time.monotonic() + seconds
+    until, growing = time.monotonic() + seconds, Growing(log)
     while time.monotonic() < until and process.poll() is None:
-        if words in said(log):
+        if words in since_start(growing.news()):
             return True
         time.sleep(0.5)
     return False
 
 
-def said(log: Path) -> str:
-    """What a program wrote since its last start."""
-    return COLOR.sub("", log.read_text(errors="replace")).rpartition(NEW_START)[2]
+class Growing:
+    """A text file that another program writes: each look reads on from where the one before ended."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.position = path, 0
+
+    def news(self) -> str:
+        """The whole lines that are new."""
+        if not self.path.is_file():
+            return ""
+        with self.path.open("rb") as file:
+            file.seek(self.position)
+            new = file.read()
+        whole = new[: new.rfind(b"\n") + 1]
+        self.position += len(whole)
+        return whole.decode(errors="replace")
+
+
+def since_start(text: str) -> str:
+    """What a program wrote since its last start, as far as it is in this text."""
+    return COLOR.sub("", text).rpartition(NEW_START)[2]
 
 
 def last_words(log: Path) -> str:
     """Why a program ended: its last error if the end of its log has one, else its last line; all is in the file."""
-    lines = [" ".join(line.split()) for line in said(log).splitlines()[-30:] if line.strip()]
+    said = since_start(log.read_text(errors="replace"))
+    lines = [" ".join(line.split()) for line in said.splitlines()[-30:] if line.strip()]
     errors = [i for i, line in enumerate(lines) if line.startswith("ERROR")]
     words = lines[errors[-1] : errors[-1] + 3] if errors else lines[-1:]
     return f"{' '.join(words) or 'without a word'} (log: {log})"

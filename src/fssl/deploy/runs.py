@@ -17,7 +17,7 @@ from ..files import write_atomic
 from ..methods import check_effect, with_defaults
 from ..records.store import RunFolder
 from .home import ServerPart
-from .programs import CONNECTION, flwr
+from .programs import CONNECTION, Growing, flwr
 
 
 def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
@@ -112,14 +112,13 @@ def with_missing(line: dict[str, Any], total: int) -> str:
 
 def events(journal: Path, status: Callable[[], str], patience: float) -> Iterator[dict[str, Any]]:
     """What a run writes down, as it comes; in silence the server is asked whether the run still lives."""
-    position, heard, ended = 0, time.monotonic(), ""
+    growing, heard, ended = Growing(journal), time.monotonic(), ""
     while True:
-        text = journal.read_text()[position:] if journal.is_file() else ""
-        whole = text[: text.rfind("\n") + 1]
-        for line in whole.splitlines():
+        lines = growing.news().splitlines()
+        for line in lines:
             yield json.loads(line)
-        if whole:
-            position, heard = position + len(whole), time.monotonic()
+        if lines:
+            heard = time.monotonic()
         elif ended:  # and nothing came after that
             raise RunError(f"the run ended without a word ({ended}); see the server's log beside {journal.name}")
         elif time.monotonic() - heard > patience:

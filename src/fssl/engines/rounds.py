@@ -23,7 +23,7 @@ class Snapshot(NamedTuple):
 
     round: int
     server: Server
-    clients: dict[int, State]  # of those that keep something and do not keep it themselves
+    clients: dict[int, State]  # what clients keep; of those that keep it themselves, the round it is of
     velocity: State  # empty unless momentum is carried from client to client
 
 

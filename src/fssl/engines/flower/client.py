@@ -1,6 +1,8 @@
 """The client's app: a payload and a job in, one client's round, an upload out."""
 
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,11 +15,10 @@ from flwr.clientapp import ClientApp
 from ...config import Config, load_toml, parse
 from ...core.federation import Federation, agreed_of
 from ...data.folder import load_site
-from ...errors import RunError, UserError
 from ...types import State
 from ..local import Lanes, set_up_torch
 from ..rounds import to
-from .messages import Forms, answer, fill, forms_of, job_of, unpack
+from .messages import Forms, Job, SiteError, answer, fill, forms_of, job_of, unpack
 from .state import SiteState
 
 app = ClientApp()
@@ -56,12 +57,21 @@ def workshop(config: str, site: Site | None) -> Workshop:
     if settings.data.name != "folder":
         return furnished(Federation(settings), site.client)
     if site.data is None:
-        raise RunError("this site was started without --data, and the run wants each site's own images")
-    try:
+        raise SiteError("this site was started without --data, and the run wants each site's own images")
+    with discreet("this site's images cannot be used"):
         dataset = load_site(site.data, agreed_of(settings), site.client, site.clients)
-    except (UserError, OSError) as error:  # names of files stay here: only the site's log tells where this came from
-        raise RunError("this site's images cannot be used; logs/supernode.log at the site lists why") from error
     return furnished(Federation(settings, dataset), site.client)
+
+
+@contextmanager
+def discreet(trouble: str) -> Iterator[None]:
+    """At a site, only what was written for the server reaches it: other errors may name files and stay in the log."""
+    try:
+        yield
+    except SiteError:
+        raise
+    except Exception as error:  # Flower writes the whole chain into the site's log, and sends the last one's text
+        raise SiteError(f"{trouble} ({type(error).__name__}); logs/supernode.log at the site tells why") from error
 
 
 def furnished(federation: Federation, client: int) -> Workshop:
@@ -71,7 +81,7 @@ def furnished(federation: Federation, client: int) -> Workshop:
 
 def at_site(config: Config, site: Site) -> Config:
     if config.own_files:
-        raise RunError(f"{config.own_files[0]}: a site runs the methods and networks of fssl, and no file")
+        raise SiteError(f"{config.own_files[0]}: a site runs the methods and networks of fssl, and no file")
     own = load_toml(site.folder / "site.toml", "site.toml")
     return replace(
         config,
@@ -89,21 +99,28 @@ def who(message: Message, context: Context) -> Message:
 @app.train()
 def train(message: Message, context: Context) -> Message:
     job = job_of(message.content)
-    site = site_of(context) if job.run else None  # else the state came along and goes back
+    if not job.run:
+        return Message(trained(job, message.content, None), reply_to=message)
+    with discreet("this site failed"):
+        return Message(trained(job, message.content, site_of(context)), reply_to=message)
+
+
+def trained(job: Job, content: RecordDict, site: Site | None) -> RecordDict:
+    """One client's round; its state is at its site, or else came along and goes back."""
     if site and site.client != job.client:
-        raise RunError(f"this site is client {site.client}; asked for client {job.client}")
+        raise SiteError(f"this site is client {site.client}; asked for client {job.client}")
     federation, lanes, forms = workshop(job.config, site)
     store = SiteState(site.folder, job.run, job.client) if site else None
-    kept = store.before(job.round) if store else brought(message)
-    payload = to(fill(forms.payload, unpack(message.content["payload"])), federation.device)
+    kept = store.after(job.counted) if store else brought(content)
+    payload = to(fill(forms.payload, unpack(content["payload"])), federation.device)
     (plan,) = lanes.plans(job.round, [job.client])
     lane = lanes.lanes[0]
     with torch.no_grad(), lane.scope():
         result = lanes.client(lane, plan, payload, kept)
     if store:
-        store.keep(job.round, result.state, job.resumable)
-    return Message(answer(job, result, with_state=store is None), reply_to=message)
+        store.keep(job.round, result.state, job.counted, job.resumable)
+    return answer(job, result, with_state=store is None)
 
 
-def brought(message: Message) -> State | None:
-    return unpack(message.content["state"]) if "state" in message.content else None
+def brought(content: RecordDict) -> State | None:
+    return unpack(content["state"]) if "state" in content else None

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+import torch
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
@@ -15,7 +16,7 @@ from ...config import Config, as_tables, to_toml
 from ...core.client import ClientResult
 from ...core.federation import Federation
 from ...errors import RunError
-from ...types import Server
+from ...types import Server, State
 from ..local import compiles, set_up_torch
 from ..rounds import Engine, Missing, RoundAgainError, Snapshot, to
 from .messages import BadUploadError, Job, forms_of, order, result_of
@@ -161,10 +162,11 @@ class FlowerFleet:
         raise RoundAgainError
 
     def _send(self, round: int, client: int, node: int, snapshot: Snapshot) -> Sent:
-        policy = self.policy
-        job = Job(self.config, round, client, policy.run, resumable_from(self.federation.config, round))
+        policy, kept = self.policy, snapshot.clients.get(client, {})
+        counted = counted_in(kept) if policy.run else 0
+        job = Job(self.config, round, client, policy.run, counted, resumable_from(self.federation.config, round))
         payload = self.federation.method.payload(snapshot.server, client)
-        content = order(job, payload, None if policy.run else snapshot.clients.get(client))
+        content = order(job, payload, None if policy.run else kept)
         message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=str(round))
         ids = list(self.grid.push_messages([message]))
         return Sent(job, payload, ids[0] if ids else "", time.monotonic() + policy.answer)
@@ -180,6 +182,8 @@ class FlowerFleet:
         except BadUploadError as error:
             return self._lost(job.round, job.client, f"{REJECTED}: {error}")
         result = to_device(result, self.federation)
+        if job.run:
+            result = result._replace(state=mark(job.round))
         if self.privacy is None:
             return result
         return result._replace(upload=self.privacy.clipped(result.upload, sent.payload))
@@ -219,6 +223,15 @@ def to_device(result: ClientResult, federation: Federation) -> ClientResult:
     upload = result.upload
     weights, extras = to((upload.weights, upload.extras), federation.device)
     return result._replace(upload=upload._replace(weights=weights, extras=extras))
+
+
+def mark(round: int) -> State:
+    """What a server keeps of a client whose state is at its site: which round left that state."""
+    return {"round": torch.tensor(round)}
+
+
+def counted_in(mark: State) -> int:
+    return int(mark["round"]) if mark else 0
 
 
 def resumable_from(config: Config, round: int) -> int:

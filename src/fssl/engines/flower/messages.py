@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ...core.client import ClientResult
 from ...core.federation import Federation, sketch
+from ...errors import RunError
 from ...types import Server, State, Upload
 from ..rounds import named
 
@@ -23,7 +24,12 @@ class Job(NamedTuple):
     round: int
     client: int
     run: str = ""  # names the run where a site keeps the client's state; else the state comes along
+    counted: int = 0  # the client's last round that counted: it goes on with its state of then
     resumable: int = 0  # the earliest round that a resumed server may go on from
+
+
+class SiteError(RunError):
+    """What a site tells the server of its trouble."""
 
 
 class BadUploadError(ValueError):
