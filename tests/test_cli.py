@@ -129,7 +129,6 @@ def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
         ("methods fedlok", ["'fedlok'", "did you mean 'fedloke'?"]),
         ("bench --methods --method fedlok", ["did you mean 'fedloke'?"]),
         ("bench --method sage --method fedavg", ["need --methods"]),
-        ("bench --report 3 --methods", ["--report", "give one of them"]),
         ("bench --json .", ["--json .", "is a folder"]),
         ("bench --json tiny.toml/x.json", ["--json tiny.toml/x.json: tiny.toml is a file, not a folder"]),
         ("run smoke --set method.tua=0.9", ["'tua'", "did you mean 'tau'?"]),

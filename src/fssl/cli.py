@@ -401,8 +401,7 @@ def bench(
     shape: Annotated[str, typer.Option(help="demo, or paper: ResNet-8x4, 128 + 256 + 256 images.")] = "demo",
     method: Annotated[list[str] | None, typer.Option(help="Any method's name (default: sage).")] = None,
     methods: Annotated[bool, typer.Option("--methods", help="What a step of each method costs instead.")] = False,
-    report: Annotated[int | None, typer.Option(min=1, help="Time a report of so many generated runs instead.")] = None,
-    rounds: Annotated[int | None, typer.Option(min=1, help="Rounds to time (3), or of each run (500).")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to time.")] = 3,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the numbers here.")] = None,
     settings: Sets = None,
 ) -> None:
@@ -420,27 +419,19 @@ def bench(
     - `fssl bench --methods --rounds 9 --json costs.json`: some minutes on a CPU
 
     - `fssl bench --methods --shape paper --method sage --method fedloke --json costs.json`: adds two of them
-
-    - `fssl bench --report 500 --rounds 500`: seconds and megabytes of `fssl report`
     """
-    if report and (methods or method):
-        raise UserError("--report times a report, --methods and --method time training: give one of them")
     if json_file:  # what cannot be written is refused before the work
         check_file("--json", json_file)
         json_file.parent.mkdir(parents=True, exist_ok=True)
-    if report:
-        from .report.bench import bench_report
-
-        return bench_report(console, report, rounds or 500, json_file)
     if methods:
         from .bench.methods import run_method_bench
 
-        return run_method_bench(console, shape, method or [], rounds or 3, json_file, settings or [])
+        return run_method_bench(console, shape, method or [], rounds, json_file, settings or [])
     from .bench import run_bench
 
     if method and len(method) > 1:
         raise UserError("--method: several of them need --methods")
-    run_bench(console, shape, method[0] if method else "sage", rounds or 3, json_file, settings or [])
+    run_bench(console, shape, method[0] if method else "sage", rounds, json_file, settings or [])
 
 
 def main() -> None:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from PIL import Image
 
-from fssl.data import folder, listing
+from fssl.data import cache, folder, listing
 from fssl.data.dataset import Dataset
 from fssl.data.export import export_digits
 from fssl.data.folder import Agreed, Loading, check, load_federation, load_site, load_test
@@ -310,6 +311,37 @@ def test_images_are_decoded_once_and_only_for_their_owner(root: Path, monkeypatc
     again = load_federation(root, PETS)
     assert isinstance(again.train.images.base, np.memmap)
     assert brightness(again) == [13, 10, 11, 12, 20, 30, 31]
+
+
+def test_a_folder_has_one_cache_however_often_it_changes(root: Path, tmp_path: Path) -> None:
+    """Others' stay: of another size, of the test alone, of a single site; and whoever uses an old one goes on."""
+    first = load_federation(root, PETS)
+    load_federation(root, PETS._replace(size=16))
+    load_test(root, PETS)
+    load_site(root / "clients/c", PETS)
+    others = {*(tmp_path / "cache").iterdir()}
+    assert len(others) == 4
+    for number in range(3):
+        paint(root / f"clients/a/unlabeled/new{number}.png", 14 + number)
+        assert len(brightness(load_federation(root, PETS))) == 8 + number
+    now = {*(tmp_path / "cache").iterdir()}
+    assert (len(now), len(now & others)) == (4, 3)
+    assert brightness(first) == [13, 10, 11, 12, 20, 30, 31]
+
+
+def test_a_cache_that_another_process_removes_is_built_again(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That one found a change, and was done while this one was about to open what it had built."""
+    was_there: list[bool] = []
+
+    def open_images(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+        was_there.append(path.exists())
+        if was_there == [False, True]:
+            path.unlink()
+        return cache.open_images(path, shape)
+
+    monkeypatch.setattr(folder, "open_images", open_images)
+    assert brightness(load_federation(root, PETS)) == [13, 10, 11, 12, 20, 30, 31]
+    assert was_there == [False, True, True]
 
 
 def test_a_changed_folder_is_noticed(root: Path) -> None:

@@ -14,14 +14,13 @@ from statistics import mean, stdev
 from typing import Any
 
 import pytest
+import speed
 from handmade import append, write_probes, write_run
 
 from conftest import exit_code
-from fssl import cli
 from fssl.config import parse, read_toml, to_toml
 from fssl.errors import UserError
 from fssl.report import page
-from fssl.report.bench import bench_report, write_records
 from fssl.report.page import reading
 from fssl.report.page.reading import QUANTITIES, Reading, read_all
 from fssl.report.runs import find_runs, groups_of, run_folders
@@ -308,7 +307,7 @@ def test_the_page_needs_nobody_else(tmp_path: Path) -> None:
 def test_many_runs_are_read_by_several_processes_to_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_records(tmp_path, 9, 3)
+    speed.write_records(tmp_path, 9, 3)
     monkeypatch.setattr(reading, "MANY", 5)
     one, two = (read_all(run_folders([tmp_path]), processes) for processes in (1, 2))
     assert [r.path for r in one] == [r.path for r in two]
@@ -319,7 +318,7 @@ def test_many_runs_are_read_by_several_processes_to_the_same_end(
 
 def test_generated_records_have_every_quantity(tmp_path: Path) -> None:
     """Else the benchmark would measure less than a report of real runs."""
-    write_records(tmp_path / "runs", 3, 12)
+    speed.write_records(tmp_path / "runs", 3, 12)
     data = report(tmp_path)
     assert data["notes"] == []
     for run in data["runs"].values():
@@ -327,12 +326,13 @@ def test_generated_records_have_every_quantity(tmp_path: Path) -> None:
     assert all(len(group["right_by_class"]) == 100 for task in data["tasks"] for group in task["groups"])
 
 
-def test_the_benchmark_reports_seconds_and_megabytes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    bench_report(cli.console, 2, 3, tmp_path / "bench.json")
-    result = json.loads((tmp_path / "bench.json").read_text())
-    assert (result["runs"], result["rounds"]) == (2, 3)
-    assert 1.5 < result["report_mb"] < 3  # nearly all of it is the plotting library
-    assert re.search(r"report: \d+\.\d s, \d\.\d MB\n", capsys.readouterr().out)
+def test_the_benchmark_reports_seconds_and_megabytes(capsys: pytest.CaptureFixture[str]) -> None:
+    speed.main(2, 3)
+    said = re.fullmatch(
+        r"2 runs of 3 rounds, 0 MB of records\nreport: \d+\.\d s, (\d\.\d) MB\n", capsys.readouterr().out
+    )
+    assert said
+    assert 1.5 < float(said[1]) < 3  # nearly all of it is the plotting library
 
 
 def test_rounds_that_were_read_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,13 @@
 """A site's own images, or those of several sites on one machine: checked as a whole, then decoded once."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
-from itertools import accumulate, compress, pairwise
+from itertools import accumulate, chain, compress, pairwise
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -26,6 +27,7 @@ FORMAT = 1  # of the cache; raise it when decoding changes
 BATCH = 1024  # images decoded between two writes
 Decoded = tuple[NDArray[np.uint8], NDArray[np.bool_]]  # images, and which of them could be read
 PIECE = 16  # images per task of a decoding process
+ATTEMPTS = 2  # a process that finds the folder changed may remove what was just built
 UNKNOWN = -1  # the label of an unlabeled image
 
 
@@ -166,17 +168,28 @@ def _check_classes(listing: Listing, classes: tuple[str, ...]) -> None:
 def _images(listing: Listing, files: Sequence[File], agreed: Agreed, how: Loading) -> NDArray[np.uint8]:
     """Decoded images from the cache, which is built first where it is missing, or damaged, or of other files."""
     shape = (len(files), agreed.size, agreed.size, agreed.channels)
-    path = cache_folder(how.cache) / f"folder-{_key(listing.root, files, agreed)}.images.npy"
+    path = cache_folder(how.cache) / _name(listing, files, agreed)
     found = None if listing.problems else open_images(path, shape)
-    if found is None:
-        with new_images(path, shape, private=True) as write:
-            for batch, _ in _decoded(files, agreed, how, listing.problems):
-                write(batch)
-            raise_problems(listing)
-        found = open_images(path, shape)
+    for _ in range(ATTEMPTS):
+        if found is None:
+            with new_images(path, shape, private=True) as write:
+                for batch, _ in _decoded(files, agreed, how, listing.problems):
+                    write(batch)
+                raise_problems(listing)
+            found = open_images(path, shape)
+            _remove_older(path)
     if found is None:
         raise UserError(f"the image cache '{path}' cannot be read back; delete it and try again")
     return found
+
+
+def _remove_older(path: Path) -> None:
+    """The images of this folder as it was before; a process that has them mapped keeps them."""
+    place = path.name.rpartition("-")[0]
+    for older in path.parent.glob(f"{place}-*.images.npy"):
+        if older != path:
+            with suppress(OSError):
+                older.unlink()
 
 
 def raise_problems(listing: Listing, most: int = 20) -> None:
@@ -186,12 +199,22 @@ def raise_problems(listing: Listing, most: int = 20) -> None:
         raise ProblemsError(f"'{listing.root}' cannot be used, {count}:", listing.problems, most)
 
 
-def _key(root: Path, files: Sequence[File], agreed: Agreed) -> str:
-    """Hash of everything that decoding depends on; a file that was written again has another time."""
-    used = (FORMAT, agreed.size, agreed.channels, str(root.resolve()))
-    digest = hashlib.sha256(repr(used).encode())
-    for file in files:
-        digest.update(repr((file.name, file.num_bytes, file.times)).encode())
+def _name(listing: Listing, files: Sequence[File], agreed: Agreed) -> str:
+    """Of the file with all these images: where they are, and what else decoding depends on, a hash each.
+
+    An image that was written again has another time. The root's inode tells folders of one name apart on computers that
+    share a cache.
+    """
+    root = listing.root.resolve()
+    place = (str(root), root.stat().st_ino, agreed.size, agreed.channels, bool(listing.sites))
+    content = ((file.name, file.num_bytes, file.times) for file in files)
+    return f"folder-{_hash([place])}-{_hash(chain([FORMAT], content))}.images.npy"
+
+
+def _hash(facts: Iterable[object]) -> str:
+    digest = hashlib.sha256()
+    for fact in facts:
+        digest.update(repr(fact).encode())
     return digest.hexdigest()[:32]
 
 
