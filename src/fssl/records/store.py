@@ -22,7 +22,6 @@ from .rounds import summarize
 from .tensors import Tensors, packed
 
 ERRORS = "error.txt"  # what the last error in a grid's cell was, with its place in the code
-DEPLOYMENT = "deployment.json"  # of a run whose clients keep their states themselves
 INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
 
 
@@ -38,7 +37,7 @@ class RunFolder:
         self.rounds_file = path / "rounds.jsonl"
         self.model_file = path / "model.safetensors"
         self.summary_file = path / "summary.json"
-        self.deployment_file = path / DEPLOYMENT
+        self.deployment_file = path / "deployment.json"  # of a run whose clients keep their states themselves
         self._probes = path / "probes"
         self._checkpoints = Checkpoints(path / "checkpoint")
         self._lock: IO[str] | None = None

@@ -18,7 +18,7 @@ from ...data.partition import Partition
 from ...errors import RunError, UserError
 from ...files import read_json, write_atomic
 from ...machine import cores
-from ...records.store import DEPLOYMENT
+from ...records.store import RunFolder
 from ..rounds import Engine
 from ..run import Line, conduct, written_out
 from .fleet import AnyNode, AskedNodes, FlowerFleet, NamedNodes, Nodes, Policy, flower_engine
@@ -101,13 +101,13 @@ def deployment(grid: Grid, terms: Terms, names: tuple[str, ...], out: Path) -> t
 
 def run_name(out: Path) -> str:
     """What sites call this run: the same for every start of one run folder, another for every other."""
-    file = out / DEPLOYMENT
-    known = read_json(file).get("run")
+    folder = RunFolder(out)
+    known = read_json(folder.deployment_file).get("run")
     if not known:
-        if (out / "rounds.jsonl").is_file():
+        if folder.rounds_file.is_file():
             raise UserError(f"{out} was begun by another engine, so the sites lack their states; choose another --out")
         known = secrets.token_hex(16)
-        write_atomic(file, json.dumps({"run": known}) + "\n")
+        write_atomic(folder.deployment_file, json.dumps({"run": known}) + "\n")
     return str(known)
 
 
