@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from fssl import cli
-from fssl.records.store import DEPLOYMENT
 
 Refused = Callable[..., str]
 
@@ -65,7 +64,7 @@ def test_a_deployments_run_is_not_resumed_without_its_sites(
     )
     with pytest.raises(SystemExit):
         cli.main()
-    (tmp_path / "run" / DEPLOYMENT).write_text('{"run": "0123456789abcdef"}')
+    (tmp_path / "run/deployment.json").write_text('{"run": "0123456789abcdef"}')
     words = ("run", "smoke", "--set", "train.rounds=2", "--out", str(tmp_path / "run"), "--resume")
     assert "is a deployment's run, its clients' states are at the sites" in refused(*words)
 
