@@ -87,7 +87,7 @@ def run(
 
     - `fssl run my.toml --set data.name=folder --data-dir sites`: your own images, see `fssl datasets --help`
 
-    - `fssl run smoke --set method.name=my.py:my_method`: your own method; `model.name=my.py:my_network` your own network
+    - `fssl run smoke --set method.name=my.py:my_method`: your own method; `model.name=my.py:my_net` your own network
 
     - `fssl run demo --engine flower`: the same runs with clients in a Ray cluster (`pip install 'fssl[flower]'`)
     """
