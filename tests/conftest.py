@@ -1,5 +1,6 @@
 """Shared pieces: a federation small enough to train in milliseconds."""
 
+import json
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -29,6 +30,14 @@ TINY: dict[str, Any] = {
     "train": {"rounds": 2, "clients_per_round": 2, "local_epochs": 2, "batch": 8},
     "compute": {"device": "cpu"},
 }
+
+
+SMALL = ["--set", "train.rounds=2", "--set", "train.steps_per_round=2", "--device", "cpu"]  # of `fssl run smoke`
+
+
+def records(run: str) -> list[dict[str, Any]]:
+    """What a run wrote down, but for how long it took."""
+    return [json.loads(line) | {"timing": 0} for line in Path(run, "rounds.jsonl").read_text().splitlines()]
 
 
 def tiny_config(*settings: str) -> Config:

@@ -14,7 +14,7 @@ from .config import Config
 from .console import PLAIN, Quiet, RunView, print_table, result_line, say
 from .core.federation import Images, check_parts, dataset_of, device_of, images_of, settled
 from .engines.run import check_engine, run_experiment, written_out
-from .errors import RunError, UserError, complain
+from .errors import RunError, UserError, complain, described
 from .loggers import Logged, check_loggers
 from .methods import check_effect, with_defaults
 from .records.store import ERRORS, RunFolder
@@ -121,11 +121,6 @@ def ran(console: Console, title: str, cell: Cell, resume: bool, debug: bool, alo
 def failure(cell: Cell, error: BaseException) -> str:
     """Which run failed, and why; the kind of error, where it is not one of ours."""
     return f"{cell.name}: {error if isinstance(error, UserError | RunError) else described(error)}"
-
-
-def described(error: BaseException) -> str:
-    """`KeyError: 'x'`, in one line."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
 
 
 def train(cell: Cell, resume: bool, debug: bool, view: RunView | Quiet) -> str:

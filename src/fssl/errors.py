@@ -50,6 +50,11 @@ def shortened(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
+def described(error: BaseException) -> str:
+    """`KeyError: 'x'`, in one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def complain(message: str) -> None:
     """One line on the error stream, whatever the message holds."""
     sys.stderr.write(f"fssl: {' '.join(message.splitlines())}\n")

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 from zlib import crc32
 
-from .errors import UserError
+from .errors import UserError, described
 
 PLACE = re.compile(r"([^+]+\.py):(\w+)(\+.*)?")  # file, function, plug-ins of a method
 
@@ -54,7 +54,7 @@ def made(builder: Callable[..., Any], what: str, name: str, *args: Any, **kwargs
     except Exception as error:
         if isinstance(error, UserError) or not file_of(name):
             raise
-        raise UserError(f"{what} '{name}' cannot be built: {type(error).__name__}: {error}") from error
+        raise UserError(f"{what} '{name}' cannot be built: {described(error)}") from error
 
 
 def refuse_without_function(what: str, name: str) -> None:
@@ -76,5 +76,5 @@ def loaded(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[spec.name]
-        raise UserError(f"{path} cannot be loaded: {type(error).__name__}: {error}") from error
+        raise UserError(f"{path} cannot be loaded: {described(error)}") from error
     return module

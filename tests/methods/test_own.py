@@ -1,13 +1,12 @@
 """Methods in files of one's own: from the command line to the record, and what is said of a file that does not fit."""
 
-import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from conftest import Fssl
+from conftest import SMALL, Fssl, records
 from fssl.deploy.home import init, server_part
 from fssl.errors import RunError, UserError
 from fssl.methods import build_method, split_name
@@ -31,17 +30,12 @@ def number() -> int:
 
 text = "no function"
 """
-SMALL = ["--set", "train.rounds=2", "--set", "train.steps_per_round=2", "--device", "cpu"]
 
 
 @pytest.fixture(autouse=True)
 def _desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("my.py").write_text(FILE)
-
-
-def records(run: str) -> list[dict[str, object]]:
-    return [json.loads(line) | {"timing": 0} for line in Path(run, "rounds.jsonl").read_text().splitlines()]
 
 
 def test_names() -> None:

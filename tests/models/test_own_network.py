@@ -1,14 +1,12 @@
 """Networks in files of one's own: the same bits as ours, and what is said of one that does not fit."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import Fssl
+from conftest import SMALL, Fssl, records
 from fssl.models import Net
 from fssl.own import loaded
 
@@ -64,17 +62,12 @@ def number(channels, classes, width):
 def two(channels, classes):
     return Base(channels, classes)
 """
-SMALL = ["--set", "train.rounds=2", "--set", "train.steps_per_round=2", "--device", "cpu"]
 
 
 @pytest.fixture(autouse=True)
 def _desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("net.py").write_text(FILE)
-
-
-def records(run: str) -> list[dict[str, Any]]:
-    return [json.loads(line) | {"timing": 0} for line in Path(run, "rounds.jsonl").read_text().splitlines()]
 
 
 def train(fssl: Fssl, out: str, name: str, *words: str) -> tuple[int, str, str]:

@@ -71,18 +71,12 @@ ALONE = Loading()
 
 def load_federation(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
     """All clients of a folder on this machine. Without agreed classes, those that any client has labels for."""
-    listing = list_federation(root)
-    if not agreed.classes:
-        agreed = agreed._replace(classes=found_classes(listing))
-    return _load(listing, agreed, how)._replace(digest=digest_of(listing))
+    return _load_all(list_federation(root), agreed, how)
 
 
 def load_classes(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
     """Labeled images that are yet to be dealt out to clients."""
-    listing = list_classes(root)
-    if not agreed.classes:
-        agreed = agreed._replace(classes=found_classes(listing))
-    return _load(listing, agreed, how)._replace(partition=None, digest=digest_of(listing))
+    return _load_all(list_classes(root), agreed, how)._replace(partition=None)
 
 
 def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1, how: Loading = ALONE) -> Dataset:
@@ -136,6 +130,13 @@ def digest_of(listing: Listing) -> str:
     """A checksum of all names and sizes: the same for a copy elsewhere, another as soon as a file comes or goes."""
     text = "\n".join(f"{file.name}\t{file.num_bytes}" for file in listing.files())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _load_all(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
+    """A folder that is seen as a whole: it says its classes, unless they are agreed, and can be known again."""
+    if not agreed.classes:
+        agreed = agreed._replace(classes=found_classes(listing))
+    return _load(listing, agreed, how)._replace(digest=digest_of(listing))
 
 
 def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ...core.client import ClientResult
 from ...core.federation import Federation, sketch
-from ...errors import RunError
+from ...errors import RunError, described
 from ...types import Server, State, Upload
 from ..rounds import named
 
@@ -133,7 +133,7 @@ def result_of(content: RecordDict, job: Job, forms: Forms) -> ClientResult:
         flat, tally = unpack(content["upload"]), unpack(content["tally"])
         state = unpack(content["state"]) if "state" in content and not job.run else {}  # a site keeps its own
     except Exception as error:  # whatever reading makes of bytes from outside, it must not end the run
-        raise BadUploadError(f"it cannot be read: {type(error).__name__}: {error}") from None
+        raise BadUploadError(f"it cannot be read: {described(error)}") from None
     sent: Server = fill(forms.upload, flat)
     for name, tensor in {**flat, **tally}.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):

@@ -15,7 +15,7 @@ from ...core.federation import Federation, agreed_of
 from ...data.dataset import Dataset, Split
 from ...data.folder import load_test
 from ...data.partition import Partition
-from ...errors import RunError, UserError
+from ...errors import RunError, UserError, described
 from ...files import read_json, write_atomic
 from ...machine import cores
 from ...records.store import RunFolder
@@ -52,7 +52,7 @@ def main(grid: Grid, context: Context) -> None:
         listener.write("stopped", str(error))
         raise
     except BaseException as error:
-        listener.write("stopped", f"{type(error).__name__}: {error}")
+        listener.write("stopped", described(error))
         raise
     listener.write("finished", "")
 
