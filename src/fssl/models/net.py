@@ -56,10 +56,8 @@ class Net:
         if not isinstance(module, nn.Module):
             raise UserError(f"network '{name}' is {type(module).__name__!r}, expected a torch.nn.Module")
         for layer in module.modules():
-            if isinstance(
-                layer, _BatchNorm
-            ):  # its batch counter: an integer that nobody reads and averaging would spoil
-                layer.num_batches_tracked = None
+            if isinstance(layer, _BatchNorm):
+                layer.num_batches_tracked = None  # an integer that nobody reads, and that averaging would spoil
         return module
 
     @property

@@ -21,7 +21,7 @@ from .environment import environment
 from .rounds import summarize
 from .tensors import Tensors, packed
 
-ERRORS = "error.txt"  # what the last error in a grid's cell was, with its place in the code
+ERRORS = "error.txt"  # the last error that nobody foresaw, with its place in the code
 INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
 
 
