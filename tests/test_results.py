@@ -68,6 +68,30 @@ def test_every_run_of_table_2_is_as_its_row_says(row: list[str]) -> None:
         assert said[target] == ("not in 120" if reached == [None, None] else " / ".join(map(str, reached)))
 
 
+@pytest.mark.parametrize("row", rows("Momentum and precision"), ids=lambda row: row[0])
+def test_momentum_and_precision_are_as_their_rows_say(row: list[str]) -> None:
+    protocol, precision = row[0].split("`")[3], row[0].split()[-1]
+    folder = RESULTS / "cifar100" / "alpha1.0" / f"sage-{'fp32' if precision == 'fp32' else protocol}-seed7"
+    config = (folder / "config.toml").read_text()
+    assert f'protocol = "{protocol}"' in config and f'precision = "{precision}"' in config
+    curves, last = [curve(folder, norm)[:60] for norm in NORMS], lines_of(folder)[50:60]
+    assert row[1:] == [
+        both([c[59] for c in curves]),
+        " / ".join(f"{np.mean(c[50:]):.2f} ± {np.std(c[50:], ddof=1):.2f}" for c in curves),
+        " / ".join(str(first_at_least(c, 30)) for c in curves),
+        percent(last, "pl_accuracy"),
+        percent(last, "utilization"),
+        f"{np.median([line['timing']['seconds'] for line in lines_of(folder)]):.2f}",
+    ]
+
+
+def test_what_is_said_of_precision_is_so() -> None:
+    place = RESULTS / "cifar100" / "alpha1.0"
+    full, half = (np.array(curve(place / f"sage-{kind}-seed7", "train_norm")[10:60]) for kind in ("fp32", "clean"))
+    assert f"fp32 is {np.mean(half - full):.2f} points behind bf16 on average and" in TEXT
+    assert f"{np.mean(np.abs(half - full)):.2f} away from it" in TEXT
+
+
 def test_every_run_of_table_1_on_cifar10_has_a_true_row() -> None:
     table = {row[0].split("`")[1]: row[1:] for row in rows("CIFAR-10, α = 0.1")}
     place = RESULTS / "cifar10" / "alpha0.1"

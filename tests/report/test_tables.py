@@ -181,6 +181,17 @@ def test_a_short_run_counts_where_it_got_there(tmp_path: Path) -> None:
     assert cell(second, "SAGE", 1).marks[-1] == "0 of 1 runs reach 40 % within 120 rounds"
 
 
+def test_a_target_out_of_reach_is_asked_of_the_longest_run(tmp_path: Path) -> None:
+    """A run as the paper's comes first, but where it ends too soon, one of another precision says more."""
+    short = config_of("protocol=authors", "train.precision=fp32", "train.rounds=60")
+    write_run(tmp_path / "short", short, climb((50, 30.0), rounds=60))
+    long = config_of("protocol=authors", "train.precision=bf16", "train.rounds=120")
+    write_run(tmp_path / "long", long, climb((54, 30.0), (100, 40.0), rounds=120))
+    second = table(tables_of(tmp_path), 2)
+    assert [cell(second, "SAGE", i).value for i in range(3)] == [50, 100, None]
+    assert cell(second, "SAGE", 2).marks[-1] == "0 of 1 runs reach 50 % within 120 rounds"
+
+
 def test_a_600_round_run_is_read_at_500_in_table_1(tmp_path: Path) -> None:
     values = [10.0] * 490 + [40.0] * 10 + [60.0] * 100
     write_run(tmp_path / "x", config_of("protocol=authors", ALPHA, "train.rounds=600"), values)

@@ -174,11 +174,16 @@ def shortness(run: Run, column: Column) -> list[str]:
 
 
 def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell:
-    """The group of repetitions that is nearest to the paper: fewest differences, longest, most seeds."""
+    """The group of repetitions that is nearest to the paper: fewest differences, longest, most seeds.
 
-    def nearness(setting: tuple[str, ...]) -> tuple[int, int, int]:
+    Where no run reaches the target before its end, the longest says most, whatever its settings.
+    """
+
+    def nearness(setting: tuple[str, ...]) -> tuple[int, int, int, int]:
         runs = choices[setting]
-        return -len(setting), max(run.last_round for run in runs), len(one_per_seed(runs))
+        longest = max(min(run.last_round, column.rounds) for run in runs)
+        says = column.rounds if any(number_of(run, column) is not None for run in runs) else longest
+        return says, -len(setting), max(run.last_round for run in runs), len(one_per_seed(runs))
 
     setting = max(choices, key=nearness)
     runs = one_per_seed(choices[setting])
