@@ -73,7 +73,8 @@ def test_momentum_and_precision_are_as_their_rows_say(row: list[str]) -> None:
     protocol, precision = row[0].split("`")[3], row[0].split()[-1]
     folder = RESULTS / "cifar100" / "alpha1.0" / f"sage-{'fp32' if precision == 'fp32' else protocol}-seed7"
     config = (folder / "config.toml").read_text()
-    assert f'protocol = "{protocol}"' in config and f'precision = "{precision}"' in config
+    assert f'protocol = "{protocol}"' in config
+    assert f'precision = "{precision}"' in config
     curves, last = [curve(folder, norm)[:60] for norm in NORMS], lines_of(folder)[50:60]
     assert row[1:] == [
         both([c[59] for c in curves]),
