@@ -271,7 +271,7 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
 
     Example: `fssl show runs/smoke`
     """
-    from .report.compare import print_run
+    from .report.show import print_run
 
     print_run(console, run)
 
@@ -302,10 +302,12 @@ def predict(
 @app.command()
 def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
-    png: Annotated[Path | None, typer.Option(help="Also draw the curves into this PNG file.")] = None,
+    by: Annotated[str, typer.Option(help="A setting, e.g. partition.alpha: a column for each of its values.")] = "",
+    png: Annotated[Path | None, typer.Option(help="Also draw curves (or results, with --by) into this PNG.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write a line per run into this CSV file.")] = None,
+    tex: Annotated[Path | None, typer.Option(help="Also write the tables into this LaTeX file (booktabs).")] = None,
 ) -> None:
-    """Compare runs: mean and spread over seeds, and optionally a picture.
+    """Compare runs: mean and spread over seeds, optionally a picture, CSV and LaTeX.
 
     Runs that differ only in their seed are repetitions of one setting. Methods are compared within a task: a
     dataset, its partition and training, a protocol. Where a method is there with SAGE and without, the gain is told.
@@ -315,10 +317,12 @@ def compare(
     - `fssl compare runs/demo --png curves.png`: every run below a folder
 
     - `fssl compare runs/a runs/b`: two runs
+
+    - `fssl compare runs --by partition.alpha --png alpha.png --tex alpha.tex`: methods × α, as papers print them
     """
     from .report.compare import compare_runs
 
-    compare_runs(console, runs, png, csv)
+    compare_runs(console, runs, png, csv, tex, by)
 
 
 @app.command()

@@ -46,7 +46,7 @@ def check_file(option: str, path: Path, *endings: str) -> None:
         raise UserError(f"{option} {path}: expected a name that ends with {endings[0]}")
     if path.is_dir():
         raise UserError(f"{option} {path}: is a folder; expected a file")
-    if not path.exists() and (reason := obstacle(path.parent)):
+    if reason := obstacle(path.parent):  # also of a file that is there: it is replaced, not written over
         raise UserError(f"{option} {path}: {reason}")
 
 

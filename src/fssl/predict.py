@@ -6,6 +6,7 @@ from pathlib import Path, PurePath
 from typing import NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.markup import escape
@@ -19,7 +20,7 @@ from .data.listing import list_images
 from .errors import ProblemsError, UserError
 from .files import as_csv, write_atomic
 from .machine import check_file, cores
-from .trained import Trained, load_trained
+from .trained import Trained, best_device, load_trained
 
 Batch = tuple[list[str], NDArray[np.uint8]]  # names and images
 BATCH = 1000  # test images between two looks at the progress
@@ -47,7 +48,7 @@ def predict(console: Console, run: Path, images: Path | None, out: Path, data_di
     if images and data_dir:
         raise UserError("--data-dir says where the run's own test images are: leave it out, or the images")
     check_file("--out", out, ".csv")
-    model = load_trained(run)
+    model = load_trained(run, torch.device("cpu"))
     unread: list[str] = []
     with RunView(console, "images", transient=True) as view:
         if images:
@@ -83,7 +84,10 @@ def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predic
 
 
 def look_at(model: Trained, batches: Iterable[Batch]) -> tuple[list[str], NDArray[np.float32]]:
-    looked = [(names, model.probabilities(images)) for names, images in batches]
+    looked = []
+    for names, images in batches:
+        model = model.on(best_device())  # not before: processes that decode are forked, which a GPU in use forbids
+        looked.append((names, model.probabilities(images)))
     nothing = np.zeros((0, len(model.classes)), np.float32)
     return [name for names, _ in looked for name in names], np.concatenate([nothing, *(p for _, p in looked)])
 

@@ -37,6 +37,13 @@ class Trained(NamedTuple):
         """Their names, or numbers where the dataset has no names."""
         return self.card.classes or tuple(map(str, range(self.card.num_classes)))
 
+    def on(self, device: torch.device) -> "Trained":
+        """The same on a device."""
+        if self.normalize.scale.device == device:
+            return self
+        weights = Weights(*({name: t.to(device) for name, t in tree.items()} for tree in self.weights))
+        return self._replace(weights=weights, normalize=normalize_of(self.config, self.card, device))
+
     def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """[N, classes], for images [N, H, W, C] of the size that `card` says."""
         expected = (self.card.size, self.card.size, self.card.channels)
@@ -52,22 +59,30 @@ class Trained(NamedTuple):
         return self.net.infer(self.weights, self.normalize(pixels)).logits.softmax(-1).cpu().numpy()
 
 
-def load_trained(run: Path) -> Trained:
-    """The final model of a finished run, by its folder."""
+def best_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def normalize_of(config: Config, card: Card, device: torch.device) -> Normalize:
+    return norms_of(card, device)[headline_of(config)]
+
+
+def load_trained(run: Path, device: torch.device | None = None) -> Trained:
+    """The final model of a finished run, by its folder; on a GPU, if there is one and no other device is named."""
     folder = RunFolder(run, with_defaults)
     if not folder.config_file.is_file():
         raise UserError(f"{run} is not a run folder (no config.toml); `fssl run` makes one")
     if not folder.model_file.is_file():
         raise UserError(f"{run} has no model.safetensors, which a run writes once it is finished; --resume goes on")
     switch_tf32_off()
-    config, device = folder.config(), torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    config, device = folder.config(), device or best_device()
     card = card_of(config)
     digest_of("model", config.model.name, config.model.digest)  # refuses to run another file than the run's
     net = network_of(config, card)
-    normalize = norms_of(card, device)[headline_of(config)]
     refusal = f"{folder.model_file} does not fit the network of {folder.config_file}"
     found = zip(net.init(0), read_weights(folder.model_file, device), strict=True)
-    return Trained(config, card, net, Weights(*(in_order(like, tree, refusal) for like, tree in found)), normalize)
+    weights = Weights(*(in_order(like, tree, refusal) for like, tree in found))
+    return Trained(config, card, net, weights, normalize_of(config, card, device))
 
 
 def read_weights(path: Path, device: torch.device) -> Weights:

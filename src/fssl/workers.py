@@ -5,9 +5,16 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeVar
+
+from .errors import RunError
+
+A = TypeVar("A")
+B = TypeVar("B")
 
 
 def forked(workers: int) -> Any:
@@ -20,6 +27,16 @@ def forked(workers: int) -> Any:
     if workers <= 1 or "fork" not in multiprocessing.get_all_start_methods():
         return nullcontext()
     return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), follow, (os.getpid(),))
+
+
+def mapped(
+    pool: ProcessPoolExecutor | None, function: Callable[[A], B], pieces: Iterable[A], at_once: int = 1
+) -> list[B]:
+    """A function of each piece, in order, by a pool or without one."""
+    try:
+        return list(pool.map(function, pieces, chunksize=at_once) if pool else map(function, pieces))
+    except BrokenProcessPool:
+        raise RunError("a process that reads files was killed (out of memory?); try again") from None
 
 
 def spawned() -> ProcessPoolExecutor:

@@ -23,7 +23,7 @@ from fssl.data import parquet, sources
 from fssl.data.cards import CARDS, Card, card
 from fssl.data.parquet import find_files, load_parquet
 from fssl.data.sources import Dataset, load
-from fssl.errors import UserError
+from fssl.errors import RunError, UserError
 
 TINY = replace(CARDS["cifar10"], size=4, num_classes=3, num_train=10, num_test=4, hub_config="plain_text")
 PIXELS: NDArray[np.uint8] = np.random.RandomState(0).randint(0, 256, (14, 4, 4, 3)).astype(np.uint8)
@@ -179,6 +179,12 @@ def test_worker_processes_give_the_same(data: Path, monkeypatch: pytest.MonkeyPa
 def test_errors_come_back_from_worker_processes(data: Path) -> None:
     write(data / "cifar10/test-00000-of-00001.parquet", range(10, 14), {12: b"no image"})
     assert "row 2: no readable image" in complaint(lambda: load_parquet(TINY, data, workers=2))
+
+
+def test_a_killed_decoding_process_is_no_users_fault(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parquet, "io", SimpleNamespace(BytesIO=lambda *_: os._exit(9)))
+    with pytest.raises(RunError, match="out of memory"):
+        load_parquet(TINY, data, workers=2)
 
 
 @pytest.mark.parametrize("inner", [".", "plain_text", "data", "cifar10/plain_text", "cifar10/data"])

@@ -85,6 +85,27 @@ def test_an_unknown_device_is_refused(home: Path) -> None:
         site_part(home, "site-1")
 
 
+def test_a_client_that_there_is_not_is_refused(home: Path) -> None:
+    path = home / "site-1" / "site.toml"
+    path.write_text(path.read_text().replace("client = 0", "client = 7"))
+    with pytest.raises(UserError, match="client = 7: expected 0 to 2, as clients = 3"):
+        site_part(home, "site-1")
+
+
+@pytest.mark.parametrize("name", ["ä β 🐙", "a=b c='d' #e", "back\\slash"])
+def test_flower_reads_the_names_of_folders(home: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    config = pytest.importorskip("flwr.common.config", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy import programs
+
+    monkeypatch.setattr(programs, "program", lambda name: name)
+    site, data = site_part(home, "site-1"), home / name
+    words = programs.supernode(site, data, insecure=True)
+    read = config.parse_config_args([words[words.index("--node-config") + 1]])
+    assert read == {"partition-id": 0, "num-partitions": 3, "folder": str(site.folder), "data": str(data)}
+    with pytest.raises(UserError, match="no double quote"):
+        programs.supernode(site, home / 'a"b', insecure=True)
+
+
 def test_a_part_is_nobody_elses(home: Path) -> None:
     assert [stat.S_IMODE(p.stat().st_mode) for p in sorted(home.iterdir()) if p.is_dir()] == [0o700] * 4
 

@@ -179,15 +179,30 @@ def test_a_record_with_half_a_line_goes_on_from_the_last_whole_one(toy: None, tm
     assert outcome(tmp_path / "run") == expected
 
 
-def test_a_record_damaged_early_is_computed_again(toy: None, tmp_path: Path) -> None:
-    go(tmp_path / "run")
-    expected = outcome(tmp_path / "run")
-    (tmp_path / "run/summary.json").unlink()
-    text = (tmp_path / "run/rounds.jsonl").read_text()
-    (tmp_path / "run/rounds.jsonl").write_text(text.replace('"round": 2', '"round": 7'))
-    said = go(tmp_path / "run")
-    assert said[-1] == f"{tmp_path / 'run'}: no checkpoint to go on from, starting with round 1"
-    assert outcome(tmp_path / "run") == expected
+@pytest.mark.parametrize("lost", ["a line", "the file"])
+def test_checkpoints_outlive_a_record_damaged_before_them(toy: None, tmp_path: Path, lost: str) -> None:
+    """Nothing is removed, so whoever has a copy of the record goes on; whoever has none says that it may start anew."""
+    run = tmp_path / "run"
+    go(run)
+    expected = outcome(run)
+    (run / "summary.json").unlink()
+    record, text = run / "rounds.jsonl", (run / "rounds.jsonl").read_text()
+    if lost == "a line":
+        record.write_text(text.replace('"round": 2', '"round": 7'))
+    else:
+        record.unlink()
+    before = sorted((run / "checkpoint").rglob("*"))
+    with pytest.raises(UserError, match="bring the file back"):
+        go(run)
+    assert sorted((run / "checkpoint").rglob("*")) == before
+    record.write_text(text)
+    assert "after round" in go(run)[0]
+    assert outcome(run) == expected
+    (run / "summary.json").unlink()
+    record.unlink()
+    shutil.rmtree(run / "checkpoint")
+    go(run)
+    assert outcome(run) == expected
 
 
 @pytest.mark.parametrize(("damaged", "after"), [([3], 2), ([2, 3], 0)])

@@ -10,8 +10,11 @@ from handmade import append, write_run
 from rich.console import Console
 
 from fssl.cli import console
+from fssl.errors import UserError
 from fssl.report import compare
-from fssl.report.compare import compare_runs, print_run
+from fssl.report.compare import compare_runs
+from fssl.report.runs import find_runs
+from fssl.report.show import print_run
 
 SAGE = 'method.name="sage"'
 
@@ -124,3 +127,118 @@ def test_lines_of_a_table_stay_whole_in_a_file(tmp_path: Path) -> None:
     compare_runs(Console(file=file, width=40), [tmp_path], None)
     (line,) = (line for line in file.getvalue().splitlines() if "fedprox" in line)
     assert "fedprox+fixmatch+sage  7 8 9 10 11  59.00 ± 1.58" in line
+
+
+@pytest.fixture
+def three_alphas(tmp_path: Path) -> Path:
+    """Two methods at three alphas, seeds 7 and 8; at 0.5 they are level, at 1 only one of them was run."""
+    results = {"sage": {10.0: (80, 82), 0.1: (50, 54), 0.5: (60, 60)}, "fedavg": {0.1: (40, 44), 0.5: (59, 61)}}
+    for method, by_alpha in results.items():
+        for alpha, values in by_alpha.items():
+            for seed, result in zip((7, 8), values, strict=True):
+                settings = (f"method.name='{method}'", f"partition.alpha={alpha}", f"seed={seed}")
+                write_run(tmp_path / f"runs/{method}{alpha}{seed}", [float(result)] * 2, *settings)
+    return tmp_path
+
+
+def test_results_by_a_setting(three_alphas: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A column for each value, numbers in order; the words say who leads at each, and every seed counts once."""
+    compare_runs(console, [three_alphas / "runs"], by="partition.alpha")
+    text = said(capsys)
+    assert "method seeds alpha=0.1 alpha=0.5 alpha=10.0" in text
+    assert "sage 7 8 52.00 ± 2.83 60.00 ± 0.00 81.00 ± 1.41" in text
+    assert "fedavg 7 8 42.00 ± 2.83 60.00 ± 1.41 – " in text
+    assert "partition.alpha = 0.1: sage leads fedavg by 10.00 points (seed by seed +10.00 to +10.00)." in text
+    assert "partition.alpha = 0.5: fedavg and sage are level." in text
+    assert "partition.alpha = 10.0" not in text
+    assert "test set" not in text  # who has which skew is no choice of the researcher
+
+
+def test_results_by_a_methods_own_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What has no such setting stands in a column of its own, and the reader is warned of choosing by the test."""
+    for tau in (0.9, 0.7):
+        write_run(tmp_path / f"{tau}", [50 + 10 * tau], SAGE, f"method.tau={tau}")
+    write_run(tmp_path / "f", [40.0], 'method.name="fedavg"')
+    compare_runs(console, [tmp_path], by="method.tau")
+    text = said(capsys)
+    assert "method seeds tau=0.7 tau=0.9 tau=unset" in text
+    assert "sage 7 57.00 59.00 –" in text
+    assert "fedavg 7 – – 40.00" in text
+    assert "chooses method.tau from this table chooses it on the test set" in text
+
+
+def test_a_comparison_in_latex(three_alphas: Path) -> None:
+    """The best of each column is bold, ties too; seeds are a remark."""
+    compare_runs(console, [three_alphas / "runs"], tex=three_alphas / "new/t.tex", by="partition.alpha")
+    lines = (three_alphas / "new/t.tex").read_text().splitlines()
+    assert lines[0].startswith("% digits · ")
+    assert "α" not in lines[0]
+    assert lines[1].endswith("over seeds 7 8")
+    head, *rows = (line for line in lines if line.endswith(r" \\"))
+    assert head == r"method & alpha=0.1 & alpha=0.5 & alpha=10.0 \\"
+    assert rows == [
+        r"sage & \textbf{52.00 $\pm$ 2.83} & \textbf{60.00 $\pm$ 0.00} & 81.00 $\pm$ 1.41 \\",
+        r"fedavg & 42.00 $\pm$ 2.83 & \textbf{60.00 $\pm$ 1.41} & -- \\",
+    ]
+    compare_runs(console, [three_alphas / "runs"], tex=three_alphas / "all.tex")
+    text = (three_alphas / "all.tex").read_text()
+    assert text.count(r"\begin{tabular}{lcccc}") == text.count(r"\end{tabular}") == 3  # a table for each task
+
+
+def test_a_picture_by_a_setting(three_alphas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = {}
+    monkeypatch.setattr(compare, "points", lambda axes, at, values, name, style: drawn.setdefault(name, (at, values)))
+    compare_runs(console, [three_alphas / "runs"], three_alphas / "a.png", by="partition.alpha")
+    assert drawn["sage"] == ([0.02, 1.02, 2.02], [[50, 54], [60, 60], [80, 82]])
+    assert drawn["fedavg"] == ([-0.02, 0.98], [[40, 44], [59, 61]])
+    assert (three_alphas / "a.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("alpha", "--by 'alpha' is unknown; did you mean 'partition.alpha'?"),
+        ("partition.clients", "--by partition.clients: it is 6 in all runs; what varies: partition.alpha"),
+        ("method.name", "--by 'method.name' is unknown"),
+        ("seed", "--by 'seed' is unknown"),
+    ],
+)
+def test_a_setting_that_parts_nothing_is_refused(three_alphas: Path, key: str, message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        compare_runs(console, [three_alphas / "runs"], three_alphas / "never.png", by=key)
+    assert message in str(refused.value)
+    assert not (three_alphas / "never.png").exists()
+
+
+def test_a_lead_is_that_in_the_seeds_that_both_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """SAGE has easy seeds of its own: its mean is higher, but it is behind in both seeds that it shares."""
+    for seed, ours, theirs in ((7, 40, 50), (8, 41, 50), (9, 90, None), (10, 90, None)):
+        write_run(tmp_path / f"s{seed}", [float(ours)], SAGE, f"seed={seed}")
+        if theirs:
+            write_run(tmp_path / f"f{seed}", [float(theirs)], 'method.name="fedavg"', f"seed={seed}")
+    compare_runs(console, [tmp_path])
+    text = said(capsys)
+    lead = "fedavg leads sage by 9.50 points in the seeds that both have (seed by seed +9.00 to +10.00)."
+    assert lead in text
+
+
+@pytest.mark.parametrize("key", ["data.mean", "data.classes"])
+def test_results_by_a_list(tmp_path: Path, capsys: pytest.CaptureFixture[str], key: str) -> None:
+    lists = {"data.mean": ("[0.5, 0.5, 0.5]", "[0.4, 0.5, 0.5]"), "data.classes": ('["a", "b"]', '["a", "c"]')}
+    for i, value in enumerate(lists[key]):
+        folder = ("data.name='folder'", "data.dir='x'", "partition.clients=6", "train.rounds=1")
+        write_run(tmp_path / str(i), [50.0 + i], SAGE, *folder, f"{key}={value}")
+    compare_runs(console, [tmp_path], by=key)
+    assert "50.00 51.00" in said(capsys).replace("51.00 50.00", "50.00 51.00")
+
+
+def test_a_wrong_number_of_a_round_hides_no_other(tmp_path: Path) -> None:
+    """Line 5 of 30 says round 905, and the end of line 8 is lost: these and round 9 are missing, 27 count."""
+    folder = write_run(tmp_path / "a", [float(r) for r in range(1, 31)], SAGE)
+    text = (folder / "rounds.jsonl").read_text().replace('{"round": 5,', '{"round": 905,', 1)
+    head, tail = text.split('\n{"round": 9,')
+    (folder / "rounds.jsonl").write_text(head + '{"round": 9,' + tail)
+    (run,) = find_runs([tmp_path]).runs
+    assert [line["round"] for line in run.lines] == [r for r in range(1, 31) if r not in (5, 8, 9)]
+    assert run.damaged == 2
+    assert run.result == 25.5

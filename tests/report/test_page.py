@@ -339,9 +339,9 @@ def test_rounds_that_were_read_are_not_read_again(tmp_path: Path, monkeypatch: p
     folder = write_run(tmp_path / "a", [50.0, 60.0], SAGE)
     parsed: list[int] = []
 
-    def count(texts: Any, after: int = 0) -> Any:
+    def count(texts: Any, after: int, damaged: int) -> Any:
         parsed.append(len(texts))
-        return whole_lines(texts, after)
+        return whole_lines(texts, after, damaged)
 
     whole_lines = reading.whole_lines
     monkeypatch.setattr(reading, "whole_lines", count)

@@ -17,6 +17,7 @@ from ..core.federation import Federation, check_parts
 from ..data.sources import Dataset
 from ..engines.local import LocalEngine
 from ..engines.rounds import RoundResult
+from ..files import write_atomic
 from ..machine import cores
 from .reference import reference_ms_per_step
 from .shapes import config_of, images_of
@@ -84,7 +85,7 @@ def run_bench(
     result["ratio"] = plain / ours["ms_per_step"]
     console.print(table_of(result))
     if json_file:
-        json_file.write_text(json.dumps(result, indent=1) + "\n")
+        write_atomic(json_file, json.dumps(result, indent=1) + "\n")
 
 
 def table_of(result: dict[str, Any]) -> Table:

@@ -71,8 +71,12 @@ def parse_method(table: Mapping[str, Any]) -> MethodChoice:
     digest = table.get("digest")
     if digest is not None:
         check("method.digest", digest, field_of(Model, "digest"), str)
-    settings = ((k, v) for k, v in table.items() if k not in ("name", "digest"))
-    return MethodChoice(name, tuple(sorted(settings)), digest)
+    settings = {k: v for k, v in table.items() if k not in ("name", "digest")}
+    for key, value in settings.items():
+        if not isinstance(value, bool | int | float | str):
+            expected = "expected a number, a text, true or false"
+            raise UserError(f"method.{key} = {value!r}: {expected}{several_runs(f'method.{key}', value)}")
+    return MethodChoice(name, tuple(sorted(settings.items())), digest)
 
 
 def keys_named(last: str) -> list[str]:
@@ -145,6 +149,8 @@ def check_combinations(config: Config) -> None:
         raise UserError(f"{AUTHORS_WAY}: compute.engine must be 'local'")
     if config.protocol == "authors" and (config.compute.lanes or 1) > 1:
         raise UserError(f"{AUTHORS_WAY}: compute.lanes must be 1")
+    if config.protocol == "authors" and train.labeled_weight:
+        raise UserError(f"train.labeled_weight = {train.labeled_weight}: protocol 'authors' has its own; leave it out")
 
 
 def check_folder(data: Data) -> None:

@@ -42,7 +42,8 @@ def excluded_by(key: str, value: Any) -> tuple[str, ...]:
     if key in either:
         return tuple(other for other in either if other != key)
     if key == "data.name":
-        return (*useless(str(value)), *(["partition.clients"] if value in CARDS and not CARDS[value].is_dealt else []))
+        card = CARDS.get(str(value))
+        return (*useless(str(value)), *(["partition.clients"] if card and not card.is_dealt else []))
     return ()
 
 

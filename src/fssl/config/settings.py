@@ -80,7 +80,7 @@ class Model:
 class Train:
     """Rounds and steps."""
 
-    rounds: int | None = number(None, 1, 1_000_000, "default: the paper's number for the dataset")
+    rounds: int | None = number(None, 1, 999_999, "default: the paper's number for the dataset")
     clients_per_round: int = number(8, 1, text="clients drawn each round")
     local_epochs: int = number(5, 1, 10_000, "epochs a client trains in a round")
     steps_per_round: int | None = number(None, 1, 1_000_000, "a fixed number of steps instead; 1 is FedSGD")

@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -14,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ProblemsError, RunError, UserError, shortened
-from ..workers import forked
+from ..errors import ProblemsError, UserError, shortened
+from ..workers import forked, mapped
 from .cache import Progress, cache_folder, new_images, open_images
 from .cards import CARDS, Card
 from .dataset import Dataset, Split
@@ -226,10 +225,7 @@ def _decoded(files: Sequence[File], agreed: Agreed, how: Loading, problems: list
         for first in range(0, len(files), BATCH):
             batch = files[first : first + BATCH]
             pieces = [batch[i : i + PIECE] for i in range(0, len(batch), PIECE)]
-            try:
-                results = list((pool.map if pool else map)(decode, pieces))
-            except BrokenProcessPool:
-                raise RunError("a process that decodes images was killed (out of memory?); try again") from None
+            results = mapped(pool, decode, pieces)
             problems += [line for *_, wrong in results for line in wrong]
             yield np.concatenate([images for images, *_ in results]), np.concatenate([read for _, read, _ in results])
             if how.progress:

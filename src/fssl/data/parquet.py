@@ -17,7 +17,7 @@ from PIL import Image
 
 from ..errors import UserError
 from ..files import atomic
-from ..workers import forked
+from ..workers import forked, mapped
 from .cache import (
     Progress,
     cache_folder,
@@ -238,10 +238,7 @@ def _decoded(facts: Card, files: list[Path], workers: int) -> Iterator[Split]:
     decode = partial(_decode, facts)
     with forked(workers) as pool:
         for rows, labels in _read(facts, files):
-            if pool is None:
-                yield Split(decode(rows), labels)
-            else:
-                yield Split(np.concatenate(list(pool.map(decode, _pieces(rows)))), labels)
+            yield Split(np.concatenate(mapped(pool, decode, _pieces(rows))), labels)
 
 
 def _read(facts: Card, files: list[Path]) -> Iterator[tuple[Rows, NDArray[np.int64]]]:

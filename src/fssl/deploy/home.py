@@ -180,6 +180,9 @@ def site_part(home: Path, name: str | None) -> SitePart:
     part: SitePart = read(folder / "site.toml", SitePart, "a site's settings")
     if part.device not in DEVICES:
         raise UserError(f"{folder / 'site.toml'}: device = '{part.device}': expected one of {', '.join(DEVICES)}")
+    if not 0 <= part.client < part.clients:
+        expected = f"expected 0 to {part.clients - 1}, as clients = {part.clients}"
+        raise UserError(f"{folder / 'site.toml'}: client = {part.client}: {expected}")
     return part
 
 

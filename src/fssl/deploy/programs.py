@@ -60,7 +60,9 @@ def supernode(site: SitePart, data: Path | None, insecure: bool) -> list[str]:
     facts: dict[str, Any] = {"partition-id": site.client, "num-partitions": site.clients, "folder": str(site.folder)}
     if data:
         facts["data"] = str(data)
-    config = " ".join(f"{key}={json.dumps(value)}" for key, value in facts.items())
+    if any('"' in str(value) for value in facts.values()):
+        raise UserError(f"a site's folders may have no double quote in their names: {site.folder}")
+    config = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in facts.items())
     words = [program("flower-supernode"), "--superlink", site.server, "--port", str(site.port), "--node-config", config]
     if site.trusted:
         words += ["--trusted-entities", str(existing(site.folder / site.trusted, "named in site.toml as `trusted`"))]

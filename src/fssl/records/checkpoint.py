@@ -55,6 +55,11 @@ class Checkpoints:
         self._keep_only(candidates)
         return saved
 
+    @property
+    def oldest_round(self) -> int | None:
+        """Of the checkpoints that are kept."""
+        return next((int(m.stem.rpartition("-")[2]) for m in self._manifests()), None)
+
     def _manifests(self) -> list[Path]:
         return sorted(self.folder.glob("round-*.json"))
 

@@ -138,6 +138,12 @@ class RunFolder:
     def resume_point(self, say: Callable[[str], None]) -> Saved | None:
         """The checkpoint to go on from, with the record cut back to its round."""
         lines = self.rounds()
+        oldest = self._checkpoints.oldest_round
+        if oldest and oldest > len(lines):  # no crash does this: a line is written before its checkpoint
+            raise UserError(
+                f"{self.rounds_file} ends or is damaged after round {len(lines)}, and the oldest checkpoint is of round"
+                f" {oldest}: bring the file back, or remove {self._checkpoints.folder} to start with round 1"
+            )
         if self.rounds_file.is_file() and len(self.rounds_file.read_bytes().splitlines()) > len(lines):
             say(f"rounds.jsonl is damaged after round {len(lines)}; what follows is computed again")
         saved = self._checkpoints.load(len(lines), say)

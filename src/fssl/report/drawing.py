@@ -147,13 +147,13 @@ def stamp(figure: Any, text: str) -> None:
     figure.suptitle(fill(text, wide), x=0.02, ha="left", fontsize=7, color=GREY)
 
 
-def files_of(figure: Any) -> Mapping[str, bytes]:
-    """The picture in every format, without dates: the same records give the same bytes."""
+def files_of(figure: Any, formats: Sequence[str] = FORMATS, dpi: int = 300) -> Mapping[str, bytes]:
+    """The picture in each format, without dates: the same records give the same bytes."""
     without = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     out = {}
-    for kind in FORMATS:
+    for kind in formats:
         buffer = BytesIO()
-        figure.savefig(buffer, format=kind, dpi=300, metadata=without[kind])
+        figure.savefig(buffer, format=kind, dpi=dpi, metadata=without[kind])
         out[kind] = buffer.getvalue()
     return out
 

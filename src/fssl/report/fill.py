@@ -174,18 +174,18 @@ def shortness(run: Run, column: Column) -> list[str]:
 
 
 def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell:
-    """The group of repetitions that is nearest to the paper: fewest differences, longest, most seeds.
+    """The group of repetitions that says most: as far as the paper reads, then fewest differences, then most seeds.
 
-    Where no run reaches the target before its end, the longest says most, whatever its settings.
+    The beginning of a run tells little of its end, so length goes first; a target that is reached is an answer at once.
     """
 
-    def nearness(setting: tuple[str, ...]) -> tuple[int, int, int, int]:
+    def worth(setting: tuple[str, ...]) -> tuple[int, int, int, int]:
         runs = choices[setting]
-        longest = max(min(run.last_round, column.rounds) for run in runs)
-        says = column.rounds if any(number_of(run, column) is not None for run in runs) else longest
-        return says, -len(setting), max(run.last_round for run in runs), len(one_per_seed(runs))
+        is_reached = column.target and any(number_of(run, column) is not None for run in runs)
+        far = column.rounds if is_reached else max(min(run.last_round, column.rounds) for run in runs)
+        return far, -len(setting), max(run.last_round for run in runs), len(one_per_seed(runs))
 
-    setting = max(choices, key=nearness)
+    setting = max(choices, key=worth)
     runs = one_per_seed(choices[setting])
     remarks = [f"{len(runs)} of {SEEDS} seeds"] if len(runs) < SEEDS else []
     if any(run.damaged for run in runs):

@@ -14,6 +14,8 @@ from ..files import as_csv
 from ..records.rounds import LAST
 from .experiments import result_at
 from .fill import GAIN_ROW, PAPER, Cell, FilledTable, Line, Tables
+from .latex import bold, escaped
+from .latex import row_of as latex_row
 from .paper import SEEDS, TITLES, Column, PaperTable
 from .runs import mean_std
 
@@ -44,7 +46,7 @@ class Style(NamedTuple):
 MARKDOWN = Style("**{}**".format, "<u>{}</u>".format, "<sup>{}</sup>".format, " ± ", "×", "−")
 TERMINAL = Style(str, str, " {}".format, " ± ", "×", "−")  # bold and underlined by the terminal itself
 LATEX = Style(
-    r"\textbf{{{}}}".format,
+    bold,
     r"\underline{{{}}}".format,
     r"\textsuperscript{{{}}}".format,
     r"\,$\pm$\,",
@@ -172,13 +174,7 @@ def csv_row(table: PaperTable, line: Line, column: Column, cell: Cell) -> dict[s
 
 # LaTeX.
 
-SPECIAL = {"\\": r"\textbackslash{}", "±": r"$\pm$", "α": r"$\alpha$", "−": "$-$", "×": r"$\times$", "κ": r"$\kappa$"}
-SPECIAL |= {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 OWN_SIZE, UPRIGHT = 3, 6  # columns that fit a page as they are, and upright if made smaller
-
-
-def escaped(text: str) -> str:
-    return "".join(SPECIAL.get(c, c) for c in text)
 
 
 def latex(filled: FilledTable) -> str:
@@ -219,7 +215,7 @@ def latex_head(columns: list[Column]) -> list[str]:
         rules.append(rf"\cmidrule(lr){{{at}-{at + width - 1}}}")
         at += width
     names = [rf"$\alpha={c.alpha:g}$" + (rf", {c.target}\,\%" if c.target else "") for c in columns]
-    return [" & ".join(["", "", *spans]) + r" \\", "".join(rules), " & ".join(["method", "source", *names]) + r" \\"]
+    return [latex_row(["", "", *spans]), "".join(rules), latex_row(["method", "source", *names])]
 
 
 def latex_body(filled: FilledTable) -> Iterable[str]:
@@ -228,7 +224,7 @@ def latex_body(filled: FilledTable) -> Iterable[str]:
         if name and number:
             yield r"\addlinespace[2pt]"
         texts = [cell_text(cell, line, filled, LATEX) for cell in line.cells]
-        yield " & ".join([escaped(name), source_name(line), *texts]) + r" \\"
+        yield latex_row([escaped(name), source_name(line), *texts])
 
 
 def latex_notes(filled: FilledTable) -> list[str]:

@@ -19,8 +19,8 @@ from ..records.store import INSIDE_A_RUN, RunFolder
 from .look import split_plugins
 
 Numbers = NDArray[np.float64]
-LONGEST = 1_000_000  # rounds; a number beyond is damage
-LARGEST = 1e15
+LARGEST = 1e15  # of a number; one beyond is damage
+GAP = 10  # rounds that may be missing without a trace
 
 
 class Repetition(Protocol):
@@ -83,21 +83,26 @@ def read_run(folder: RunFolder) -> Run | None:
     return Run(folder.path, folder.config(), lines, damaged) if lines else None
 
 
-def whole_lines(texts: Sequence[bytes], after: int = 0) -> tuple[list[dict[str, Any]], int]:
-    """The lines that can be read and come after a round, and the number of others.
+def whole_lines(texts: Sequence[bytes], after: int = 0, damaged: int = 0) -> tuple[list[dict[str, Any]], int]:
+    """The lines that can be read and come after a round, and the number of damaged ones, earlier ones included.
 
-    A run that goes on must stop at the first damaged line; a reader need not.
+    A run that goes on must stop at the first damaged line; a reader need not. A damaged line costs a round, or two
+    where a line's end was lost: a number that jumps much farther is damaged itself, and would hide all that follow.
     """
     lines: list[dict[str, Any]] = []
     for text in texts:
         try:
             line = json.loads(text)
-            if type(line["round"]) is int and after < line["round"] <= LONGEST and is_number(line["accuracy"]):
-                lines.append(line)
-                after = line["round"]
+            is_next = type(line["round"]) is int and after < line["round"] <= after + GAP + 2 * damaged
+            is_whole = is_next and is_number(line["accuracy"])
         except (ValueError, KeyError, TypeError, RecursionError):
-            continue
-    return lines, len(texts) - len(lines)
+            is_whole = False
+        if is_whole:
+            lines.append(line)
+            after = line["round"]
+        else:
+            damaged += 1
+    return lines, damaged
 
 
 def is_number(value: object) -> bool:
@@ -180,30 +185,33 @@ def distinct(runs: Iterable[R]) -> list[R]:
     return [run for members in repetitions(runs).values() for run in one_per_seed(members)]
 
 
-def settings_of(run: Repetition) -> dict[str, Any]:
-    """Everything but the seed and what changes no result: runs that differ in nothing else are repetitions."""
-    ignored = {"seed", "data.dir"}
+def settings_of(run: Repetition, aside: str = "") -> dict[str, Any]:
+    """Everything but the seed and what changes no result: runs that differ in nothing else are repetitions.
+
+    Here and below `aside` is a setting that may differ as well, because results are told by its values.
+    """
+    ignored = {"seed", "data.dir", aside}
     ignored |= {"partition.alpha"} if run.config.partition.kind == "iid" else set()
     ignored |= {"train.local_epochs"} if run.config.train.steps_per_round else set()
     flat = flatten(run.config).items()
     return {k: v for k, v in flat if k not in ignored and not k.startswith(("compute.", "records."))}
 
 
-def group_key(run: Repetition) -> str:
-    return json.dumps(settings_of(run), sort_keys=True)
+def group_key(run: Repetition, aside: str = "") -> str:
+    return json.dumps(settings_of(run, aside), sort_keys=True)
 
 
-def repetitions(runs: Iterable[R]) -> dict[str, list[R]]:
+def repetitions(runs: Iterable[R], aside: str = "") -> dict[str, list[R]]:
     """Runs of one setting together, under its key."""
     groups: dict[str, list[R]] = defaultdict(list)
     for run in runs:
-        groups[group_key(run)].append(run)
+        groups[group_key(run, aside)].append(run)
     return groups
 
 
-def groups_of(runs: Iterable[R]) -> dict[str, list[R]]:
+def groups_of(runs: Iterable[R], aside: str = "") -> dict[str, list[R]]:
     """Repetitions under a short name that says in what the groups differ."""
-    groups = repetitions(runs)
+    groups = repetitions(runs, aside)
     settings = [json.loads(key) for key in groups]
     varying = what_varies(settings)
     named = {}
@@ -238,6 +246,9 @@ def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def spread(values: list[float], digits: int = 2) -> str:
+    """Mean ± standard deviation; a dash where there is nothing."""
+    if not values:
+        return "–"
     mean, std = mean_std(values)
     return f"{mean:.{digits}f}" + (f" ± {std:.{digits}f}" if std is not None else "")
 
@@ -274,7 +285,7 @@ def late(run: Run, read: Read) -> float | None:
 def label_quality(runs: list[Run], key: str) -> str:
     """Mean and spread over runs of a quantity's last rounds, where they have it."""
     known = [mean for run in runs if (mean := late(run, percent(key))) is not None]
-    return spread(known, 1) if known else "–"
+    return spread(known, 1)
 
 
 def is_bound(method: str) -> bool:
@@ -305,26 +316,39 @@ def mean_result(runs: Sequence[Repetition]) -> float:
 
 
 def verdict(groups: Mapping[str, Sequence[Repetition]]) -> str:
-    """What came out, in words: who leads, and whether the lead is larger than the spread."""
+    """What came out, in words: who leads, and whether every seed says so."""
     order = rivals(groups)
     if len(order) < 2:
         return "One setting only: nothing to compare." if len(groups) < 2 else "Nothing to compare yet."
-    first, second = (groups[name] for name in order[:2])
-    lead = mean_result(first) - mean_result(second)
+    first, second = order[:2]
+    lead = margin(groups[first], groups[second])
     if round(lead, 2) == 0:
-        return f"{order[0]} and {order[1]} are level."
-    text = f"{order[0]} leads {order[1]} by {lead:.2f} points"
-    return text + how_sure(lead, paired(first, second))
+        return f"{first} and {second} are level{where(groups[first], groups[second])}."
+    if lead < 0:  # the better mean is that of other seeds
+        first, second, lead = second, first, -lead
+    return f"{first} leads {second} by {lead:.2f} points" + how_sure(lead, groups[first], groups[second])
 
 
-def how_sure(difference: float, pairs: Sequence[float]) -> str:
+def margin(first: Sequence[Repetition], second: Sequence[Repetition]) -> float:
+    """How far one is ahead: in the seeds that both have, or, where they share none, on average."""
+    pairs = paired(first, second)
+    return float(np.mean(pairs)) if pairs else mean_result(first) - mean_result(second)
+
+
+def where(first: Sequence[Repetition], second: Sequence[Repetition]) -> str:
+    shared = len(paired(first, second))
+    return " in the seeds that both have" if shared and shared < max(len(first), len(second)) else ""
+
+
+def how_sure(difference: float, first: Sequence[Repetition], second: Sequence[Repetition]) -> str:
     """The end of a sentence on a difference: what its seeds say one by one."""
+    pairs, shared = paired(first, second), where(first, second)
     if len(pairs) > 1:
         low, high = min(pairs), max(pairs)
         is_clear = low > 0 if difference > 0 else high < 0
         end = "." if is_clear else ": not in every seed, so this does not separate them."
-        return f" (seed by seed {low:+.2f} to {high:+.2f}){end}"
-    return ": a single seed says little." if pairs else ": no seed in common, so this says little."
+        return f"{shared} (seed by seed {low:+.2f} to {high:+.2f}){end}"
+    return f"{shared}: a single seed says little." if pairs else ": no seed in common, so this says little."
 
 
 def gains(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
@@ -334,8 +358,8 @@ def gains(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
     for name in ranked:
         host = host_of(groups[name][0], {other: groups[other] for other in ranked})
         if host and {name, host} != {*ranked[:2]}:  # of those two the verdict tells
-            gain = mean_result(groups[name]) - mean_result(groups[host])
-            said.append(f"{name} {gain:+.2f} points beside {host}{how_sure(gain, paired(groups[name], groups[host]))}")
+            gain = margin(groups[name], groups[host])
+            said.append(f"{name} {gain:+.2f} points beside {host}{how_sure(gain, groups[name], groups[host])}")
     return said
 
 

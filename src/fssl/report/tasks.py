@@ -22,40 +22,46 @@ class Task(NamedTuple, Generic[R]):
         return " · ".join(filter(None, (self.name, self.extra)))
 
 
-def tasks_of(runs: Iterable[R]) -> list[Task[R]]:
-    """Runs by task, in the order in which these come."""
+def tasks_of(runs: Iterable[R], aside: str = "") -> list[Task[R]]:
+    """Runs by task, in the order in which these come; one task may hold several values of the setting `aside`."""
     tasks: dict[str, list[R]] = defaultdict(list)
     namesakes: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     for run in runs:
-        settings = task_settings(run)
+        settings = task_settings(run, aside)
         tasks[repr(settings)].append(run)
-        namesakes[short_title(run)][repr(settings)] = settings
+        namesakes[short_title(run, aside)][repr(settings)] = settings
     differences = {title: {k for k, _ in what_varies([*own.values()])} for title, own in namesakes.items()}
-    return [task_of(members, differences[short_title(members[0])]) for members in tasks.values()]
+    return [task_of(members, differences, aside) for members in tasks.values()]
 
 
-def task_of(runs: list[R], differing: set[str]) -> Task[R]:
-    settings = task_settings(runs[0])
-    extra = " · ".join(f"{k} = {settings[k]}" for k in settings if k in differing)
-    return Task(short_title(runs[0]), extra, runs)
+def task_of(runs: list[R], differences: dict[str, set[str]], aside: str) -> Task[R]:
+    settings, name = task_settings(runs[0], aside), short_title(runs[0], aside)
+    extra = " · ".join(f"{k} = {settings[k]}" for k in settings if k in differences[name])
+    return Task(name, extra, runs)
 
 
-def task_settings(run: Repetition) -> dict[str, Any]:
+def task_settings(run: Repetition, aside: str) -> dict[str, Any]:
     """What two methods must have in common to be compared."""
-    own = {k: v for k, v in settings_of(run).items() if not k.startswith("method.")}
+    own = {k: v for k, v in settings_of(run, aside).items() if not k.startswith("method.")}
     return {**dict(sorted(own.items())), "method.name": ""}
 
 
-def short_title(run: Repetition) -> str:
+def short_title(run: Repetition, aside: str) -> str:
     """Dataset, skew, labels and clients; a folder of images has no more to say than where it was."""
     config = run.config
     part = config.partition
-    clients = f"{part.clients} clients" + (f", {part.labeled_clients} with labels" if part.labeled_clients else "")
     facts, name = config.card, config.data.name
     if facts.is_folder:
         name = f"{name} {Path(config.data.dir or '').name}".strip()
-    if not facts.is_dealt:
-        return " · ".join((name, clients))
     kinds = {"iid": "even split", "dirichlet": f"α = {part.alpha:g} over all clients"}
-    deal = kinds.get(part.kind, f"α = {part.alpha:g}")
-    return " · ".join((name, deal, f"{config.labels_per_class} labels per class", clients))
+    dealt = {
+        "partition.alpha": kinds.get(part.kind, f"α = {part.alpha:g}"),
+        "data.labels_per_class": f"{config.labels_per_class} labels per class",
+    }
+    words = {
+        "data.name": name,
+        **(dealt if facts.is_dealt else {}),
+        "partition.clients": f"{part.clients} clients",
+        "partition.labeled_clients": f"labels at {part.labeled_clients}" if part.labeled_clients else "",
+    }
+    return " · ".join(text for key, text in words.items() if text and key != aside) or "all runs"

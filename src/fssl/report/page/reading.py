@@ -15,7 +15,7 @@ from ...files import read_json
 from ...methods import with_defaults
 from ...records.rounds import LAST
 from ...records.store import RunFolder
-from ...workers import forked
+from ...workers import forked, mapped
 from ..runs import Numbers, read_probe, value, whole_lines
 
 MANY = 40  # runs from which a second process pays for its start
@@ -129,10 +129,10 @@ class Reading:
             file.seek(self._place)
             chunk = file.read()
         whole = chunk.rfind(b"\n") + 1
-        lines, damaged = whole_lines(chunk[:whole].splitlines(), self.rounds[-1] if self.rounds else 0)
+        last = self.rounds[-1] if self.rounds else 0
+        lines, self.damaged = whole_lines(chunk[:whole].splitlines(), last, self.damaged)
         self._place += whole
         self.partial = int(whole < len(chunk))
-        self.damaged += damaged
         for line in lines:
             self.rounds.append(line["round"])
             for column, place in zip(self.columns, PLACES, strict=True):
@@ -220,4 +220,4 @@ def read_all(folders: Iterable[Path], processes: int) -> list[Reading]:
     """Every folder once. Many are shared out: parsing JSON takes most of a report's time, on one core each."""
     folders = list(folders)
     with forked(processes if len(folders) >= MANY else 1) as pool:
-        return list(pool.map(read, folders, chunksize=4) if pool else map(read, folders))
+        return mapped(pool, read, folders, at_once=4)

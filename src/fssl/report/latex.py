@@ -1,0 +1,33 @@
+"""Text and tables for LaTeX."""
+
+from collections.abc import Iterable, Sequence
+
+SPECIAL = {"\\": r"\textbackslash{}", "±": r"$\pm$", "α": r"$\alpha$", "−": "$-$", "×": r"$\times$", "κ": r"$\kappa$"}
+SPECIAL |= {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
+
+
+def escaped(text: str) -> str:
+    return "".join(SPECIAL.get(c, c) for c in text)
+
+
+def bold(text: str) -> str:
+    return rf"\textbf{{{text}}}"
+
+
+def row_of(texts: Iterable[str]) -> str:
+    return " & ".join(texts) + r" \\"
+
+
+def tabular(remarks: Iterable[str], head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table without a float of its own, after remarks that only the source shows; needs booktabs."""
+    lines = [
+        *("% " + " ".join(remark.splitlines()) for remark in remarks),
+        rf"\begin{{tabular}}{{l{'c' * (len(head) - 1)}}}",
+        r"\toprule",
+        row_of(map(escaped, head)),
+        r"\midrule",
+        *map(row_of, rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,157 @@
+"""The table of a comparison as texts: a line per method, for the screen and for LaTeX."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from rich.table import Column, Table
+from rich.text import Text
+
+from ..console import PLAIN, setting_text
+from ..errors import UserError, unknown
+from ..records.rounds import LAST
+from .latex import bold, escaped, tabular
+from .runs import (
+    Run,
+    by_result,
+    gains,
+    is_number,
+    label_quality,
+    mean_result,
+    not_compared,
+    rivals,
+    settings_of,
+    spread,
+    value,
+    verdict,
+)
+
+Groups = dict[str, list[Run]]
+NOT_PRINTED = ("seeds", "s/round")  # columns of the screen that a paper has no use for
+
+
+class Overview(NamedTuple):
+    """A table as texts: a head, rows, and the cells that hold the best of a column."""
+
+    head: list[str]
+    rows: list[list[str]]
+    best: set[tuple[int, int]]  # (row, column)
+
+
+def last_rounds(runs: Iterable[Run]) -> int:
+    """How many rounds a result is the mean of, at most."""
+    return min(LAST, max(run.last_round for run in runs))
+
+
+def overview_of(groups: Groups) -> Overview:
+    """A line per setting, best first."""
+    most = last_rounds(run for runs in groups.values() for run in runs)
+    rows = [row(name, groups[name]) for name in by_result(groups)]
+    best = leaders(groups)
+    marked = {(i, 2) for i, name in enumerate(by_result(groups)) if name in best}
+    return Overview(["method", "seeds", f"last {most}", "last", "right", "used", "s/round"], rows, marked)
+
+
+def leaders(groups: Groups) -> set[str]:
+    """The best of those that can be compared, and who is level with it as the numbers are shown."""
+    order = rivals(groups)
+    return {name for name in order if shown(groups[name]) == shown(groups[order[0]])} if len(order) > 1 else set()
+
+
+def shown(runs: list[Run]) -> str:
+    return f"{mean_result(runs):.2f}"
+
+
+def on_screen(overview: Overview) -> Table:
+    words = (Column(overview.head[0], no_wrap=True), Column(overview.head[1], min_width=5))
+    table = Table(*words, *(Column(name, no_wrap=True) for name in overview.head[2:]), **PLAIN)
+    for i, texts in enumerate(overview.rows):
+        table.add_row(*(Text(text, "bold" if (i, j) in overview.best else "") for j, text in enumerate(texts)))
+    return table
+
+
+def latex_of(title: str, overview: Overview, groups: Groups) -> str:
+    """The same table for a paper, with seeds and what it shows as a remark above it."""
+    runs = [run for members in groups.values() for run in members]
+    seeds = " ".join(map(str, sorted({run.config.seed for run in runs})))
+    what = f"mean of the last {last_rounds(runs)} rounds, then mean ± sample standard deviation over seeds {seeds}"
+    wanted = [j for j, name in enumerate(overview.head) if name not in NOT_PRINTED]
+    rows = [
+        [bold(escaped(texts[j])) if (i, j) in overview.best else escaped(texts[j]) for j in wanted]
+        for i, texts in enumerate(overview.rows)
+    ]
+    return tabular((title, what), [overview.head[j] for j in wanted], rows)
+
+
+def words_on(groups: Groups) -> list[str]:
+    return [verdict(groups), *gains(groups), *not_compared(groups)]
+
+
+def row(name: str, runs: list[Run]) -> list[str]:
+    """One setting's line of the table: means and spread over its seeds."""
+    quality = [label_quality(runs, key) for key in ("pl_accuracy", "utilization")]
+    accuracy = [spread([run.result for run in runs]), spread([run.curve[-1] for run in runs], 1)]
+    return [name, " ".join(str(run.config.seed) for run in runs), *accuracy, *quality, seconds_per_round(runs)]
+
+
+def seconds_per_round(runs: list[Run]) -> str:
+    """The median."""
+    times = [value(line, "timing", "seconds") for run in runs for line in run.lines]
+    known = [time for time in times if time is not None]
+    return f"{np.median(known):.2f}" if known else "–"
+
+
+# By the values of a setting.
+
+
+def check_setting(key: str, runs: list[Run]) -> None:
+    """A setting whose values can part results must have several."""
+    values: dict[str, set[str]] = defaultdict(set)
+    for run in runs:
+        for name, choice in settings_of(run).items():
+            values[name].add(setting_text(choice))
+    varying = [name for name, choices in values.items() if len(choices) > 1 and name != "method.name"]
+    if key in varying:
+        return
+    if key in values and key != "method.name":
+        what = f"what varies: {', '.join(varying)}" if varying else "no setting varies"
+        raise UserError(f"--by {key}: it is {values[key].pop()} in all runs; {what}")
+    raise unknown("--by", key, varying, [name for name in varying if name.endswith(f".{key}")])
+
+
+def by_value(key: str, groups: Groups) -> dict[str, Groups]:
+    """The groups of each value, numbers in order; a method without that setting has it unset."""
+    found: dict[str, Groups] = defaultdict(lambda: defaultdict(list))
+    places = {}
+    for name, runs in groups.items():
+        for run in runs:
+            choice = settings_of(run).get(key)
+            text = setting_text(choice)
+            found[text][name].append(run)
+            places[text] = (0, choice, text) if is_number(choice) else (1, 0, text)
+    return {text: found[text] for text in sorted(found, key=places.__getitem__)}
+
+
+def overview_by(key: str, groups: Groups) -> Overview:
+    """A line per method, a column per value."""
+    columns = by_value(key, groups)
+    names = by_result(groups)
+    texts = [[spread(results(here.get(name, []))) for here in columns.values()] for name in names]
+    seeds = [" ".join(map(str, sorted({run.config.seed for run in groups[name]}))) for name in names]
+    rows = [[name, s, *cells] for name, s, cells in zip(names, seeds, texts, strict=True)]
+    best = {(names.index(name), j) for j, here in enumerate(columns.values(), 2) for name in leaders(here)}
+    return Overview(["method", "seeds", *(f"{key.rsplit('.', 1)[-1]}={value}" for value in columns)], rows, best)
+
+
+def results(runs: list[Run]) -> list[float]:
+    return [run.result for run in runs]
+
+
+def words_by(key: str, groups: Groups) -> list[str]:
+    """Who leads, value by value."""
+    columns = by_value(key, groups)
+    said = [f"{key} = {value}: {text}" for value, here in columns.items() if len(here) > 1 for text in words_on(here)]
+    if key.startswith(("method.", "train.", "model.")):
+        said.append(f"Whoever chooses {key} from this table chooses it on the test set, and should say so.")
+    return said

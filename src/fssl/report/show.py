@@ -1,0 +1,68 @@
+"""`fssl show`: one run in the terminal."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ..console import say
+from ..errors import UserError
+from ..methods import with_defaults
+from ..records.rounds import LAST
+from ..records.store import RunFolder
+from .overview import seconds_per_round
+from .runs import Run, read_run, value
+
+SHARES = {
+    "pl_accuracy": "labels right",
+    "utilization": "labels used",
+    "fallback_share": "only the global model sure",
+    "disagreement": "models disagree",
+    "lam_sure": "weight of the local vote",
+}
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: list[float], width: int = 60) -> str:
+    """A curve in one line of text."""
+    step = max(1, -(-len(values) // width))
+    points = [float(np.mean(values[i : i + step])) for i in range(0, len(values), step)]
+    low, high = min(points), max(points)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0
+    return "".join(BLOCKS[round((p - low) * scale)] for p in points)
+
+
+def print_run(console: Console, path: Path) -> None:
+    folder = RunFolder(path, with_defaults)
+    if not folder.config_file.is_file():
+        raise UserError(f"{path} is not a run folder (no config.toml); `fssl run` makes one, `fssl compare` takes many")
+    run = read_run(folder)
+    if run is None:
+        raise UserError(f"{path} has no finished round yet; `fssl run ... --resume` goes on with it")
+    say(console, f"{run.config.method.name} on {run.config.data.name}, seed {run.config.seed}: {path}")
+    if not folder.is_finished:
+        say(console, f"unfinished: {len(run.lines)} of {run.config.rounds} rounds; go on with --resume")
+    table = Table(show_header=False)
+    for name, text in facts_of(run):
+        table.add_row(name, text)
+    console.print(table)
+    if run.damaged:
+        say(console, f"{run.damaged} damaged or half-written lines of rounds.jsonl are skipped")
+    say(console, f"{min(run.curve):5.1f} % {sparkline(run.curve)} {max(run.curve):.1f} %")
+
+
+def facts_of(run: Run) -> Iterator[tuple[str, str]]:
+    """What there is to say of a run, line by line."""
+    last, best = run.lines[-1], max(run.lines, key=lambda line: float(line["accuracy"]))
+    yield f"accuracy, mean of the last {min(LAST, len(run.lines))} rounds", f"{run.result:.2f} %"
+    yield "last round", f"{last['accuracy']:.2f} %"
+    yield "best round (no result: the test chose it)", f"{best['accuracy']:.2f} % (round {best['round']})"
+    tests = {norm: value(last, "test", norm, "accuracy") for norm in ("train_norm", "authors_norm")}
+    if len(set(tests.values())) > 1:
+        yield from ((f"last round, {norm}", f"{test:.2f} %") for norm, test in tests.items() if test is not None)
+    for key, words in SHARES.items():
+        if (share := value(last, key)) is not None:
+            yield f"{words} ({key})", f"{share:.3f}"
+    yield "seconds per round (median)", seconds_per_round([run])
