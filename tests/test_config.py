@@ -64,6 +64,8 @@ WRONG: list[tuple[str, Any, tuple[str, ...]]] = [
     ("train", 5, ("'train' is a section",)),
     ("seed", "7", ("seed = '7'", "whole number")),
     ("seed", 1.5, ("seed = 1.5", "whole number")),
+    ("seed", "7,8, 9", ("seed = '7,8, 9'", "for several runs, --set 'grid.seed=[7, 8, 9]'")),
+    ("grid", {"seed": [7, 8]}, ("'grid' stands for several runs", "`expand`")),
     ("seed", True, ("seed = True", "whole number")),
     ("seed", -1, ("seed = -1", "from 0 to 2147483647")),
     ("seed", 2**31, ("seed = 2147483648",)),

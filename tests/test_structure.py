@@ -29,7 +29,7 @@ RANKS = (
     ("console", "catalog", "bench"),
     ("report", "loggers", "predict"),
     ("cells",),
-    ("jobs", "deploy"),
+    ("jobs", "deploy", "api"),
     ("cli",),
     ("__main__", ""),
 )

@@ -306,6 +306,7 @@ def compare(
     png: Annotated[Path | None, typer.Option(help="Also draw curves (or results, with --by) into this PNG.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write a line per run into this CSV file.")] = None,
     tex: Annotated[Path | None, typer.Option(help="Also write the tables into this LaTeX file (booktabs).")] = None,
+    against: Annotated[str, typer.Option(help="A method of the table: say how it stands beside each other.")] = "",
 ) -> None:
     """Compare runs: mean and spread over seeds, optionally a picture, CSV and LaTeX.
 
@@ -319,10 +320,12 @@ def compare(
     - `fssl compare runs/a runs/b`: two runs
 
     - `fssl compare runs --by partition.alpha --png alpha.png --tex alpha.tex`: methods × α, as papers print them
+
+    - `fssl compare runs --against sage`: SAGE beside every other method, seed by seed
     """
     from .report.compare import compare_runs
 
-    compare_runs(console, runs, png, csv, tex, by)
+    compare_runs(console, runs, png, csv, tex, by, against)
 
 
 @app.command()

@@ -28,6 +28,10 @@ def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
             out.flush()
             os.fsync(out.fileno())
         draft.replace(path)
+    except OSError as error:
+        if error.filename is None or error.filename == str(draft):  # a full disk names nothing
+            error.filename = str(path)
+        raise
     finally:
         draft.unlink(missing_ok=True)
     sync_folder(path.parent)

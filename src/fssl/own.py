@@ -28,7 +28,8 @@ def digest_of(key: str, name: str, expected: str | None) -> str | None:
     if file is None:
         return None
     if not file.is_file():
-        raise UserError(f"there is no file {file.resolve()}")
+        copy = " (a run folder keeps a copy of its file)" if expected else ""
+        raise UserError(f"there is no file {file.resolve()}{copy}")
     digest = sha256(file.read_bytes()).hexdigest()[:16]
     if expected not in (None, digest):
         raise UserError(

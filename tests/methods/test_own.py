@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from conftest import SMALL, Fssl, records
+from fssl.config import MethodChoice
+from fssl.data.cards import CARDS
 from fssl.deploy.home import init, server_part
 from fssl.errors import RunError, UserError
-from fssl.methods import build_method, split_name
+from fssl.methods import build_method, full_settings, split_name
 from fssl.methods.fixmatch import FixMatch
 from fssl.own import file_of, loaded
 
@@ -215,3 +217,20 @@ def test_sites_of_a_deployment_run_no_such_file(tmp_path: Path) -> None:
     init(tmp_path / "home", 2)
     with pytest.raises(UserError, match="the sites have no such file"):
         check(server_part(tmp_path / "home"), for_sites({"method": {"name": "my.py:mine"}}, 2), tmp_path / "out", False)
+
+
+def test_settings_mean_what_their_file_declares() -> None:
+    """Limits of a name, and defaults that a dataset decides, are those of fssl's own methods that have it."""
+    Path("free.py").write_text(
+        "from fssl.methods.fixmatch import FixMatch\n\n"
+        "def mine(beta: float = -0.5, ramp_rounds: float = 3.0) -> FixMatch:\n"
+        "    return FixMatch(mu_u=beta + ramp_rounds)\n"
+    )
+    choice = MethodChoice("free.py:mine", (("beta", -2.0),))
+    assert full_settings(choice, CARDS["cifar10"]) == {"beta": -2.0, "ramp_rounds": 3.0}
+    assert full_settings(MethodChoice("fedloke"), CARDS["cifar10"])["ramp_rounds"] == 120
+    method = build_method("free.py:mine", {"beta": -2.0, "ramp_rounds": 3.0})
+    assert isinstance(method, FixMatch)
+    assert method.mu_u == 1
+    with pytest.raises(UserError, match=r"method.kappa = -1.0: expected a number from 0"):
+        build_method("free.py:mine+sage", {"kappa": -1.0})  # the plug-in is fssl's

@@ -13,7 +13,10 @@ from fssl.cli import console
 from fssl.errors import UserError
 from fssl.report import compare
 from fssl.report.compare import compare_runs
-from fssl.report.runs import find_runs
+from fssl.report.drawing import band, legend, sheet
+from fssl.report.drawing import settings as settings_of_pictures
+from fssl.report.look import style_of
+from fssl.report.runs import by_round, find_runs, groups_of, joined, number
 from fssl.report.show import print_run
 
 SAGE = 'method.name="sage"'
@@ -242,3 +245,52 @@ def test_a_wrong_number_of_a_round_hides_no_other(tmp_path: Path) -> None:
     assert [line["round"] for line in run.lines] == [r for r in range(1, 31) if r not in (5, 8, 9)]
     assert run.damaged == 2
     assert run.result == 25.5
+
+
+def test_a_run_that_failed_in_its_first_round_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "good", [50.0], SAGE)
+    (write_run(tmp_path / "bad", [50.0], SAGE, "train.lr=1000") / "rounds.jsonl").unlink()
+    compare_runs(console, [tmp_path])
+    assert f"left out: {tmp_path}/bad: no finished round" in said(capsys)
+
+
+def test_unfinished_runs_have_a_star(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "a", [50.0, 60.0], SAGE)
+    write_run(tmp_path / "b", [70.0], SAGE, "seed=8", "train.rounds=2")
+    compare_runs(console, [tmp_path], tex=tmp_path / "t.tex")
+    text = said(capsys)
+    assert "sage 7 8* 62.50 ± 10.61" in text
+    assert "* unfinished: the last of its rounds so far" in text
+    assert "over seeds 7 8* (* unfinished)" in (tmp_path / "t.tex").read_text()
+
+
+def test_one_method_beside_every_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = {"sage": (50, 54), "fedavg": (40, 50), "fixmatch-lpl": (52, 53), "fedavg-sl": (90, 90)}
+    for method, values in results.items():
+        for seed, result in zip((7, 8), values, strict=True):
+            write_run(tmp_path / f"{method}{seed}", [float(result)], f"method.name='{method}'", f"seed={seed}")
+    compare_runs(console, [tmp_path], against="sage")
+    text = said(capsys)
+    assert "sage -0.50 points beside fixmatch-lpl (seed by seed -2.00 to +1.00): not in every seed" in text
+    assert "sage +7.00 points beside fedavg (seed by seed +4.00 to +10.00)." in text
+    assert "leads" not in text
+    assert "upper bound: fedavg-sl" in text
+    with pytest.raises(UserError, match="--against 'sgae' is unknown; did you mean 'sage'"):
+        compare_runs(console, [tmp_path], against="sgae")
+
+
+def test_a_legend_of_long_names_fits(tmp_path: Path) -> None:
+    """Six lines with long names stand below each other, and none is cut off."""
+    for tau in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6):
+        settings = ("method.name='fedprox+fixmatch+sage'", f"method.tau={tau}", f"method.mu_prox={tau / 3}")
+        write_run(tmp_path / f"{tau}", [50.0, 60.0], *settings)
+    groups = groups_of(find_runs([tmp_path]).runs)
+    with settings_of_pictures():
+        figure, axes = sheet(9, 3.4)
+        for name, runs in groups.items():
+            band(axes[0][0], *joined([by_round(runs[0], number("accuracy"))]), name, style_of("sage"))
+        legend(figure, 4)
+        figure.canvas.draw()
+        box, page = figure.legends[0].get_window_extent(), figure.bbox
+    assert page.x0 <= box.x0
+    assert box.x1 <= page.x1

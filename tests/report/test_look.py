@@ -36,3 +36,11 @@ def test_settings_of_one_method_are_told_apart_by_dash_and_marker() -> None:
     assert styles[:2] == [style_of("sage"), style_of("fixmatch-lpl")]
     assert {styles[i].color for i in (0, 2, 3)} == {look.VERMILION}
     assert len({styles[i][1:] for i in (0, 2, 3)}) == 3
+
+
+def test_a_method_of_ones_own_takes_a_color_that_is_free() -> None:
+    """Its look by name may be SAGE's color; beside SAGE it is another, and alone in a picture the same every time."""
+    for name in (f"own{i}.py:mine" for i in range(30)):
+        mine, sage, lpl = styles_of([name, "sage", "fixmatch-lpl"])
+        assert mine.color not in (sage.color, lpl.color)
+        assert styles_of([name, "sage", "fixmatch-lpl"])[0] == mine

@@ -140,7 +140,7 @@ def test_only_runs_of_one_task_are_compared(tmp_path: Path) -> None:
     tasks = report(tmp_path)["tasks"]
     assert [(task["alpha"], [group["name"] for group in task["groups"]]) for task in tasks] == [
         (0.1, ["SAGE", "FixMatch-LPL"]),
-        (0.5, ["SAGE, cpg=True", "SAGE, cpg=False"]),
+        (0.5, ["SAGE, cpg=true", "SAGE, cpg=false"]),
         (0.1, ["FixMatch-LPL"]),
     ]
     commands = {group["command"].partition(" --out ")[2] for task in tasks for group in task["groups"]}
@@ -232,6 +232,7 @@ def test_damage_is_counted_and_named_but_never_fatal(tmp_path: Path) -> None:
     assert sorted(notes) == [
         "empty: env.json is missing or damaged: hardware unknown",
         "empty: left out, it has no config.toml",
+        "empty: no finished round",
         f"lost: left out, its settings cannot be read: {lost}/config.toml: not valid TOML",
         "odd: probes of 1 of the last 1 rounds are damaged",
         "torn: 6 damaged or half-written lines of rounds.jsonl are skipped",

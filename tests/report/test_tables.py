@@ -445,13 +445,17 @@ def test_a_folder_that_cannot_be_read_costs_itself_only(tmp_path: Path) -> None:
     add(tmp_path, "good", 50)
     (add(tmp_path, "lost", 50, seed=8) / "config.toml").write_text("seed = ")
     (add(tmp_path, "noise", 50, seed=9) / "rounds.jsonl").write_bytes(b"\xff\xfe\n{}")
-    (add(tmp_path, "young", 50, seed=10) / "rounds.jsonl").write_text("")  # no round yet: nothing to mention
+    (add(tmp_path, "young", 50, seed=10) / "rounds.jsonl").write_text("")
+    begun = add(tmp_path, "begun", 50, seed=11)  # stopped before its first round, or training blew up in it
+    (begun / "rounds.jsonl").unlink()
+    (begun / "env.json").write_text("{}")
     result = tables_of(tmp_path)
     assert [run.path.name for run in cell(table(result, 1), "SAGE", 3).runs] == ["good"]
     why = {path.name: text for path, text in result.unused.items()}
     assert why.pop("lost").startswith(f"{tmp_path}/lost/config.toml: not valid TOML")
-    assert why == {"noise": "no line of rounds.jsonl can be read"}
-    assert (result.num_runs, len(result.unused)) == (3, 2)
+    young = {"young": "no finished round", "begun": "no finished round"}
+    assert why == {"noise": "no line of rounds.jsonl can be read", **young}
+    assert (result.num_runs, len(result.unused)) == (5, 4)
 
 
 def test_a_line_without_its_tests_has_no_second_normalization(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 from ..errors import UserError, unknown
 from ..own import file_of, refuse_without_function
 from .settings import MIN_ALPHA, NO_LIMIT, SECTIONS, Config, Data, MethodChoice, Model, useless
+from .toml import toml_value
 
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
 SYNONYMS = {"gpu": ("cuda",)}  # what people write, and what it is called here
@@ -23,6 +24,8 @@ def parse(tables: Mapping[str, Any]) -> Config:
     known = [f.name for f in fields(Config)]
     values: dict[str, Any] = {}
     for key, value in tables.items():
+        if key == "grid":
+            raise UserError("'grid' stands for several runs: `expand` gives the configuration of each")
         if key not in known:
             raise unknown("section or key", key, [*known, "grid"], keys_named(key))
         if key in SECTIONS:
@@ -116,7 +119,9 @@ def check(key: str, value: Any, f: Any, hint: Any) -> Any:
 
 
 def several_runs(key: str, value: object) -> str:
-    """What whoever gives a list where a value is expected may mean."""
+    """What whoever gives a list where a value is expected may mean, with brackets or without."""
+    if isinstance(value, str) and "," in value:
+        value = [toml_value(part.strip()) for part in value.split(",")]
     return f"; for several runs, --set 'grid.{key}={json.dumps(value)}'" if isinstance(value, list) else ""
 
 

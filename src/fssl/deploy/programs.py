@@ -26,6 +26,7 @@ CONNECTION = "deployment"
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 NEW_START = "---- a new start ----\n"  # in a log, which is kept from start to start
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
+MOST = 300  # letters of an error that Flower tells
 
 
 def search_path() -> str:
@@ -212,7 +213,10 @@ def flwr(server: ServerPart, *words: str, seconds: float = 120) -> dict[str, Any
     reason = " ".join(str(answer.get("error-message", answer)).split())
     if "SuperLink is unavailable" in reason:
         raise RunError(f"the server does not answer at {server.address}; is `fssl deploy server` running?")
-    raise RunError(f"`flwr {' '.join(words[:2])}` failed: {reason[-300:]}")
+    if "connection 'deployment'" in reason.lower() and "not found" in reason.lower():
+        raise RunError("the server has not been started yet: `fssl deploy server` does that")
+    end = reason if len(reason) <= MOST else "… " + reason[-MOST:].partition(" ")[2]
+    raise RunError(f"`flwr {' '.join(words[:2])}` failed: {end}")
 
 
 def nodes(server: ServerPart) -> dict[str, dict[str, str]]:

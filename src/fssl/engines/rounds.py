@@ -152,8 +152,9 @@ class Engine:
         bad = [f"client {client}" for client, t in zip(clients, tally, strict=True) if not np.isfinite(t).all()]
         bad += ["the global model"] * (not all(np.isfinite(test.loss) for test in tests))
         if bad:
+            kept = "; the checkpoint before it is kept" if round > 1 else ""
             raise NotFiniteError(
-                f"round {round}: the loss of {bad[0]} is not finite; the checkpoint before it is kept. "
+                f"round {round}: the loss of {bad[0]} is not finite{kept}. "
                 "Try a smaller train.lr, or --debug to save the step that fails"
             )
 

@@ -63,7 +63,7 @@ METHODS: dict[str, Callable[..., Method]] = {
 }
 PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_oracle}
 
-# What a setting may be, whichever builder takes it: (lowest, highest), both allowed.
+# What a setting may be, whichever builder of fssl takes it: (lowest, highest), both allowed.
 RANGES = {
     "tau": (1e-9, 1.0),
     "kappa": (0.0, 1e9),
@@ -103,6 +103,11 @@ BY_DATASET: dict[str, Callable[[Card], float | None]] = {
 }
 
 
+def is_ours(builder: Callable[..., Method]) -> bool:
+    """Whether rules for names of settings apply: somebody else's builder means what it declares."""
+    return str(getattr(builder, "__module__", "")).startswith(f"{__name__}.")
+
+
 def parameters_of(name: str) -> dict[str, inspect.Parameter]:
     """A name's settings as its builders declare them; where two share one, the method's counts."""
     return {k: p for b in reversed(builders_of(name)) for k, p in settings_of(b).items()}
@@ -112,7 +117,8 @@ def full_settings(choice: MethodChoice, card: Card) -> dict[str, Any]:
     """A method's settings on a dataset: those given, else their defaults; unset ones are left out."""
     parameters = parameters_of(choice.name)
     defaults = {k: p.default for k, p in parameters.items()}
-    decided = {k: rule(card) for k, rule in BY_DATASET.items() if k in defaults}
+    ours = {k for b in builders_of(choice.name) if is_ours(b) for k in settings_of(b)}
+    decided = {k: rule(card) for k, rule in BY_DATASET.items() if k in ours}
     known = {k: v for k, v in {**defaults, **decided}.items() if v is not None}
     given = {k: as_declared(v, parameters.get(k)) for k, v in choice.settings}
     return {**known, **given}
@@ -148,7 +154,8 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
             raise UserError(f"method.{key} = {value!r}: method '{name}' has no settings")
         if key not in known:
             raise unknown(f"setting of method '{name}'", key, known)
-        check_setting(key, value, next(s[key] for s in schemas if key in s))
+        builder, schema = next((b, s) for b, s in zip(builders, schemas, strict=True) if key in s)
+        check_setting(key, value, schema[key], RANGES.get(key) if is_ours(builder) else None)
     method = made(builders[0], "method", name, **{k: v for k, v in settings.items() if k in schemas[0]})
     if not isinstance(method, Method):
         raise UserError(f"method '{name}' is {type(method).__name__!r}, expected a fssl.methods.Method")
@@ -217,7 +224,9 @@ def settings_of(builder: Callable[..., Method]) -> dict[str, inspect.Parameter]:
     return {key: p for key, p in parameters.items() if p.default is not inspect.Parameter.empty}
 
 
-def check_setting(key: str, value: object, parameter: inspect.Parameter) -> None:
+def check_setting(
+    key: str, value: object, parameter: inspect.Parameter, limits: tuple[float, float] | None = None
+) -> None:
     """Raise unless the value has the parameter's type and lies in its range."""
     expected = parameter.annotation
     if get_origin(expected) is not None and all(isinstance(a, str) for a in get_args(expected)):
@@ -234,6 +243,5 @@ def check_setting(key: str, value: object, parameter: inspect.Parameter) -> None
         raise UserError(f"method.{key} = {value!r}: expected a whole number")
     elif not math.isfinite(value):
         raise UserError(f"method.{key} = {value!r}: expected a finite number")
-    elif key in RANGES and not RANGES[key][0] <= value <= RANGES[key][1]:
-        low, high = RANGES[key]
-        raise UserError(f"method.{key} = {value!r}: expected a number from {low:g} to {high:g}")
+    elif limits and not limits[0] <= value <= limits[1]:
+        raise UserError(f"method.{key} = {value!r}: expected a number from {limits[0]:g} to {limits[1]:g}")

@@ -54,11 +54,14 @@ class RunFolder:
         return read_json(self.summary_file)
 
     @property
+    def has_rounds(self) -> bool:
+        return self.rounds_file.is_file() and self.rounds_file.stat().st_size > 0
+
+    @property
     def is_bare(self) -> bool:
         """Whether a run stopped here before its first round, so that another in its place loses nothing."""
-        has_rounds = self.rounds_file.is_file() and self.rounds_file.stat().st_size > 0
         made = (self._probes, self._checkpoints.folder, self.model_file, self.summary_file, self.deployment_file)
-        return not has_rounds and not any(path.exists() for path in made)
+        return not self.has_rounds and not any(path.exists() for path in made)
 
     @property
     def is_finished(self) -> bool:

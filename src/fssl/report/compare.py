@@ -48,6 +48,7 @@ def compare_runs(
     csv: Path | None = None,
     tex: Path | None = None,
     by: str = "",
+    against: str = "",
 ) -> None:
     """Tables and words for each task; runs of different tasks are not ranked together.
 
@@ -66,11 +67,13 @@ def compare_runs(
         if len(tasks) > 1:
             say(console, f"\n{title}")
         print_table(console, on_screen(overviews[title]))
-        for text in words_by(by, groups) if by else words_on(groups):
+        for text in words_by(by, groups, against) if by else words_on(groups, against):
             say(console, text)
     most = last_rounds(run for groups in tasks.values() for members in groups.values() for run in members)
     others = ")" if by else "; last round), labels right, labels used"
     say(console, f"In percent: test accuracy (mean of the last {most} rounds{others}.")
+    if any("*" in texts[1] for overview in overviews.values() for texts in overview.rows):
+        say(console, "* unfinished: the last of its rounds so far")
     for text in found.remarks:
         say(console, text)
     if repeats := len(found.runs) - len(runs):

@@ -119,7 +119,8 @@ def legend(figure: Any, columns: int, by_first_word: bool = False) -> None:
             named.setdefault(label, handle)
     labels = sorted(named, key=lambda label: label.split(",")[0]) if by_first_word else list(named)
     if labels:
-        width = min(columns, len(labels))
+        letters = max(map(len, labels)) + 6  # of seven points, with the line before them
+        width = min(columns, len(labels), max(1, int(figure.get_figwidth() * 17 / letters)))
         down = [label for first in range(width) for label in labels[first::width]]  # the library fills columns
         figure.legend([named[label] for label in down], down, loc="outside lower center", ncols=width)
 

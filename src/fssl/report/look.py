@@ -81,11 +81,19 @@ def style_of(method: str) -> Style:
 
 
 def styles_of(methods: Sequence[str]) -> list[Style]:
-    """Looks of several groups; those that share a method share its color and get other dashes and markers."""
+    """Looks of several groups; those that share a method share its color and get other dashes and markers.
+
+    A method that is not listed takes a color that no listed one of these has, if there is one.
+    """
     seen: Counter[str] = Counter()
     styles = []
+    taken = {style_of(method).color for method in methods if split_plugins(method)[0] in METHODS}
+    free = [color for color in UNKNOWN if color not in taken] or UNKNOWN
     for method in methods:
         style, repeat = style_of(method), seen[method]
+        base = split_plugins(method)[0]
+        if base not in METHODS:
+            style = style._replace(color=free[crc32(base.encode()) % len(free)])
         dash, marker = (turned(row, style[i], repeat) for i, row in ((1, DASHES), (2, MARKERS)))
         styles.append(style._replace(dash=dash, marker=marker))
         seen[method] += 1

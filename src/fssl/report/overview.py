@@ -14,6 +14,7 @@ from ..records.rounds import LAST
 from .latex import bold, escaped, tabular
 from .runs import (
     Run,
+    beside,
     by_result,
     gains,
     is_number,
@@ -21,6 +22,7 @@ from .runs import (
     mean_result,
     not_compared,
     rivals,
+    seeds_of,
     settings_of,
     spread,
     value,
@@ -74,7 +76,7 @@ def on_screen(overview: Overview) -> Table:
 def latex_of(title: str, overview: Overview, groups: Groups) -> str:
     """The same table for a paper, with seeds and what it shows as a remark above it."""
     runs = [run for members in groups.values() for run in members]
-    seeds = " ".join(map(str, sorted({run.config.seed for run in runs})))
+    seeds = seeds_of(runs) + (" (* unfinished)" if "*" in seeds_of(runs) else "")
     what = f"mean of the last {last_rounds(runs)} rounds, then mean ± sample standard deviation over seeds {seeds}"
     wanted = [j for j, name in enumerate(overview.head) if name not in NOT_PRINTED]
     rows = [
@@ -84,15 +86,17 @@ def latex_of(title: str, overview: Overview, groups: Groups) -> str:
     return tabular((title, what), [overview.head[j] for j in wanted], rows)
 
 
-def words_on(groups: Groups) -> list[str]:
-    return [verdict(groups), *gains(groups), *not_compared(groups)]
+def words_on(groups: Groups, against: str = "") -> list[str]:
+    """Who leads and what SAGE adds to its hosts, or how a named one stands beside each of the others."""
+    first = beside(against, groups) if against else [verdict(groups), *gains(groups)]
+    return [*first, *not_compared(groups)]
 
 
 def row(name: str, runs: list[Run]) -> list[str]:
     """One setting's line of the table: means and spread over its seeds."""
     quality = [label_quality(runs, key) for key in ("pl_accuracy", "utilization")]
     accuracy = [spread([run.result for run in runs]), spread([run.curve[-1] for run in runs], 1)]
-    return [name, " ".join(str(run.config.seed) for run in runs), *accuracy, *quality, seconds_per_round(runs)]
+    return [name, seeds_of(runs), *accuracy, *quality, seconds_per_round(runs)]
 
 
 def seconds_per_round(runs: list[Run]) -> str:
@@ -138,8 +142,7 @@ def overview_by(key: str, groups: Groups) -> Overview:
     columns = by_value(key, groups)
     names = by_result(groups)
     texts = [[spread(results(here.get(name, []))) for here in columns.values()] for name in names]
-    seeds = [" ".join(map(str, sorted({run.config.seed for run in groups[name]}))) for name in names]
-    rows = [[name, s, *cells] for name, s, cells in zip(names, seeds, texts, strict=True)]
+    rows = [[name, seeds_of(groups[name]), *cells] for name, cells in zip(names, texts, strict=True)]
     best = {(names.index(name), j) for j, here in enumerate(columns.values(), 2) for name in leaders(here)}
     return Overview(["method", "seeds", *(f"{key.rsplit('.', 1)[-1]}={value}" for value in columns)], rows, best)
 
@@ -148,10 +151,10 @@ def results(runs: list[Run]) -> list[float]:
     return [run.result for run in runs]
 
 
-def words_by(key: str, groups: Groups) -> list[str]:
-    """Who leads, value by value."""
-    columns = by_value(key, groups)
-    said = [f"{key} = {value}: {text}" for value, here in columns.items() if len(here) > 1 for text in words_on(here)]
+def words_by(key: str, groups: Groups, against: str = "") -> list[str]:
+    """The same value by value."""
+    several = {value: here for value, here in by_value(key, groups).items() if len(here) > 1}
+    said = [f"{key} = {value}: {text}" for value, here in several.items() for text in words_on(here, against)]
     if key.startswith(("method.", "train.", "model.")):
         said.append(f"Whoever chooses {key} from this table chooses it on the test set, and should say so.")
     return said

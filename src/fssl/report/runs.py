@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import Config, flatten
-from ..errors import UserError
+from ..console import setting_text
+from ..errors import UserError, unknown
 from ..methods import with_defaults
 from ..records.rounds import LAST
 from ..records.store import INSIDE_A_RUN, RunFolder
@@ -20,6 +21,7 @@ from .look import split_plugins
 
 Numbers = NDArray[np.float64]
 LARGEST = 1e15  # of a number; one beyond is damage
+NO_ROUND = "no finished round"
 GAP = 10  # rounds that may be missing without a trace
 
 
@@ -134,7 +136,7 @@ def read_probe(path: Path, name: str) -> Numbers | None:
 
 
 def run_folders(paths: Iterable[Path]) -> Iterator[Path]:
-    """Every folder with a record at or below the given ones, each once."""
+    """Every folder of a run at or below the given ones, each once, also of one that failed before its first record."""
     seen = set()
     for path in paths:
         if not path.exists():
@@ -142,7 +144,9 @@ def run_folders(paths: Iterable[Path]) -> Iterator[Path]:
         for root, folders, files in os.walk(path):
             folders[:] = sorted(name for name in folders if name not in INSIDE_A_RUN)
             folder = Path(root)
-            if RunFolder(folder).rounds_file.name in files and (place := folder.resolve()) not in seen:
+            run = RunFolder(folder)
+            is_run = run.rounds_file.name in files or {run.config_file.name, run.env_file.name} <= {*files}
+            if is_run and (place := folder.resolve()) not in seen:
                 seen.add(place)
                 yield folder
 
@@ -157,8 +161,8 @@ def find_runs(paths: Iterable[Path]) -> Found:
                 found.unreadable[folder.path] = "no config.toml"
             elif run := read_run(folder):
                 found.runs.append(run)
-            elif folder.rounds_file.stat().st_size:
-                found.unreadable[folder.path] = "no line of rounds.jsonl can be read"
+            else:
+                found.unreadable[folder.path] = "no line of rounds.jsonl can be read" if folder.has_rounds else NO_ROUND
         except (UserError, OSError) as error:
             found.unreadable[folder.path] = str(error)
     if not found.runs:
@@ -216,7 +220,7 @@ def groups_of(runs: Iterable[R], aside: str = "") -> dict[str, list[R]]:
     varying = what_varies(settings)
     named = {}
     for mine, members in zip(settings, groups.values(), strict=True):
-        extra = [f"{k.rsplit('.', 1)[-1]}={v}" for k, v in mine.items() if peers(k, mine) in varying]
+        extra = [f"{k.rsplit('.', 1)[-1]}={setting_text(v)}" for k, v in mine.items() if peers(k, mine) in varying]
         named[", ".join([members[0].config.method.name, *extra])] = members
     return named
 
@@ -238,6 +242,12 @@ def what_varies(settings: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
 def peers(setting: str, mine: Mapping[str, Any]) -> tuple[str, str]:
     """A method's own setting is compared among its namesakes, any other among all."""
     return setting, mine["method.name"] if setting.startswith("method.") else ""
+
+
+def seeds_of(runs: Iterable[Repetition]) -> str:
+    """Seeds as a table shows them; those of unfinished runs have a star."""
+    stars = {run.config.seed: "" if run.last_round >= run.config.rounds else "*" for run in runs}
+    return " ".join(f"{seed}{stars[seed]}" for seed in sorted(stars))
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
@@ -358,9 +368,23 @@ def gains(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
     for name in ranked:
         host = host_of(groups[name][0], {other: groups[other] for other in ranked})
         if host and {name, host} != {*ranked[:2]}:  # of those two the verdict tells
-            gain = margin(groups[name], groups[host])
-            said.append(f"{name} {gain:+.2f} points beside {host}{how_sure(gain, groups[name], groups[host])}")
+            said.append(beside_text(name, host, groups))
     return said
+
+
+def beside(name: str, groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+    """A sentence on each other group that can be compared with the named one."""
+    if name not in groups:
+        raise unknown("--against", name, groups)
+    ranked = rivals(groups)
+    if name not in ranked:
+        return []
+    return [beside_text(name, other, groups) for other in ranked if other != name]
+
+
+def beside_text(name: str, other: str, groups: Mapping[str, Sequence[Repetition]]) -> str:
+    gain = margin(groups[name], groups[other])
+    return f"{name} {gain:+.2f} points beside {other}{how_sure(gain, groups[name], groups[other])}"
 
 
 def host_of(run: Repetition, groups: Mapping[str, Sequence[Repetition]]) -> str | None:

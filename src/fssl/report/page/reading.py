@@ -16,7 +16,7 @@ from ...methods import with_defaults
 from ...records.rounds import LAST
 from ...records.store import RunFolder
 from ...workers import forked, mapped
-from ..runs import Numbers, read_probe, value, whole_lines
+from ..runs import NO_ROUND, Numbers, read_probe, value, whole_lines
 
 MANY = 40  # runs from which a second process pays for its start
 
@@ -121,6 +121,8 @@ class Reading:
         return of.config_file, of.env_file, of.partition_file, of.rounds_file, of.summary_file
 
     def _read_rounds(self) -> None:
+        if not self.folder.has_rounds:
+            return self._note(NO_ROUND)
         with self.folder.rounds_file.open("rb") as file:
             facts = os.fstat(file.fileno())
             if facts.st_ino != self._file or facts.st_size < self._place:
