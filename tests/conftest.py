@@ -1,7 +1,9 @@
 """Shared pieces: a federation small enough to train in milliseconds."""
 
 import json
+import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -35,9 +37,43 @@ TINY: dict[str, Any] = {
 SMALL = ["--set", "train.rounds=2", "--set", "train.steps_per_round=2", "--device", "cpu"]  # of `fssl run smoke`
 
 
-def records(run: str) -> list[dict[str, Any]]:
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}  # also where it is not installed
+
+
+def records(run: str | Path) -> list[dict[str, Any]]:
     """What a run wrote down, but for how long it took."""
     return [json.loads(line) | {"timing": 0} for line in Path(run, "rounds.jsonl").read_text().splitlines()]
+
+
+def outcome(run: str | Path) -> tuple[list[dict[str, Any]], bytes]:
+    """What must not depend on how often a run was stopped."""
+    return records(run), Path(run, "model.safetensors").read_bytes()
+
+
+def start(*words: str | Path, **options: Any) -> "subprocess.Popen[str]":
+    """`fssl` in a process of its own."""
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT, **options}
+    return subprocess.Popen([sys.executable, "-m", "fssl", *map(str, words)], text=True, **options)
+
+
+def children(parent: int) -> set[int]:
+    """Processes that a process started, as Linux tells."""
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            rest = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it ended meanwhile
+            continue
+        if int(rest[1]) == parent:
+            found.add(int(stat.parent.name))
+    return found
+
+
+def is_alive(process: int) -> bool:
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def tiny_config(*settings: str) -> Config:

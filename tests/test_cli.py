@@ -17,10 +17,11 @@ from typing import Any
 
 import pytest
 import torch
+import typer
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from conftest import Fssl
+from conftest import ENVIRONMENT, Fssl, children, is_alive, outcome, start
 from fssl import cells, cli
 from fssl.config import Config, parse, read_toml, resolved
 from fssl.console import GridView
@@ -28,7 +29,6 @@ from fssl.engines.run import written_out
 from fssl.methods import METHODS
 from fssl.report import page
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}  # also where it is not installed
 TINY = """
 [data]
 name = "digits"
@@ -59,17 +59,6 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a run was started")
 
     monkeypatch.setattr("fssl.cells.train", train)
-
-
-def start(*words: str, **options: Any) -> "subprocess.Popen[str]":
-    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": ENVIRONMENT, **options}
-    return subprocess.Popen([sys.executable, "-m", "fssl", *words], text=True, **options)
-
-
-def outcome(folder: Path) -> tuple[list[dict[str, Any]], bytes]:
-    lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
-    rounds = [{k: v for k, v in line.items() if k != "timing"} for line in lines]
-    return rounds, (folder / "model.safetensors").read_bytes()
 
 
 # Refusals.
@@ -286,10 +275,10 @@ def test_too_little_memory_is_said_in_one_line(
 
 # Help.
 
-COMMANDS = ["run", "methods", "datasets", "presets", "show", "compare", "tables", "figures", "report", "bench"]
+COMMANDS: list[str] = [*typer.main.get_command(cli.app).commands]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command != "deploy"])
 def test_every_command_teaches_by_example(fssl: Fssl, command: str) -> None:
     said = fssl(command, "--help")
     assert (said.code, said.err) == (0, "")
@@ -553,20 +542,8 @@ def test_a_dry_run_tells_what_lies_in_its_folders(fssl: Fssl, monkeypatch: pytes
 # Several processes, and a terminal.
 
 
-def children_of(pid: int) -> Iterator[int]:
-    for task in Path(f"/proc/{pid}/task").iterdir():
-        yield from map(int, (task / "children").read_text().split())
-
-
 def command_of(pid: int) -> str:
     return Path(f"/proc/{pid}/cmdline").read_text()
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def test_rounds_are_said_once_each_whatever_a_resumed_run_drops() -> None:
@@ -752,13 +729,13 @@ def test_jobs_outlive_a_killed_worker_and_end_with_an_interrupt(fssl: Fssl) -> N
     while not all(path.exists() for path in both):
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    workers = [pid for pid in children_of(process.pid) if "spawn_main" in command_of(pid)]
+    workers = [pid for pid in children(process.pid) if "spawn_main" in command_of(pid)]
     assert len(workers) == 2
     os.kill(workers[0], signal.SIGKILL)
     while not Path("g/seed3/rounds.jsonl").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
-    workers = list(children_of(process.pid))
+    workers = list(children(process.pid))
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err

@@ -81,6 +81,14 @@ def test_the_test_images_get_the_recorded_accuracy(method: str, fssl: Fssl, tmp_
     assert f"360 images, {last_accuracy(tmp_path / 'run'):.2f} % right: predictions.csv" in said
 
 
+def test_a_run_tested_with_half_of_the_images_predicts_that_half(fssl: Fssl, tmp_path: Path) -> None:
+    run_experiment(small("data.test=tuning"), tmp_path / "run", Quiet())
+    assert fssl("predict", "run").code == 0
+    rows = rows_of(tmp_path / "predictions.csv")
+    assert len(rows) == 180
+    assert right(rows) == pytest.approx(last_accuracy(tmp_path / "run"), abs=1e-9)
+
+
 def test_files_in_folders_of_classes_are_the_same_images(run: Path, fssl: Fssl, tmp_path: Path) -> None:
     export_digits(tmp_path / "sites")
     assert fssl("predict", run, tmp_path / "sites/test", "--out", "new/folder/labels.csv")[0] == 0

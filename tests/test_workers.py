@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-import fssl
+from conftest import ENVIRONMENT, children, is_alive
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(fssl.__file__).parents[1])}
 POOLS = {
     "forked": """
 import time
@@ -28,36 +27,17 @@ if __name__ == "__main__":
         pool.submit(time.sleep, 600).result()
 """,
     "reading records": """
-import os
+import time
 from pathlib import Path
-from fssl.report.page.reading import MANY, read_all
-folders = [Path(str(number)) for number in range(MANY)]
+from fssl.report.page import reading
+folders = [Path(str(number)) for number in range(reading.MANY)]
 for folder in folders:
     folder.mkdir()
-    os.mkfifo(folder / "rounds.jsonl")  # who opens it to read waits for a writer
-read_all(folders, 2)
+    (folder / "rounds.jsonl").write_text("{}")
+reading.whole_lines = lambda *_: time.sleep(600)
+reading.read_all(folders, 2)
 """,
 }
-
-
-def children(parent: int) -> set[int]:
-    """Processes that a process started, as Linux tells."""
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            rest = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
-            continue
-        if int(rest[1]) == parent:
-            found.add(int(stat.parent.name))
-    return found
-
-
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def wait_until(condition: Callable[[], bool]) -> None:

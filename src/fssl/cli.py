@@ -1,5 +1,6 @@
 """The `fssl` command: parse, build a configuration, call one function per command."""
 
+import json
 import os
 import re
 import signal
@@ -93,19 +94,20 @@ def run(
     """
     from .config import expand, override, read_toml
 
-    extra = {
-        "data.dir": data_dir,
+    short = {
+        "data.dir": data_dir and str(data_dir),
         "compute.device": device,
         "train.precision": precision,
         "compute.engine": engine,
+        "compute.clients_per_gpu": clients_per_gpu,
         "compute.ray_address": ray_address,
+        "records.tensorboard": tensorboard or None,
         "records.wandb": wandb,
     }
-    given = [*(settings or []), *(f"{k}={toml_text(v)}" for k, v in extra.items() if v is not None)]
-    if clients_per_gpu is not None:
-        given.append(f"compute.clients_per_gpu={clients_per_gpu}")
-    if tensorboard:
-        given.append("records.tensorboard=true")
+    given = [
+        *(settings or []),
+        *(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in short.items() if v is not None),
+    ]
     file, base = source_of(config, resume)
     base = out or base
     named = [*expand(override(read_toml(file), given))]  # a misspelt key is told before the framework is loaded
@@ -142,12 +144,6 @@ def source_of(config: str, resume: bool) -> tuple[str, Path]:
     if resume and path.name == "config.toml" and path.is_file():
         return config, path.parent
     return config, Path("runs") / Path(config.removesuffix(".toml")).name
-
-
-def toml_text(value: object) -> str:
-    import json
-
-    return json.dumps(str(value), ensure_ascii=False)
 
 
 @app.command()

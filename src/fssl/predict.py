@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from .console import PLAIN, RunView, print_table, say, several
-from .core.federation import dataset_of, settled
+from .core.federation import dataset_of, settled, test_of
 from .data.cache import Progress
 from .data.folder import Loading, raise_problems, read_images
 from .data.listing import list_images
@@ -78,7 +78,7 @@ def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predic
         raise UserError(f"--data-dir {data_dir}: {model.card.name} needs no files; leave it out")
     dataset = dataset_of(replace(model.config, data=data), progress)
     settled(model.config, dataset)  # refuses a folder whose files are others
-    test = dataset.test
+    test = test_of(model.config, dataset)
     names, p = look_at(model, numbered(test.images, progress))
     return Predictions(model.classes, names, p, test.labels)
 

@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from conftest import children
+
 COMMAND = [sys.executable, "-m", "fssl"]
 TINY = (  # seconds of work, so that what is measured is Flower and the reaction to faults
     "partition.kind=dirichlet",
@@ -64,18 +66,6 @@ class Program:
         for child in children(self.process.pid):
             os.killpg(child, signal.SIGKILL)
         self.process.wait(60)
-
-
-def children(parent: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent:
-            found.append(int(stat.parent.name))
-    return found
 
 
 class Trial:

@@ -147,3 +147,16 @@ def test_every_method_trains_where_few_clients_have_labels(method: str, make_fed
     losses = engine.layout.unpack(last.tally[:, 0])["l_s"]
     assert losses[0] > 0
     assert method == "fedavg-sl" or not losses[1:].any()
+
+
+def test_the_two_halves_of_the_test_make_the_whole(make_federation: Make) -> None:
+    """Each class is halved, no image is in both, and correct answers add up: the same model, tested three ways."""
+    right = {}
+    for part in ("all", "tuning", "final"):
+        federation = make_federation(f"data.test={part}")
+        (result,) = LocalEngine(federation).rounds(1)
+        accuracy = result.tests["train_norm"].accuracy
+        right[part] = (accuracy / 100 * len(federation.test.labels), np.bincount(federation.test.labels))
+    assert right["tuning"][0] + right["final"][0] == pytest.approx(right["all"][0])
+    assert (right["tuning"][1] + right["final"][1] == right["all"][1]).all()
+    assert (abs(right["tuning"][1] - right["final"][1]) <= 1).all()

@@ -48,7 +48,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_two_rounds_stay_finite_and_learn(name: str, make_federation: Make) -> None:
+def test_rounds_stay_finite_and_learn(name: str, make_federation: Make) -> None:
     engine = LocalEngine(make_federation(f"method.name={name}", "train.lr=0.05"))
     first, *_, last = engine.rounds(4)
     assert all(torch.isfinite(t).all() for t in tensors(engine.snapshot.server))

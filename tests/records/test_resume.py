@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 import torch
 
+from conftest import outcome, start
 from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
 from fssl.engines import run
@@ -36,13 +37,6 @@ Outcome = tuple[list[dict[str, Any]], bytes]
 
 def config(*settings: str) -> Config:
     return parse(override(read_toml("smoke"), settings))
-
-
-def outcome(folder: Path) -> Outcome:
-    """What must not depend on how often a run was stopped."""
-    lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
-    rounds = [{k: v for k, v in line.items() if k != "timing"} for line in lines]
-    return rounds, (folder / "model.safetensors").read_bytes()
 
 
 # A run whose learning is one line of arithmetic: everything but the engine is real, and it takes milliseconds.
@@ -404,13 +398,6 @@ def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "run").config().rounds == 5
 
 
-def start(folder: Path, *words: str, **options: Any) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "fssl", "run", "smoke", "--out", str(folder), *words]
-    environment = {**os.environ, "PYTHONPATH": str(Path(store.__file__).parents[2])}
-    options |= {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "env": environment}
-    return subprocess.Popen(command, text=True, **options)
-
-
 def wait_for(process: "subprocess.Popen[str]", condition: Callable[[], bool]) -> None:
     while not condition():
         assert process.poll() is None, process.communicate()
@@ -431,7 +418,7 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
 
 
 def finish(folder: Path) -> None:
-    process = start(folder, "--resume")
+    process = start("run", "smoke", "--out", folder, "--resume")
     out, errors = process.communicate(timeout=120)
     assert (process.returncode, errors) == (0, ""), out
 
@@ -447,7 +434,7 @@ def test_kill_dash_nine_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> N
         return num_lines(folder) >= 4 and any((folder / "checkpoint").glob("*.part"))
 
     for condition, delay in ((lines(2), 0.0), (lines(3), 0.15), (is_writing, 0.0)):
-        process = start(folder, "--resume")
+        process = start("run", "smoke", "--out", folder, "--resume")
         wait_for(process, condition)
         time.sleep(delay)
         process.kill()
@@ -460,7 +447,7 @@ def test_kill_dash_nine_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> N
 def test_interrupt_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> None:
     """One line, exit code 130, and a second process is refused while the first is at it."""
     folder = tmp_path / "run"
-    process = start(folder)
+    process = start("run", "smoke", "--out", folder)
     wait_for(process, lambda: num_lines(folder) >= 2)
     with pytest.raises(UserError, match="in use by another process"):
         RunFolder(folder).open(RunFolder(folder).config(), resume=True)
@@ -480,7 +467,7 @@ def test_a_full_disk_ends_the_smoke_run_in_one_line(tmp_path: Path, unbroken: Ou
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
-    process = start(tmp_path / "run", preexec_fn=limit)
+    process = start("run", "smoke", "--out", tmp_path / "run", preexec_fn=limit)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors.count("\n") == 1

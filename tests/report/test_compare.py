@@ -168,6 +168,10 @@ def test_results_by_a_methods_own_setting(tmp_path: Path, capsys: pytest.Capture
     assert "sage 7 57.00 59.00 –" in text
     assert "fedavg 7 – – 40.00" in text
     assert "chooses method.tau from this table chooses it on the test set" in text
+    for tau in (0.9, 0.7):
+        write_run(tmp_path / f"apart/{tau}", [50.0], SAGE, f"method.tau={tau}", "data.test='tuning'")
+    compare_runs(console, [tmp_path / "apart"], by="method.tau")
+    assert "on the test set" not in said(capsys)  # that half is for choosing
 
 
 def test_a_comparison_in_latex(three_alphas: Path) -> None:

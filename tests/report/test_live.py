@@ -2,12 +2,9 @@
 
 import http.client
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +13,7 @@ from typing import Any
 import pytest
 from handmade import append, write_run
 
-import fssl
+from conftest import start
 from fssl.errors import UserError
 from fssl.report.page import live
 from fssl.report.page.live import Server, Watcher, version_in, watch
@@ -170,11 +167,7 @@ def test_a_port_in_use_is_refused(runs: Path) -> None:
 
 
 def test_ctrl_c_ends_the_server_cleanly(runs: Path) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(Path(fssl.__file__).parents[1])}
-    command = [sys.executable, "-m", "fssl", "report", str(runs), "--watch"]
-    with subprocess.Popen(
-        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as process:
+    with start("report", runs, "--watch") as process:
         assert process.stdout is not None
         said = process.stdout.readline()
         found = re.fullmatch(r"live report: http://127\.0\.0\.1:(\d+)/ \(Ctrl-C ends it\)\n", said)

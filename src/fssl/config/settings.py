@@ -32,6 +32,13 @@ class Data:
     dir: str | None = plain(None, "folder with its files (Parquet: else FSSL_DATA, else the hub)")
     labels_per_class: int | None = number(None, 1, text="labeled images per class")
     label_fraction: float | None = number(None, 0.0, 1.0, "or their share, as the paper counts it")
+    test: str = choice(
+        "all",
+        "all",
+        "tuning",
+        "final",
+        text="all test images, or a half: tuning to choose settings by, final to report",
+    )
     flip: bool = plain(True, "horizontal flips in weak and strong views (the paper flips digits too)")
     classes: tuple[str, ...] | None = plain(None, "own images: class names in order (default: those found, sorted)")
     size: int = number(32, 8, 256, "own images: images are resized to this many pixels both ways")

@@ -142,6 +142,21 @@ def headline_of(config: Config) -> str:
     return "authors_norm" if config.protocol == "authors" else "train_norm"
 
 
+def test_of(config: Config, dataset: Dataset) -> Split:
+    """The images that a run is tested with: all, or every other one of each class, and `final` has the others."""
+    images, labels = dataset.test
+    if config.data.test == "all":
+        return dataset.test
+    place = np.zeros(len(labels), np.int64)
+    for label in np.unique(labels):
+        of_class = labels == label
+        place[of_class] = np.arange(of_class.sum())
+    mine = place % 2 == (config.data.test == "final")
+    if not mine.any():
+        raise UserError(f"data.test = '{config.data.test}': {len(labels)} test images are too few for two halves")
+    return Split(images[mine], labels[mine])
+
+
 def settled(config: Config, dataset: Dataset) -> Config:
     """The same run with what its folder decides filled in; refuses a folder that it is not meant for."""
     data, part = config.data, config.partition
@@ -205,6 +220,7 @@ class Federation:
     def __init__(self, config: Config, dataset: Dataset | None = None) -> None:
         self.dataset = dataset or dataset_of(config)
         self.config = config = settled(config, self.dataset)
+        self.test = test_of(config, self.dataset)
         self.method, self.device = method_of(config), device_of(config)
         card, partition = self.dataset.card, partition_of(config, self.dataset)
         self.sites = make_sites(partition, self.method.labels)
@@ -281,7 +297,7 @@ class Federation:
         return make_visit(self.net.copy(), self.method, self.pool)
 
     def make_tester(self, compile: bool) -> Tester:
-        pool = TestPool(*on_device(self.dataset.test, self.device))
+        pool = TestPool(*on_device(self.test, self.device))
         return make_tester(self.net, pool, list(self.norms.values()), compile=compile)
 
 

@@ -125,7 +125,7 @@ class Engine:
             scores = self.test(method.deploy(server))
         if not last:
             self.fleet.prepare(round + 1, federation.clients_of(round + 1))  # while the device still works
-        tests, tally = read_tests(scores, len(federation.dataset.test.labels)), passing.tally()
+        tests, tally = read_tests(scores, len(federation.test.labels)), passing.tally()
         self._check_finite(passing.clients, tally, round, tests)
         clients = {**self.snapshot.clients, **{k: self._kept(state) for k, state in passing.states.items()}}
         velocity = passing.velocity if federation.carries_momentum else {}

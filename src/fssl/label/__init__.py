@@ -1,1 +1,1 @@
-"""Pseudo-labels: change the probabilities, decide what is sure, pick the target, and the losses on it."""
+"""Pseudo-labels: decide what is sure, pick the target, and the losses on it."""

@@ -18,20 +18,24 @@ class Accept(Protocol):
     def update(self, votes: State, u_slot: Tensor, state: State) -> State: ...
 
 
-@dataclass(frozen=True)
-class FixedThreshold:
-    """Sure where the largest probability reaches tau (the paper's algorithm says >=, its equations >)."""
-
-    tau: float = 0.95
+class Stateless:
+    """The half of a rule that keeps nothing."""
 
     def init(self, task: Task, counts: Counts) -> State:
         return {}
 
-    def sure(self, p: Tensor, state: State) -> Tensor:
-        return p.amax(-1) >= self.tau
-
     def update(self, votes: State, u_slot: Tensor, state: State) -> State:
         return state
+
+
+@dataclass(frozen=True)
+class FixedThreshold(Stateless):
+    """Sure where the largest probability reaches tau (the paper's algorithm says >=, its equations >)."""
+
+    tau: float = 0.95
+
+    def sure(self, p: Tensor, state: State) -> Tensor:
+        return p.amax(-1) >= self.tau
 
 
 UNSEEN, NO_SLOT = -1, -2  # entries of FlexMatch's table: not labeled yet, beyond this client's pool
@@ -79,16 +83,10 @@ class FlexThreshold:
 
 
 @dataclass(frozen=True)
-class EntropyThreshold:
+class EntropyThreshold(Stateless):
     """FedLoKe: sure where the entropy in nats is below delta."""
 
     delta: float = 0.1
 
-    def init(self, task: Task, counts: Counts) -> State:
-        return {}
-
     def sure(self, p: Tensor, state: State) -> Tensor:
         return entropy(p) < self.delta
-
-    def update(self, votes: State, u_slot: Tensor, state: State) -> State:
-        return state

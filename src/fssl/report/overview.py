@@ -155,6 +155,10 @@ def words_by(key: str, groups: Groups, against: str = "") -> list[str]:
     """The same value by value."""
     several = {value: here for value, here in by_value(key, groups).items() if len(here) > 1}
     said = [f"{key} = {value}: {text}" for value, here in several.items() for text in words_on(here, against)]
-    if key.startswith(("method.", "train.", "model.")):
-        said.append(f"Whoever chooses {key} from this table chooses it on the test set, and should say so.")
+    is_apart = all(run.config.data.test == "tuning" for runs in groups.values() for run in runs)
+    if key.startswith(("method.", "train.", "model.")) and not is_apart:
+        said.append(
+            f"Whoever chooses {key} from this table chooses it on the test set, and should say so;"
+            " data.test=tuning sets half of it apart for that."
+        )
     return said
