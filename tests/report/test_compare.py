@@ -15,8 +15,9 @@ from fssl.report import compare
 from fssl.report.compare import compare_runs
 from fssl.report.drawing import band, legend, sheet
 from fssl.report.drawing import settings as settings_of_pictures
+from fssl.report.groups import groups_of
 from fssl.report.look import style_of
-from fssl.report.runs import by_round, find_runs, groups_of, joined, number
+from fssl.report.runs import by_round, find_runs, joined, number
 from fssl.report.show import print_run
 
 SAGE = 'method.name="sage"'

@@ -21,9 +21,10 @@ from conftest import exit_code
 from fssl.config import parse, read_toml, to_toml
 from fssl.errors import UserError
 from fssl.report import page
+from fssl.report.groups import groups_of
 from fssl.report.page import reading
 from fssl.report.page.reading import QUANTITIES, Reading, read_all
-from fssl.report.runs import find_runs, groups_of, run_folders
+from fssl.report.runs import find_runs, run_folders
 
 pytest.importorskip("plotly")
 SAGE, LPL = 'method.name="sage"', 'method.name="fixmatch-lpl"'

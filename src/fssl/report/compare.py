@@ -9,6 +9,7 @@ from ..console import print_table, say, setting_text
 from ..files import as_csv, write_atomic
 from ..machine import check_file
 from .drawing import band, files_of, legend, level, mark_empty, points, settings, sheet
+from .groups import distinct, groups_of, settings_of
 from .look import Style, styles_of
 from .overview import (
     Groups,
@@ -22,21 +23,9 @@ from .overview import (
     words_by,
     words_on,
 )
-from .runs import (
-    Read,
-    Run,
-    by_result,
-    by_round,
-    distinct,
-    find_runs,
-    groups_of,
-    joined,
-    late,
-    number,
-    percent,
-    settings_of,
-)
+from .runs import Read, Run, by_round, find_runs, joined, late, number, percent
 from .tasks import tasks_of
+from .verdicts import by_result
 
 CSV_FIELDS = ("task", "method", "seed", "rounds", "result", "last", "pl_accuracy", "utilization", "folder")
 

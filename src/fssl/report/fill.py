@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from .experiments import PROTOCOLS, Experiment, by_experiment, differences, experiment_of, result_at
+from .groups import one_per_seed
 from .paper import SEEDS, Column, PaperTable, Row, paper_tables
-from .runs import Found, Run, mean_std, one_per_seed
+from .runs import Found, Run, mean_std
 
 PAPER = "paper"
 GAIN_ROW = "SAGE minus best other"

@@ -11,23 +11,10 @@ from rich.text import Text
 from ..console import PLAIN, setting_text
 from ..errors import UserError, unknown
 from ..records.rounds import LAST
+from .groups import seeds_of, settings_of
 from .latex import bold, escaped, tabular
-from .runs import (
-    Run,
-    beside,
-    by_result,
-    gains,
-    is_number,
-    label_quality,
-    mean_result,
-    not_compared,
-    rivals,
-    seeds_of,
-    settings_of,
-    spread,
-    value,
-    verdict,
-)
+from .runs import Run, is_number, label_quality, spread, value
+from .verdicts import beside, by_result, gains, mean_result, not_compared, rivals, verdict
 
 Groups = dict[str, list[Run]]
 NOT_PRINTED = ("seeds", "s/round")  # columns of the screen that a paper has no use for

@@ -15,8 +15,9 @@ from ..config import Config, MethodChoice, axes_of, expand, read_toml
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .experiments import PROTOCOLS, Experiment, differences, experiment_of, method_on, result_at, side_settings, unlike
+from .groups import one_per_seed
 from .look import label_of
-from .runs import Numbers, Read, Run, Series, by_round, joined, number, one_per_seed, read_probe
+from .runs import Numbers, Read, Run, Series, by_round, joined, number, read_probe
 
 NO_RUN = "no run"
 SHORT = "its runs end before the others"

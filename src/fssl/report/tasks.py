@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .runs import Repetition, settings_of, what_varies
+from .groups import Repetition, settings_of, what_varies
 
 R = TypeVar("R", bound=Repetition)
 

@@ -14,22 +14,11 @@ import numpy as np
 from ... import __version__
 from ...config import as_tables, to_toml
 from ...records.rounds import LAST
+from ..groups import distinct, group_key, groups_of
 from ..look import label_of, styles_of
-from ..runs import (
-    Numbers,
-    by_result,
-    distinct,
-    gains,
-    group_key,
-    groups_of,
-    mean_result,
-    mean_std,
-    not_compared,
-    reach,
-    rivals,
-    verdict,
-)
+from ..runs import Numbers, mean_std
 from ..tasks import Task, tasks_of
+from ..verdicts import by_result, gains, mean_result, not_compared, reach, rivals, verdict
 from .reading import QUANTITIES, Quantity, Reading
 
 Json = dict[str, Any]

@@ -13,7 +13,8 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from ...errors import UserError
-from ..runs import distinct, run_folders
+from ..groups import distinct
+from ..runs import run_folders
 from . import page, plotly, title_of
 from .content import content
 from .reading import Reading

@@ -1,0 +1,100 @@
+"""Runs of one setting together: repetitions, what tells groups apart, and the longest run of each seed."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Protocol, TypeVar
+
+from ..config import Config, flatten
+from ..console import setting_text
+
+
+class Repetition(Protocol):
+    """What grouping and ranking ask of a run, however much of its record is kept."""
+
+    @property
+    def config(self) -> Config: ...
+    @property
+    def result(self) -> float: ...
+    @property
+    def last_round(self) -> int: ...
+
+
+R = TypeVar("R", bound=Repetition)
+
+
+def one_per_seed(runs: Iterable[R], length: Callable[[R], int] = attrgetter("last_round")) -> list[R]:
+    """The longest run of each seed, seeds in order: a longer one passes through the same rounds."""
+    chosen: dict[int, R] = {}
+    for run in runs:
+        seed = run.config.seed
+        if seed not in chosen or length(run) > length(chosen[seed]):
+            chosen[seed] = run
+    return [chosen[seed] for seed in sorted(chosen)]
+
+
+def distinct(runs: Iterable[R]) -> list[R]:
+    """One run of each setting and seed: a copy, or the same seed once more, is no further repetition."""
+    return [run for members in repetitions(runs).values() for run in one_per_seed(members)]
+
+
+def settings_of(run: Repetition, aside: str = "") -> dict[str, Any]:
+    """Everything but the seed and what changes no result: runs that differ in nothing else are repetitions.
+
+    Here and below `aside` is a setting that may differ as well, because results are told by its values.
+    """
+    ignored = {"seed", "data.dir", aside}
+    ignored |= {"partition.alpha"} if run.config.partition.kind == "iid" else set()
+    ignored |= {"train.local_epochs"} if run.config.train.steps_per_round else set()
+    flat = flatten(run.config).items()
+    return {k: v for k, v in flat if k not in ignored and not k.startswith(("compute.", "records."))}
+
+
+def group_key(run: Repetition, aside: str = "") -> str:
+    return json.dumps(settings_of(run, aside), sort_keys=True)
+
+
+def repetitions(runs: Iterable[R], aside: str = "") -> dict[str, list[R]]:
+    """Runs of one setting together, under its key."""
+    groups: dict[str, list[R]] = defaultdict(list)
+    for run in runs:
+        groups[group_key(run, aside)].append(run)
+    return groups
+
+
+def groups_of(runs: Iterable[R], aside: str = "") -> dict[str, list[R]]:
+    """Repetitions under a short name that says in what the groups differ."""
+    groups = repetitions(runs, aside)
+    settings = [json.loads(key) for key in groups]
+    varying = what_varies(settings)
+    named = {}
+    for mine, members in zip(settings, groups.values(), strict=True):
+        extra = [f"{k.rsplit('.', 1)[-1]}={setting_text(v)}" for k, v in mine.items() if peers(k, mine) in varying]
+        named[", ".join([members[0].config.method.name, *extra])] = members
+    return named
+
+
+def what_varies(settings: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """The settings that have more than one value among their peers, or that only some of these have."""
+    found: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for mine in settings:
+        for key, value in mine.items():
+            found[peers(key, mine)].append(repr(value))
+    namesakes = Counter(mine["method.name"] for mine in settings) | {"": len(settings)}
+    return {
+        (key, method)
+        for (key, method), values in found.items()
+        if key != "method.name" and (len(set(values)) > 1 or len(values) < namesakes[method])
+    }
+
+
+def peers(setting: str, mine: Mapping[str, Any]) -> tuple[str, str]:
+    """A method's own setting is compared among its namesakes, any other among all."""
+    return setting, mine["method.name"] if setting.startswith("method.") else ""
+
+
+def seeds_of(runs: Iterable[Repetition]) -> str:
+    """Seeds as a table shows them; those of unfinished runs have a star."""
+    stars = {run.config.seed: "" if run.last_round >= run.config.rounds else "*" for run in runs}
+    return " ".join(f"{seed}{stars[seed]}" for seed in sorted(stars))

@@ -1,0 +1,127 @@
+"""What came out, in words: who leads, by how much, and whether every seed says so."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from ..errors import unknown
+from .groups import Repetition, settings_of
+from .look import split_plugins
+
+
+def is_bound(method: str) -> bool:
+    """Whether a method is told true labels: an upper bound, no competitor."""
+    base, plugins = split_plugins(method)
+    return base == "fedavg-sl" or "oracle" in plugins
+
+
+def reach(runs: Sequence[Repetition]) -> int:
+    """The round that all of these have come to."""
+    return min(run.last_round for run in runs)
+
+
+def rivals(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+    """Groups that can be compared, best first: no upper bound, and all as far as the one that is farthest."""
+    names = [name for name, runs in groups.items() if not is_bound(runs[0].config.method.name)]
+    farthest = max((reach(groups[name]) for name in names), default=0)
+    return by_result({name: groups[name] for name in names if reach(groups[name]) == farthest})
+
+
+def by_result(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+    """Names, best first."""
+    return sorted(groups, key=lambda name: -mean_result(groups[name]))
+
+
+def mean_result(runs: Sequence[Repetition]) -> float:
+    return float(np.mean([run.result for run in runs]))
+
+
+def verdict(groups: Mapping[str, Sequence[Repetition]]) -> str:
+    """What came out, in words: who leads, and whether every seed says so."""
+    order = rivals(groups)
+    if len(order) < 2:
+        return "One setting only: nothing to compare." if len(groups) < 2 else "Nothing to compare yet."
+    first, second = order[:2]
+    lead = margin(groups[first], groups[second])
+    if round(lead, 2) == 0:
+        return f"{first} and {second} are level{where(groups[first], groups[second])}."
+    if lead < 0:  # the better mean is that of other seeds
+        first, second, lead = second, first, -lead
+    return f"{first} leads {second} by {lead:.2f} points" + how_sure(lead, groups[first], groups[second])
+
+
+def margin(first: Sequence[Repetition], second: Sequence[Repetition]) -> float:
+    """How far one is ahead: in the seeds that both have, or, where they share none, on average."""
+    pairs = paired(first, second)
+    return float(np.mean(pairs)) if pairs else mean_result(first) - mean_result(second)
+
+
+def where(first: Sequence[Repetition], second: Sequence[Repetition]) -> str:
+    shared = len(paired(first, second))
+    return " in the seeds that both have" if shared and shared < max(len(first), len(second)) else ""
+
+
+def how_sure(difference: float, first: Sequence[Repetition], second: Sequence[Repetition]) -> str:
+    """The end of a sentence on a difference: what its seeds say one by one."""
+    pairs, shared = paired(first, second), where(first, second)
+    if len(pairs) > 1:
+        low, high = min(pairs), max(pairs)
+        is_clear = low > 0 if difference > 0 else high < 0
+        end = "." if is_clear else ": not in every seed, so this does not separate them."
+        return f"{shared} (seed by seed {low:+.2f} to {high:+.2f}){end}"
+    return f"{shared}: a single seed says little." if pairs else ": no seed in common, so this says little."
+
+
+def gains(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+    """What SAGE as a plug-in adds to its host, a sentence for each host that is there as well."""
+    said = []
+    ranked = rivals(groups)
+    for name in ranked:
+        host = host_of(groups[name][0], {other: groups[other] for other in ranked})
+        if host and {name, host} != {*ranked[:2]}:  # of those two the verdict tells
+            said.append(beside_text(name, host, groups))
+    return said
+
+
+def beside(name: str, groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+    """A sentence on each other group that can be compared with the named one."""
+    if name not in groups:
+        raise unknown("--against", name, groups)
+    ranked = rivals(groups)
+    if name not in ranked:
+        return []
+    return [beside_text(name, other, groups) for other in ranked if other != name]
+
+
+def beside_text(name: str, other: str, groups: Mapping[str, Sequence[Repetition]]) -> str:
+    gain = margin(groups[name], groups[other])
+    return f"{name} {gain:+.2f} points beside {other}{how_sure(gain, groups[name], groups[other])}"
+
+
+def host_of(run: Repetition, groups: Mapping[str, Sequence[Repetition]]) -> str | None:
+    """The group of the method that this one is a plug-in on, with the same settings."""
+    method = run.config.method.name
+    if not method.endswith("+sage"):
+        return None
+    mine = settings_of(run)
+    hosts = {name: runs[0] for name, runs in groups.items() if runs[0].config.method.name == method[: -len("+sage")]}
+    for name, host in hosts.items():
+        if all(mine.get(k) == v for k, v in settings_of(host).items() if k != "method.name"):
+            return name
+    return None
+
+
+def not_compared(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+    """A sentence for each kind of group that the verdict leaves out."""
+    left = [name for name in by_result(groups) if name not in rivals(groups)]
+    bounds = [name for name in left if is_bound(groups[name][0].config.method.name)]
+    behind = [f"{n} (round {reach(groups[n])} of {groups[n][0].config.rounds})" for n in left if n not in bounds]
+    known = [f"{name} ({mean_result(groups[name]):.2f} %)" for name in bounds]
+    said = [f"Not as far as the others, so not compared: {', '.join(behind)}."] if behind else []
+    return said + ([f"Told the true labels, an upper bound: {', '.join(known)}."] if known else [])
+
+
+def paired(first: Sequence[Repetition], second: Sequence[Repetition]) -> list[float]:
+    """Differences between runs of the same seed."""
+    other = {r.config.seed: r.result for r in second}
+    return [r.result - other[r.config.seed] for r in first if r.config.seed in other]
