@@ -20,7 +20,7 @@ from fssl.config import (
     resolved,
     to_toml,
 )
-from fssl.core.federation import method_of
+from fssl.core.parts import method_of
 from fssl.data.cards import CARDS
 from fssl.engines.run import written_out
 from fssl.errors import UserError, unknown

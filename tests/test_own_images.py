@@ -15,7 +15,8 @@ from conftest import Fssl
 from fssl import cli
 from fssl.config import Config, as_tables, expand, first_difference, override, parse, read_toml
 from fssl.console import Quiet
-from fssl.core.federation import Federation, agreed_of, dataset_of, method_of
+from fssl.core.federation import Federation
+from fssl.core.parts import agreed_of, dataset_of, method_of
 from fssl.data.folder import load_site
 from fssl.data.synthetic import make
 from fssl.engines.run import run_experiment
@@ -57,7 +58,7 @@ def save(path: Path, image: Any) -> None:
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("fssl.core.federation._loaded", {})  # another test may have changed the folder
+    monkeypatch.setattr("fssl.core.parts._loaded", {})  # another test may have changed the folder
 
 
 def small(sites: Path, *settings: str) -> Config:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fssl.config import PRESETS, Config, expand, override, presets, read_toml, resolved
-from fssl.core.federation import method_of, recipe_of
+from fssl.core.parts import method_of, recipe_of
 from fssl.label.assign import KAPPA_STAR, ConfidenceGap, Constant, GlobalOnly, LocalOnly, Sage, hard, soft
 from fssl.methods import METHODS
 from fssl.methods.fixmatch import FixMatch

@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from conftest import Fssl, Said
 from fssl.config import Config, as_tables, override, parse, read_toml, to_toml
 from fssl.console import Quiet
-from fssl.core.federation import dataset_of
+from fssl.core.parts import dataset_of
 from fssl.data.export import export_digits
 from fssl.engines.run import run_experiment
 from fssl.models import Net
@@ -47,7 +47,7 @@ def fssl(fssl: Fssl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fssl:
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
 
     def call(*words: object) -> Said:
-        monkeypatch.setattr("fssl.core.federation._loaded", {})  # as in a process of its own
+        monkeypatch.setattr("fssl.core.parts._loaded", {})  # as in a process of its own
         return fssl(*words)
 
     return call

@@ -13,7 +13,7 @@ import pytest
 import fssl
 from conftest import exit_code
 from fssl.config import Config, expand, override, presets, read_toml, to_toml
-from fssl.core.federation import method_of
+from fssl.core.parts import method_of
 from fssl.data.export import export_digits
 from fssl.methods import METHODS, PLUGINS, build_method, settings_of
 

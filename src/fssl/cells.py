@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from .config import Config
 from .console import PLAIN, Quiet, RunView, print_table, result_line, say
-from .core.federation import Images, check_parts, dataset_of, device_of, images_of, settled
+from .core.parts import Images, check_parts, dataset_of, device_of, images_of, settled
 from .engines.run import check_engine, run_experiment, written_out
 from .errors import RunError, UserError, complain, described
 from .loggers import Logged, check_loggers

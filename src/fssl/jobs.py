@@ -12,7 +12,7 @@ from rich.console import Console
 from .cells import Cell, failure, train
 from .config import Config
 from .console import GridView, Quiet
-from .core.federation import device_of
+from .core.parts import device_of
 from .errors import RunError, complain
 from .machine import cores, handled
 from .records.store import RunFolder

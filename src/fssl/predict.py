@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from .console import PLAIN, RunView, print_table, say, several
-from .core.federation import dataset_of, settled, test_of
+from .core.parts import dataset_of, settled, test_of
 from .data.cache import Progress
 from .data.folder import Loading, raise_problems, read_images
 from .data.listing import list_images

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from .augment.normalize import Normalize
 from .config import Config
 from .core.evaluate import BATCH
-from .core.federation import card_of, headline_of, network_of, norms_of
+from .core.parts import card_of, headline_of, network_of, norms_of
 from .data.cards import Card
 from .engines.run import in_order
 from .errors import UserError

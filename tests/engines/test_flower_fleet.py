@@ -15,7 +15,8 @@ import torch
 from conftest import tiny_config
 from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
-from fssl.core.federation import Federation, method_of
+from fssl.core.federation import Federation
+from fssl.core.parts import method_of
 from fssl.data.sources import load
 from fssl.engines.local import LocalEngine
 from fssl.engines.rounds import Engine, Missing, Snapshot, named

@@ -13,7 +13,8 @@ from rich.table import Table
 
 from ..config import Config
 from ..console import PLAIN, say
-from ..core.federation import Federation, check_parts
+from ..core.federation import Federation
+from ..core.parts import check_parts
 from ..data.sources import Dataset
 from ..engines.local import LocalEngine
 from ..engines.rounds import RoundResult

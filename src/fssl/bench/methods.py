@@ -13,7 +13,8 @@ from rich.table import Table
 from ..catalog import BASELINE, HOSTS
 from ..config import Config
 from ..console import PLAIN, say
-from ..core.federation import Federation, check_parts
+from ..core.federation import Federation
+from ..core.parts import check_parts
 from ..data.sources import Dataset
 from ..engines.local import LocalEngine
 from ..files import read_json, write_atomic

@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..config import Config, only_run, override, read_toml
-from ..core.federation import dataset_of
+from ..core.parts import dataset_of
 from ..data.sources import Dataset, load
 from ..errors import UserError, unknown
 

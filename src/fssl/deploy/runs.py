@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config import Config, as_tables, override, to_toml
 from ..console import round_text
-from ..core.federation import method_of
+from ..core.parts import method_of
 from ..engines.run import written_out
 from ..errors import RunError, UserError
 from ..files import write_atomic

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 
 from ..config import Config, resolved
-from ..core.federation import Federation, dataset_of, settled, uses_bf16
+from ..core.federation import Federation
+from ..core.parts import dataset_of, settled, uses_bf16
 from ..data.sources import Dataset
 from ..errors import RunError, UserError
 from ..methods import with_defaults, with_settings

@@ -13,7 +13,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from ...config import Config, load_toml, parse
-from ...core.federation import Federation, agreed_of
+from ...core.federation import Federation
+from ...core.parts import agreed_of
 from ...data.folder import load_site
 from ...types import State
 from ..local import Lanes, set_up_torch

@@ -11,7 +11,8 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from ...config import AUTHORS_WAY, Config, only_run, override, read_toml
-from ...core.federation import Federation, agreed_of
+from ...core.federation import Federation
+from ...core.parts import agreed_of
 from ...data.dataset import Dataset, Split
 from ...data.folder import load_test
 from ...data.partition import Partition
