@@ -34,6 +34,22 @@ def test_a_grid_has_names_and_everything_is_checked_first() -> None:
         fssl.experiment("smoke", "grid.seed=[7, 8]")
 
 
+def test_what_is_misunderstood_is_told() -> None:
+    with pytest.raises(UserError, match="makes them"):
+        fssl.run("smoke", "runs/x")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="then texts"):
+        fssl.experiment("smoke", ["seed=7"])  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="which folders"):
+        fssl.runs()
+
+
+def test_what_a_run_logs_does_not_depend_on_who_starts_it(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    config = fssl.experiment("smoke", "train.rounds=1", "train.steps_per_round=1", "records.tensorboard=true")
+    fssl.run(config, tmp_path / "run")
+    assert any((tmp_path / "run/tensorboard").iterdir())
+
+
 def test_names_are_there_but_cost_nothing() -> None:
     assert {"experiment", "experiments", "model", "run", "runs"} <= {*dir(fssl)}
     with pytest.raises(AttributeError, match="no attribute 'runn'"):

@@ -154,6 +154,8 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("report . --port 70000", ["--port"]),
         ("run smoke --wandb on", ["records.wandb 'on'", "known: off, offline, online"]),
         ("run smoke --set method.tau=[0.9,0.95]", ["method.tau = [0.9, 0.95]", "grid.method.tau=[0.9, 0.95]"]),
+        ("run smoke --set method.tau=[2020-01-01]", ["method.tau = ", "expected a number, a text, true or false"]),
+        ("run smoke --set train.lr=[0.1,nan]", ["train.lr = [0.1, nan]: expected a number"]),
         ("run smoke --set method.tau=2020-01-01", ["method.tau = ", "expected a number, a text, true or false"]),
         ('run smoke --set data.name=["digits","synthetic"]', ["grid.data.name="]),
         ("bench --shape paper --set data.name=digits", ["--shape paper has images of its own"]),

@@ -86,6 +86,8 @@ def test_a_run_tested_with_half_of_the_images_predicts_that_half(fssl: Fssl, tmp
     assert fssl("predict", "run").code == 0
     rows = rows_of(tmp_path / "predictions.csv")
     assert len(rows) == 180
+    labels = dataset_of(small()).test.labels
+    assert [labels[int(row["image"])] for row in rows] == [int(row["truth"]) for row in rows]
     assert right(rows) == pytest.approx(last_accuracy(tmp_path / "run"), abs=1e-9)
 
 

@@ -9,6 +9,8 @@ from .config import Config, expand, only_run, override, read_toml
 from .console import Quiet
 from .data.sources import Dataset
 from .engines.run import Listener, run_experiment
+from .errors import UserError
+from .loggers import Logged
 from .report.runs import Run, find_runs
 from .trained import Trained, load_trained
 
@@ -26,6 +28,10 @@ def experiments(source: Source, *settings: str) -> dict[str, Config]:
 
 
 def tables_of(source: Source, settings: tuple[str, ...]) -> dict[str, Any]:
+    if not isinstance(source, str | Path | Mapping) or not all(isinstance(setting, str) for setting in settings):
+        raise UserError(
+            'expected a preset, a file or tables, then texts: fssl.experiment("smoke", "seed=7", "train.lr=0.1")'
+        )
     return override(dict(source) if isinstance(source, Mapping) else read_toml(str(source)), list(settings))
 
 
@@ -43,11 +49,21 @@ def run(
     listener: Listener | None = None,
 ) -> dict[str, Any]:
     """Run or resume, into a folder; returns what is in its summary.json. A listener is told of every round."""
-    return run_experiment(config, Path(out), listener or Quiet(), resume, dataset=dataset)
+    if not isinstance(config, Config):
+        raise UserError(
+            f"fssl.run takes the settings of one run, as fssl.experiment makes them, and got {config!r:.60}"
+        )
+    logged = Logged(listener or Quiet(), config, Path(out))
+    try:
+        return run_experiment(config, Path(out), logged, resume, dataset=dataset)
+    finally:
+        logged.close()
 
 
 def runs(*folders: str | Path) -> list[Run]:
     """Every run with a finished round at or below these folders; each has `config`, `lines`, `curve` and `result`."""
+    if not folders:
+        raise UserError('fssl.runs: which folders? For example fssl.runs("runs")')
     return find_runs(map(Path, folders)).runs
 
 

@@ -6,7 +6,7 @@ from secrets import token_hex
 from typing import Any, Protocol, TypeVar
 
 from .config import Config, flatten
-from .console import Quiet, RunView
+from .engines.run import Listener
 from .errors import UserError
 from .files import write_atomic
 
@@ -108,7 +108,7 @@ def check_loggers(config: Config) -> None:
 class Logged:
     """A listener that also tells the loggers a run has asked for; one that fails is left out from then on."""
 
-    def __init__(self, inner: RunView | Quiet, config: Config, folder: Path) -> None:
+    def __init__(self, inner: Listener, config: Config, folder: Path) -> None:
         self.inner, self._folder = inner, folder
         self._waiting: dict[str, Opener] = {"TensorBoard": TensorBoard} if config.records.tensorboard else {}
         self._waiting |= {"Weights & Biases": Wandb} if config.records.wandb != "off" else {}

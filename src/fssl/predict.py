@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from .console import PLAIN, RunView, print_table, say, several
-from .core.parts import dataset_of, settled, test_of
+from .core.parts import dataset_of, settled, test_rows
 from .data.cache import Progress
 from .data.folder import Loading, raise_problems, read_images
 from .data.listing import list_images
@@ -78,9 +78,9 @@ def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predic
         raise UserError(f"--data-dir {data_dir}: {model.card.name} needs no files; leave it out")
     dataset = dataset_of(replace(model.config, data=data), progress)
     settled(model.config, dataset)  # refuses a folder whose files are others
-    test = test_of(model.config, dataset)
-    names, p = look_at(model, numbered(test.images, progress))
-    return Predictions(model.classes, names, p, test.labels)
+    rows = test_rows(model.config, dataset.test.labels)
+    names, p = look_at(model, numbered(dataset.test.images, rows, progress))
+    return Predictions(model.classes, names, p, dataset.test.labels[rows])
 
 
 def look_at(model: Trained, batches: Iterable[Batch]) -> tuple[list[str], NDArray[np.float32]]:
@@ -92,12 +92,12 @@ def look_at(model: Trained, batches: Iterable[Batch]) -> tuple[list[str], NDArra
     return [name for names, _ in looked for name in names], np.concatenate([nothing, *(p for _, p in looked)])
 
 
-def numbered(images: NDArray[np.uint8], progress: Progress) -> Iterator[Batch]:
+def numbered(images: NDArray[np.uint8], rows: NDArray[np.int64], progress: Progress) -> Iterator[Batch]:
     """Test images have no names; they are counted from 0, in the order of their file."""
-    for first in range(0, len(images), BATCH):
-        batch = images[first : first + BATCH]
-        yield [str(first + i) for i in range(len(batch))], batch
-        progress("looking at images", first + len(batch), len(images))
+    for first in range(0, len(rows), BATCH):
+        batch = rows[first : first + BATCH]
+        yield [str(row) for row in batch], images[batch]
+        progress("looking at images", first + len(batch), len(rows))
 
 
 def truth_of(names: list[str], classes: tuple[str, ...]) -> NDArray[np.int64] | None:

@@ -39,7 +39,7 @@ class Trained(NamedTuple):
 
     def on(self, device: torch.device) -> "Trained":
         """The same on a device."""
-        if self.normalize.scale.device == device:
+        if self.normalize.scale.device.type == device.type:
             return self
         weights = Weights(*({name: t.to(device) for name, t in tree.items()} for tree in self.weights))
         return self._replace(weights=weights, normalize=normalize_of(self.config, self.card, device))

@@ -185,6 +185,7 @@ def test_checkpoints_outlive_a_record_damaged_before_them(toy: None, tmp_path: P
         record.write_text(text.replace('"round": 2', '"round": 7'))
     else:
         record.unlink()
+    (run / "checkpoint/round-000003 (copy).json").touch()  # what a file manager leaves
     before = sorted((run / "checkpoint").rglob("*"))
     with pytest.raises(UserError, match="bring the file back"):
         go(run)

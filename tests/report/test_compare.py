@@ -207,8 +207,11 @@ def test_a_picture_by_a_setting(three_alphas: Path, monkeypatch: pytest.MonkeyPa
     [
         ("alpha", "--by 'alpha' is unknown; did you mean 'partition.alpha'?"),
         ("partition.clients", "--by partition.clients: it is 6 in all runs; what varies: partition.alpha"),
-        ("method.name", "--by 'method.name' is unknown"),
-        ("seed", "--by 'seed' is unknown"),
+        (
+            "method.name",
+            "--by method.name: results are means over seeds, with a line per method",
+        ),
+        ("seed", "--by seed: results are means over seeds"),
     ],
 )
 def test_a_setting_that_parts_nothing_is_refused(three_alphas: Path, key: str, message: str) -> None:
@@ -280,8 +283,11 @@ def test_one_method_beside_every_other(tmp_path: Path, capsys: pytest.CaptureFix
     assert "sage +7.00 points beside fedavg (seed by seed +4.00 to +10.00)." in text
     assert "leads" not in text
     assert "upper bound: fedavg-sl" in text
-    with pytest.raises(UserError, match="--against 'sgae' is unknown; did you mean 'sage'"):
+    with pytest.raises(UserError, match="--against 'sgae': no such line in the table; there are fedavg; fedavg-sl"):
         compare_runs(console, [tmp_path], against="sgae")
+    write_run(tmp_path / "elsewhere", [50.0], "method.name='fedavg'", "partition.alpha=10")
+    compare_runs(console, [tmp_path], csv=tmp_path / "all.csv", against="sage")  # where it is missing, the rest is told
+    assert (tmp_path / "all.csv").is_file()
 
 
 def test_a_legend_of_long_names_fits(tmp_path: Path) -> None:
@@ -299,3 +305,31 @@ def test_a_legend_of_long_names_fits(tmp_path: Path) -> None:
         box, page = figure.legends[0].get_window_extent(), figure.bbox
     assert page.x0 <= box.x0
     assert box.x1 <= page.x1
+
+
+def test_by_a_setting_unfinished_runs_have_a_star_and_full_rows_come_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "a", [50.0], SAGE, "partition.alpha=0.1", "train.rounds=2")
+    write_run(tmp_path / "b", [80.0, 80.0], SAGE, "partition.alpha=1")
+    write_run(tmp_path / "c", [70.0, 70.0], 'method.name="fedavg"', "partition.alpha=1")
+    compare_runs(console, [tmp_path], by="partition.alpha")
+    text = said(capsys)
+    assert "sage 7* 50.00 80.00 fedavg 7 – 70.00" in text
+
+
+def test_by_a_network_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A file's checksum goes with its name."""
+    write_run(tmp_path / "a", [50.0], SAGE)
+    config = write_run(tmp_path / "b", [60.0], SAGE) / "config.toml"
+    config.write_text(config.read_text().replace('name = "cnn"', 'name = "wide.py:net"\ndigest = "0123456789abcdef"'))
+    compare_runs(console, [tmp_path], by="model.name")
+    text = said(capsys)
+    assert "name=cnn name=wide.py:net" in text
+    assert "sage 7 50.00 60.00" in text
+
+
+def test_nothing_varies(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [50.0], SAGE)
+    with pytest.raises(UserError, match="--by tau: no setting varies between these runs"):
+        compare_runs(console, [tmp_path], by="tau")

@@ -20,6 +20,7 @@ from handmade import append, write_probes, write_run
 from conftest import exit_code
 from fssl.config import parse, read_toml, to_toml
 from fssl.errors import UserError
+from fssl.files import write_atomic
 from fssl.report import page
 from fssl.report.groups import groups_of
 from fssl.report.page import reading
@@ -335,6 +336,15 @@ def test_the_benchmark_reports_seconds_and_megabytes(capsys: pytest.CaptureFixtu
     )
     assert said
     assert 1.5 < float(said[1]) < 3  # nearly all of it is the plotting library
+
+
+def test_rounds_of_a_run_that_starts_anew_are_forgotten(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", [50.0, 60.0], SAGE)
+    run = Reading(folder)
+    run.update()
+    write_atomic(folder / "rounds.jsonl", "")  # as --resume does without a checkpoint
+    run.update()
+    assert (run.rounds, run.problems) == ([], [f"{folder}: no finished round"])
 
 
 def test_rounds_that_were_read_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -192,6 +192,16 @@ def test_a_target_out_of_reach_is_asked_of_the_longest_run(tmp_path: Path) -> No
     assert cell(second, "SAGE", 2).marks[-1] == "0 of 1 runs reach 50 % within 120 rounds"
 
 
+def test_an_accuracy_is_that_of_the_run_that_goes_farther(tmp_path: Path) -> None:
+    """60 rounds as in the paper say less of round 500 than 120 in another precision; both are marked."""
+    for name, precision, rounds, result in (("short", "fp32", 60, 30), ("long", "bf16", 120, 40)):
+        config = config_of("protocol=authors", ALPHA, f"train.precision={precision}", f"train.rounds={rounds}")
+        write_run(tmp_path / name, config, curve(result, rounds))
+    found = cell(table(tables_of(tmp_path), 1), "SAGE", 3)
+    assert found.value == pytest.approx(40)
+    assert [mark.partition(" (")[0] for mark in found.setting] == ["train.precision = bf16", "120 rounds"]
+
+
 def test_a_600_round_run_is_read_at_500_in_table_1(tmp_path: Path) -> None:
     values = [10.0] * 490 + [40.0] * 10 + [60.0] * 100
     write_run(tmp_path / "x", config_of("protocol=authors", ALPHA, "train.rounds=600"), values)

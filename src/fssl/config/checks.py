@@ -1,6 +1,7 @@
 """Plain tables in, a Config out: all validation of user input."""
 
 import json
+import math
 import types
 import unicodedata
 from collections.abc import Mapping
@@ -122,7 +123,10 @@ def several_runs(key: str, value: object) -> str:
     """What whoever gives a list where a value is expected may mean, with brackets or without."""
     if isinstance(value, str) and "," in value:
         value = [toml_value(part.strip()) for part in value.split(",")]
-    return f"; for several runs, --set 'grid.{key}={json.dumps(value)}'" if isinstance(value, list) else ""
+    is_list = isinstance(value, list) and all(
+        isinstance(v, int | str) or (isinstance(v, float) and math.isfinite(v)) for v in value
+    )
+    return f"; for several runs, --set 'grid.{key}={json.dumps(value)}'" if is_list else ""
 
 
 def check_list(key: str, value: Any, kind: type) -> tuple[Any, ...]:

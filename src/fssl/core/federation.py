@@ -42,7 +42,6 @@ class Federation:
     def __init__(self, config: Config, dataset: Dataset | None = None) -> None:
         self.dataset = dataset or dataset_of(config)
         self.config = config = settled(config, self.dataset)
-        self.test = test_of(config, self.dataset)
         self.method, self.device = method_of(config), device_of(config)
         card, partition = self.dataset.card, partition_of(config, self.dataset)
         self.sites = make_sites(partition, self.method.labels)
@@ -64,6 +63,11 @@ class Federation:
     @property
     def headline(self) -> str:
         return headline_of(self.config)
+
+    @cached_property
+    def test(self) -> Split:
+        """The images that the global model is tested with; a site of a deployment needs none."""
+        return test_of(self.config, self.dataset)
 
     @property
     def carries_momentum(self) -> bool:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from ..augment.normalize import Normalize
 from ..config import Config
@@ -132,18 +133,25 @@ def headline_of(config: Config) -> str:
 
 
 def test_of(config: Config, dataset: Dataset) -> Split:
-    """The images that a run is tested with: all, or every other one of each class, and `final` has the others."""
-    images, labels = dataset.test
+    """The images that a run is tested with."""
     if config.data.test == "all":
         return dataset.test
+    rows = test_rows(config, dataset.test.labels)
+    return Split(dataset.test.images[rows], dataset.test.labels[rows])
+
+
+def test_rows(config: Config, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers of these images: all, or every other one of each class, and `final` has the others."""
+    if config.data.test == "all":
+        return np.arange(len(labels))
     place = np.zeros(len(labels), np.int64)
     for label in np.unique(labels):
         of_class = labels == label
         place[of_class] = np.arange(of_class.sum())
-    mine = place % 2 == (config.data.test == "final")
-    if not mine.any():
+    rows = np.flatnonzero(place % 2 == (config.data.test == "final"))
+    if not len(rows):
         raise UserError(f"data.test = '{config.data.test}': {len(labels)} test images are too few for two halves")
-    return Split(images[mine], labels[mine])
+    return rows
 
 
 def settled(config: Config, dataset: Dataset) -> Config:

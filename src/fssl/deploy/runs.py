@@ -10,7 +10,7 @@ from typing import Any
 
 from ..config import Config, as_tables, override, to_toml
 from ..console import round_text
-from ..core.parts import method_of
+from ..core.parts import method_of, test_of
 from ..engines.run import written_out
 from ..errors import RunError, UserError
 from ..files import write_atomic
@@ -51,7 +51,7 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
     method_of(config)
     check_effect([config])
     if config.data.name == "folder":
-        sites_own(config, part.test_images, len(part.sites))
+        test_of(config, sites_own(config, part.test_images, len(part.sites)))
     RunFolder(out, with_defaults).check(written_out(config), resume)
     return config
 

@@ -58,7 +58,7 @@ class Checkpoints:
     @property
     def oldest_round(self) -> int | None:
         """Of the checkpoints that are kept."""
-        return next((int(m.stem.rpartition("-")[2]) for m in self._manifests()), None)
+        return next((int(m.stem[6:]) for m in self._manifests() if m.stem[6:].isdecimal()), None)
 
     def _manifests(self) -> list[Path]:
         return sorted(self.folder.glob("round-*.json"))

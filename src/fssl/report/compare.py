@@ -14,6 +14,7 @@ from .look import Style, styles_of
 from .overview import (
     Groups,
     by_value,
+    check_against,
     check_setting,
     last_rounds,
     latex_of,
@@ -51,6 +52,8 @@ def compare_runs(
     if by:
         check_setting(by, runs)
     tasks = {task.title: groups_of(task.runs, by) for task in tasks_of(runs, by)}
+    if against:
+        check_against(against, tasks.values())
     overviews = {title: overview_by(by, groups) if by else overview_of(groups) for title, groups in tasks.items()}
     for title, groups in tasks.items():
         if len(tasks) > 1:
@@ -133,10 +136,11 @@ def picture(tasks: dict[str, Groups], by: str = "") -> bytes:
 def draw_by(panel: Any, key: str, groups: Groups, name: str, read: Read, style: Style) -> None:
     """A method's points, evenly spaced and a little beside the others'; a line across where it has no such setting."""
     columns = by_value(key, groups)
-    places = [value for value in columns if value != setting_text(None)]
-    panel.set_xticks(range(len(places)), places)
     known = {v: [x for run in here.get(name, []) if (x := late(run, read)) is not None] for v, here in columns.items()}
-    if across := known.pop(setting_text(None), []):
+    nowhere = setting_text(None) if key.startswith("method.") else ""
+    places = [value for value in columns if value != nowhere]
+    panel.set_xticks(range(len(places)), places)
+    if across := known.pop(nowhere, []):
         level(panel, across, name, style)
     at = [i for i, value in enumerate(places) if known[value]]
     if at:

@@ -175,9 +175,10 @@ def shortness(run: Run, column: Column) -> list[str]:
 
 
 def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell:
-    """The group of repetitions that says most: as far as the paper reads, then fewest differences, then most seeds.
+    """The group of repetitions that says most.
 
-    The beginning of a run tells little of its end, so length goes first; a target that is reached is an answer at once.
+    That is the farthest, up to where the paper reads; then the one with fewest differences; the longest; most seeds.
+    The beginning of a run tells little of its end; a target that is reached is an answer at once.
     """
 
     def worth(setting: tuple[str, ...]) -> tuple[int, int, int, int]:

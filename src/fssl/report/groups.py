@@ -44,7 +44,7 @@ def settings_of(run: Repetition, aside: str = "") -> dict[str, Any]:
 
     Here and below `aside` is a setting that may differ as well, because results are told by its values.
     """
-    ignored = {"seed", "data.dir", aside}
+    ignored = {"seed", "data.dir", aside, *(["model.digest"] if aside == "model.name" else [])}
     ignored |= {"partition.alpha"} if run.config.partition.kind == "iid" else set()
     ignored |= {"train.local_epochs"} if run.config.train.steps_per_round else set()
     flat = flatten(run.config).items()
@@ -96,5 +96,7 @@ def peers(setting: str, mine: Mapping[str, Any]) -> tuple[str, str]:
 
 def seeds_of(runs: Iterable[Repetition]) -> str:
     """Seeds as a table shows them; those of unfinished runs have a star."""
-    stars = {run.config.seed: "" if run.last_round >= run.config.rounds else "*" for run in runs}
-    return " ".join(f"{seed}{stars[seed]}" for seed in sorted(stars))
+    unfinished: dict[int, bool] = defaultdict(bool)
+    for run in runs:
+        unfinished[run.config.seed] |= run.last_round < run.config.rounds
+    return " ".join(f"{seed}{'*' * unfinished[seed]}" for seed in sorted(unfinished))

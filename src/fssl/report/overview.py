@@ -93,6 +93,12 @@ def seconds_per_round(runs: list[Run]) -> str:
     return f"{np.median(known):.2f}" if known else "–"
 
 
+def check_against(name: str, tasks: Iterable[Groups]) -> None:
+    names = sorted({known for groups in tasks for known in groups})
+    if name not in names:
+        raise UserError(f"--against '{name}': no such line in the table; there are {'; '.join(names)}")
+
+
 # By the values of a setting.
 
 
@@ -105,9 +111,13 @@ def check_setting(key: str, runs: list[Run]) -> None:
     varying = [name for name, choices in values.items() if len(choices) > 1 and name != "method.name"]
     if key in varying:
         return
-    if key in values and key != "method.name":
-        what = f"what varies: {', '.join(varying)}" if varying else "no setting varies"
+    what = f"what varies: {', '.join(varying)}" if varying else "no setting varies between these runs"
+    if key in ("seed", "method.name"):
+        raise UserError(f"--by {key}: results are means over seeds, with a line per method; {what}")
+    if key in values:
         raise UserError(f"--by {key}: it is {values[key].pop()} in all runs; {what}")
+    if not varying:
+        raise UserError(f"--by {key}: {what}")
     raise unknown("--by", key, varying, [name for name in varying if name.endswith(f".{key}")])
 
 
@@ -127,7 +137,7 @@ def by_value(key: str, groups: Groups) -> dict[str, Groups]:
 def overview_by(key: str, groups: Groups) -> Overview:
     """A line per method, a column per value."""
     columns = by_value(key, groups)
-    names = by_result(groups)
+    names = sorted(by_result(groups), key=lambda name: -sum(name in here for here in columns.values()))  # fullest first
     texts = [[spread(results(here.get(name, []))) for here in columns.values()] for name in names]
     rows = [[name, seeds_of(groups[name]), *cells] for name, cells in zip(names, texts, strict=True)]
     best = {(names.index(name), j) for j, here in enumerate(columns.values(), 2) for name in leaders(here)}

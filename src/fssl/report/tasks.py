@@ -53,9 +53,9 @@ def short_title(run: Repetition, aside: str) -> str:
     facts, name = config.card, config.data.name
     if facts.is_folder:
         name = f"{name} {Path(config.data.dir or '').name}".strip()
-    kinds = {"iid": "even split", "dirichlet": f"α = {part.alpha:g} over all clients"}
+    where = " over all clients" if part.kind == "dirichlet" and aside != "partition.kind" else ""
     dealt = {
-        "partition.alpha": kinds.get(part.kind, f"α = {part.alpha:g}"),
+        "partition.alpha": "even split" if part.kind == "iid" else f"α = {part.alpha:g}{where}",
         "data.labels_per_class": f"{config.labels_per_class} labels per class",
     }
     words = {

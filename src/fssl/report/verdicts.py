@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..errors import unknown
 from .groups import Repetition, settings_of
 from .look import split_plugins
 
@@ -84,9 +83,7 @@ def gains(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
 
 
 def beside(name: str, groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
-    """A sentence on each other group that can be compared with the named one."""
-    if name not in groups:
-        raise unknown("--against", name, groups)
+    """A sentence on each other group that can be compared with the named one, if that can be compared itself."""
     ranked = rivals(groups)
     if name not in ranked:
         return []

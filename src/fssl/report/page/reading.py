@@ -122,6 +122,7 @@ class Reading:
 
     def _read_rounds(self) -> None:
         if not self.folder.has_rounds:
+            self._forget()
             return self._note(NO_ROUND)
         with self.folder.rounds_file.open("rb") as file:
             facts = os.fstat(file.fileno())
