@@ -175,6 +175,16 @@ def test_a_site_trains_by_itself_as_it_does_among_all(sites: Path) -> None:
             assert site.pool.labels[mine].equal(everyone.pool.labels[same])
 
 
+def test_a_site_without_test_images_trains_whatever_the_server_tests_with(sites: Path) -> None:
+    config = small(sites, "data.test=tuning")
+    agreed = agreed_of(Federation(config).config)
+    site = Federation(config, load_site(sites / "clients/ann", agreed, 0, 4))
+    assert len(site.dataset.test.labels) == 0
+    assert site.plan(1, 0).counts.pool > 0
+    with pytest.raises(UserError, match="data.test = 'tuning': 0 test images are too few for two halves"):
+        _ = site.test
+
+
 # Settings.
 
 
