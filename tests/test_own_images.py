@@ -181,7 +181,7 @@ def test_a_site_without_test_images_trains_whatever_the_server_tests_with(sites:
     site = Federation(config, load_site(sites / "clients/ann", agreed, 0, 4))
     assert len(site.dataset.test.labels) == 0
     assert site.plan(1, 0).counts.pool > 0
-    with pytest.raises(UserError, match="data.test = 'tuning': 0 test images are too few for two halves"):
+    with pytest.raises(UserError, match="'tuning': 0 test images are too few for two halves"):
         _ = site.test
 
 
