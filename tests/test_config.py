@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from fssl.cards import CARDS
 from fssl.config import (
     MIN_ALPHA,
     Config,
@@ -21,7 +22,6 @@ from fssl.config import (
     to_toml,
 )
 from fssl.core.parts import method_of
-from fssl.data.cards import CARDS
 from fssl.engines.run import written_out
 from fssl.errors import UserError, unknown
 from fssl.methods import METHODS, PLUGINS

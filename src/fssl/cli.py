@@ -212,8 +212,8 @@ def datasets(
 
 
 def list_datasets() -> None:
+    from .cards import CARDS
     from .console import PLAIN, say
-    from .data.cards import CARDS
 
     table = Table(
         "dataset", "what it is", *(Column(t, justify="right") for t in ("train", "test", "classes", "10 %")), **PLAIN

@@ -10,10 +10,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from .augment.normalize import Normalize
+from .cards import Card
 from .config import Config
 from .core.evaluate import BATCH
 from .core.parts import card_of, headline_of, network_of, norms_of
-from .data.cards import Card
 from .engines.run import in_order
 from .errors import UserError
 from .methods import with_defaults

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from conftest import SMALL, Fssl, records
+from fssl.cards import CARDS
 from fssl.config import MethodChoice
-from fssl.data.cards import CARDS
 from fssl.deploy.home import init, server_part
 from fssl.errors import RunError, UserError
 from fssl.methods import build_method, full_settings, split_name

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..data.cards import CARDS, Card, card
+from ..cards import CARDS, Card, card
 from ..own import file_of
 
 NO_LIMIT = 1e30  # what single precision can still hold; inf is out of every range

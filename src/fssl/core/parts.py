@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 from ..augment.normalize import Normalize
+from ..cards import Card
 from ..config import Config
 from ..data.cache import Progress
-from ..data.cards import Card
 from ..data.folder import Agreed
 from ..data.partition import Partition, make_partition
 from ..data.plan import Recipe

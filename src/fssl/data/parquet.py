@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
+from ..cards import Card
 from ..errors import UserError
 from ..files import atomic
 from ..workers import forked, mapped
@@ -26,7 +27,6 @@ from .cache import (
     new_images,
     open_images,
 )
-from .cards import Card
 from .dataset import Dataset, Split
 from .pictures import IMAGE_FORMATS
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any, get_args, get_origin
 
+from ..cards import Card
 from ..config import Config, MethodChoice, several_runs
-from ..data.cards import Card
 from ..errors import UserError, unknown
 from ..own import file_of, function_in, made, refuse_without_function
 from .base import Method, Sgd

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..cards import card
 from ..config import Config, MethodChoice, flatten, parse, resolved
 from ..console import setting_text
-from ..data.cards import card
 from ..errors import UserError
 from ..methods import Method, build_method, full_settings
 from ..records.rounds import LAST

@@ -6,8 +6,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..cards import card
 from ..config import Config
-from ..data.cards import card
 from .experiments import paper_config
 
 CONVERGENCE_ROUNDS = 600  # the paper prints rounds up to 562

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from ..errors import unknown
+from .errors import unknown
 
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = (0.2471, 0.2435, 0.2616)
