@@ -302,7 +302,7 @@ def compare(
     png: Annotated[Path | None, typer.Option(help="Also draw curves (or results, with --by) into this PNG.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write a line per run into this CSV file.")] = None,
     tex: Annotated[Path | None, typer.Option(help="Also write the tables into this LaTeX file (booktabs).")] = None,
-    against: Annotated[str, typer.Option(help="A method of the table: say how it stands beside each other.")] = "",
+    against: Annotated[str, typer.Option(help="A line of the table: how it stands beside each of the others.")] = "",
 ) -> None:
     """Compare runs: mean and spread over seeds, optionally a picture, CSV and LaTeX.
 
