@@ -4,13 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .cells import Cell, check_settings
+from .cells import Cell, check_settings, run_logged
 from .config import Config, expand, only_run, override, read_toml
 from .console import Quiet
 from .data.sources import Dataset
-from .engines.run import Listener, run_experiment
+from .engines.run import Listener
 from .errors import UserError
-from .loggers import Logged
 from .report.runs import Run, find_runs
 from .trained import Trained, load_trained
 
@@ -53,11 +52,7 @@ def run(
         raise UserError(
             f"fssl.run takes the settings of one run, as fssl.experiment makes them, and got {config!r:.60}"
         )
-    logged = Logged(listener or Quiet(), config, Path(out))
-    try:
-        return run_experiment(config, Path(out), logged, resume, dataset=dataset)
-    finally:
-        logged.close()
+    return run_logged(config, Path(out), listener or Quiet(), resume, dataset=dataset)
 
 
 def runs(*folders: str | Path) -> list[Run]:

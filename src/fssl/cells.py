@@ -2,6 +2,7 @@
 
 import os
 import traceback
+from contextlib import closing
 from itertools import compress
 from pathlib import Path
 from shutil import which
@@ -13,7 +14,8 @@ from rich.table import Column, Table
 from .config import Config
 from .console import PLAIN, Quiet, RunView, print_table, result_line, say
 from .core.parts import Images, check_parts, dataset_of, device_of, images_of, settled
-from .engines.run import check_engine, run_experiment, written_out
+from .data.sources import Dataset
+from .engines.run import Line, Listener, check_engine, run_experiment, written_out
 from .errors import RunError, UserError, complain, described
 from .loggers import Logged, check_loggers
 from .methods import check_effect, with_defaults
@@ -125,9 +127,8 @@ def failure(cell: Cell, error: BaseException) -> str:
 
 def train(cell: Cell, resume: bool, debug: bool, view: RunView | Quiet) -> str:
     """One run; returns how it ended, in a line."""
-    listener = Logged(view, cell.config, cell.folder)
     try:
-        return result_line(cell.folder, run_experiment(cell.config, cell.folder, listener, resume, debug))
+        return result_line(cell.folder, run_logged(cell.config, cell.folder, view, resume, debug))
     except (UserError, RunError):
         raise
     except Exception as error:
@@ -136,8 +137,14 @@ def train(cell: Cell, resume: bool, debug: bool, view: RunView | Quiet) -> str:
         where = cell.folder / ERRORS
         where.write_text(traceback.format_exc())
         raise RunError(f"{described(error)} ({own_place(error, cell.config)}all of it: {where})") from error
-    finally:
-        listener.close()
+
+
+def run_logged(
+    config: Config, out: Path, listener: Listener, resume: bool, debug: bool = False, dataset: Dataset | None = None
+) -> Line:
+    """One run, also told to the loggers that it asks for."""
+    with closing(Logged(listener, config, out)) as logged:
+        return run_experiment(config, out, logged, resume, debug, dataset)
 
 
 def own_place(error: Exception, config: Config) -> str:

@@ -43,6 +43,12 @@ def write_atomic(path: Path, content: bytes | str, mode: int = 0o666) -> None:
         out.write(content.encode() if isinstance(content, str) else content)
 
 
+def write_file(path: Path, content: bytes | str) -> None:
+    """The same, in a folder that is made if it is not there."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, content)
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)

@@ -18,7 +18,7 @@ from .data.cache import Progress
 from .data.folder import Loading, raise_problems, read_images
 from .data.listing import list_images
 from .errors import ProblemsError, UserError
-from .files import as_csv, write_atomic
+from .files import as_csv, write_file
 from .machine import check_file, cores
 from .trained import Trained, best_device, load_trained
 
@@ -55,8 +55,7 @@ def predict(console: Console, run: Path, images: Path | None, out: Path, data_di
             made, unread = of_files(model, images, view.loading())
         else:
             made = of_test(model, data_dir, view.loading())
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(out, csv_text(made))
+    write_file(out, csv_text(made))
     print_table(console, by_class(made) if made.truth is None else by_truth(made))
     say(console, f"{several(len(made.names), 'image')}{accuracy(made)}: {out}")
     if unread:

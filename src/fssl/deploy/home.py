@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..config import load_toml
 from ..errors import UserError, unknown
-from ..files import write_atomic
+from ..files import write_file
 
 SERVER = """# The server of this deployment.
 listen = "127.0.0.1"        # the network interface to listen on; "0.0.0.0" for sites on other machines
@@ -128,8 +128,7 @@ def init(home: Path, sites: int) -> list[Path]:
     for folder in made:
         folder.mkdir(mode=0o700, parents=True)  # keys, states and logs are nobody else's
     for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, text)
+        write_file(path, text)
     return made
 
 

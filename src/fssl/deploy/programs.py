@@ -213,7 +213,7 @@ def flwr(server: ServerPart, *words: str, seconds: float = 120) -> dict[str, Any
     reason = " ".join(str(answer.get("error-message", answer)).split())
     if "SuperLink is unavailable" in reason:
         raise RunError(f"the server does not answer at {server.address}; is `fssl deploy server` running?")
-    if "connection 'deployment'" in reason.lower() and "not found" in reason.lower():
+    if f"connection '{CONNECTION}'" in reason.lower() and "not found" in reason.lower():
         raise RunError("the server has not been started yet: `fssl deploy server` does that")
     end = reason if len(reason) <= MOST else "… " + reason[-MOST:].partition(" ")[2]
     raise RunError(f"`flwr {' '.join(words[:2])}` failed: {end}")

@@ -58,7 +58,8 @@ class Checkpoints:
     @property
     def oldest_round(self) -> int | None:
         """Of the checkpoints that are kept."""
-        return next((int(m.stem[6:]) for m in self._manifests() if m.stem[6:].isdecimal()), None)
+        numbers = (manifest.stem.removeprefix("round-") for manifest in self._manifests())
+        return next((int(number) for number in numbers if number.isdecimal()), None)
 
     def _manifests(self) -> list[Path]:
         return sorted(self.folder.glob("round-*.json"))

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 
 from ..console import print_table, say, setting_text
-from ..files import as_csv, write_atomic
+from ..files import as_csv, write_file
 from ..machine import check_file
 from .drawing import band, files_of, legend, level, mark_empty, points, settings, sheet
 from .groups import distinct, groups_of, settings_of
@@ -42,7 +42,7 @@ def compare_runs(
 ) -> None:
     """Tables and words for each task; runs of different tasks are not ranked together.
 
-    With `by`, results are told for each value of that setting, and a task holds all of them.
+    With `by`, results are told for each value of that setting, and a task may hold several of them.
     """
     for option, file in (("--png", png), ("--csv", csv), ("--tex", tex)):
         if file:
@@ -71,19 +71,14 @@ def compare_runs(
     if repeats := len(found.runs) - len(runs):
         say(console, f"left out: {repeats} run(s) with the settings and the seed of another that is as long or longer")
     if csv:
-        write(csv, csv_text(tasks))
+        write_file(csv, csv_text(tasks))
         say(console, f"numbers: {csv}")
     if tex:
-        write(tex, "\n".join(latex_of(title, overviews[title], groups) for title, groups in tasks.items()))
+        write_file(tex, "\n".join(latex_of(title, overviews[title], groups) for title, groups in tasks.items()))
         say(console, f"LaTeX: {tex}")
     if png:
-        write(png, picture(tasks, by))
+        write_file(png, picture(tasks, by))
         say(console, f"picture: {png}")
-
-
-def write(file: Path, content: str | bytes) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(file, content)
 
 
 def csv_text(tasks: dict[str, Groups]) -> str:
@@ -117,10 +112,12 @@ def picture(tasks: dict[str, Groups], by: str = "") -> bytes:
     with settings():
         figure, axes = sheet(9, 3.4 * len(tasks), len(tasks), 3)
         for panels, (task, groups) in zip(axes, tasks.items(), strict=True):
+            columns = by_value(by, groups) if by else {}
             for panel, read, title in zip(panels, reads, titles, strict=True):
-                for name in sorted(groups):
+                for i, name in enumerate(sorted(groups)):
                     if by:
-                        draw_by(panel, by, groups, name, read, style_of[name])
+                        aside = 0.04 * (i - (len(groups) - 1) / 2)
+                        draw_by(panel, by, columns, name, read, style_of[name], aside)
                     else:
                         series = [by_round(run, read) for run in groups[name]]
                         band(panel, *joined(curve for curve in series if curve), name, style_of[name])
@@ -133,9 +130,10 @@ def picture(tasks: dict[str, Groups], by: str = "") -> bytes:
         return files_of(figure, ("png",), 200)["png"]
 
 
-def draw_by(panel: Any, key: str, groups: Groups, name: str, read: Read, style: Style) -> None:
+def draw_by(
+    panel: Any, key: str, columns: dict[str, Groups], name: str, read: Read, style: Style, aside: float
+) -> None:
     """A method's points, evenly spaced and a little beside the others'; a line across where it has no such setting."""
-    columns = by_value(key, groups)
     known = {v: [x for run in here.get(name, []) if (x := late(run, read)) is not None] for v, here in columns.items()}
     nowhere = setting_text(None) if key.startswith("method.") else ""
     places = [value for value in columns if value != nowhere]
@@ -144,5 +142,4 @@ def draw_by(panel: Any, key: str, groups: Groups, name: str, read: Read, style: 
         level(panel, across, name, style)
     at = [i for i, value in enumerate(places) if known[value]]
     if at:
-        beside = 0.04 * (sorted(groups).index(name) - (len(groups) - 1) / 2)
-        points(panel, [i + beside for i in at], [known[places[i]] for i in at], name, style)
+        points(panel, [i + aside for i in at], [known[places[i]] for i in at], name, style)

@@ -119,10 +119,15 @@ def legend(figure: Any, columns: int, by_first_word: bool = False) -> None:
             named.setdefault(label, handle)
     labels = sorted(named, key=lambda label: label.split(",")[0]) if by_first_word else list(named)
     if labels:
-        letters = max(map(len, labels)) + 6  # of seven points, with the line before them
-        width = min(columns, len(labels), max(1, int(figure.get_figwidth() * 17 / letters)))
+        longest = max(map(len, labels)) + 6  # with the line before it
+        width = min(columns, len(labels), max(1, letters_across(figure) // longest))
         down = [label for first in range(width) for label in labels[first::width]]  # the library fills columns
         figure.legend([named[label] for label in down], down, loc="outside lower center", ncols=width)
+
+
+def letters_across(figure: Any) -> int:
+    """How many letters of seven points fit into a line."""
+    return int(figure.get_figwidth() * 17)
 
 
 def log_percents(axes: Any, *steps: int) -> None:
@@ -144,8 +149,7 @@ def mark_empty(figure: Any) -> None:
 
 def stamp(figure: Any, text: str) -> None:
     """A remark above the panels, in small grey letters."""
-    wide = int(figure.get_figwidth() * 17)  # letters of seven points
-    figure.suptitle(fill(text, wide), x=0.02, ha="left", fontsize=7, color=GREY)
+    figure.suptitle(fill(text, letters_across(figure)), x=0.02, ha="left", fontsize=7, color=GREY)
 
 
 def files_of(figure: Any, formats: Sequence[str] = FORMATS, dpi: int = 300) -> Mapping[str, bytes]:

@@ -69,14 +69,14 @@ def label_of(method: str) -> str:
     return " + ".join([known, *(PLUGINS[p][0] for p in plugins)])
 
 
-def style_of(method: str) -> Style:
+def style_of(method: str, colors: Sequence[str] = UNKNOWN) -> Style:
     """A method's look; one that is not listed gets a look by its name, so that it is the same in every picture."""
     base, plugins = split_plugins(method)
     number = crc32(base.encode())
     if base in METHODS:
         style = METHODS[base][1]
     else:
-        style = Style(UNKNOWN[number % len(UNKNOWN)], DASHES[-1], MARKERS[number // len(UNKNOWN) % len(MARKERS)])
+        style = Style(colors[number % len(colors)], DASHES[-1], MARKERS[number // len(UNKNOWN) % len(MARKERS)])
     return style._replace(dash=PLUGINS[plugins[-1]][1]) if plugins else style
 
 
@@ -90,10 +90,7 @@ def styles_of(methods: Sequence[str]) -> list[Style]:
     taken = {style_of(method).color for method in methods if split_plugins(method)[0] in METHODS}
     free = [color for color in UNKNOWN if color not in taken] or UNKNOWN
     for method in methods:
-        style, repeat = style_of(method), seen[method]
-        base = split_plugins(method)[0]
-        if base not in METHODS:
-            style = style._replace(color=free[crc32(base.encode()) % len(free)])
+        style, repeat = style_of(method, free), seen[method]
         dash, marker = (turned(row, style[i], repeat) for i, row in ((1, DASHES), (2, MARKERS)))
         styles.append(style._replace(dash=dash, marker=marker))
         seen[method] += 1

@@ -36,10 +36,10 @@ def last_rounds(runs: Iterable[Run]) -> int:
 def overview_of(groups: Groups) -> Overview:
     """A line per setting, best first."""
     most = last_rounds(run for runs in groups.values() for run in runs)
-    rows = [row(name, groups[name]) for name in by_result(groups)]
-    best = leaders(groups)
-    marked = {(i, 2) for i, name in enumerate(by_result(groups)) if name in best}
-    return Overview(["method", "seeds", f"last {most}", "last", "right", "used", "s/round"], rows, marked)
+    names = by_result(groups)
+    rows = [row(name, groups[name]) for name in names]
+    best = {(names.index(name), 2) for name in leaders(groups)}
+    return Overview(["method", "seeds", f"last {most}", "last", "right", "used", "s/round"], rows, best)
 
 
 def leaders(groups: Groups) -> set[str]:
@@ -82,7 +82,7 @@ def words_on(groups: Groups, against: str = "") -> list[str]:
 def row(name: str, runs: list[Run]) -> list[str]:
     """One setting's line of the table: means and spread over its seeds."""
     quality = [label_quality(runs, key) for key in ("pl_accuracy", "utilization")]
-    accuracy = [spread([run.result for run in runs]), spread([run.curve[-1] for run in runs], 1)]
+    accuracy = [spread(results(runs)), spread([run.curve[-1] for run in runs], 1)]
     return [name, seeds_of(runs), *accuracy, *quality, seconds_per_round(runs)]
 
 

@@ -12,7 +12,7 @@ from string import Template
 from typing import Any
 
 from ...errors import UserError
-from ...files import write_atomic
+from ...files import write_file
 from ...machine import check_file, cores
 from ..runs import no_runs, run_folders
 from .content import content
@@ -28,8 +28,7 @@ def write_page(paths: list[Path], out: Path) -> dict[str, Any]:
     data = content(read_all(run_folders(paths), cores()), title_of(paths))
     if not data["runs"]:
         raise no_runs(paths, "".join(data["notes"][:1]))
-    out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(out, page(data["title"], data))
+    write_file(out, page(data["title"], data))
     return data
 
 
