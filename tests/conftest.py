@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import pytest
 import torch
 
-from fssl import cli
+from fssl.cli import app as cli
 from fssl.config import Config, override, parse
 from fssl.core.client import loop
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
-from fssl.engines.local import HostLane, LocalEngine
+from fssl.engines.lanes import HostLane, LocalEngine
 
 torch.set_num_threads(1)
 if (
@@ -37,7 +37,7 @@ TINY: dict[str, Any] = {
 SMALL = ["--set", "train.rounds=2", "--set", "train.steps_per_round=2", "--device", "cpu"]  # of `fssl run smoke`
 
 
-ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}  # also where it is not installed
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}  # also where it is not installed
 
 
 def records(run: str | Path) -> list[dict[str, Any]]:

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fssl import catalog
 from fssl.bench.methods import run_method_bench
-from fssl.catalog import BASELINE, HOSTS, Cost, Entry, Sizes, costs, entries, entry, keeps, measured, step_cost
+from fssl.catalog import entries as catalog
+from fssl.catalog.entries import BASELINE, HOSTS, Cost, Entry, Sizes, costs, entries, entry, keeps, measured, step_cost
 from fssl.catalog.tables import overview, print_method
 from fssl.errors import UserError
-from fssl.methods import METHODS, PLUGINS, build_method
 from fssl.methods.base import SOURCES, Source
+from fssl.methods.names import METHODS, PLUGINS, build_method
 
 # ResNet-8x4 with 10 classes: parameters as counted in the paper's code, and BatchNorm's mean, variance and counter.
 PARAMETERS, BUFFERS = 4 * 1_227_594, 10_752

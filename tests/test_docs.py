@@ -19,11 +19,11 @@ import typer
 from safetensors.numpy import load_file
 
 from conftest import exit_code
-from fssl import cli
-from fssl.catalog import markdown
+from fssl.catalog.entries import markdown
+from fssl.cli import app as cli
 from fssl.config import NO_LIMIT, Config
-from fssl.methods import METHODS, PLUGINS, settings_of
 from fssl.methods.base import SOURCES, Method
+from fssl.methods.names import METHODS, PLUGINS, settings_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))

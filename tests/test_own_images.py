@@ -12,16 +12,16 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from conftest import Fssl
-from fssl import cli
+from fssl.cli import app as cli
 from fssl.config import Config, as_tables, expand, first_difference, override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core.federation import Federation
 from fssl.core.parts import agreed_of, dataset_of, method_of
 from fssl.data.folder import load_site
 from fssl.data.synthetic import make
-from fssl.engines.run import run_experiment
 from fssl.errors import UserError
-from fssl.methods import METHODS
+from fssl.methods.names import METHODS
+from fssl.runner.conduct import run_experiment
 
 SMALL = {
     "data": {"name": "folder", "size": 8},

@@ -1,5 +1,5 @@
 """`python -m fssl` is the same as the `fssl` command."""
 
-from .cli import main
+from .cli.app import main
 
 main()

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .cells import Cell, check_settings, run_logged
 from .config import Config, expand, only_run, override, read_toml
 from .console import Quiet
 from .data.sources import Dataset
-from .engines.run import Listener
 from .errors import UserError
+from .inference.trained import Trained, load_trained
 from .report.runs import Run, find_runs
-from .trained import Trained, load_trained
+from .runner.conduct import Listener
+from .runner.grid import Cell, check_settings, run_logged
 
 Source = str | Path | Mapping[str, Any]  # a preset, a TOML file, or tables like those of one
 

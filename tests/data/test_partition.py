@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fssl.cards import CARDS
 from fssl.data import partition
+from fssl.data.cards import CARDS
 from fssl.data.partition import KINDS, Partition, class_counts, make_partition, split_labels
 from fssl.errors import UserError
 

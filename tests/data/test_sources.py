@@ -19,8 +19,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from fssl.cards import CARDS, Card, card
 from fssl.data import parquet, sources
+from fssl.data.cards import CARDS, Card, card
 from fssl.data.parquet import find_files, load_parquet
 from fssl.data.sources import Dataset, load
 from fssl.errors import RunError, UserError

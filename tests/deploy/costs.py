@@ -13,7 +13,7 @@ from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
 from fssl.core.federation import Federation
 from fssl.engines.flower.messages import Job, answer, forms_of, order
-from fssl.methods import METHODS
+from fssl.methods.names import METHODS
 from fssl.types import Server, Upload
 
 ROUNDS = 6

@@ -119,7 +119,7 @@ def test_the_app_offers_every_term() -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     import tomllib
 
-    from fssl.engines.flower.server import Terms
+    from fssl.deploy.server_app import Terms
 
     offered = tomllib.loads(APP.format(version="1", out="x"))["tool"]["flwr"]["app"]["config"]
     assert offered | {"out": Terms().out} == Terms()._asdict()
@@ -260,7 +260,7 @@ def test_an_expired_certificate_is_said(home: Path, monkeypatch: pytest.MonkeyPa
 def test_the_command_tells_what_the_certificate_says(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fssl import cli
+    from fssl.cli import app as cli
 
     with_keys(home)
     rewrite(home, '"127.0.0.1"]', '"fl.example.org"]')

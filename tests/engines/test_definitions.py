@@ -12,7 +12,7 @@ from fssl.core.client import at, client_round
 from fssl.core.federation import Federation
 from fssl.data.plan import epochs
 from fssl.engines.capture import tick_of
-from fssl.engines.local import LocalEngine
+from fssl.engines.lanes import LocalEngine
 from fssl.label.accept import UNSEEN
 from fssl.seeds import stream
 from fssl.types import Counts

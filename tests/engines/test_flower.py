@@ -12,11 +12,11 @@ from conftest import tiny_config
 from fssl.config import Config
 from fssl.console import Quiet
 from fssl.core.federation import Federation
-from fssl.engines.local import LocalEngine
-from fssl.engines.rounds import Engine, Snapshot, named
-from fssl.engines.run import conduct, flat, parts, restore, written_out
+from fssl.engines.engine import Engine, Snapshot, named
+from fssl.engines.lanes import LocalEngine
 from fssl.errors import RunError
 from fssl.records.checkpoint import Saved
+from fssl.runner.conduct import conduct, flat, parts, restore, written_out
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fssl[flower]'")

@@ -18,11 +18,11 @@ from fssl.core.client import ClientResult
 from fssl.core.federation import Federation
 from fssl.core.parts import method_of
 from fssl.data.sources import load
-from fssl.engines.local import LocalEngine
-from fssl.engines.rounds import Engine, Missing, Snapshot, named
-from fssl.engines.run import describe, flat, parts, restore, written_out
+from fssl.engines.engine import Engine, Missing, Snapshot, named
+from fssl.engines.lanes import LocalEngine
 from fssl.errors import RunError, UserError
 from fssl.records.checkpoint import Saved
+from fssl.runner.conduct import describe, flat, parts, restore, written_out
 from fssl.types import Server, Upload
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
@@ -623,7 +623,7 @@ def own_config(method: str, *more: str) -> Any:
 
 @pytest.mark.parametrize("method", ["sage", "flexmatch", "fedloke", "feddb"])
 def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(method: str, sites: Path) -> None:
-    from fssl.engines.flower.server import sites_own
+    from fssl.deploy.server_app import sites_own
 
     together = Federation(written_out(own_config(method, f'data.dir="{sites}"')))
     expected = digests(LocalEngine(together), 3)
@@ -645,7 +645,7 @@ def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(metho
 
 
 def test_a_site_without_data_says_so(sites: Path) -> None:
-    from fssl.engines.flower.server import sites_own
+    from fssl.deploy.server_app import sites_own
 
     config = written_out(own_config("sage", "partition.clients=3"))
     federation = Federation(config, sites_own(config, sites, 3))
@@ -682,7 +682,7 @@ def no_room(place: Path, images: Path) -> None:
 def test_a_site_keeps_the_names_of_its_files_to_itself(
     spoil: Callable[[Path, Path], None], clients: int, expected: str, here: str, sites: Path
 ) -> None:
-    from fssl.engines.flower.server import sites_own
+    from fssl.deploy.server_app import sites_own
 
     config = written_out(own_config("flexmatch", f"partition.clients={clients}"))
     federation = Federation(config, sites_own(config, sites, clients))

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fssl import cli
+from fssl.cli import app as cli
 
 Refused = Callable[..., str]
 

@@ -9,9 +9,9 @@ import torch
 from safetensors.torch import load_file
 
 from fssl.core.federation import Federation
-from fssl.engines.local import LocalEngine
-from fssl.engines.rounds import NotFiniteError
-from fssl.methods import METHODS
+from fssl.engines.engine import NotFiniteError
+from fssl.engines.lanes import LocalEngine
+from fssl.methods.names import METHODS
 
 Make = Callable[..., Federation]
 

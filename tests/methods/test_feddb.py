@@ -9,11 +9,11 @@ from strict import Strict
 
 from fssl.core.client import at
 from fssl.core.federation import Federation
-from fssl.engines.local import LocalEngine
+from fssl.engines.lanes import LocalEngine
 from fssl.errors import UserError
 from fssl.label.assign import GlobalOnly, LocalOnly, Sage
-from fssl.methods import build_method
 from fssl.methods.feddb import PI, PRIOR, SEEN, TABLE, FedDB, debias, exact_shares, feddb, released_shares
+from fssl.methods.names import build_method
 from fssl.models import Out
 from fssl.types import Batch, Clock, Counts, Local, Server, Sweep, Task, Upload, Weights
 

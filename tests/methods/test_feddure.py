@@ -12,8 +12,8 @@ from fssl.core.client import ClientResult, at, client_round
 from fssl.core.federation import Federation
 from fssl.label.assign import Sage, hard
 from fssl.label.losses import cross_entropy
-from fssl.methods import build_method
 from fssl.methods.feddure import PARAMS, FedDure, feddure
+from fssl.methods.names import build_method
 from fssl.types import Batch, Clock, Local, Server, State, Weights, take
 
 Make = Callable[..., Federation]

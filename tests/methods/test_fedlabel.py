@@ -12,8 +12,8 @@ from fssl.core.federation import Federation
 from fssl.errors import UserError
 from fssl.label.assign import SCORES, Sage, Winner
 from fssl.label.losses import kl_divergence
-from fssl.methods import build_method
 from fssl.methods.fedlabel import FedLabel, agreed, fedlabel, rho
+from fssl.methods.names import build_method
 
 Make = Callable[..., Federation]
 

@@ -11,8 +11,7 @@ import torch
 from conftest import host_lane
 from fssl.core.client import at
 from fssl.core.federation import Federation
-from fssl.engines.local import LocalEngine
-from fssl.methods import build_method
+from fssl.engines.lanes import LocalEngine
 from fssl.methods.fedmatch import (
     EMBEDDING,
     HELPER,
@@ -28,6 +27,7 @@ from fssl.methods.fedmatch import (
     probe,
     without_small,
 )
+from fssl.methods.names import build_method
 from fssl.methods.plateau import FACTOR, STEPS, TOTAL, measured, new_plateau, settled
 from fssl.types import Local, Server, State, Weights, put, take
 

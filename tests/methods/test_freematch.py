@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from fssl.core.federation import Federation
-from fssl.engines.local import LocalEngine
+from fssl.engines.lanes import LocalEngine
 from fssl.errors import UserError
 from fssl.label.adaptive import H_TILDE, P_TILDE, TAU, FreeThreshold, fairness
-from fssl.methods import build_method
 from fssl.methods.fixmatch import Seen
 from fssl.methods.freematch import FreeMatch, freematch
+from fssl.methods.names import build_method
 from fssl.models import Out
 from fssl.types import Batch, Clock, Counts, Local, Server, Task, Weights
 

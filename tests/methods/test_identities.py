@@ -10,12 +10,12 @@ import torch
 from conftest import host_lane
 from fssl.core.client import client_round
 from fssl.core.federation import Federation
-from fssl.engines.local import LocalEngine
+from fssl.engines.lanes import LocalEngine
 from fssl.label.accept import FlexThreshold
 from fssl.label.assign import ConfidenceGap, Constant, LocalOnly, Sage
-from fssl.methods import METHODS, build_method
 from fssl.methods.base import Sgd, mean_weights, weighted_mean
 from fssl.methods.fixmatch import FixMatch
+from fssl.methods.names import METHODS, build_method
 from fssl.methods.sage import sage, with_sage
 from fssl.types import Counts, Upload, Weights
 

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from conftest import SMALL, Fssl, records
-from fssl.cards import CARDS
 from fssl.config import MethodChoice
+from fssl.data.cards import CARDS
 from fssl.deploy.home import init, server_part
 from fssl.errors import RunError, UserError
-from fssl.methods import build_method, full_settings, split_name
 from fssl.methods.fixmatch import FixMatch
-from fssl.own import file_of, loaded
+from fssl.methods.names import build_method, full_settings, split_name
+from fssl.system.user_code import file_of, loaded
 
 FILE = """
 from fssl.label.accept import FixedThreshold

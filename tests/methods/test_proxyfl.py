@@ -11,11 +11,11 @@ import torch
 from conftest import host_lane
 from fssl.core.client import ClientResult, client_round
 from fssl.core.federation import Federation
-from fssl.engines.local import LocalEngine
+from fssl.engines.lanes import LocalEngine
 from fssl.label.assign import Constant, GlobalOnly, Sage
-from fssl.methods import build_method
 from fssl.methods.base import mean_weights
 from fssl.methods.fixmatch import FixMatch, fixmatch_gpl
+from fssl.methods.names import build_method
 from fssl.methods.proxyfl import COUNTS, FEATURES, PRIOR, PROXIES, ProxyFL, category_sets, icpl, proxyfl
 from fssl.methods.tuning import Tuning, gpt_gradient, margin
 from fssl.models import CLASSIFIER

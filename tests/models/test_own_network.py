@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from conftest import SMALL, Fssl, records
 from fssl.models import Net
-from fssl.own import loaded
+from fssl.system.user_code import loaded
 
 FILE = """
 import torch

@@ -23,13 +23,13 @@ import torch
 from conftest import outcome, start
 from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
-from fssl.engines import run
-from fssl.engines.rounds import Snapshot
-from fssl.engines.run import run_experiment
+from fssl.engines.engine import Snapshot
 from fssl.errors import RunError, UserError
-from fssl.methods import METHODS
+from fssl.methods.names import METHODS
 from fssl.records import store
 from fssl.records.store import RunFolder
+from fssl.runner import conduct as run
+from fssl.runner.conduct import run_experiment
 from fssl.types import Server, Weights
 
 Outcome = tuple[list[dict[str, Any]], bytes]

@@ -9,8 +9,8 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from fssl.config import Config, as_tables, expand, override, parse, read_toml, to_toml
-from fssl.engines.run import written_out
 from fssl.records.rounds import by_majority, rates, scalars
+from fssl.runner.conduct import written_out
 
 PAPER = {"data": {"name": "cifar100"}, "train": {"precision": "fp32"}}
 

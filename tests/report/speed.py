@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from folders import CLASSES, UNLABELED, config_of, imitate
 
-from fssl.methods import METHODS
+from fssl.methods.names import METHODS
 from fssl.records.environment import environment
 from fssl.records.store import RunFolder
-from fssl.report.page import write_page
+from fssl.report.page.write import write_page
 
 
 def write_records(folder: Path, runs: int, rounds: int) -> int:

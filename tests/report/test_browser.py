@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from handmade import append, write_run
 
-from fssl import cli
-from fssl.report.page import live, write_page
+from fssl.cli import app as cli
+from fssl.report.page import live
 from fssl.report.page.live import Server
+from fssl.report.page.write import write_page
 
 webdriver = pytest.importorskip("selenium.webdriver")
 pytest.importorskip("plotly")

@@ -1,6 +1,6 @@
 """Methods look the same everywhere, and none like another."""
 
-from fssl.methods import METHODS, PLUGINS
+from fssl.methods.names import METHODS, PLUGINS
 from fssl.report import look
 from fssl.report.look import label_of, style_of, styles_of
 

@@ -20,12 +20,12 @@ from handmade import append, write_probes, write_run
 from conftest import exit_code
 from fssl.config import parse, read_toml, to_toml
 from fssl.errors import UserError
-from fssl.files import write_atomic
-from fssl.report import page
 from fssl.report.groups import groups_of
 from fssl.report.page import reading
+from fssl.report.page import write as page
 from fssl.report.page.reading import QUANTITIES, Reading, read_all
 from fssl.report.runs import find_runs, run_folders
+from fssl.system.files import write_atomic
 
 pytest.importorskip("plotly")
 SAGE, LPL = 'method.name="sage"', 'method.name="fixmatch-lpl"'

@@ -10,16 +10,16 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from ..catalog import BASELINE, HOSTS
+from ..catalog.entries import BASELINE, HOSTS
 from ..config import Config
 from ..console import PLAIN, say
 from ..core.federation import Federation
 from ..core.parts import check_parts
 from ..data.sources import Dataset
-from ..engines.local import LocalEngine
-from ..files import read_json, write_atomic
-from ..machine import cores, processor
-from ..methods import METHODS
+from ..engines.lanes import LocalEngine
+from ..methods.names import METHODS
+from ..system.files import read_json, write_atomic
+from ..system.machine import cores, processor
 from .shapes import config_of, images_of
 
 # Each method pays for what it needs itself: probes would also run the global model where no label asks for it.

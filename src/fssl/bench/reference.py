@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from ..augment.pillow import strong_pil, weak_pil
 from ..augment.policies import draw_strong, draw_weak
-from ..cards import Card
+from ..data.cards import Card
 from ..data.sources import Split
 from ..models import builder_of
 

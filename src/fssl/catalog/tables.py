@@ -8,8 +8,8 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from ..console import PLAIN, setting_text
-from ..methods import BY_DATASET, PLUGINS, RANGES, builders_of, settings_of
-from . import BASELINE, Entry, entries, entry, footnote, keeps, measured, source, step_cost, traffic
+from ..methods.names import BY_DATASET, PLUGINS, RANGES, builders_of, settings_of
+from .entries import BASELINE, Entry, entries, entry, footnote, keeps, measured, source, step_cost, traffic
 
 
 def overview() -> tuple[Table, str, str]:

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
+from ..data.shares import MIN_ALPHA, check_shares
 from ..errors import UserError, unknown
-from ..own import file_of, refuse_without_function
-from .settings import MIN_ALPHA, NO_LIMIT, SECTIONS, Config, Data, MethodChoice, Model, useless
+from ..system.user_code import file_of, refuse_without_function
+from .settings import NO_LIMIT, SECTIONS, Config, Data, MethodChoice, Model, useless
 from .toml import toml_value
 
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
@@ -202,23 +203,3 @@ def check_dealing(config: Config) -> None:
         )
     num_labeled = config.labels_per_class * card.num_classes
     check_shares(part.kind, part.clients, part.labeled_clients, num_labeled, card.num_train)
-
-
-def check_shares(kind: str, clients: int, labeled_clients: int | None, num_labeled: int, num_images: int) -> None:
-    """Every client must get an image, and some kinds need a partner for each."""
-    groups = [("partition.clients", clients, *((num_images, "") if kind == "dirichlet" else (num_labeled, "labeled ")))]
-    if labeled_clients is not None:
-        if labeled_clients >= clients:
-            raise UserError(f"partition.labeled_clients = {labeled_clients}: expected fewer than the {clients} clients")
-        groups = [
-            ("partition.labeled_clients", labeled_clients, num_labeled, "labeled "),
-            ("clients without labels", clients - labeled_clients, num_images - num_labeled, "unlabeled "),
-        ]
-    for who, number, images, sort in groups:
-        if kind == "paired-dirichlet" and number % 2:
-            raise UserError(f"{who} = {number}: paired-dirichlet pairs clients, so use an even number, or 'iid'")
-        if number > images:
-            raise UserError(
-                f"{who} = {number}: {images} {sort}images are too few for each client to hold one;"
-                " use fewer clients or another number of labels"
-            )

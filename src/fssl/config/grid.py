@@ -6,7 +6,7 @@ from copy import deepcopy
 from itertools import product
 from typing import Any
 
-from ..cards import CARDS
+from ..data.cards import CARDS
 from ..errors import UserError
 from .checks import parse
 from .settings import Config, useless

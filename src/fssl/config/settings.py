@@ -4,11 +4,10 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..cards import CARDS, Card, card
-from ..own import file_of
+from ..data.cards import CARDS, Card, card
+from ..system.user_code import file_of
 
 NO_LIMIT = 1e30  # what single precision can still hold; inf is out of every range
-MIN_ALPHA = 0.01  # below, both of two gamma draws underflow to 0 often enough to matter (24 % at 0.001)
 
 
 def number(default: Any, low: float, high: float = NO_LIMIT, text: str = "") -> Any:

@@ -8,21 +8,21 @@ import torch
 from numpy.typing import NDArray
 
 from ..augment.normalize import Normalize
-from ..cards import Card
 from ..config import Config
 from ..data.cache import Progress
+from ..data.cards import Card
 from ..data.folder import Agreed
 from ..data.partition import Partition, make_partition
 from ..data.plan import Recipe
 from ..data.sources import Dataset, Split, load
 from ..errors import UserError
 from ..label.assign import ConfidenceGap
-from ..machine import cores
-from ..methods import Method, Sgd, build_method, full_settings
 from ..methods.fixmatch import FixMatch
+from ..methods.names import Method, Sgd, build_method, full_settings
 from ..models import Net
-from ..own import file_of
 from ..probes.training import LabelProbe, Probe, losses_only
+from ..system.machine import cores
+from ..system.user_code import file_of
 
 AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images when it averages
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from ..files import atomic
+from ..system.files import atomic
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cards import Card
+from .cards import Card
 from .partition import Partition
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from PIL import Image
 
 from ..errors import UserError
-from ..machine import obstacle
+from ..system.machine import obstacle
 from .partition import make_partition
 from .sources import load
 

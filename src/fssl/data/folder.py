@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ..cards import CARDS, Card
 from ..errors import ProblemsError, UserError, shortened
-from ..workers import forked, mapped
+from ..system.workers import forked, mapped
 from .cache import Progress, cache_folder, new_images, open_images
+from .cards import CARDS, Card
 from .dataset import Dataset, Split
 from .listing import File, Listing, is_site, list_classes, list_federation, list_site, list_test, listed, of_all
 from .partition import Index, Partition

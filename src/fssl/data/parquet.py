@@ -15,18 +15,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..cards import Card
 from ..errors import UserError
-from ..files import atomic
-from ..workers import forked, mapped
-from .cache import (
-    Progress,
-    cache_folder,
-    disk_errors,
-    from_environment,
-    new_images,
-    open_images,
-)
+from ..system.files import atomic
+from ..system.workers import forked, mapped
+from .cache import Progress, cache_folder, disk_errors, from_environment, new_images, open_images
+from .cards import Card
 from .dataset import Dataset, Split
 from .pictures import IMAGE_FORMATS
 

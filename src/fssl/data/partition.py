@@ -8,8 +8,8 @@ import numpy as np
 from numpy.random import RandomState
 from numpy.typing import NDArray
 
-from ..config import MIN_ALPHA, check_shares
 from ..errors import UserError, unknown
+from .shares import MIN_ALPHA, check_shares
 
 Index = NDArray[np.int64]
 

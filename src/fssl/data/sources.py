@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from ..cards import Card, card
 from ..errors import UserError, unknown
 from . import synthetic
 from .cache import Progress
+from .cards import Card, card
 from .dataset import Dataset, Split
 from .folder import Agreed, Loading, load_classes, load_federation
 from .parquet import load_parquet

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
-from ..cards import CARDS, Card
 from ..errors import UserError
+from .cards import CARDS, Card
 
 Images = NDArray[np.uint8]
 Labels = NDArray[np.int64]

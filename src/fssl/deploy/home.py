@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..config import load_toml
 from ..errors import UserError, unknown
-from ..files import write_file
+from ..system.files import write_file
 
 SERVER = """# The server of this deployment.
 listen = "127.0.0.1"        # the network interface to listen on; "0.0.0.0" for sites on other machines
@@ -62,9 +62,7 @@ wait = 600
 answer = 3600
 """
 
-MODULE = (
-    '"""The installed package does the work."""\n\nfrom fssl.engines.flower.{half} import app\n\n__all__ = ["app"]\n'
-)
+MODULE = '"""The installed package does the work."""\n\nfrom fssl.{module} import app\n\n__all__ = ["app"]\n'
 
 
 SERVER_PORT, SITE_PORT = 8443, 9094
@@ -139,8 +137,8 @@ def app_files(folder: Path) -> dict[Path, str]:
     return {
         folder / "pyproject.toml": APP.format(version=__version__, out=folder.parent.resolve() / "runs" / "flwr"),
         package / "__init__.py": '"""fssl as a Flower app."""\n',
-        package / "server_app.py": MODULE.format(half="server"),
-        package / "client_app.py": MODULE.format(half="client"),
+        package / "server_app.py": MODULE.format(module="deploy.server_app"),
+        package / "client_app.py": MODULE.format(module="engines.flower.client"),
     }
 
 

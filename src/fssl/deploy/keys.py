@@ -8,7 +8,7 @@ from shutil import copyfile
 from typing import Any
 
 from ..errors import UserError
-from ..files import write_atomic
+from ..system.files import write_atomic
 from .home import ServerPart
 
 CA_DAYS, SERVER_DAYS = 3650, 365  # sites hold the CA's certificate, so it outlives many of the server's

@@ -19,7 +19,7 @@ from typing import Any
 from ..config import to_toml
 from ..engines.flower import SWITCHED_OFF
 from ..errors import RunError, UserError
-from ..files import write_atomic
+from ..system.files import write_atomic
 from .home import ServerPart, SitePart
 
 CONNECTION = "deployment"

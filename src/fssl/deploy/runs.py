@@ -11,11 +11,11 @@ from typing import Any
 from ..config import Config, as_tables, override, to_toml
 from ..console import round_text
 from ..core.parts import method_of, test_of
-from ..engines.run import written_out
 from ..errors import RunError, UserError
-from ..files import write_atomic
-from ..methods import check_effect, with_defaults
+from ..methods.names import check_effect, with_defaults
 from ..records.store import RunFolder
+from ..runner.conduct import written_out
+from ..system.files import write_atomic
 from .home import ServerPart
 from .programs import CONNECTION, Growing, flwr
 
@@ -39,7 +39,7 @@ def given(tables: Mapping[str, Any], section: str, key: str) -> Any:
 
 def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> Config:
     """The run, after everything that can be refused before the sites are asked."""
-    from ..engines.flower.server import config_of, sites_own
+    from .server_app import config_of, sites_own
 
     config = config_of(tables)
     if config.own_files:

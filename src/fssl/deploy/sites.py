@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import RunError
-from ..files import read_json, write_atomic
+from ..system.files import read_json, write_atomic
 from .home import ServerPart, SitePart
 from .programs import CONNECTION, existing, flwr, last_words, nodes, started, wait_for
 

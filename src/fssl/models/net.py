@@ -9,7 +9,7 @@ from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..errors import UserError
-from ..own import file_of, function_in, made
+from ..system.user_code import file_of, function_in, made
 from ..types import State, Weights, clone
 from .resnet import ResNet8, SmallCnn
 

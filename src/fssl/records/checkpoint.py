@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from safetensors.torch import load
 
-from ..files import read_json, write_atomic
+from ..system.files import read_json, write_atomic
 from .parts import Parts
 from .tensors import Tensors, checksum, packed, read_intact
 

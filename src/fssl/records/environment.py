@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from ..machine import processor
+from ..system.machine import processor
 
 PACKAGES = ("fssl", "torch", "numpy", "pillow", "pyarrow", "safetensors", "flwr", "ray")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from safetensors.torch import load
 
-from ..files import write_atomic
+from ..system.files import write_atomic
 from .tensors import Tensors, checksum, packed, read_intact
 
 Vouched = dict[str, str]  # checksum by file name

@@ -14,8 +14,8 @@ from safetensors.numpy import save
 
 from ..config import Config, as_tables, first_difference, parse, read_toml, to_toml
 from ..errors import UserError
-from ..files import is_draft, read_json, sweep, write_atomic
-from ..machine import obstacle
+from ..system.files import is_draft, read_json, sweep, write_atomic
+from ..system.machine import obstacle
 from .checkpoint import Checkpoints, Saved
 from .environment import environment
 from .rounds import summarize

@@ -1,1 +1,1 @@
-"""What records show: tables, figures and pages, from run folders and nothing else."""
+"""Reports about any runs: comparisons, pictures and pages, from run folders and nothing else."""

@@ -6,8 +6,8 @@ from typing import Any
 from rich.console import Console
 
 from ..console import print_table, say, setting_text
-from ..files import as_csv, write_file
-from ..machine import check_file
+from ..system.files import as_csv, write_file
+from ..system.machine import check_file
 from .drawing import band, files_of, legend, level, mark_empty, points, settings, sheet
 from .groups import distinct, groups_of, settings_of
 from .look import Style, styles_of

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError
-from ..files import write_atomic
+from ..system.files import write_atomic
 from .look import GREY, Style
 from .runs import Numbers, mean_std
 

@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from ..console import RunView, say
 from ..data.folder import Loading, check, raise_problems
 from ..data.listing import ByClass
-from ..machine import cores
+from ..system.machine import cores
 
 
 def print_folder(console: Console, root: Path) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..config import Config
 from ..errors import UserError
-from ..methods import with_defaults
+from ..methods.names import with_defaults
 from ..records.rounds import LAST
 from ..records.store import INSIDE_A_RUN, RunFolder
 

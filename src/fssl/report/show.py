@@ -9,7 +9,7 @@ from rich.table import Table
 
 from ..console import say
 from ..errors import UserError
-from ..methods import with_defaults
+from ..methods.names import with_defaults
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .overview import seconds_per_round

@@ -17,8 +17,8 @@ from ...core.federation import Federation
 from ...core.parts import agreed_of
 from ...data.folder import load_site
 from ...types import State
-from ..local import Lanes, set_up_torch
-from ..rounds import to
+from ..engine import to
+from ..lanes import Lanes, set_up_torch
 from .messages import Forms, Job, SiteError, answer, fill, forms_of, job_of, unpack
 from .state import SiteState
 

@@ -17,8 +17,8 @@ from ...core.client import ClientResult
 from ...core.federation import Federation
 from ...errors import RunError
 from ...types import Server, State
-from ..local import compiles, set_up_torch
-from ..rounds import Engine, Missing, RoundAgainError, Snapshot, to
+from ..engine import Engine, Missing, RoundAgainError, Snapshot, to
+from ..lanes import compiles, set_up_torch
 from .messages import BadUploadError, Job, forms_of, order, result_of
 from .privacy import privacy_of
 

@@ -20,8 +20,8 @@ from ...config import Config
 from ...core.federation import Federation
 from ...core.parts import device_of
 from ...errors import RunError, UserError
-from ...machine import cores
-from ..rounds import Engine
+from ...system.machine import cores
+from ..engine import Engine
 from .client import app as client_app
 from .fleet import AnyNode, FlowerFleet, Policy, flower_engine
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from safetensors.torch import load
 
-from ...files import write_atomic
 from ...records.tensors import checksum, packed, read_intact
+from ...system.files import write_atomic
 from ...types import State
 from .messages import SiteError
 

@@ -15,9 +15,9 @@ from urllib.parse import parse_qs
 from ...errors import UserError
 from ..groups import distinct
 from ..runs import run_folders
-from . import page, plotly, title_of
 from .content import content
 from .reading import Reading
+from .write import page, plotly, title_of
 
 LOOPBACK = "127.0.0.1"
 FRESH = 1.0  # seconds within which several browsers share one look at the folders

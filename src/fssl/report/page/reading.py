@@ -11,11 +11,11 @@ import numpy as np
 
 from ...config import Config
 from ...errors import UserError
-from ...files import read_json
-from ...methods import with_defaults
+from ...methods.names import with_defaults
 from ...records.rounds import LAST
 from ...records.store import RunFolder
-from ...workers import forked, mapped
+from ...system.files import read_json
+from ...system.workers import forked, mapped
 from ..runs import NO_ROUND, Numbers, read_probe, value, whole_lines
 
 MANY = 40  # runs from which a second process pays for its start

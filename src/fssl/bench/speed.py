@@ -1,0 +1,107 @@
+"""Speed and memory of the engine, beside the same work done by an ordinary loop in the same run."""
+
+import json
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from ..config import Config
+from ..console import PLAIN, say
+from ..core.federation import Federation
+from ..core.parts import check_parts
+from ..data.sources import Dataset
+from ..engines.engine import RoundResult
+from ..engines.lanes import LocalEngine
+from ..system.files import write_atomic
+from ..system.machine import cores
+from .reference import reference_ms_per_step
+from .shapes import config_of, images_of
+
+
+def peak_bytes(device: torch.device) -> int:
+    """Device memory, or this process's peak resident memory on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def measure(config: Config, dataset: Dataset, rounds: int) -> dict[str, Any]:
+    """Time whole rounds, everything on, after one round of warm-up."""
+    begin = time.perf_counter()
+    federation = Federation(config, dataset)
+    engine = LocalEngine(federation)
+    results: list[RoundResult] = []
+    for result in engine.rounds(rounds + 1):
+        if not results:
+            start = time.perf_counter() - begin
+        results.append(result)
+    seconds = [r.seconds for r in results[1:]]
+    steps = sum(federation.recipe.num_steps(federation.counts(k)) for k in results[-1].clients)
+    images = sum(federation.recipe.images(view) for view in federation.method.views)
+    median = float(np.median(seconds))
+    return {
+        "device": torch.cuda.get_device_name() if engine.device.type == "cuda" else "cpu",
+        "precision": "bf16" if federation.bf16 else "fp32",
+        "lanes": len(engine.fleet.lanes),
+        "steps_per_round": steps,
+        "start_seconds": start,
+        "seconds_per_round": median,
+        "seconds_per_round_min_max": [min(seconds), max(seconds)],
+        "ms_per_step": 1000 * median / steps,
+        "images_per_second": images * steps / median,
+        "peak_bytes": peak_bytes(engine.device),
+    }
+
+
+def run_bench(
+    console: Console, shape: str, method: str, rounds: int, json_file: Path | None, settings: list[str]
+) -> None:
+    config = config_of(shape, method, settings)
+    check_parts(config)  # bad names and settings end here
+    dataset = images_of(shape, config)
+    say(console, f"timing {rounds} rounds of {method}, shape {shape}; then an ordinary loop of SAGE's steps")
+    ours = measure(config, dataset, rounds)
+    train, model = config.train, config.model
+    device = torch.device("cuda" if ours["device"] != "cpu" else "cpu")
+    steps = 12 if shape == "paper" else 100
+    torch.set_num_threads(cores())  # what an ordinary loop finds; the engine had changed it
+    plain = reference_ms_per_step(
+        dataset.card,
+        dataset.train,
+        model.name,
+        model.width,
+        train.batch,
+        train.unlabeled_ratio,
+        steps,
+        device,
+    )
+    reference = {"ms_per_step": plain, "seconds_per_round": plain * ours["steps_per_round"] / 1000}
+    result = {"shape": shape, "method": method, "ours": ours, "reference": reference}
+    result["ratio"] = plain / ours["ms_per_step"]
+    console.print(table_of(result))
+    if json_file:
+        write_atomic(json_file, json.dumps(result, indent=1) + "\n")
+
+
+def table_of(result: dict[str, Any]) -> Table:
+    ours, reference = result["ours"], result["reference"]
+    low, high = ours["seconds_per_round_min_max"]
+    ours_is, other = f"fssl ({ours['precision']})", "ordinary loop of SAGE (fp32)"
+    table = Table(f"{ours['device']}, {result['shape']} shape", ours_is, other, **PLAIN)
+    table.add_row("ms per step", f"{ours['ms_per_step']:.2f}", f"{reference['ms_per_step']:.1f}")
+    table.add_row(
+        f"s per round ({ours['steps_per_round']} steps)",
+        f"{ours['seconds_per_round']:.3f} ({low:.3f} to {high:.3f}), test included",
+        f"{reference['seconds_per_round']:.1f}, without test",
+    )
+    table.add_row("images per second", f"{ours['images_per_second']:,.0f}", "")
+    table.add_row("peak memory", f"{ours['peak_bytes'] / 2**30:.2f} GiB", "")
+    table.add_row("start (data, compile, first round)", f"{ours['start_seconds']:.1f} s", "")
+    table.add_row("ratio", f"[bold]{result['ratio']:.1f}x", "1x")
+    return table

@@ -1,0 +1,5 @@
+"""The `fssl` command."""
+
+from .app import main
+
+__all__ = ["main"]

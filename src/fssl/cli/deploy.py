@@ -1,0 +1,198 @@
+"""`fssl deploy`: from nothing to a running deployment in six commands."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+
+from ..errors import RunError, UserError, complain
+
+app = typer.Typer(
+    help="Sites with their own images train together, over Flower's own programs, encrypted and authenticated.\n\n"
+    "In order: `init`, `keys`, then `server` and one `site` per site (each in a terminal of its own), then `start`. "
+    "docs/deploy.md is a tutorial.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+console = Console()
+
+Home = Annotated[Path, typer.Option("--home", help="The deployment's folder, or the part of it for this machine.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="No encryption, no keys: for a trial on one machine.")]
+HERE = Path()
+
+
+def say(text: str) -> None:
+    from ..console import say as show
+
+    show(console, text)
+
+
+def warn(insecure: bool) -> None:
+    if insecure:
+        complain("WARNING: --insecure: whoever reaches the port can read all traffic, join, and run code at every site")
+
+
+@app.command()
+def init(
+    folder: Annotated[Path, typer.Argument(help="A new folder.")],
+    sites: Annotated[int, typer.Option(min=1, max=1000, help="How many sites.")] = 3,
+) -> None:
+    """Write a folder with commented settings for a server and its sites.
+
+    Example: `fssl deploy init hospitals --sites 3`
+    """
+    from ..deploy.home import init as write
+    from ..deploy.home import server_part
+
+    made = write(folder, sites)
+    say(f"{folder}: {', '.join(path.name for path in made)}; server on port {server_part(folder).port}")
+    say(f"next: fssl deploy keys --home {folder}")
+
+
+@app.command()
+def keys(home: Home = HERE) -> None:
+    """Make the CA, the server's certificate and one key pair per site; what exists stays as it is.
+
+    Each site's folder then holds its private key and the CA's certificate: hand it over by a safe way. To renew the
+    server's certificate, remove `server.pem` first: the same CA signs another.
+
+    Example: `fssl deploy keys --home hospitals`
+    """
+    from ..deploy.home import server_part
+    from ..deploy.keys import checked_certificate, make_keys
+
+    server = server_part(home)
+    made = make_keys(server, home if server.folder != home.resolve() else server.folder / "new-sites")
+    for path in made:
+        say(f"made {path}")
+    if not made:
+        say("all keys exist already")
+    say(checked_certificate(server))
+
+
+@app.command()
+def server(home: Home = HERE, insecure: Insecure = False) -> None:
+    """Start the server (Flower's SuperLink) and admit the sites; it runs until Ctrl-C.
+
+    Example: `fssl deploy server --home hospitals`
+    """
+    from ..deploy.home import server_part
+    from ..deploy.programs import check_port, connect, last_words, started, superlink, wait_until_listening
+    from ..deploy.sites import admit
+
+    part = server_part(home)
+    warn(insecure)
+    words, log = superlink(part, insecure), part.folder / "logs" / "superlink.log"
+    check_port(part.listen, part.port)
+    connect(part, insecure)
+    with started(words, part.folder, log) as process:
+        wait_until_listening(process, part, log)
+        say(f"server: {part.listen} port {part.port}, {'NOT ENCRYPTED' if insecure else 'TLS and keys'}; log {log}")
+        if not insecure:
+            say(f"admitted: {', '.join(admit(part))}")
+        process.wait()
+        raise RunError(f"the SuperLink ended: {last_words(log)}")
+
+
+@app.command()
+def site(
+    name: Annotated[str | None, typer.Argument(help="Which site, if --home holds several.")] = None,
+    data: Annotated[Path | None, typer.Option(help="This site's images: labeled/CLASS/*, unlabeled/*.")] = None,
+    home: Home = HERE,
+    insecure: Insecure = False,
+) -> None:
+    """Start a site (Flower's SuperNode); it runs until Ctrl-C. Its images and its state stay here.
+
+    Examples:
+
+    - `fssl deploy site site-1 --data /data/images --home hospitals`: one of several on this machine
+
+    - `fssl deploy site --data /data/images --home my-part`: with only this site's part of the folder
+    """
+    from ..deploy.home import site_part
+    from ..deploy.programs import check_port, supernode
+    from ..deploy.sites import attend
+
+    part = site_part(home, name)
+    images = data or (part.folder / part.data if part.data else None)
+    if images and not images.is_dir():
+        raise UserError(f"the site's images: there is no folder {images}")
+    warn(insecure)
+    words, log = supernode(part, images.resolve() if images else None, insecure), part.folder / "logs" / "supernode.log"
+    check_port("127.0.0.1", part.port)
+    say(f"{part.name}: client {part.client} of {part.clients}, server {part.server}; log {log}")
+    attend(part, words, log, say)
+
+
+@app.command()
+def start(
+    config: Annotated[str, typer.Argument(help="A preset (see `fssl presets`) or a TOML file.")],
+    settings: Annotated[list[str] | None, typer.Option("--set", help="Change a setting (repeatable).")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: the name of CONFIG below runs/.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on after the newest checkpoint in --out.")] = False,
+    home: Home = HERE,
+    insecure: Insecure = False,
+) -> None:
+    """Train: a run of the connected sites, on the server's machine. Ctrl-C stops it; --resume goes on.
+
+    The run folder is the same as that of `fssl run`.
+
+    Example: `fssl deploy start smoke --set partition.kind=dirichlet --set partition.clients=3 --home hospitals`
+    """
+    from ..config import override, read_toml
+    from ..console import result_line
+    from ..deploy.home import server_part
+    from ..deploy.programs import CONNECTION, connect, flwr
+    from ..deploy.runs import absences, check, follow, for_sites, run_status, write_order
+    from ..records.store import RunFolder
+
+    part, out = server_part(home), out or Path("runs") / Path(config.removesuffix(".toml")).name
+    warn(insecure)
+    tables = for_sites(override(read_toml(config), settings or []), len(part.sites))
+    run = check(part, tables, out, resume)
+    connect(part, insecure)
+    order, journal = write_order(part, run, out, resume, insecure)
+    answer = flwr(part, "run", str(part.folder / "app"), CONNECTION, "-c", str(order))
+    number = str(answer["run-id"])
+    say(f"run {number} of {len(part.sites)} sites; folder {out}")
+    try:
+        follow(journal, lambda: run_status(part, number), say)
+    except KeyboardInterrupt:
+        flwr(part, "stop", number, CONNECTION)
+        complain(f"stopped; finished rounds are kept in {out}: the same command with --resume goes on")
+        raise
+    if lost := absences(RunFolder(out).rounds()):
+        say(lost)
+    say(result_line(out, RunFolder(out).summary()))
+
+
+@app.command()
+def status(home: Home = HERE) -> None:
+    """List the sites and whether they are connected, and the runs so far.
+
+    Example: `fssl deploy status --home hospitals`
+    """
+    from ..deploy.home import server_part
+    from ..deploy.programs import CONNECTION, flwr, nodes
+    from ..deploy.sites import NODES
+    from ..system.files import read_json
+
+    part = server_part(home)
+    ids, there = read_json(part.folder / NODES), nodes(part)
+    table = Table("site", "client", "status", "since")
+    for client, name in enumerate(part.sites):
+        node = there.pop(ids.get(name, ""), {"status": "not admitted"})
+        since = node.get("online-at" if node["status"] == "online" else "offline-at", "")
+        table.add_row(name, str(client), node["status"], since)
+    for node in there.values():  # those of --insecure
+        if node["status"] == "online":
+            table.add_row("without a key", "?", node["status"], node.get("online-at", ""))
+    console.print(table)
+    runs = Table(Column("run", no_wrap=True), Column("status", no_wrap=True), "seconds", "bytes in", "bytes out")
+    for run in flwr(part, "ls", CONNECTION).get("runs", []):
+        traffic = run.get("network-traffic", {})
+        sizes = (f"{traffic.get(key, 0):,}" for key in ("inbound-bytes", "outbound-bytes"))
+        runs.add_row(run["run-id"], run["status"], f"{run['elapsed']:.0f}", *sizes)
+    console.print(runs)

@@ -1,0 +1,170 @@
+"""What is known about each dataset before a file is opened: sizes, normalization, where it comes from."""
+
+from dataclasses import dataclass, replace
+
+from ..errors import unknown
+
+CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
+CIFAR10_STD = (0.2471, 0.2435, 0.2616)
+
+
+@dataclass(frozen=True)
+class Card:
+    """Fixed facts about one dataset. `per_class_base` is what "100 % labels" counts per class."""
+
+    name: str
+    title: str
+    num_classes: int
+    size: int  # pixels, both ways
+    channels: int
+    num_train: int
+    num_test: int
+    per_class_base: int
+    rounds: int
+    train_mean: tuple[float, ...] = CIFAR10_MEAN
+    train_std: tuple[float, ...] = CIFAR10_STD
+    test_mean: tuple[float, ...] = CIFAR10_MEAN  # of the released code; evaluation may prefer train_*
+    test_std: tuple[float, ...] = CIFAR10_STD
+    classes: tuple[str, ...] = ()  # names, where the dataset has them
+    hub_repo: str | None = None
+    hub_config: str | None = None  # also the folder inside the repository; None means `data`
+    image_column: str = "image"
+    label_column: str = "label"
+    is_folder: bool = False  # of one's own: how many images and classes, and of which size, is known once it is read
+    is_dealt: bool = True  # to clients, by [partition]; else it says itself who holds what
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it comes without files."""
+        return self.hub_repo is None and self.num_train > 0
+
+
+_ALL = (
+    Card(
+        name="digits",
+        title="8x8 grey handwritten digits, embedded (UCI; Alpaydin and Kaynak, 1998)",
+        num_classes=10,
+        size=8,
+        channels=1,
+        num_train=1437,
+        num_test=360,
+        per_class_base=138,
+        rounds=30,
+        train_mean=(0.305,),
+        train_std=(0.376,),
+        test_mean=(0.305,),
+        test_std=(0.376,),
+    ),
+    Card(
+        name="synthetic",
+        title="generated patterns of any size, for tests and benchmarks",
+        num_classes=10,
+        size=16,
+        channels=3,
+        num_train=1000,
+        num_test=500,
+        per_class_base=100,
+        rounds=30,
+        train_mean=(0.5, 0.5, 0.5),
+        train_std=(0.25, 0.25, 0.25),
+        test_mean=(0.5, 0.5, 0.5),
+        test_std=(0.25, 0.25, 0.25),
+    ),
+    # The released code normalizes every training view with CIFAR-10's numbers, whatever the dataset,
+    # and test images with the dataset's own: on CIFAR-10 the same mean but another, smaller std.
+    Card(
+        name="cifar10",
+        title="CIFAR-10: 32x32 photographs of 10 kinds of things",
+        num_classes=10,
+        size=32,
+        channels=3,
+        num_train=50_000,
+        num_test=10_000,
+        per_class_base=5000,
+        rounds=300,
+        test_std=(0.2023, 0.1994, 0.2010),
+        hub_repo="uoft-cs/cifar10",
+        hub_config="plain_text",
+        image_column="img",
+    ),
+    Card(
+        name="cifar100",
+        title="CIFAR-100: 32x32 photographs of 100 kinds of things",
+        num_classes=100,
+        size=32,
+        channels=3,
+        num_train=50_000,
+        num_test=10_000,
+        per_class_base=500,
+        rounds=500,
+        test_mean=(0.5071, 0.4867, 0.4408),
+        test_std=(0.2675, 0.2565, 0.2761),
+        hub_repo="uoft-cs/cifar100",
+        hub_config="cifar100",
+        image_column="img",
+        label_column="fine_label",
+    ),
+    Card(
+        name="svhn",
+        title="SVHN: 32x32 house-number digits, cropped (train and test, without extra)",
+        num_classes=10,
+        size=32,
+        channels=3,
+        num_train=73_257,
+        num_test=26_032,
+        per_class_base=4600,  # "10 %" is 460 a class, about a tenth of the rarest class (4,659)
+        rounds=150,
+        test_mean=(0.4377, 0.4438, 0.4728),
+        test_std=(0.1980, 0.2010, 0.1970),
+        hub_repo="ufldl-stanford/svhn",
+        hub_config="cropped_digits",
+    ),
+    Card(
+        name="cinic10",
+        title="CINIC-10: CIFAR-10's classes with ImageNet pictures added (without valid)",
+        num_classes=10,
+        size=32,
+        channels=3,
+        num_train=90_000,
+        num_test=90_000,
+        per_class_base=9000,
+        rounds=400,
+        test_mean=(0.4789, 0.4723, 0.4305),
+        test_std=(0.2421, 0.2383, 0.2587),
+        hub_repo="flwrlabs/cinic10",
+    ),
+    (
+        folder := Card(
+            name="folder",
+            title="your own images, by client and class: see docs/own-images.md",
+            num_classes=0,
+            size=32,
+            channels=3,
+            num_train=0,
+            num_test=0,
+            per_class_base=0,
+            rounds=100,
+            train_mean=(0.5, 0.5, 0.5),
+            train_std=(0.25, 0.25, 0.25),
+            test_mean=(0.5, 0.5, 0.5),
+            test_std=(0.25, 0.25, 0.25),
+            is_folder=True,
+            is_dealt=False,
+        )
+    ),
+    replace(
+        folder,
+        name="imagefolder",
+        title="your own labeled images, train/CLASS/* and test/CLASS/*, dealt out to clients",
+        is_dealt=True,
+    ),
+)
+
+CARDS: dict[str, Card] = {each.name: each for each in _ALL}
+
+
+def card(name: str) -> Card:
+    """The card of a dataset by name."""
+    if name not in CARDS:
+        raise unknown("dataset", name, CARDS)
+    return CARDS[name]

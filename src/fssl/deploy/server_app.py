@@ -1,0 +1,150 @@
+"""The server's app, for `flwr run` and for deployments: a run of ours whose fleet is what Flower connects."""
+
+import json
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from ..config import AUTHORS_WAY, Config, only_run, override, read_toml
+from ..core.federation import Federation
+from ..core.parts import agreed_of
+from ..data.dataset import Dataset, Split
+from ..data.folder import load_test
+from ..data.partition import Partition
+from ..engines.engine import Engine
+from ..engines.flower.fleet import AnyNode, AskedNodes, FlowerFleet, NamedNodes, Nodes, Policy, flower_engine
+from ..errors import RunError, UserError, described
+from ..records.store import RunFolder
+from ..runner.conduct import Line, conduct, written_out
+from ..system.files import read_json, write_atomic
+from ..system.machine import cores
+
+app = ServerApp()
+
+
+class Terms(NamedTuple):
+    """What `flwr run -c` may say; the names are those of the app's pyproject.toml."""
+
+    config: str = "smoke"
+    settings: str = ""  # as after --set, one per line
+    out: str = "runs/flower"
+    resume: bool = False
+    log: str = ""
+    sites: str = ""  # names in client order, one per line: a deployment
+    insecure: bool = False
+    test: str = ""  # the server's own test images, where sites have their own images
+    quorum: int = 2
+    wait: int = 600
+    answer: int = 3600
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    terms = Terms(**{k: v for k, v in context.run_config.items() if k in Terms._fields})  # type: ignore[arg-type]
+    listener = Journal(Path(terms.log) if terms.log else None)
+    try:
+        run(grid, terms, listener)
+    except (UserError, RunError) as error:
+        listener.write("stopped", str(error))
+        raise
+    except BaseException as error:
+        listener.write("stopped", described(error))
+        raise
+    listener.write("finished", "")
+
+
+def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
+    tables = override(read_toml(terms.config), terms.settings.splitlines())
+    config, out = written_out(config_of(tables)), Path(terms.out)
+    names = tuple(terms.sites.splitlines())
+
+    def make(federation: Federation) -> Engine:
+        policy, nodes = simulation(grid) if not names else deployment(grid, terms, names, out)
+        return flower_engine(FlowerFleet(federation, grid, nodes, policy, listener.say))
+
+    test = Path(terms.test) if terms.test else None
+    dataset = sites_own(config, test, len(names)) if names and config.data.name == "folder" else None
+    return conduct(config, out, listener, terms.resume, make, dataset)
+
+
+def config_of(tables: Mapping[str, Any]) -> Config:
+    """The one run that tables stand for, if clients behind Flower can train it."""
+    config = only_run(tables)
+    if config.protocol == "authors":
+        raise UserError(f"{AUTHORS_WAY}, which sites cannot")
+    if config.records.tensorboard or config.records.wandb != "off":
+        raise UserError("records.tensorboard and records.wandb are for `fssl run`; rounds.jsonl has the same numbers")
+    return config
+
+
+def simulation(grid: Grid) -> tuple[Policy, Nodes]:
+    return Policy(window=2 * cores()), AnyNode(grid)
+
+
+def deployment(grid: Grid, terms: Terms, names: tuple[str, ...], out: Path) -> tuple[Policy, Nodes]:
+    nodes: Nodes = AskedNodes(grid) if terms.insecure else NamedNodes(grid, names)
+    policy = Policy(
+        window=len(names),  # each works on a machine of its own
+        strict=False,
+        run=run_name(out),
+        quorum=terms.quorum,
+        wait=terms.wait,
+        answer=terms.answer,
+        poll=1.0,
+    )
+    return policy, nodes
+
+
+def run_name(out: Path) -> str:
+    """What sites call this run: the same for every start of one run folder, another for every other."""
+    folder = RunFolder(out)
+    known = read_json(folder.deployment_file).get("run")
+    if not known:
+        if folder.rounds_file.is_file():
+            raise UserError(f"{out} was begun by another engine, so the sites lack their states; choose another --out")
+        known = secrets.token_hex(16)
+        write_atomic(folder.deployment_file, json.dumps({"run": known}) + "\n")
+    return str(known)
+
+
+def sites_own(config: Config, test: Path | None, clients: int) -> Dataset:
+    """What a server knows of images that are at the sites: how they look, and its own test images.
+
+    Every client stands for one black image: a server does not train.
+    """
+    agreed = agreed_of(config)
+    if not agreed.classes:
+        raise UserError('data.classes: a deployment\'s sites must agree on a list of classes, e.g. ["cat", "dog"]')
+    if test is None:
+        raise UserError("server.toml: `test` is missing: where the server has its test images (test/CLASS/*)")
+    tests = load_test(test, agreed)
+    black = Split(np.zeros((1, agreed.size, agreed.size, agreed.channels), np.uint8), np.full(1, -1))
+    nothing, one = np.zeros(0, np.int64), np.zeros(1, np.int64)
+    held = Partition((nothing,) * clients, (one,) * clients)
+    return Dataset(agreed.card(1, len(tests.labels)), black, tests, held)
+
+
+class Journal:
+    """A listener that writes one JSON line per event, for whoever started the run and follows it."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path = path
+
+    def write(self, kind: str, content: Any) -> None:
+        if self.path:
+            with self.path.open("a") as file:
+                file.write(json.dumps({kind: content}) + "\n")
+
+    def started(self, config: Config, done: list[Line]) -> None:
+        self.write("started", {"rounds": config.rounds, "done": len(done)})
+
+    def round(self, line: Line) -> None:
+        self.write("round", line)
+
+    def say(self, text: str) -> None:
+        self.write("said", text)

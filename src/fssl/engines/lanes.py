@@ -1,0 +1,166 @@
+"""The local engine: one process, one device, clients one after another or on several streams."""
+
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from safetensors.torch import save_file
+
+from ..core.client import ClientResult, Run, Trainer, client_round, loop
+from ..core.federation import Federation
+from ..core.step import Step, Visit
+from ..data.plan import ClientPlan
+from ..models import switch_tf32_off
+from ..system.machine import cores
+from ..types import Draw, Local, Server, State
+from .engine import Engine, NotFiniteError, Snapshot, named, pinned, to
+
+CUDA_LANES = 4  # measured: more streams gain nothing and cost memory
+COMPILED_LANES = 8  # as many variants of one function as the compiler accepts
+
+
+class Lane(Trainer, Protocol):
+    """Where one client trains at a time."""
+
+    def scope(self) -> AbstractContextManager[Any]: ...
+
+
+class HostLane(NamedTuple):
+    """A thread of its own is all it needs."""
+
+    run: Run
+    visit: Visit
+
+    def scope(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+
+class Lanes:
+    """Clients on this machine's CPU or one GPU: one after another, or several at a time."""
+
+    def __init__(self, federation: Federation, debug: Path | None = None, most: int | None = None) -> None:
+        self.federation, self.device = federation, federation.device
+        self.lanes = self._lanes(debug, federation.config.train.clients_per_round if most is None else most)
+        self._ahead: tuple[int, list[ClientPlan]] = (0, [])
+
+    def _lanes(self, debug: Path | None, most: int) -> list[Lane]:
+        """One lane per client that can train at the same time; the result does not depend on their number."""
+        config, on_gpu = self.federation.config, self.device.type == "cuda"
+        is_compiled = compiles(self.federation, debug)
+        default = CUDA_LANES if on_gpu else cores()
+        number = min(config.compute.lanes or default, most)
+        if self.federation.carries_momentum or debug or (on_gpu and not is_compiled):
+            number = 1
+        if is_compiled and not on_gpu:
+            number = min(number, COMPILED_LANES)
+        if on_gpu and is_compiled:
+            return self._captured_lanes(number)
+        steps = [self.federation.make_step() for _ in range(number)]
+        if is_compiled:
+            steps = [torch.compile(step, fullgraph=True, dynamic=False) for step in steps]
+        if debug:
+            steps = [checked(step, debug) for step in steps]
+        size = self.federation.layout.size
+        return [HostLane(loop(step, size, self.device), self.federation.make_visit()) for step in steps]
+
+    def _captured_lanes(self, number: int) -> list[Lane]:
+        from .capture import CapturedLane, tick_of, visit_of
+
+        federation, method = self.federation, self.federation.method
+        tick = torch.compile(tick_of(federation.make_step()), fullgraph=True, dynamic=False)
+        visit = torch.compile(visit_of(federation.make_visit()), fullgraph=True, dynamic=False)
+        longest = federation.busiest
+        payload = method.payload(federation.first_server(), longest)
+        local = method.start(payload, to(federation.new_state(payload, longest), self.device))
+        draw = to(federation.plan(1, longest).draw, self.device)
+        return [CapturedLane(tick, visit, payload, local, draw, federation.layout.size) for _ in range(number)]
+
+    def prepare(self, round: int, clients: list[int]) -> None:
+        self._ahead = round, self.plans(round, clients)
+
+    def plans(self, round: int, clients: list[int]) -> list[ClientPlan]:
+        plans = [self.federation.plan(round, client) for client in clients]
+        if self.device.type == "cuda":
+            return [p._replace(draw=pinned(p.draw), sweep=pinned(p.sweep)) for p in plans]
+        return plans
+
+    def train(self, round: int, clients: list[int], snapshot: Snapshot) -> list[ClientResult]:
+        """Deal clients out to the lanes, one thread each: on a GPU it only enqueues, on a CPU it computes."""
+        plans = self._ahead[1] if self._ahead[0] == round else self.plans(round, clients)
+        if len(self.lanes) == 1:
+            return self._train_in(self.lanes[0], plans, snapshot)
+        number = len(self.lanes)
+        shares = [plans[i::number] for i in range(number)]
+        pool = ThreadPoolExecutor(number)
+        try:
+            made = list(pool.map(self._train_in, self.lanes, shares, [snapshot] * number))
+        finally:
+            pool.shutdown(wait=False)  # an interrupt must not wait for the clients under way
+        return [made[i % number][i // number] for i in range(len(plans))]
+
+    def _train_in(self, lane: Lane, plans: list[ClientPlan], snapshot: Snapshot) -> list[ClientResult]:
+        results: list[ClientResult] = []
+        velocity = snapshot.velocity or None
+        with torch.no_grad(), lane.scope():
+            for plan in plans:
+                payload = self.federation.method.payload(snapshot.server, plan.client)
+                results.append(self.client(lane, plan, payload, snapshot.clients.get(plan.client), velocity))
+                velocity = results[-1].velocity if self.federation.carries_momentum else None
+        return results
+
+    def client(
+        self, lane: Lane, plan: ClientPlan, payload: Server, known: State | None, velocity: State | None = None
+    ) -> ClientResult:
+        """One client's round. `known` is what it kept, if it took part before."""
+        new = self.federation.new_state(payload, plan.client)
+        state = {name: (known or new)[name].to(self.device, non_blocking=True) for name in new}
+        plan = plan._replace(sweep=to(plan.sweep, self.device))
+        result = client_round(lane, self.federation.method, payload, state, plan, velocity)
+        if self.federation.carries_momentum:
+            return result._replace(velocity={k: v.clone() for k, v in result.velocity.items()})
+        return result._replace(velocity={})
+
+
+class LocalEngine(Engine):
+    """Rounds on this machine's CPU or one GPU."""
+
+    fleet: Lanes
+
+    def __init__(self, federation: Federation, debug: Path | None = None) -> None:
+        set_up_torch(federation)
+        super().__init__(federation, Lanes(federation, debug), compiles(federation, debug))
+
+
+def compiles(federation: Federation, debug: Path | None = None) -> bool:
+    """Whether steps and tests are compiled."""
+    choice = federation.config.compute.compile
+    return debug is None and (choice == "on" or (choice == "auto" and federation.device.type == "cuda"))
+
+
+def set_up_torch(federation: Federation) -> None:
+    """Process-wide switches of the framework."""
+    if federation.device.type == "cpu":  # clients share the cores, so each operation takes one
+        torch.set_num_threads(federation.config.compute.threads or 1)
+    torch._dynamo.reset()  # a step of an earlier run in this process would count as a recompilation
+    torch.backends.cudnn.benchmark = True
+    switch_tf32_off()
+    warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)  # the compiler would rather have them
+
+
+def checked(step: Step, folder: Path) -> Step:
+    """The step with a check of every result; the inputs of one that fails are saved."""
+
+    def run(server: Server, local: Local, tally: torch.Tensor, draw: Draw) -> tuple[Local, torch.Tensor]:
+        after, new = step(server, local, tally, draw)
+        values = [*after.weights.params.values(), *after.weights.buffers.values(), new]
+        if not all(bool(torch.isfinite(v).all()) for v in values):
+            path = folder / "failed-step.safetensors"
+            save_file(named(server=server, local=local, draw=draw), path)
+            where = f"round {int(draw.clock.round)}, step {int(draw.clock.step) + 1} of a client"
+            raise NotFiniteError(f"{where} gave a value that is not finite; its inputs are in {path}")
+        return after, new
+
+    return run

@@ -1,0 +1,144 @@
+"""What a run's model says of images: a file with a line for each, and a table by class."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Column, Table
+
+from ..console import PLAIN, RunView, print_table, say, several
+from ..core.parts import dataset_of, settled, test_rows
+from ..data.cache import Progress
+from ..data.folder import Loading, raise_problems, read_images
+from ..data.listing import list_images
+from ..errors import ProblemsError, UserError
+from ..system.files import as_csv, write_file
+from ..system.machine import check_file, cores
+from .trained import Trained, best_device, load_trained
+
+Batch = tuple[list[str], NDArray[np.uint8]]  # names and images
+BATCH = 1000  # test images between two looks at the progress
+
+
+class Predictions(NamedTuple):
+    """One entry per image; `truth` is there if it is known of all of them."""
+
+    classes: tuple[str, ...]
+    names: list[str]
+    probabilities: NDArray[np.float32]
+    truth: NDArray[np.int64] | None
+
+    @property
+    def said(self) -> NDArray[np.int64]:
+        return np.asarray(self.probabilities.argmax(-1))
+
+    @property
+    def confidence(self) -> NDArray[np.float32]:
+        return np.asarray(self.probabilities.max(-1))
+
+
+def predict(console: Console, run: Path, images: Path | None, out: Path, data_dir: Path | None = None) -> None:
+    """Label the images below a folder, or those of the run's own test, and say how that went."""
+    if images and data_dir:
+        raise UserError("--data-dir says where the run's own test images are: leave it out, or the images")
+    check_file("--out", out, ".csv")
+    model = load_trained(run, torch.device("cpu"))
+    unread: list[str] = []
+    with RunView(console, "images", transient=True) as view:
+        if images:
+            made, unread = of_files(model, images, view.loading())
+        else:
+            made = of_test(model, data_dir, view.loading())
+    write_file(out, csv_text(made))
+    print_table(console, by_class(made) if made.truth is None else by_truth(made))
+    say(console, f"{several(len(made.names), 'image')}{accuracy(made)}: {out}")
+    if unread:
+        raise ProblemsError(f"{several(len(unread), 'file')} could not be read, so {out} lacks them:", unread, code=1)
+
+
+def of_files(model: Trained, path: Path, progress: Progress) -> tuple[Predictions, list[str]]:
+    """What the model says of every image that can be read, and which files cannot."""
+    listing = list_images(path)
+    names, p = look_at(model, read_images(listing, model.card, Loading(progress=progress, workers=cores())))
+    if not names:
+        raise_problems(listing)
+    return Predictions(model.classes, names, p, truth_of(names, model.classes)), listing.problems
+
+
+def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predictions:
+    data = replace(model.config.data, dir=str(data_dir)) if data_dir else model.config.data
+    if data_dir and model.card.is_embedded:
+        raise UserError(f"--data-dir {data_dir}: {model.card.name} needs no files; leave it out")
+    dataset = dataset_of(replace(model.config, data=data), progress)
+    settled(model.config, dataset)  # refuses a folder whose files are others
+    rows = test_rows(model.config, dataset.test.labels)
+    names, p = look_at(model, numbered(dataset.test.images, rows, progress))
+    return Predictions(model.classes, names, p, dataset.test.labels[rows])
+
+
+def look_at(model: Trained, batches: Iterable[Batch]) -> tuple[list[str], NDArray[np.float32]]:
+    looked = []
+    for names, images in batches:
+        model = model.on(best_device())  # not before: processes that decode are forked, which a GPU in use forbids
+        looked.append((names, model.probabilities(images)))
+    nothing = np.zeros((0, len(model.classes)), np.float32)
+    return [name for names, _ in looked for name in names], np.concatenate([nothing, *(p for _, p in looked)])
+
+
+def numbered(images: NDArray[np.uint8], rows: NDArray[np.int64], progress: Progress) -> Iterator[Batch]:
+    """Test images have no names; they are counted from 0, in the order of their file."""
+    for first in range(0, len(rows), BATCH):
+        batch = rows[first : first + BATCH]
+        yield [str(row) for row in batch], images[batch]
+        progress("looking at images", first + len(batch), len(rows))
+
+
+def truth_of(names: list[str], classes: tuple[str, ...]) -> NDArray[np.int64] | None:
+    """Known if each image lies in a folder that is called like a class."""
+    folders = [PurePath(name).parent.name for name in names]
+    return np.array([classes.index(f) for f in folders]) if set(folders) <= set(classes) else None
+
+
+def csv_text(made: Predictions) -> str:
+    columns: dict[str, Iterable[str]] = {
+        "image": made.names,
+        "class": (made.classes[c] for c in made.said),
+        "confidence": (f"{c:.4f}" for c in made.confidence),
+    }
+    if made.truth is not None:
+        columns["truth"] = (made.classes[c] for c in made.truth)
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return as_csv(list(columns), rows)
+
+
+def accuracy(made: Predictions) -> str:
+    return "" if made.truth is None else f", {100 * np.mean(made.said == made.truth):.2f} % right"
+
+
+def by_class(made: Predictions) -> Table:
+    table = Table("class", Column("images", justify="right"), Column("mean confidence", justify="right"), **PLAIN)
+    for c, name in enumerate(made.classes):
+        mine = made.said == c
+        if mine.any():
+            table.add_row(escape(name), str(mine.sum()), f"{made.confidence[mine].mean():.3f}")
+    return table
+
+
+def by_truth(made: Predictions) -> Table:
+    """How many of each class are right, and which other class they are taken for most often."""
+    assert made.truth is not None
+    numbers = (Column(name, justify="right") for name in ("images", "right"))
+    table = Table("class", *numbers, "most often taken for", **PLAIN)
+    for c, name in enumerate(made.classes):
+        said = np.bincount(made.said[made.truth == c], minlength=len(made.classes))
+        total, right, said[c] = said.sum(), said[c], 0
+        if total:
+            wrong = f"{escape(made.classes[said.argmax()])} ({said.max()})" if said.any() else "–"
+            table.add_row(escape(name), str(total), f"{100 * right / total:.1f} %", wrong)
+    return table

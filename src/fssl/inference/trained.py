@@ -1,0 +1,93 @@
+"""What a run has made: its final model, ready for images that it has not seen."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from ..augment.normalize import Normalize
+from ..config import Config
+from ..core.evaluate import BATCH
+from ..core.parts import card_of, headline_of, network_of, norms_of
+from ..data.cards import Card
+from ..errors import UserError
+from ..methods.names import with_defaults
+from ..models import Net, switch_tf32_off
+from ..records.store import RunFolder
+from ..runner.conduct import in_order
+from ..system.user_code import digest_of
+from ..types import Weights, take
+
+
+class Trained(NamedTuple):
+    """A model with everything it needs to look at an image; fp32, whatever it was trained with."""
+
+    config: Config
+    card: Card
+    net: Net
+    weights: Weights
+    normalize: Normalize  # that of the run's result
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Their names, or numbers where the dataset has no names."""
+        return self.card.classes or tuple(map(str, range(self.card.num_classes)))
+
+    def on(self, device: torch.device) -> "Trained":
+        """The same on a device."""
+        if self.normalize.scale.device.type == device.type:
+            return self
+        weights = Weights(*({name: t.to(device) for name, t in tree.items()} for tree in self.weights))
+        return self._replace(weights=weights, normalize=normalize_of(self.config, self.card, device))
+
+    def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """[N, classes], for images [N, H, W, C] of the size that `card` says."""
+        expected = (self.card.size, self.card.size, self.card.channels)
+        if images.dtype != np.uint8 or images.shape[1:] != expected:
+            raise ValueError(f"images are {images.dtype} {images.shape}, expected uint8 [N, {expected}]")
+        size = BATCH[self.normalize.scale.device.type]
+        parts = [self._batch(images[i : i + size]) for i in range(0, len(images), size)]
+        return np.concatenate([np.zeros((0, len(self.classes)), np.float32), *parts])
+
+    @torch.no_grad()
+    def _batch(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        pixels = torch.from_numpy(np.array(images)).to(self.normalize.scale.device)
+        return self.net.infer(self.weights, self.normalize(pixels)).logits.softmax(-1).cpu().numpy()
+
+
+def best_device() -> torch.device:
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def normalize_of(config: Config, card: Card, device: torch.device) -> Normalize:
+    return norms_of(card, device)[headline_of(config)]
+
+
+def load_trained(run: Path, device: torch.device | None = None) -> Trained:
+    """The final model of a finished run, by its folder; on a GPU, if there is one and no other device is named."""
+    folder = RunFolder(run, with_defaults)
+    if not folder.config_file.is_file():
+        raise UserError(f"{run} is not a run folder (no config.toml); `fssl run` makes one")
+    if not folder.model_file.is_file():
+        raise UserError(f"{run} has no model.safetensors, which a run writes once it is finished; --resume goes on")
+    switch_tf32_off()
+    config, device = folder.config(), device or best_device()
+    card = card_of(config)
+    digest_of("model", config.model.name, config.model.digest)  # refuses to run another file than the run's
+    net = network_of(config, card)
+    refusal = f"{folder.model_file} does not fit the network of {folder.config_file}"
+    found = zip(net.init(0), read_weights(folder.model_file, device), strict=True)
+    weights = Weights(*(in_order(like, tree, refusal) for like, tree in found))
+    return Trained(config, card, net, weights, normalize_of(config, card, device))
+
+
+def read_weights(path: Path, device: torch.device) -> Weights:
+    try:
+        tensors = load_file(path, device=str(device))
+    except SafetensorError as error:
+        raise UserError(f"{path} is damaged ({error})") from None
+    return Weights(take("params.", tensors), take("buffers.", tensors))

@@ -1,0 +1,1 @@
+"""The SAGE paper: its printed numbers, and its tables and figures filled from run folders."""

@@ -1,0 +1,102 @@
+"""Which experiment a run is: what it must share with another to be compared, and in what it differs from the paper."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from functools import cache
+from math import nan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..config import Config, MethodChoice, flatten, parse, resolved
+from ..console import setting_text
+from ..data.cards import card
+from ..errors import UserError
+from ..methods.names import Method, build_method, full_settings
+from ..records.rounds import LAST
+from ..report.runs import Run, value
+
+PROTOCOLS = ("authors", "clean")  # the first is the paper's
+# What makes an experiment, or cannot change a result, or is read off the record; all else is a difference to mention.
+NO_DIFFERENCE = (
+    *("seed", "data.name", "data.dir", "data.label", "partition.kind", "partition.alpha", "train.rounds"),
+    *("method.", "compute.", "records."),
+)
+
+
+class Experiment(NamedTuple):
+    """What runs must share to stand in one cell. Methods are equal if they do the same, whatever they are called."""
+
+    dataset: str
+    labels_per_class: int
+    partition: str
+    alpha: float
+    method: Method
+
+
+@cache
+def method_on(dataset: str, choice: MethodChoice) -> Method:
+    """What a name and its settings stand for on a dataset, which decides some defaults."""
+    return build_method(choice.name, full_settings(choice, card(dataset)))
+
+
+def experiment_of(config: Config) -> Experiment:
+    part, method = config.partition, method_on(config.data.name, config.method)
+    alpha = 0.0 if part.kind == "iid" else part.alpha
+    deal = part.kind if part.labeled_clients is None else f"{part.kind} with labeled_clients = {part.labeled_clients}"
+    return Experiment(config.data.name, config.labels_per_class, deal, alpha, method)
+
+
+def by_experiment(runs: Iterable[Run]) -> tuple[dict[Experiment, list[Run]], dict[Path, str]]:
+    """Runs that belong together; and those whose method is not known here, with the reason."""
+    known: dict[Experiment, list[Run]] = defaultdict(list)
+    strange: dict[Path, str] = {}
+    for run in runs:
+        if run.config.card.is_folder:
+            strange[run.path] = "no table has a folder of images"
+            continue
+        if run.config.own_files:  # nor would it be right to run them: whoever reads a record runs nobody's file
+            strange[run.path] = "no table has a method or a network of one's own"
+            continue
+        try:
+            known[experiment_of(run.config)].append(run)
+        except UserError as error:
+            strange[run.path] = str(error)
+    return known, strange
+
+
+def paper_config(dataset: str, alpha: float, label_fraction: float, method: dict[str, Any]) -> Config:
+    """The paper's own setting of a cell: the released code's protocol and arithmetic, all else by default."""
+    return parse(
+        {
+            "protocol": PROTOCOLS[0],
+            "data": {"name": dataset, "label_fraction": label_fraction},
+            "partition": {"alpha": alpha},
+            "method": method,
+            "train": {"precision": "fp32"},
+        }
+    )
+
+
+def side_settings(config: Config) -> dict[str, Any]:
+    """Settings besides those that make the experiment."""
+    return {k: v for k, v in flatten(resolved(config)).items() if not k.startswith(NO_DIFFERENCE)}
+
+
+def differences(config: Config, paper: Config) -> list[str]:
+    """In what a run is not the paper's, in words."""
+    return unlike(side_settings(config), side_settings(paper))
+
+
+def unlike(ours: Mapping[str, Any], paper: Mapping[str, Any]) -> list[str]:
+    """`train.lr = 0.1 (paper: 0.03)` for each of our settings that the paper has otherwise."""
+    pairs = {key: (value, paper.get(key)) for key, value in ours.items() if value != paper.get(key)}
+    return [f"{key} = {setting_text(a)} (paper: {setting_text(b)})" for key, (a, b) in pairs.items()]
+
+
+def result_at(run: Run, rounds: int, *keys: str) -> float:
+    """The mean of the last ten rounds up to a given one, of the headline or of another number; nan without any."""
+    lines = [line for line in run.lines if line["round"] <= rounds][-LAST:]
+    known = [number for line in lines if (number := value(line, *(keys or ("accuracy",)))) is not None]
+    return float(np.mean(known)) if known else nan

@@ -1,0 +1,118 @@
+"""The paper's figures as files, with an index that says what each shows, from which runs, and what is missing."""
+
+from collections.abc import Mapping, Sequence
+from os.path import commonpath
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from ..console import RULED, say
+from ..errors import unknown
+from ..report.drawing import FORMATS, mark_empty, save, settings, stamp
+from ..report.runs import Run, find_runs
+from ..system.files import write_atomic
+from ..system.machine import check_folder
+from .experiments import Experiment, by_experiment
+from .gallery import FIGURES, Figure, Records
+
+
+class Outcome(NamedTuple):
+    """What became of a figure: the picture unless there is nothing to draw, and what it stands on."""
+
+    figure: Figure
+    picture: Any | None
+    sources: list[str]
+    missing: list[str]  # what is not in it, each with the command that would give it
+
+    @property
+    def file(self) -> str:
+        return f"fig{self.figure.name}"
+
+    @property
+    def state(self) -> str:
+        return "not drawn" if self.picture is None else "in part" if self.missing else "drawn"
+
+
+def make_figures(console: Console, paths: list[Path], out: Path, only: list[str]) -> None:
+    """Draw every figure, or some, into a folder; the index names all that were asked for."""
+    names = [chosen(name) for name in only] or list(FIGURES)
+    check_folder("--out", out)
+    with settings():
+        found = find_runs(paths)
+        known, strange = by_experiment(found.runs)
+        out.mkdir(parents=True, exist_ok=True)
+        outcomes = []
+        for name in names:
+            outcome = draw(FIGURES[name], known)
+            if outcome.picture is not None:
+                save(outcome.picture, out, outcome.file)
+            outcomes.append(outcome._replace(picture=outcome.picture and True))
+    earlier = [figure for name, figure in FIGURES.items() if name not in names and (out / f"fig{name}.png").is_file()]
+    write_atomic(out / "README.md", index(outcomes, earlier))
+    print_summary(console, outcomes, out)
+    for text in (*(f"left out: {path}: {why}" for path, why in strange.items()), *found.remarks):
+        say(console, text)
+
+
+def chosen(name: str) -> str:
+    """A figure's name as people write it: `4`, `fig4` or `Figure 4`."""
+    short = name.lower().removeprefix("fig").removeprefix("ure").strip(" .")
+    if short not in FIGURES:
+        raise unknown("figure", name, FIGURES)
+    return short
+
+
+def draw(figure: Figure, known: Mapping[Experiment, list[Run]]) -> Outcome:
+    records = Records(known)
+    picture = figure.draw(records)
+    asked = list(records.selections.values())
+    drawn = [selection for selection in asked if selection.drawn]
+    remarks = [text for selection in asked if (text := selection.remark())]
+    mark_empty(picture)
+    if remarks:
+        stamp(picture, "; ".join(remarks))
+    sources = [f"{selection.describe()} {folders(selection.sources)}" for selection in drawn]
+    missing = [line for selection in asked for line in selection.lacks()]
+    return Outcome(figure, picture if drawn or not asked else None, sources, missing)
+
+
+def folders(runs: list[Run]) -> str:
+    """Where runs lie, the shared part of their paths once."""
+    base = Path(commonpath([run.path.parent for run in runs]))
+    names = sorted(dict.fromkeys(str(run.path.relative_to(base)) for run in runs))
+    return f"Runs in `{base}`: {', '.join(f'`{name}`' for name in names)}."
+
+
+def index(outcomes: list[Outcome], earlier: Sequence[Figure] = ()) -> str:
+    """A page with every picture, its caption, its runs and what would complete it; pictures of before at the end."""
+    lines = ["# The paper's figures, from records of runs", ""]
+    lines += ["Figure 3 is a diagram of the method. Bands and bars are one standard deviation over seeds.", ""]
+    for outcome in outcomes:
+        lines += [f"## Figure {outcome.figure.name}. {outcome.figure.title}", ""]
+        if outcome.picture is not None:
+            others = ", ".join(f"[{kind.upper()}]({outcome.file}.{kind})" for kind in FORMATS[1:])
+            lines += [f"![Figure {outcome.figure.name}]({outcome.file}.png)", "", f"Also as {others}.", ""]
+        lines += [outcome.figure.caption, ""]
+        for text in outcome.sources:
+            lines += [f"Drawn from {text}", ""]
+        if outcome.missing:
+            lines += ["Missing:", "", *(f"- {text}" for text in outcome.missing), ""]
+    for figure in earlier:
+        lines += [f"## Figure {figure.name}. {figure.title}", "", f"![Figure {figure.name}](fig{figure.name}.png)", ""]
+        lines += ["Drawn by an earlier command; draw it again to see from which runs.", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def print_summary(console: Console, outcomes: list[Outcome], out: Path) -> None:
+    table = Table("figure", "state", "what it shows", **RULED)
+    for outcome in outcomes:
+        table.add_row(outcome.figure.name, outcome.state, outcome.figure.title)
+    console.print(table)
+    commands = dict.fromkeys(text for outcome in outcomes for text in outcome.missing)
+    if commands:
+        say(console, "What is missing:")
+    for text in commands:
+        say(console, f"  {text}")
+    say(console, f"written: {out}/README.md, and each drawn figure as {', '.join(FORMATS)}")

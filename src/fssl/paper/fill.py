@@ -1,0 +1,269 @@
+"""The paper's tables filled with our runs: ours beside the printed numbers, and why a cell may not be compared."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from math import isnan, nan
+from pathlib import Path
+from typing import NamedTuple
+
+from ..report.groups import one_per_seed
+from ..report.runs import Found, Run, mean_std
+from .experiments import PROTOCOLS, Experiment, by_experiment, differences, experiment_of, result_at
+from .printed import SEEDS, Column, PaperTable, Row, paper_tables
+
+PAPER = "paper"
+GAIN_ROW = "SAGE minus best other"
+
+
+class Cell(NamedTuple):
+    """One number of a table and where it comes from."""
+
+    value: float | None  # None: a target that not every run reaches
+    std: float | None = None
+    runs: tuple[Run, ...] = ()
+    setting: tuple[str, ...] = ()  # differences from the paper: only cells that share them are ranked together
+    remarks: tuple[str, ...] = ()  # further reasons for a mark
+    rank: int = 0  # 1 the best of its column, 2 the second
+    extra: float | None = None  # the speed-up, or the gain over the row above
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (*self.setting, *self.remarks)
+
+
+Block = list[list[Cell | None]]  # rows of a table, each with a cell or nothing per column
+
+
+class Line(NamedTuple):
+    """A row of the table as one source has it: `paper`, or ours under a protocol. No cell, no run."""
+
+    row: str
+    source: str
+    cells: list[Cell | None]
+
+
+class FilledTable(NamedTuple):
+    paper: PaperTable
+    lines: list[Line]
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """For each of our protocols that has runs: cells filled, cells in all."""
+        ours = [line for line in self.lines if line.source != PAPER and line.row != GAIN_ROW]
+        sizes: dict[str, tuple[int, int]] = {}
+        for line in ours:
+            filled, total = sizes.get(line.source, (0, 0))
+            sizes[line.source] = (filled + sum(c is not None for c in line.cells), total + len(line.cells))
+        return sizes
+
+    @property
+    def visible_lines(self) -> list[Line]:
+        """Without our empty lines, but for one where a row has nothing else of ours."""
+        filled = {line.row for line in self.lines if line.source != PAPER and any(line.cells)}
+        first = {line.row: line.source for line in reversed(self.lines) if line.source != PAPER}
+        return [
+            line
+            for line in self.lines
+            if line.source == PAPER or any(line.cells) or (line.row not in filled and line.source == first[line.row])
+        ]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Every reason for a mark, in the order in which they appear."""
+        cells = [cell for line in self.lines for cell in line.cells if cell]
+        return list(dict.fromkeys(mark for cell in cells for mark in cell.marks))
+
+
+class Tables(NamedTuple):
+    tables: list[FilledTable]
+    num_runs: int
+    unused: dict[Path, str]  # runs that are in no cell, and why
+
+
+def fill_tables(found: Found) -> Tables:
+    known, strange = by_experiment(found.runs)
+    unused = strange | found.unreadable
+    tables = [fill(table, known) for table in paper_tables()]
+    shown = {run.path for t in tables for line in t.lines for cell in line.cells if cell for run in cell.runs}
+    wanted = {experiment for table in paper_tables() for experiment in experiments_in(table)}
+    for experiment, members in known.items():
+        for run in members:
+            if run.path not in shown:
+                unused[run.path] = why_unused(experiment, wanted)
+    return Tables(tables, len(found.runs) + len(found.unreadable), dict(sorted(unused.items())))
+
+
+def experiments_in(table: PaperTable) -> Iterable[Experiment]:
+    for row in table.rows:
+        for column in table.columns:
+            yield from wanted_by(table, row, column)
+
+
+def wanted_by(table: PaperTable, row: Row, column: Column) -> list[Experiment]:
+    """The experiments that a cell takes; who knows all labels anyway may have been given 10 % of them."""
+    fractions = {table.label_fraction, 0.1} if row.is_bound else {table.label_fraction}
+    return [experiment_of(table._replace(label_fraction=f).config(row, column)) for f in sorted(fractions)]
+
+
+def why_unused(mine: Experiment, wanted: set[Experiment]) -> str:
+    """The first thing that no cell has; a run with a cell of its own gave way to others."""
+    checks = (
+        ("dataset", "no table has {}"),
+        ("partition", "no table has partition.kind = {}"),
+        ("labels_per_class", "no table has {} labels per class"),
+        ("alpha", "no table has alpha {:g}"),
+        ("method", "no table has this method, or these settings of it, in that column"),
+    )
+    left = wanted
+    for name, text in checks:
+        value = getattr(mine, name)
+        left = {other for other in left if getattr(other, name) == value}
+        if not left:
+            return text.format(value)
+    return "its cells show other runs, longer or nearer to the paper's setting"
+
+
+def fill(table: PaperTable, known: dict[Experiment, list[Run]]) -> FilledTable:
+    ours = {row.name: [cells_of(table, row, column, known) for column in table.columns] for row in table.rows}
+    found = {protocol for cells in ours.values() for cell in cells for protocol in cell}
+    finished = {}
+    for protocol in [p for p in PROTOCOLS if p in found] or PROTOCOLS[:1]:
+        block = [[cell.get(protocol) for cell in ours[row.name]] for row in table.rows]
+        finished[protocol] = derive(table, rank(table, block))
+    finished[PAPER] = printed(table)
+    names = [row.name for row in table.rows] + ([GAIN_ROW] if table.gains else [])
+    return FilledTable(table, [Line(name, s, finished[s][i]) for i, name in enumerate(names) for s in finished])
+
+
+def printed(table: PaperTable) -> Block:
+    """The paper's own lines: what it prints, also where that does not follow from its other numbers."""
+    block: Block = []
+    for row in table.rows:
+        extras = row.speedups or row.gains or [nan] * len(row.printed)
+        block.append([Cell(known(v), extra=known(e)) for v, e in zip(row.printed, extras, strict=True)])
+    last: Block = [[Cell(value) for value in table.gains]] if table.gains else []
+    return rank(table, block) + last
+
+
+def known(value: float) -> float | None:
+    return None if isnan(value) else value
+
+
+def cells_of(table: PaperTable, row: Row, column: Column, known: dict[Experiment, list[Run]]) -> dict[str, Cell]:
+    """Our cell under each protocol that has runs of it."""
+    paper = table.config(row, column)
+    groups: dict[str, dict[tuple[str, ...], list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for experiment in wanted_by(table, row, column):
+        for run in known.get(experiment, ()):
+            notes = differences(run.config, paper)
+            if run.config.labels_per_class != paper.labels_per_class:
+                notes.append(f"{run.config.labels_per_class} labels per class, but it knows all labels")
+            if not table.counts_rounds:
+                notes += shortness(run, column)
+            groups[run.config.protocol][tuple(notes)].append(run)
+    return {protocol: best_cell(choices, column) for protocol, choices in groups.items()}
+
+
+def shortness(run: Run, column: Column) -> list[str]:
+    """What to say of a run that ends before the round at which the paper reads its number."""
+    last = run.last_round
+    if last >= column.rounds:
+        return []
+    if last < run.config.rounds:
+        return [f"unfinished: read at round {last} of {column.rounds}"]
+    return [f"{last} rounds (paper: {column.rounds})"]
+
+
+def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell:
+    """The group of repetitions that says most.
+
+    That is the farthest, up to where the paper reads; then the one with fewest differences; the longest; most seeds.
+    The beginning of a run tells little of its end; a target that is reached is an answer at once.
+    """
+
+    def worth(setting: tuple[str, ...]) -> tuple[int, int, int, int]:
+        runs = choices[setting]
+        is_reached = column.target and any(number_of(run, column) is not None for run in runs)
+        far = column.rounds if is_reached else max(min(run.last_round, column.rounds) for run in runs)
+        return far, -len(setting), max(run.last_round for run in runs), len(one_per_seed(runs))
+
+    setting = max(choices, key=worth)
+    runs = one_per_seed(choices[setting])
+    remarks = [f"{len(runs)} of {SEEDS} seeds"] if len(runs) < SEEDS else []
+    if any(run.damaged for run in runs):
+        remarks.append("damaged lines of the record were skipped")
+    numbers = [number for run in runs if (number := number_of(run, column)) is not None]
+    value, std = mean_std(numbers) if len(numbers) == len(runs) else (None, None)
+    if value is None:
+        last = min(min(run.last_round, column.rounds) for run in runs)
+        remarks.append(f"{len(numbers)} of {len(runs)} runs reach {column.target} % within {last} rounds")
+    return Cell(value, std, tuple(runs), setting, tuple(remarks))
+
+
+def number_of(run: Run, column: Column) -> float | None:
+    """What a column takes from a run: its result, or the first round at or above the target, if there is one."""
+    if column.target is None:
+        return result_at(run, column.rounds)
+    reached = (line["round"] for line in run.lines if line["accuracy"] >= column.target)
+    first = next(reached, None)
+    return None if first is None or first > column.rounds else float(first)
+
+
+def rank(table: PaperTable, block: Block) -> Block:
+    """The same cells with the best and the second of each column marked, as the numbers are shown.
+
+    Only cells of one setting compete: the one that most cells of the column have. A cell alone has no rank.
+    """
+    out = [list(cells) for cells in block]
+    for j in range(len(table.columns)):
+        rivals = rivals_in(table, [cells[j] for cells in block])
+        places = sorted({shown_value(table, c) for c in rivals.values()}, reverse=not table.counts_rounds)
+        for i, cell in rivals.items():
+            place = places.index(shown_value(table, cell)) + 1
+            if len(rivals) > 1 and place <= 2:
+                out[i][j] = cell._replace(rank=place)
+    return out
+
+
+def rivals_in(table: PaperTable, column: list[Cell | None]) -> dict[int, Cell]:
+    """Cells that can be compared, by row."""
+    cells = {i: cell for i, cell in enumerate(column) if cell and cell.value is not None and not table.rows[i].is_bound}
+    sizes = Counter(cell.setting for cell in cells.values())
+    if not sizes:
+        return {}
+    setting = max(sizes, key=lambda s: (sizes[s], -len(s)))
+    return {i: cell for i, cell in cells.items() if cell.setting == setting}
+
+
+def shown_value(table: PaperTable, cell: Cell) -> float:
+    assert cell.value is not None
+    return round(cell.value, 1 if table.counts_rounds else 2)
+
+
+def derive(table: PaperTable, block: Block) -> Block:
+    """The same cells with what the paper derives from them: speed-ups, gains over the row above, the last line."""
+    out = [list(cells) for cells in block]
+    for i, row in enumerate(table.rows):
+        base = block[0] if row.speedups else block[i - 1] if row.gains else None
+        if base:
+            out[i] = [with_extra(cell, other, bool(row.speedups)) for cell, other in zip(block[i], base, strict=True)]
+    if table.gains:
+        out.append([lead(table, [cells[j] for cells in block]) for j in range(len(table.columns))])
+    return out
+
+
+def with_extra(cell: Cell | None, base: Cell | None, is_speedup: bool) -> Cell | None:
+    """A cell with its speed-up or gain over another of the same setting."""
+    if not (cell and base) or cell.value is None or base.value is None or cell.setting != base.setting:
+        return cell
+    return cell._replace(extra=base.value / cell.value if is_speedup else cell.value - base.value)
+
+
+def lead(table: PaperTable, column: list[Cell | None]) -> Cell | None:
+    """SAGE minus the best of the others; below zero where it is not ahead."""
+    rivals = rivals_in(table, column)
+    values = {table.rows[i].method: cell.value for i, cell in rivals.items() if cell.value is not None}
+    sage = values.pop("sage", None)
+    if sage is None or not values:
+        return None
+    return Cell(sage - max(values.values()), setting=next(iter(rivals.values())).setting)

@@ -1,0 +1,164 @@
+"""What several of the paper's figures share: curves for each alpha, confidences above a threshold, sweeps, ranks."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..config import MethodChoice
+from ..probes.training import FINE, FINE_FROM
+from ..report.drawing import COLUMN, band, bars, boxes, legend, level, points, sheet
+from ..report.look import BLUE, Style, style_of
+from ..report.runs import Numbers, Read, value
+from .selection import Selection, choice_name
+
+Size = tuple[float, float]  # inches: width, height
+LPL, GPL, SAGE = "fixmatch-lpl", "fixmatch-gpl", "sage"
+ACCURACY, COUNT = "test accuracy (%)", "labels per round (thousands)"
+QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
+RANKS = 5  # places shown one by one; the rest together
+THOUSAND = 1000
+
+
+def thousands(key: str) -> Read:
+    """A count of the record's sums in thousands."""
+    return lambda line: None if (count := value(line, "sums", key)) is None else count / THOUSAND
+
+
+def dashed(style: Style) -> Style:
+    return style._replace(dash="dash", marker="diamond")
+
+
+def alpha_name(alpha: float) -> str:
+    return f"α = {alpha:g}"
+
+
+def letters(axes: Any, titles: Sequence[str]) -> None:
+    """(a), (b), ... before each panel's title."""
+    for letter, panel, title in zip("abcdefghi", axes.flat, titles, strict=False):
+        panel.set_title(f"({letter}) {title}")
+
+
+def look_of(choice: MethodChoice) -> Style:
+    return dashed(style_of(choice.name)) if choice.settings else style_of(choice.name)
+
+
+# By round.
+
+
+class Curve(NamedTuple):
+    """A line by round: what is read from which runs, and how it looks."""
+
+    read: str | Read
+    method: str | MethodChoice
+    label: str
+    style: Style
+
+
+def by_method(runs: Selection, read: str | Read) -> list[Curve]:
+    """The same quantity of every method."""
+    return [Curve(read, method, choice_name(method), look_of(method)) for method in runs.methods]
+
+
+def curves_by_alpha(runs: Selection, curves: Sequence[Curve], size: Size, unit: str, columns: int) -> Any:
+    """Curves by round from zero, a panel for each alpha."""
+
+    def draw(panel: Any, alpha: float) -> None:
+        for curve in curves:
+            band(panel, *runs.by_round(curve.read, curve.method, alpha), curve.label, curve.style)
+        panel.set(xlabel="round")
+
+    fig = panels_by_alpha(runs, draw, size, unit, columns)
+    fig.axes[0].set_ylim(bottom=0)  # of all panels, once they are drawn: an empty one has no upper limit of its own
+    return fig
+
+
+def panels_by_alpha(runs: Selection, draw: Callable[[Any, float], None], size: Size, unit: str, columns: int) -> Any:
+    """A panel for each alpha, side by side on one scale, above a legend of so many columns."""
+    fig, axes = sheet(*size, 1, len(runs.alphas), sharex=True, sharey=True)
+    for panel, alpha in zip(axes.flat, runs.alphas, strict=True):
+        draw(panel, alpha)
+        panel.set_title(alpha_name(alpha))
+    axes[0, 0].set_ylabel(unit)
+    legend(fig, columns)
+    return fig
+
+
+# Whose confidence is meant is not said in the paper: each model in the run that it labels for, and both in SAGE's.
+MODELS = (
+    ("local, FixMatch-LPL", "l", LPL, style_of(LPL)),
+    ("global, FixMatch-GPL", "g", GPL, style_of(GPL)),
+    ("local, SAGE", "l", SAGE, style_of(SAGE)),
+    ("global, SAGE", "g", SAGE, dashed(style_of(SAGE))),
+)
+# How many images each of them is sure of.
+SURE = [Curve(thousands(f"n_{who}"), method, label, style) for label, who, method, style in MODELS]
+
+
+# Confidences, ranks and results.
+
+
+def confidences(runs: Selection, axes: Sequence[Any], threshold: float) -> None:
+    """Share above a threshold, and the distribution there, for each alpha and model."""
+    width = 0.8 / len(MODELS)
+    for i, (label, who, method, style) in enumerate(MODELS):
+        at = np.arange(len(runs.alphas)) + (i - 1.5) * width
+        fine = [runs.late(f"confidence_{who}_top", method, alpha) for alpha in runs.alphas]
+        whole = [runs.late(f"confidence_{who}", method, alpha) for alpha in runs.alphas]
+        pairs = [zip(t, w, strict=True) for t, w in zip(fine, whole, strict=True)]
+        shares = [[100 * share_above(t, w, threshold) for t, w in pair] for pair in pairs]
+        if not any(shares):
+            continue
+        bars(axes[0], list(at), shares, label, style, 0.9 * width)
+        pooled = {x: np.sum(h, 0) for x, h in zip(at, fine, strict=True) if len(h)}
+        known = {x: quantiles_above(h, threshold) for x, h in pooled.items() if h[top_bins(threshold) :].any()}
+        boxes(axes[1], list(known), list(known.values()), style, 0.8 * width)
+    axes[0].set(ylabel="share of images (%)", title=f"confidence ≥ {threshold:g}")
+    axes[1].set(ylabel="confidence", xticks=range(len(runs.alphas)), xticklabels=map(alpha_name, runs.alphas))
+    for panel in axes:
+        panel.grid(axis="x", visible=False)
+        panel.set_xlim(-0.6, len(runs.alphas) - 0.4)
+
+
+def top_bins(threshold: float) -> int:
+    """The first bin of the finer histogram that lies above a threshold."""
+    return round((threshold - FINE_FROM) / (1 - FINE_FROM) * FINE)
+
+
+def share_above(fine: Numbers, whole: Numbers, threshold: float) -> float:
+    return float(fine[top_bins(threshold) :].sum() / whole.sum())
+
+
+def quantiles_above(fine: Numbers, threshold: float) -> list[float]:
+    """Quantiles of a histogram's upper part, straight lines within bins."""
+    counts = fine[top_bins(threshold) :]
+    edges = np.linspace(threshold, 1, len(counts) + 1)
+    total = np.concatenate([[0], counts.cumsum()])
+    return [float(np.interp(q * total[-1], total, edges)) for q in QUANTILES]
+
+
+def first_ranks(counts: Numbers) -> Numbers:
+    """Shares of the first places one by one, and of all others."""
+    shares: Numbers = np.append(counts[:RANKS], counts[RANKS:].sum()) / max(counts.sum(), 1)
+    return shares
+
+
+def histogram_entropy(counts: Numbers) -> float:
+    """In nats; an empty bin adds nothing."""
+    q = counts[counts > 0] / counts.sum()
+    return float(-(q * np.log(q)).sum())
+
+
+def sweep(runs: Selection, fixed: Mapping[float, MethodChoice], name: str, default: str) -> Any:
+    """The result by the value of a setting, and that of the default across."""
+    fig, axes = sheet(COLUMN, 2.3)
+    results = {value: runs.result(method) for value, method in sorted(fixed.items())}
+    known = {value: result for value, result in results.items() if result}
+    if known:
+        points(axes[0, 0], list(known), list(known.values()), "fixed", Style(BLUE, "solid", "square"))
+    dynamic = runs.result(SAGE)
+    if dynamic:
+        level(axes[0, 0], dynamic, default, style_of(SAGE))
+    axes[0, 0].set(xlabel=name, ylabel=ACCURACY, xticks=list(fixed))
+    legend(fig, 2)
+    return fig

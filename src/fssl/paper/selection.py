@@ -1,0 +1,295 @@
+"""The runs that a figure draws: those of one setting, found by what they are; and the command for those that lack."""
+
+import json
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..config import Config, MethodChoice, axes_of, expand, read_toml
+from ..records.rounds import LAST
+from ..records.store import RunFolder
+from ..report.groups import one_per_seed
+from ..report.look import label_of
+from ..report.runs import Numbers, Read, Run, Series, by_round, joined, number, read_probe
+from .experiments import PROTOCOLS, Experiment, differences, experiment_of, method_on, result_at, side_settings, unlike
+
+NO_RUN = "no run"
+SHORT = "its runs end before the others"
+NO_LABELS = "no pseudo-label records (records.probes=all makes them)"
+NO_PROBES = "no probes folder"
+MOST_PROBES = 60  # files read for a curve by round
+
+# Where the presets' README puts each preset's runs; those that are not named share one folder.
+FOLDERS = {"fig1": "runs/fig1", "fig1-central": "runs/fig1-central", "fig1-fedsgd": "runs/fig1-fedsgd"}
+FOLDERS |= {"fig4": "runs/paper-600", "fig15": "runs/paper-600"}
+SHARED_FOLDER = "runs/paper"
+
+
+class Cell(NamedTuple):
+    """A curve's worth of runs: repetitions of one method at one alpha."""
+
+    alpha: float
+    method: MethodChoice
+
+
+class Selection:
+    """The runs of one preset's cells. Whatever a figure asks for and does not get is remembered."""
+
+    def __init__(self, preset: str, known: Mapping[Experiment, list[Run]], *alphas: float) -> None:
+        self.preset = preset
+        every = {Cell(c.partition.alpha, c.method): c for _, c in expand(read_toml(f"paper/{preset}"))}
+        self.cells = {cell: config for cell, config in every.items() if not alphas or cell.alpha in alphas}
+        self.is_part = len(self.cells) < len(every)
+        self.rounds = max(config.rounds for config in self.cells.values())
+        self._runs = choose(self.cells, known)
+        self.missing: dict[Cell, str] = {}
+        self.drawn: dict[Cell, list[Run]] = {}
+
+    @property
+    def alphas(self) -> list[float]:
+        return list(dict.fromkeys(cell.alpha for cell in self.cells))
+
+    @property
+    def dataset(self) -> str:
+        return next(iter(self.cells.values())).data.name
+
+    @property
+    def methods(self) -> list[MethodChoice]:
+        return list(dict.fromkeys(cell.method for cell in self.cells))
+
+    def runs(
+        self,
+        method: str | MethodChoice,
+        alpha: float | None = None,
+        length: Callable[[Run], int] = attrgetter("last_round"),
+        lack: str = "",
+        at: int = 0,
+    ) -> list[Run]:
+        """The runs of a cell, one per seed: the one with most to show, as `length` counts it. None is a lack.
+
+        Those that do not come to round `at` are no help where numbers are read there.
+        """
+        choice = MethodChoice(method) if isinstance(method, str) else method
+        cell = Cell(self.alphas[0] if alpha is None else alpha, choice)
+        assert cell in self.cells, f"{self.preset} has no {cell}"
+        found = self._runs.get(cell, [])
+        long = [run for run in found if run.last_round >= at]
+        good = one_per_seed((run for run in long if length(run)), length)
+        if good:
+            self.drawn[cell] = good
+        else:
+            self.missing[cell] = lack if long else SHORT if found else NO_RUN
+        return good
+
+    @cached_property
+    def read_at(self) -> int:
+        """The round at which numbers are read, the same for all runs: the end of most of them."""
+        ends = Counter(min(run.last_round, self.rounds) for runs in self._runs.values() for run in one_per_seed(runs))
+        return max(ends, key=lambda end: (ends[end], end), default=self.rounds)
+
+    def by_round(self, key: str | Read, method: str | MethodChoice, alpha: float | None = None) -> Series:
+        """A quantity of the record by round: a line's key, or a function of the line."""
+        read = number(key) if isinstance(key, str) else key
+
+        def curve(run: Run) -> dict[int, float]:
+            return {r: value for r, value in by_round(run, read).items() if r <= self.rounds}
+
+        return joined(map(curve, self.runs(method, alpha, lambda run: len(curve(run)), NO_LABELS)))
+
+    def result(self, method: str | MethodChoice, alpha: float | None = None) -> list[float]:
+        """The mean of the last rounds of each run."""
+        return [result_at(run, self.read_at) for run in self.runs(method, alpha, at=self.read_at)]
+
+    def late(self, name: str, method: str, alpha: float) -> list[Numbers]:
+        """An array of the probes, summed over clients and the last recorded rounds, for each run."""
+
+        def files(run: Run) -> list[Path]:
+            return probe_files(run.path, name, self.read_at)[-LAST:]
+
+        runs = self.runs(method, alpha, lambda run: len(files(run)), NO_PROBES, self.read_at)
+        return [np.sum([probe(p, name) for p in files(run)], 0) for run in runs]
+
+    def probes_by_round(self, name: str, value: Callable[[Numbers], float], method: str, alpha: float) -> Series:
+        """A function of an array of the probes by round, at some sixty rounds."""
+
+        def files(run: Run) -> list[Path]:
+            return probe_files(run.path, name, self.rounds)
+
+        runs = self.runs(method, alpha, lambda run: len(files(run)), NO_PROBES)
+        return joined({int(p.stem): value(probe(p, name)) for p in files(run)} for run in runs)
+
+    # What to say about it.
+
+    @property
+    def sources(self) -> list[Run]:
+        return [run for runs in self.drawn.values() for run in runs]
+
+    def describe(self) -> str:
+        """Which runs are drawn, and in what they are not the paper's."""
+        runs, cell = self.sources, next(iter(self.drawn))
+        mine, wanted = runs[0].config, self.cells[cell]
+        seeds = sorted({run.config.seed for run in runs})
+        lasts = sorted({run.last_round for run in runs})
+        counts = sorted({len(members) for members in self.drawn.values()})
+        text = (
+            f"{len(runs)} run(s) on {mine.data.name} ({to_range(counts)} per curve, "
+            f"seed(s) {', '.join(map(str, seeds))}), {mine.labels_per_class} labels per class, "
+            f"{to_range(lasts)} rounds, protocol {mine.protocol}."
+        )
+        other = deviations(mine, wanted)
+        if lasts[0] < wanted.rounds and mine.data.name == wanted.data.name:
+            other.append(f"{to_range(lasts)} rounds (paper: {wanted.rounds})")
+        if len(lasts) > 1:
+            text += f" What is no curve by round is read at round {self.read_at}."
+        return text + (f" Not the paper's setting: {'; '.join(other)}." if other else "")
+
+    def remark(self) -> str:
+        """What a reader of the picture alone should know: another dataset, and what is missing."""
+        parts = []
+        if self.is_elsewhere:
+            parts.append(f"{self.sources[0].config.data.name} instead of {self.dataset}")
+        alphas: dict[MethodChoice, list[float]] = defaultdict(list)
+        for cell in self.missing:
+            alphas[cell.method].append(cell.alpha)
+        names: dict[str, list[str]] = defaultdict(list)
+        for method, given in alphas.items():
+            names[alpha_list(given, self.alphas)].append(choice_name(method))
+        if names:
+            parts.append("missing: " + "; ".join(", ".join(some) + where for where, some in names.items()))
+        return "; ".join(parts)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the runs drawn are of another dataset than the paper's."""
+        return any(run.config.data.name != self.dataset for run in self.sources)
+
+    def lacks(self) -> list[str]:
+        """What was asked for in vain, and the command that gives it: as few as the grid allows."""
+        if self.is_elsewhere:
+            return [f"all runs on {self.dataset}: `{self.command(NO_RUN, self.alphas, self.methods)}`"]
+        groups: dict[tuple[str, tuple[float, ...]], list[MethodChoice]] = defaultdict(list)
+        for method in self.methods:
+            for why in dict.fromkeys(self.missing.values()):
+                alphas = tuple(a for a in self.alphas if self.missing.get(Cell(a, method)) == why)
+                if alphas:
+                    groups[why, alphas].append(method)
+        return [f"{why}: `{self.command(why, alphas, methods)}`" for (why, alphas), methods in groups.items()]
+
+    def command(self, why: str, alphas: Sequence[float], methods: Sequence[MethodChoice]) -> str:
+        """A part of the preset's grid; runs that lack records need another folder."""
+        axes = axes_of(read_toml(f"paper/{self.preset}"))
+        folder = FOLDERS.get(self.preset, SHARED_FOLDER) + ("" if why == NO_RUN else "-again")
+        words = [f"fssl run paper/{self.preset} --out {folder}"]
+        if self.is_part or len(alphas) < len(self.alphas):
+            words.append(f"--set 'grid.partition.alpha={inline(list(alphas))}'")
+        if len(methods) < len(self.methods):
+            if "method" in axes:
+                tables = [{"name": m.name, **dict(m.settings)} for m in methods]
+                words.append(f"--set 'grid.method={inline(tables)}'")
+            else:
+                words.append(f"--set 'grid.method.name={inline([m.name for m in methods])}'")
+        return " ".join(words)
+
+
+def deviations(mine: Config, wanted: Config) -> list[str]:
+    """In what a run drawn is not the paper's: what makes the experiment, then all else."""
+    paper = replace(wanted, protocol=PROTOCOLS[0], train=replace(wanted.train, precision="fp32"))
+    return unlike(main_settings(mine), main_settings(paper)) + differences(mine, paper)
+
+
+def main_settings(config: Config) -> dict[str, Any]:
+    return {
+        "data.name": config.data.name,
+        "labels per class": config.labels_per_class,
+        "partition.kind": config.partition.kind,
+    }
+
+
+def choice_name(choice: MethodChoice) -> str:
+    """A method for people; SAGE's parts by their names, other settings as they are."""
+    settings = {k: v for k, v in choice.settings if (k, v) != ("cdsc", False)}
+    name = "CPG alone" if len(settings) < len(choice.settings) else label_of(choice.name)
+    return ", ".join([name, *(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in settings.items())])
+
+
+def alpha_list(given: Sequence[float], every: Sequence[float]) -> str:
+    """` (α = 0.1, 1)`, or nothing where all are meant."""
+    return "" if set(given) == set(every) else f" (α = {', '.join(f'{a:g}' for a in given)})"
+
+
+def choose(cells: Mapping[Cell, Config], known: Mapping[Experiment, list[Run]]) -> dict[Cell, list[Run]]:
+    """Runs of one setting for as many cells as possible; of the paper's dataset if there are any, nearest to it."""
+    families: dict[Any, dict[Cell, list[Run]]] = defaultdict(lambda: defaultdict(list))
+    for experiment, runs in known.items():
+        for cell, config in cells.items():
+            method = method_on(experiment.dataset, cell.method)  # some defaults depend on the dataset
+            if (experiment.method, experiment.alpha) == (method, experiment_of(config).alpha):
+                for run in runs:
+                    if kind_of(run.config) == kind_of(config):
+                        families[family_of(run.config)][cell].append(run)
+
+    def worth(family: Any) -> tuple[bool, int, int, int]:
+        members = families[family]
+        cell, runs = next(iter(members.items()))
+        off = len(differences(runs[0].config, replace(cells[cell], protocol=PROTOCOLS[0])))
+        return (
+            runs[0].config.data.name == cells[cell].data.name,
+            *(len(members), -off, sum(map(len, members.values()))),
+        )
+
+    return families[max(families, key=worth)] if families else {}
+
+
+def family_of(config: Config) -> Any:
+    """Runs of a family differ in method, alpha, seed and number of rounds only."""
+    side = tuple(sorted((k, str(v)) for k, v in side_settings(config).items()))
+    return config.data.name, config.labels_per_class, config.partition.kind, side
+
+
+def kind_of(config: Config) -> str:
+    """What no figure may mix: the usual federation, everybody in every round, a step a round, all data in one place."""
+    part, train = config.partition, config.train
+    if part.clients == 1:
+        return "central"
+    if train.clients_per_round < part.clients:
+        return "usual"
+    if train.steps_per_round == 1:
+        return "fedsgd"
+    return "one epoch" if train.local_epochs == 1 and train.steps_per_round is None else "usual"
+
+
+def to_range(values: Sequence[int]) -> str:
+    return str(values[0]) if values[0] == values[-1] else f"{values[0]} to {values[-1]}"
+
+
+def inline(value: Any) -> str:
+    """A value as TOML on one line."""
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k}={inline(v)}" for k, v in value.items()) + "}"
+    return "[" + ", ".join(map(inline, value)) + "]" if isinstance(value, list) else json.dumps(value)
+
+
+# Probes.
+
+
+@lru_cache(maxsize=1000)
+def probe_files(folder: Path, name: str, rounds: int) -> list[Path]:
+    """Files that hold an array: of some sixty rounds up to a given one, and of the last ten."""
+    files = [p for p in RunFolder(folder).probe_files() if int(p.stem) <= rounds]
+    some = files[:: max(1, len(files) // MOST_PROBES)]
+    sizes = {p: probe(p, name).size for p in sorted({*some, *files[-LAST:]})}
+    usual = max((size for size in sizes.values()), default=0)
+    return [p for p, size in sizes.items() if size and size == usual]
+
+
+@lru_cache(maxsize=20_000)
+def probe(path: Path, name: str) -> Numbers:
+    """An array summed over clients; empty where a file is damaged or has no such array."""
+    found = read_probe(path, name)
+    return np.zeros(0) if found is None else found

@@ -1,0 +1,88 @@
+"""One HTML file with everything inside: the page's own files, the plotting library and the data."""
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from ...errors import UserError
+from ...system.files import write_file
+from ...system.machine import check_file, cores
+from ..runs import no_runs, run_folders
+from .content import content
+from .reading import read_all
+
+FILES = Path(__file__).parent
+
+
+def write_page(paths: list[Path], out: Path) -> dict[str, Any]:
+    """The report of all runs below `paths`; returns what it shows."""
+    check_file("--out", out, ".html", ".htm")
+    plotly()  # before the work, if it is missing
+    data = content(read_all(run_folders(paths), cores()), title_of(paths))
+    if not data["runs"]:
+        raise no_runs(paths, "".join(data["notes"][:1]))
+    write_file(out, page(data["title"], data))
+    return data
+
+
+def title_of(paths: Iterable[Path]) -> str:
+    return ", ".join(path.resolve().name or str(path) for path in paths)
+
+
+def page(title: str, data: dict[str, Any] | None) -> str:
+    """The page with its data in it, or without any: then it asks the server it came from."""
+    script = (FILES / "page.js").read_text("utf-8")
+    return Template((FILES / "index.html").read_text("utf-8")).substitute(
+        title=html.escape(title).encode("utf-8", "replace").decode(),  # a folder's name may be any bytes
+        policy=html.escape(policy(script, is_live=data is None)),
+        style=(FILES / "page.css").read_text("utf-8"),
+        script=script,
+        plotly=packed(plotly()),
+        data="" if data is None else packed(json.dumps(data, separators=(",", ":"), allow_nan=False)),
+        mode="live" if data is None else "file",
+    )
+
+
+def policy(script: str, is_live: bool) -> str:
+    """What a browser may do with the page: run these two scripts, and talk to nobody (but its own server, if live)."""
+    scripts = " ".join(f"'sha256-{digest(text)}'" for text in (script, plotly()))
+    rules = {
+        "default-src": "'none'",
+        "script-src": scripts,
+        "style-src": "'unsafe-inline'",  # the plotting library sets styles
+        "img-src": "data: blob:",
+        "connect-src": "'self'" if is_live else "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+    }
+    return "; ".join(f"{name} {value}" for name, value in rules.items())
+
+
+def digest(text: str) -> str:
+    return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def packed(text: str) -> str:
+    """Compressed and in letters and digits only: a third of the size, and nothing in it can end an HTML element."""
+    return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
+
+
+@cache
+def plotly() -> str:
+    """The plotting library's source.
+
+    Plotly is the well-kept library whose Python package ships the browser's part, so that nothing is downloaded and
+    pip keeps it current. It is large (4.8 MB), but 1.9 MB as packed here, and zoom, hover and export come with it.
+    """
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise UserError("a report needs a package: pip install 'fssl[report]'") from None
+    return str(get_plotlyjs())

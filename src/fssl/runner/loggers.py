@@ -1,0 +1,143 @@
+"""Loggers of other tools: TensorBoard and Weights & Biases hear what the record says, and can never end a run."""
+
+from collections.abc import Callable
+from pathlib import Path
+from secrets import token_hex
+from typing import Any, Protocol, TypeVar
+
+from ..config import Config, flatten
+from ..errors import UserError
+from ..system.files import write_atomic
+from .conduct import Listener
+
+Line = dict[str, Any]
+T = TypeVar("T")
+
+
+class Logger(Protocol):
+    """Takes the numbers of a round."""
+
+    def log(self, round: int, values: dict[str, float]) -> None: ...
+    def close(self) -> None: ...
+
+
+Opener = Callable[[Config, Path, int], Logger]  # settings, run folder, rounds done
+
+
+def values_of(line: Line) -> dict[str, float]:
+    """What a line tells a logger: test accuracies, and every other single number of it."""
+    tests = {f"test_accuracy/{norm}": test["accuracy"] for norm, test in line["test"].items()}
+    numbers = {name: value for name, value in line.items() if isinstance(value, float) and name != "accuracy"}
+    return tests | {f"training/{name}": value for name, value in numbers.items()}
+
+
+class TensorBoard:
+    """Event files below the run folder."""
+
+    def __init__(self, config: Config, folder: Path, done: int) -> None:
+        self._writer = summary_writer()(str(folder / "tensorboard"), purge_step=done + 1)
+
+    def log(self, round: int, values: dict[str, float]) -> None:
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, round)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class Wandb:
+    """A run of Weights & Biases, named after the folder; resuming goes on with the same one."""
+
+    def __init__(self, config: Config, folder: Path, done: int) -> None:
+        wandb = wandb_package()
+        self._run = wandb.init(
+            project="fssl",
+            name="/".join(folder.resolve().parts[-3:]),
+            id=wandb_id(folder),
+            resume="allow",
+            mode=config.records.wandb,
+            config=flatten(config),
+            dir=str(folder.resolve()),
+            settings=wandb.Settings(silent=True, console="off", save_code=False, disable_git=True),
+        )
+        self._run.define_metric("*", step_metric="round")
+
+    def log(self, round: int, values: dict[str, float]) -> None:
+        self._run.log({"round": round, **values})
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def wandb_id(folder: Path) -> str:
+    """The run's identity there, drawn once: folders of one name on two machines are two runs."""
+    path = folder / "wandb-id"
+    if not path.is_file():
+        write_atomic(path, token_hex(8))
+    return path.read_text()
+
+
+def summary_writer() -> Any:
+    """TensorBoard's writer, if it is installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError("--tensorboard needs a package: pip install 'fssl[tensorboard]'") from None
+    return SummaryWriter
+
+
+def wandb_package() -> Any:
+    try:
+        import wandb
+    except ImportError:
+        raise UserError("--wandb needs a package: pip install 'fssl[wandb]'") from None
+    return wandb
+
+
+def check_loggers(config: Config) -> None:
+    """What the chosen loggers need, before any compute."""
+    if config.records.tensorboard:
+        summary_writer()
+    if config.records.wandb != "off":
+        wandb = wandb_package()
+        if config.records.wandb == "online" and not wandb.login(prompt=False, verify=False):
+            raise UserError("--wandb online needs a login: `wandb login`, or WANDB_API_KEY; or use --wandb offline")
+
+
+class Logged:
+    """A listener that also tells the loggers a run has asked for; one that fails is left out from then on."""
+
+    def __init__(self, inner: Listener, config: Config, folder: Path) -> None:
+        self.inner, self._folder = inner, folder
+        self._waiting: dict[str, Opener] = {"TensorBoard": TensorBoard} if config.records.tensorboard else {}
+        self._waiting |= {"Weights & Biases": Wandb} if config.records.wandb != "off" else {}
+        self._open: dict[str, Logger] = {}
+
+    def started(self, config: Config, done: list[Line]) -> None:
+        for name, opener in self._waiting.items():
+            logger = self._tried(name, opener, config, self._folder, len(done))
+            if logger:
+                self._open[name] = logger
+        self.inner.started(config, done)
+
+    def round(self, line: Line) -> None:
+        for name, logger in [*self._open.items()]:
+            self._tried(name, logger.log, line["round"], values_of(line))
+        self.inner.round(line)
+
+    def say(self, text: str) -> None:
+        self.inner.say(text)
+
+    def close(self) -> None:
+        """Also after a run that failed."""
+        for name, logger in [*self._open.items()]:
+            self._tried(name, logger.close)
+
+    def _tried(self, name: str, act: Callable[..., T], *words: Any) -> T | None:
+        try:
+            return act(*words)
+        except Exception as error:
+            self._open.pop(name, None)
+            self.inner.say(f"{name} stopped: {str(error) or type(error).__name__}; the run and its record go on")
+            return None

@@ -1,0 +1,81 @@
+"""Methods and networks in files of one's own: the name `margin.py:margin_match` is that function of that file."""
+
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+from zlib import crc32
+
+from ..errors import UserError, described
+
+PLACE = re.compile(r"([^+]+\.py):(\w+)(\+.*)?")  # file, function, plug-ins of a method
+
+
+def file_of(name: str) -> Path | None:
+    """The file that a name leads to; most names are in a list instead."""
+    found = PLACE.fullmatch(name)
+    return Path(found[1]) if found else None
+
+
+def digest_of(key: str, name: str, expected: str | None) -> str | None:
+    """The checksum of the file that a name leads to, which must be the one that is written down, if one is."""
+    file = file_of(name)
+    if file is None:
+        return None
+    if not file.is_file():
+        copy = " (a run folder keeps a copy of its file)" if expected else ""
+        raise UserError(f"there is no file {file.resolve()}{copy}")
+    digest = sha256(file.read_bytes()).hexdigest()[:16]
+    if expected not in (None, digest):
+        raise UserError(
+            f"{file} has changed: {key}.digest is '{expected}' in the settings (a run folder keeps a copy of its file)"
+            f" and '{digest}' now; leave {key}.digest out to run it as it is"
+        )
+    return digest
+
+
+def function_in(file: Path, name: str, what: str) -> Callable[..., Any]:
+    """The function after the colon, which makes a method or a network (`what`)."""
+    function = name.rpartition(":")[2]
+    builder = vars(loaded(file.resolve())).get(function)
+    if not callable(builder):
+        raise UserError(f"{what} '{name}': there is no function '{function}' in {file}")
+    return builder  # type: ignore[no-any-return]  # what it makes is checked when it has made it
+
+
+def made(builder: Callable[..., Any], what: str, name: str, *args: Any, **kwargs: Any) -> Any:
+    """What a builder makes; a mistake in somebody's own file is told in a line."""
+    try:
+        return builder(*args, **kwargs)
+    except Exception as error:
+        if isinstance(error, UserError) or not file_of(name):
+            raise
+        raise UserError(f"{what} '{name}' cannot be built: {described(error)}") from error
+
+
+def refuse_without_function(what: str, name: str) -> None:
+    """`my.py` or `my.py+sage`: the file is there, but which of its functions?"""
+    file = name.partition("+")[0]
+    if file.endswith(".py"):
+        raise UserError(f"{what} '{name}': which function of the file? Write {file}:FUNCTION")
+
+
+@cache
+def loaded(path: Path) -> ModuleType:
+    """The file as a module, run once in this process."""
+    name = f"own_{path.stem}_{crc32(bytes(path)):08x}"  # files of one name in two folders are two modules
+    spec = importlib.util.spec_from_file_location(name, path)
+    if not path.is_file() or spec is None or spec.loader is None:
+        raise UserError(f"there is no file {path}")
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look themselves up there
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[spec.name]
+        raise UserError(f"{path} cannot be loaded: {described(error)}") from error
+    return module

@@ -1,0 +1,356 @@
+"""Settings: what is read, what is refused and in which words, and what makes two runs the same."""
+
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fssl.config import (
+    Config,
+    as_tables,
+    expand,
+    first_difference,
+    override,
+    parse,
+    presets,
+    read_toml,
+    resolved,
+    to_toml,
+)
+from fssl.core.parts import method_of
+from fssl.data.cards import CARDS
+from fssl.data.shares import MIN_ALPHA
+from fssl.errors import UserError, unknown
+from fssl.methods.names import METHODS, PLUGINS
+from fssl.runner.conduct import written_out
+
+
+def cells(tables: dict[str, Any]) -> dict[str, Config]:
+    return dict(expand(tables))
+
+
+def test_an_empty_configuration_is_the_default() -> None:
+    assert parse({}) == Config()
+
+
+def test_settings_arrive_with_their_types() -> None:
+    config = parse({"seed": 3, "train": {"lr": 1, "batch": 5}, "data": {"flip": False}, "method": {"tau": 0.9}})
+    assert (config.seed, config.train.lr, config.train.batch, config.data.flip) == (3, 1.0, 5, False)
+    assert isinstance(config.train.lr, float)
+    assert config.method.settings == (("tau", 0.9),)
+
+
+def test_what_the_dataset_decides_is_filled_in() -> None:
+    """Ten percent of CIFAR-100's 500 a class are 50; of SVHN's, counted as 4,600, 460; the paper's rounds."""
+    for name, labels, rounds in (("cifar100", 50, 500), ("svhn", 460, 150), ("cifar10", 500, 300)):
+        config = resolved(parse({"data": {"name": name}}))
+        assert (config.data.labels_per_class, config.data.label_fraction) == (labels, None)
+        assert config.train.rounds == rounds
+    assert parse({"data": {"name": "cifar100", "label_fraction": 0.02}}).labels_per_class == 10
+    few = {"data": {"name": "digits", "label_fraction": 0.001}, "partition": {"clients": 8}}
+    assert parse(few).labels_per_class == 1
+
+
+WRONG: list[tuple[str, Any, tuple[str, ...]]] = [
+    # key, value, fragments of the message
+    ("sed", 7, ("'sed'", "did you mean 'seed'?")),
+    ("trian", {}, ("'trian'", "did you mean 'train'?")),
+    ("lr", 0.1, ("did you mean 'train.lr'?",)),
+    ("train.lrr", 0.1, ("[train]", "'lrr'", "did you mean 'lr'?", "known: batch")),
+    ("train.alpha", 0.1, ("did you mean 'partition.alpha'?",)),
+    ("train.seed", 0.1, ("did you mean 'seed' or 'partition.seed'?",)),
+    ("train", 5, ("'train' is a section",)),
+    ("seed", "7", ("seed = '7'", "whole number")),
+    ("seed", 1.5, ("seed = 1.5", "whole number")),
+    ("seed", "7,8, 9", ("seed = '7,8, 9'", "for several runs, --set 'grid.seed=[7, 8, 9]'")),
+    ("grid", {"seed": [7, 8]}, ("'grid' stands for several runs", "`expand`")),
+    ("seed", True, ("seed = True", "whole number")),
+    ("seed", -1, ("seed = -1", "from 0 to 2147483647")),
+    ("seed", 2**31, ("seed = 2147483648",)),
+    ("train.lr", float("nan"), ("train.lr = nan", "from 0 upwards")),
+    ("train.lr", float("inf"), ("train.lr = inf", "from 0 to 1e+30")),
+    ("train.lr", 10**400, ("train.lr = 1000", "from 0 to 1e+30")),
+    ("train.lr", "fast", ("train.lr = 'fast'", "expected a number")),
+    ("train.lr", {"x": 1}, ("train.lr = {'x': 1}",)),
+    ("train.momentum", 1, ("from 0 to 0.9999",)),
+    ("train.rounds", 0, ("train.rounds = 0", "from 1 to 999999")),
+    ("train.precision", "fp16", ("train.precision 'fp16'", "did you mean 'bf16'?")),
+    ("data.name", "cifar11", ("data.name 'cifar11'", "did you mean 'cifar10'?")),
+    ("data.name", 5, ("data.name '5'", "known: cifar10")),
+    ("data.flip", 1, ("data.flip = 1", "true or false")),
+    ("data.dir", 5, ("data.dir = 5", "a text")),
+    ("data.label_fraction", 0, ("data.label_fraction = 0",)),
+    ("data.labels_per_class", 139, ("data.labels_per_class = 139", "at most 138", "digits")),
+    ("method.name", 5, ("method.name = 5", "a text")),
+    ("model.name", "resnet9", ("did you mean 'resnet8'?",)),
+    ("model.width", 65, ("model.width = 65", "from 1 to 64")),
+    ("partition.clients", 21, ("partition.clients = 21", "even")),
+    ("partition.clients", 6, ("train.clients_per_round = 8", "partition.clients = 6")),
+    ("partition.clients", 142, ("partition.clients = 142", "140 labeled images")),
+    ("partition.alpha", 0.001, ("partition.alpha = 0.001", "at least 0.01", "iid")),
+    ("partition.kind", "iidd", ("did you mean 'iid'?",)),
+    ("compute.device", "gpu", ("compute.device 'gpu'", "did you mean 'cuda'?")),
+    ("compute.lanes", 17, ("from 1 to 16",)),
+    ("protocol", "author", ("did you mean 'authors'?",)),
+    ("records.checkpoint_every", 0, ("from 1 upwards",)),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "fragments"), WRONG)
+def test_a_wrong_setting_is_refused_in_one_helpful_line(key: str, value: Any, fragments: tuple[str, ...]) -> None:
+    section, dot, name = key.rpartition(".")
+    with pytest.raises(UserError) as refused:
+        parse({section: {name: value}} if dot else {key: value})
+    message = str(refused.value)
+    assert "\n" not in message
+    for fragment in fragments:
+        assert fragment in message
+
+
+@pytest.mark.parametrize(
+    ("tables", "fragment"),
+    [
+        ({"data": {"labels_per_class": 5, "label_fraction": 0.1}}, "exclude each other"),
+        ({"partition": {"kind": "dirichlet", "alpha": 0}}, "partition.kind = 'iid'"),
+        ({"partition": {"kind": "dirichlet", "clients": 1438}}, "1437 images are too few"),
+        ({"protocol": "authors", "compute": {"lanes": 2}}, "compute.lanes must be 1"),
+        ({"protocol": "authors", "train": {"labeled_weight": 5}}, "protocol 'authors' has its own"),
+    ],
+)
+def test_impossible_combinations_are_refused(tables: dict[str, Any], fragment: str) -> None:
+    with pytest.raises(UserError, match=fragment):
+        parse(tables)
+
+
+def test_the_lowest_alpha_is_the_one_the_partition_can_draw() -> None:
+    parse({"partition": {"alpha": MIN_ALPHA}})
+    parse({"partition": {"alpha": 0}})  # the paired split reads it as even
+    parse({"partition": {"alpha": 0, "kind": "iid"}})
+
+
+def test_nearest_names_are_given_only_where_one_is_near() -> None:
+    assert str(unknown("method", "flexmatc", ["flexmatch", "sage"])) == (
+        "method 'flexmatc' is unknown; did you mean 'flexmatch'? (known: flexmatch, sage)"
+    )
+    assert str(unknown("method", "xyz", ["flexmatch"])) == "method 'xyz' is unknown (known: flexmatch)"
+
+
+def test_overrides_are_toml_or_text_and_leave_the_original_alone() -> None:
+    tables = {"train": {"lr": 0.1}}
+    out = override(tables, ["train.lr=0.5", "method.name=fedavg", "data.flip=false", "seed = 9", "data.dir='7'"])
+    assert out == {
+        "train": {"lr": 0.5},
+        "method": {"name": "fedavg"},
+        "data": {"flip": False, "dir": "7"},
+        "seed": 9,
+    }
+    assert tables == {"train": {"lr": 0.1}}
+
+
+@pytest.mark.parametrize("setting", ["seed", "=5", " =5", ""])
+def test_an_override_without_key_or_value_is_refused(setting: str) -> None:
+    with pytest.raises(UserError, match=r"expected key=value, for example train\.lr=0\.05"):
+        override({}, [setting])
+
+
+def test_an_override_below_a_value_is_refused() -> None:
+    with pytest.raises(UserError, match="'seed' is a single value"):
+        override({"seed": 7}, ["seed.x=1"])
+
+
+@pytest.mark.parametrize("text", ["2020-01-01", "12:30:00"])
+def test_values_that_only_toml_knows_are_refused_like_others(text: str) -> None:
+    with pytest.raises(UserError, match=r"data\.dir = .*expected a text"):
+        cells(override({}, [f"data.dir={text}"]))
+
+
+def test_a_grid_is_every_combination_with_a_name_for_each() -> None:
+    tables = tomllib.loads("seed = 1\n[grid]\nmethod.name = ['sage', 'fedavg']\npartition.alpha = [0.1, 1]")
+    found = cells(tables)
+    assert list(found) == ["sage/alpha0.1", "sage/alpha1", "fedavg/alpha0.1", "fedavg/alpha1"]
+    assert (found["fedavg/alpha0.1"].method.name, found["fedavg/alpha0.1"].partition.alpha) == ("fedavg", 0.1)
+    assert {config.seed for config in found.values()} == {1}
+
+
+def test_an_axis_of_tables_changes_several_keys_at_once() -> None:
+    grid = {"data": [{"name": "cifar10", "labels_per_class": 10}, {"name": "svhn", "labels_per_class": 20}]}
+    found = cells({"grid": grid})
+    assert list(found) == ["cifar10_labels_per_class10", "svhn_labels_per_class20"]
+    assert found["svhn_labels_per_class20"].data.labels_per_class == 20
+
+
+def test_a_setting_given_on_the_command_line_leaves_the_grid() -> None:
+    tables = {"grid": {"seed": [7, 8], "method": {"name": ["sage", "fedavg"]}}}
+    assert list(cells(override(tables, ["seed=3"]))) == ["sage", "fedavg"]
+    assert list(cells(override(tables, ["method.name=fedprox"]))) == ["seed7", "seed8"]
+    assert list(cells(override(tables, ["grid.seed=[1]"]))) == ["seed1/sage", "seed1/fedavg"]
+    quoted = {"grid": {"seed": [7, 8], "partition.alpha": [0.1, 1.0]}}
+    assert list(cells(override(quoted, ["partition.alpha=0.5"]))) == ["seed7", "seed8"]
+    assert list(cells(override(quoted, ["seed=3"]))) == ["alpha0.1", "alpha1.0"]
+    mixed = {"grid": {"train.momentum": [0.8, 0.9], "train": [{"lr": 0.1}, {"lr": 0.2}]}}
+    assert len(cells(override(mixed, []))) == len(cells(override(mixed, ["seed=1"]))) == 4
+
+
+@pytest.mark.parametrize(
+    ("setting", "hint"),
+    [
+        ("seed=[7,8]", "--set 'grid.seed=[7, 8]'"),
+        ("records.tensorboard=[true,false]", "--set 'grid.records.tensorboard=[true, false]'"),
+        ("method.name=['sage','fedavg']", """--set 'grid.method.name=["sage", "fedavg"]'"""),
+        ("model.name=['cnn','resnet8']", """--set 'grid.model.name=["cnn", "resnet8"]'"""),
+        ("method.tau=[0.5,0.9]", "--set 'grid.method.tau=[0.5, 0.9]'"),
+    ],
+)
+def test_who_gives_a_list_hears_of_grids(setting: str, hint: str) -> None:
+    with pytest.raises(UserError) as refused:
+        method_of(parse(override({}, [setting])))
+    assert str(refused.value).endswith(hint)
+
+
+@pytest.mark.parametrize("setting", ["grid.seed=[7,8", "grid.method.name=[sage, fedavg]", 'data.dir="a'])
+def test_a_list_or_text_that_does_not_end_is_refused(setting: str) -> None:
+    with pytest.raises(UserError, match="a bracket or a quote is missing, or a text in it is not quoted"):
+        override({}, [setting])
+
+
+@pytest.mark.parametrize(
+    ("grid", "fragment"),
+    [
+        (5, "grid = 5: expected a section of lists"),
+        ({"seed": 5}, "grid.seed = 5: expected a list of values"),
+        ({"seed": []}, "grid.seed = []"),
+        ({"sed": [1, 2]}, "did you mean 'seed'?"),
+        ({"train": {"lr": [0.1, "x"]}}, "train.lr = 'x'"),
+        ({"seed": [7, 7]}, "names the run 'seed7' twice"),
+    ],
+)
+def test_a_wrong_grid_is_refused(grid: Any, fragment: str) -> None:
+    with pytest.raises(UserError) as refused:
+        cells({"grid": grid})
+    assert fragment in str(refused.value)
+
+
+def test_names_of_cells_stay_below_their_folder() -> None:
+    assert list(cells({"grid": {"data": {"dir": ["/../../etc", "a b"]}}})) == ["dir_.._.._etc", "dira_b"]
+
+
+def test_files_are_read_by_path_and_presets_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").write_text("seed = 5")
+    assert read_toml("mine.toml") == {"seed": 5}
+    assert read_toml(str(tmp_path / "mine.toml")) == {"seed": 5}
+    assert read_toml("smoke")["train"]["rounds"] == 8
+    (tmp_path / "smoke").write_text("seed = 6")
+    assert read_toml("smoke") == {"seed": 6}
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fragment"),
+    [
+        ("half.toml", b"a = [1", "not valid TOML"),
+        ("binary.toml", b"\xff\x00\xfe", "not UTF-8 text (byte 1)"),
+        ("folder.toml", None, "is a folder; expected a TOML file or a preset"),
+        ("smok", b"", "did you mean 'smoke'?"),
+        ("", b"", "'' is a folder"),
+        ("a/b.toml", b"", "'a/b.toml' is unknown"),
+        ("half.toml/x", b"", "cannot be read: Not a directory"),
+        ("n" * 300, b"", "cannot be read: File name too long"),
+    ],
+)
+def test_files_that_cannot_be_read_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, content: bytes | None, fragment: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("half.toml").write_bytes(b"a = [1")
+    if content is None:
+        Path(name).mkdir()
+    elif content:
+        Path(name).write_bytes(content)
+    with pytest.raises(UserError) as refused:
+        read_toml(name)
+    assert fragment in str(refused.value)
+
+
+def test_a_configuration_survives_being_written(tmp_path: Path) -> None:
+    tables = {
+        "data": {"dir": 'ä 💾 "x" \\ y'},
+        "train": {"lr": 1e-7, "weight_decay": 3e22},
+        "method": {"name": "flexmatch", "warmup": False, "tau": 0.1 + 0.2},
+    }
+    config = resolved(parse(tables))
+    (tmp_path / "c.toml").write_text(to_toml(as_tables(config)), "utf-8")
+    assert parse(read_toml(str(tmp_path / "c.toml"))) == config
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_preset_is_valid(name: str) -> None:
+    for config in cells(read_toml(name)).values():
+        assert parse(tomllib.loads(to_toml(as_tables(written_out(config))))) == written_out(config)
+
+
+@pytest.mark.parametrize("name", [*METHODS, *(f"flexmatch+{plugin}" for plugin in PLUGINS)])
+def test_a_resolved_run_names_every_setting_of_its_method_and_stays_the_same(name: str) -> None:
+    config = parse({"method": {"name": name}})
+    assert method_of(written_out(config)) == method_of(config)
+    assert written_out(written_out(config)) == written_out(config)
+
+
+def test_settings_given_win_over_defaults_when_resolved() -> None:
+    settings = dict(written_out(parse({"method": {"name": "sage", "tau": 0.5}})).method.settings)
+    assert settings["tau"] == 0.5
+    assert settings["kappa"] == pytest.approx(13.8629, abs=1e-4)
+
+
+def test_a_resumed_run_may_differ_in_length_and_hardware_only() -> None:
+    config = resolved(Config())
+    train, compute = replace(config.train, rounds=99), replace(config.compute, lanes=2, device="cpu")
+    data = replace(config.data, dir="elsewhere")
+    assert first_difference(config, replace(config, train=train, compute=compute, data=data)) is None
+    other = replace(config, train=replace(train, lr=0.2))
+    assert first_difference(config, other) == "train.lr is 0.1 there and 0.2 here"
+    named = parse({"method": {"name": "fedavg", "mu": 1}})
+    assert first_difference(parse({"method": {"alpha": 2}}), named) == "method.name is 'sage' there and 'fedavg' here"
+    assert first_difference(config, parse({"method": {"tau": 1.0}})) is not None
+
+
+def test_every_dataset_has_a_configuration() -> None:
+    for name, card in CARDS.items():
+        labels = {"labels_per_class": 4} if card.is_folder and card.is_dealt else {}
+        assert parse({"data": {"name": name, **labels}}).rounds > 0
+
+
+METHOD_AXIS = {"grid": {"method": [{"name": "sage", "tau": 0.9}, {"name": "fixmatch-lpl"}], "seed": [7, 8]}}
+
+
+def names(*settings: str) -> list[str]:
+    return [f"{c.method.name} {dict(c.method.settings)}" for _, c in expand(override(METHOD_AXIS, list(settings)))]
+
+
+def test_a_setting_that_an_axis_of_tables_leaves_open_holds_for_all_its_cells() -> None:
+    assert names("seed=7", "method.mu_u=0.5") == ["sage {'mu_u': 0.5, 'tau': 0.9}", "fixmatch-lpl {'mu_u': 0.5}"]
+
+
+def test_a_setting_that_all_tables_of_an_axis_make_takes_its_place() -> None:
+    assert names("method.name=fedavg") == ["fedavg {}", "fedavg {}"]
+
+
+def test_a_setting_that_some_tables_of_an_axis_make_is_refused() -> None:
+    with pytest.raises(UserError, match=r"--set method\.tau: some cells of grid\.method set it themselves"):
+        names("method.tau=0.8")
+
+
+@pytest.mark.parametrize(
+    ("data", "ramp", "epochs"),
+    [("cifar10", 120, 100), ("cifar100", 200, 10), ("svhn", 60, 100), ("cinic10", 160, 100), ("digits", 12, 100)],
+)
+def test_the_dataset_decides_ramp_and_tuning_unless_they_are_set(data: str, ramp: float, epochs: int) -> None:
+    """0.4 T rounds of ramp; 2000 steps of 4 rows over 8 C uploaded rows are 1000 / C epochs."""
+
+    def built(**method: object) -> Any:
+        return method_of(parse({"data": {"name": data}, "method": method}))
+
+    assert built(name="fedloke").ramp_rounds == pytest.approx(ramp)
+    assert built(name="proxyfl").tuning.epochs == epochs
+    assert built(name="fedloke", ramp_rounds=3).ramp_rounds == 3

@@ -1,0 +1,82 @@
+"""Files that are whole or not there, whoever else writes them, and whatever a kill leaves."""
+
+import errno
+import os
+import stat
+import time
+from pathlib import Path
+
+import pytest
+
+from fssl.system import files
+from fssl.system.files import STALE, atomic, is_draft, read_json, sweep, write_atomic
+
+
+def test_two_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second one begins and ends just before the first one's bytes are on disk."""
+    path, flush = tmp_path / "file", os.fsync
+
+    def interrupted(handle: int) -> None:
+        monkeypatch.setattr(os, "fsync", flush)
+        write_atomic(path, "second, and longer")
+        assert path.read_text() == "second, and longer"
+        flush(handle)
+
+    monkeypatch.setattr(os, "fsync", interrupted)
+    write_atomic(path, "first")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "first")]
+
+
+def test_a_file_is_not_there_before_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    with atomic(path, 0o600) as out:
+        out.write(b"half")
+        (draft,) = tmp_path.iterdir()
+        assert is_draft(draft)
+        assert stat.S_IMODE(draft.stat().st_mode) == 0o600
+        out.write(b", whole")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "half, whole")]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, "old")
+
+    def full(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_atomic(path, "new")
+    assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "old")]
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b'{"a": ', b"\xff\xfe"])
+def test_json_that_is_not_a_whole_table_reads_as_empty(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "x.json"
+    assert read_json(path) == {}
+    path.write_bytes(content)
+    assert read_json(path) == {}
+
+
+def test_drafts_of_killed_processes_are_removed_after_a_day(tmp_path: Path) -> None:
+    names = ("film.part", "other.0123.part", f"other.{16 * 'a'}.part", f"other.{16 * 'b'}.part")
+    *not_ours, old, new = (tmp_path / name for name in names)
+    for path in (*not_ours, old, new):
+        path.touch()
+    for path in (*not_ours, old):
+        os.utime(path, (time.time() - 2 * STALE,) * 2)
+    write_atomic(tmp_path / "file", "x")
+    assert {*tmp_path.iterdir()} == {tmp_path / "file", *not_ours, new}
+    sweep(tmp_path)
+    assert {*tmp_path.iterdir()} == {tmp_path / "file", *not_ours}
+
+
+def test_a_folder_is_listed_once_per_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    swept: list[Path] = []
+    monkeypatch.setattr(files, "sweep", lambda folder, seconds: swept.append(folder))
+    for number in range(3):
+        write_atomic(tmp_path / f"{number}", "x")
+    assert swept == [tmp_path]
