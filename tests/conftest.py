@@ -15,9 +15,11 @@ import torch
 from fssl.cli import app as cli
 from fssl.config import Config, override, parse
 from fssl.core.client import loop
+from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
 from fssl.engines.lanes import HostLane, LocalEngine
+from fssl.methods import Method
 
 torch.set_num_threads(1)
 if (
@@ -80,6 +82,16 @@ def tiny_config(*settings: str) -> Config:
     return parse(override(TINY, list(settings)))
 
 
+def completed(config: Config) -> Config:
+    """The settings with everything filled in."""
+    return prepare(config).config
+
+
+def method_of(config: Config) -> Method:
+    """The method that settings stand for."""
+    return prepare(config).method
+
+
 def host_lane(federation: Federation) -> HostLane:
     """Where a single client can train, outside of any engine."""
     run = loop(federation.make_step(), federation.layout.size, torch.device("cpu"))
@@ -134,4 +146,4 @@ def tiny_data() -> Dataset:
 
 @pytest.fixture
 def make_federation(tiny_data: Dataset) -> Callable[..., Federation]:
-    return lambda *settings: Federation(tiny_config(*settings), tiny_data)
+    return lambda *settings: Federation(prepare(tiny_config(*settings), tiny_data))

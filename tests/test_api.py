@@ -26,7 +26,7 @@ def test_a_script_writes_what_the_command_line_writes(fssl: Fssl) -> None:
 
 def test_a_grid_has_names_and_everything_is_checked_first() -> None:
     grid = fssl.experiments({"method": {"name": "sage"}, "grid": {"seed": [7, 8]}}, "data.name=digits")
-    assert {name: config.seed for name, config in grid.items()} == {"seed7": 7, "seed8": 8}
+    assert {name: experiment.config.seed for name, experiment in grid.items()} == {"seed7": 7, "seed8": 8}
     for wrong in ("method.tua=0.9", "train.lr=fast", "method.name=sgae", "compute.ray_address=x"):
         with pytest.raises(UserError):
             fssl.experiment("smoke", wrong)
@@ -35,9 +35,9 @@ def test_a_grid_has_names_and_everything_is_checked_first() -> None:
 
 
 def test_what_is_misunderstood_is_told() -> None:
-    with pytest.raises(UserError, match="makes them"):
+    with pytest.raises(UserError, match=r"takes what fssl\.experiment returns"):
         fssl.run("smoke", "runs/x")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="then texts"):
+    with pytest.raises(UserError, match="then strings"):
         fssl.experiment("smoke", ["seed=7"])  # type: ignore[arg-type]
     with pytest.raises(UserError, match="which folders"):
         fssl.runs()

@@ -63,8 +63,8 @@ def test_bytes_by_hand() -> None:
 
 def test_bytes_of_fedmatch_by_hand() -> None:
     """psi has the kernels only: all parameters but biases and BatchNorm's. Down: sigma, psi, two psi of helpers."""
-    net = catalog.Net("resnet8", 3, 10, 4)
-    psi = sum(t.nbytes for t in net.init(0).params.values() if t.dim() > 1)
+    net = catalog.build_net("resnet8", 3, 10, 4)
+    psi = sum(t.nbytes for t in net.first.params.values() if t.dim() > 1)
     found = sizes("fedmatch")
     assert found.up == MODEL + psi
     assert found.down == MODEL + 3 * psi + 4

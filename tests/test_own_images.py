@@ -11,12 +11,13 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from conftest import Fssl
+from conftest import Fssl, method_of
 from fssl.cli import app as cli
 from fssl.config import Config, as_tables, expand, first_difference, override, parse, read_toml
 from fssl.console import Quiet
+from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
-from fssl.core.parts import agreed_of, dataset_of, method_of
+from fssl.core.images import agreed_of
 from fssl.data.folder import load_site
 from fssl.data.synthetic import make
 from fssl.errors import UserError
@@ -58,7 +59,6 @@ def save(path: Path, image: Any) -> None:
 @pytest.fixture(autouse=True)
 def _own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("fssl.core.parts._loaded", {})  # another test may have changed the folder
 
 
 def small(sites: Path, *settings: str) -> Config:
@@ -77,9 +77,9 @@ KNOWN = [name for name in METHODS if name != "fedavg-sl"]
 @pytest.mark.parametrize("name", [*KNOWN, "flexmatch+sage"])
 def test_every_method_trains_where_some_have_no_labels_or_nothing_else(name: str, sites: Path, tmp_path: Path) -> None:
     config = small(sites, f"method.name={name}")
-    federation = Federation(config)
+    federation = Federation(prepare(config))
     assert [tuple(federation.counts(k)) for k in range(4)] == [(6, 15), (5, 15), (0, 15), (15, 15)]
-    summary = run_experiment(config, tmp_path / "run", Quiet())
+    summary = run_experiment(prepare(config), tmp_path / "run", Quiet())
     assert summary["rounds"] == 2
     for line in map(json.loads, (tmp_path / "run/rounds.jsonl").read_text().splitlines()):
         assert line["clients"] == [0, 1, 2, 3]
@@ -90,14 +90,14 @@ def test_every_method_trains_where_some_have_no_labels_or_nothing_else(name: str
 
 def test_a_client_without_labels_learns_nothing_from_labels(sites: Path, tmp_path: Path) -> None:
     """Client 2 alone has no labels: its supervised loss is exactly nothing."""
-    run_experiment(small(sites, "method.name=fixmatch-lpl"), tmp_path / "run", Quiet())
+    run_experiment(prepare(small(sites, "method.name=fixmatch-lpl")), tmp_path / "run", Quiet())
     l_s = load_file(tmp_path / "run/probes/000001.safetensors")["l_s"]
     assert l_s[2] == 0
     assert (l_s[[0, 1, 3]] > 0).all()
 
 
 def test_what_needs_true_labels_is_null_and_the_rest_is_not(sites: Path, tmp_path: Path) -> None:
-    run_experiment(small(sites, "method.tau=0.34"), tmp_path / "run", Quiet())
+    run_experiment(prepare(small(sites, "method.tau=0.34")), tmp_path / "run", Quiet())
     line = json.loads((tmp_path / "run/rounds.jsonl").read_text().splitlines()[-1])
     unknown = {"pl_accuracy", "pl_accuracy_l", "pl_accuracy_g", "accuracy_l_all", "accuracy_g_all", "fallback_accuracy"}
     unknown |= {f"{name}_sure_{part}" for name in ("lam", "gap") for part in ("majority", "minority")}
@@ -137,35 +137,34 @@ def test_settings_that_classes_decide_are_filled_in_with_them(fssl: Fssl, sites:
     assert fssl("run", "smoke", *where, *short, "--set", "train.rounds=1")[0] == 0
     stored = parse(read_toml("runs/x/config.toml"))
     assert dict(stored.method.settings)["tuning_epochs"] == 333
-    assert method_of(stored) == Federation(small(sites, "method.name=proxyfl")).method
+    assert method_of(stored) == Federation(prepare(small(sites, "method.name=proxyfl"))).method
     assert fssl("run", "smoke", *where, *short, "--set", "train.rounds=2", "--resume")[0] == 0
     assert fssl("run", "runs/x/config.toml", "--out", "runs/x", "--set", "train.rounds=3", "--resume")[0] == 0
 
 
 def test_a_resumed_run_is_the_same_and_other_images_are_refused(fssl: Fssl, sites: Path, tmp_path: Path) -> None:
     config = small(sites, "method.name=flexmatch", "train.rounds=3")
-    run_experiment(config, tmp_path / "whole", Quiet())
-    run_experiment(small(sites, "method.name=flexmatch", "train.rounds=1"), tmp_path / "parts", Quiet())
-    run_experiment(config, tmp_path / "parts", Quiet(), resume=True)
+    run_experiment(prepare(config), tmp_path / "whole", Quiet())
+    run_experiment(prepare(small(sites, "method.name=flexmatch", "train.rounds=1")), tmp_path / "parts", Quiet())
+    run_experiment(prepare(config), tmp_path / "parts", Quiet(), resume=True)
     assert (tmp_path / "whole/model.safetensors").read_bytes() == (tmp_path / "parts/model.safetensors").read_bytes()
     copy = shutil.copytree(sites, tmp_path / "copy")
     longer = ("method.name=flexmatch", "train.rounds=4")
-    run_experiment(small(copy, *longer), tmp_path / "whole", Quiet(), resume=True)  # the same images elsewhere
+    run_experiment(prepare(small(copy, *longer)), tmp_path / "whole", Quiet(), resume=True)  # the same images elsewhere
     next((copy / "clients/cem/unlabeled").iterdir()).unlink()
-    dataset_of.__globals__["_loaded"].clear()
     with pytest.raises(UserError, match=r"holds another run: data\.digest is '\w{16}' there and '\w{16}' here"):
-        run_experiment(small(copy, *longer), tmp_path / "parts", Quiet(), resume=True)
+        run_experiment(prepare(small(copy, *longer)), tmp_path / "parts", Quiet(), resume=True)
 
 
 def test_a_site_trains_by_itself_as_it_does_among_all(sites: Path) -> None:
     """What a deployed site computes from its own folder: the same plan and the same images."""
     config = small(sites)
-    everyone = Federation(config)
+    everyone = Federation(prepare(config))
     agreed = agreed_of(everyone.config)
     for k, name in enumerate(("ann", "bob", "cem", "dot")):
-        site = Federation(everyone.config, load_site(sites / "clients" / name, agreed, k, 4))
+        site = Federation(prepare(everyone.config, load_site(sites / "clients" / name, agreed, k, 4)))
         even = small(sites, "train.steps_per_round=2")  # for those whose images are elsewhere as well
-        assert Federation(even, load_site(sites / "clients" / name, agreed, k, 4)).busiest == k
+        assert Federation(prepare(even, load_site(sites / "clients" / name, agreed, k, 4))).busiest == k
         ours, theirs = site.plan(1, k), everyone.plan(1, k)
         assert ours.counts == theirs.counts
         assert ours.draw.u_slot.tolist() == theirs.draw.u_slot.tolist()
@@ -177,8 +176,8 @@ def test_a_site_trains_by_itself_as_it_does_among_all(sites: Path) -> None:
 
 def test_a_site_without_test_images_trains_whatever_the_server_tests_with(sites: Path) -> None:
     config = small(sites, "data.test=tuning")
-    agreed = agreed_of(Federation(config).config)
-    site = Federation(config, load_site(sites / "clients/ann", agreed, 0, 4))
+    agreed = agreed_of(Federation(prepare(config)).config)
+    site = Federation(prepare(config, load_site(sites / "clients/ann", agreed, 0, 4)))
     assert len(site.dataset.test.labels) == 0
     assert site.plan(1, 0).counts.pool > 0
     with pytest.raises(UserError, match="'tuning': 0 test images are too few for two halves"):
@@ -199,7 +198,7 @@ def test_a_site_without_test_images_trains_whatever_the_server_tests_with(sites:
 )
 def test_a_folder_that_does_not_fit_is_refused(sites: Path, settings: list[str], fragment: str) -> None:
     with pytest.raises(UserError) as refused:
-        Federation(small(sites, *settings))
+        Federation(prepare(small(sites, *settings)))
     assert fragment in str(refused.value)
 
 
@@ -261,10 +260,10 @@ def test_either_way_of_counting_labels_takes_the_place_of_the_other() -> None:
 
 
 def test_what_a_folder_decides_may_be_left_open_when_a_run_goes_on(sites: Path) -> None:
-    given = small(sites)
-    found = Federation(given).config
-    assert first_difference(found, given) is None
-    assert "data.classes" in str(first_difference(found, small(sites, "data.classes=['c', 'b', 'a']")))
+    found, again = prepare(small(sites)).config, prepare(small(sites))
+    assert first_difference(found, again.config, again.defaults) is None
+    other = prepare(small(sites, "data.classes=['c', 'b', 'a']"))
+    assert "data.classes" in str(first_difference(found, other.config, other.defaults))
 
 
 # Fssls.

@@ -11,9 +11,8 @@ from typing import Any, NamedTuple, get_type_hints
 import pytest
 
 import fssl
-from conftest import exit_code
+from conftest import exit_code, method_of
 from fssl.config import Config, expand, override, presets, read_toml, to_toml
-from fssl.core.parts import method_of
 from fssl.data.export import export_digits
 from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
 

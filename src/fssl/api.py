@@ -1,67 +1,126 @@
 """What scripts and notebooks need, in one place: settings to runs, runs to numbers and models."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from .config import Config, expand, only_run, override, read_toml
 from .console import Quiet
+from .core.experiment import Experiment, prepare
+from .core.images import Datasets
 from .data.sources import Dataset
 from .errors import UserError
 from .inference.trained import Trained, load_trained
 from .report.runs import Run, find_runs
-from .runner.conduct import Listener
-from .runner.grid import Cell, check_settings, run_logged
+from .runner.conduct import run_experiment
+from .runner.grid import check_machine, plan_runs
+from .runner.loggers import Listener
 
 Source = str | Path | Mapping[str, Any]  # a preset, a TOML file, or tables like those of one
 
 
-def experiment(source: Source, *settings: str) -> Config:
-    """The settings of one run; `settings` are those of `--set`. Bad ones are a UserError, before any compute."""
-    return checked({"": only_run(tables_of(source, settings))})[""]
+def experiment(source: Source, *settings: str, dataset: Dataset | None = None) -> Experiment:
+    """Prepare one run: complete its settings, build its method, refuse what does not fit.
+
+    Args:
+        source: The name of a preset, a TOML file, or tables like those of one.
+        settings: Changes as after `--set`, such as "seed=7" or "train.lr=0.05".
+        dataset: Images of your own in memory, instead of those that `data.name` names.
+
+    Returns:
+        The experiment, for `fssl.run`; its complete settings are `experiment.config`.
+
+    Raises:
+        UserError: The settings are wrong or do not fit together; nothing has been computed.
+
+    Example:
+        >>> fssl.experiment("smoke", "method.name=flexmatch+sage", "seed=8").config.rounds
+        8
+    """
+    config = only_run(tables_of(source, settings))
+    if dataset is not None:
+        check_machine(config, debug=False)
+        return prepare(config, dataset)
+    return planned([("", config)])[""]
 
 
-def experiments(source: Source, *settings: str) -> dict[str, Config]:
-    """The settings of every run of a grid, by its name."""
-    return checked(dict(expand(tables_of(source, settings))))
+def experiments(source: Source, *settings: str) -> dict[str, Experiment]:
+    """Prepare every run of a grid.
+
+    Args:
+        source: The name of a preset, a TOML file, or tables like those of one, with a `[grid]`.
+        settings: Changes as after `--set`; a setting given here leaves the grid.
+
+    Returns:
+        The experiments by their names within the grid, such as "sage/seed7".
+
+    Example:
+        >>> list(fssl.experiments("demo", "seed=7"))
+        ['fedavg', 'fixmatch-lpl', 'fixmatch-gpl', 'sage']
+    """
+    return planned(expand(tables_of(source, settings)))
 
 
 def tables_of(source: Source, settings: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(source, str | Path | Mapping) or not all(isinstance(setting, str) for setting in settings):
         raise UserError(
-            'expected a preset, a file or tables, then texts: fssl.experiment("smoke", "seed=7", "train.lr=0.1")'
+            'expected a preset, a file or tables, then strings: fssl.experiment("smoke", "seed=7", "train.lr=0.1")'
         )
     return override(dict(source) if isinstance(source, Mapping) else read_toml(str(source)), list(settings))
 
 
-def checked(found: dict[str, Config]) -> dict[str, Config]:
-    check_settings([Cell(name, config, Path(name)) for name, config in found.items()], debug=False)
-    return found
+def planned(named: Iterable[tuple[str, Config]]) -> dict[str, Experiment]:
+    return {run.name: run.experiment for run in plan_runs(Console(quiet=True), named, Path(), Datasets())}
 
 
 def run(
-    config: Config,
-    out: str | Path,
-    *,
-    resume: bool = False,
-    dataset: Dataset | None = None,
-    listener: Listener | None = None,
+    experiment: Experiment, out: str | Path, *, resume: bool = False, listener: Listener | None = None
 ) -> dict[str, Any]:
-    """Run or resume, into a folder; returns what is in its summary.json. A listener is told of every round."""
-    if not isinstance(config, Config):
-        raise UserError(
-            f"fssl.run takes the settings of one run, as fssl.experiment makes them, and got {config!r:.60}"
-        )
-    return run_logged(config, Path(out), listener or Quiet(), resume, dataset=dataset)
+    """Run or resume an experiment in a folder.
+
+    Args:
+        experiment: What to run, from `fssl.experiment`.
+        out: The run folder: a new one, or with `resume` that of the same experiment.
+        resume: Whether to go on after the newest checkpoint in the folder.
+        listener: An object with the methods `started`, `round` and `say` that hears of every round.
+
+    Returns:
+        The summary, as in summary.json: its "result" is the mean test accuracy of the last ten rounds.
+
+    Example:
+        >>> summary = fssl.run(fssl.experiment("smoke"), "runs/smoke")
+    """
+    if not isinstance(experiment, Experiment):
+        raise UserError(f"fssl.run takes what fssl.experiment returns, and got {experiment!r:.60}")
+    return run_experiment(experiment, Path(out), listener or Quiet(), resume)
 
 
 def runs(*folders: str | Path) -> list[Run]:
-    """Every run with a finished round at or below these folders; each has `config`, `lines`, `curve` and `result`."""
+    """Every run with a finished round at or below some folders.
+
+    Returns:
+        The runs; each has `config`, `lines` (the record), `curve` (accuracy by round) and `result`.
+
+    Example:
+        >>> {run.config.method.name: run.result for run in fssl.runs("runs")}
+    """
     if not folders:
         raise UserError('fssl.runs: which folders? For example fssl.runs("runs")')
     return find_runs(map(Path, folders)).runs
 
 
 def model(folder: str | Path) -> Trained:
-    """The final model of a finished run; it has `probabilities(images)` and `classes`."""
+    """The final model of a finished run.
+
+    Args:
+        folder: The run folder.
+
+    Returns:
+        The model; it has `classes` and `probabilities(images)` for uint8 images [N, H, W, C].
+
+    Example:
+        >>> fssl.model("runs/smoke").classes
+    """
     return load_trained(Path(folder))

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -21,14 +20,13 @@ import typer
 from rich.console import Console
 from safetensors.numpy import load_file
 
-from conftest import ENVIRONMENT, Fssl, children, is_alive, outcome, start
+from conftest import ENVIRONMENT, Fssl, children, completed, is_alive, outcome, start
 from fssl.cli import app as cli
-from fssl.config import Config, parse, read_toml, resolved
+from fssl.config import by_card, parse, read_toml
 from fssl.console import GridView
+from fssl.engines.engine import Engine
 from fssl.methods.names import METHODS
 from fssl.report.page import write as page
-from fssl.runner import grid as cells
-from fssl.runner.conduct import written_out
 
 TINY = """
 [data]
@@ -56,10 +54,10 @@ def fssl(fssl: Fssl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fssl:
 
 
 def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    def train(*words: object) -> str:
+    def start(*words: object) -> str:
         raise AssertionError("a run was started")
 
-    monkeypatch.setattr("fssl.runner.grid.train", train)
+    monkeypatch.setattr("fssl.runner.grid.run_experiment", start)
 
 
 # Refusals.
@@ -267,10 +265,10 @@ def test_a_run_that_blows_up_says_so_and_exits_with_1(fssl: Fssl) -> None:
 def test_too_little_memory_is_said_in_one_line(
     fssl: Fssl, monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
 ) -> None:
-    def rounds(*words: object) -> Iterator[object]:
+    def round(*words: object) -> object:
         raise kind("tried to allocate 80 GiB")
 
-    monkeypatch.setattr("fssl.runner.conduct.LocalEngine.rounds", rounds)
+    monkeypatch.setattr("fssl.engines.lanes.LocalEngine.round", round)
     said = fssl("run", "tiny.toml", "--device", "cpu")
     assert (said.code, said.err.count("\n")) == (1, 1)
     assert said.err.startswith("fssl: runs/tiny: not enough memory on cpu; fewer compute.lanes")
@@ -366,8 +364,8 @@ def test_a_run_leaves_a_whole_record(fssl: Fssl) -> None:
     assert [sum(client) for client in zip(*counts["labeled"], strict=True)] == [8] * 10  # labels per class
     assert sum(map(sum, counts["unlabeled"])) == 1437 - 80
     stored, given = parse(read_toml(str(folder / "config.toml"))), parse(read_toml("tiny.toml"))
-    assert stored == written_out(given)
-    assert resolved(stored) == stored
+    assert stored == completed(given)
+    assert by_card(stored) == stored
     lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [1, 2, 3]
     curve = [line["test"]["train_norm"]["accuracy"] for line in lines]
@@ -630,7 +628,7 @@ def test_a_run_goes_on_by_its_folder(fssl: Fssl) -> None:
 def test_a_folder_without_a_round_may_be_used_again(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was to be run there failed before its first round, so nothing is lost."""
     with monkeypatch.context() as patch:
-        patch.setattr("fssl.engines.engine.Engine.rounds", lambda *_: 1 / 0)
+        patch.setattr("fssl.engines.engine.Engine.round", lambda *_: 1 / 0)
         assert fssl("run", "tiny.toml", "--out", "run").code == 1
     assert Path("run/config.toml").is_file()
     assert fssl("run", "tiny.toml", "--set", "train.lr=0.05", "--out", "run").code == 0
@@ -680,15 +678,14 @@ def test_a_run_that_is_stopped_from_outside_says_how_to_go_on(fssl: Fssl, way: s
 
 def test_what_breaks_in_one_cell_leaves_the_next_alone(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also an error that nobody foresaw, of a GPU for example."""
-    whole = cells.run_experiment
+    whole = Engine.round
 
-    def breaks(config: Config, *words: Any, **more: Any) -> Any:
-        if config.seed == 1:
-            words[0].mkdir(parents=True)
+    def breaks(self: Engine, until: int) -> Any:
+        if self.federation.config.seed == 1:
             raise RuntimeError("CUDA error: out of order")
-        return whole(config, *words, **more)
+        return whole(self, until)
 
-    monkeypatch.setattr(cells, "run_experiment", breaks)
+    monkeypatch.setattr(Engine, "round", breaks)
     said = fssl("run", "tiny.toml", "--set", "grid.seed=[1,2]", "--out", "two")
     first = "fssl: seed1: RuntimeError: CUDA error: out of order (all of it: two/seed1/error.txt)"
     assert (said.code, said.err.splitlines()[0]) == (1, first)

@@ -7,24 +7,23 @@ from typing import Any
 
 import pytest
 
+from conftest import completed, method_of
 from fssl.config import (
     Config,
     as_tables,
+    by_card,
     expand,
     first_difference,
     override,
     parse,
     presets,
     read_toml,
-    resolved,
     to_toml,
 )
-from fssl.core.parts import method_of
 from fssl.data.cards import CARDS
 from fssl.data.shares import MIN_ALPHA
 from fssl.errors import UserError, unknown
 from fssl.methods.names import METHODS, PLUGINS
-from fssl.runner.conduct import written_out
 
 
 def cells(tables: dict[str, Any]) -> dict[str, Config]:
@@ -45,7 +44,7 @@ def test_settings_arrive_with_their_types() -> None:
 def test_what_the_dataset_decides_is_filled_in() -> None:
     """Ten percent of CIFAR-100's 500 a class are 50; of SVHN's, counted as 4,600, 460; the paper's rounds."""
     for name, labels, rounds in (("cifar100", 50, 500), ("svhn", 460, 150), ("cifar10", 500, 300)):
-        config = resolved(parse({"data": {"name": name}}))
+        config = by_card(parse({"data": {"name": name}}))
         assert (config.data.labels_per_class, config.data.label_fraction) == (labels, None)
         assert config.train.rounds == rounds
     assert parse({"data": {"name": "cifar100", "label_fraction": 0.02}}).labels_per_class == 10
@@ -279,7 +278,7 @@ def test_a_configuration_survives_being_written(tmp_path: Path) -> None:
         "train": {"lr": 1e-7, "weight_decay": 3e22},
         "method": {"name": "flexmatch", "warmup": False, "tau": 0.1 + 0.2},
     }
-    config = resolved(parse(tables))
+    config = by_card(parse(tables))
     (tmp_path / "c.toml").write_text(to_toml(as_tables(config)), "utf-8")
     assert parse(read_toml(str(tmp_path / "c.toml"))) == config
 
@@ -287,32 +286,36 @@ def test_a_configuration_survives_being_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_is_valid(name: str) -> None:
     for config in cells(read_toml(name)).values():
-        assert parse(tomllib.loads(to_toml(as_tables(written_out(config))))) == written_out(config)
+        assert parse(tomllib.loads(to_toml(as_tables(completed(config))))) == completed(config)
 
 
 @pytest.mark.parametrize("name", [*METHODS, *(f"flexmatch+{plugin}" for plugin in PLUGINS)])
 def test_a_resolved_run_names_every_setting_of_its_method_and_stays_the_same(name: str) -> None:
     config = parse({"method": {"name": name}})
-    assert method_of(written_out(config)) == method_of(config)
-    assert written_out(written_out(config)) == written_out(config)
+    assert method_of(completed(config)) == method_of(config)
+    assert completed(completed(config)) == completed(config)
 
 
 def test_settings_given_win_over_defaults_when_resolved() -> None:
-    settings = dict(written_out(parse({"method": {"name": "sage", "tau": 0.5}})).method.settings)
+    settings = dict(completed(parse({"method": {"name": "sage", "tau": 0.5}})).method.settings)
     assert settings["tau"] == 0.5
     assert settings["kappa"] == pytest.approx(13.8629, abs=1e-4)
 
 
 def test_a_resumed_run_may_differ_in_length_and_hardware_only() -> None:
-    config = resolved(Config())
+    config = by_card(Config())
     train, compute = replace(config.train, rounds=99), replace(config.compute, lanes=2, device="cpu")
     data = replace(config.data, dir="elsewhere")
-    assert first_difference(config, replace(config, train=train, compute=compute, data=data)) is None
+    assert first_difference(config, replace(config, train=train, compute=compute, data=data), {}) is None
     other = replace(config, train=replace(train, lr=0.2))
-    assert first_difference(config, other) == "train.lr is 0.1 there and 0.2 here"
+    assert first_difference(config, other, {}) == "train.lr is 0.1 there and 0.2 here"
     named = parse({"method": {"name": "fedavg", "mu": 1}})
-    assert first_difference(parse({"method": {"alpha": 2}}), named) == "method.name is 'sage' there and 'fedavg' here"
-    assert first_difference(config, parse({"method": {"tau": 1.0}})) is not None
+    assert (
+        first_difference(parse({"method": {"alpha": 2}}), named, {}) == "method.name is 'sage' there and 'fedavg' here"
+    )
+    older, newer = parse({"method": {"name": "sage"}}), parse({"method": {"name": "sage", "tau": 0.95}})
+    assert first_difference(older, newer, {"tau": 0.95}) is None  # the record is older than the setting
+    assert first_difference(older, newer, {"tau": 0.9}) == "method.tau is 0.9 there and 0.95 here"
 
 
 def test_every_dataset_has_a_configuration() -> None:

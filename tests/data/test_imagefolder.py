@@ -21,7 +21,6 @@ def _numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Digits 1, 2 and 3 as PNG files by class; class sizes differ."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("fssl.core.parts._loaded", {})
     digits = load("digits")
     for split, images in (("train", digits.train), ("test", digits.test)):
         for digit, (name, number) in enumerate(SIZES[split].items(), 1):

@@ -11,6 +11,7 @@ from trial import COMMAND, Trial, lines
 
 from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
+from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.engines.flower.messages import Job, answer, forms_of, order
 from fssl.methods.names import METHODS
@@ -36,7 +37,7 @@ def num_bytes(content: object) -> int:
 def wire(method: str, model: list[str]) -> tuple[int, int]:
     """Bytes down to and up from one client in a round."""
     tables = {k: v for k, v in read_toml("demo").items() if k != "grid"}
-    federation = Federation(parse(override(tables, [f"method.name={method}", "compute.device=cpu", *model])))
+    federation = Federation(prepare(parse(override(tables, [f"method.name={method}", "compute.device=cpu", *model]))))
     forms = forms_of(federation)
     import torch
 

@@ -8,6 +8,7 @@ import torch
 
 from conftest import known_to_all, seconds_of, tiny_config
 from fssl.augment.policies import draw_strong, draw_weak, strong, weak
+from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import load
 from fssl.engines.lanes import LocalEngine
@@ -88,7 +89,7 @@ def test_a_thousand_clients_cost_no_device_memory_and_no_time(method: str) -> No
     for clients in (20, 1000):
         part = ("partition.kind=iid", "data.labels_per_class=100", f"partition.clients={clients}")
         config = tiny_config(*settings, *steps, *part)
-        engines.append(known_to_all(LocalEngine(Federation(config, images))))
+        engines.append(known_to_all(LocalEngine(Federation(prepare(config, images)))))
         rounds.append(seconds_of(engines[-1]))
         next(rounds[-1])
     for each in rounds:

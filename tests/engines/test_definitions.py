@@ -9,6 +9,7 @@ import torch
 
 from conftest import host_lane
 from fssl.core.client import at, client_round
+from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.plan import epochs
 from fssl.engines.capture import tick_of
@@ -92,7 +93,7 @@ def test_the_two_normalizations_are_the_cards(make_federation: Make) -> None:
     federation = make_federation()
     card = federation.dataset.card
     federation.dataset = federation.dataset._replace(card=replace(card, test_mean=(0.4,) * 3, test_std=(0.2,) * 3))
-    other = Federation(federation.config, federation.dataset)
+    other = Federation(prepare(federation.config, federation.dataset))
     images = torch.full((1, 8, 8, 3), 255, dtype=torch.uint8)
     assert other.norms["train_norm"](images)[0, 0, 0, 0].item() == pytest.approx((1 - 0.5) / 0.25)
     assert other.norms["authors_norm"](images)[0, 0, 0, 0].item() == pytest.approx((1 - 0.4) / 0.2)
@@ -130,7 +131,7 @@ def test_a_round_without_any_label_keeps_the_model(make_federation: Make) -> Non
 def test_a_tick_over_fixed_buffers_is_the_step(method: str, make_federation: Make) -> None:
     """What a GPU captures, compiled here without one: in place, and counting by itself."""
     federation = make_federation(f"method.name={method}")
-    server = federation.method.init(federation.net, federation.net.init(7), federation.task)
+    server = federation.method.init(federation.net, federation.net.first, federation.task)
     draw = federation.plan(1, 1).draw
     step = federation.make_step()
     with torch.no_grad():

@@ -8,15 +8,17 @@ from typing import Any, NamedTuple
 import pytest
 from test_every_method import ALL
 
-from conftest import tiny_config
+from conftest import completed, tiny_config
 from fssl.config import Config
 from fssl.console import Quiet
+from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.engines.engine import Engine, Snapshot, named
 from fssl.engines.lanes import LocalEngine
+from fssl.engines.snapshot import flat, parts, restore
 from fssl.errors import RunError
 from fssl.records.checkpoint import Saved
-from fssl.runner.conduct import conduct, flat, parts, restore, written_out
+from fssl.runner.conduct import conduct
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fssl[flower]'")
@@ -78,7 +80,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     def work(make: Make) -> Found:
         local, flower, again = {}, {}, {}
         for name in ALL:
-            federation = Federation(written_out(tiny_config(*settings(name))))
+            federation = Federation(prepare(tiny_config(*settings(name))))
             local[name] = course(LocalEngine(federation)).digests
             straight = course(make(federation))
             flower[name] = straight.digests
@@ -91,12 +93,12 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 def failing(make: Make) -> str:
     """What a run says whose clients blow up."""
     with pytest.raises(RunError) as error:
-        list(make(Federation(written_out(tiny_config(*SHORT, "train.lr=1e30")))).rounds(1))
+        list(make(Federation(prepare(tiny_config(*SHORT, "train.lr=1e30")))).rounds(1))
     return str(error.value)
 
 
 def run_config(rounds: int) -> Config:
-    return written_out(tiny_config(*settings(KEEPING), "method.tau=0.3", f"train.rounds={rounds}"))
+    return completed(tiny_config(*settings(KEEPING), "method.tau=0.3", f"train.rounds={rounds}"))
 
 
 def switched(make: Make, folder: Path) -> dict[str, Path]:

@@ -12,17 +12,18 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import tiny_config
+from conftest import completed, method_of, tiny_config
 from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
+from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
-from fssl.core.parts import method_of
 from fssl.data.sources import load
 from fssl.engines.engine import Engine, Missing, Snapshot, named
 from fssl.engines.lanes import LocalEngine
+from fssl.engines.snapshot import flat, parts, restore
 from fssl.errors import RunError, UserError
 from fssl.records.checkpoint import Saved
-from fssl.runner.conduct import describe, flat, parts, restore, written_out
+from fssl.runner.record import describe
 from fssl.types import Server, Upload
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
@@ -88,7 +89,7 @@ class Grid:
 
 
 def federation_of(*settings: str) -> Federation:
-    return Federation(written_out(tiny_config(*SETTINGS, *settings)))
+    return Federation(prepare(tiny_config(*SETTINGS, *settings)))
 
 
 def at_sites(folder: Path) -> Handler:
@@ -392,9 +393,9 @@ def test_reasons_lose_their_wrapping() -> None:
 def test_uploads_stream(method: str) -> None:
     """64 clients of the paper's network: never more than two uploads exist, and few orders are under way."""
     settings = ("model.name=resnet8", "model.width=4", "partition.clients=64", "train.clients_per_round=64")
-    config = written_out(tiny_config(*settings, "data.labels_per_class=40", f"method.name={method}"))
+    config = completed(tiny_config(*settings, "data.labels_per_class=40", f"method.name={method}"))
     dataset = load("synthetic", num_classes=4, size=32, channels=3, train_per_class=40, test_per_class=1)
-    federation = Federation(config, dataset)
+    federation = Federation(prepare(config, dataset))
     forms = forms_of(federation)
     alive: list[Any] = []
     most = 0
@@ -625,10 +626,10 @@ def own_config(method: str, *more: str) -> Any:
 def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(method: str, sites: Path) -> None:
     from fssl.deploy.server_app import sites_own
 
-    together = Federation(written_out(own_config(method, f'data.dir="{sites}"')))
+    together = Federation(prepare(own_config(method, f'data.dir="{sites}"')))
     expected = digests(LocalEngine(together), 3)
-    config = written_out(own_config(method, "partition.clients=3"))
-    federation = Federation(config, sites_own(config, sites, 3))
+    config = own_config(method, "partition.clients=3")
+    federation = Federation(prepare(config, sites_own(config, sites, 3)))
     assert len(federation.dataset.train.labels) == 1  # the server has none of their images
     assert (federation.labeled_counts, federation.unlabeled_counts) == (None, None)  # and cannot count them
 
@@ -647,8 +648,8 @@ def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(metho
 def test_a_site_without_data_says_so(sites: Path) -> None:
     from fssl.deploy.server_app import sites_own
 
-    config = written_out(own_config("sage", "partition.clients=3"))
-    federation = Federation(config, sites_own(config, sites, 3))
+    config = own_config("sage", "partition.clients=3")
+    federation = Federation(prepare(config, sites_own(config, sites, 3)))
     fleet = fleet_of(federation, catching(at_sites(sites.parent)), nodes=[0])
     result = next(iter(fleet.train(1, [0], Engine(federation, fleet).snapshot)))
     assert result == Missing(0, "this site was started without --data, and the run wants each site's own images")
@@ -684,8 +685,8 @@ def test_a_site_keeps_the_names_of_its_files_to_itself(
 ) -> None:
     from fssl.deploy.server_app import sites_own
 
-    config = written_out(own_config("flexmatch", f"partition.clients={clients}"))
-    federation = Federation(config, sites_own(config, sites, clients))
+    config = own_config("flexmatch", f"partition.clients={clients}")
+    federation = Federation(prepare(config, sites_own(config, sites, clients)))
     place, images, kept = sites.parent / "site-0", sites / "clients" / "a", []
     place.mkdir()
     (place / "site.toml").write_text("")

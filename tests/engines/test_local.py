@@ -72,7 +72,7 @@ def test_flexmatch_tables_survive_rounds_and_cost_nothing_for_others(make_federa
 @pytest.mark.parametrize(("persistent", "first"), [("true", [2, -1, -2]), ("false", [-1, -1, -2])])
 def test_flexmatch_can_forget(persistent: str, first: list[int], make_federation: Make) -> None:
     federation = make_federation("method.name=flexmatch", f"method.persistent={persistent}")
-    server = federation.method.init(federation.net, federation.net.init(7), federation.task)
+    server = federation.method.init(federation.net, federation.net.first, federation.task)
     local = federation.method.start(server, {"flex.table": torch.tensor([2, -1, -2])})
     assert local.state["flex.table"].tolist() == first
 

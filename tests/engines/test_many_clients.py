@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from conftest import known_to_all, seconds_of, tiny_config
+from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
 from fssl.engines.lanes import LocalEngine
@@ -26,7 +27,7 @@ def images() -> Dataset:
 def engine_of(images: Dataset, method: str, clients: int) -> LocalEngine:
     settings = ("partition.kind=iid", "data.labels_per_class=100", "train.clients_per_round=4", "compute.lanes=1")
     steps = ("train.steps_per_round=4", f"partition.clients={clients}", f"method.name={method}")
-    return LocalEngine(Federation(tiny_config(*settings, *steps), images))
+    return LocalEngine(Federation(prepare(tiny_config(*settings, *steps), images)))
 
 
 def live_bytes() -> int:

@@ -18,11 +18,12 @@ from safetensors.torch import save_file
 from conftest import Fssl, Said
 from fssl.config import Config, as_tables, override, parse, read_toml, to_toml
 from fssl.console import Quiet
-from fssl.core.parts import dataset_of
+from fssl.core.experiment import prepare
+from fssl.core.images import load_dataset
 from fssl.data.export import export_digits
 from fssl.inference.predict import Predictions, by_class, by_truth, csv_text, truth_of
 from fssl.inference.trained import load_trained
-from fssl.models import Net
+from fssl.models import build_net
 from fssl.runner.conduct import run_experiment
 
 SMALL = [
@@ -38,7 +39,7 @@ def small(*settings: str) -> Config:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("predict") / "run"
-    run_experiment(small(), folder, Quiet())
+    run_experiment(prepare(small()), folder, Quiet())
     return folder
 
 
@@ -47,7 +48,6 @@ def fssl(fssl: Fssl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fssl:
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
 
     def call(*words: object) -> Said:
-        monkeypatch.setattr("fssl.core.parts._loaded", {})  # as in a process of its own
         return fssl(*words)
 
     return call
@@ -72,7 +72,7 @@ def cells(table: Table) -> list[list[str]]:
 @pytest.mark.parametrize("method", ["sage", "fedmatch", "proxyfl", "fedlabel-2m", "fedloke", "feddure"])
 def test_the_test_images_get_the_recorded_accuracy(method: str, fssl: Fssl, tmp_path: Path) -> None:
     """Whatever a method keeps beside the model: what is loaded is what was tested."""
-    run_experiment(small(f"method.name={method}"), tmp_path / "run", Quiet())
+    run_experiment(prepare(small(f"method.name={method}")), tmp_path / "run", Quiet())
     code, said, _ = fssl("predict", "run")
     assert code == 0
     rows = rows_of(tmp_path / "predictions.csv")
@@ -82,11 +82,11 @@ def test_the_test_images_get_the_recorded_accuracy(method: str, fssl: Fssl, tmp_
 
 
 def test_a_run_tested_with_half_of_the_images_predicts_that_half(fssl: Fssl, tmp_path: Path) -> None:
-    run_experiment(small("data.test=tuning"), tmp_path / "run", Quiet())
+    run_experiment(prepare(small("data.test=tuning")), tmp_path / "run", Quiet())
     assert fssl("predict", "run").code == 0
     rows = rows_of(tmp_path / "predictions.csv")
     assert len(rows) == 180
-    labels = dataset_of(small()).test.labels
+    labels = load_dataset(small()).test.labels
     assert [labels[int(row["image"])] for row in rows] == [int(row["truth"]) for row in rows]
     assert right(rows) == pytest.approx(last_accuracy(tmp_path / "run"), abs=1e-9)
 
@@ -114,7 +114,7 @@ def test_a_run_on_own_images_knows_its_classes_and_its_shape(fssl: Fssl, tmp_pat
     ]
     sizes = ["train.rounds=2", "train.steps_per_round=4", "train.clients_per_round=2", "compute.device=cpu"]
     config = parse(override(read_toml("smoke"), [*sizes, *settings, f"data.dir='{tmp_path / 'sites'}'"]))
-    run_experiment(config, tmp_path / "run", Quiet())
+    run_experiment(prepare(config), tmp_path / "run", Quiet())
     assert fssl("predict", "run", "sites/test")[0] == 0
     rows = rows_of(tmp_path / "predictions.csv")
     assert {row["truth"] for row in rows} == {f"digit {c}" for c in range(10)}
@@ -133,7 +133,7 @@ def test_a_run_on_own_images_knows_its_classes_and_its_shape(fssl: Fssl, tmp_pat
 
 def test_images_without_a_class_get_none(run: Path, fssl: Fssl, tmp_path: Path) -> None:
     """Below any folder, of any size and kind; other files are left alone."""
-    image = dataset_of(small()).test.images[0, :, :, 0]
+    image = load_dataset(small()).test.images[0, :, :, 0]
     places = [tmp_path / "photos" / name for name in ("a.png", "b/c/d.PNG", "b/e.webp")]
     for path in places:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -165,9 +165,9 @@ def test_links_to_folders_are_not_followed(run: Path, fssl: Fssl, tmp_path: Path
 
 def test_probabilities_are_the_softmax_of_the_network(run: Path) -> None:
     """Over more images than fit one batch; written out with the network itself."""
-    model, images = load_trained(run), np.tile(dataset_of(small()).test.images, (2, 1, 1, 1))
+    model, images = load_trained(run), np.tile(load_dataset(small()).test.images, (2, 1, 1, 1))
     x = torch.from_numpy(images).float().div(255).sub(0.305).div(0.376).permute(0, 3, 1, 2)
-    net = Net("cnn", 1, 10, model.config.model.width)
+    net = build_net("cnn", 1, 10, model.config.model.width)
     expected = net.infer(model.weights, x).logits.softmax(-1)
     p = model.probabilities(images)
     assert p.shape == (720, 10)
@@ -182,7 +182,7 @@ def test_probabilities_are_the_softmax_of_the_network(run: Path) -> None:
 def test_images_are_normalized_as_for_the_result(protocol: str, std: float, tmp_path: Path) -> None:
     config = parse({"data": {"name": "cifar10"}, "protocol": protocol, "model": {"name": "cnn", "width": 1}})
     (tmp_path / "config.toml").write_text(to_toml(as_tables(config)))
-    weights = Net("cnn", 3, 10, 1).init(0)
+    weights = build_net("cnn", 3, 10, 1, seed=0).first
     tensors = {f"params.{k}": v for k, v in weights.params.items()} | {
         f"buffers.{k}": v for k, v in weights.buffers.items()
     }
@@ -224,7 +224,7 @@ def test_a_bad_file_does_not_spoil_the_others(run: Path, fssl: Fssl, tmp_path: P
 
 def test_a_prolonged_run_has_no_model_until_it_is_finished_again(fssl: Fssl, tmp_path: Path) -> None:
     """Else the model of its former end would pass for that of its last round."""
-    run_experiment(small(), tmp_path / "run", Quiet())
+    run_experiment(prepare(small()), tmp_path / "run", Quiet())
 
     class Impatient(Quiet):
         def round(self, line: dict[str, Any]) -> None:
@@ -232,10 +232,10 @@ def test_a_prolonged_run_has_no_model_until_it_is_finished_again(fssl: Fssl, tmp
 
     longer = replace(small(), train=replace(small().train, rounds=9))
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(longer, tmp_path / "run", Impatient(), resume=True)
+        run_experiment(prepare(longer), tmp_path / "run", Impatient(), resume=True)
     code, _, said = fssl("predict", "run")
     assert (code, "has no model.safetensors" in said) == (2, True)
-    run_experiment(longer, tmp_path / "run", Quiet(), resume=True)
+    run_experiment(prepare(longer), tmp_path / "run", Quiet(), resume=True)
     assert fssl("predict", "run")[0] == 0
 
 

@@ -36,7 +36,7 @@ def same(a: Any, b: Any) -> bool:
 def prepared(make: Make, name: str) -> tuple[Any, Any, Any, Any, Any]:
     """A step and its arguments for client 1."""
     federation = make(f"method.name={name}")
-    server = federation.method.init(federation.net, federation.net.init(7), federation.task)
+    server = federation.method.init(federation.net, federation.net.first, federation.task)
     state, server = federation.new_state(server, 1), federation.method.payload(server, 1)
     local = federation.method.start(server, state)
     tally = torch.zeros(2, federation.layout.size)

@@ -209,7 +209,7 @@ def test_the_sweep_compiles_into_one_graph(make_federation: Make) -> None:
     """As a step must: no shape depends on data, and eager gives the same bits."""
     federation = make_federation("method.name=feddb")
     method, visit, backend = federation.method, federation.make_visit(), Strict()
-    server = method.init(federation.net, federation.net.init(7), federation.task)
+    server = method.init(federation.net, federation.net.first, federation.task)
     local = method.start(server, federation.new_state(server, 1))
     sweep = federation.plan(1, 1).sweep
     assert sweep is not None

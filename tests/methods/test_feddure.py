@@ -47,7 +47,7 @@ def test_d_is_the_change_of_the_labeled_loss(make_federation: Make) -> None:
     federation = make_federation("method.name=feddure")
     method: Any = federation.method
     d, before, after, batch = taught(federation, method)
-    buffers, losses = federation.net.init(7).buffers, []
+    buffers, losses = federation.net.first.buffers, []
     for phi in (before, after):
         _, (x, _) = federation.net.fit(Weights(phi, buffers), batch.x, batch.u_weak)
         losses.append(cross_entropy(x.logits, batch.y).item())
@@ -63,7 +63,7 @@ def test_the_student_steps_along_its_own_gradient(make_federation: Make) -> None
     method: Any = federation.method
     _, before, after, batch = taught(federation, replace(method, student_rate=0.5))
     leaves = {name: t.clone().requires_grad_() for name, t in before.items()}
-    _, (_, weak) = federation.net.fit(Weights(leaves, federation.net.init(7).buffers), batch.x, batch.u_weak)
+    _, (_, weak) = federation.net.fit(Weights(leaves, federation.net.first.buffers), batch.x, batch.u_weak)
     grads = torch.autograd.grad(cross_entropy(weak.logits, batch.truth["u"]), list(leaves.values()))
     for (name, t), g in zip(before.items(), grads, strict=True):
         torch.testing.assert_close(after[name], t - 0.5 * method.sgd.lr * (g + method.sgd.weight_decay * t))
@@ -117,7 +117,7 @@ def test_the_student_learns_the_likeliest_class_of_a_mixed_target_sure_or_not() 
 def test_only_the_teacher_is_sent_and_nothing_kept(make_federation: Make) -> None:
     federation = make_federation("method.name=feddure")
     result = one_round(federation)
-    assert set(result.upload.weights.params) == set(federation.net.init(7).params)
+    assert set(result.upload.weights.params) == set(federation.net.first.params)
     assert result.state == {}
 
 

@@ -90,7 +90,7 @@ def test_the_regulator_stays_with_the_client_and_the_student_does_not(make_feder
     assert all(set(take(REGULATOR, s)) == {"in", "in_bias", "out", "out_bias"} for s in states)
     assert all(len(s) == 4 for s in states)
     assert not torch.equal(states[0]["regulator.out"], states[1]["regulator.out"])
-    assert set(engine.model().params) == set(engine.federation.net.init(7).params)
+    assert set(engine.model().params) == set(engine.federation.net.first.params)
 
 
 def test_settings() -> None:

@@ -66,7 +66,7 @@ def test_a_trains_as_fedavg_does(make_federation: Make) -> None:
 
 def test_during_the_burn_in_b_is_the_broadcast_model(make_federation: Make) -> None:
     federation = make_federation(NAME, "method.burn_in=1")
-    start = federation.net.init(7).params
+    start = federation.net.first.params
     assert equal(take(B, trained(federation)), start)
     assert not equal(take(B, trained(make_federation(NAME, "method.burn_in=0"))), start)
 

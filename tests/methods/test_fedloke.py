@@ -69,7 +69,7 @@ def test_without_labels_for_each_other_the_own_model_leaves_no_trace(passes: str
     """mu = 0 and no unlabeled term: both start as the broadcast, and the upload does not know the other model."""
     settings = ("method.name=fedloke", "method.mu_own=0", "method.mu_u=0", f"method.passes={passes}")
     federation = make_federation(*settings)
-    server = federation.method.init(federation.net, federation.net.init(7), federation.task)
+    server = federation.method.init(federation.net, federation.net.first, federation.task)
     strange = {name: t + 1 for name, t in federation.new_state(server, 1).items()}
     local = federation.method.start(server, strange)
     for model in (own(local.weights), shared(local.weights)):
@@ -83,7 +83,7 @@ def test_without_labels_for_each_other_the_own_model_leaves_no_trace(passes: str
 
 def test_the_upload_learns_from_the_own_model(make_federation: Make) -> None:
     federation = make_federation("method.name=fedloke", "method.filter=confidence", "method.tau=0.3")
-    server = federation.method.init(federation.net, federation.net.init(7), federation.task)
+    server = federation.method.init(federation.net, federation.net.first, federation.task)
     strange = {name: t * 0.5 for name, t in federation.new_state(server, 1).items()}
     one, other = one_round(federation), one_round(federation, strange)
     assert not torch.equal(one.upload.weights.params["body.0.weight"], other.upload.weights.params["body.0.weight"])
@@ -92,7 +92,7 @@ def test_the_upload_learns_from_the_own_model(make_federation: Make) -> None:
 def test_only_the_shared_model_is_sent_and_only_the_own_one_kept(make_federation: Make) -> None:
     federation = make_federation("method.name=fedloke")
     engine = LocalEngine(federation)
-    names = set(federation.net.init(7).params)
+    names = set(federation.net.first.params)
     result = one_round(federation)
     assert set(result.upload.weights.params) == names
     assert {name for name in result.state if name.startswith("own.params.")} == {f"own.params.{n}" for n in names}

@@ -45,7 +45,7 @@ def moved(before: State, after: State) -> list[str]:
 
 def test_kernels_have_two_parts_and_the_rest_one(make_federation: Make) -> None:
     federation = make_federation("method.name=fedmatch")
-    params, plain = begun(federation).weights.params, federation.net.init(7).params
+    params, plain = begun(federation).weights.params, federation.net.first.params
     sigma, psi = take(SIGMA, params), take(PSI, params)
     assert set(sigma) == set(plain)
     assert set(psi) == {name for name in plain if name.endswith("weight") and plain[name].dim() > 1}
@@ -213,7 +213,7 @@ def test_means_are_uniform_and_the_deployed_model_is_the_sum(make_federation: Ma
     name = "body.0.weight"
     torch.testing.assert_close(server.weights.params[PSI + name], start.weights.params[PSI + name] * 8 / 3)
     deployed = federation.method.deploy(server)
-    assert set(deployed.params) == set(federation.net.init(7).params)
+    assert set(deployed.params) == set(federation.net.first.params)
     whole = server.weights.params[SIGMA + name] + server.weights.params[PSI + name]
     torch.testing.assert_close(deployed.params[name], whole, atol=1e-5, rtol=0)
 

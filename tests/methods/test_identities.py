@@ -145,7 +145,7 @@ def test_one_client_is_central_training(make_federation: Make) -> None:
 
 
 def _client(federation: Federation, client: int) -> dict[str, torch.Tensor]:
-    server = federation.method.init(federation.net, federation.net.init(7), federation.task)
+    server = federation.method.init(federation.net, federation.net.first, federation.task)
     lane = host_lane(federation)
     with torch.no_grad():
         return client_round(lane, federation.method, server, {}, federation.plan(1, client)).upload.weights.params

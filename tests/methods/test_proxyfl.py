@@ -71,7 +71,7 @@ def test_the_papers_space_has_no_heads(make_federation: Make) -> None:
     assert torch.equal(f, feature)
     assert torch.equal(omega, 5 * OMEGA)
     engine = LocalEngine(make_federation("method.name=proxyfl", "method.space=raw", "method.tau=0.3"))
-    assert set(engine.snapshot.server.weights.params) == set(engine.federation.net.init(7).params)
+    assert set(engine.snapshot.server.weights.params) == set(engine.federation.net.first.params)
     list(engine.rounds(3))
     assert all(torch.isfinite(t).all() for t in engine.snapshot.server.weights.params.values())
 
@@ -181,10 +181,10 @@ def test_heads_learn_from_the_contrast_alone_and_are_not_deployed(make_federatio
     names = [f"{FEATURES}weight", f"{FEATURES}bias", f"{PROXIES}weight"]
     for beta, moves in ((0, False), (1, True)):
         federation = make_federation("method.name=proxyfl", f"method.beta={beta}", "train.weight_decay=0")
-        server = federation.method.init(federation.net, federation.net.init(7), federation.task)
+        server = federation.method.init(federation.net, federation.net.first, federation.task)
         after = one_round(federation).upload.weights.params
         assert [not torch.equal(after[n], server.weights.params[n]) for n in names] == [moves] * 3
-        assert set(federation.method.deploy(server).params) == set(federation.net.init(7).params)
+        assert set(federation.method.deploy(server).params) == set(federation.net.first.params)
     d = server.weights.params[CLASSIFIER].shape[1]
     assert sum(server.weights.params[n].numel() for n in names) == 2 * d * d + d
 

@@ -37,7 +37,7 @@ class Ordinary:
     def __init__(self, make: Make, name: str, *settings: str) -> None:
         self.federation = make(f"method.name={name}", *SHORT, *settings)
         self.net, self.method = self.federation.net, self.federation.method
-        self.server = self.method.init(self.net, self.net.init(7), self.federation.task)
+        self.server = self.method.init(self.net, self.net.first, self.federation.task)
         self.plan = self.federation.plan(1, 1)
 
     def round(self, server: Server | None = None, state: State | None = None) -> ClientResult:

@@ -3,26 +3,26 @@
 import pytest
 import torch
 
-from fssl.models import Net
+from fssl.models import build_net
 from fssl.types import Weights
 
 
 @pytest.mark.parametrize(("classes", "count"), [(10, 1_227_594), (100, 1_250_724)])
 def test_resnet8_has_the_papers_number_of_parameters(classes: int, count: int) -> None:
-    weights = Net("resnet8", 3, classes, 4).init(7)
+    weights = build_net("resnet8", 3, classes, 4, seed=7).first
     assert sum(p.numel() for p in weights.params.values()) == count
     assert sum(b.numel() for b in weights.buffers.values()) == 2_688
 
 
 def test_stage_sizes() -> None:
-    params = Net("resnet8", 3, 10, 4).init(7).params
+    params = build_net("resnet8", 3, 10, 4, seed=7).first.params
     sizes = {"layer1.": 73_984, "layer2.": 230_144, "layer3.": 919_040, "head.": 2_570}
     for prefix, size in sizes.items():
         assert sum(p.numel() for name, p in params.items() if name.startswith(prefix)) == size
 
 
 def test_initialization() -> None:
-    params = Net("resnet8", 3, 10, 4).init(7).params
+    params = build_net("resnet8", 3, 10, 4, seed=7).first.params
     conv = params["layer3.conv2.weight"]  # 3x3, 256 outputs
     assert conv.std().item() == pytest.approx((2 / (9 * 256)) ** 0.5, rel=0.01)
     assert params["head.linear.weight"].abs().max().item() <= 1 / 16
@@ -30,20 +30,19 @@ def test_initialization() -> None:
 
 
 def test_init_depends_on_the_seed_alone() -> None:
-    net = Net("cnn", 1, 10, 1)
     torch.manual_seed(1)
-    a = net.init(7).params
+    a = build_net("cnn", 1, 10, 1, seed=7).first.params
     torch.manual_seed(2)
     before = torch.get_rng_state()
-    b, c = net.init(7).params, net.init(8).params
+    b, c = (build_net("cnn", 1, 10, 1, seed=seed).first.params for seed in (7, 8))
     assert torch.equal(torch.get_rng_state(), before)  # nobody else's random numbers are touched
     assert all(torch.equal(a[k], b[k]) for k in a)
     assert not torch.equal(a["body.0.weight"], c["body.0.weight"])
 
 
 def test_fit_is_one_joint_batch_and_leaves_its_arguments_alone() -> None:
-    net = Net("cnn", 3, 5, 1)
-    weights = net.init(0)
+    net = build_net("cnn", 3, 5, 1)
+    weights = net.first
     kept = {k: b.clone() for k, b in weights.buffers.items()}
     x, u = torch.randn(4, 3, 8, 8), torch.randn(6, 3, 8, 8)
     buffers, (out_x, out_u) = net.fit(weights, x, u)
@@ -56,8 +55,8 @@ def test_fit_is_one_joint_batch_and_leaves_its_arguments_alone() -> None:
 
 
 def test_infer_uses_running_statistics() -> None:
-    net = Net("cnn", 3, 5, 1)
-    weights = net.init(0)
+    net = build_net("cnn", 3, 5, 1)
+    weights = net.first
     x = torch.randn(6, 3, 8, 8)
     alone, together = net.infer(weights, x[:1]).logits, net.infer(weights, x).logits[:1]
     torch.testing.assert_close(alone, together)
@@ -66,18 +65,18 @@ def test_infer_uses_running_statistics() -> None:
 
 
 def test_features_stand_beside_logits() -> None:
-    net = Net("resnet8", 3, 10, 1)
-    weights = net.init(0)
+    net = build_net("resnet8", 3, 10, 1)
+    weights = net.first
     out = net.infer(weights, torch.randn(2, 3, 16, 16))
     linear = out.feature @ weights.params["head.linear.weight"].T + weights.params["head.linear.bias"]
     torch.testing.assert_close(out.logits, linear)
 
 
 def test_bf16_keeps_the_head_in_fp32() -> None:
-    net = Net("resnet8", 3, 10, 1, bf16=True)
-    weights = net.init(0)
+    net = build_net("resnet8", 3, 10, 1, bf16=True)
+    weights = net.first
     x = torch.randn(4, 3, 16, 16)
-    out, exact = net.infer(weights, x), Net("resnet8", 3, 10, 1).infer(weights, x)
+    out, exact = net.infer(weights, x), build_net("resnet8", 3, 10, 1).infer(weights, x)
     assert out.logits.dtype == torch.float32
     torch.testing.assert_close(out.logits, exact.logits, atol=0.03, rtol=0.03)
     assert not torch.equal(out.logits, exact.logits)

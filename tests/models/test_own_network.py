@@ -4,10 +4,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 from conftest import SMALL, Fssl, records
-from fssl.models import Net
+from fssl.config import override, parse, read_toml
+from fssl.core.experiment import prepare
+from fssl.core.federation import Federation
+from fssl.engines.lanes import LocalEngine
+from fssl.models import build_net
 from fssl.system.user_code import loaded
 
 FILE = """
@@ -110,7 +114,7 @@ def test_predictions_run_the_file_only_if_it_is_still_the_same(fssl: Fssl) -> No
 
 def test_the_batch_counter_is_dropped() -> None:
     Path("bn.py").write_text(FILE.replace("nn.GroupNorm(2, 8)", "nn.BatchNorm2d(8)"))
-    assert set(Net("bn.py:groups", 1, 10, 1).init(7).buffers) == {"norm.running_mean", "norm.running_var"}
+    assert set(build_net("bn.py:groups", 1, 10, 1, seed=7).first.buffers) == {"norm.running_mean", "norm.running_var"}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +127,7 @@ def test_the_batch_counter_is_dropped() -> None:
         ("net.py:two", "network 'net.py:two' cannot be built: TypeError: two() takes 2 positional arguments"),
         ("net.py:number", "network 'net.py:number' is 'int', expected a torch.nn.Module"),
         ("net.py:headless", "its last layer must be self.head = fssl.models.Head(features, classes)"),
-        ("net.py:lazy", "cannot be called with images [4, 1, 8, 8]: ValueError: Attempted to use an uninitialized"),
+        ("net.py:lazy", "'norm.weight' has no shape yet; give the layer its number of inputs"),
         ("net.py:counter", "buffer 'seen' is torch.int64, which clients cannot average"),
         ("net.py:dropout", "draws random numbers (dropout?)"),
         ("net.py:narrow", "for 4 images logits are [4, 9], expected [4, 10]"),
@@ -142,3 +146,62 @@ def test_two_files_of_one_name_are_refused(fssl: Fssl) -> None:
     Path("other/net.py").write_text(FILE)
     code, _, said = train(fssl, "run", "net.py:groups", "--set", "method.name=other/net.py:mine")
     assert (code, "give them two names" in said) == (2, True)
+
+
+TRANSFORMER = '''
+import torch
+from safetensors.torch import load_file
+from torch import nn
+from fssl.models import Head
+
+BUILT = []
+
+class Tokens(nn.Module):
+    """Four rows of an 8x8 image are tokens; nn.TransformerEncoder copies its layer."""
+
+    def __init__(self, channels, classes):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+        self.embed, self.encoder = nn.Linear(8 * channels, 16), nn.TransformerEncoder(layer, 2)
+        self.head = Head(16, classes)
+
+    def forward(self, x):
+        tokens = self.encoder(self.embed(x.transpose(1, 2).flatten(2)))
+        return self.head(tokens.transpose(1, 2).unsqueeze(-1))
+
+def tokens(channels, classes, width):
+    BUILT.append([type(torch.empty(0)).__name__, str(torch.empty(0).device)])
+    return Tokens(channels, classes)
+
+def pretrained(channels, classes, width):
+    net = tokens(channels, classes, width)
+    net.load_state_dict(load_file("weights.safetensors"))
+    return net
+'''
+
+
+def test_a_network_that_copies_layers_trains_and_is_built_once_on_real_tensors(fssl: Fssl) -> None:
+    Path("tokens.py").write_text(TRANSFORMER)
+    assert fssl("run", "smoke", *SMALL, "--dry-run", "--set", "model.name=tokens.py:tokens").code == 0
+    said = fssl("run", "smoke", *SMALL, "--set", "model.name=tokens.py:tokens", "--out", "run")
+    assert (said.code, said.err) == (0, "")
+    assert len(records("run")) == 2
+    built = loaded(Path("tokens.py").resolve()).BUILT
+    assert built == [["Tensor", "cpu"]] * 2  # once for each command, in no fake or meta mode
+
+
+def test_weights_that_a_network_loads_are_loaded_once_and_are_the_first_broadcast(fssl: Fssl) -> None:
+    Path("tokens.py").write_text(TRANSFORMER)
+    config = override(read_toml("smoke"), ["model.name=tokens.py:tokens", "compute.device=cpu"])
+    other = prepare(parse({**config, "seed": 99})).net
+    save_file({**other.first.params, **other.first.buffers}, "weights.safetensors")
+    built = loaded(Path("tokens.py").resolve()).BUILT
+    built.clear()
+    experiment = prepare(parse(override(config, ["model.name=tokens.py:pretrained"])))
+    engine = LocalEngine(Federation(experiment))
+    first = engine.snapshot.server.weights
+    assert first.params.keys() == other.first.params.keys()
+    assert all(torch.equal(t, other.first.params[name]) for name, t in first.params.items())
+    engine.round(1)
+    assert len(built) == 1
+    assert all(torch.equal(t, other.first.params[name]) for name, t in experiment.net.first.params.items())

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fssl.config import PRESETS, Config, expand, override, presets, read_toml, resolved
-from fssl.core.parts import method_of, recipe_of
+from conftest import method_of
+from fssl.config import PRESETS, Config, by_card, expand, override, presets, read_toml
+from fssl.core.federation import recipe_of
 from fssl.label.assign import KAPPA_STAR, ConfidenceGap, Constant, GlobalOnly, LocalOnly, Sage, hard, soft
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS
@@ -106,7 +107,7 @@ def test_protocol(preset: str):
     """Everything but rounds and the share of labels is the paper's default."""
     rounds = ROUNDS | ({"cifar100": 600} if preset in ("table2", "table6", "table7", "fig4", "fig15") else {})
     times = 2 if preset == "table8" else 1
-    for config in map(resolved, cells(preset).values()):
+    for config in map(by_card, cells(preset).values()):
         part, train = config.partition, config.train
         assert (part.kind, part.clients, part.seed, train.clients_per_round) == ("paired-dirichlet", 20, 0, 8)
         assert (train.local_epochs, train.steps_per_round) == (5, None)

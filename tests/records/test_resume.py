@@ -9,10 +9,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -20,16 +19,20 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import outcome, start
+from conftest import completed, outcome, start
 from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
-from fssl.engines.engine import Snapshot
+from fssl.core import evaluate
+from fssl.core.experiment import prepare
+from fssl.core.federation import Federation
+from fssl.engines.engine import Engine, RoundResult
+from fssl.engines.snapshot import Snapshot
 from fssl.errors import RunError, UserError
 from fssl.methods.names import METHODS
-from fssl.records import store
+from fssl.probes.tally import Layout
+from fssl.records.checkpoint import Checkpoints
 from fssl.records.store import RunFolder
-from fssl.runner import conduct as run
-from fssl.runner.conduct import run_experiment
+from fssl.runner.conduct import conduct, run_experiment
 from fssl.types import Server, Weights
 
 Outcome = tuple[list[dict[str, Any]], bytes]
@@ -42,60 +45,36 @@ def config(*settings: str) -> Config:
 # A run whose learning is one line of arithmetic: everything but the engine is real, and it takes milliseconds.
 
 
-class ToyEngine:
-    device = torch.device("cpu")
-    layout = None
-
-    def __init__(self, federation: Any, debug: Path | None) -> None:
-        self.federation = federation
+class ToyEngine(Engine):
+    def __init__(self, federation: Federation) -> None:
+        self.federation, self.device = federation, torch.device("cpu")
+        self.layout = Layout(("steps", "l_s", "l_u"), ())
         weights = Weights({"w": torch.linspace(0, 1, 5), "v": torch.zeros(2, 2)}, {"b": torch.ones(1)})
         self.snapshot = Snapshot(0, Server(weights, {"prior": torch.ones(3)}), {}, {})
 
-    def rounds(self, until: int) -> Iterator[int]:
-        for round in range(self.snapshot.round + 1, until + 1):
-            (weights, extras, memory), clients = self.snapshot.server, self.snapshot.clients
-            moved = {k: torch.sin(t * 1.1 + round) for k, t in weights.params.items()}
-            moved["v"] = moved["v"] + sum(m["last"].sum() for m in memory.values())
-            seen = clients.get(round % 3, {"table": torch.zeros(4)})["table"]
-            last = {**memory, round % 2: {"last": moved["w"]}}
-            server = Server(Weights(moved, weights.buffers), {"prior": extras["prior"] * 0.9}, last)
-            state = {**clients, round % 3: {"table": seen + moved["w"].sum()}}
-            self.snapshot = Snapshot(round, server, state, {k: t * 0.5 for k, t in moved.items()})
-            yield round
+    def round(self, until: int) -> RoundResult:
+        round = self.snapshot.round + 1
+        (weights, extras, memory), clients = self.snapshot.server, self.snapshot.clients
+        moved = {k: torch.sin(t * 1.1 + round) for k, t in weights.params.items()}
+        moved["v"] = moved["v"] + sum(m["last"].sum() for m in memory.values())
+        seen = clients.get(round % 3, {"table": torch.zeros(4)})["table"]
+        last = {**memory, round % 2: {"last": moved["w"]}}
+        server = Server(Weights(moved, weights.buffers), {"prior": extras["prior"] * 0.9}, last)
+        state = {**clients, round % 3: {"table": seen + moved["w"].sum()}}
+        self.snapshot = Snapshot(round, server, state, {k: t * 0.5 for k, t in moved.items()})
+        tests = {norm: evaluate.Test(10.0 * round, 1.0) for norm in self.federation.norms}
+        return RoundResult(round, [0, 1], tests, np.full((2, 2, 3), round, np.float32), 0.1, [])
 
     def model(self) -> Weights:
         return self.snapshot.server.weights
 
 
-def toy_record(folder: RunFolder, engine: Any, round: int) -> dict[str, Any]:
-    result: Any = SimpleNamespace(round=round, seconds=0.1)
-    return real_record(folder, engine, result)
-
-
-def toy_describe(federation: Any, layout: Any, result: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    tests = {"train_norm": {"accuracy": 10.0 * result.round, "loss": 1.0}}
-    line = {"round": result.round, "accuracy": 10.0 * result.round, "test": tests}
-    return line, {"clients": np.arange(2)}
-
-
-real_record, real_flat = run.record, run.flat
 TOY = config("train.rounds=4")
-
-
-@pytest.fixture
-def toy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run, "LocalEngine", ToyEngine)
-    counts = {"labeled_counts": np.ones((2, 3)), "unlabeled_counts": np.ones((2, 3))}
-    facts = {"device": ToyEngine.device, "headline": "train_norm", **counts}
-    monkeypatch.setattr(run, "Federation", lambda c, d: SimpleNamespace(config=c, **facts))
-    monkeypatch.setattr(run, "record", toy_record)
-    monkeypatch.setattr(run, "describe", toy_describe)
-    monkeypatch.setattr(store, "environment", lambda device: {"python": "?"})
 
 
 def go(folder: Path, settings: Config = TOY, resume: bool = True) -> list[str]:
     listener = Quiet()
-    run_experiment(settings, folder, listener, resume=resume)
+    conduct(prepare(settings), folder, listener, resume, ToyEngine)
     return listener.said
 
 
@@ -140,7 +119,7 @@ def in_the_middle_of_a_write(number: int, folder: Path) -> None:
 @pytest.mark.parametrize("arm", [before_an_operation, in_the_middle_of_a_write])
 @pytest.mark.parametrize("begin", ["new", "half"])
 def test_a_kill_at_every_step_on_disk_changes_nothing(
-    toy: None, tmp_path: Path, begin: str, arm: Callable[[int, Path], None]
+    tmp_path: Path, begin: str, arm: Callable[[int, Path], None]
 ) -> None:
     """Also for a run that was killed before and is killed again while it is resumed."""
     go(tmp_path / "unbroken", resume=False)
@@ -162,7 +141,7 @@ def test_a_kill_at_every_step_on_disk_changes_nothing(
 
 
 @pytest.mark.parametrize("short", [1, 2, 30])
-def test_a_record_with_half_a_line_goes_on_from_the_last_whole_one(toy: None, tmp_path: Path, short: int) -> None:
+def test_a_record_with_half_a_line_goes_on_from_the_last_whole_one(tmp_path: Path, short: int) -> None:
     go(tmp_path / "run")
     expected = outcome(tmp_path / "run")
     (tmp_path / "run/summary.json").unlink()
@@ -174,7 +153,7 @@ def test_a_record_with_half_a_line_goes_on_from_the_last_whole_one(toy: None, tm
 
 
 @pytest.mark.parametrize("lost", ["a line", "the file"])
-def test_checkpoints_outlive_a_record_damaged_before_them(toy: None, tmp_path: Path, lost: str) -> None:
+def test_checkpoints_outlive_a_record_damaged_before_them(tmp_path: Path, lost: str) -> None:
     """Nothing is removed, so whoever has a copy of the record goes on; whoever has none says that it may start anew."""
     run = tmp_path / "run"
     go(run)
@@ -201,9 +180,7 @@ def test_checkpoints_outlive_a_record_damaged_before_them(toy: None, tmp_path: P
 
 
 @pytest.mark.parametrize(("damaged", "after"), [([3], 2), ([2, 3], 0)])
-def test_damaged_checkpoints_are_named_and_passed_over(
-    toy: None, tmp_path: Path, damaged: list[int], after: int
-) -> None:
+def test_damaged_checkpoints_are_named_and_passed_over(tmp_path: Path, damaged: list[int], after: int) -> None:
     go(tmp_path / "unbroken")
     go(tmp_path / "run", replace(TOY, train=replace(TOY.train, rounds=3)))
     for round in damaged:
@@ -233,7 +210,7 @@ class Disk:
         self.flush(handle)
 
 
-def test_a_full_disk_at_any_write_loses_nothing(toy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_at_any_write_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(room=1000)
     with monkeypatch.context() as changed:
         changed.setattr(os, "fsync", disk.fsync)
@@ -251,7 +228,7 @@ def test_a_full_disk_at_any_write_loses_nothing(toy: None, tmp_path: Path, monke
         assert outcome(folder) == expected, room
 
 
-def test_a_line_that_was_cut_by_a_full_disk_is_written_again(toy: None, tmp_path: Path) -> None:
+def test_a_line_that_was_cut_by_a_full_disk_is_written_again(tmp_path: Path) -> None:
     """No file may grow beyond about the first 38 of 40 lines of rounds.jsonl; all others are smaller."""
     long = replace(TOY, train=replace(TOY.train, rounds=40))
     go(tmp_path / "unbroken", long)
@@ -273,9 +250,9 @@ def test_a_line_that_was_cut_by_a_full_disk_is_written_again(toy: None, tmp_path
     assert outcome(tmp_path / "run") == outcome(tmp_path / "unbroken")
 
 
-def test_a_second_process_is_refused_until_the_first_has_gone(toy: None, tmp_path: Path) -> None:
+def test_a_second_process_is_refused_until_the_first_has_gone(tmp_path: Path) -> None:
     first = RunFolder(tmp_path / "run")
-    first.open(run.written_out(TOY), resume=False)
+    first.open(completed(TOY), False, {})
     before = sorted(p.name for p in (tmp_path / "run").iterdir())
     with pytest.raises(UserError, match="in use by another process"):
         go(tmp_path / "run")
@@ -283,7 +260,7 @@ def test_a_second_process_is_refused_until_the_first_has_gone(toy: None, tmp_pat
     first.close()
 
 
-def test_what_a_folder_takes(toy: None, tmp_path: Path) -> None:
+def test_what_a_folder_takes(tmp_path: Path) -> None:
     go(tmp_path / "run", resume=False)
     with pytest.raises(UserError, match="holds a run already; add --resume"):
         go(tmp_path / "run", resume=False)
@@ -302,31 +279,30 @@ def test_what_a_folder_takes(toy: None, tmp_path: Path) -> None:
         go(tmp_path / "mine/letter.txt")
 
 
-def test_a_checkpoint_that_does_not_fit_is_refused(toy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     go(tmp_path / "run")
 
     class Grown(ToyEngine):
-        def __init__(self, federation: Any, debug: Path | None) -> None:
-            super().__init__(federation, debug)
+        def __init__(self, federation: Federation) -> None:
+            super().__init__(federation)
             self.snapshot.server.weights.params["new"] = torch.zeros(1)
 
-    monkeypatch.setattr(run, "LocalEngine", Grown)
     with pytest.raises(UserError, match="the checkpoint does not fit: new is missing"):
-        go(tmp_path / "run")
+        conduct(prepare(TOY), tmp_path / "run", Quiet(), True, Grown)
 
 
-def test_a_checkpoint_with_something_that_nobody_knows_is_refused(
-    toy: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_with_something_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     """As one would be that an older version wrote, with clients among the tensors."""
-    with monkeypatch.context() as changed:
-        changed.setattr(run, "flat", lambda snapshot: {**real_flat(snapshot), "clients.1.table": torch.zeros(1)})
-        go(tmp_path / "run")
+    go(tmp_path / "run")
+    checkpoints = Checkpoints(tmp_path / "run/checkpoint")
+    saved = checkpoints.load(4, print)
+    assert saved is not None
+    checkpoints.save(4, {**saved.tensors, "clients.1.table": torch.zeros(1)}, saved.parts)
     with pytest.raises(UserError, match=r"the checkpoint does not fit: nothing is called clients\.1\.table here"):
         go(tmp_path / "run")
 
 
-def test_damaged_side_files_do_not_stop_a_run(toy: None, tmp_path: Path) -> None:
+def test_damaged_side_files_do_not_stop_a_run(tmp_path: Path) -> None:
     go(tmp_path / "run")
     expected = outcome(tmp_path / "run")
     for name in ("env.json", "summary.json"):
@@ -367,11 +343,11 @@ KINDS = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_resumed_runs_are_bit_identical(tmp_path: Path, kind: str) -> None:
     settings = config(*SHORT, *KINDS[kind])
-    run_experiment(settings, tmp_path / "unbroken", Quiet())
+    run_experiment(prepare(settings), tmp_path / "unbroken", Quiet())
     for last in (1, 3, 4):
         with pytest.raises(KeyboardInterrupt):
-            run_experiment(settings, tmp_path / "run", StopAfter(last), resume=True)
-    run_experiment(settings, tmp_path / "run", Quiet(), resume=True)
+            run_experiment(prepare(settings), tmp_path / "run", StopAfter(last), resume=True)
+    run_experiment(prepare(settings), tmp_path / "run", Quiet(), resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "unbroken")
 
 
@@ -381,19 +357,19 @@ def test_every_method_can_be_resumed(tmp_path: Path, method: str, protocol: str)
     """Whatever it keeps on the server and with its clients; all six clients take part in every round."""
     small = ("train.rounds=3", "train.batch=4", "train.steps_per_round=2", "train.clients_per_round=6")
     settings = config(*small, f"method.name={method}", f"protocol={protocol}")
-    run_experiment(settings, tmp_path / "unbroken", Quiet())
+    run_experiment(prepare(settings), tmp_path / "unbroken", Quiet())
     for last in (1, 2):
         with pytest.raises(KeyboardInterrupt):
-            run_experiment(settings, tmp_path / "run", StopAfter(last), resume=True)
-    run_experiment(settings, tmp_path / "run", Quiet(), resume=True)
+            run_experiment(prepare(settings), tmp_path / "run", StopAfter(last), resume=True)
+    run_experiment(prepare(settings), tmp_path / "run", Quiet(), resume=True)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "unbroken")
 
 
 def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
-    run_experiment(config(*SHORT), tmp_path / "long", Quiet())
-    run_experiment(config(*SHORT, "train.rounds=2"), tmp_path / "run", Quiet())
+    run_experiment(prepare(config(*SHORT)), tmp_path / "long", Quiet())
+    run_experiment(prepare(config(*SHORT, "train.rounds=2")), tmp_path / "run", Quiet())
     listener = Quiet()
-    run_experiment(config(*SHORT), tmp_path / "run", listener, resume=True)
+    run_experiment(prepare(config(*SHORT)), tmp_path / "run", listener, resume=True)
     assert listener.said == [f"resuming {tmp_path / 'run'} after round 2"]
     assert outcome(tmp_path / "run") == outcome(tmp_path / "long")
     assert RunFolder(tmp_path / "run").config().rounds == 5
@@ -414,7 +390,7 @@ def num_lines(folder: Path) -> int:
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
     """The smoke run, in this process."""
     folder = tmp_path_factory.mktemp("smoke") / "run"
-    run_experiment(config(), folder, Quiet())
+    run_experiment(prepare(config()), folder, Quiet())
     return outcome(folder)
 
 
@@ -451,7 +427,7 @@ def test_interrupt_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> None:
     process = start("run", "smoke", "--out", folder)
     wait_for(process, lambda: num_lines(folder) >= 2)
     with pytest.raises(UserError, match="in use by another process"):
-        RunFolder(folder).open(RunFolder(folder).config(), resume=True)
+        RunFolder(folder).open(RunFolder(folder).config(), True, {})
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors

@@ -10,9 +10,10 @@ import pytest
 
 from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
+from fssl.core.experiment import prepare
 from fssl.errors import RunError, UserError
 from fssl.runner import loggers
-from fssl.runner.grid import Cell, train
+from fssl.runner.conduct import run_experiment
 from fssl.runner.loggers import Logged, check_loggers, values_of
 
 SMALL = ["train.rounds=2", "train.steps_per_round=1", "compute.device=cpu"]
@@ -58,10 +59,10 @@ def test_weights_and_biases_offline_holds_the_curve(tmp_path: Path, monkeypatch:
     pytest.importorskip("wandb")
     monkeypatch.setenv("HOME", str(tmp_path))
     folder = tmp_path / "run"
-    train(Cell("a", small("records.wandb=offline", "train.rounds=1"), folder), False, False, Quiet())
+    run_experiment(prepare(small("records.wandb=offline", "train.rounds=1")), folder, Quiet(), resume=False)
     view = Quiet()
     time.sleep(1.1)  # the package names a session's folder by the second
-    train(Cell("a", small("records.wandb=offline"), folder), True, False, view)
+    run_experiment(prepare(small("records.wandb=offline")), folder, view, resume=True)
     assert not [text for text in view.said if "stopped" in text]
     lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
     logged, patience = history(folder / "wandb"), time.monotonic() + 30
@@ -114,7 +115,7 @@ def test_a_logger_that_fails_never_ends_a_run(
     monkeypatch.setattr(loggers, "Wandb", Broken)
     monkeypatch.setitem(globals(), "FAILS", fails)
     view = Quiet()
-    train(Cell("a", small("records.wandb=offline"), tmp_path / "run"), False, False, view)
+    run_experiment(prepare(small("records.wandb=offline")), tmp_path / "run", view, resume=False)
     assert len((tmp_path / "run/rounds.jsonl").read_text().splitlines()) == 2
     expected = [] if said is None else [f"Weights & Biases stopped: {said}; the run and its record go on"]
     assert view.said == expected
@@ -125,7 +126,7 @@ def test_loggers_are_closed_when_a_run_fails(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(Broken, "closed", 0)
     config = small("records.wandb=offline", "train.lr=1e30", "train.steps_per_round=9")
     with pytest.raises(RunError):
-        train(Cell("a", config, tmp_path / "run"), False, False, Quiet())
+        run_experiment(prepare(config), tmp_path / "run", Quiet(), resume=False)
     assert Broken.closed == 1
 
 

@@ -11,11 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ..catalog.entries import BASELINE, HOSTS
-from ..config import Config
 from ..console import PLAIN, say
+from ..core.experiment import Experiment, prepare
 from ..core.federation import Federation
-from ..core.parts import check_parts
-from ..data.sources import Dataset
 from ..engines.lanes import LocalEngine
 from ..methods.names import METHODS
 from ..system.files import read_json, write_atomic
@@ -29,9 +27,8 @@ OWN_WORK = ("records.probes=losses", "compute.lanes=1")
 class Client:
     """One client's round of a method on one lane: sweep, steps, upload; without server and test."""
 
-    def __init__(self, config: Config, dataset: Dataset) -> None:
-        federation = Federation(config, dataset)
-        self.engine = LocalEngine(federation)
+    def __init__(self, experiment: Experiment) -> None:
+        self.engine = LocalEngine(Federation(experiment))
         (self.plan,) = self.engine.fleet.plans(1, [0])
         self.num_steps = len(self.plan.draw.x_row)
 
@@ -55,9 +52,9 @@ def run_method_bench(
     names = names or [*METHODS, *(f"{host}+sage" for host in HOSTS)]
     configs = {name: config_of(shape, name, [*OWN_WORK, *settings]) for name in (BASELINE, *names)}
     for config in configs.values():
-        check_parts(config)  # bad names and settings end here
+        prepare(config)  # bad names and settings end here
     images = images_of(shape, configs[BASELINE])
-    base = Client(configs[BASELINE], images)
+    base = Client(prepare(configs[BASELINE], images))
     base.ms_per_step()
     result = {**facts(base, shape, settings), "methods": {}}
     if json_file:
@@ -66,7 +63,7 @@ def run_method_bench(
     table = Table(*columns, **PLAIN)
     for name in names:
         say(console, f"timing {rounds} rounds of a client with {name}, in turn with {BASELINE}")
-        cost = result["methods"][name] = cost_of(Client(configs[name], images), base, rounds)
+        cost = result["methods"][name] = cost_of(Client(prepare(configs[name], images)), base, rounds)
         low, high = cost["min_max"]
         table.add_row(f"[bold]{name}", f"{cost['ratio']:.2f}", f"{low:.2f} to {high:.2f}", f"{cost['ms_per_step']:.2f}")
         if json_file:  # after each one: whatever stops this keeps what was measured

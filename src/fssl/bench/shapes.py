@@ -3,7 +3,7 @@
 from typing import Any
 
 from ..config import Config, only_run, override, read_toml
-from ..core.parts import dataset_of
+from ..core.images import load_dataset
 from ..data.sources import Dataset, load
 from ..errors import UserError, unknown
 
@@ -27,4 +27,4 @@ def config_of(shape: str, method: str, settings: list[str]) -> Config:
 def images_of(shape: str, config: Config) -> Dataset:
     if shape == "paper":
         return load("synthetic", num_classes=100, size=32, channels=3, train_per_class=500, test_per_class=100)
-    return dataset_of(config)
+    return load_dataset(config)

@@ -11,11 +11,9 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from ..config import Config
 from ..console import PLAIN, say
+from ..core.experiment import Experiment, prepare
 from ..core.federation import Federation
-from ..core.parts import check_parts
-from ..data.sources import Dataset
 from ..engines.engine import RoundResult
 from ..engines.lanes import LocalEngine
 from ..system.files import write_atomic
@@ -31,10 +29,10 @@ def peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def measure(config: Config, dataset: Dataset, rounds: int) -> dict[str, Any]:
+def measure(experiment: Experiment, rounds: int) -> dict[str, Any]:
     """Time whole rounds, everything on, after one round of warm-up."""
     begin = time.perf_counter()
-    federation = Federation(config, dataset)
+    federation = Federation(experiment)
     engine = LocalEngine(federation)
     results: list[RoundResult] = []
     for result in engine.rounds(rounds + 1):
@@ -63,10 +61,10 @@ def run_bench(
     console: Console, shape: str, method: str, rounds: int, json_file: Path | None, settings: list[str]
 ) -> None:
     config = config_of(shape, method, settings)
-    check_parts(config)  # bad names and settings end here
+    prepare(config)  # bad names and settings end here, before images are made
     dataset = images_of(shape, config)
     say(console, f"timing {rounds} rounds of {method}, shape {shape}; then an ordinary loop of SAGE's steps")
-    ours = measure(config, dataset, rounds)
+    ours = measure(prepare(config, dataset), rounds)
     train, model = config.train, config.model
     device = torch.device("cuda" if ours["device"] != "cpu" else "cpu")
     steps = 12 if shape == "paper" else 100

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from ..methods.base import SOURCES, Source
 from ..methods.names import METHODS, PLUGINS, Method, build_method, builders_of
-from ..models import Net
+from ..models import build_net
 from ..types import Counts, Task
 
 COSTS = Path(__file__).parent / "costs.json"
@@ -82,8 +82,8 @@ def about(builder: Callable[..., Method]) -> str:
 
 def sizes_of(method: Method) -> Sizes:
     """One round of one client without its steps: they change values, not sizes."""
-    net = Net("resnet8", 3, CLASSES, 4)
-    server = method.init(net, net.init(0), TASK)
+    net = build_net("resnet8", 3, CLASSES, 4)
+    server = method.init(net, net.first, TASK)
     payload = method.payload(server, 0)
     local = method.start(payload, method.client_state(payload, TASK, COUNTS))
     upload = method.upload(0, payload, local, COUNTS)

@@ -111,16 +111,17 @@ def run(
     file, base = source_of(config, resume)
     base = out or base
     named = [*expand(override(read_toml(file), given))]  # a misspelt key is told before the framework is loaded
-    from ..runner.grid import Cell, check_settings, list_cells, load_data, run_in_turn, unfinished
+    from ..core.images import Datasets
+    from ..runner.grid import list_runs, load_images, plan_runs, run_in_turn, unfinished
     from ..runner.parallel import run_side_by_side
 
-    cells = [Cell(name or base.name, cell, base / name) for name, cell in named]
+    datasets = Datasets()
     try:
-        check_settings(cells, debug)
+        planned = plan_runs(console, named, base, datasets, debug)
         if dry_run:
-            return list_cells(console, cells)
-        waiting = unfinished(console, cells, resume)
-        load_data(console, waiting)
+            return list_runs(console, planned)
+        waiting = unfinished(console, planned, resume)
+        load_images(console, waiting, datasets)
         if jobs > 1 and len(waiting) > 1:
             failures = run_side_by_side(console, waiting, resume, debug, jobs)
         else:
@@ -130,7 +131,7 @@ def run(
         raise
     if failures:
         raise RunError(
-            f"{failures} of {len(cells)} runs stopped early; the same command with --resume tries them again"
+            f"{failures} of {len(planned)} runs stopped early; the same command with --resume tries them again"
         )
 
 

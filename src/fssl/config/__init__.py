@@ -3,7 +3,7 @@
 from .checks import AUTHORS_WAY, parse, several_runs
 from .grid import axes_of, expand, only_run, override
 from .settings import NO_LIMIT, Config, MethodChoice
-from .tables import as_tables, first_difference, flatten, resolved
+from .tables import as_tables, by_card, first_difference, flatten
 from .toml import PRESETS, load_toml, presets, read_toml, to_toml
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "MethodChoice",
     "as_tables",
     "axes_of",
+    "by_card",
     "expand",
     "first_difference",
     "flatten",
@@ -23,7 +24,6 @@ __all__ = [
     "parse",
     "presets",
     "read_toml",
-    "resolved",
     "several_runs",
     "to_toml",
 ]

@@ -1,13 +1,12 @@
 """A Config back in tables: written down, and compared with one that was."""
 
+from collections.abc import Mapping
 from dataclasses import MISSING, asdict, replace
 from typing import Any
 
 from .grid import forget
 from .settings import SECTIONS, Config, useless
 
-# Filled in when a folder is read, the last one because classes are known then.
-FOUND = ("data.classes", "data.digest", "partition.clients", "method.tuning_epochs")
 # A resumed run may be longer than before, on other hardware, or find its data elsewhere.
 MAY_CHANGE = (
     "train.rounds",
@@ -19,8 +18,8 @@ MAY_CHANGE = (
 )
 
 
-def resolved(config: Config) -> Config:
-    """The same run with what the dataset decides filled in."""
+def by_card(config: Config) -> Config:
+    """The same run with the numbers filled in that the dataset's card decides: labels and rounds."""
     data = config.data
     if config.card.is_dealt:
         data = replace(data, labels_per_class=config.labels_per_class, label_fraction=None)
@@ -49,12 +48,17 @@ def flatten(config: Config) -> dict[str, Any]:
     return flat
 
 
-def first_difference(stored: Config, given: Config) -> str | None:
-    """The first setting in which a resumed run would be another run."""
-    a, b = flatten(stored), flatten(given)
+def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any]) -> str | None:
+    """The first setting in which a resumed run would be another run.
+
+    Args:
+        stored: The settings that a run folder recorded.
+        given: The settings of the run that wants to go on there.
+        defaults: Defaults of the method's settings; a record that is older than a setting lacks it.
+    """
+    a = {f"method.{key}": value for key, value in defaults.items()} | flatten(stored)
+    b = flatten(given)
     for key in a | b:
-        if key.startswith(MAY_CHANGE) or (key in FOUND and key not in b):
-            continue
-        if a.get(key, MISSING) != b.get(key, MISSING):
+        if not key.startswith(MAY_CHANGE) and a.get(key, MISSING) != b.get(key, MISSING):
             return f"{key} is {a.get(key)!r} there and {b.get(key)!r} here"
     return None

@@ -8,6 +8,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..augment.normalize import Normalize
+from ..config import Config
+from ..data.cards import Card
 from ..models import Net
 from ..types import Weights
 
@@ -58,3 +60,16 @@ def make_tester(net: Net, pool: TestPool, norms: Sequence[Normalize], compile: b
 def read_tests(scores: Tensor, n: int) -> list[Test]:
     """Copy the scores to the host."""
     return [Test(100.0 * right / n, loss / n) for right, loss in scores.double().cpu().tolist()]
+
+
+def norms_of(card: Card, device: torch.device) -> dict[str, Normalize]:
+    """Test images are normalized as in training, and as in the released code."""
+    return {
+        "train_norm": Normalize(card.train_mean, card.train_std, device),
+        "authors_norm": Normalize(card.test_mean, card.test_std, device),
+    }
+
+
+def headline_of(config: Config) -> str:
+    """The normalization whose accuracy is the result."""
+    return "authors_norm" if config.protocol == "authors" else "train_norm"

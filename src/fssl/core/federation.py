@@ -11,39 +11,30 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from ..config import Config
+from ..data.cards import Card
 from ..data.partition import class_counts
-from ..data.plan import ClientPlan, make_sites, make_task, plan_client
-from ..data.sources import Dataset, Split
+from ..data.plan import ClientPlan, Recipe, make_sites, make_task, plan_client
+from ..data.sources import Split
+from ..label.assign import ConfidenceGap
+from ..methods.base import Method
 from ..probes.tally import Layout
-from ..probes.training import Probe
+from ..probes.training import LabelProbe, Probe, losses_only
 from ..seeds import cohort
 from ..types import Batch, Clock, Counts, Local, Server, State, Weights
-from .evaluate import Tester, TestPool, make_tester
-from .parts import (
-    dataset_of,
-    device_of,
-    headline_of,
-    method_of,
-    network_of,
-    norms_of,
-    partition_of,
-    probe_of,
-    recipe_of,
-    settled,
-    test_of,
-    uses_bf16,
-)
+from .device import device_of, uses_bf16
+from .evaluate import Tester, TestPool, headline_of, make_tester, norms_of
+from .experiment import Experiment
+from .images import partition_of, test_of
 from .step import Pool, Step, Visit, make_step, make_visit
 
 
 class Federation:
-    """What a run consists of before its first round."""
+    """An experiment made real: who holds which images, on which device, and what a step is."""
 
-    def __init__(self, config: Config, dataset: Dataset | None = None) -> None:
-        self.dataset = dataset or dataset_of(config)
-        self.config = config = settled(config, self.dataset)
-        self.method, self.device = method_of(config), device_of(config)
-        card, partition = self.dataset.card, partition_of(config, self.dataset)
+    def __init__(self, experiment: Experiment) -> None:
+        self.experiment, self.dataset = experiment, experiment.dataset
+        self.config, self.method, self.net = experiment.config, experiment.method, experiment.net
+        config, card, partition = self.config, self.dataset.card, partition_of(self.config, self.dataset)
         self.sites = make_sites(partition, self.method.labels)
         self.task = make_task(self.sites, card.num_classes, config.seed)
         labels = self.dataset.train.labels
@@ -55,8 +46,7 @@ class Federation:
         self.unlabeled_counts: NDArray[np.int64] | None = (
             None if self.dataset.partition else class_counts(partition.unlabeled, labels, card.num_classes)
         )
-        self.bf16 = uses_bf16(config)
-        self.net = network_of(config, card, self.bf16)
+        self.device, self.bf16 = device_of(config), uses_bf16(config)
         self.recipe = recipe_of(config, self.method, card)
         self.norms = norms_of(card, self.device)
 
@@ -85,10 +75,9 @@ class Federation:
 
     def first_server(self) -> Server:
         """What the server holds before the first round."""
-        weights = Weights(
-            *({k: t.to(self.device) for k, t in tree.items()} for tree in self.net.init(self.config.seed))
-        )
-        return self.method.init(self.net, weights, self.task)
+        # A copy, even on a CPU: the network keeps its first weights.
+        first = ({k: t.to(self.device, copy=True) for k, t in tree.items()} for tree in self.net.first)
+        return self.method.init(self.net, Weights(*first), self.task)
 
     def new_state(self, payload: Server, client: int) -> State:
         """What a client starts with, given its first payload."""
@@ -137,7 +126,8 @@ def sketch(federation: Federation, client: int = 0) -> Iterator[tuple[Server, Lo
     """A client's payload and start; these, and all tensors made inside, have shapes and no values."""
     method, net = federation.method, federation.net
     with FakeTensorMode(), torch.no_grad():
-        payload = method.payload(method.init(net, net.init(0), federation.task), client)
+        first = Weights(*({k: torch.empty(t.shape, dtype=t.dtype) for k, t in tree.items()} for tree in net.first))
+        payload = method.payload(method.init(net, first, federation.task), client)
         yield payload, method.start(payload, federation.new_state(payload, client))
 
 
@@ -153,3 +143,28 @@ def layout_of(federation: Federation, probe: Probe) -> Layout:
         )
         _, trace = method.step(federation.net, payload, local, batch)
         return Layout.of(probe(trace, truth))
+
+
+def recipe_of(config: Config, method: Method, card: Card) -> Recipe:
+    """How a client walks through its images: as the configuration says, and the method asks."""
+    train = config.train
+    return Recipe(
+        train.batch,
+        train.unlabeled_ratio,
+        train.local_epochs,
+        method.steps,
+        train.steps_per_round,
+        method.views,
+        card.size,
+        config.data.flip,
+        method.sweeps,
+    )
+
+
+def probe_of(config: Config, method: Method) -> Probe:
+    """What is measured, with the method's own lambda and threshold where it has them."""
+    if config.records.probes == "losses":
+        return losses_only
+    weigh = getattr(getattr(method, "assign", None), "weigh", ConfidenceGap())
+    tau = getattr(getattr(method, "accept", None), "tau", 0.95)
+    return LabelProbe(weigh, tau, knows_truth=config.card.is_dealt)

@@ -10,11 +10,11 @@ from typing import Any
 
 from ..config import Config, as_tables, override, to_toml
 from ..console import round_text
-from ..core.parts import method_of, test_of
+from ..core.experiment import prepare
+from ..core.images import test_of
 from ..errors import RunError, UserError
-from ..methods.names import check_effect, with_defaults
+from ..methods.names import check_effect
 from ..records.store import RunFolder
-from ..runner.conduct import written_out
 from ..system.files import write_atomic
 from .home import ServerPart
 from .programs import CONNECTION, Growing, flwr
@@ -48,11 +48,12 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
         )
     if config.card.is_folder and config.card.is_dealt:
         raise UserError(f"data.name = '{config.data.name}': sites hold images of their own; use data.name = 'folder'")
-    method_of(config)
+    dataset = sites_own(config, part.test_images, len(part.sites)) if config.data.name == "folder" else None
+    experiment = prepare(config, dataset)
     check_effect([config])
-    if config.data.name == "folder":
-        test_of(config, sites_own(config, part.test_images, len(part.sites)))
-    RunFolder(out, with_defaults).check(written_out(config), resume)
+    if dataset:
+        test_of(config, dataset)
+    RunFolder(out).check(experiment.config, resume, experiment.defaults)
     return config
 
 

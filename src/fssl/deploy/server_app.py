@@ -11,8 +11,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from ..config import AUTHORS_WAY, Config, only_run, override, read_toml
+from ..core.experiment import prepare
 from ..core.federation import Federation
-from ..core.parts import agreed_of
+from ..core.images import agreed_of
 from ..data.dataset import Dataset, Split
 from ..data.folder import load_test
 from ..data.partition import Partition
@@ -20,7 +21,8 @@ from ..engines.engine import Engine
 from ..engines.flower.fleet import AnyNode, AskedNodes, FlowerFleet, NamedNodes, Nodes, Policy, flower_engine
 from ..errors import RunError, UserError, described
 from ..records.store import RunFolder
-from ..runner.conduct import Line, conduct, written_out
+from ..runner.conduct import conduct
+from ..runner.record import Line
 from ..system.files import read_json, write_atomic
 from ..system.machine import cores
 
@@ -60,7 +62,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
     tables = override(read_toml(terms.config), terms.settings.splitlines())
-    config, out = written_out(config_of(tables)), Path(terms.out)
+    config, out = config_of(tables), Path(terms.out)
     names = tuple(terms.sites.splitlines())
 
     def make(federation: Federation) -> Engine:
@@ -69,7 +71,7 @@ def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
 
     test = Path(terms.test) if terms.test else None
     dataset = sites_own(config, test, len(names)) if names and config.data.name == "folder" else None
-    return conduct(config, out, listener, terms.resume, make, dataset)
+    return conduct(prepare(config, dataset), out, listener, terms.resume, make)
 
 
 def config_of(tables: Mapping[str, Any]) -> Config:

@@ -3,12 +3,11 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils._pytree import tree_map
 
 from ..core.client import ClientResult
 from ..core.evaluate import Test, read_tests
@@ -16,15 +15,7 @@ from ..core.federation import Federation
 from ..errors import RunError
 from ..seeds import stream
 from ..types import Server, State, Upload, Weights
-
-
-class Snapshot(NamedTuple):
-    """Everything a run needs to go on after a round; random streams are named, so they need no state."""
-
-    round: int
-    server: Server
-    clients: dict[int, State]  # what clients keep; of those that keep it themselves, the round it is of
-    velocity: State  # empty unless momentum is carried from client to client
+from .snapshot import Snapshot
 
 
 class Missing(NamedTuple):
@@ -107,23 +98,18 @@ class Engine:
     def rounds(self, until: int) -> Iterator[RoundResult]:
         """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""
         while self.snapshot.round < until:
-            round = self.snapshot.round + 1
-            with suppress(RoundAgainError):
-                yield self._round(round, last=round == until)
+            yield self.round(until)
 
-    def _round(self, round: int, last: bool) -> RoundResult:
-        begin = time.perf_counter()
-        federation, method = self.federation, self.federation.method
-        passing = Passing()
-        uploads = passing.uploads(self.fleet.train(round, federation.clients_of(round), self.snapshot))
-        if federation.carries_momentum:  # they come in the order drawn
-            uploads = iter(sorted(uploads, key=lambda u: u.client))
-        rng = stream(federation.config.seed, "server", round)
-        with torch.no_grad():
-            server = method.aggregate(federation.net, self.snapshot.server, uploads, rng)
-            server = self._remembered(self.after(server, len(passing.clients)))
-            scores = self.test(method.deploy(server))
-        if not last:
+    def round(self, until: int) -> RoundResult:
+        """One round after the snapshot's, which it renews; the next is prepared if there are more `until` then."""
+        federation, round, server = self.federation, self.snapshot.round + 1, None
+        while server is None:
+            begin, passing = time.perf_counter(), Passing()
+            uploads = passing.uploads(self.fleet.train(round, federation.clients_of(round), self.snapshot))
+            with suppress(RoundAgainError), torch.no_grad():
+                server = self._remembered(self._aggregated(round, uploads, passing))
+                scores = self.test(federation.method.deploy(server))
+        if round < until:
             self.fleet.prepare(round + 1, federation.clients_of(round + 1))  # while the device still works
         tests, tally = read_tests(scores, len(federation.test.labels)), passing.tally()
         self._check_finite(passing.clients, tally, round, tests)
@@ -138,6 +124,15 @@ class Engine:
             time.perf_counter() - begin,
             passing.missing,
         )
+
+    def _aggregated(self, round: int, uploads: Iterator[Upload], passing: Passing) -> Server:
+        """What the method makes of the uploads, and the engine of that."""
+        federation = self.federation
+        if federation.carries_momentum:  # they come in the order drawn
+            uploads = iter(sorted(uploads, key=lambda u: u.client))
+        rng = stream(federation.config.seed, "server", round)
+        server = federation.method.aggregate(federation.net, self.snapshot.server, uploads, rng)
+        return self.after(server, len(passing.clients))
 
     def _kept(self, state: State) -> State:
         """A client's state on the host, where idle clients cost no device memory; pinned for the way back."""
@@ -160,25 +155,3 @@ class Engine:
 
     def model(self) -> Weights:
         return self.federation.method.deploy(self.snapshot.server)
-
-
-def to(tree: Any, device: torch.device | str) -> Any:
-    """On the device the engine computes on; nothing waits for it."""
-    return tree_map(lambda t: t if t is None else t.to(device, non_blocking=True), tree)
-
-
-def pinned(tree: Any) -> Any:
-    return tree_map(lambda t: t if t is None else t.pin_memory(), tree)
-
-
-def named(**trees: Any) -> State:
-    """Tensors of nested records under dotted names."""
-    flat: State = {}
-    for name, tree in trees.items():
-        if isinstance(tree, torch.Tensor):
-            flat[name] = tree.clone(memory_format=torch.contiguous_format)
-            continue
-        items = tree.items() if isinstance(tree, dict) else tree._asdict().items()
-        for key, value in items:
-            flat |= named(**{f"{name}.{key}": value})
-    return flat

@@ -16,7 +16,9 @@ from ..data.plan import ClientPlan
 from ..models import switch_tf32_off
 from ..system.machine import cores
 from ..types import Draw, Local, Server, State
-from .engine import Engine, NotFiniteError, Snapshot, named, pinned, to
+from .engine import Engine, NotFiniteError
+from .snapshot import Snapshot
+from .tensors import named, pinned, to
 
 CUDA_LANES = 4  # measured: more streams gain nothing and cost memory
 COMPILED_LANES = 8  # as many variants of one function as the compiler accepts

@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 from ..console import PLAIN, RunView, print_table, say, several
-from ..core.parts import dataset_of, settled, test_rows
+from ..core.experiment import with_folder
+from ..core.images import load_dataset, test_rows
 from ..data.cache import Progress
 from ..data.folder import Loading, raise_problems, read_images
 from ..data.listing import list_images
@@ -75,8 +76,8 @@ def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predic
     data = replace(model.config.data, dir=str(data_dir)) if data_dir else model.config.data
     if data_dir and model.card.is_embedded:
         raise UserError(f"--data-dir {data_dir}: {model.card.name} needs no files; leave it out")
-    dataset = dataset_of(replace(model.config, data=data), progress)
-    settled(model.config, dataset)  # refuses a folder whose files are others
+    dataset = load_dataset(replace(model.config, data=data), progress)
+    with_folder(model.config, dataset)  # refuses a folder whose files are others
     rows = test_rows(model.config, dataset.test.labels)
     names, p = look_at(model, numbered(dataset.test.images, rows, progress))
     return Predictions(model.classes, names, p, dataset.test.labels[rows])

@@ -11,14 +11,14 @@ from safetensors.torch import load_file
 
 from ..augment.normalize import Normalize
 from ..config import Config
-from ..core.evaluate import BATCH
-from ..core.parts import card_of, headline_of, network_of, norms_of
+from ..core.evaluate import BATCH, headline_of, norms_of
+from ..core.images import card_of
 from ..data.cards import Card
+from ..engines.snapshot import in_order
 from ..errors import UserError
 from ..methods.names import with_defaults
-from ..models import Net, switch_tf32_off
+from ..models import Net, build_net, switch_tf32_off
 from ..records.store import RunFolder
-from ..runner.conduct import in_order
 from ..system.user_code import digest_of
 from ..types import Weights, take
 
@@ -69,18 +69,18 @@ def normalize_of(config: Config, card: Card, device: torch.device) -> Normalize:
 
 def load_trained(run: Path, device: torch.device | None = None) -> Trained:
     """The final model of a finished run, by its folder; on a GPU, if there is one and no other device is named."""
-    folder = RunFolder(run, with_defaults)
+    folder = RunFolder(run)
     if not folder.config_file.is_file():
         raise UserError(f"{run} is not a run folder (no config.toml); `fssl run` makes one")
     if not folder.model_file.is_file():
         raise UserError(f"{run} has no model.safetensors, which a run writes once it is finished; --resume goes on")
     switch_tf32_off()
-    config, device = folder.config(), device or best_device()
+    config, device = with_defaults(folder.config()), device or best_device()
     card = card_of(config)
     digest_of("model", config.model.name, config.model.digest)  # refuses to run another file than the run's
-    net = network_of(config, card)
+    net = build_net(config.model.name, card.channels, card.num_classes, config.model.width)
     refusal = f"{folder.model_file} does not fit the network of {folder.config_file}"
-    found = zip(net.init(0), read_weights(folder.model_file, device), strict=True)
+    found = zip(net.first, read_weights(folder.model_file, device), strict=True)
     weights = Weights(*(in_order(like, tree, refusal) for like, tree in found))
     return Trained(config, card, net, weights, normalize_of(config, card, device))
 

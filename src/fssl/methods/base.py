@@ -145,6 +145,7 @@ class Method:
 
     sgd: Sgd = Sgd()
     labeled_weight: int = 0  # the released code counts each labeled image 2000 times more when averaging
+    watch: bool = True  # also compute what only the probes look at
     labels: Literal["few", "all"] = "few"  # clients train on those of the setting, or on the truth of every image
     steps: Literal["pool", "labeled"] = "pool"  # what an epoch counts: the client's pool, or its labeled images
 

@@ -39,7 +39,6 @@ class FixMatch(Method):
     mu_u: float = 1.0
     label_bn: Literal["train", "eval"] = "train"  # statistics under which the local model labels
     oracle: bool = False  # drop wrong pseudo-labels (Fig. 1b)
-    watch_global: bool = True  # run the global model even if no label needs it, for the probes
 
     @property
     def views(self) -> tuple[str, ...]:
@@ -94,7 +93,7 @@ class FixMatch(Method):
 
     @property
     def asks_global(self) -> bool:
-        return self.assign.uses_global or self.watch_global
+        return self.assign.uses_global or self.watch
 
 
 @Source("Sohn et al. 2020", follows="released code", page="fixmatch")

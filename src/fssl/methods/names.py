@@ -35,11 +35,11 @@ __all__ = [
     "build_method",
     "builders_of",
     "check_effect",
+    "defaults_on",
     "full_settings",
     "settings_of",
     "split_name",
     "with_defaults",
-    "with_settings",
 ]
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -116,12 +116,16 @@ def parameters_of(name: str) -> dict[str, inspect.Parameter]:
 def full_settings(choice: MethodChoice, card: Card) -> dict[str, Any]:
     """A method's settings on a dataset: those given, else their defaults; unset ones are left out."""
     parameters = parameters_of(choice.name)
-    defaults = {k: p.default for k, p in parameters.items()}
-    ours = {k for b in builders_of(choice.name) if is_ours(b) for k in settings_of(b)}
-    decided = {k: rule(card) for k, rule in BY_DATASET.items() if k in ours}
-    known = {k: v for k, v in {**defaults, **decided}.items() if v is not None}
     given = {k: as_declared(v, parameters.get(k)) for k, v in choice.settings}
-    return {**known, **given}
+    return {**defaults_on(choice.name, card), **given}
+
+
+def defaults_on(name: str, card: Card) -> dict[str, Any]:
+    """The defaults of a method's settings on a dataset; unset ones are left out."""
+    defaults = {k: p.default for k, p in parameters_of(name).items()}
+    ours = {k for b in builders_of(name) if is_ours(b) for k in settings_of(b)}
+    decided = {k: rule(card) for k, rule in BY_DATASET.items() if k in ours}
+    return {k: v for k, v in {**defaults, **decided}.items() if v is not None}
 
 
 def as_declared(value: Any, parameter: inspect.Parameter | None) -> Any:
@@ -130,18 +134,15 @@ def as_declared(value: Any, parameter: inspect.Parameter | None) -> Any:
     return float(value) if is_float and type(value) is int else value
 
 
-def with_settings(config: Config) -> Config:
-    """The same run with its method's settings written out."""
-    settings = full_settings(config.method, config.card)
-    return replace(config, method=replace(config.method, settings=tuple(sorted(settings.items()))))
-
-
 def with_defaults(config: Config) -> Config:
-    """A recorded run: settings that are newer than it have their defaults. To read a record runs nobody's file."""
+    """A recorded run, with the defaults of settings that are newer than it. To read a record runs nobody's file."""
     try:
-        return config if file_of(config.method.name) else with_settings(config)
+        settings = config.method.settings
+        if not file_of(config.method.name):
+            settings = tuple(sorted(full_settings(config.method, config.card).items()))
     except UserError:  # a method that is not known here
         return config
+    return replace(config, method=replace(config.method, settings=settings))
 
 
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:

@@ -1,12 +1,14 @@
 """Net: an architecture called with explicit weights. Nothing else in the project calls a module."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from copy import copy, deepcopy
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from ..errors import UserError
 from ..system.user_code import file_of, function_in, made
@@ -37,66 +39,49 @@ class Out(NamedTuple):
 
 
 class Net:
-    """One architecture, in training and in evaluation mode, without weights of its own.
+    """One architecture, in training and in evaluation mode, and the weights it begins with.
 
     A call lends its weights to a module for its duration, so threads need a Net each: see `copy`.
     """
 
-    def __init__(self, name: str, channels: int, classes: int, width: int, bf16: bool = False) -> None:
-        self._shape = (name, channels, classes, width)
-        self._bf16 = bf16
-        with torch.device("meta"):
-            self._training = self._build().train()
-            self._evaluation = self._build().eval()
-        self._names = [name for name, _ in (*self._training.named_parameters(), *self._training.named_buffers())]
-
-    def _build(self) -> nn.Module:
-        name, *sizes = self._shape
-        module = made(builder_of(name), "network", name, *sizes)
-        if not isinstance(module, nn.Module):
-            raise UserError(f"network '{name}' is {type(module).__name__!r}, expected a torch.nn.Module")
-        for layer in module.modules():
-            if isinstance(layer, _BatchNorm):
-                layer.num_batches_tracked = None  # an integer that nobody reads, and that averaging would spoil
-        return module
-
-    @property
-    def channels(self) -> int:
-        return self._shape[1]
+    def __init__(self, module: nn.Module, name: str, channels: int, classes: int, bf16: bool = False) -> None:
+        """Take a module with real weights; what is called from here on are copies of it without any."""
+        self.name, self.channels, self.classes, self.bf16 = name, channels, classes, bf16
+        self.first = Weights(detached(module.named_parameters()), detached(module.named_buffers()))
+        self._names = [*self.first.params, *self.first.buffers]
+        self._training, self._evaluation = weightless(module).train(), weightless(module).eval()
 
     def check(self, size: int) -> None:
         """Refuse a network that a federation could not train, by calling it as a step and a test would."""
-        name, channels, classes, _ = self._shape
-        if CLASSIFIER not in self._names:
-            raise UserError(f"network '{name}': its last layer must be self.head = fssl.models.Head(features, classes)")
-        for key, buffer in self._training.named_buffers():
+        if CLASSIFIER not in self.first.params:
+            raise UserError(
+                f"network '{self.name}': its last layer must be self.head = fssl.models.Head(features, classes)"
+            )
+        for key, buffer in self.first.buffers.items():
             if not buffer.is_floating_point():
-                raise UserError(f"network '{name}': buffer '{key}' is {buffer.dtype}, which clients cannot average")
-        images = torch.linspace(-2, 2, 4 * channels * size**2).view(4, channels, size, size)
+                raise UserError(
+                    f"network '{self.name}': buffer '{key}' is {buffer.dtype}, which clients cannot average"
+                )
+        images = torch.linspace(-2, 2, 4 * self.channels * size**2).view(4, self.channels, size, size)
         try:
-            weights = self.init(0)
             with torch.no_grad():
-                (_, (first,)), (_, (second,)) = self.fit(weights, images), self.fit(weights, images)
-                shapes = [list(o.logits.shape) for o in (first, self.infer(weights, images))]
+                (_, (first,)), (_, (second,)) = self.fit(self.first, images), self.fit(self.first, images)
+                shapes = [list(o.logits.shape) for o in (first, self.infer(self.first, images))]
         except Exception as error:
             what = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise UserError(f"network '{name}' cannot be called with images {list(images.shape)}: {what}") from error
-        if shapes != [[4, classes]] * 2:
-            raise UserError(f"network '{name}': for 4 images logits are {shapes[0]}, expected {[4, classes]}")
+            raise UserError(
+                f"network '{self.name}' cannot be called with images {list(images.shape)}: {what}"
+            ) from error
+        if shapes != [[4, self.classes]] * 2:
+            raise UserError(f"network '{self.name}': for 4 images logits are {shapes[0]}, expected {[4, self.classes]}")
         if not torch.equal(first.logits, second.logits):
-            raise UserError(f"network '{name}' draws random numbers (dropout?): the same images give other logits")
+            raise UserError(f"network '{self.name}' draws random numbers (dropout?): the same images give other logits")
 
     def copy(self) -> "Net":
-        name, channels, classes, width = self._shape
-        return Net(name, channels, classes, width, self._bf16)
-
-    def init(self, seed: int) -> Weights:
-        """Initial weights: those of the first module built after seeding the framework with `seed`."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            module = self._build()
-        params = {name: p.detach().clone() for name, p in module.named_parameters()}
-        return Weights(params, {name: b.clone() for name, b in module.named_buffers()})
+        """The same network for another thread; its builder is not called again."""
+        other = copy(self)
+        other._training, other._evaluation = deepcopy(self._training), deepcopy(self._evaluation)
+        return other
 
     def fit(self, weights: Weights, *views: Tensor) -> tuple[State, list[Out]]:
         """One joint batch in training mode: the updated buffers, and what it says of each view."""
@@ -113,6 +98,36 @@ class Net:
     def _call(self, module: nn.Module, weights: Weights, x: Tensor) -> Out:
         tensors = {**weights.params, **weights.buffers}
         own = {name: tensors[name] for name in self._names}  # a method may keep further tensors beside them
-        with torch.autocast(x.device.type, torch.bfloat16, enabled=self._bf16):
+        with torch.autocast(x.device.type, torch.bfloat16, enabled=self.bf16):
             feature, logits = functional_call(module, own, (x,))
         return Out(logits, feature)
+
+
+def build_net(name: str, channels: int, classes: int, width: int, seed: int = 0, bf16: bool = False) -> Net:
+    """A network by its name, with the weights its builder gives it after seeding the framework with `seed`.
+
+    The builder is called once, on ordinary tensors: it may copy layers, or load weights from a file.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = made(builder_of(name), "network", name, channels, classes, width)
+    if not isinstance(module, nn.Module):
+        raise UserError(f"network '{name}' is {type(module).__name__!r}, expected a torch.nn.Module")
+    if lazy := next((key for key, p in module.named_parameters() if is_lazy(p)), None):
+        raise UserError(f"network '{name}': '{lazy}' has no shape yet; give the layer its number of inputs")
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.num_batches_tracked = None  # an integer that nobody reads, and that averaging would spoil
+    return Net(module, name, channels, classes, bf16)
+
+
+def detached(tensors: Iterable[tuple[str, Tensor]]) -> State:
+    return {name: t.detach().clone() for name, t in tensors}
+
+
+def weightless(module: nn.Module) -> nn.Module:
+    """A copy whose parameters and buffers have shapes and no values; those that two layers share stay shared."""
+    empty: dict[int, Tensor] = {id(b): torch.empty_like(b, device="meta") for b in module.buffers()}
+    for p in module.parameters():
+        empty[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), p.requires_grad)
+    return deepcopy(module, empty)

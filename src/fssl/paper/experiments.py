@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..config import Config, MethodChoice, flatten, parse, resolved
+from ..config import Config, MethodChoice, by_card, flatten, parse
 from ..console import setting_text
 from ..data.cards import card
 from ..errors import UserError
@@ -81,7 +81,7 @@ def paper_config(dataset: str, alpha: float, label_fraction: float, method: dict
 
 def side_settings(config: Config) -> dict[str, Any]:
     """Settings besides those that make the experiment."""
-    return {k: v for k, v in flatten(resolved(config)).items() if not k.startswith(NO_DIFFERENCE)}
+    return {k: v for k, v in flatten(by_card(config)).items() if not k.startswith(NO_DIFFERENCE)}
 
 
 def differences(config: Config, paper: Config) -> list[str]:

@@ -5,6 +5,7 @@ import shlex
 import subprocess
 import sys
 import time
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,7 @@ def installed(package: str) -> str | None:
         return None
 
 
+@cache
 def git_revision() -> str | None:
     """The commit of the source tree this package runs from, with '+' if files differ from it."""
     here = Path(__file__).parent

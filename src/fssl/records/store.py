@@ -28,9 +28,8 @@ INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, a
 class RunFolder:
     """One run's files. `rounds.jsonl` holds a line for every round that a checkpoint may start from."""
 
-    def __init__(self, path: Path, complete: Callable[[Config], Config] = lambda config: config) -> None:
-        """`complete` fills in settings that a record lacks because they are newer."""
-        self.path, self._complete = path, complete
+    def __init__(self, path: Path) -> None:
+        self.path = path
         self.config_file = path / "config.toml"
         self.env_file = path / "env.json"
         self.partition_file = path / "partition.json"
@@ -67,13 +66,16 @@ class RunFolder:
     def is_finished(self) -> bool:
         return bool(self.summary())
 
-    def check(self, config: Config, resume: bool) -> None:
-        """Refuse a run that this folder cannot take, without touching anything."""
+    def check(self, config: Config, resume: bool, defaults: Mapping[str, Any]) -> None:
+        """Refuse a run that this folder cannot take, without touching anything.
+
+        `defaults` are those of the method's settings, for a record that is older than one of them.
+        """
         if not self.config_file.is_file():
             return self._check_empty()
         if self.is_bare:
             return
-        difference = first_difference(self.config(), config)
+        difference = first_difference(self.config(), config, defaults)
         if difference:
             raise UserError(f"{self.path} holds another run: {difference}; choose another --out")
         if not resume:
@@ -88,13 +90,13 @@ class RunFolder:
         if self.path.is_dir() and not all(map(left_by_a_kill, self.path.iterdir())):
             raise UserError(f"{self.path} is not empty and not a run folder; choose another --out")
 
-    def open(self, config: Config, resume: bool) -> None:
+    def open(self, config: Config, resume: bool, defaults: Mapping[str, Any]) -> None:
         """Create the folder, or take it up again; from here on no other process can."""
-        self.check(config, resume)
+        self.check(config, resume, defaults)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self._take_lock()
-            self.check(config, resume)  # again: another process may have been here since
+            self.check(config, resume, defaults)  # again: another process may have been here since
             for folder in (self.path, self._probes):
                 sweep(folder)  # of any age, as nobody else writes here; checkpoints see to theirs
             write_atomic(self.config_file, to_toml(as_tables(config)))
@@ -115,11 +117,12 @@ class RunFolder:
             self._lock = None
 
     def config(self) -> Config:
+        """The settings as they were recorded."""
         tables = read_toml(str(self.config_file))
         if not tables:
             raise UserError(f"{self.config_file} is empty")
         try:
-            return self._complete(parse(tables))
+            return parse(tables)
         except UserError as error:
             raise UserError(f"{self.config_file}: {error}") from None
 

@@ -64,7 +64,7 @@ def read_run(folder: RunFolder) -> Run | None:
     """The run in a folder with settings; None where not one line of a round can be read."""
     file = folder.rounds_file
     lines, damaged = whole_lines(file.read_bytes().splitlines() if file.is_file() else ())
-    return Run(folder.path, folder.config(), lines, damaged) if lines else None
+    return Run(folder.path, with_defaults(folder.config()), lines, damaged) if lines else None
 
 
 def whole_lines(texts: Sequence[bytes], after: int = 0, damaged: int = 0) -> tuple[list[dict[str, Any]], int]:
@@ -137,7 +137,7 @@ def find_runs(paths: Iterable[Path]) -> Found:
     """Every run with at least one round below the given folders; what cannot be read costs itself only."""
     paths = list(paths)
     found = Found([], {})
-    for folder in (RunFolder(path, with_defaults) for path in run_folders(paths)):
+    for folder in (RunFolder(path) for path in run_folders(paths)):
         try:
             if not folder.config_file.is_file():
                 found.unreadable[folder.path] = "no config.toml"

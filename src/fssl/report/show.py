@@ -9,7 +9,6 @@ from rich.table import Table
 
 from ..console import say
 from ..errors import UserError
-from ..methods.names import with_defaults
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .overview import seconds_per_round
@@ -35,7 +34,7 @@ def sparkline(values: list[float], width: int = 60) -> str:
 
 
 def print_run(console: Console, path: Path) -> None:
-    folder = RunFolder(path, with_defaults)
+    folder = RunFolder(path)
     if not folder.config_file.is_file():
         raise UserError(f"{path} is not a run folder (no config.toml); `fssl run` makes one, `fssl compare` takes many")
     run = read_run(folder)

@@ -1,8 +1,7 @@
-"""The runs that one command stands for: checked before any compute, then trained one after another."""
+"""The runs that one command stands for: prepared before any of them computes, then trained one after another."""
 
 import os
-import traceback
-from contextlib import closing
+from collections.abc import Iterable
 from itertools import compress
 from pathlib import Path
 from shutil import which
@@ -12,39 +11,59 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from ..config import Config
-from ..console import PLAIN, Quiet, RunView, print_table, result_line, say
-from ..core.parts import Images, check_parts, dataset_of, device_of, images_of, settled
-from ..data.sources import Dataset
+from ..console import PLAIN, RunView, print_table, result_line, say
+from ..core.device import device_of
+from ..core.experiment import Experiment, prepare
+from ..core.images import Datasets
 from ..errors import RunError, UserError, complain, described
-from ..methods.names import check_effect, with_defaults
-from ..records.store import ERRORS, RunFolder
-from .conduct import Line, Listener, check_engine, run_experiment, written_out
-from .loggers import Logged, check_loggers
+from ..methods.names import check_effect
+from ..records.store import RunFolder
+from .conduct import check_engine, run_experiment
+from .loggers import check_loggers
 
 
-class Cell(NamedTuple):
-    """One run of a command: its name within the grid, its settings and its folder."""
+class PlannedRun(NamedTuple):
+    """One run of a command: its name within the grid, what it runs and its folder."""
 
     name: str
-    config: Config
+    experiment: Experiment
     folder: Path
 
+    @property
+    def config(self) -> Config:
+        return self.experiment.config
 
-def check_settings(cells: list[Cell], debug: bool) -> None:
-    """Every cell's method, engine, device and extras, before the first one computes."""
-    check_data_dir([cell.config for cell in cells])
-    for cell in cells:
-        check_parts(cell.config)
-        check_engine(cell.config, debug)
-        device, compute = device_of(cell.config), cell.config.compute
-        if device.type == "cpu" and compute.compile == "on" and not which(os.environ.get("CXX", "g++")):
-            raise UserError("compute.compile = 'on': a CPU needs a C++ compiler (g++ or $CXX) for it, else use 'off'")
-        check_loggers(cell.config)
-    check_effect(cell.config for cell in cells)
+
+def plan_runs(
+    console: Console, named: Iterable[tuple[str, Config]], base: Path, datasets: Datasets, debug: bool = False
+) -> list[PlannedRun]:
+    """Prepare every run of a command: what is wrong with one of them is refused before the first computes.
+
+    Folders of images are read here, as they decide some settings; other datasets are loaded later.
+    """
+    cells = list(named)
+    check_data_dir([config for _, config in cells])
+    for _, config in cells:
+        check_machine(config, debug)
+    runs = []
+    with RunView(console, "data", transient=True) as view:
+        for name, config in cells:
+            dataset = datasets.get(config, view.loading()) if config.card.is_folder else None
+            runs.append(PlannedRun(name or base.name, prepare(config, dataset), base / name))
+    check_effect([config for _, config in cells])
+    return runs
+
+
+def check_machine(config: Config, debug: bool) -> None:
+    """Refuse an engine, a compiler or a logger that is not there."""
+    check_engine(config, debug)
+    if device_of(config).type == "cpu" and config.compute.compile == "on" and not which(os.environ.get("CXX", "g++")):
+        raise UserError("compute.compile = 'on': a CPU needs a C++ compiler (g++ or $CXX) for it, else use 'off'")
+    check_loggers(config)
 
 
 def check_data_dir(configs: list[Config]) -> None:
-    """A folder that no run would look into: whoever gave it means other images than these."""
+    """Refuse a folder that no run would look into: its user means other images than these."""
     given = [config.data.dir for config in configs if config.data.dir]
     if given and all(config.card.is_embedded for config in configs):
         raise UserError(
@@ -53,102 +72,66 @@ def check_data_dir(configs: list[Config]) -> None:
         )
 
 
-def unfinished(console: Console, cells: list[Cell], resume: bool) -> list[Cell]:
-    """The cells to run; a grid, or --resume, skips those that are done."""
-    done = [is_done(cell, resume or len(cells) > 1, resume) for cell in cells]
-    for cell in compress(cells, done):
-        say(console, f"{cell.folder}: finished already")
-    return [cell for cell, is_finished in zip(cells, done, strict=True) if not is_finished]
+def unfinished(console: Console, runs: list[PlannedRun], resume: bool) -> list[PlannedRun]:
+    """The runs that are left to do; a grid, or --resume, skips those that are done."""
+    done = [is_done(run, resume or len(runs) > 1, resume) for run in runs]
+    for run in compress(runs, done):
+        say(console, f"{run.folder}: finished already")
+    return [run for run, is_finished in zip(runs, done, strict=True) if not is_finished]
 
 
-def is_done(cell: Cell, may_skip: bool, resume: bool) -> bool:
-    """Whether a cell is finished already; a folder that cannot take it is refused here, before any compute."""
-    stored, config = RunFolder(cell.folder, with_defaults), written_out(cell.config)
-    done = may_skip and stored.summary().get("rounds") == config.rounds
-    stored.check(config, resume or done)
+def is_done(run: PlannedRun, may_skip: bool, resume: bool) -> bool:
+    """Whether a run is finished already; a folder that cannot take it is refused here, before any compute."""
+    stored = RunFolder(run.folder)
+    done = may_skip and stored.summary().get("rounds") == run.config.rounds
+    stored.check(run.config, resume or done, run.experiment.defaults)
     return done
 
 
-def load_data(console: Console, cells: list[Cell]) -> None:
-    """Every dataset once before the first run: found and decoded into its cache, or refused."""
-    distinct: dict[Images, list[Config]] = {}
-    for cell in cells:
-        distinct.setdefault(images_of(cell.config), []).append(cell.config)
+def load_images(console: Console, runs: list[PlannedRun], datasets: Datasets) -> None:
+    """Load every dataset before the first run: found and decoded into its cache, or refused."""
     with RunView(console, "data", transient=True) as view:
-        for configs in distinct.values():
-            for config in configs:
-                check_parts(settled(config, dataset_of(config, view.loading())))  # a method may need more clients
+        for run in runs:
+            run.experiment.load(datasets, view.loading())
 
 
-def list_cells(console: Console, cells: list[Cell]) -> None:
-    """The runs there would be; whoever brings images of their own learns here what is wrong with them."""
-    load_data(console, [cell for cell in cells if cell.config.card.is_folder])
+def list_runs(console: Console, runs: list[PlannedRun]) -> None:
+    """Print the runs that there would be."""
     table = Table(Column("run folder", overflow="fold"), "method", "data", "alpha", "seed", "rounds", "state", **PLAIN)
-    for cell in cells:
-        _, c, folder = cell
+    for run in runs:
+        c = run.config
         alpha = "" if c.partition.kind == "iid" or not c.card.is_dealt else f"{c.partition.alpha:g}"
-        table.add_row(str(folder), c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), state_of(cell))
+        table.add_row(str(run.folder), c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), state_of(run))
     print_table(console, table)
 
 
-def state_of(cell: Cell) -> str:
-    """What lies where a cell would run; `in the way` if that is another run or no run at all."""
+def state_of(run: PlannedRun) -> str:
+    """What lies where a run would be; `in the way` if that is another run or no run at all."""
     try:
-        done = is_done(cell, may_skip=True, resume=True)
+        done = is_done(run, may_skip=True, resume=True)
     except UserError:
         return "in the way"
-    return "finished" if done else "begun" if RunFolder(cell.folder).config_file.is_file() else ""
+    return "finished" if done else "begun" if RunFolder(run.folder).config_file.is_file() else ""
 
 
-def run_in_turn(console: Console, cells: list[Cell], resume: bool, debug: bool) -> int:
-    """The number of cells that failed; a single one passes its error on."""
-    alone, total = len(cells) == 1, len(cells)
-    titles = [cell.name if alone else f"[{i}/{total}] {cell.name}" for i, cell in enumerate(cells, 1)]
-    return sum(not ran(console, *each, resume, debug, alone) for each in zip(titles, cells, strict=True))
+def run_in_turn(console: Console, runs: list[PlannedRun], resume: bool, debug: bool) -> int:
+    """Train one run after another; returns how many failed. A single one passes its error on."""
+    failures = 0
+    for i, run in enumerate(runs, 1):
+        title = run.name if len(runs) == 1 else f"[{i}/{len(runs)}] {run.name}"
+        try:
+            with RunView(console, title) as view:
+                summary = run_experiment(run.experiment, run.folder, view, resume, debug)
+        except Exception as error:  # what breaks in one leaves the others alone
+            if len(runs) == 1:
+                raise
+            complain(failure(run.name, error))
+            failures += 1
+        else:
+            say(console, result_line(run.folder, summary))
+    return failures
 
 
-def ran(console: Console, title: str, cell: Cell, resume: bool, debug: bool, alone: bool) -> bool:
-    try:
-        with RunView(console, title) as view:
-            text = train(cell, resume, debug, view)
-    except Exception as error:  # what breaks in one leaves the others alone
-        if alone:
-            raise
-        complain(failure(cell, error))
-        return False
-    say(console, text)
-    return True
-
-
-def failure(cell: Cell, error: BaseException) -> str:
+def failure(name: str, error: BaseException) -> str:
     """Which run failed, and why; the kind of error, where it is not one of ours."""
-    return f"{cell.name}: {error if isinstance(error, UserError | RunError) else described(error)}"
-
-
-def train(cell: Cell, resume: bool, debug: bool, view: RunView | Quiet) -> str:
-    """One run; returns how it ended, in a line."""
-    try:
-        return result_line(cell.folder, run_logged(cell.config, cell.folder, view, resume, debug))
-    except (UserError, RunError):
-        raise
-    except Exception as error:
-        if not cell.folder.is_dir():
-            raise
-        where = cell.folder / ERRORS
-        where.write_text(traceback.format_exc())
-        raise RunError(f"{described(error)} ({own_place(error, cell.config)}all of it: {where})") from error
-
-
-def run_logged(
-    config: Config, out: Path, listener: Listener, resume: bool, debug: bool = False, dataset: Dataset | None = None
-) -> Line:
-    """One run, also told to the loggers that it asks for."""
-    with closing(Logged(listener, config, out)) as logged:
-        return run_experiment(config, out, logged, resume, debug, dataset)
-
-
-def own_place(error: Exception, config: Config) -> str:
-    """The last line of somebody's own file on the way to an error, if there is one."""
-    own = {str(file.resolve()) for file in config.own_files}
-    places = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in own]
-    return f"{Path(places[-1].filename).name}, line {places[-1].lineno}; " if places else ""
+    return f"{name}: {error if isinstance(error, UserError | RunError) else described(error)}"

@@ -8,10 +8,17 @@ from typing import Any, Protocol, TypeVar
 from ..config import Config, flatten
 from ..errors import UserError
 from ..system.files import write_atomic
-from .conduct import Listener
 
 Line = dict[str, Any]
 T = TypeVar("T")
+
+
+class Listener(Protocol):
+    """Who wants to know how a run goes."""
+
+    def started(self, config: Config, done: list[Line]) -> None: ...
+    def round(self, line: Line) -> None: ...
+    def say(self, text: str) -> None: ...
 
 
 class Logger(Protocol):

@@ -1,4 +1,4 @@
-"""Runs side by side: cells of a grid in worker processes, each of one cell at a time."""
+"""Runs side by side: those of a grid in worker processes, each with one run at a time."""
 
 import signal
 from collections import deque
@@ -6,60 +6,72 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import active_children
+from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 
 from ..config import Config
-from ..console import GridView, Quiet
-from ..core.parts import device_of
+from ..console import GridView, Quiet, result_line
+from ..core.device import device_of
+from ..core.experiment import prepare
 from ..errors import RunError, complain
 from ..records.store import RunFolder
 from ..system.machine import cores, handled
 from ..system.workers import spawned
-from .grid import Cell, failure, train
+from .conduct import run_experiment
+from .grid import PlannedRun, failure
 
 KILLED = RunError("its process was killed (out of memory?); --resume goes on from its last round")
 POLL = 0.5  # seconds between looks at the records of runs in other processes
 
 
-def run_side_by_side(console: Console, cells: list[Cell], resume: bool, debug: bool, jobs: int) -> int:
-    """Cells in worker processes, each of one cell at a time; what breaks in one leaves the others alone."""
-    jobs = min(jobs, len(cells))
-    waiting, failures = deque(share_cores(cells, jobs)), 0
-    idle = [spawned() for _ in range(jobs)]
-    running: dict[Future[list[str]], tuple[Cell, ProcessPoolExecutor]] = {}
+class Job(NamedTuple):
+    """A run for a worker, which prepares it again: settings travel, methods and networks do not."""
+
+    name: str
+    config: Config
+    folder: Path
+
+
+def run_side_by_side(console: Console, runs: list[PlannedRun], resume: bool, debug: bool, workers: int) -> int:
+    """Train runs in worker processes; returns how many failed. What breaks in one leaves the others alone."""
+    workers = min(workers, len(runs))
+    waiting, failures = deque(share_cores(runs, workers)), 0
+    idle = [spawned() for _ in range(workers)]
+    running: dict[Future[list[str]], tuple[Job, ProcessPoolExecutor]] = {}
     sizes: dict[str, int] = {}
     try:
-        with GridView(console, len(cells)) as view:
+        with GridView(console, len(runs)) as view:
             while waiting or running:
                 while waiting and idle:
-                    cell, pool = waiting.popleft(), idle.pop()
+                    job, pool = waiting.popleft(), idle.pop()
                     with handled(signal.SIGINT, signal.SIG_IGN):  # for good by a process that starts here
-                        future = pool.submit(train_quietly, cell, resume, debug)
-                    running[future] = cell, pool
-                for cell, _ in running.values():
-                    show(view, cell, sizes)
+                        future = pool.submit(run_quietly, job, resume, debug)
+                    running[future] = job, pool
+                for job, _ in running.values():
+                    show(view, job, sizes)
                 for future in wait(running, POLL, FIRST_COMPLETED).done:
-                    cell, pool = running.pop(future)
+                    job, pool = running.pop(future)
                     error = future.exception()
                     idle.append(spawned() if isinstance(error, BrokenProcessPool) else pool)
-                    show(view, cell, sizes)
-                    view.ended(cell.name, [] if error else future.result())
+                    show(view, job, sizes)
+                    view.ended(job.name, [] if error else future.result())
                     if error:
                         failures += 1
-                        complain(failure(cell, KILLED if isinstance(error, BrokenProcessPool) else error))
+                        complain(failure(job.name, KILLED if isinstance(error, BrokenProcessPool) else error))
     finally:
         stop(idle, [pool for _, pool in running.values()])
     return failures
 
 
-def show(view: GridView, cell: Cell, sizes: dict[str, int]) -> None:
-    """How far a run has come, by its records; they are read again only if their size is another one."""
-    folder = RunFolder(cell.folder)
+def show(view: GridView, job: Job, sizes: dict[str, int]) -> None:
+    """Show how far a run has come, by its records; they are read again only if their size is another one."""
+    folder = RunFolder(job.folder)
     size = folder.rounds_file.stat().st_size if folder.rounds_file.is_file() else 0
-    if sizes.get(cell.name) != size:
-        sizes[cell.name] = size
-        view.running(cell.name, cell.config.rounds, folder.rounds())
+    if sizes.get(job.name) != size:
+        sizes[job.name] = size
+        view.running(job.name, job.config.rounds, folder.rounds())
 
 
 def stop(idle: list[ProcessPoolExecutor], busy: list[ProcessPoolExecutor]) -> None:
@@ -72,20 +84,20 @@ def stop(idle: list[ProcessPoolExecutor], busy: list[ProcessPoolExecutor]) -> No
         pool.shutdown()
 
 
-def share_cores(cells: list[Cell], jobs: int) -> list[Cell]:
-    """Cells that leave room for each other on a CPU, unless their settings say how many lanes to use."""
-    lanes = max(1, cores() // jobs)
+def share_cores(runs: list[PlannedRun], workers: int) -> list[Job]:
+    """Runs that leave room for each other on a CPU, unless their settings say how many lanes to use."""
+    lanes = max(1, cores() // workers)
 
     def shared(config: Config) -> Config:
         if device_of(config).type != "cpu" or config.protocol == "authors":  # which has one lane anyway
             return config
         return replace(config, compute=replace(config.compute, lanes=config.compute.lanes or lanes))
 
-    return [cell._replace(config=shared(cell.config)) for cell in cells]
+    return [Job(run.name, shared(run.config), run.folder) for run in runs]
 
 
-def train_quietly(cell: Cell, resume: bool, debug: bool) -> list[str]:
-    """A run in a worker: what it would have said, and how it ended."""
+def run_quietly(job: Job, resume: bool, debug: bool) -> list[str]:
+    """Train one run in a worker; returns what it would have said, and how it ended."""
     view = Quiet()
-    text = train(cell, resume, debug, view)
-    return [*view.said, text]
+    summary = run_experiment(prepare(job.config), job.folder, view, resume, debug)
+    return [*view.said, result_line(job.folder, summary)]

@@ -13,12 +13,13 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from ...config import Config, load_toml, parse
+from ...core.experiment import prepare
 from ...core.federation import Federation
-from ...core.parts import agreed_of
+from ...core.images import agreed_of
 from ...data.folder import load_site
 from ...types import State
-from ..engine import to
 from ..lanes import Lanes, set_up_torch
+from ..tensors import to
 from .messages import Forms, Job, SiteError, answer, fill, forms_of, job_of, unpack
 from .state import SiteState
 
@@ -53,15 +54,15 @@ def workshop(config: str, site: Site | None) -> Workshop:
     """At a site, its own settings say on what to compute and where images are; all else is the server's."""
     settings = parse(tomllib.loads(config))
     if site is None:
-        return furnished(Federation(settings), 0)
+        return furnished(Federation(prepare(settings)), 0)
     settings = at_site(settings, site)
     if settings.data.name != "folder":
-        return furnished(Federation(settings), site.client)
+        return furnished(Federation(prepare(settings)), site.client)
     if site.data is None:
         raise SiteError("this site was started without --data, and the run wants each site's own images")
     with discreet("this site's images cannot be used"):
         dataset = load_site(site.data, agreed_of(settings), site.client, site.clients)
-    return furnished(Federation(settings, dataset), site.client)
+    return furnished(Federation(prepare(settings, dataset)), site.client)
 
 
 @contextmanager

@@ -17,8 +17,10 @@ from ...core.client import ClientResult
 from ...core.federation import Federation
 from ...errors import RunError
 from ...types import Server, State
-from ..engine import Engine, Missing, RoundAgainError, Snapshot, to
+from ..engine import Engine, Missing, RoundAgainError
 from ..lanes import compiles, set_up_torch
+from ..snapshot import Snapshot
+from ..tensors import to
 from .messages import BadUploadError, Job, forms_of, order, result_of
 from .privacy import privacy_of
 

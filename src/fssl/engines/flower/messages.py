@@ -10,7 +10,7 @@ from ...core.client import ClientResult
 from ...core.federation import Federation, sketch
 from ...errors import RunError, described
 from ...types import Server, State, Upload
-from ..engine import named
+from ..tensors import named
 
 BF16 = "@bfloat16"  # numpy has no such type, so its bits travel as integers under a name that says so
 MOST_SAMPLES = 10**8  # images: no client's weight in a mean is larger

@@ -43,6 +43,6 @@ def as_before(like: State, arrays: list[NDArray[Any]]) -> State:
 
 
 def privacy_of(federation: Federation) -> Privacy | None:
-    """What the configuration asks for; `method_of` refuses it of a method that uses more than the mean."""
+    """What the configuration asks for; `prepare` refuses it of a method that uses more than the mean."""
     settings = federation.config.privacy
     return None if settings.clip is None else Privacy(settings.clip, settings.noise)

@@ -17,8 +17,8 @@ from flwr.simulation import run_simulation
 from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
 
 from ...config import Config
+from ...core.device import device_of
 from ...core.federation import Federation
-from ...core.parts import device_of
 from ...errors import RunError, UserError
 from ...system.machine import cores
 from ..engine import Engine

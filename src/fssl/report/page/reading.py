@@ -63,7 +63,7 @@ class Reading:
     """One run folder. `update` takes in what was written since the last time; damage is counted, never fatal."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.folder = path, RunFolder(path, with_defaults)
+        self.path, self.folder = path, RunFolder(path)
         self.version = 0  # of the page's content when this run last changed
         self._seen: list[object] = []
         self._file = 0  # which file the record was: a resumed run writes a new one
@@ -146,7 +146,7 @@ class Reading:
 
     def _read_rest(self) -> None:
         try:
-            self.settings = self.folder.config() if self.folder.config_file.is_file() else None
+            self.settings = with_defaults(self.folder.config()) if self.folder.config_file.is_file() else None
             if not self.settings:
                 self._note("left out, it has no config.toml")
         except UserError as error:

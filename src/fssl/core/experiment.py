@@ -1,0 +1,154 @@
+"""A prepared run: complete settings, the method, the network. `prepare` is the only place that makes one."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+from ..config import Config, by_card
+from ..data.cache import Progress
+from ..data.cards import Card
+from ..data.sources import Dataset
+from ..errors import UserError
+from ..methods.base import Method, Sgd
+from ..methods.names import build_method, defaults_on, full_settings
+from ..models import Net, build_net
+from ..system.user_code import digest_of, file_of
+from .device import device_of, uses_bf16
+from .images import Datasets, card_of, load_dataset
+
+AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images when it averages
+
+
+class Experiment:
+    """A run that is ready to start: nothing of its settings is open, and everything fits together.
+
+    Args:
+        config: The settings, complete: the same settings give the same experiment again.
+        method: The method with its optimizer, built once.
+        defaults: The defaults of the method's settings on this dataset.
+        dataset: The images, where they are loaded already.
+    """
+
+    def __init__(self, config: Config, method: Method, defaults: Mapping[str, Any], dataset: Dataset | None) -> None:
+        self.config, self.method, self.defaults = config, method, defaults
+        self._dataset = dataset
+
+    @property
+    def dataset(self) -> Dataset:
+        """The images; loaded now, if they are not yet."""
+        if self._dataset is None:
+            self._dataset = load_dataset(self.config)
+        return self._dataset
+
+    def load(self, datasets: Datasets, progress: Progress | None = None) -> None:
+        """Take the images from those that a command shares among its runs, which may load them."""
+        if self._dataset is None:
+            self._dataset = datasets.get(self.config, progress)
+
+    @property
+    def card(self) -> Card:
+        """What is known of the images; nothing is loaded for it."""
+        return self._dataset.card if self._dataset else card_of(self.config)
+
+    @cached_property
+    def net(self) -> Net:
+        """The network with its first weights; its module is built once."""
+        config, card = self.config, self.card
+        sizes = (card.channels, card.num_classes, config.model.width)
+        return build_net(config.model.name, *sizes, seed=config.seed, bf16=uses_bf16(config))
+
+
+def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
+    """Complete a configuration, build its method, and refuse what does not fit together.
+
+    Args:
+        config: Settings as a user gives them, or complete ones from a record.
+        dataset: The images. A folder of images decides classes and clients, so it is read here if it is not given;
+            other datasets are known by their card and may be loaded later.
+
+    Returns:
+        The experiment, for `Federation` or `run_experiment`.
+
+    Raises:
+        UserError: Some settings do not fit together; nothing has been computed.
+    """
+    device_of(config)  # a GPU that is asked for must be there
+    if dataset is None and config.card.is_folder:
+        dataset = load_dataset(config)
+    config = complete(config if dataset is None else with_folder(config, dataset))
+    method = build_method(config.method.name, dict(config.method.settings))
+    check_method(config, method)
+    experiment = Experiment(
+        config, with_training(config, method), defaults_on(config.method.name, config.card), dataset
+    )
+    if file_of(config.model.name):
+        experiment.net.check(experiment.card.size)
+    return experiment
+
+
+def with_folder(config: Config, dataset: Dataset) -> Config:
+    """The settings with what a folder of images decides; refuses a folder that they are not meant for."""
+    data, part = config.data, config.partition
+    if dataset.partition is not None:
+        number = len(dataset.partition.labeled)
+        if part.clients not in (0, number):
+            raise UserError(
+                f"partition.clients = {part.clients}, but there are {number} client folders in '{data.dir}'"
+            )
+        if config.train.clients_per_round > number:
+            raise UserError(
+                f"train.clients_per_round = {config.train.clients_per_round} is more than the {number} clients"
+                f" in '{data.dir}'"
+            )
+        part = replace(part, clients=number)
+    elif dataset.digest is None:
+        return config
+    if data.digest and dataset.digest not in (None, data.digest):  # None: a site alone does not see all files
+        raise UserError(
+            f"data.digest = '{data.digest}': '{data.dir}' has other files ('{dataset.digest}');"
+            " leave data.digest out to train on them"
+        )
+    data = replace(data, classes=dataset.card.classes, digest=dataset.digest or data.digest)
+    return replace(config, data=data, partition=part)
+
+
+def complete(config: Config) -> Config:
+    """The settings with everything filled in that files, the device, the dataset or the method's builder decide."""
+    method, model = config.method, config.model
+    settings = tuple(sorted(full_settings(method, config.card).items()))
+    return by_card(
+        replace(
+            config,
+            method=replace(method, settings=settings, digest=digest_of("method", method.name, method.digest)),
+            model=replace(model, digest=digest_of("model", model.name, model.digest)),
+            train=replace(config.train, precision="bf16" if uses_bf16(config) else "fp32"),
+        )
+    )
+
+
+def with_training(config: Config, method: Method) -> Method:
+    """The method with the optimizer and the weights of clients that the settings ask for."""
+    train = config.train
+    weight = AUTHORS_REPLICATION if config.protocol == "authors" else train.labeled_weight
+    sgd = Sgd(train.lr, train.momentum, train.weight_decay)
+    return replace(method, sgd=sgd, labeled_weight=weight, watch=config.records.probes == "all")
+
+
+def check_method(config: Config, method: Method) -> None:
+    """Refuse a method that the federation cannot train."""
+    name, clients = config.method.name, config.partition.clients
+    if 0 < clients < method.fewest_clients:
+        raise UserError(
+            f"method '{name}' needs {method.fewest_clients} clients or more with these settings,"
+            f" and partition.clients = {clients}"
+        )
+    if config.privacy.clip is not None and type(method).aggregate is not Method.aggregate:
+        raise UserError(
+            f"privacy.clip: method '{name}' uses more of an upload than the mean of its parameters, "
+            "which clipping and noise do not cover; choose another method"
+        )
+    if not config.card.is_dealt and (method.labels == "all" or method.wants_truth):
+        raise UserError(
+            f"method '{name}' asks for the true label of every image, which data.name = '{config.data.name}' has not"
+        )

@@ -1,0 +1,91 @@
+"""The images that a configuration names: which ones, who holds them, and which of them are the test."""
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..config import Config
+from ..data.cache import Progress
+from ..data.cards import Card
+from ..data.folder import Agreed
+from ..data.partition import Partition, make_partition
+from ..data.sources import Dataset, Split, load
+from ..errors import UserError
+from ..system.machine import cores
+
+Source = tuple[str, str | None, Agreed | None]
+
+
+class Datasets:
+    """The datasets of one command, each loaded once: the runs of a grid share them."""
+
+    def __init__(self) -> None:
+        self._loaded: dict[Source, Dataset] = {}
+
+    def get(self, config: Config, progress: Progress | None = None) -> Dataset:
+        """The configured images, loaded if they are not here yet."""
+        source = source_of(config)
+        if source not in self._loaded:
+            self._loaded[source] = load_dataset(config, progress)
+        return self._loaded[source]
+
+
+def source_of(config: Config) -> Source:
+    """The settings that decide which images are loaded."""
+    return config.data.name, config.data.dir, agreed_of(config) if config.card.is_folder else None
+
+
+def load_dataset(config: Config, progress: Progress | None = None) -> Dataset:
+    """The configured images; the first time, files are decoded into a cache."""
+    name, dir, agreed = source_of(config)
+    folder, options = Path(dir).expanduser() if dir else None, agreed._asdict() if agreed else {}
+    return load(name, folder, progress=progress, workers=cores(), **options)
+
+
+def agreed_of(config: Config) -> Agreed:
+    """What the sites of a federation with their own images have in common."""
+    data = config.data
+    return Agreed(data.classes or (), data.size, data.channels, data.mean, data.std, data.name)
+
+
+def card_of(config: Config) -> Card:
+    """What a complete configuration knows of its images without opening a file."""
+    return agreed_of(config).card() if config.card.is_folder else config.card
+
+
+def partition_of(config: Config, dataset: Dataset) -> Partition:
+    """Who holds what: as the images lie, or as they are dealt out."""
+    part = config.partition
+    return dataset.partition or make_partition(
+        dataset.train.labels,
+        dataset.card.num_classes,
+        kind=part.kind,
+        alpha=part.alpha,
+        clients=part.clients,
+        per_class=config.labels_per_class,
+        seed=part.seed,
+        labeled_clients=part.labeled_clients,
+    )
+
+
+def test_of(config: Config, dataset: Dataset) -> Split:
+    """The images that a run is tested with."""
+    if config.data.test == "all":
+        return dataset.test
+    rows = test_rows(config, dataset.test.labels)
+    return Split(dataset.test.images[rows], dataset.test.labels[rows])
+
+
+def test_rows(config: Config, labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Numbers of these images: all, or every other one of each class, and `final` has the others."""
+    if config.data.test == "all":
+        return np.arange(len(labels))
+    place = np.zeros(len(labels), np.int64)
+    for label in np.unique(labels):
+        of_class = labels == label
+        place[of_class] = np.arange(of_class.sum())
+    rows = np.flatnonzero(place % 2 == (config.data.test == "final"))
+    if not len(rows):
+        raise UserError(f"data.test = '{config.data.test}': {len(labels)} test images are too few for two halves")
+    return rows

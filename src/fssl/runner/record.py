@@ -1,0 +1,49 @@
+"""A round written down: its line, its probes, its checkpoint."""
+
+import time
+from typing import Any
+
+import numpy as np
+
+from ..core.federation import Federation
+from ..engines.engine import Engine, RoundResult
+from ..engines.snapshot import flat, parts
+from ..probes.tally import Layout
+from ..records.rounds import by_majority, rates, scalars
+from ..records.store import RunFolder
+
+Line = dict[str, Any]
+
+
+def record(folder: RunFolder, engine: Engine, result: RoundResult) -> Line:
+    """Write a round down, its line before the checkpoint that relies on it."""
+    begin = time.perf_counter()
+    config = engine.federation.config
+    line, probes = describe(engine.federation, engine.layout, result)
+    folder.write_probes(result.round, probes)
+    line["timing"] = {"seconds": result.seconds, "record_seconds": time.perf_counter() - begin}
+    folder.append(line)
+    if result.round % config.records.checkpoint_every == 0 or result.round == config.rounds:
+        folder.checkpoint(result.round, flat(engine.snapshot), parts(engine.snapshot))
+    return line
+
+
+def describe(federation: Federation, layout: Layout, result: RoundResult) -> tuple[Line, dict[str, Any]]:
+    """A line of the record, and the arrays for the probes file."""
+    whole, last = (layout.unpack(result.tally[:, i]) for i in (0, 1))
+    known = federation.unlabeled_counts
+    line = {
+        "round": result.round,
+        "clients": result.clients,
+        **({"missing": {str(m.client): m.reason for m in result.missing}} if result.missing else {}),
+        "accuracy": result.tests[federation.headline].accuracy,
+        "test": {norm: test._asdict() for norm, test in result.tests.items()},
+        **rates(scalars(whole)),
+        **by_majority(whole, known if known is None else known[result.clients]),
+        "sums": scalars(whole),
+        "last_epoch": scalars(last),
+    }
+    arrays = {"clients": np.array(result.clients, dtype=np.int64)}
+    for prefix, sums in (("", whole), ("last_epoch.", last)):
+        arrays |= {prefix + name: np.ascontiguousarray(v, dtype=np.float32) for name, v in sums.items()}
+    return line, arrays

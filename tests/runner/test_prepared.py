@@ -1,0 +1,51 @@
+"""One prepared run: its method is built once, and few frames lie between the command and a method's step."""
+
+from pathlib import Path
+
+from conftest import SMALL, Fssl
+from fssl.config import override, parse, read_toml
+from fssl.core.experiment import prepare
+from fssl.system.user_code import loaded
+
+MINE = """
+import traceback
+from dataclasses import dataclass
+import torch
+import fssl
+from fssl.methods.fixmatch import FixMatch
+
+BUILT, FRAMES = [], set()
+
+@dataclass(frozen=True)
+class Mine(FixMatch):
+    def step(self, net, server, local, batch):
+        if not isinstance(batch.y, torch._subclasses.FakeTensor):
+            inside = [f.name for f in traceback.extract_stack() if "/fssl/" in f.filename or f.name == "step"]
+            FRAMES.add(tuple(inside[inside.index("run"):]))
+        return super().step(net, server, local, batch)
+
+def mine(mu_u: float = 1.0):
+    BUILT.append(mu_u)
+    return Mine(mu_u=mu_u)
+"""
+
+
+def test_a_command_builds_its_method_once_and_calls_it_within_twelve_frames(fssl: Fssl) -> None:
+    Path("mine.py").write_text(MINE)
+    said = fssl("run", "smoke", *SMALL, "--set", "method.name=mine.py:mine", "--set", "compute.lanes=1", "--out", "run")
+    assert (said.code, said.err) == (0, "")
+    module = loaded(Path("mine.py").resolve())
+    assert module.BUILT == [1.0]
+    (frames,) = module.FRAMES
+    assert frames[0] == "run"
+    assert frames[-1] == "step"
+    assert len(frames) <= 12, frames
+
+
+def test_a_prepared_run_is_complete_and_prepared_again_the_same() -> None:
+    first = prepare(parse(override(read_toml("smoke"), ["method.name=flexmatch+sage", "compute.device=cpu"])))
+    again = prepare(first.config)
+    assert again.config == first.config
+    assert again.method == first.method
+    assert dict(first.config.method.settings).keys() == first.defaults.keys()
+    assert (first.config.train.precision, first.config.train.rounds) == ("fp32", 8)
