@@ -25,7 +25,7 @@ def test_the_global_label_comes_from_the_broadcast_model_in_evaluation_mode(make
     """After a step the local weights differ; p_g must still be that of the broadcast ones."""
     federation = make_federation("method.name=fixmatch-gpl")
     method, net = federation.method, federation.net
-    server = method.init(net, net.init(7), federation.task)
+    server = method.init(net, net.first, federation.task)
     draw = federation.plan(1, 1).draw
     local = method.start(server, {})
     with torch.no_grad():
@@ -41,7 +41,7 @@ def test_the_global_label_comes_from_the_broadcast_model_in_evaluation_mode(make
 def test_the_local_label_comes_from_the_joint_batch_in_training_mode(make_federation: Make) -> None:
     federation = make_federation("method.name=fixmatch-lpl")
     method, net = federation.method, federation.net
-    server = method.init(net, net.init(7), federation.task)
+    server = method.init(net, net.first, federation.task)
     with torch.no_grad():
         batch = federation.pool.batch(at(federation.plan(1, 1).draw, 0), method.views, False)
         _, trace = method.step(net, server, method.start(server, {}), batch)
@@ -68,7 +68,7 @@ def test_authors_momentum_crosses_clients_and_rounds(make_federation: Make) -> N
     engine = LocalEngine(federation)
     list(engine.rounds(2))
     method, net = federation.method, federation.net
-    server = method.init(net, net.init(7), federation.task)
+    server = method.init(net, net.first, federation.task)
     lane, velocity = host_lane(federation), None
     for round in (1, 2):
         results = []
@@ -121,7 +121,7 @@ def test_permutations_start_anew_with_each_epoch(make_federation: Make) -> None:
 def test_a_round_without_any_label_keeps_the_model(make_federation: Make) -> None:
     federation = make_federation("method.name=fedavg")
     method, net = federation.method, federation.net
-    server = method.init(net, net.init(7), federation.task)
+    server = method.init(net, net.first, federation.task)
     local = method.start(server, {})
     uploads = [method.upload(k, server, local, Counts(labeled=0, pool=30)) for k in (0, 1)]
     assert method.aggregate(net, server, uploads, stream(7, "server", 1)) is server

@@ -104,7 +104,7 @@ def test_lanes_do_not_change_the_result(name: str, make_federation: Make) -> Non
 def test_uploads_in_any_order_of_training_give_one_server(name: str, make_federation: Make) -> None:
     federation = make_federation(f"method.name={name}")
     method, net = federation.method, federation.net
-    server = method.init(net, net.init(7), federation.task)
+    server = method.init(net, net.first, federation.task)
     lane = host_lane(federation)
     results = {}
     for order in ((0, 1, 2), (2, 0, 1)):
@@ -122,7 +122,7 @@ def test_uploads_in_any_order_of_training_give_one_server(name: str, make_federa
 def test_averaging_equal_uploads_changes_nothing(name: str, make_federation: Make) -> None:
     federation = make_federation(f"method.name={name}")
     method, net = federation.method, federation.net
-    server = method.init(net, net.init(7), federation.task)
+    server = method.init(net, net.first, federation.task)
     local = method.start(server, federation.new_state(server, 0))
     uploads = [method.upload(k, server, local, federation.counts(k)) for k in range(4)]
     after = method.aggregate(net, server, uploads, np.random.default_rng(0))

@@ -23,7 +23,7 @@ def one_round(federation: Federation, method: Any = None) -> ClientResult:
     if method is not None:
         federation.method = replace(method, sgd=federation.method.sgd)
     net, method = federation.net, federation.method
-    server = method.init(net, net.init(7), federation.task)
+    server = method.init(net, net.first, federation.task)
     with torch.no_grad():
         return client_round(host_lane(federation), method, server, {}, federation.plan(1, 1))
 
@@ -31,7 +31,7 @@ def one_round(federation: Federation, method: Any = None) -> ClientResult:
 def taught(federation: Federation, method: FedDure) -> tuple[float, State, State, Any]:
     """d, the student before and after, and the batch; the labels are the true ones."""
     net = federation.net
-    server = method.init(net, net.init(7), federation.task)
+    server = method.init(net, net.first, federation.task)
     local = method.start(server, {})
     draw = at(federation.plan(1, 1).draw, 0)
     batch = federation.pool.batch(draw, method.views, with_truth=True)
@@ -124,7 +124,7 @@ def test_only_the_teacher_is_sent_and_nothing_kept(make_federation: Make) -> Non
 def test_a_client_without_labels_has_no_progress_to_weigh(make_federation: Make) -> None:
     federation = make_federation("method.name=feddure")
     net, method = federation.net, federation.method
-    server: Server = method.init(net, net.init(7), federation.task)
+    server: Server = method.init(net, net.first, federation.task)
     draw = at(federation.plan(1, 1).draw, 0)._replace(has_labels=torch.zeros(()))
     batch = federation.pool.batch(draw, method.views, with_truth=False)
     votes = {"target": hard(torch.rand(len(batch.u_weak), 4)), "mask": torch.ones(len(batch.u_weak))}

@@ -22,7 +22,7 @@ Make = Callable[..., Federation]
 def prepared(federation: Federation, method: FedDureFull) -> tuple[Local, Batch, PseudoLabels]:
     """A start, a batch, and its true labels."""
     net = federation.net
-    server = method.init(net, net.init(7), federation.task)
+    server = method.init(net, net.first, federation.task)
     local = method.start(server, method.client_state(server, federation.task, federation.counts(1)))
     batch = federation.pool.batch(at(federation.plan(1, 1).draw, 0), method.views, with_truth=True)
     truth = batch.truth["u"]

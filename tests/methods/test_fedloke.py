@@ -20,7 +20,7 @@ Make = Callable[..., Federation]
 
 def one_round(federation: Federation, state: State | None = None, round: int = 1) -> ClientResult:
     net, method = federation.net, federation.method
-    server = method.init(net, net.init(7), federation.task)
+    server = method.init(net, net.first, federation.task)
     state = federation.new_state(server, 1) if state is None else state
     with torch.no_grad():
         return client_round(host_lane(federation), method, server, state, federation.plan(round, 1))

@@ -36,7 +36,7 @@ Make = Callable[..., Federation]
 
 def begun(federation: Federation) -> Server:
     net = federation.net
-    return federation.method.init(net, net.init(7), federation.task)
+    return federation.method.init(net, net.first, federation.task)
 
 
 def moved(before: State, after: State) -> list[str]:

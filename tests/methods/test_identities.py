@@ -27,7 +27,7 @@ def trained(federation: Federation, method: Any = None) -> dict[str, torch.Tenso
     if method is not None:
         federation.method = replace(method, sgd=federation.method.sgd)
     net = federation.net
-    server = federation.method.init(net, net.init(7), federation.task)
+    server = federation.method.init(net, net.first, federation.task)
     lane = host_lane(federation)
     with torch.no_grad():
         result = client_round(lane, federation.method, server, federation.new_state(server, 1), federation.plan(1, 1))

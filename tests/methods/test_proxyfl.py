@@ -147,7 +147,7 @@ def one_round(federation: Federation, method: Any = None, client: int = 1) -> Cl
     if method is not None:
         federation.method = replace(method, sgd=federation.method.sgd)
     net, method = federation.net, federation.method
-    server = method.init(net, net.init(7), federation.task)
+    server = method.init(net, net.first, federation.task)
     with torch.no_grad():
         plan = federation.plan(1, client)
         return client_round(host_lane(federation), method, server, federation.new_state(server, client), plan)
@@ -210,7 +210,7 @@ def test_counts_are_those_of_the_last_epoch(make_federation: Make) -> None:
 def test_a_client_without_labels_adds_no_true_class(make_federation: Make) -> None:
     federation = make_federation("method.name=proxyfl", "method.tau=1.0", "method.icpl_labels=given")
     method, net = federation.method, federation.net
-    server = method.init(net, net.init(7), federation.task)
+    server = method.init(net, net.first, federation.task)
     local, plan = method.start(server, {}), federation.plan(1, 1)
     results = []
     for labels in (federation.pool.labels, federation.pool.labels.flip(0)):
@@ -225,7 +225,7 @@ def test_a_client_without_labels_adds_no_true_class(make_federation: Make) -> No
 def test_the_server_tunes_classifier_rows_and_nothing_else(make_federation: Make) -> None:
     federation = make_federation("method.name=proxyfl", "method.tuning_epochs=5", "method.ema=0")
     method, net = federation.method, federation.net
-    server = method.init(net, net.init(7), federation.task)
+    server = method.init(net, net.first, federation.task)
     uploads = [one_round(federation, client=k).upload for k in (0, 1)]
     mean = mean_weights(uploads)
     tuned = method.aggregate(net, server, uploads, np.random.default_rng(0))
