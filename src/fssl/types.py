@@ -15,11 +15,18 @@ class Weights(NamedTuple):
     buffers: State
 
 
-class Server(NamedTuple):
-    """What is broadcast: the global model and, for some methods, further tensors.
+class Payload(NamedTuple):
+    """What goes down to one client: the global model and, for some methods, further tensors."""
 
-    `memory` is never broadcast: what the server remembers of single clients, on the host, nothing of those it
-    has not seen. A method puts a new dict there for a client that uploaded, and leaves the others as they are.
+    weights: Weights
+    extras: State
+
+
+class Server(NamedTuple):
+    """What the server holds: the global model, for some methods further tensors, and its memory of single clients.
+
+    `memory` lies on the host, with nothing of clients that the server has not seen. A method puts a new dict there
+    for a client that uploaded, and leaves the others as they are.
     """
 
     weights: Weights

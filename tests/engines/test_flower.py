@@ -13,9 +13,10 @@ from fssl.config import Config
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
-from fssl.engines.engine import Engine, Snapshot, named
+from fssl.engines.engine import Engine
 from fssl.engines.lanes import LocalEngine
-from fssl.engines.snapshot import flat, parts, restore
+from fssl.engines.snapshot import Snapshot, flat, parts, restore
+from fssl.engines.tensors import named
 from fssl.errors import RunError
 from fssl.records.checkpoint import Saved
 from fssl.runner.conduct import conduct

@@ -18,9 +18,10 @@ from fssl.core.client import ClientResult
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import load
-from fssl.engines.engine import Engine, Missing, Snapshot, named
+from fssl.engines.engine import Engine, Missing
 from fssl.engines.lanes import LocalEngine
-from fssl.engines.snapshot import flat, parts, restore
+from fssl.engines.snapshot import Snapshot, flat, parts, restore
+from fssl.engines.tensors import named
 from fssl.errors import RunError, UserError
 from fssl.records.checkpoint import Saved
 from fssl.runner.record import describe

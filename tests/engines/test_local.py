@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from fssl.core.federation import Federation
-from fssl.engines.engine import NotFiniteError
+from fssl.engines.failure import ClientError, NotFiniteError
 from fssl.engines.lanes import LocalEngine
 from fssl.methods.names import METHODS
 
@@ -102,8 +102,8 @@ def test_a_model_that_blew_up_in_its_last_step_is_named(make_federation: Make) -
 
 
 def test_debug_saves_the_step_that_fails(make_federation: Make, tmp_path: Path) -> None:
-    engine = LocalEngine(make_federation("train.lr=1e20"), debug=tmp_path)
-    with pytest.raises(NotFiniteError, match="inputs are in"):
+    engine = LocalEngine(make_federation("train.lr=1e20"), tmp_path, debug=True)
+    with pytest.raises(ClientError, match=r"^round 1, client \d, step \d+: .* is not finite; `fssl replay "):
         list(engine.rounds(1))
     saved = load_file(tmp_path / "failed-step.safetensors")
     assert "local.weights.params.body.0.weight" in saved

@@ -12,8 +12,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 from conftest import host_lane
 from fssl.core.client import at, client_round
 from fssl.core.federation import Federation
-from fssl.engines.engine import named
 from fssl.engines.lanes import LocalEngine
+from fssl.engines.tensors import named
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS, PLUGINS, build_method
 from fssl.methods.proxyfl import ProxyFL

@@ -148,17 +148,103 @@ def texts(kind: str = "a") -> FixMatch:
 """
 
 
-@pytest.mark.parametrize("jobs", ["1", "2"])
-def test_a_mistake_in_a_step_is_told_with_its_place(jobs: str, fssl: Fssl) -> None:
-    """Alone, in a grid, and in a worker whose error could not travel as it is."""
+def test_a_mistake_in_a_step_is_refused_with_its_place_before_any_compute(fssl: Fssl) -> None:
     Path("branch.py").write_text(BRANCH)
+    code, _, said = fssl("run", "smoke", *SMALL, "--set", "method.name=branch.py:mine", "--out", "out")
+    assert (code, said.count("\n")) == (2, 1), said
+    assert re.search(r"method 'branch\.py:mine': its step fails: DataDependent.* \(branch\.py, line 8\)$", said.strip())
+    assert not Path("out").exists()
+
+
+DRAWS = """
+import random
+from dataclasses import dataclass
+import numpy as np
+import torch
+from fssl.methods.fixmatch import FixMatch
+
+@dataclass(frozen=True)
+class Draws(FixMatch):
+    kind: str = ""
+
+    def vote(self, p_l, p_g, payload, state, batch):
+        if self.kind == "torch":
+            p_l = p_l + torch.rand_like(p_l)
+        elif self.kind == "dropout":
+            p_l = torch.dropout(p_l, 0.5, True)
+        elif self.kind == "numpy":
+            p_l = p_l * np.random.rand()
+        elif self.kind == "python":
+            p_l = p_l * random.random()
+        return super().vote(p_l, p_g, payload, state, batch)
+
+def torch_(): return Draws(kind="torch")
+def dropout(): return Draws(kind="dropout")
+def numpy(): return Draws(kind="numpy")
+def python(): return Draws(kind="python")
+def nothing(): return Draws()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("torch_", "(rand_like), so the same seed would not give the same result"),
+        ("dropout", "a step draws random numbers ("),
+        ("numpy", "(NumPy's or Python's global generator)"),
+        ("python", "(NumPy's or Python's global generator)"),
+    ],
+)
+def test_random_numbers_in_a_step_are_refused(fssl: Fssl, name: str, expected: str) -> None:
+    Path("draws.py").write_text(DRAWS)
+    for words in (["--dry-run"], ["--out", "out"]):
+        code, _, said = fssl("run", "smoke", *SMALL, "--set", f"method.name=draws.py:{name}", *words)
+        assert (code, said.count("\n"), expected in said) == (2, 1, True), said
+    assert not Path("out").exists()
+    assert fssl("run", "smoke", "--set", "method.name=draws.py:nothing", "--dry-run").code == 0
+
+
+FAILS = """
+from dataclasses import dataclass
+import torch
+from fssl.methods.fixmatch import FixMatch
+
+@dataclass(frozen=True)
+class Fails(FixMatch):
+    def vote(self, p_l, p_g, payload, state, batch):
+        if not isinstance(p_l, torch._subclasses.FakeTensor) and batch.clock.round == 2 and batch.clock.step == 1:
+            raise KeyError("absent")
+        return super().vote(p_l, p_g, payload, state, batch)
+
+def mine(): return Fails()
+"""
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_step_that_fails_is_named_saved_and_can_be_taken_again(fssl: Fssl, jobs: str) -> None:
+    """Alone, in a grid, and in a worker whose error could not travel as it is."""
+    Path("fails.py").write_text(FAILS)
     grid = ["--set", "grid.seed=[7, 8]", "--jobs", jobs]
-    for words, runs in (([], 1), (grid, 2)):
+    place = (
+        r"round 2, client \d, step 2: KeyError: 'absent'; `fssl replay (\S+)` .* \(fails\.py, line 10; all of it: \S+\)"
+    )
+    for words, runs in (([], 1), (grid, 2)) if jobs == "1" else ((grid, 2),):
         code, _, said = fssl(
-            "run", "smoke", *SMALL, "--set", "method.name=branch.py:mine", "--out", f"out{runs}", *words
+            "run", "smoke", *SMALL, "--set", "method.name=fails.py:mine", "--out", f"out{runs}", *words
         )
-        found = re.findall(r"DataDependentOutputException: .* \(branch\.py, line 8; all of it: \S+error\.txt\)", said)
+        found = re.findall(place, said)
         assert (code, len(found)) == (1, runs), said
+    assert "KeyError: 'absent'" in Path("out2/seed7/error.txt").read_text()
+    code, out, said = fssl("replay", found[0])
+    assert code == 1
+    assert re.match(r"out2/seed\d/failed-step.safetensors: round 2, client \d, step 2 of fails.py:mine\n", out)
+    assert said.endswith("KeyError: 'absent'\n")
+    assert 'fails.py", line 10, in vote' in said
+    Path("fails.py").write_text(FAILS.replace("== 2", "== 3"))
+    loaded.cache_clear()
+    assert "has changed: method.digest is" in fssl("replay", found[0]).err
+    Path("no.safetensors").write_bytes(b"nothing")
+    assert fssl("replay", "no.safetensors").err.startswith("fssl: no.safetensors is no saved step")
 
 
 def test_a_text_needs_its_choices() -> None:

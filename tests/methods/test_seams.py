@@ -10,9 +10,10 @@ from torch import Tensor
 
 from fssl.core.federation import Federation
 from fssl.engines.lanes import LocalEngine
+from fssl.methods.base import Needs
 from fssl.methods.fixmatch import FixMatch
 from fssl.models import Net
-from fssl.types import Counts, Local, Server, State, Sweep, Task, Upload, Weights
+from fssl.types import Counts, Local, Payload, Server, State, Sweep, Task, Upload, Weights
 
 Make = Callable[..., Federation]
 
@@ -22,30 +23,30 @@ class Surveyor(FixMatch):
     """Estimates the class prior of each pool with the broadcast model, sends it, and keeps a table by slot."""
 
     @property
-    def sweeps(self) -> bool:
-        return True
+    def needs(self) -> Needs:
+        return super().needs._replace(sweep=True)
 
     def init(self, net: Net, weights: Weights, task: Task) -> Server:
         return Server(
             weights, {"prior": torch.full((task.num_classes,), 1 / task.num_classes), "luck": torch.zeros(())}
         )
 
-    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
+    def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
         return {"sum": torch.zeros(task.num_classes), "n": torch.zeros(()), "seen": torch.zeros(task.max_slots)}
 
-    def payload(self, server: Server, client: int) -> Server:
-        return server._replace(extras={**server.extras, "luck": torch.tensor(float(client))})
+    def payload(self, server: Server, client: int) -> Payload:
+        return Payload(server.weights, {**server.extras, "luck": torch.tensor(float(client))})
 
-    def visit(self, net: Net, server: Server, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
-        p = net.infer(server.weights, u_weak).logits.softmax(-1) * sweep.real[:, None]
+    def visit(self, net: Net, payload: Payload, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
+        p = net.infer(payload.weights, u_weak).logits.softmax(-1) * sweep.real[:, None]
         seen = local.state["seen"].scatter_add(0, sweep.u_slot, sweep.real)
         state = {"sum": local.state["sum"] + p.sum(0), "n": local.state["n"] + sweep.real.sum(), "seen": seen}
         return local._replace(state=state)
 
-    def upload(self, client: int, server: Server, local: Local, counts: Counts) -> Upload:
+    def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
         prior = local.state["sum"] / local.state["n"]
-        extras = {"prior": prior, "luck": server.extras["luck"].clone()}
-        return super().upload(client, server, local, counts)._replace(extras=extras)
+        extras = {"prior": prior, "luck": payload.extras["luck"].clone()}
+        return super().upload(client, payload, local, counts)._replace(extras=extras)
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
         made = list(uploads)

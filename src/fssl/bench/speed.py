@@ -41,7 +41,7 @@ def measure(experiment: Experiment, rounds: int) -> dict[str, Any]:
         results.append(result)
     seconds = [r.seconds for r in results[1:]]
     steps = sum(federation.recipe.num_steps(federation.counts(k)) for k in results[-1].clients)
-    images = sum(federation.recipe.images(view) for view in federation.method.views)
+    images = sum(federation.recipe.images(view) for view in federation.method.needs.views)
     median = float(np.median(seconds))
     return {
         "device": torch.cuda.get_device_name() if engine.device.type == "cuda" else "cpu",

@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+import traceback
 from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated
@@ -145,6 +146,40 @@ def source_of(config: str, resume: bool) -> tuple[str, Path]:
     if resume and path.name == "config.toml" and path.is_file():
         return config, path.parent
     return config, Path("runs") / Path(config.removesuffix(".toml")).name
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, typer.Argument(help="A failed-step.safetensors of a run folder.")],
+    pdb: Annotated[bool, typer.Option("--pdb", help="Stop in Python's debugger where the step fails.")] = False,
+) -> None:
+    """Take a training step again that failed, uncompiled and with every result checked: it ends in the same error.
+
+    A run whose step fails saves the step's inputs. A step that only gives values that are not finite is found and
+    saved by `fssl run --debug`.
+
+    Examples:
+
+    - `fssl replay runs/mine/failed-step.safetensors`: the whole traceback
+
+    - `fssl replay runs/mine/failed-step.safetensors --pdb`: look around where it fails
+    """
+    from ..console import say
+    from ..engines.failure import load_step
+    from ..engines.failure import replay as take
+
+    saved = load_step(file)
+    say(console, f"{file}: {saved.where} of {saved.federation.config.method.name}")
+    try:
+        take(saved)
+    except Exception as error:
+        traceback.print_exc()
+        if pdb:
+            import pdb as debugger
+
+            debugger.post_mortem(error.__traceback__)
+        raise typer.Exit(1) from None
+    say(console, "the step took place without an error")
 
 
 @app.command()

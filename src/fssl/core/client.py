@@ -9,10 +9,10 @@ from torch.utils._pytree import tree_map
 
 from ..data.plan import ClientPlan
 from ..methods.base import Method
-from ..types import Draw, Local, Server, State, Sweep, Upload
+from ..types import Draw, Local, Payload, State, Sweep, Upload
 from .step import Step, Visit
 
-Run = Callable[[Server, Local, Draw], tuple[Local, Tensor]]  # all steps of one client: -> local, tally
+Run = Callable[[Payload, Local, Draw], tuple[Local, Tensor]]  # all steps of one client: -> local, tally
 
 
 class Trainer(Protocol):
@@ -31,6 +31,14 @@ class ClientResult(NamedTuple):
     tally: Tensor
 
 
+class StepError(Exception):
+    """A training step that failed, with its inputs; its cause says why."""
+
+    def __init__(self, payload: Payload, local: Local, draw: Draw) -> None:
+        super().__init__("a training step failed")
+        self.payload, self.local, self.draw = payload, local, draw
+
+
 T = TypeVar("T", Draw, Sweep)
 
 
@@ -44,18 +52,22 @@ def at(draws: T, step: int | Tensor) -> T:
 def loop(step: Step, tally_size: int, device: torch.device) -> Run:
     """Run steps one after another from the host."""
 
-    def run(server: Server, local: Local, draw: Draw) -> tuple[Local, Tensor]:
+    def run(payload: Payload, local: Local, draw: Draw) -> tuple[Local, Tensor]:
         draw = tree_map(lambda t: t.to(device), draw)
         tally = torch.zeros(2, tally_size, device=device)
         for i in range(len(draw.x_row)):
-            local, tally = step(server, local, tally, at(draw, i))
+            now = at(draw, i)
+            try:
+                local, tally = step(payload, local, tally, now)
+            except Exception as error:
+                raise StepError(payload, local, now) from error
         return local, tally
 
     return run
 
 
 def client_round(
-    trainer: Trainer, method: Method, payload: Server, state: State, plan: ClientPlan, velocity: State | None = None
+    trainer: Trainer, method: Method, payload: Payload, state: State, plan: ClientPlan, velocity: State | None = None
 ) -> ClientResult:
     """Payload in, upload out. `velocity` overrides the fresh momentum a client starts with."""
     local = method.start(payload, state)

@@ -8,14 +8,18 @@ from typing import Any
 from ..config import Config, by_card
 from ..data.cache import Progress
 from ..data.cards import Card
+from ..data.plan import Recipe
 from ..data.sources import Dataset
-from ..errors import UserError
+from ..errors import UserError, described
 from ..methods.base import Method, Sgd
 from ..methods.names import build_method, defaults_on, full_settings
 from ..models import Net, build_net
-from ..system.user_code import digest_of, file_of
+from ..probes.training import LabelProbe, Probe, losses_only
+from ..system.user_code import digest_of, file_of, user_place
+from ..types import Counts, Task
 from .device import device_of, uses_bf16
 from .images import Datasets, card_of, load_dataset
+from .sketch import Sizes, try_step
 
 AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images when it averages
 
@@ -84,6 +88,8 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     )
     if file_of(config.model.name):
         experiment.net.check(experiment.card.size)
+    if file_of(config.method.name):
+        check_step(experiment)
     return experiment
 
 
@@ -138,9 +144,9 @@ def with_training(config: Config, method: Method) -> Method:
 def check_method(config: Config, method: Method) -> None:
     """Refuse a method that the federation cannot train."""
     name, clients = config.method.name, config.partition.clients
-    if 0 < clients < method.fewest_clients:
+    if 0 < clients < method.needs.min_clients:
         raise UserError(
-            f"method '{name}' needs {method.fewest_clients} clients or more with these settings,"
+            f"method '{name}' needs {method.needs.min_clients} clients or more with these settings,"
             f" and partition.clients = {clients}"
         )
     if config.privacy.clip is not None and type(method).aggregate is not Method.aggregate:
@@ -148,7 +154,44 @@ def check_method(config: Config, method: Method) -> None:
             f"privacy.clip: method '{name}' uses more of an upload than the mean of its parameters, "
             "which clipping and noise do not cover; choose another method"
         )
-    if not config.card.is_dealt and (method.labels == "all" or method.wants_truth):
+    if not config.card.is_dealt and (method.needs.labels == "all" or method.needs.truth):
         raise UserError(
             f"method '{name}' asks for the true label of every image, which data.name = '{config.data.name}' has not"
         )
+
+
+def check_step(experiment: Experiment) -> None:
+    """Refuse a method of the user's whose step fails or draws random numbers, by a step on shapes alone."""
+    config, method, card = experiment.config, experiment.method, experiment.card
+    recipe = recipe_of(config, method, card)
+    slots = recipe.unlabeled_batch  # any number will do: images have no values here
+    sizes = Sizes(Task(card.num_classes, slots, config.seed), Counts(1, slots), recipe, card)
+    try:
+        try_step(method, experiment.net, sizes, probe_of(config, method))
+    except Exception as error:
+        place = user_place(error, config.own_files)
+        reason = str(error) if isinstance(error, UserError) else f"its step fails: {described(error)}"
+        raise UserError(f"method '{config.method.name}': {reason}{f' ({place})' if place else ''}") from error
+
+
+def recipe_of(config: Config, method: Method, card: Card) -> Recipe:
+    """How a client walks through its images: as the configuration says, and the method asks."""
+    train, needs = config.train, method.needs
+    return Recipe(
+        train.batch,
+        train.unlabeled_ratio,
+        train.local_epochs,
+        needs.epoch,
+        train.steps_per_round,
+        needs.views,
+        card.size,
+        config.data.flip,
+        needs.sweep,
+    )
+
+
+def probe_of(config: Config, method: Method) -> Probe:
+    """What is measured, with the method's own weights and threshold."""
+    if config.records.probes == "losses":
+        return losses_only
+    return LabelProbe(*method.watched, knows_truth=config.card.is_dealt)

@@ -1,30 +1,24 @@
 """A configuration made real: data, partition, method and network, as every engine needs them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cached_property
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
 
-from ..config import Config
-from ..data.cards import Card
 from ..data.partition import class_counts
-from ..data.plan import ClientPlan, Recipe, make_sites, make_task, plan_client
+from ..data.plan import ClientPlan, make_sites, make_task, plan_client
 from ..data.sources import Split
-from ..label.assign import ConfidenceGap
-from ..methods.base import Method
 from ..probes.tally import Layout
-from ..probes.training import LabelProbe, Probe, losses_only
+from ..probes.training import Probe
 from ..seeds import cohort
-from ..types import Batch, Clock, Counts, Local, Server, State, Weights
+from ..types import Counts, Payload, Server, State, Weights
 from .device import device_of, uses_bf16
 from .evaluate import Tester, TestPool, headline_of, make_tester, norms_of
-from .experiment import Experiment
+from .experiment import Experiment, probe_of, recipe_of
 from .images import partition_of, test_of
+from .sketch import Sizes, try_step
 from .step import Pool, Step, Visit, make_step, make_visit
 
 
@@ -35,7 +29,7 @@ class Federation:
         self.experiment, self.dataset = experiment, experiment.dataset
         self.config, self.method, self.net = experiment.config, experiment.method, experiment.net
         config, card, partition = self.config, self.dataset.card, partition_of(self.config, self.dataset)
-        self.sites = make_sites(partition, self.method.labels)
+        self.sites = make_sites(partition, self.method.needs.labels)
         self.task = make_task(self.sites, card.num_classes, config.seed)
         labels = self.dataset.train.labels
         sees_all = self.dataset.partition is None or self.dataset.digest is not None  # else images are at their sites
@@ -79,7 +73,7 @@ class Federation:
         first = ({k: t.to(self.device, copy=True) for k, t in tree.items()} for tree in self.net.first)
         return self.method.init(self.net, Weights(*first), self.task)
 
-    def new_state(self, payload: Server, client: int) -> State:
+    def new_state(self, payload: Payload, client: int) -> State:
         """What a client starts with, given its first payload."""
         return self.method.client_state(payload, self.task, self.counts(client))
 
@@ -94,8 +88,14 @@ class Federation:
 
     @cached_property
     def layout(self) -> Layout:
-        """Where the step's tally keeps what."""
-        return layout_of(self, probe_of(self.config, self.method))
+        """Where the step's tally keeps which sums: asked of the method's own step."""
+        sizes = Sizes(self.task, self.counts(0), self.recipe, self.dataset.card)
+        return try_step(self.method, self.net, sizes, self.probe)
+
+    @property
+    def probe(self) -> Probe:
+        """What is measured of each step."""
+        return probe_of(self.config, self.method)
 
     @cached_property
     def pool(self) -> Pool:
@@ -105,8 +105,7 @@ class Federation:
 
     def make_step(self) -> Step:
         """A training step of its own, for one thread."""
-        probe = probe_of(self.config, self.method)
-        return make_step(self.net.copy(), self.method, probe, self.layout, self.pool)
+        return make_step(self.net.copy(), self.method, self.probe, self.layout, self.pool)
 
     def make_visit(self) -> Visit:
         return make_visit(self.net.copy(), self.method, self.pool)
@@ -119,52 +118,3 @@ class Federation:
 def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
     """Images and labels as tensors; copied, since a memory map is read-only."""
     return tuple(torch.from_numpy(np.array(a)).to(device) for a in split)  # type: ignore[return-value]
-
-
-@contextmanager
-def sketch(federation: Federation, client: int = 0) -> Iterator[tuple[Server, Local]]:
-    """A client's payload and start; these, and all tensors made inside, have shapes and no values."""
-    method, net = federation.method, federation.net
-    with FakeTensorMode(), torch.no_grad():
-        first = Weights(*({k: torch.empty(t.shape, dtype=t.dtype) for k, t in tree.items()} for tree in net.first))
-        payload = method.payload(method.init(net, first, federation.task), client)
-        yield payload, method.start(payload, federation.new_state(payload, client))
-
-
-def layout_of(federation: Federation, probe: Probe) -> Layout:
-    """Which sums the probe keeps: asked of the method's own step."""
-    method, recipe, card = federation.method, federation.recipe, federation.dataset.card
-    with sketch(federation) as (payload, local):
-        pixels = (card.channels, card.size, card.size)
-        views = {view: torch.zeros(recipe.images(view), *pixels) for view in method.views}
-        truth, one = torch.zeros(recipe.unlabeled_batch, dtype=torch.long), torch.zeros(())
-        batch = Batch(
-            views, truth[: recipe.batch], truth, one, Clock(one, one, one), {"u": truth} if method.wants_truth else {}
-        )
-        _, trace = method.step(federation.net, payload, local, batch)
-        return Layout.of(probe(trace, truth))
-
-
-def recipe_of(config: Config, method: Method, card: Card) -> Recipe:
-    """How a client walks through its images: as the configuration says, and the method asks."""
-    train = config.train
-    return Recipe(
-        train.batch,
-        train.unlabeled_ratio,
-        train.local_epochs,
-        method.steps,
-        train.steps_per_round,
-        method.views,
-        card.size,
-        config.data.flip,
-        method.sweeps,
-    )
-
-
-def probe_of(config: Config, method: Method) -> Probe:
-    """What is measured, with the method's own lambda and threshold where it has them."""
-    if config.records.probes == "losses":
-        return losses_only
-    weigh = getattr(getattr(method, "assign", None), "weigh", ConfidenceGap())
-    tau = getattr(getattr(method, "accept", None), "tau", 0.95)
-    return LabelProbe(weigh, tau, knows_truth=config.card.is_dealt)

@@ -11,10 +11,10 @@ from ..methods.base import Method
 from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import Probe
-from ..types import Batch, Draw, Local, Server, Sweep
+from ..types import Batch, Draw, Local, Payload, Sweep
 
-Step = Callable[[Server, Local, Tensor, Draw], tuple[Local, Tensor]]
-Visit = Callable[[Server, Local, Sweep], Local]
+Step = Callable[[Payload, Local, Tensor, Draw], tuple[Local, Tensor]]
+Visit = Callable[[Payload, Local, Sweep], Local]
 
 
 class Pool:
@@ -35,21 +35,21 @@ class Pool:
 
 
 def make_visit(net: Net, method: Method, pool: Pool) -> Visit:
-    """(server, local, sweep) -> local, for one batch of the sweep."""
+    """(payload, local, sweep) -> local, for one batch of the sweep."""
 
-    def visit(server: Server, local: Local, sweep: Sweep) -> Local:
+    def visit(payload: Payload, local: Local, sweep: Sweep) -> Local:
         u_weak = pool.normalize(weak(pool.images, sweep.u_row, sweep.noise))
-        return method.visit(net, server, local, u_weak, sweep)
+        return method.visit(net, payload, local, u_weak, sweep)
 
     return visit
 
 
 def make_step(net: Net, method: Method, probe: Probe, layout: Layout, pool: Pool) -> Step:
-    """(server, local, tally, draw) -> (local, tally); the tally is [2, P]: whole round, last epoch."""
+    """(payload, local, tally, draw) -> (local, tally); the tally is [2, P]: whole round, last epoch."""
 
-    def step(server: Server, local: Local, tally: Tensor, draw: Draw) -> tuple[Local, Tensor]:
-        batch = pool.batch(draw, method.views, method.wants_truth)
-        local, trace = method.step(net, server, local, batch)
+    def step(payload: Payload, local: Local, tally: Tensor, draw: Draw) -> tuple[Local, Tensor]:
+        batch = pool.batch(draw, method.needs.views, method.needs.truth)
+        local, trace = method.step(net, payload, local, batch)
         new = layout.pack(probe(trace, pool.labels[draw.u_row]))
         return local, tally + torch.stack([new, new * draw.clock.last_epoch])
 

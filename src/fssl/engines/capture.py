@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 
 from ..core.client import at
 from ..core.step import Step, Visit
-from ..types import Draw, Local, Server, Sweep
+from ..types import Draw, Local, Payload, Sweep
 
 
 def tick_of(step: Step) -> Any:
@@ -20,8 +20,8 @@ def tick_of(step: Step) -> Any:
     stores them there at once: copying after the step would be a hundred small copies.
     """
 
-    def tick(server: Server, local: Local, tally: Tensor, draw: Draw, i: Tensor) -> None:
-        new_local, new_tally = step(server, local, tally, at(draw, i))
+    def tick(payload: Payload, local: Local, tally: Tensor, draw: Draw, i: Tensor) -> None:
+        new_local, new_tally = step(payload, local, tally, at(draw, i))
         overwrite(local, new_local)
         tally.copy_(new_tally)
         i.add_(1)
@@ -32,8 +32,8 @@ def tick_of(step: Step) -> Any:
 def visit_of(visit: Visit) -> Any:
     """A visit that writes over the client's state: a record that compiled code returns may come back empty."""
 
-    def visit_in_place(server: Server, local: Local, sweep: Sweep) -> None:
-        overwrite(local, visit(server, local, sweep))
+    def visit_in_place(payload: Payload, local: Local, sweep: Sweep) -> None:
+        overwrite(local, visit(payload, local, sweep))
 
     return visit_in_place
 
@@ -60,22 +60,22 @@ class CapturedLane:
     Nothing here waits for the device: a client's round is enqueued and the host goes on.
     """
 
-    def __init__(self, tick: Any, visit: Any, server: Server, local: Local, draw: Draw, tally_size: int) -> None:
+    def __init__(self, tick: Any, visit: Any, payload: Payload, local: Local, draw: Draw, tally_size: int) -> None:
         self._visit = visit  # a few batches per round: compiled, not captured
-        device = server.weights.params[next(iter(server.weights.params))].device
+        device = payload.weights.params[next(iter(payload.weights.params))].device
         self.stream = torch.cuda.Stream(device)
         self.stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self.stream), torch.no_grad():
-            self.server, self.local, self.draw = (tree_map(torch.clone, t) for t in (server, local, draw))
+            self.payload, self.local, self.draw = (tree_map(torch.clone, t) for t in (payload, local, draw))
             self.tally = torch.zeros(2, tally_size, device=device)
             self.i = torch.zeros(1, dtype=torch.long, device=device)
             for _ in range(2):  # compiling and the libraries' choice of kernels stay out of the capture
                 self.i.zero_()  # a round may have a single step
-                tick(self.server, self.local, self.tally, self.draw, self.i)
+                tick(self.payload, self.local, self.tally, self.draw, self.i)
         torch.cuda.synchronize(device)
         self.graph = torch.cuda.CUDAGraph()
         with torch.no_grad(), torch.cuda.graph(self.graph, stream=self.stream):
-            tick(self.server, self.local, self.tally, self.draw, self.i)
+            tick(self.payload, self.local, self.tally, self.draw, self.i)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -86,13 +86,13 @@ class CapturedLane:
             yield
         outside.wait_stream(self.stream)
 
-    def visit(self, server: Server, local: Local, sweep: Sweep) -> Local:
-        self._visit(server, local, sweep)
+    def visit(self, payload: Payload, local: Local, sweep: Sweep) -> Local:
+        self._visit(payload, local, sweep)
         return local
 
-    def run(self, server: Server, local: Local, draw: Draw) -> tuple[Local, Tensor]:
+    def run(self, payload: Payload, local: Local, draw: Draw) -> tuple[Local, Tensor]:
         """All steps of one client. The result is valid until this lane's next client."""
-        overwrite((self.server, self.local, self.draw), (server, local, draw))
+        overwrite((self.payload, self.local, self.draw), (payload, local, draw))
         self.tally.zero_()
         self.i.zero_()
         for _ in range(len(draw.x_row)):

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from ..core.client import ClientResult
 from ..core.evaluate import Test, read_tests
 from ..core.federation import Federation
-from ..errors import RunError
 from ..seeds import stream
 from ..types import Server, State, Upload, Weights
+from .failure import NotFiniteError
 from .snapshot import Snapshot
 
 
@@ -32,10 +32,6 @@ class RoundResult(NamedTuple):
     tally: NDArray[np.float32]  # [clients, 2, P]
     seconds: float
     missing: list[Missing]
-
-
-class NotFiniteError(RunError):
-    """Training blew up."""
 
 
 class RoundAgainError(Exception):

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from safetensors.torch import save_file
 
 from ..core.client import ClientResult, Run, Trainer, client_round, loop
 from ..core.federation import Federation
-from ..core.step import Step, Visit
+from ..core.step import Visit
 from ..data.plan import ClientPlan
 from ..models import switch_tf32_off
 from ..system.machine import cores
-from ..types import Draw, Local, Server, State
-from .engine import Engine, NotFiniteError
+from ..types import Payload, State
+from .engine import Engine
+from .failure import checked, client_error
 from .snapshot import Snapshot
-from .tensors import named, pinned, to
+from .tensors import pinned, to
 
 CUDA_LANES = 4  # measured: more streams gain nothing and cost memory
 COMPILED_LANES = 8  # as many variants of one function as the compiler accepts
@@ -43,12 +43,15 @@ class HostLane(NamedTuple):
 class Lanes:
     """Clients on this machine's CPU or one GPU: one after another, or several at a time."""
 
-    def __init__(self, federation: Federation, debug: Path | None = None, most: int | None = None) -> None:
-        self.federation, self.device = federation, federation.device
+    def __init__(
+        self, federation: Federation, folder: Path | None = None, debug: bool = False, most: int | None = None
+    ) -> None:
+        """A step that fails is saved in `folder`; with `debug`, every step is checked."""
+        self.federation, self.device, self.folder = federation, federation.device, folder
         self.lanes = self._lanes(debug, federation.config.train.clients_per_round if most is None else most)
         self._ahead: tuple[int, list[ClientPlan]] = (0, [])
 
-    def _lanes(self, debug: Path | None, most: int) -> list[Lane]:
+    def _lanes(self, debug: bool, most: int) -> list[Lane]:
         """One lane per client that can train at the same time; the result does not depend on their number."""
         config, on_gpu = self.federation.config, self.device.type == "cuda"
         is_compiled = compiles(self.federation, debug)
@@ -64,7 +67,7 @@ class Lanes:
         if is_compiled:
             steps = [torch.compile(step, fullgraph=True, dynamic=False) for step in steps]
         if debug:
-            steps = [checked(step, debug) for step in steps]
+            steps = [checked(step) for step in steps]
         size = self.federation.layout.size
         return [HostLane(loop(step, size, self.device), self.federation.make_visit()) for step in steps]
 
@@ -114,13 +117,19 @@ class Lanes:
         return results
 
     def client(
-        self, lane: Lane, plan: ClientPlan, payload: Server, known: State | None, velocity: State | None = None
+        self, lane: Lane, plan: ClientPlan, payload: Payload, known: State | None, velocity: State | None = None
     ) -> ClientResult:
         """One client's round. `known` is what it kept, if it took part before."""
         new = self.federation.new_state(payload, plan.client)
         state = {name: (known or new)[name].to(self.device, non_blocking=True) for name in new}
         plan = plan._replace(sweep=to(plan.sweep, self.device))
-        result = client_round(lane, self.federation.method, payload, state, plan, velocity)
+        try:
+            result = client_round(lane, self.federation.method, payload, state, plan, velocity)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            round = int(plan.draw.clock.round[0])
+            raise client_error(self.federation, round, plan.client, error, self.folder) from error
         if self.federation.carries_momentum:
             return result._replace(velocity={k: v.clone() for k, v in result.velocity.items()})
         return result._replace(velocity={})
@@ -131,15 +140,15 @@ class LocalEngine(Engine):
 
     fleet: Lanes
 
-    def __init__(self, federation: Federation, debug: Path | None = None) -> None:
+    def __init__(self, federation: Federation, folder: Path | None = None, debug: bool = False) -> None:
         set_up_torch(federation)
-        super().__init__(federation, Lanes(federation, debug), compiles(federation, debug))
+        super().__init__(federation, Lanes(federation, folder, debug), compiles(federation, debug))
 
 
-def compiles(federation: Federation, debug: Path | None = None) -> bool:
+def compiles(federation: Federation, debug: bool = False) -> bool:
     """Whether steps and tests are compiled."""
     choice = federation.config.compute.compile
-    return debug is None and (choice == "on" or (choice == "auto" and federation.device.type == "cuda"))
+    return not debug and (choice == "on" or (choice == "auto" and federation.device.type == "cuda"))
 
 
 def set_up_torch(federation: Federation) -> None:
@@ -150,19 +159,3 @@ def set_up_torch(federation: Federation) -> None:
     torch.backends.cudnn.benchmark = True
     switch_tf32_off()
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)  # the compiler would rather have them
-
-
-def checked(step: Step, folder: Path) -> Step:
-    """The step with a check of every result; the inputs of one that fails are saved."""
-
-    def run(server: Server, local: Local, tally: torch.Tensor, draw: Draw) -> tuple[Local, torch.Tensor]:
-        after, new = step(server, local, tally, draw)
-        values = [*after.weights.params.values(), *after.weights.buffers.values(), new]
-        if not all(bool(torch.isfinite(v).all()) for v in values):
-            path = folder / "failed-step.safetensors"
-            save_file(named(server=server, local=local, draw=draw), path)
-            where = f"round {int(draw.clock.round)}, step {int(draw.clock.step) + 1} of a client"
-            raise NotFiniteError(f"{where} gave a value that is not finite; its inputs are in {path}")
-        return after, new
-
-    return run

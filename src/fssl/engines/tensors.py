@@ -28,3 +28,27 @@ def named(**trees: Any) -> State:
         for key, value in items:
             flat |= named(**{f"{name}.{key}": value})
     return flat
+
+
+class FormError(ValueError):
+    """Tensors that are not of the expected names, shapes or types, and why."""
+
+
+def fill(like: Any, flat: State, name: str = "") -> Any:
+    """Nested records of the same form as `like`, with tensors by their dotted names and in the order of `like`.
+
+    A transport may reorder names; sums over a model's tensors depend on their order in the last bit.
+    """
+    if isinstance(like, torch.Tensor):
+        given = flat.get(name)
+        if given is None:
+            raise FormError(f"{name} is missing")
+        if given.shape != like.shape or given.dtype != like.dtype:
+            raise FormError(
+                f"{name} is {given.dtype} of shape {list(given.shape)}, expected {like.dtype} of {list(like.shape)}"
+            )
+        return given
+    dot = f"{name}." if name else ""
+    if isinstance(like, dict):
+        return {key: fill(value, flat, dot + key) for key, value in like.items()}
+    return type(like)(*(fill(value, flat, dot + key) for key, value in like._asdict().items()))

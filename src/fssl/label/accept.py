@@ -38,6 +38,11 @@ class FixedThreshold(Stateless):
         return p.amax(-1) >= self.tau
 
 
+def sure_from(accept: Accept) -> float:
+    """The confidence from which records count a prediction as sure: the rule's own tau, or 0.95 where it has none."""
+    return float(getattr(accept, "tau", 0.95))
+
+
 UNSEEN, NO_SLOT = -1, -2  # entries of FlexMatch's table: not labeled yet, beyond this client's pool
 
 

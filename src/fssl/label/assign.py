@@ -98,6 +98,12 @@ class Sage:
         return PseudoLabels(y_hat, sure_l | sure_g if self.supplement else sure_l)
 
 
+def weight_in(assign: Assign) -> Weigh:
+    """The weight of the local vote that records show: the rule's own, or SAGE's where it has none."""
+    weigh: Weigh = getattr(assign, "weigh", ConfidenceGap())
+    return weigh
+
+
 def variance(p: Tensor) -> Tensor:
     """How far the probabilities lie apart: 0 where all classes are equally likely."""
     return p.var(-1)

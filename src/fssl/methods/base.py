@@ -2,15 +2,16 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from ..label.assign import ConfidenceGap, Weigh
 from ..models import Net, Out
-from ..types import Batch, Counts, Local, Server, State, Sweep, Task, Trace, Upload, Weights, clone, zeros_like
+from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Trace, Upload, Weights, clone, zeros_like
 
 Follows = Literal["released code", "paper", "reconstruction"]
 Passes = Literal["joint", "separate"]
@@ -134,70 +135,105 @@ def unflat(tree: State) -> Weights:
     return Weights(*split)
 
 
+class Needs(NamedTuple):
+    """What a method asks of a run before it starts."""
+
+    views: tuple[str, ...] = ("x",)  # of a step: x, x_strong, u_weak, u_strong, or a further one named like these
+    labels: Literal["few", "all"] = "few"  # clients know those of the setting, or the truth of every image
+    epoch: Literal["pool", "labeled"] = "pool"  # what an epoch counts: the client's pool, or its labeled images
+    sweep: bool = False  # a client first shows its whole pool to `visit`
+    truth: bool = False  # the true labels of unlabeled images are in the batch: for oracles only
+    min_clients: int = 1  # with fewer, the method is not itself
+
+
+class Watched(NamedTuple):
+    """What the probes take from a method, so that records show its own numbers."""
+
+    weigh: Weigh = ConfidenceGap()  # the weight of the local vote beside the global one
+    tau: float = 0.95  # the confidence from which a prediction counts as sure
+
+
 @dataclass(frozen=True)
 class Method:
-    """The questions and FedAvg's answers to them; `step` is the one every method answers itself.
+    """The questions that a run asks of a method, with FedAvg's answers; every method answers `step` itself.
 
     A round asks them in this order, for each client: `payload`, `start`, (`visit` for each batch of a
-    sweep over the client's whole pool, if `sweeps`), `step` for each step, `upload`, `keep`; then, once,
-    `aggregate` and `deploy`.
+    sweep over the client's whole pool, if `needs.sweep`), `step` for each step, `upload`, `keep`; then, once,
+    `aggregate` and `deploy`. docs/adding-a-method.md has an example of each.
+
+    A run sets the three fields below from its settings.
     """
 
     sgd: Sgd = Sgd()
     labeled_weight: int = 0  # the released code counts each labeled image 2000 times more when averaging
     watch: bool = True  # also compute what only the probes look at
-    labels: Literal["few", "all"] = "few"  # clients train on those of the setting, or on the truth of every image
-    steps: Literal["pool", "labeled"] = "pool"  # what an epoch counts: the client's pool, or its labeled images
 
     @property
-    def views(self) -> tuple[str, ...]:
-        """Views of a step: x, x_strong, u_weak, u_strong."""
-        return ("x",)
+    def needs(self) -> Needs:
+        """What the method asks of a run before it starts."""
+        return Needs()
 
     @property
-    def sweeps(self) -> bool:
-        """Whether a client first shows its whole pool to `visit`."""
-        return False
-
-    @property
-    def wants_truth(self) -> bool:
-        """Only an oracle does."""
-        return False
-
-    @property
-    def fewest_clients(self) -> int:
-        """How many there must be for the method to be itself."""
-        return 1
+    def watched(self) -> Watched:
+        """What the probes take from the method."""
+        return Watched()
 
     def init(self, net: Net, weights: Weights, task: Task) -> Server:
-        """The first broadcast."""
+        """The server before the first round.
+
+        Args:
+            net: The network, to be called with explicit weights.
+            weights: Its first weights.
+            task: The number of classes, the size of the largest pool and the run's seed.
+        """
         return Server(weights, {})
 
-    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
-        """What a client starts with when it takes part for the first time and gets its first payload."""
+    def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
+        """The tensors that stay with a client, when it takes part for the first time.
+
+        Args:
+            payload: The first payload that the client gets.
+            task: The number of classes, and the size of the largest pool for tables with a row per image.
+            counts: How many labeled images the client has, and how many in all.
+        """
         return {}
 
-    def payload(self, server: Server, client: int) -> Server:
+    def payload(self, server: Server, client: int) -> Payload:
         """What goes down to one client."""
-        return server
+        return Payload(server.weights, server.extras)
 
-    def start(self, server: Server, state: State) -> Local:
-        """A fresh copy of the broadcast: a step must not share tensors with it."""
-        weights = Weights(clone(server.weights.params), clone(server.weights.buffers))
-        return Local(weights, zeros_like(server.weights.params), clone(state))
+    def start(self, payload: Payload, state: State) -> Local:
+        """Weights, momentum and state of a client before its first step of a round.
 
-    def visit(self, net: Net, server: Server, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
+        The weights are a fresh copy of the payload's: a step must not share tensors with it.
+        """
+        weights = Weights(clone(payload.weights.params), clone(payload.weights.buffers))
+        return Local(weights, zeros_like(payload.weights.params), clone(state))
+
+    def visit(self, net: Net, payload: Payload, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
         """One batch of the sweep: its weak views, and where they lie in the client's pool."""
         raise NotImplementedError
 
-    def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
+    def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
+        """One training step, as a pure function: nothing is changed in place, nothing is drawn.
+
+        Args:
+            net: The network: `net.fit` in training mode, `net.infer` with running statistics.
+            payload: What the client got; `payload.weights` is the global model.
+            local: The client's weights, momentum and state.
+            batch: The views that `needs.views` names, labels, and where in the run the step is.
+
+        Returns:
+            The new `local`, and a trace of losses and votes for the probes. `descend` makes both from a loss.
+        """
         raise NotImplementedError
 
     def num_samples(self, counts: Counts) -> int:
         """A client's weight in the mean."""
         return counts.pool + self.labeled_weight * counts.labeled
 
-    def upload(self, client: int, server: Server, local: Local, counts: Counts) -> Upload:
+    def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
+        """What goes up to the server after the last step."""
         weights = Weights(clone(local.weights.params), clone(local.weights.buffers))
         return Upload(client, weights, self.num_samples(counts), {})
 
@@ -206,7 +242,14 @@ class Method:
         return clone(local.state)
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
-        """The next broadcast. Uploads come in client order; `rng` is the server's own stream of the round."""
+        """The server after a round.
+
+        Args:
+            net: The network.
+            server: What the server held before.
+            uploads: What the clients sent, in client order; an iterator that gives each once.
+            rng: The server's own random numbers of this round.
+        """
         weights = mean_weights(uploads)
         return server._replace(weights=weights) if weights.params else server  # nobody had anything to learn from
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from ..label.accept import FixedThreshold
 from ..label.assign import GlobalOnly, LocalOnly
 from ..models import Net
-from ..types import Batch, Counts, Local, Server, State, Sweep, Task, Upload
-from .base import Source, mean_weights
+from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Upload
+from .base import Needs, Source, mean_weights
 from .fixmatch import FixMatch
 
 # Client state of one round: what the broadcast model said of each image of the pool, the mean of that, how
@@ -41,10 +41,10 @@ class FedDB(FixMatch):
     dma: Literal["exact", "released", "off"] = "released"
 
     @property
-    def sweeps(self) -> bool:
-        return True
+    def needs(self) -> Needs:
+        return super().needs._replace(sweep=True)
 
-    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
+    def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
         flat = torch.full((task.num_classes,), 1 / task.num_classes)
         own = {
             TABLE: torch.zeros(task.max_slots, task.num_classes),
@@ -52,14 +52,14 @@ class FedDB(FixMatch):
             SEEN: torch.zeros(()),
             PI: flat.clone(),
         }
-        return {**super().client_state(server, task, counts), **own}
+        return {**super().client_state(payload, task, counts), **own}
 
     def keep(self, local: Local) -> State:
         """Nothing: the next round's sweep starts from a new table."""
         return {}
 
-    def visit(self, net: Net, server: Server, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
-        p = net.infer(server.weights, u_weak).logits.softmax(-1)
+    def visit(self, net: Net, payload: Payload, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
+        p = net.infer(payload.weights, u_weak).logits.softmax(-1)
         before, real = local.state, sweep.real.unsqueeze(-1)
         # Adding to a table of zeros: an image that only fills the batch may have the slot of a real one in it.
         table = before[TABLE].index_add(0, sweep.u_slot, real * p)
@@ -67,18 +67,18 @@ class FedDB(FixMatch):
         prior = before[PRIOR] + (real * (p - before[PRIOR])).sum(0) / seen
         return local._replace(state={**before, TABLE: table, PRIOR: prior, SEEN: seen, PI: prior.clone()})
 
-    def ask_global(self, net: Net, server: Server, state: State, batch: Batch) -> Tensor:
+    def ask_global(self, net: Net, payload: Payload, state: State, batch: Batch) -> Tensor:
         return debias(state[TABLE][batch.u_slot], state[PRIOR])
 
-    def vote(self, p_l: Tensor, p_g: Tensor, server: Server, state: State, batch: Batch) -> State:
-        return {**super().vote(debias(p_l, state[PI]), p_g, server, state, batch), "raw_l": p_l}
+    def vote(self, p_l: Tensor, p_g: Tensor, payload: Payload, state: State, batch: Batch) -> State:
+        return {**super().vote(debias(p_l, state[PI]), p_g, payload, state, batch), "raw_l": p_l}
 
     def remember(self, votes: State, batch: Batch, state: State) -> State:
         pi = self.ema * state[PI] + (1 - self.ema) * votes["raw_l"].mean(0)
         return {**super().remember(votes, batch, state), PI: pi}
 
-    def upload(self, client: int, server: Server, local: Local, counts: Counts) -> Upload:
-        return super().upload(client, server, local, counts)._replace(extras={PI: local.state[PI].clone()})
+    def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
+        return super().upload(client, payload, local, counts)._replace(extras={PI: local.state[PI].clone()})
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
         if self.dma == "off":

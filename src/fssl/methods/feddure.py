@@ -10,7 +10,7 @@ from ..label.accept import FixedThreshold
 from ..label.assign import VOTES, LocalOnly, hard
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net
-from ..types import Batch, Local, PseudoLabels, Server, State, Trace, Weights, clone, drop, put, take, zeros_like
+from ..types import Batch, Local, Payload, PseudoLabels, State, Trace, Weights, clone, drop, put, take, zeros_like
 from .base import Passes, Source, Value, fit, gradient
 from .fixmatch import FixMatch, Seen
 
@@ -29,11 +29,11 @@ class FedDure(FixMatch):
     sign: Literal["released", "expected"] = "released"
     passes: Passes = "joint"  # of the student over labeled and unlabeled images
 
-    def start(self, server: Server, state: State) -> Local:
-        local, phi = super().start(server, state), server.weights.params
+    def start(self, payload: Payload, state: State) -> Local:
+        local, phi = super().start(payload, state), payload.weights.params
         return local._replace(state={**local.state, **put(PARAMS, clone(phi)), **put(VELOCITY, zeros_like(phi))})
 
-    def extra(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+    def extra(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
         """d CE(f_theta(u_s), argmax f_theta(u_s)): towards or away from what the teacher says already."""
         d, state = self.teach(net, local, batch, seen.votes)
         strong = seen.strong.logits

@@ -12,7 +12,7 @@ from ..label.assign import LocalOnly, hard
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net
 from ..seeds import stream
-from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Weights, put, take
+from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, Weights, put, take
 from .base import Source
 from .feddure import PARAMS, FedDure
 from .fixmatch import Seen
@@ -37,10 +37,10 @@ class FedDureFull(FedDure):
     weight: float = 1.0
     meta_lr: float = 0.01
 
-    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
-        return {**super().client_state(server, task, counts), **put(REGULATOR, new_regulator(task))}
+    def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
+        return {**super().client_state(payload, task, counts), **put(REGULATOR, new_regulator(task))}
 
-    def extra(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+    def extra(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
         """(1/B) sum m_i CE(f_theta(u_s), y_i) + d (1/B) sum CE(f_theta(u_s), y_i)."""
         labels = PseudoLabels(hard(seen.votes["target"]), seen.votes["mask"])
         w, m = self.regulate(net, local, batch, labels)

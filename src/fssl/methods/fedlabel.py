@@ -10,7 +10,7 @@ from ..label.accept import FixedThreshold
 from ..label.assign import SCORES, Score, Winner, variance
 from ..label.losses import kl_divergence
 from ..models import Net
-from ..types import Batch, Local, Server, State
+from ..types import Batch, Local, Payload, State
 from .base import Source
 from .fixmatch import FixMatch, Seen
 
@@ -22,7 +22,7 @@ class FedLabel(FixMatch):
     score: Score = variance
     kl_weight: float = 1.0
 
-    def extra(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+    def extra(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
         return self.mu_u * self.agreement(seen.strong.logits, seen.votes), local.state
 
     def agreement(self, logits: Tensor, votes: State) -> Tensor:

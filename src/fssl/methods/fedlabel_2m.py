@@ -12,7 +12,7 @@ from ..label.accept import FixedThreshold
 from ..label.assign import SCORES, Winner
 from ..label.losses import cross_entropy, image_cross_entropy, kl_divergence
 from ..models import Net
-from ..types import Batch, Counts, Local, Server, State, Task, Trace, Upload, Weights, put, take, zeros_like
+from ..types import Batch, Counts, Local, Payload, Server, State, Task, Trace, Upload, Weights, put, take, zeros_like
 from .base import RunningMean, Source, Value, descend, flat, unflat
 from .fedlabel import FedLabel, agreed, rho
 
@@ -31,30 +31,30 @@ class FedLabel2M(FedLabel):
     burn_in: int = 50
     pull: float = 10.0
 
-    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
-        return {**super().client_state(server, task, counts), COUNT: torch.zeros(())}
+    def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
+        return {**super().client_state(payload, task, counts), COUNT: torch.zeros(())}
 
     def keep(self, local: Local) -> State:
         """Nothing: pseudo-labels are counted anew each round."""
         return {}
 
-    def start(self, server: Server, state: State) -> Local:
-        a, b = super().start(server, state), super().start(server, state)
+    def start(self, payload: Payload, state: State) -> Local:
+        a, b = super().start(payload, state), super().start(payload, state)
         weights = pair(a.weights, b.weights)
         return Local(weights, zeros_like(weights.params), a.state)
 
-    def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
+    def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
         def loss(weights: Weights, state: State) -> Value:
             a, b = one(A, weights), one(B, weights)
             p_a = net.infer(a, batch.u_weak).logits.detach().softmax(-1)
-            votes = self.vote(p_a, self.ask_global(net, server, state, batch), server, state, batch)
+            votes = self.vote(p_a, self.ask_global(net, payload, state, batch), payload, state, batch)
             votes["mask"] = votes["mask"] & (batch.clock.round > self.burn_in)  # B is idle until then
             state = {**self.remember(votes, batch, state), COUNT: state[COUNT] + votes["mask"].sum()}
             buffers_a, (x,) = net.fit(a, batch.x)
             buffers_b, (weak, strong) = net.fit(b, batch.u_weak, batch.u_strong)
             l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
             l_u = pseudo_loss(strong.logits, votes)
-            beside = self.agreement(weak.logits, votes) + self.pull * drift(b.params, server.weights.params)
+            beside = self.agreement(weak.logits, votes) + self.pull * drift(b.params, payload.weights.params)
             buffers = pair(Weights({}, buffers_a), Weights({}, buffers_b)).buffers
             trace = Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes)
             return l_s + self.mu_u * (l_u + beside), (buffers, state, trace)
@@ -68,8 +68,8 @@ class FedLabel2M(FedLabel):
         kl = rho(votes["p_l"], votes["p_g"], self.score) * kl_divergence(votes["p_l"], logits)
         return self.kl_weight * (counts * kl).sum() / counts.sum().clamp(min=1)
 
-    def upload(self, client: int, server: Server, local: Local, counts: Counts) -> Upload:
-        return super().upload(client, server, local, counts)._replace(extras={COUNT: local.state[COUNT].clone()})
+    def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
+        return super().upload(client, payload, local, counts)._replace(extras={COUNT: local.state[COUNT].clone()})
 
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
         """Half the plain mean of all A, half the mean of all B by their numbers of pseudo-labels (at least 1)."""

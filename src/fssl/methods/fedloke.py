@@ -6,15 +6,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..label.accept import Accept, EntropyThreshold, FixedThreshold
+from ..label.accept import Accept, EntropyThreshold, FixedThreshold, sure_from
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net
 from ..types import (
     Batch,
     Counts,
     Local,
+    Payload,
     PseudoLabels,
-    Server,
     State,
     Task,
     Trace,
@@ -26,7 +26,7 @@ from ..types import (
     take,
     zeros_like,
 )
-from .base import Method, Passes, Source, Value, descend, fit
+from .base import Method, Needs, Passes, Source, Value, Watched, descend, fit
 
 OWN, OWN_PARAMS, OWN_BUFFERS = "own.", "own.params.", "own.buffers."
 
@@ -45,23 +45,27 @@ class FedLoKe(Method):
     passes: Passes = "joint"
 
     @property
-    def views(self) -> tuple[str, ...]:
-        return ("x", "x_strong", "u_weak", "u_strong")
+    def needs(self) -> Needs:
+        return Needs(views=("x", "x_strong", "u_weak", "u_strong"))
 
-    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
+    @property
+    def watched(self) -> Watched:
+        return Watched(tau=sure_from(self.accept))
+
+    def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
         """The own model starts as the first broadcast that the client gets."""
-        return kept(server.weights)
+        return kept(payload.weights)
 
-    def start(self, server: Server, state: State) -> Local:
+    def start(self, payload: Payload, state: State) -> Local:
         """theta_l <- mu theta_l + (1 - mu) theta_g, running statistics included; both move from there."""
         old = Weights(take(OWN_PARAMS, state), take(OWN_BUFFERS, state))
         trees = [
             {**clone(new), **put(OWN, {name: torch.lerp(t, known[name], self.mu_own) for name, t in new.items()})}
-            for new, known in zip(server.weights, old, strict=True)
+            for new, known in zip(payload.weights, old, strict=True)
         ]
         return Local(Weights(*trees), zeros_like(trees[0]), {})
 
-    def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
+    def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
         def loss(weights: Weights, state: State) -> Value:
             unlabeled = (batch.u_weak, batch.u_strong)
             # Labeled images are weak for the own model and strong for the one that is uploaded.
@@ -90,8 +94,8 @@ class FedLoKe(Method):
             return self.mu_u
         return self.mu_u * (batch.clock.round / self.ramp_rounds).clamp(max=1)
 
-    def upload(self, client: int, server: Server, local: Local, counts: Counts) -> Upload:
-        return super().upload(client, server, local._replace(weights=shared(local.weights)), counts)
+    def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
+        return super().upload(client, payload, local._replace(weights=shared(local.weights)), counts)
 
     def keep(self, local: Local) -> State:
         return clone(kept(own(local.weights)))

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..label.accept import Accept, FixedThreshold
+from ..label.accept import Accept, FixedThreshold, sure_from
 from ..label.assign import hard
 from ..label.losses import cross_entropy, kl_divergence, soft_cross_entropy, squared_distance
 from ..models import Net, Out
 from ..seeds import stream
-from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Upload, Weights, put, take
-from .base import Method, Sgd, Source, Value, gradient, mean_weights
+from ..types import Batch, Counts, Local, Payload, PseudoLabels, Server, State, Task, Trace, Upload, Weights, put, take
+from .base import Method, Needs, Sgd, Source, Value, Watched, gradient, mean_weights
 from .plateau import FACTOR, measured, new_plateau, settled
 
 SIGMA, PSI, HELPER = "sigma.", "psi.", "helper.psi."
@@ -59,13 +59,13 @@ class FedMatch(Method):
     patience: int = 0
 
     @property
-    def views(self) -> tuple[str, ...]:
-        return ("x", "u_weak", "u_strong")
+    def needs(self) -> Needs:
+        """At least a client and its helpers."""
+        return Needs(views=("x", "u_weak", "u_strong"), min_clients=1 + self.helpers)
 
     @property
-    def fewest_clients(self) -> int:
-        """A client and its helpers."""
-        return 1 + self.helpers
+    def watched(self) -> Watched:
+        return Watched(tau=sure_from(self.accept))
 
     @property
     def plain_sgd(self) -> Sgd:
@@ -78,10 +78,10 @@ class FedMatch(Method):
         extras = {ROUND: torch.zeros((), device=device), PROBE: probe(net.channels, task.seed).to(device)}
         return Server(Weights({**put(SIGMA, weights.params), **put(PSI, psi)}, weights.buffers), extras)
 
-    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
-        return new_plateau(next(iter(server.weights.params.values()))) if self.patience else {}
+    def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
+        return new_plateau(next(iter(payload.weights.params.values()))) if self.patience else {}
 
-    def payload(self, server: Server, client: int) -> Server:
+    def payload(self, server: Server, client: int) -> Payload:
         """The model, the psi of the nearest other clients, and whether these are to be used in this round."""
         near = nearest({k: s[EMBEDDING] for k, s in server.memory.items()}, client, self.helpers)
         is_due = (server.extras[ROUND] + 1) % self.helper_interval == 0
@@ -91,13 +91,13 @@ class FedMatch(Method):
             else t.new_zeros(self.helpers, *t.shape)
             for name, t in take(PSI, server.weights.params).items()
         }
-        return Server(server.weights, {PRESENT: is_due.float() * bool(near), **put(HELPER, psi)})
+        return Payload(server.weights, {PRESENT: is_due.float() * bool(near), **put(HELPER, psi)})
 
-    def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
+    def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
         sigma, psi = take(SIGMA, local.weights.params), take(PSI, local.weights.params)
         grads, buffers, l_s = self.learn_sigma(net, Weights(sigma, local.weights.buffers), psi, batch)
         sigma = self.update(sigma, grads, local.state)
-        grads, trace = self.learn_psi(net, server, Weights(sigma, buffers), psi, batch)
+        grads, trace = self.learn_psi(net, payload, Weights(sigma, buffers), psi, batch)
         psi = self.update(psi, grads, local.state)
         weights = Weights({**put(SIGMA, sigma), **put(PSI, psi)}, buffers)
         state = measured(local.state, l_s, batch.has_labels) if self.patience else local.state
@@ -115,10 +115,10 @@ class FedMatch(Method):
         grads, (buffers, _, trace) = gradient(loss, weights, {})
         return grads, buffers, trace.losses["l_s"]
 
-    def learn_psi(self, net: Net, server: Server, frozen: Weights, psi: State, batch: Batch) -> tuple[State, Trace]:
+    def learn_psi(self, net: Net, payload: Payload, frozen: Weights, psi: State, batch: Batch) -> tuple[State, Trace]:
         """Phase 2, gradient of psi: unlabeled images, sigma held fixed."""
-        p_h = [softmax(net.infer(model, batch.u_weak)) for model in helper_models(server, frozen)]
-        present, sigma = server.extras[PRESENT], {name: frozen.params[name] for name in psi}
+        p_h = [softmax(net.infer(model, batch.u_weak)) for model in helper_models(payload, frozen)]
+        present, sigma = payload.extras[PRESENT], {name: frozen.params[name] for name in psi}
 
         def loss(weights: Weights, state: State) -> Value:
             theta = Weights(compose(frozen.params, weights.params), weights.buffers)
@@ -147,12 +147,12 @@ class FedMatch(Method):
         zeros = {name: torch.zeros_like(t) for name, t in params.items()}
         return self.plain_sgd.update(params, zeros, grads)[0]
 
-    def upload(self, client: int, server: Server, local: Local, counts: Counts) -> Upload:
+    def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
         """Entries that hardly changed are not sent: the server keeps its own."""
         params = local.weights.params
         new = {**params, **put(PSI, without_small(take(PSI, params)))}
-        weights = Weights(changes(new, server.weights.params), local.weights.buffers)
-        return super().upload(client, server, local._replace(weights=weights), counts)
+        weights = Weights(changes(new, payload.weights.params), local.weights.buffers)
+        return super().upload(client, payload, local._replace(weights=weights), counts)
 
     def keep(self, local: Local) -> State:
         return settled(local.state, self.patience) if self.patience else {}
@@ -198,9 +198,9 @@ def nearest(embeddings: dict[int, Tensor], client: int, number: int) -> list[int
     return [others[i] for i in distance.argsort(stable=True)[:number].tolist()]
 
 
-def helper_models(server: Server, frozen: Weights) -> list[Weights]:
+def helper_models(payload: Payload, frozen: Weights) -> list[Weights]:
     """sigma of this client with the psi of each helper."""
-    psi = take(HELPER, server.extras)
+    psi = take(HELPER, payload.extras)
     number = len(next(iter(psi.values())))
     parts = [{name: t[h] for name, t in psi.items()} for h in range(number)]
     return [frozen._replace(params=compose(frozen.params, part)) for part in parts]

@@ -1,17 +1,17 @@
 """FixMatch (Sohn et al., 2020) in a federation: labels from the local or from the global model."""
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
-from ..label.accept import Accept, FixedThreshold
-from ..label.assign import VOTES, Assign, GlobalOnly, LocalOnly
+from ..label.accept import Accept, FixedThreshold, sure_from
+from ..label.assign import VOTES, Assign, GlobalOnly, LocalOnly, weight_in
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net, Out
-from ..types import Batch, Counts, Local, PseudoLabels, Server, State, Task, Trace, Weights
-from .base import Method, Source, Value, descend
+from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, Trace, Weights
+from .base import Method, Needs, Source, Value, Watched, descend
 from .terms import Proximal, Term, add_terms
 
 
@@ -39,23 +39,28 @@ class FixMatch(Method):
     mu_u: float = 1.0
     label_bn: Literal["train", "eval"] = "train"  # statistics under which the local model labels
     oracle: bool = False  # drop wrong pseudo-labels (Fig. 1b)
+    extra_loss: ClassVar[str] = ""  # the name under which `extra` is recorded, such as l_c; unset: it is not
 
     @property
-    def views(self) -> tuple[str, ...]:
-        return ("x", "u_weak", "u_strong")
+    def needs(self) -> Needs:
+        return Needs(views=("x", "u_weak", "u_strong"), truth=self.oracle)
 
     @property
-    def wants_truth(self) -> bool:
-        return self.oracle
+    def watched(self) -> Watched:
+        return Watched(weight_in(self.assign), sure_from(self.accept))
 
-    def client_state(self, server: Server, task: Task, counts: Counts) -> State:
+    def relabeled(self, assign: Assign) -> Self:
+        """The method with another rule for targets, as plug-ins ask for it."""
+        return replace(self, assign=assign)
+
+    def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
         return self.accept.init(task, counts)
 
-    def ask_global(self, net: Net, server: Server, state: State, batch: Batch) -> Tensor:
+    def ask_global(self, net: Net, payload: Payload, state: State, batch: Batch) -> Tensor:
         """p_g: what the broadcast model says of the unlabeled images."""
-        return net.infer(server.weights, batch.u_weak).logits.softmax(-1)
+        return net.infer(payload.weights, batch.u_weak).logits.softmax(-1)
 
-    def vote(self, p_l: Tensor, p_g: Tensor, server: Server, state: State, batch: Batch) -> State:
+    def vote(self, p_l: Tensor, p_g: Tensor, payload: Payload, state: State, batch: Batch) -> State:
         """Both models' probabilities and what becomes of them."""
         sure_l, sure_g = self.accept.sure(p_l, state), self.accept.sure(p_g, state)
         target, mask = self.assign(p_l, p_g, sure_l, sure_g)
@@ -67,27 +72,33 @@ class FixMatch(Method):
         """The client's state after the votes."""
         return {**state, **self.accept.update(votes, batch.u_slot, state)}
 
-    def extra(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
-        """A further term of the loss, and the client's state after it; `local.state` already knows the votes."""
+    def extra(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+        """A further term of the loss, and the client's state after it; `local.state` already knows the votes.
+
+        `extra_loss` is the name under which records have the term beside l_s and l_u.
+        """
         return torch.zeros_like(batch.has_labels), local.state
 
-    def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
+    def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
         def loss(weights: Weights, state: State) -> Value:
             buffers, (x, weak, strong) = net.fit(weights, batch.x, batch.u_weak, batch.u_strong)
             if self.label_bn == "eval":
                 weak = net.infer(weights, batch.u_weak)
             p_l = weak.logits.detach().softmax(-1)
-            p_g = self.ask_global(net, server, state, batch) if self.asks_global else p_l
-            votes = self.vote(p_l, p_g, server, state, batch)
+            p_g = self.ask_global(net, payload, state, batch) if self.asks_global else p_l
+            votes = self.vote(p_l, p_g, payload, state, batch)
             state = self.remember(votes, batch, state)
             l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
             l_u = soft_cross_entropy(strong.logits, PseudoLabels(votes["target"], votes["mask"]))
             seen = Seen(x, weak, strong, votes)
-            term, state = self.extra(net, server, Local(weights, local.velocity, state), batch, seen)
-            total = add_terms(l_s + self.mu_u * l_u + term, self.terms, weights, server)
+            term, state = self.extra(net, payload, Local(weights, local.velocity, state), batch, seen)
+            total = add_terms(l_s + self.mu_u * l_u + term, self.terms, weights, payload)
             if not self.asks_global:  # p_g only stood in for an argument nobody read
                 del votes["p_g"], votes["sure_g"]
-            return total, (buffers, state, Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes))
+            losses = {"l_s": l_s.detach(), "l_u": l_u.detach()}
+            if self.extra_loss:
+                losses[self.extra_loss] = term.detach()
+            return total, (buffers, state, Trace(losses, votes))
 
         return descend(loss, self.sgd, local)
 

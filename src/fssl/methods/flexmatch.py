@@ -1,10 +1,11 @@
 """FlexMatch (Zhang et al., 2021) in a federation: class-wise thresholds from a table that stays with the client."""
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Self
 
 from ..label.accept import UNSEEN, FlexThreshold
-from ..types import Local, Server, State
+from ..label.assign import Assign
+from ..types import Local, Payload, State
 from .base import Source
 from .fixmatch import FixMatch
 
@@ -16,10 +17,14 @@ class FlexMatch(FixMatch):
     accept: FlexThreshold = FlexThreshold()  # noqa: RUF009
     count: Literal["final", "local"] = "final"  # what a plug-in that changes labels writes into the table
 
-    def start(self, server: Server, state: State) -> Local:
+    def relabeled(self, assign: Assign) -> Self:
+        """The table follows the labels that are trained on, unless `count` says otherwise."""
+        return replace(super().relabeled(assign), accept=replace(self.accept, count=self.count))
+
+    def start(self, payload: Payload, state: State) -> Local:
         if not self.accept.persistent:
             state = forget(state)
-        return super().start(server, state)
+        return super().start(payload, state)
 
 
 def forget(state: State) -> State:

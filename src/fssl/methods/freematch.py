@@ -6,7 +6,7 @@ from torch import Tensor
 
 from ..label.adaptive import FreeThreshold, fairness
 from ..models import Net
-from ..types import Batch, Local, Server, State
+from ..types import Batch, Local, Payload, State
 from .base import Source
 from .fixmatch import FixMatch, Seen
 
@@ -18,14 +18,14 @@ class FreeMatch(FixMatch):
     accept: FreeThreshold = FreeThreshold()  # noqa: RUF009
     saf: float = 0.05
 
-    def vote(self, p_l: Tensor, p_g: Tensor, server: Server, state: State, batch: Batch) -> State:
+    def vote(self, p_l: Tensor, p_g: Tensor, payload: Payload, state: State, batch: Batch) -> State:
         """The thresholds already know this batch, as in the paper's algorithm and its code."""
         state = {**state, **self.accept.observe(p_l, state)}
-        return super().vote(p_l, p_g, server, state, batch)
+        return super().vote(p_l, p_g, payload, state, batch)
 
-    def extra(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+    def extra(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
         if self.saf == 0:
-            return super().extra(net, server, local, batch, seen)
+            return super().extra(net, payload, local, batch, seen)
         return self.saf * fairness(seen.strong.logits, seen.votes["mask"], local.state), local.state
 
 

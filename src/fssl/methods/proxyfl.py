@@ -13,7 +13,7 @@ from ..label.accept import FixedThreshold
 from ..label.assign import Constant, GlobalOnly, Sage, hard
 from ..models import CLASSIFIER, Net
 from ..seeds import stream
-from ..types import Batch, Counts, Local, Server, State, Task, Upload, Weights, clone, drop
+from ..types import Batch, Counts, Local, Payload, Server, State, Task, Upload, Weights, clone, drop
 from .base import Source
 from .fixmatch import FixMatch, Seen
 from .tuning import Tuning
@@ -67,20 +67,20 @@ class ProxyFL(FixMatch):
         prior = torch.full((task.num_classes,), 1 / task.num_classes, device=like.device)
         return Server(weights._replace(params={**weights.params, **heads}), {PRIOR: prior})
 
-    def start(self, server: Server, state: State) -> Local:
-        return super().start(server, {**state, COUNTS: torch.zeros_like(server.extras[PRIOR])})
+    def start(self, payload: Payload, state: State) -> Local:
+        return super().start(payload, {**state, COUNTS: torch.zeros_like(payload.extras[PRIOR])})
 
-    def extra(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
+    def extra(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
         mask, target = seen.votes["mask"], seen.votes["target"]
         counted = (hard(target) * mask.unsqueeze(-1)).sum(0) + batch.has_labels * one_hot(batch.y, target).sum(0)
         counts = local.state[COUNTS] + batch.clock.last_epoch * counted
-        return self.beta * self.contrast(net, server, local, batch, seen), {**local.state, COUNTS: counts}
+        return self.beta * self.contrast(net, payload, local, batch, seen), {**local.state, COUNTS: counts}
 
-    def contrast(self, net: Net, server: Server, local: Local, batch: Batch, seen: Seen) -> Tensor:
+    def contrast(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> Tensor:
         """L_c over labeled, weak and strong rows; both views of an image have the weak view's probabilities."""
-        p_x, sure_x = self.labeled_sets(net, server, local.state, batch)
+        p_x, sure_x = self.labeled_sets(net, payload, local.state, batch)
         p_g, mask = seen.votes["p_g"], seen.votes["mask"]
-        sets = category_sets(torch.cat([p_x, p_g, p_g]), torch.cat([sure_x, mask, mask]), server.extras[PRIOR])
+        sets = category_sets(torch.cat([p_x, p_g, p_g]), torch.cat([sure_x, mask, mask]), payload.extras[PRIOR])
         feature = torch.cat([seen.x.feature, seen.weak.feature, seen.strong.feature])
         return icpl(*self.embed(local.weights.params, feature), sets, len(batch.y))
 
@@ -92,18 +92,18 @@ class ProxyFL(FixMatch):
         omega = F.linear(params[CLASSIFIER], params[f"{PROXIES}weight"])
         return F.normalize(f, dim=-1), F.normalize(omega, dim=-1)
 
-    def labeled_sets(self, net: Net, server: Server, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
+    def labeled_sets(self, net: Net, payload: Payload, state: State, batch: Batch) -> tuple[Tensor, Tensor]:
         """Probabilities and sureness of labeled rows: the global model's (released), or the true class (paper)."""
-        p = net.infer(server.weights, batch.x).logits.softmax(-1)
+        p = net.infer(payload.weights, batch.x).logits.softmax(-1)
         sure = self.accept.sure(p, state)
         if self.icpl_labels == "global":
             return p, sure
         known = (batch.has_labels > 0).expand(len(p))  # a client without labels must not learn them here
         return torch.where(known.unsqueeze(-1), one_hot(batch.y, p), p), known | sure
 
-    def upload(self, client: int, server: Server, local: Local, counts: Counts) -> Upload:
+    def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
         extras = {COUNTS: local.state[COUNTS].clone()}
-        return super().upload(client, server, local, counts)._replace(extras=extras)
+        return super().upload(client, payload, local, counts)._replace(extras=extras)
 
     def keep(self, local: Local) -> State:
         return clone(drop(COUNTS, local.state))

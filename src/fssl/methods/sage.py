@@ -4,11 +4,9 @@ from dataclasses import replace
 from typing import Literal
 
 from ..errors import UserError
-from ..label.accept import FlexThreshold
 from ..label.assign import KAPPA_STAR, VOTES, ConfidenceGap, Constant, Sage
 from .base import Method, Source
 from .fixmatch import FixMatch, fixmatch_lpl
-from .flexmatch import FlexMatch
 
 
 @Source("Liu et al. 2025", follows="released code", page="sage")
@@ -46,10 +44,7 @@ def with_sage(
         raise UserError("method.lam fixes the weight of the local vote, so it excludes cdsc=false and kappa: give one")
     fixed = lam if cdsc else 1.0
     weigh = ConfidenceGap(kappa) if fixed is None else Constant(fixed)
-    accept = base.accept
-    if isinstance(base, FlexMatch) and isinstance(accept, FlexThreshold):
-        accept = replace(accept, count=base.count)  # the table follows the labels that are trained on
-    return replace(base, accept=accept, assign=Sage(weigh, cpg, VOTES[vote]))
+    return base.relabeled(Sage(weigh, cpg, VOTES[vote]))
 
 
 @Source("Liu et al. 2025", follows="paper", page="sage")

@@ -7,8 +7,8 @@ import torch
 
 from ..label.losses import cross_entropy
 from ..models import Net
-from ..types import Batch, Counts, Local, Server, State, Trace, Weights
-from .base import Method, Source, Value, descend
+from ..types import Batch, Counts, Local, Payload, State, Trace, Weights
+from .base import Method, Needs, Source, Value, descend
 from .terms import Proximal, Term, add_terms
 
 
@@ -17,15 +17,21 @@ class Supervised(Method):
     """Cross-entropy on weak views of labeled images."""
 
     terms: tuple[Term, ...] = ()
+    labels: Literal["few", "all"] = "few"
+    steps: Literal["pool", "labeled"] = "pool"
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(labels=self.labels, epoch=self.steps)
 
     def num_samples(self, counts: Counts) -> int:
         return counts.labeled
 
-    def step(self, net: Net, server: Server, local: Local, batch: Batch) -> tuple[Local, Trace]:
+    def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
         def loss(weights: Weights, state: State) -> Value:
             buffers, (x,) = net.fit(weights, batch.x)
             l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
-            total = add_terms(l_s, self.terms, weights, server)
+            total = add_terms(l_s, self.terms, weights, payload)
             trace = Trace({"l_s": l_s.detach(), "l_u": torch.zeros_like(l_s)}, {})
             return total, (buffers, state, trace)
 

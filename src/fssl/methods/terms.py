@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..label.losses import squared_distance
-from ..types import Server, Weights
+from ..types import Payload, Weights
 
-Term = Callable[[Weights, Server], Tensor]
+Term = Callable[[Weights, Payload], Tensor]
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,11 @@ class Proximal:
 
     mu_prox: float = 1e-3
 
-    def __call__(self, weights: Weights, server: Server) -> Tensor:
-        return 0.5 * self.mu_prox * squared_distance(weights.params, server.weights.params)
+    def __call__(self, weights: Weights, payload: Payload) -> Tensor:
+        return 0.5 * self.mu_prox * squared_distance(weights.params, payload.weights.params)
 
 
-def add_terms(loss: Tensor, terms: tuple[Term, ...], weights: Weights, server: Server) -> Tensor:
+def add_terms(loss: Tensor, terms: tuple[Term, ...], weights: Weights, payload: Payload) -> Tensor:
     for term in terms:
-        loss = loss + term(weights, server)
+        loss = loss + term(weights, payload)
     return loss

@@ -14,11 +14,13 @@ from ..core.device import device_of
 from ..core.experiment import Experiment
 from ..core.federation import Federation
 from ..engines.engine import Engine
+from ..engines.failure import ClientError
 from ..engines.lanes import LocalEngine
 from ..engines.snapshot import Snapshot, restore
 from ..engines.tensors import named, to
 from ..errors import RunError, UserError, described
 from ..records.store import ERRORS, RunFolder
+from ..system.user_code import user_place
 from .loggers import Listener, Logged
 from .record import Line, record
 
@@ -36,7 +38,7 @@ def run_experiment(
         simulate = flower_simulation()
         summary: Line = simulate(config, out / "flower.log", partial(conduct, experiment, out, listener, resume))
         return summary
-    return conduct(experiment, out, listener, resume, lambda f: LocalEngine(f, debug=out if debug else None))
+    return conduct(experiment, out, listener, resume, lambda f: LocalEngine(f, out, debug))
 
 
 def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool, make: MakeEngine) -> Line:
@@ -57,6 +59,9 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
             while engine.snapshot.round < config.rounds:
                 logged.round(record(folder, engine, engine.round(config.rounds)))
             return folder.finish(named(**engine.model()._asdict()), federation.headline)
+    except ClientError as error:
+        (out / ERRORS).write_text(traceback.format_exc())
+        raise ClientError(f"{error} ({in_brackets(error, config)}all of it: {out / ERRORS})") from error
     except (UserError, RunError):
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -71,16 +76,15 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
         if not out.is_dir():
             raise
         (out / ERRORS).write_text(traceback.format_exc())
-        raise RunError(f"{described(error)} ({own_place(error, config)}all of it: {out / ERRORS})") from error
+        raise RunError(f"{described(error)} ({in_brackets(error, config)}all of it: {out / ERRORS})") from error
     finally:
         folder.close()
 
 
-def own_place(error: Exception, config: Config) -> str:
-    """The last line of somebody's own file on the way to an error, if there is one."""
-    own = {str(file.resolve()) for file in config.own_files}
-    places = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in own]
-    return f"{Path(places[-1].filename).name}, line {places[-1].lineno}; " if places else ""
+def in_brackets(error: Exception, config: Config) -> str:
+    """The place in a user's own file that led to an error, if there is one."""
+    place = user_place(error, config.own_files)
+    return f"{place}; " if place else ""
 
 
 def check_engine(config: Config, debug: bool) -> None:

@@ -3,7 +3,8 @@
 import importlib.util
 import re
 import sys
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterable
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
@@ -79,3 +80,14 @@ def loaded(path: Path) -> ModuleType:
         del sys.modules[spec.name]
         raise UserError(f"{path} cannot be loaded: {described(error)}") from error
     return module
+
+
+def user_place(error: BaseException, files: Iterable[Path]) -> str:
+    """`my.py, line 8`: the last line of a user's own file on the way to an error, or to its cause; "" without one."""
+    own, place = {str(file.resolve()) for file in files}, ""
+    cause: BaseException | None = error
+    while cause is not None:
+        frames = [f for f in traceback.extract_tb(cause.__traceback__) if f.filename in own]
+        place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else place
+        cause = cause.__cause__
+    return place

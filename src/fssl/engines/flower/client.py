@@ -19,8 +19,8 @@ from ...core.images import agreed_of
 from ...data.folder import load_site
 from ...types import State
 from ..lanes import Lanes, set_up_torch
-from ..tensors import to
-from .messages import Forms, Job, SiteError, answer, fill, forms_of, job_of, unpack
+from ..tensors import fill, to
+from .messages import Forms, Job, SiteError, answer, forms_of, job_of, unpack
 from .state import SiteState
 
 app = ClientApp()

@@ -16,12 +16,12 @@ from ...config import Config, as_tables, to_toml
 from ...core.client import ClientResult
 from ...core.federation import Federation
 from ...errors import RunError
-from ...types import Server, State
+from ...types import Payload, State
 from ..engine import Engine, Missing, RoundAgainError
 from ..lanes import compiles, set_up_torch
 from ..snapshot import Snapshot
-from ..tensors import to
-from .messages import BadUploadError, Job, forms_of, order, result_of
+from ..tensors import FormError, to
+from .messages import Job, forms_of, order, result_of
 from .privacy import privacy_of
 
 FOR_EVER = 1e9  # seconds
@@ -98,7 +98,7 @@ class Sent(NamedTuple):
     """An order on its way."""
 
     job: Job
-    payload: Server
+    payload: Payload
     message: str
     deadline: float
 
@@ -181,7 +181,7 @@ class FlowerFleet:
             return self._lost(job.round, job.client, tidy(reply.error.reason or ""))
         try:
             result = result_of(reply.content, job, self.forms)
-        except BadUploadError as error:
+        except FormError as error:
             return self._lost(job.round, job.client, f"{REJECTED}: {error}")
         result = to_device(result, self.federation)
         if job.run:

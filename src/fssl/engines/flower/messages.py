@@ -7,10 +7,11 @@ from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from ...core.client import ClientResult
-from ...core.federation import Federation, sketch
+from ...core.federation import Federation
+from ...core.sketch import sketch
 from ...errors import RunError, described
-from ...types import Server, State, Upload
-from ..tensors import named
+from ...types import Payload, State, Upload
+from ..tensors import FormError, fill, named
 
 BF16 = "@bfloat16"  # numpy has no such type, so its bits travel as integers under a name that says so
 MOST_SAMPLES = 10**8  # images: no client's weight in a mean is larger
@@ -32,7 +33,7 @@ class SiteError(RunError):
     """What a site tells the server of its trouble."""
 
 
-class BadUploadError(ValueError):
+class BadUploadError(FormError):
     """An upload that cannot be used, and why."""
 
 
@@ -53,47 +54,28 @@ def unpack(record: ArrayRecord | MetricRecord | ConfigRecord) -> State:
     }
 
 
-def fill(like: Any, flat: State, name: str = "") -> Any:
-    """Nested records of the same form as `like`, with tensors by their dotted names and in the order of `like`.
-
-    A transport may reorder names; sums over a model's tensors depend on their order in the last bit.
-    """
-    if isinstance(like, Tensor):
-        given = flat.get(name)
-        if given is None:
-            raise BadUploadError(f"{name} is missing")
-        if given.shape != like.shape or given.dtype != like.dtype:
-            raise BadUploadError(
-                f"{name} is {given.dtype} of shape {list(given.shape)}, expected {like.dtype} of {list(like.shape)}"
-            )
-        return given
-    dot = f"{name}." if name else ""
-    if isinstance(like, dict):
-        return {key: fill(value, flat, dot + key) for key, value in like.items()}
-    return type(like)(*(fill(value, flat, dot + key) for key, value in like._asdict().items()))
-
-
 class Forms(NamedTuple):
     """Names, shapes and types of what travels; the tensors have no values."""
 
-    payload: Server
-    upload: Server
+    payload: Payload
+    upload: Payload
     tally: Tensor
 
 
 def forms_of(federation: Federation, client: int = 0) -> Forms:
     """Asked of the method itself, as for the layout of the tally."""
     size = federation.layout.size
-    with sketch(federation, client) as (payload, local):
-        upload = federation.method.upload(client, payload, local, federation.counts(client))
-        return Forms(payload, Server(upload.weights, upload.extras), torch.zeros(2, size))
+    counts = federation.counts(client)
+    with sketch(federation.method, federation.net, federation.task, counts, client) as (payload, local):
+        upload = federation.method.upload(client, payload, local, counts)
+        return Forms(payload, Payload(upload.weights, upload.extras), torch.zeros(2, size))
 
 
-def order(job: Job, payload: Server, state: State | None) -> RecordDict:
+def order(job: Job, payload: Payload, state: State | None) -> RecordDict:
     """The message to a client."""
     records: Records = {
         "job": ConfigRecord(job._asdict()),
-        "payload": pack(named(**payload._replace(memory={})._asdict())),
+        "payload": pack(named(**payload._asdict())),
     }
     if state:
         records["state"] = pack(state)
@@ -111,7 +93,7 @@ def answer(job: Job, result: ClientResult, with_state: bool) -> RecordDict:
     facts: dict[str, Any] = {"client": job.client, "round": job.round, "num_samples": upload.num_samples}
     records: Records = {
         "facts": ConfigRecord(facts),
-        "upload": pack(named(**Server(upload.weights, upload.extras)._asdict())),
+        "upload": pack(named(**Payload(upload.weights, upload.extras)._asdict())),
         "tally": pack({"tally": result.tally}),
     }
     if with_state and result.state:
@@ -134,7 +116,7 @@ def result_of(content: RecordDict, job: Job, forms: Forms) -> ClientResult:
         state = unpack(content["state"]) if "state" in content and not job.run else {}  # a site keeps its own
     except Exception as error:  # whatever reading makes of bytes from outside, it must not end the run
         raise BadUploadError(f"it cannot be read: {described(error)}") from None
-    sent: Server = fill(forms.upload, flat)
+    sent: Payload = fill(forms.upload, flat)
     for name, tensor in {**flat, **tally}.items():
         if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
             raise BadUploadError(f"{name} has a value that is not finite")

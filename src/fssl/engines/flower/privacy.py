@@ -11,7 +11,7 @@ from flwr.supercore.differential_privacy import add_gaussian_noise_inplace, comp
 from numpy.typing import NDArray
 
 from ...core.federation import Federation
-from ...types import Server, State, Upload
+from ...types import Payload, Server, State, Upload
 
 
 class Privacy(NamedTuple):
@@ -20,7 +20,7 @@ class Privacy(NamedTuple):
     clip: float
     noise: float
 
-    def clipped(self, upload: Upload, payload: Server) -> Upload:
+    def clipped(self, upload: Upload, payload: Payload) -> Upload:
         """The upload moved towards what the client got; all clients count the same, whatever they say they hold."""
         old = payload.weights.params
         new = [t.double().cpu().numpy() for t in upload.weights.params.values()]

@@ -1,0 +1,108 @@
+"""A method tried on shapes alone: which tensors travel, what a step measures, and whether it draws random numbers."""
+
+import logging
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from ..data.cards import Card
+from ..data.plan import Recipe
+from ..errors import UserError
+from ..methods.base import Method
+from ..models import Net
+from ..probes.tally import Layout
+from ..probes.training import Probe
+from ..types import Batch, Clock, Counts, Local, Payload, Task, Weights
+
+
+class RandomStepError(UserError):
+    """A step that draws random numbers: the same seed would give other results."""
+
+
+@contextmanager
+def sketch(method: Method, net: Net, task: Task, counts: Counts, client: int = 0) -> Iterator[tuple[Payload, Local]]:
+    """A client's payload and start; these, and all tensors made inside, have shapes and no values."""
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), silenced("torch._subclasses.fake_tensor"):
+        first = Weights(*({k: torch.empty(t.shape, dtype=t.dtype) for k, t in tree.items()} for tree in net.first))
+        payload = method.payload(method.init(net, first, task), client)
+        yield payload, method.start(payload, method.client_state(payload, task, counts))
+
+
+@contextmanager
+def silenced(logger: str) -> Iterator[None]:
+    """Keep a logger quiet: what fails is raised, and said once."""
+    found = logging.getLogger(logger)
+    before, found.disabled = found.disabled, True
+    try:
+        yield
+    finally:
+        found.disabled = before
+
+
+class Sizes(NamedTuple):
+    """What decides the shapes of a step."""
+
+    task: Task
+    counts: Counts
+    recipe: Recipe
+    card: Card
+
+
+def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
+    """Take one step on shapes alone; returns where a tally keeps what the probe measures of it.
+
+    Raises:
+        RandomStepError: The step draws random numbers.
+    """
+    task, counts, recipe, card = sizes
+    with sketch(method, net, task, counts) as (payload, local):
+        pixels = (card.channels, card.size, card.size)
+        views = {view: torch.zeros(recipe.images(view), *pixels) for view in recipe.views}
+        truth, one = torch.zeros(recipe.unlabeled_batch, dtype=torch.long), torch.zeros(())
+        known = {"u": truth} if method.needs.truth else {}
+        batch = Batch(views, truth[: recipe.batch], truth, one, Clock(one, one, one), known)
+        with nothing_drawn():
+            _, trace = method.step(net, payload, local, batch)
+        return Layout.of(probe(trace, truth))
+
+
+@contextmanager
+def nothing_drawn() -> Iterator[None]:
+    """Refuse random numbers, be they of torch, NumPy or Python."""
+    before = (random.getstate(), repr(np.random.get_state()))
+    with Deterministic():  # type: ignore[no-untyped-call]  # torch's own constructor
+        yield
+    if (random.getstate(), repr(np.random.get_state())) != before:
+        raise drawn("NumPy's or Python's global generator")
+
+
+class Deterministic(TorchDispatchMode):
+    """A mode in which operations of torch that draw random numbers are refused."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if torch.Tag.nondeterministic_seeded in func.tags and dropout_in(func, args, kwargs) != 0:
+            raise drawn(str(func).removeprefix("aten.").partition(".")[0])
+        return func(*args, **kwargs)
+
+
+def dropout_in(func: Any, args: Any, kwargs: Any) -> float | None:
+    """The dropout of an operation such as attention, which draws nothing if it is 0; None for other operations."""
+    for i, argument in enumerate(func._schema.arguments):
+        if argument.name == "dropout_p":
+            value = args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)
+            return float(value)
+    return None
+
+
+def drawn(source: str) -> RandomStepError:
+    return RandomStepError(
+        f"a step draws random numbers ({source}), so the same seed would not give the same result;"
+        " use further views in `needs.views`, or compute with `batch.clock`"
+    )

@@ -1,0 +1,102 @@
+"""A training step that failed: named by round, client and step, saved with its inputs, and taken again."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+
+from ..config import as_tables, parse, to_toml
+from ..core.client import StepError, at
+from ..core.experiment import prepare
+from ..core.federation import Federation
+from ..core.sketch import sketch
+from ..core.step import Step
+from ..errors import RunError, UserError, described
+from ..system.files import write_atomic
+from ..types import Draw, Local, Payload
+from .tensors import FormError, fill, named, to
+
+SAVED = "failed-step.safetensors"
+
+
+class NotFiniteError(RunError):
+    """Training blew up."""
+
+
+class ClientError(RunError):
+    """A client whose round failed, and at which step; the cause is the step's own error."""
+
+
+class SavedStep(NamedTuple):
+    """A step that failed, ready to be taken again."""
+
+    federation: Federation
+    where: str
+    payload: Payload
+    local: Local
+    draw: Draw
+
+
+def checked(step: Step) -> Step:
+    """The step with a check of every result."""
+
+    def run(payload: Payload, local: Local, tally: torch.Tensor, draw: Draw) -> tuple[Local, torch.Tensor]:
+        after, new = step(payload, local, tally, draw)
+        for name, value in named(params=after.weights.params, buffers=after.weights.buffers, tally=new).items():
+            if not bool(torch.isfinite(value).all()):
+                raise NotFiniteError(f"{name} has a value that is not finite")
+        return after, new
+
+    return run
+
+
+def client_error(federation: Federation, round: int, client: int, error: Exception, folder: Path | None) -> ClientError:
+    """Name the round, client and step of an error, and save the step's inputs where there is a folder for them."""
+    cause = error.__cause__ if isinstance(error, StepError) and error.__cause__ else error
+    if not isinstance(error, StepError):  # of a captured graph, or before the first step
+        return ClientError(f"round {round}, client {client}: {described(cause)}")
+    step = int(error.draw.clock.step) + 1
+    reason = str(cause) if isinstance(cause, RunError) else described(cause)
+    text = f"round {round}, client {client}, step {step}: {reason}"
+    if folder is None:
+        return ClientError(text)
+    save_step(federation, folder / SAVED, f"round {round}, client {client}, step {step}", client, error)
+    return ClientError(f"{text}; `fssl replay {folder / SAVED}` takes this step again")
+
+
+def save_step(federation: Federation, path: Path, where: str, client: int, failed: StepError) -> None:
+    """Write a step's inputs, with the settings that they belong to."""
+    tensors = {k: t.cpu() for k, t in named(payload=failed.payload, local=failed.local, draw=failed.draw).items()}
+    facts = {"where": where, "client": client, "config": to_toml(as_tables(federation.config))}
+    write_atomic(path, save(tensors, {"failed-step": json.dumps(facts)}))
+
+
+def load_step(path: Path) -> SavedStep:
+    """A saved step with the federation that it belongs to; its images are loaded again."""
+    try:
+        with safe_open(path, "pt") as file:
+            facts = json.loads((file.metadata() or {})["failed-step"])
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        config, client = parse(tomllib.loads(facts["config"])), int(facts["client"])
+    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        raise UserError(f"{path} is no saved step ({described(error)})") from None
+    federation = Federation(prepare(config))
+    with sketch(federation.method, federation.net, federation.task, federation.counts(client), client) as parts:
+        like = {"payload": parts[0], "local": parts[1], "draw": at(federation.plan(1, client).draw, 0)}
+    try:
+        found = to(fill(like, tensors), federation.device)
+    except FormError as error:
+        raise UserError(f"{path} does not fit its settings: {error}") from None
+    return SavedStep(federation, facts["where"], found["payload"], found["local"], found["draw"])
+
+
+def replay(saved: SavedStep) -> None:
+    """Take a saved step again, uncompiled and with every result checked; raises what it raised."""
+    step = checked(saved.federation.make_step())
+    tally = torch.zeros(2, saved.federation.layout.size, device=saved.federation.device)
+    with torch.no_grad():
+        step(saved.payload, saved.local, tally, saved.draw)
