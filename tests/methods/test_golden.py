@@ -1,0 +1,86 @@
+"""Golden rounds: every method and plug-in combination, under both protocols, gives the bits that it gave.
+
+`python tests/methods/test_golden.py` writes tests/golden/methods.json anew. Do that only for a change that is meant to
+change results, and show the numbers before and after in CHANGELOG.md.
+"""
+
+import hashlib
+import inspect
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from conftest import tiny_config
+from fssl.core.experiment import prepare
+from fssl.core.federation import Federation
+from fssl.data.sources import Dataset, load
+from fssl.engines.lanes import LocalEngine
+from fssl.engines.tensors import named
+from fssl.methods import METHODS, PLUGINS
+from fssl.methods.fixmatch import FixMatch
+from fssl.methods.names import split_name
+from fssl.records.tensors import packed
+from fssl.runner.record import describe
+from fssl.system.machine import processor
+
+FILE = Path(__file__).parents[1] / "golden" / "methods.json"
+LABELERS = [name for name, builder in METHODS.items() if isinstance(builder(), FixMatch)]
+NAMES = [*METHODS, *(f"{name}+{plugin}" for name in LABELERS for plugin in PLUGINS if name != plugin)]
+EASY = {"tau": 0.4, "delta": 1.2, "burn_in": 1, "helper_interval": 2}  # so that labels are used in so few steps
+SHORT = ("train.rounds=3", "train.steps_per_round=4", "train.lr=0.1", "train.clients_per_round=3")
+
+
+def machine() -> dict[str, str]:
+    """Whose bits these are: other processors and versions add in another order."""
+    return {"processor": processor(), "torch": torch.__version__}
+
+
+def images() -> Dataset:
+    return load("synthetic", num_classes=4, size=8, channels=3, train_per_class=40, test_per_class=10)
+
+
+def outcome(name: str, protocol: str, dataset: Dataset) -> list[Any]:
+    """Checksums of the model and of three rounds' records, and the last round's losses."""
+    known = inspect.signature(METHODS[split_name(name)[0]]).parameters
+    settings = [f"method.{key}={value}" for key, value in EASY.items() if key in known and name != "fedloke"]
+    if name == "fedloke":
+        settings = ["method.delta=1.2"]
+    config = tiny_config(f"method.name={name}", f"protocol={protocol}", *SHORT, *settings)
+    engine = LocalEngine(Federation(prepare(config, dataset)))
+    lines = [describe(engine.federation, engine.layout, result)[0] for result in engine.rounds(3)]
+    model = hashlib.sha256(packed(named(**engine.model()._asdict()))).hexdigest()[:16]
+    record = hashlib.sha256(json.dumps(lines).encode()).hexdigest()[:16]
+    return [model, record, lines[-1]["loss_s"], lines[-1]["loss_u"]]
+
+
+@pytest.mark.parametrize("protocol", ["clean", "authors"])
+@pytest.mark.parametrize("name", NAMES)
+def test_it_gives_the_bits_that_it_gave(name: str, protocol: str, tiny_data: Dataset) -> None:
+    golden = json.loads(FILE.read_text())
+    found, expected = outcome(name, protocol, tiny_data), golden["outcomes"][f"{name} {protocol}"]
+    assert found[2:] == pytest.approx(expected[2:], rel=0.05)
+    if golden["machine"] == machine():
+        assert found == expected
+
+
+def test_the_golden_rounds_see_every_method() -> None:
+    """Those that train alike by definition are alike here; all others differ."""
+    outcomes = json.loads(FILE.read_text())["outcomes"]
+    assert {key.split()[0] for key in outcomes} == {*NAMES}
+    models: dict[str, list[str]] = {}
+    for key, (model, *_) in outcomes.items():
+        models.setdefault(model, []).append(key)
+    for protocol in ("clean", "authors"):
+        same = {f"sage {protocol}", f"fixmatch-lpl+sage {protocol}", f"fixmatch-gpl+sage {protocol}"}
+        assert {*models[outcomes[f"sage {protocol}"][0]]} == same
+    assert len(models) >= 0.9 * len(outcomes) - 4
+
+
+if __name__ == "__main__":
+    data = images()
+    made = {f"{n} {p}": outcome(n, p, data) for n in NAMES for p in ("clean", "authors")}
+    rows = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in made.items())
+    FILE.write_text(f'{{"machine": {json.dumps(machine())}, "outcomes": {{\n{rows}\n}}}}\n')
