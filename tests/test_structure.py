@@ -14,6 +14,7 @@ import fssl
 from conftest import exit_code, method_of
 from fssl.config import Config, expand, override, presets, read_toml, to_toml
 from fssl.data.export import export_digits
+from fssl.engines.flower import internals
 from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
 
 SOURCE = Path(fssl.__file__).parent
@@ -123,6 +124,18 @@ def test_fences() -> None:
     wrong = [i for i in FOREIGN if is_in(i.name, "flwr") and not is_in(i.by, *inside)]
     wrong += [i for i in FOREIGN if is_in(i.name, "matplotlib") and not is_in(i.by, "report", "paper")]
     assert not wrong
+
+
+def test_what_depends_on_a_version_of_flower_is_in_one_module() -> None:
+    """Others import Flower's public modules only, and name none of its texts."""
+    home, public = "engines.flower.internals", ("flwr.app", "flwr.serverapp", "flwr.clientapp", "flwr.simulation")
+    others = [i for i in FOREIGN if is_in(i.name, "flwr") and i.by != home]
+    assert others
+    assert not [i for i in others if i.name.rpartition(".")[0] not in public]
+    named = {name: value for name, value in vars(internals).items() if name.isupper()}
+    texts = [text for text in (*named.values(), *named["WRAPPING"]) if isinstance(text, str) and " " in text]
+    assert len(texts) > 4
+    assert not [(m, text) for m, path in MODULES.items() for text in texts if m != home and text in path.read_text()]
 
 
 def test_heavy_packages_are_imported_when_they_are_needed() -> None:

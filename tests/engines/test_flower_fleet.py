@@ -40,8 +40,8 @@ from fssl.engines.flower.fleet import (
     Policy,
     flower_engine,
     resumable_from,
-    tidy,
 )
+from fssl.engines.flower.internals import tidy
 from fssl.engines.flower.messages import (
     BadUploadError,
     Job,

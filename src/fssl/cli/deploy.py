@@ -177,6 +177,7 @@ def status(home: Home = HERE) -> None:
     from ..deploy.home import server_part
     from ..deploy.programs import CONNECTION, flwr, nodes
     from ..deploy.sites import NODES
+    from ..engines.flower.internals import ONLINE
     from ..system.files import read_json
 
     part = server_part(home)
@@ -184,10 +185,10 @@ def status(home: Home = HERE) -> None:
     table = Table("site", "client", "status", "since")
     for client, name in enumerate(part.sites):
         node = there.pop(ids.get(name, ""), {"status": "not admitted"})
-        since = node.get("online-at" if node["status"] == "online" else "offline-at", "")
+        since = node.get("online-at" if node["status"] == ONLINE else "offline-at", "")
         table.add_row(name, str(client), node["status"], since)
     for node in there.values():  # those of --insecure
-        if node["status"] == "online":
+        if node["status"] == ONLINE:
             table.add_row("without a key", "?", node["status"], node.get("online-at", ""))
     console.print(table)
     runs = Table(Column("run", no_wrap=True), Column("status", no_wrap=True), "seconds", "bytes in", "bytes out")

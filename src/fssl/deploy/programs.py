@@ -18,6 +18,7 @@ from typing import Any
 
 from ..config import to_toml
 from ..engines.flower import SWITCHED_OFF
+from ..engines.flower.internals import ERROR, UNAVAILABLE, lacks_connection
 from ..errors import RunError, UserError
 from ..system.files import write_atomic
 from .home import ServerPart, SitePart
@@ -180,7 +181,7 @@ def last_words(log: Path) -> str:
     """Why a program ended: its last error if the end of its log has one, else its last line; all is in the file."""
     said = since_start(log.read_text(errors="replace"))
     lines = [" ".join(line.split()) for line in said.splitlines()[-30:] if line.strip()]
-    errors = [i for i, line in enumerate(lines) if line.startswith("ERROR")]
+    errors = [i for i, line in enumerate(lines) if line.startswith(ERROR)]
     words = lines[errors[-1] : errors[-1] + 3] if errors else lines[-1:]
     return f"{' '.join(words) or 'without a word'} (log: {log})"
 
@@ -211,9 +212,9 @@ def flwr(server: ServerPart, *words: str, seconds: float = 120) -> dict[str, Any
     if answer.get("success", True):
         return answer
     reason = " ".join(str(answer.get("error-message", answer)).split())
-    if "SuperLink is unavailable" in reason:
+    if UNAVAILABLE in reason:
         raise RunError(f"the server does not answer at {server.address}; is `fssl deploy server` running?")
-    if f"connection '{CONNECTION}'" in reason.lower() and "not found" in reason.lower():
+    if lacks_connection(reason, CONNECTION):
         raise RunError("the server has not been started yet: `fssl deploy server` does that")
     end = reason if len(reason) <= MOST else "… " + reason[-MOST:].partition(" ")[2]
     raise RunError(f"`flwr {' '.join(words[:2])}` failed: {end}")

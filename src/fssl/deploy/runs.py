@@ -12,6 +12,7 @@ from ..config import Config, as_tables, override, to_toml
 from ..console import round_text
 from ..core.experiment import prepare
 from ..core.images import test_of
+from ..engines.flower.internals import has_finished
 from ..errors import RunError, UserError
 from ..methods.names import check_effect
 from ..records.store import RunFolder
@@ -124,7 +125,7 @@ def events(journal: Path, status: Callable[[], str], patience: float) -> Iterato
             raise RunError(f"the run ended without a word ({ended}); see the server's log beside {journal.name}")
         elif time.monotonic() - heard > patience:
             now, heard = status(), time.monotonic()
-            ended = now if now.startswith("finished") else ""
+            ended = now if has_finished(now) else ""
         time.sleep(0.5)
 
 

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ..engines.flower.internals import CONNECTED, REFUSED
 from ..errors import RunError
 from ..system.files import read_json, write_atomic
 from .home import ServerPart, SitePart
@@ -12,8 +13,6 @@ from .programs import CONNECTION, existing, flwr, last_words, nodes, started, wa
 
 NODES = "nodes.json"  # which number Flower gave each site
 ADMISSION, PAUSE = 600, 10  # seconds in which a site that is refused tries again, and between two times
-CONNECTED = "SuperNode ID:"  # in a SuperNode's log
-REFUSED = "Failed to activate SuperNode"  # Flower's words for a key that is not registered
 
 
 def admit(part: ServerPart) -> list[str]:

@@ -1,6 +1,5 @@
 """Clients behind Flower: orders out, results in, in client order and a few at a time."""
 
-import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -21,6 +20,7 @@ from ..engine import Engine, Missing, RoundAgainError
 from ..lanes import compiles, set_up_torch
 from ..snapshot import Snapshot
 from ..tensors import FormError, to
+from .internals import tidy
 from .messages import Job, forms_of, order, result_of
 from .privacy import privacy_of
 
@@ -244,11 +244,3 @@ def resumable_from(config: Config, round: int) -> int:
 
 def numbers(clients: set[int]) -> str:
     return f"client{'s' if len(clients) > 1 else ''} {', '.join(map(str, sorted(clients)))}"
-
-
-def tidy(reason: str) -> str:
-    """Flower's account of an exception at a client, without its wrapping."""
-    text = re.sub(r"^<class '[^']*'>:<'", "", " ".join(reason.split()))
-    for mark in ("Message: ", "occurred. "):
-        text = text.rpartition(mark)[2]
-    return text.rstrip("'>") or "failed without a reason"

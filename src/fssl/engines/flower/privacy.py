@@ -7,11 +7,11 @@ guarantee does not cover them.
 from typing import Any, NamedTuple
 
 import torch
-from flwr.supercore.differential_privacy import add_gaussian_noise_inplace, compute_clip_model_update, compute_stdv
 from numpy.typing import NDArray
 
 from ...core.federation import Federation
 from ...types import Payload, Server, State, Upload
+from .internals import add_noise, clip_update
 
 
 class Privacy(NamedTuple):
@@ -26,7 +26,7 @@ class Privacy(NamedTuple):
         new = [t.double().cpu().numpy() for t in upload.weights.params.values()]
         sent = [old[name].double().cpu().numpy() for name in upload.weights.params]
         if any((a != b).any() for a, b in zip(new, sent, strict=True)):  # else there is no direction to keep
-            compute_clip_model_update(new, sent, self.clip)
+            clip_update(new, sent, self.clip)
         params = as_before(upload.weights.params, new)
         return upload._replace(weights=upload.weights._replace(params=params), num_samples=1)
 
@@ -34,7 +34,7 @@ class Privacy(NamedTuple):
         """The mean of `used` clients with noise. Its randomness is the system's: from a seed it could be undone."""
         params = server.weights.params
         arrays = [t.double().cpu().numpy().copy() for t in params.values()]
-        add_gaussian_noise_inplace(arrays, compute_stdv(self.noise, self.clip, used))
+        add_noise(arrays, self.noise, self.clip, used)
         return server._replace(weights=server.weights._replace(params=as_before(params, arrays)))
 
 

@@ -14,7 +14,6 @@ import ray
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
-from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
 
 from ...config import Config
 from ...core.device import device_of
@@ -24,6 +23,7 @@ from ...system.machine import cores
 from ..engine import Engine
 from .client import app as client_app
 from .fleet import AnyNode, FlowerFleet, Policy, flower_engine
+from .internals import EMPTY_POOL, LOGGER, count_actors
 
 T = TypeVar("T")
 MakeEngine = Callable[[Federation], Engine]
@@ -82,9 +82,9 @@ def cluster(config: Config, resources: dict[str, float]) -> Iterator[int]:
         what = f"compute.ray_address = {address!r}: no Ray cluster answers" if address else "Ray does not start"
         raise UserError(f"{what} ({str(error).splitlines()[0]})") from None
     try:
-        yield pool_size_from_resources(resources)
+        yield count_actors(resources)
     except ValueError as error:
-        if "ActorPool is empty" not in str(error):
+        if EMPTY_POOL not in str(error):
             raise
         raise UserError(f"the Ray cluster has no room for a client, which takes {resources}") from None
     finally:
@@ -105,7 +105,7 @@ def check_address(address: str | None) -> None:
 @contextmanager
 def logged(path: Path) -> Iterator[Callable[[], None]]:
     """What Flower says goes to a file, once there is a folder for it; the terminal stays ours."""
-    logger = logging.getLogger("flwr")
+    logger = logging.getLogger(LOGGER)
     before, propagates = logger.handlers[:], logger.propagate
     memory = MemoryHandler(1000, flushLevel=logging.CRITICAL + 1)
     logger.handlers, logger.propagate = [memory], False
