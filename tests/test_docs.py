@@ -21,6 +21,7 @@ from safetensors.numpy import load_file
 from conftest import exit_code
 from fssl.catalog.entries import markdown
 from fssl.cli import app as cli
+from fssl.cli.screen import console
 from fssl.config import NO_LIMIT, Config
 from fssl.methods.base import SOURCES, Method
 from fssl.methods.names import METHODS, PLUGINS, settings_of
@@ -161,7 +162,7 @@ def test_cells_of_the_grid_have_the_folders_that_the_page_names(
 ) -> None:
     (grid,) = (b.text for b in BLOCKS if b.text.startswith("# grid.toml"))
     (desk / "grid.toml").write_text(grid)
-    monkeypatch.setattr(cli.console, "_width", 200)
+    monkeypatch.setattr(console, "_width", 200)
     runs = {"": 12, "seed=7": 6, "grid.seed=[7]": 6}
     listed = {}
     for setting, number in runs.items():

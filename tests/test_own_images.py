@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 from conftest import Fssl, method_of
-from fssl.cli import app as cli
+from fssl.cli.screen import console
 from fssl.config import Config, as_tables, expand, first_difference, override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
@@ -67,7 +67,7 @@ def small(sites: Path, *settings: str) -> Config:
 
 @pytest.fixture
 def fssl(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> Fssl:
-    monkeypatch.setattr(cli.console, "_width", 100)
+    monkeypatch.setattr(console, "_width", 100)
     return fssl
 
 

@@ -22,6 +22,7 @@ from safetensors.numpy import load_file
 
 from conftest import ENVIRONMENT, Fssl, children, completed, is_alive, outcome, start
 from fssl.cli import app as cli
+from fssl.cli.screen import console
 from fssl.config import by_card, parse, read_toml
 from fssl.console import GridView
 from fssl.engines.engine import Engine
@@ -339,7 +340,7 @@ def test_lists_name_what_there_is(fssl: Fssl, command: str, names: list[str]) ->
 
 
 def test_a_narrow_screen_cuts_nothing(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.console, "_width", 80)
+    monkeypatch.setattr(console, "_width", 80)
     lists = {words: fssl(*words.split()).out for words in ("methods", "datasets", "presets", "run demo --dry-run")}
     for text in lists.values():
         assert "…" not in text
@@ -530,7 +531,7 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(fssl: Fssl, monkeypatch: p
 
 
 def test_a_dry_run_tells_what_lies_in_its_folders(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli.console, "_width", 100)
+    monkeypatch.setattr(console, "_width", 100)
     assert fssl("run", "tiny.toml", "--out", "g/seed1", "--set", "seed=1").code == 0
     assert fssl("run", "tiny.toml", "--out", "g/seed2", "--set", "seed=1").code == 0
     assert fssl("run", "tiny.toml", "--out", "g/seed3", "--set", "seed=3").code == 0

@@ -9,7 +9,7 @@ import pytest
 from handmade import append, write_run
 from rich.console import Console
 
-from fssl.cli.app import console
+from fssl.cli.screen import console
 from fssl.errors import UserError
 from fssl.report import compare
 from fssl.report.compare import compare_runs

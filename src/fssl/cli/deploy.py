@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Column, Table
 
 from ..errors import RunError, UserError, complain
+from .screen import console, say
 
 app = typer.Typer(
     help="Sites with their own images train together, over Flower's own programs, encrypted and authenticated.\n\n"
@@ -16,17 +16,10 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
-console = Console()
 
 Home = Annotated[Path, typer.Option("--home", help="The deployment's folder, or the part of it for this machine.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No encryption, no keys: for a trial on one machine.")]
 HERE = Path()
-
-
-def say(text: str) -> None:
-    from ..console import say as show
-
-    show(console, text)
 
 
 def warn(insecure: bool) -> None:

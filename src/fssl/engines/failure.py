@@ -94,7 +94,7 @@ def load_step(path: Path) -> SavedStep:
     return SavedStep(federation, facts["where"], found["payload"], found["local"], found["draw"])
 
 
-def replay(saved: SavedStep) -> None:
+def take_again(saved: SavedStep) -> None:
     """Take a saved step again, uncompiled and with every result checked; raises what it raised."""
     step = checked(saved.federation.make_step())
     tally = torch.zeros(2, saved.federation.layout.size, device=saved.federation.device)

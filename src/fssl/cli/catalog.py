@@ -1,0 +1,122 @@
+"""Commands that list what there is: `fssl methods`, `fssl datasets` and `fssl presets`."""
+
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Column, Table
+
+from ..errors import unknown
+from .screen import console, say
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One method, with plug-ins or without: its settings too.")] = None,
+) -> None:
+    """List the methods: where each comes from, what it keeps and sends, and what a step costs.
+
+    `X+sage` is method X with the plug-in sage on it, for any X with pseudo-labels.
+
+    Examples:
+
+    - `fssl methods fedloke`: what it does, its settings, bytes and costs in full
+
+    - `fssl run smoke --set method.name=flexmatch+sage --out runs/flex`
+
+    - `fssl run smoke --set method.name=sage --set method.tau=0.9 --out runs/tau`
+    """
+    from ..catalog.tables import overview, print_method
+
+    if name is None:
+        console.print(*overview(), sep="\n")
+    else:
+        print_method(console, name)
+
+
+def datasets(
+    check: Annotated[Path | None, typer.Option(help="Count the images in this folder and name every problem.")] = None,
+    export_digits: Annotated[Path | None, typer.Option(help="Write the digits here as PNG files of 3 sites.")] = None,
+) -> None:
+    """List the datasets and where each comes from, or look at a folder of your own images.
+
+    `digits` and `synthetic` need no files. `folder` is your own images: `clients/NAME/labeled/CLASS/*`,
+    `clients/NAME/unlabeled/*` and `test/CLASS/*`, PNG, JPEG or WebP of any size. `imagefolder` is a labeled dataset of
+    your own, `train/CLASS/*` and `test/CLASS/*`, dealt out by [partition]. The others are read from the hub's Parquet
+    files, decoded once.
+
+    Examples:
+
+    - `fssl run my.toml --set data.name=cifar100 --data-dir DATA`: files in DATA/cifar100/
+
+    - `export FSSL_DATA=DATA`: the same for every command of a shell
+
+    - `fssl datasets --export-digits sites`: three sites to try it with
+
+    - `fssl datasets --check sites`: what they hold, and whether every image can be read
+
+    - `fssl run smoke --set data.name=folder --set data.size=8 --set data.channels=1 --data-dir sites --out
+      runs/own`
+
+    - `fssl run my.toml --set data.name=imagefolder --set data.labels_per_class=20 --data-dir photos`
+    """
+    if export_digits:
+        from ..data.export import export_digits as export
+
+        export(export_digits)
+        say(f"{export_digits}: the digits of three sites; `fssl datasets --check {export_digits}` counts them")
+    if check:
+        from ..report.images import print_folder
+
+        print_folder(console, check)
+    if not (check or export_digits):
+        list_datasets()
+
+
+def list_datasets() -> None:
+    from ..console import PLAIN
+    from ..data.cards import CARDS
+
+    table = Table(
+        "dataset", "what it is", *(Column(t, justify="right") for t in ("train", "test", "classes", "10 %")), **PLAIN
+    )
+    for card in CARDS.values():
+        numbers = (card.num_train, card.num_test, card.num_classes, max(1, round(0.1 * card.per_class_base)))
+        shown = [f"{n:,}" for n in numbers] if card.num_train else []
+        table.add_row(f"[bold]{card.name}", card.title + (f" (hub: {card.hub_repo})" if card.hub_repo else ""), *shown)
+    console.print(table)
+    say("10 %: labeled images per class at the paper's 10 %, the default.")
+    say("Parquet files are looked for in --data-dir, then $FSSL_DATA, then on the Hugging Face hub.")
+
+
+def presets(
+    name: Annotated[str | None, typer.Argument(help="One preset: print it, to read or to start a file from.")] = None,
+) -> None:
+    """List the ready-made configurations, or print one.
+
+    Examples:
+
+    - `fssl presets smoke > my.toml`: a file of your own to change
+
+    - `fssl run demo --dry-run`: which runs a preset stands for
+
+    - `fssl run demo --set seed=7 --out runs/seed7`: a setting given here leaves the grid, so one run per method
+    """
+    from ..config import PRESETS, expand, read_toml
+    from ..config import presets as names
+    from ..console import PLAIN
+
+    if name and name not in names():
+        raise unknown("preset", name, names())
+    if name:
+        return say((PRESETS / f"{name}.toml").read_text().rstrip())
+    table = Table(Column("preset", no_wrap=True), "what it runs", Column("runs", justify="right"), **PLAIN)
+    for preset in sorted(names(), key=by_number):
+        first = (PRESETS / f"{preset}.toml").read_text().splitlines()[0].lstrip("# ")
+        table.add_row(f"[bold]{preset}", first, str(sum(1 for _ in expand(read_toml(preset)))))
+    console.print(table)
+
+
+def by_number(name: str) -> tuple[int, list[tuple[str, int]]]:
+    """Those in no folder first, and `fig2` before `fig10`."""
+    return name.count("/"), [(text, int(digits or 0)) for text, digits in re.findall(r"(\D+)(\d*)", name)]

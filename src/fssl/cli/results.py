@@ -1,0 +1,143 @@
+"""Commands that read finished runs: show, predict, compare, tables, figures and report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ..errors import complain
+from .screen import console, say
+
+
+def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
+    """Show a run: its numbers and a small curve. It may still be going on.
+
+    Example: `fssl show runs/smoke`
+    """
+    from ..report.show import print_run
+
+    print_run(console, run)
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    images: Annotated[Path | None, typer.Argument(help="An image or a folder; default: the run's own test.")] = None,
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("predictions.csv"),
+    data_dir: Annotated[Path | None, typer.Option(help="The dataset's folder, if it is not where it was.")] = None,
+) -> None:
+    """Label images with a run's final model: a CSV file of image, class and confidence, and a table.
+
+    Every PNG, JPEG and WebP file below the folder is read as in training. If all of them lie in folders that are
+    called like classes, the table says how many of each class are right.
+
+    Examples:
+
+    - `fssl predict runs/smoke`: the test images, class by class
+
+    - `fssl predict runs/own photos --out labels.csv`
+    """
+    from ..inference.predict import predict as label
+
+    label(console, run, images, out, data_dir)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    by: Annotated[str, typer.Option(help="A setting, e.g. partition.alpha: a column for each of its values.")] = "",
+    png: Annotated[Path | None, typer.Option(help="Also draw curves (or results, with --by) into this PNG.")] = None,
+    csv: Annotated[Path | None, typer.Option(help="Also write a line per run into this CSV file.")] = None,
+    tex: Annotated[Path | None, typer.Option(help="Also write the tables into this LaTeX file (booktabs).")] = None,
+    against: Annotated[str, typer.Option(help="A line of the table: how it stands beside each of the others.")] = "",
+) -> None:
+    """Compare runs: mean and spread over seeds, optionally a picture, CSV and LaTeX.
+
+    Runs that differ only in their seed are repetitions of one setting. Methods are compared within a task: a
+    dataset, its partition and training, a protocol. Where a method is there with SAGE and without, the gain is told.
+
+    Examples:
+
+    - `fssl compare runs/demo --png curves.png`: every run below a folder
+
+    - `fssl compare runs/a runs/b`: two runs
+
+    - `fssl compare runs --by partition.alpha --png alpha.png --tex alpha.tex`: methods × α, as papers print them
+
+    - `fssl compare runs --against sage`: SAGE beside every other method, seed by seed
+    """
+    from ..report.compare import compare_runs
+
+    compare_runs(console, runs, png, csv, tex, by, against)
+
+
+def tables(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("tables"),
+    table: Annotated[int | None, typer.Option(help="Also print this table, 1 to 8.")] = None,
+) -> None:
+    """Fill the paper's Tables 1 to 8 with runs, beside the printed numbers: Markdown, CSV and LaTeX.
+
+    A run finds its cells by its settings, whatever its folder is called. Cells whose setting differs from the
+    paper's are marked with the reason; empty ones are counted, and runs in no cell are listed.
+
+    Examples:
+
+    - `fssl tables runs`: every run below a folder, files in tables/
+
+    - `fssl tables runs/paper runs/paper-600 --table 2 --out paper/tables`: and Table 2 on the screen
+    """
+    from ..paper.tables import make_tables
+
+    make_tables(console, runs, out, table)
+
+
+def figures(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("figures"),
+    only: Annotated[list[str] | None, typer.Option(help="A figure's name, e.g. 2a (repeatable).")] = None,
+) -> None:
+    """Draw the paper's figures from runs: PNG, SVG and PDF, with an index of captions and sources.
+
+    A figure is drawn as far as there are records; the index and the screen say which runs would complete it, as
+    commands. Figure 16 needs no run.
+
+    Examples:
+
+    - `fssl figures runs`: all of them, files in figures/
+
+    - `fssl figures runs/paper-600 --only 4 --only 15 --out paper/figures`
+    """
+    from ..paper.figures import make_figures
+
+    make_figures(console, runs, out, only or [])
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
+    watch: Annotated[bool, typer.Option("--watch", help="Serve the page on this machine while runs go on.")] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="With --watch; 0 takes a free one.")] = 0,
+) -> None:
+    """Write a report: one HTML file with words, tables and charts that opens anywhere, without a network.
+
+    Results with filters, curves to zoom into, pseudo-labels by class, who held which images, hardware, and the
+    command that repeats each line. `--watch` shows the same page live, to browsers of this machine only.
+
+    Examples:
+
+    - `fssl report runs/demo --out demo.html`
+
+    - `fssl report runs --watch`: open the address that it prints
+    """
+    from ..console import several
+
+    if watch:
+        from ..report.page.live import watch as serve
+
+        return serve(runs, port, say)
+    from ..report.page.write import write_page
+
+    data = write_page(runs, out)
+    say(f"report: {out} ({several(data['facts']['runs'], 'run')}, {out.stat().st_size / 1e6:.1f} MB)")
+    if data["notes"]:
+        notes, lines = several(len(data["notes"]), "note"), several(data["damaged"], "damaged line")
+        complain(f"{notes} on the records, {lines} skipped: see the page")

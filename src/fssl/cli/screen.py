@@ -1,0 +1,12 @@
+"""The one console that all commands print to."""
+
+from rich.console import Console
+
+console = Console()
+
+
+def say(text: str) -> None:
+    """Print a line without markup, colors or wrapping."""
+    from ..console import say as show
+
+    show(console, text)

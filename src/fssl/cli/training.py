@@ -1,0 +1,178 @@
+"""Commands that train: `fssl run`, `fssl replay` and `fssl bench`."""
+
+import json
+import traceback
+from pathlib import Path
+from pdb import post_mortem
+from typing import Annotated
+
+import typer
+
+from ..errors import RunError, UserError, complain
+from ..system.machine import check_file
+from .screen import console, say
+
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set train.lr=0.05 (repeatable).")
+]
+
+
+def run(
+    config: Annotated[str, typer.Argument(help="A preset (see `fssl presets`), a TOML file or a run folder.")],
+    settings: Sets = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder; default: the preset's name below runs/.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on after the newest checkpoint in --out.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Cells of a grid to run at the same time.")] = 1,
+    data_dir: Annotated[Path | None, typer.Option(help="Folder with the dataset's files.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    precision: Annotated[str | None, typer.Option(help="auto, bf16 or fp32.")] = None,
+    engine: Annotated[str | None, typer.Option(help="local, or flower: clients in a Ray cluster.")] = None,
+    clients_per_gpu: Annotated[int | None, typer.Option(help="With flower: clients at once on each GPU.")] = None,
+    ray_address: Annotated[str | None, typer.Option(help="With flower: a running Ray cluster, e.g. auto.")] = None,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
+    wandb: Annotated[str | None, typer.Option(help="Also log to Weights & Biases: offline or online.")] = None,
+    debug: Annotated[bool, typer.Option("--debug", help="Eager steps, each checked; a failing one is saved.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check settings and own images, list the runs.")] = False,
+) -> None:
+    """Train: one run, or every cell of a `[grid]`.
+
+    A run folder holds config.toml, one line per round in rounds.jsonl, summary.json and model.safetensors. Stop
+    at any time: the same command with `--resume` goes on. In a grid, finished cells are skipped.
+
+    Examples:
+
+    - `fssl run smoke`: seconds on a CPU
+
+    - `fssl run demo --jobs 2`: twelve runs, two at a time
+
+    - `fssl run paper/table2 --data-dir DATA --set method.name=sage --set seed=7`
+
+    - `fssl run my.toml --set partition.alpha=0.1 --out runs/skewed`
+
+    - `fssl run runs/skewed --resume`: go on with a run by its folder
+
+    - `fssl run my.toml --set data.name=folder --data-dir sites`: your own images, see `fssl datasets --help`
+
+    - `fssl run smoke --set method.name=my.py:my_method`: your own method; `model.name=my.py:my_net` your own network
+
+    - `fssl run demo --engine flower`: the same runs with clients in a Ray cluster (`pip install 'fssl[flower]'`)
+    """
+    from ..config import expand, override, read_toml
+
+    short = {
+        "data.dir": data_dir and str(data_dir),
+        "compute.device": device,
+        "train.precision": precision,
+        "compute.engine": engine,
+        "compute.clients_per_gpu": clients_per_gpu,
+        "compute.ray_address": ray_address,
+        "records.tensorboard": tensorboard or None,
+        "records.wandb": wandb,
+    }
+    given = [
+        *(settings or []),
+        *(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in short.items() if v is not None),
+    ]
+    file, base = source_of(config, resume)
+    base = out or base
+    named = [*expand(override(read_toml(file), given))]  # a misspelt key is told before the framework is loaded
+    from ..core.images import Datasets
+    from ..runner.grid import list_runs, load_images, plan_runs, run_in_turn, unfinished
+    from ..runner.parallel import run_side_by_side
+
+    datasets = Datasets()
+    try:
+        planned = plan_runs(console, named, base, datasets, debug)
+        if dry_run:
+            return list_runs(console, planned)
+        waiting = unfinished(console, planned, resume)
+        load_images(console, waiting, datasets)
+        if jobs > 1 and len(waiting) > 1:
+            failures = run_side_by_side(console, waiting, resume, debug, jobs)
+        else:
+            failures = run_in_turn(console, waiting, resume, debug)
+    except (KeyboardInterrupt, SystemExit):  # the second if nobody reads the output any more
+        complain(f"stopped; finished rounds are kept in {base}: the same command with --resume goes on")
+        raise
+    if failures:
+        raise RunError(
+            f"{failures} of {len(planned)} runs stopped early; the same command with --resume tries them again"
+        )
+
+
+def source_of(config: str, resume: bool) -> tuple[str, Path]:
+    """Where a run's settings are, and its folder unless another is named: that of a run which goes on is its own."""
+    from ..config import presets
+
+    path = Path(config)
+    if config not in presets() and (path / "config.toml").is_file():
+        return str(path / "config.toml"), path
+    if resume and path.name == "config.toml" and path.is_file():
+        return config, path.parent
+    return config, Path("runs") / Path(config.removesuffix(".toml")).name
+
+
+def replay(
+    file: Annotated[Path, typer.Argument(help="A failed-step.safetensors of a run folder.")],
+    pdb: Annotated[bool, typer.Option("--pdb", help="Stop in Python's debugger where the step fails.")] = False,
+) -> None:
+    """Take a failed training step again, uncompiled and with every result checked: it ends in the same error.
+
+    A run whose step fails saves the step's inputs. A step that only gives values that are not finite is found and
+    saved by `fssl run --debug`.
+
+    Examples:
+
+    - `fssl replay runs/mine/failed-step.safetensors`: the whole traceback
+
+    - `fssl replay runs/mine/failed-step.safetensors --pdb`: look around where it fails
+    """
+    from ..engines.failure import load_step, take_again
+
+    saved = load_step(file)
+    say(f"{file}: {saved.where} of {saved.federation.config.method.name}")
+    try:
+        take_again(saved)
+    except Exception as error:
+        traceback.print_exc()
+        if pdb:
+            post_mortem(error.__traceback__)
+        raise typer.Exit(1) from None
+    say("the step took place without an error")
+
+
+def bench(
+    shape: Annotated[str, typer.Option(help="demo, or paper: ResNet-8x4, 128 + 256 + 256 images.")] = "demo",
+    method: Annotated[list[str] | None, typer.Option(help="Any method's name (default: sage).")] = None,
+    methods: Annotated[bool, typer.Option("--methods", help="What a step of each method costs instead.")] = False,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to time.")] = 3,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write the numbers here.")] = None,
+    settings: Sets = None,
+) -> None:
+    """Measure speed and memory, beside SAGE's steps in an ordinary PyTorch loop (eager fp32, Pillow, two workers).
+
+    With `--methods`: the time of a training step of every method (or of those named by `--method`) in those of
+    FixMatch-LPL, measured in turn with it. `fssl methods` shows these numbers.
+
+    Examples:
+
+    - `fssl bench`: half a minute on a CPU
+
+    - `fssl bench --shape paper --method flexmatch --json bench.json`: the paper's network, better on a GPU
+
+    - `fssl bench --methods --rounds 9 --json costs.json`: some minutes on a CPU
+
+    - `fssl bench --methods --shape paper --method sage --method fedloke --json costs.json`: adds two of them
+    """
+    if json_file:  # what cannot be written is refused before the work
+        check_file("--json", json_file)
+        json_file.parent.mkdir(parents=True, exist_ok=True)
+    if methods:
+        from ..bench.methods import run_method_bench
+
+        return run_method_bench(console, shape, method or [], rounds, json_file, settings or [])
+    from ..bench.speed import run_bench
+
+    if method and len(method) > 1:
+        raise UserError("--method: several of them need --methods")
+    run_bench(console, shape, method[0] if method else "sage", rounds, json_file, settings or [])
