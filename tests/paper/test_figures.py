@@ -17,11 +17,11 @@ from fssl.cli import app as cli
 from fssl.config import PRESETS, expand, override, read_toml
 from fssl.errors import UserError
 from fssl.label.assign import KAPPA_STAR
-from fssl.paper.experiments import by_experiment
 from fssl.paper.figures import Outcome, chosen, draw, index, make_figures
-from fssl.paper.gallery import FIGURES, Records
+from fssl.paper.gallery import FIGURES, Selector
 from fssl.paper.panels import first_ranks, histogram_entropy, quantiles_above, share_above
 from fssl.paper.selection import FOLDERS, SHARED_FOLDER, Selection, inline, kind_of
+from fssl.paper.setups import by_setup
 from fssl.report import drawing
 from fssl.report.drawing import COLUMN, PAGE, files_of, settings
 from fssl.report.look import alpha_style, style_of
@@ -50,11 +50,11 @@ def runs(grid: Path) -> list[Run]:
 
 def drawn(name: str, runs: list[Run]) -> Outcome:
     with settings():
-        return draw(FIGURES[name], by_experiment(runs)[0])
+        return draw(FIGURES[name], by_setup(runs)[0])
 
 
 def select(runs: list[Run], preset: str) -> Selection:
-    return Selection(preset, by_experiment(runs)[0])
+    return Selection(preset, by_setup(runs)[0])
 
 
 def line(axes: Any, label: str) -> Any:
@@ -107,7 +107,7 @@ def test_the_gallery_is_complete() -> None:
 def test_the_same_records_give_the_same_bytes(runs: list[Run]) -> None:
     def draw_again() -> Any:
         with settings():
-            return files_of(draw(FIGURES["7"], by_experiment(runs)[0]).picture)
+            return files_of(draw(FIGURES["7"], by_setup(runs)[0]).picture)
 
     first = draw_again()
     assert first == draw_again()
@@ -548,9 +548,9 @@ def test_without_the_library_the_command_says_what_to_install(
     assert not (tmp_path / "new").exists()
 
 
-def test_records_remember_a_selection(runs: list[Run]) -> None:
-    records = Records(by_experiment(runs)[0])
-    assert records("fig2") is records("fig2")
+def test_a_selector_remembers_a_selection(runs: list[Run]) -> None:
+    select = Selector(by_setup(runs)[0])
+    assert select("fig2") is select("fig2")
 
 
 def test_the_index_keeps_pictures_of_an_earlier_command(grid: Path, tmp_path: Path) -> None:

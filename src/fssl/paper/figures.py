@@ -14,8 +14,8 @@ from ..report.drawing import FORMATS, mark_empty, save, settings, stamp
 from ..report.runs import Run, find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
-from .experiments import Experiment, by_experiment
-from .gallery import FIGURES, Figure, Records
+from .gallery import FIGURES, Figure, Selector
+from .setups import Setup, by_setup
 
 
 class Outcome(NamedTuple):
@@ -41,7 +41,7 @@ def make_figures(console: Console, paths: list[Path], out: Path, only: list[str]
     check_folder("--out", out)
     with settings():
         found = find_runs(paths)
-        known, strange = by_experiment(found.runs)
+        known, strange = by_setup(found.runs)
         out.mkdir(parents=True, exist_ok=True)
         outcomes = []
         for name in names:
@@ -64,10 +64,10 @@ def chosen(name: str) -> str:
     return short
 
 
-def draw(figure: Figure, known: Mapping[Experiment, list[Run]]) -> Outcome:
-    records = Records(known)
-    picture = figure.draw(records)
-    asked = list(records.selections.values())
+def draw(figure: Figure, known: Mapping[Setup, list[Run]]) -> Outcome:
+    select = Selector(known)
+    picture = figure.draw(select)
+    asked = list(select.selections.values())
     drawn = [selection for selection in asked if selection.drawn]
     remarks = [text for selection in asked if (text := selection.remark())]
     mark_empty(picture)

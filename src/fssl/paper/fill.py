@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from ..report.groups import one_per_seed
 from ..report.runs import Found, Run, mean_std
-from .experiments import PROTOCOLS, Experiment, by_experiment, differences, experiment_of, result_at
 from .printed import SEEDS, Column, PaperTable, Row, paper_tables
+from .setups import PROTOCOLS, Setup, by_setup, differences, result_at, setup_of
 
 PAPER = "paper"
 GAIN_ROW = "SAGE minus best other"
@@ -81,31 +81,31 @@ class Tables(NamedTuple):
 
 
 def fill_tables(found: Found) -> Tables:
-    known, strange = by_experiment(found.runs)
+    known, strange = by_setup(found.runs)
     unused = strange | found.unreadable
     tables = [fill(table, known) for table in paper_tables()]
     shown = {run.path for t in tables for line in t.lines for cell in line.cells if cell for run in cell.runs}
-    wanted = {experiment for table in paper_tables() for experiment in experiments_in(table)}
-    for experiment, members in known.items():
+    wanted = {setup for table in paper_tables() for setup in setups_in(table)}
+    for setup, members in known.items():
         for run in members:
             if run.path not in shown:
-                unused[run.path] = why_unused(experiment, wanted)
+                unused[run.path] = why_unused(setup, wanted)
     return Tables(tables, len(found.runs) + len(found.unreadable), dict(sorted(unused.items())))
 
 
-def experiments_in(table: PaperTable) -> Iterable[Experiment]:
+def setups_in(table: PaperTable) -> Iterable[Setup]:
     for row in table.rows:
         for column in table.columns:
             yield from wanted_by(table, row, column)
 
 
-def wanted_by(table: PaperTable, row: Row, column: Column) -> list[Experiment]:
-    """The experiments that a cell takes; who knows all labels anyway may have been given 10 % of them."""
+def wanted_by(table: PaperTable, row: Row, column: Column) -> list[Setup]:
+    """The setups that a cell takes; who knows all labels anyway may have been given 10 % of them."""
     fractions = {table.label_fraction, 0.1} if row.is_bound else {table.label_fraction}
-    return [experiment_of(table._replace(label_fraction=f).config(row, column)) for f in sorted(fractions)]
+    return [setup_of(table._replace(label_fraction=f).config(row, column)) for f in sorted(fractions)]
 
 
-def why_unused(mine: Experiment, wanted: set[Experiment]) -> str:
+def why_unused(mine: Setup, wanted: set[Setup]) -> str:
     """The first thing that no cell has; a run with a cell of its own gave way to others."""
     checks = (
         ("dataset", "no table has {}"),
@@ -123,7 +123,7 @@ def why_unused(mine: Experiment, wanted: set[Experiment]) -> str:
     return "its cells show other runs, longer or nearer to the paper's setting"
 
 
-def fill(table: PaperTable, known: dict[Experiment, list[Run]]) -> FilledTable:
+def fill(table: PaperTable, known: dict[Setup, list[Run]]) -> FilledTable:
     ours = {row.name: [cells_of(table, row, column, known) for column in table.columns] for row in table.rows}
     found = {protocol for cells in ours.values() for cell in cells for protocol in cell}
     finished = {}
@@ -149,12 +149,12 @@ def known(value: float) -> float | None:
     return None if isnan(value) else value
 
 
-def cells_of(table: PaperTable, row: Row, column: Column, known: dict[Experiment, list[Run]]) -> dict[str, Cell]:
+def cells_of(table: PaperTable, row: Row, column: Column, known: dict[Setup, list[Run]]) -> dict[str, Cell]:
     """Our cell under each protocol that has runs of it."""
     paper = table.config(row, column)
     groups: dict[str, dict[tuple[str, ...], list[Run]]] = defaultdict(lambda: defaultdict(list))
-    for experiment in wanted_by(table, row, column):
-        for run in known.get(experiment, ()):
+    for setup in wanted_by(table, row, column):
+        for run in known.get(setup, ()):
             notes = differences(run.config, paper)
             if run.config.labels_per_class != paper.labels_per_class:
                 notes.append(f"{run.config.labels_per_class} labels per class, but it knows all labels")

@@ -10,7 +10,6 @@ from ..label.assign import KAPPA_STAR
 from ..report.drawing import COLUMN, PAGE, band, bars, legend, log_percents, sheet
 from ..report.look import GREY, Style, alpha_style, label_of, style_of
 from ..report.runs import Run, percent
-from .experiments import Experiment
 from .panels import (
     ACCURACY,
     COUNT,
@@ -34,12 +33,13 @@ from .panels import (
     thousands,
 )
 from .selection import Selection, choice_name
+from .setups import Setup
 
 
-class Records:
-    """What a figure may draw from: a selection of runs for each preset that it asks for."""
+class Selector:
+    """Selects the runs of the presets that a figure asks for, and remembers the selections."""
 
-    def __init__(self, known: Mapping[Experiment, list[Run]]) -> None:
+    def __init__(self, known: Mapping[Setup, list[Run]]) -> None:
         self._known = known
         self.selections: dict[str, Selection] = {}
 
@@ -56,16 +56,16 @@ class Figure(NamedTuple):
     name: str
     title: str
     caption: str
-    draw: Callable[[Records], Any]
+    draw: Callable[[Selector], Any]
 
 
 FIGURES: dict[str, Figure] = {}
 
 
-def figure(name: str, title: str, caption: str) -> Callable[[Callable[[Records], Any]], Callable[[Records], Any]]:
+def figure(name: str, title: str, caption: str) -> Callable[[Callable[[Selector], Any]], Callable[[Selector], Any]]:
     """Register a function that draws."""
 
-    def register(draw: Callable[[Records], Any]) -> Callable[[Records], Any]:
+    def register(draw: Callable[[Selector], Any]) -> Callable[[Selector], Any]:
         FIGURES[name] = Figure(name, title, " ".join(caption.split()), draw)
         return draw
 
@@ -116,23 +116,23 @@ CENTRAL = "The centralized run sees as many unlabeled images a round as all clie
 
 
 @figure("1a", "Pseudo-label accuracy by heterogeneity", f"{SGD_FSSL} {USED}")
-def figure_1a(records: Records) -> Any:
-    return label_accuracy(records("fig1"))
+def figure_1a(select: Selector) -> Any:
+    return label_accuracy(select("fig1"))
 
 
 @figure("1b", "Test accuracy, with wrong labels removed, and centralized", f"{SGD_FSSL} {ORACLE} {CENTRAL}")
-def figure_1b(records: Records) -> Any:
-    return oracle_gap(records("fig1"), records("fig1-central"))
+def figure_1b(select: Selector) -> Any:
+    return oracle_gap(select("fig1"), select("fig1-central"))
 
 
 @figure("1a-fedsgd", "Pseudo-label accuracy by heterogeneity, one step a round", f"{STRICT} {USED}")
-def figure_1a_fedsgd(records: Records) -> Any:
-    return label_accuracy(records("fig1-fedsgd"))
+def figure_1a_fedsgd(select: Selector) -> Any:
+    return label_accuracy(select("fig1-fedsgd"))
 
 
 @figure("1b-fedsgd", "Test accuracy, with wrong labels removed, one step a round", f"{STRICT} {ORACLE}")
-def figure_1b_fedsgd(records: Records) -> Any:
-    return oracle_gap(records("fig1-fedsgd"))  # a step a round is another clock: nothing centralized
+def figure_1b_fedsgd(select: Selector) -> Any:
+    return oracle_gap(select("fig1-fedsgd"))  # a step a round is another clock: nothing centralized
 
 
 CONFIDENCE = f"""Top: share of unlabeled images above the threshold, mean and standard deviation over runs. Bottom: how
@@ -141,24 +141,24 @@ the confidences above it are spread (box: quartiles, whiskers: 5 and 95 %, all r
 
 
 @figure("2a", "Confidences above 0.99, local and global model", CONFIDENCE)
-def figure_2a(records: Records) -> Any:
+def figure_2a(select: Selector) -> Any:
     fig, axes = sheet(COLUMN, 3.6, 2, 1, sharex=True)
-    confidences(records("fig2"), axes[:, 0], 0.99)
+    confidences(select("fig2"), axes[:, 0], 0.99)
     legend(fig, 2)
     return fig
 
 
 @figure("2b", "Pseudo-labels by round, local and global model, α = 0.1", SOURCE_OF_MODELS)
-def figure_2b(records: Records) -> Any:
-    return curves_by_alpha(records("fig2", 0.1), SURE, (COLUMN, 2.5), COUNT, 2)
+def figure_2b(select: Selector) -> Any:
+    return curves_by_alpha(select("fig2", 0.1), SURE, (COLUMN, 2.5), COUNT, 2)
 
 
 # Figures 4 to 8.
 
 
 @figure("4", "Test accuracy by round, CIFAR-100, α = 1", "Mean over seeds; bands are one standard deviation.")
-def figure_4(records: Records) -> Any:
-    runs = records("fig4")
+def figure_4(select: Selector) -> Any:
+    runs = select("fig4")
     return curves_by_alpha(runs, by_method(runs, "accuracy"), (COLUMN, 4.2), ACCURACY, 2)
 
 
@@ -169,14 +169,14 @@ def figure_4(records: Records) -> Any:
     CPG alone and λ = 0 the global label under both masks: neither is FixMatch-LPL or -GPL. The paper names neither
     dataset nor α: CIFAR-100, α = 1.""",
 )
-def figure_5(records: Records) -> Any:
-    fixed = {dict(m.settings).get("lam", 1.0): m for m in records("fig5").methods if m.settings}
-    return sweep(records("fig5"), fixed, "fixed λ (weight of the local vote)", "dynamic λ (SAGE)")
+def figure_5(select: Selector) -> Any:
+    fixed = {dict(m.settings).get("lam", 1.0): m for m in select("fig5").methods if m.settings}
+    return sweep(select("fig5"), fixed, "fixed λ (weight of the local vote)", "dynamic λ (SAGE)")
 
 
 @figure("6", "Pseudo-labels used by round", "The paper does not state α: all three.")
-def figure_6(records: Records) -> Any:
-    runs = records("fig-counts")
+def figure_6(select: Selector) -> Any:
+    runs = select("fig-counts")
     return curves_by_alpha(runs, by_method(runs, thousands("n_valid")), (PAGE, 2.7), COUNT, 5)
 
 
@@ -200,8 +200,8 @@ def cpg_in_depth(runs: Selection) -> Any:
 
 
 @figure("7", "What CPG adds, α = 0.1", CPG)
-def figure_7(records: Records) -> Any:
-    return cpg_in_depth(records("fig-cpg"))
+def figure_7(select: Selector) -> Any:
+    return cpg_in_depth(select("fig-cpg"))
 
 
 @figure(
@@ -210,8 +210,8 @@ def figure_7(records: Records) -> Any:
     f"""Top: place of the local model's class in the global prediction, over images of which the local model is sure.
     Bottom: the converse. With SAGE, and without it (FixMatch-LPL and -GPL). A tie goes to the better place. {LATE}""",
 )
-def figure_8(records: Records) -> Any:
-    runs = records("fig8-consensus")
+def figure_8(select: Selector) -> Any:
+    runs = select("fig8-consensus")
     fig, axes = sheet(PAGE, 3.8, 2, len(runs.alphas), sharex=True, sharey="row")
     places = np.arange(RANKS + 1)
     for row, name in zip(axes, ("rank_l_in_g", "rank_g_in_l"), strict=True):
@@ -238,14 +238,14 @@ def figure_8(records: Records) -> Any:
 
 
 @figure("9", "Confidences above 0.95, 0.96, 0.97 and 0.98, local and global model", CONFIDENCE)
-def figure_9(records: Records) -> Any:
+def figure_9(select: Selector) -> Any:
     fig, axes = sheet(PAGE, 3.7, 2, 4, sharex=True)
     for column, threshold in zip(axes.T, (0.95, 0.96, 0.97, 0.98), strict=True):
-        confidences(records("fig9-confidence"), column, threshold)
+        confidences(select("fig9-confidence"), column, threshold)
     for panel in axes[:, 1:].flat:
         panel.set_ylabel("")
     for panel in axes[1]:
-        panel.set_xticklabels([f"{alpha:g}" for alpha in records("fig9-confidence").alphas])
+        panel.set_xticklabels([f"{alpha:g}" for alpha in select("fig9-confidence").alphas])
         panel.set_xlabel("α")
     letters(axes, [panel.get_title(loc="left") for panel in axes[0]])
     legend(fig, 4)
@@ -255,8 +255,8 @@ def figure_9(records: Records) -> Any:
 @figure(
     "9e", "The whole distribution of confidences, local and global model", f"{SOURCE_OF_MODELS} {LATE} Bins of 0.01."
 )
-def figure_9e(records: Records) -> Any:
-    runs = records("fig9-confidence")
+def figure_9e(select: Selector) -> Any:
+    runs = select("fig9-confidence")
 
     def draw(panel: Any, alpha: float) -> None:
         for label, who, method, style in MODELS:
@@ -279,8 +279,8 @@ def figure_9e(records: Records) -> Any:
     is shown. A majority class of a client is one of which it holds more unlabeled images than its mean per class; the
     class is the local model's (the paper defines neither).""",
 )
-def figure_10(records: Records) -> Any:
-    runs = records("fig10-lambda")
+def figure_10(select: Selector) -> Any:
+    runs = select("fig10-lambda")
     fig, axes = sheet(PAGE, 2.7, 1, 2, sharey=True)
     for alpha in runs.alphas:
         style, name = alpha_style(alpha), alpha_name(alpha)
@@ -298,8 +298,8 @@ def figure_10(records: Records) -> Any:
 
 
 @figure("11", "Pseudo-labels by round, local and global model, α = 1 and 10", SOURCE_OF_MODELS)
-def figure_11(records: Records) -> Any:
-    return curves_by_alpha(records("fig11"), SURE, (PAGE, 2.5), COUNT, 4)
+def figure_11(select: Selector) -> Any:
+    return curves_by_alpha(select("fig11"), SURE, (PAGE, 2.5), COUNT, 4)
 
 
 @figure(
@@ -309,8 +309,8 @@ def figure_11(records: Records) -> Any:
     of the histogram of confidences (100 bins) over clients. Solid: the FixMatch runs that the model labels for (GPL,
     LPL); dashed: SAGE's runs.""",
 )
-def figure_12(records: Records) -> Any:
-    runs = records("fig12-entropy")
+def figure_12(select: Selector) -> Any:
+    runs = select("fig12-entropy")
     fig, axes = sheet(PAGE, 4.3, 2, 2, sharex=True, sharey="row")
     for column, (who, method) in zip(axes.T, (("g", GPL), ("l", LPL)), strict=True):
         for alpha in runs.alphas:
@@ -334,8 +334,8 @@ def figure_12(records: Records) -> Any:
 
 
 @figure("13", "What CPG adds, α = 0.5 and 1", CPG)
-def figure_13(records: Records) -> Any:
-    return cpg_in_depth(records("fig13"))
+def figure_13(select: Selector) -> Any:
+    return cpg_in_depth(select("fig13"))
 
 
 @figure(
@@ -343,14 +343,14 @@ def figure_13(records: Records) -> Any:
     "Accuracy by κ, CIFAR-100, α = 1",
     f"The default κ = ln 2 / 0.05 = {KAPPA_STAR:.2f} across. The paper's largest κ is not known: 20 here.",
 )
-def figure_14(records: Records) -> Any:
-    fixed = {dict(m.settings)["kappa"]: m for m in records("fig14-kappa").methods if m.settings}
-    return sweep(records("fig14-kappa"), fixed, "κ", f"κ = {KAPPA_STAR:.2f} (default)")
+def figure_14(select: Selector) -> Any:
+    fixed = {dict(m.settings)["kappa"]: m for m in select("fig14-kappa").methods if m.settings}
+    return sweep(select("fig14-kappa"), fixed, "κ", f"κ = {KAPPA_STAR:.2f} (default)")
 
 
 @figure("15", "Test accuracy by round, CIFAR-100, α = 0.1 and 0.5", "Mean over seeds; bands: standard deviation.")
-def figure_15(records: Records) -> Any:
-    runs = records("fig15")
+def figure_15(select: Selector) -> Any:
+    runs = select("fig15")
     return curves_by_alpha(runs, by_method(runs, "accuracy"), (PAGE, 3.6), ACCURACY, 4)
 
 
@@ -360,7 +360,7 @@ def figure_15(records: Records) -> Any:
     """The split of the released code, from class sizes and seed alone; no run is needed. Areas are counts. Unlabeled
     images are counted before a client's labeled ones join its pool, as the released code prints them.""",
 )
-def figure_16(records: Records) -> Any:
+def figure_16(select: Selector) -> Any:
     alphas, labels = (0.1, 0.5, 1.0), np.repeat(np.arange(10), 5000)
     fig, axes = sheet(PAGE, 4.7, 2, len(alphas), sharex=True, sharey=True)
     clients, classes = np.meshgrid(np.arange(20), np.arange(10), indexing="ij")

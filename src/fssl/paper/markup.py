@@ -15,9 +15,9 @@ from ..report.latex import bold, escaped
 from ..report.latex import row_of as latex_row
 from ..report.runs import mean_std
 from ..system.files import as_csv
-from .experiments import result_at
 from .fill import GAIN_ROW, PAPER, Cell, FilledTable, Line, Tables
 from .printed import SEEDS, TITLES, Column, PaperTable
+from .setups import result_at
 
 LEGEND = (
     f"Ours: the mean of the last {LAST} rounds up to the round at which the paper reads its number, then mean ± "

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ..config import Config
 from ..data.cards import card
-from .experiments import paper_config
+from .setups import paper_config
 
 CONVERGENCE_ROUNDS = 600  # the paper prints rounds up to 562
 SEEDS = 3  # runs that the paper speaks of

@@ -17,7 +17,7 @@ from ..records.store import RunFolder
 from ..report.groups import one_per_seed
 from ..report.look import label_of
 from ..report.runs import Numbers, Read, Run, Series, by_round, joined, number, read_probe
-from .experiments import PROTOCOLS, Experiment, differences, experiment_of, method_on, result_at, side_settings, unlike
+from .setups import PROTOCOLS, Setup, differences, method_on, result_at, setup_of, side_settings, unlike
 
 NO_RUN = "no run"
 SHORT = "its runs end before the others"
@@ -41,7 +41,7 @@ class Cell(NamedTuple):
 class Selection:
     """The runs of one preset's cells. Whatever a figure asks for and does not get is remembered."""
 
-    def __init__(self, preset: str, known: Mapping[Experiment, list[Run]], *alphas: float) -> None:
+    def __init__(self, preset: str, known: Mapping[Setup, list[Run]], *alphas: float) -> None:
         self.preset = preset
         every = {Cell(c.partition.alpha, c.method): c for _, c in expand(read_toml(f"paper/{preset}"))}
         self.cells = {cell: config for cell, config in every.items() if not alphas or cell.alpha in alphas}
@@ -198,7 +198,7 @@ class Selection:
 
 
 def deviations(mine: Config, wanted: Config) -> list[str]:
-    """In what a run drawn is not the paper's: what makes the experiment, then all else."""
+    """In what a run drawn is not the paper's: what makes the setup, then all else."""
     paper = replace(wanted, protocol=PROTOCOLS[0], train=replace(wanted.train, precision="fp32"))
     return unlike(main_settings(mine), main_settings(paper)) + differences(mine, paper)
 
@@ -223,13 +223,13 @@ def alpha_list(given: Sequence[float], every: Sequence[float]) -> str:
     return "" if set(given) == set(every) else f" (α = {', '.join(f'{a:g}' for a in given)})"
 
 
-def choose(cells: Mapping[Cell, Config], known: Mapping[Experiment, list[Run]]) -> dict[Cell, list[Run]]:
+def choose(cells: Mapping[Cell, Config], known: Mapping[Setup, list[Run]]) -> dict[Cell, list[Run]]:
     """Runs of one setting for as many cells as possible; of the paper's dataset if there are any, nearest to it."""
     families: dict[Any, dict[Cell, list[Run]]] = defaultdict(lambda: defaultdict(list))
-    for experiment, runs in known.items():
+    for setup, runs in known.items():
         for cell, config in cells.items():
-            method = method_on(experiment.dataset, cell.method)  # some defaults depend on the dataset
-            if (experiment.method, experiment.alpha) == (method, experiment_of(config).alpha):
+            method = method_on(setup.dataset, cell.method)  # some defaults depend on the dataset
+            if (setup.method, setup.alpha) == (method, setup_of(config).alpha):
                 for run in runs:
                     if kind_of(run.config) == kind_of(config):
                         families[family_of(run.config)][cell].append(run)

@@ -1,4 +1,4 @@
-"""Which experiment a run is: what it must share with another to be compared, and in what it differs from the paper."""
+"""The setup of a run, which decides its cell in the paper's tables, and its differences from the paper."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
@@ -18,15 +18,15 @@ from ..records.rounds import LAST
 from ..report.runs import Run, value
 
 PROTOCOLS = ("authors", "clean")  # the first is the paper's
-# What makes an experiment, or cannot change a result, or is read off the record; all else is a difference to mention.
+# What makes a setup, or cannot change a result, or is read off the record; all else is a difference to mention.
 NO_DIFFERENCE = (
     *("seed", "data.name", "data.dir", "data.label", "partition.kind", "partition.alpha", "train.rounds"),
     *("method.", "compute.", "records."),
 )
 
 
-class Experiment(NamedTuple):
-    """What runs must share to stand in one cell. Methods are equal if they do the same, whatever they are called."""
+class Setup(NamedTuple):
+    """The settings that the runs of one cell share. Methods are equal if they do the same, whatever they are called."""
 
     dataset: str
     labels_per_class: int
@@ -41,16 +41,16 @@ def method_on(dataset: str, choice: MethodChoice) -> Method:
     return build_method(choice.name, full_settings(choice, card(dataset)))
 
 
-def experiment_of(config: Config) -> Experiment:
+def setup_of(config: Config) -> Setup:
     part, method = config.partition, method_on(config.data.name, config.method)
     alpha = 0.0 if part.kind == "iid" else part.alpha
     deal = part.kind if part.labeled_clients is None else f"{part.kind} with labeled_clients = {part.labeled_clients}"
-    return Experiment(config.data.name, config.labels_per_class, deal, alpha, method)
+    return Setup(config.data.name, config.labels_per_class, deal, alpha, method)
 
 
-def by_experiment(runs: Iterable[Run]) -> tuple[dict[Experiment, list[Run]], dict[Path, str]]:
-    """Runs that belong together; and those whose method is not known here, with the reason."""
-    known: dict[Experiment, list[Run]] = defaultdict(list)
+def by_setup(runs: Iterable[Run]) -> tuple[dict[Setup, list[Run]], dict[Path, str]]:
+    """Runs grouped by setup; and the runs that fit no table, with the reason."""
+    known: dict[Setup, list[Run]] = defaultdict(list)
     strange: dict[Path, str] = {}
     for run in runs:
         if run.config.card.is_folder:
@@ -60,7 +60,7 @@ def by_experiment(runs: Iterable[Run]) -> tuple[dict[Experiment, list[Run]], dic
             strange[run.path] = "no table has a method or a network of one's own"
             continue
         try:
-            known[experiment_of(run.config)].append(run)
+            known[setup_of(run.config)].append(run)
         except UserError as error:
             strange[run.path] = str(error)
     return known, strange
@@ -80,7 +80,7 @@ def paper_config(dataset: str, alpha: float, label_fraction: float, method: dict
 
 
 def side_settings(config: Config) -> dict[str, Any]:
-    """Settings besides those that make the experiment."""
+    """The settings that are not part of the setup."""
     return {k: v for k, v in flatten(by_card(config)).items() if not k.startswith(NO_DIFFERENCE)}
 
 
