@@ -202,7 +202,7 @@ def test_a_site_is_added_while_the_key_of_the_ca_is_offline(home: Path) -> None:
 
 @pytest.mark.parametrize("lost", ["server.pem", "server.key", "ca.crt"])
 def test_what_is_lost_is_signed_again_by_the_same_ca(lost: str, home: Path) -> None:
-    from fssl.deploy.keys import checked_certificate, make_keys
+    from fssl.deploy.keys import describe_certificate, make_keys
 
     server = with_keys(home)
     held = (server.keys / "ca.crt").read_bytes()
@@ -213,7 +213,7 @@ def test_what_is_lost_is_signed_again_by_the_same_ca(lost: str, home: Path) -> N
     (home / "offline").rename(server.keys / "ca.key")
     assert {path.name for path in make_keys(server, home)} == {lost, "server.pem"}
     assert verifies(server, held)
-    assert checked_certificate(server).startswith("certificate for localhost, 127.0.0.1, valid until 20")
+    assert describe_certificate(server).startswith("certificate for localhost, 127.0.0.1, valid until 20")
 
 
 def test_another_cas_key_signs_nothing(home: Path, tmp_path: Path) -> None:
@@ -228,7 +228,7 @@ def test_another_cas_key_signs_nothing(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_certificate_for_other_names_is_said_and_renewed(home: Path) -> None:
-    from fssl.deploy.keys import checked_certificate, make_keys
+    from fssl.deploy.keys import describe_certificate, make_keys
 
     server = with_keys(home)
     held = (server.keys / "ca.crt").read_bytes()
@@ -236,14 +236,14 @@ def test_a_certificate_for_other_names_is_said_and_renewed(home: Path) -> None:
     make_keys(renamed, home)
     reason = "certificate for localhost, 127.0.0.1, valid until .*, but server.toml names fl.example.org, ::1: "
     with pytest.raises(UserError, match=f"{reason}remove .*server.pem, call `fssl deploy keys` again"):
-        checked_certificate(renamed)
+        describe_certificate(renamed)
     (server.keys / "ca.key").rename(home / "offline")
     with pytest.raises(UserError, match=f"{reason}bring back .*ca.key, remove .*server.pem"):
-        checked_certificate(renamed)
+        describe_certificate(renamed)
     (home / "offline").rename(server.keys / "ca.key")
     (server.keys / "server.pem").unlink()
     make_keys(renamed, home)
-    assert checked_certificate(renamed).startswith("certificate for fl.example.org, ::1, valid until")
+    assert describe_certificate(renamed).startswith("certificate for fl.example.org, ::1, valid until")
     assert verifies(server, held)
 
 
@@ -254,7 +254,7 @@ def test_an_expired_certificate_is_said(home: Path, monkeypatch: pytest.MonkeyPa
     server = with_keys(home)
     assert keys.make_keys(server, home) == []
     with pytest.raises(UserError, match=r"valid until .*, which has passed: remove .*server.pem"):
-        keys.checked_certificate(server)
+        keys.describe_certificate(server)
 
 
 def test_the_command_tells_what_the_certificate_says(
@@ -326,8 +326,9 @@ def runs(pid: int) -> bool:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's prctl")
 def test_a_program_ends_with_a_parent_that_is_killed(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from fssl.deploy.programs import started\n"
-        f"with started(['sleep', '600'], Path({str(tmp_path)!r}), Path({str(tmp_path / 'x.log')!r})) as process:\n"
+        "import sys, time; from pathlib import Path; from fssl.deploy.programs import background_program\n"
+        f"home = Path({str(tmp_path)!r})\n"
+        "with background_program(['sleep', '600'], home, home / 'x.log') as process:\n"
         "    print(process.pid, flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as parent:

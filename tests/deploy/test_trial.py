@@ -12,7 +12,7 @@ import pytest
 from trial import Trial, lines, states, without_time
 
 from fssl.deploy.home import site_part
-from fssl.deploy.programs import last_words, started, supernode
+from fssl.deploy.programs import background_program, last_words, supernode
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 pytestmark = pytest.mark.deploy
@@ -61,8 +61,8 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
 @pytest.mark.parametrize("method", ["sage", "flexmatch", "fedloke"])
 def test_parity(trial: Trial, method: str) -> None:
     settings = (f"method.name={method}", "train.rounds=3")
-    started = trial.start(method, *settings)
-    assert started.ends() == 0, started.said
+    run = trial.start(method, *settings)
+    assert run.ends() == 0, run.said
     expected, given = trial.local(f"{method}-local", *settings), trial.folder / method
     assert without_time(given) == without_time(expected)
     assert (given / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
@@ -180,7 +180,7 @@ def test_strangers_are_refused(trial: Trial, tmp_path: Path) -> None:
     plain = supernode(site_part(trial.home, "site-3"), None, insecure=True)
     for what, words in {"no key": no_key, "no TLS": plain}.items():
         log = tmp_path / f"{what}.log"
-        with started(words, mine, log) as process:
+        with background_program(words, mine, log) as process:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(40)  # some go on trying for ever
             print(f"{what}: exit {process.poll()}: {last_words(log)}")

@@ -625,12 +625,12 @@ def own_config(method: str, *more: str) -> Any:
 
 @pytest.mark.parametrize("method", ["sage", "flexmatch", "fedloke", "feddb"])
 def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(method: str, sites: Path) -> None:
-    from fssl.deploy.server_app import sites_own
+    from fssl.deploy.server_app import server_dataset
 
     together = Federation(prepare(own_config(method, f'data.dir="{sites}"')))
     expected = digests(LocalEngine(together), 3)
     config = own_config(method, "partition.clients=3")
-    federation = Federation(prepare(config, sites_own(config, sites, 3)))
+    federation = Federation(prepare(config, server_dataset(config, sites, 3)))
     assert len(federation.dataset.train.labels) == 1  # the server has none of their images
     assert (federation.labeled_counts, federation.unlabeled_counts) == (None, None)  # and cannot count them
 
@@ -647,10 +647,10 @@ def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(metho
 
 
 def test_a_site_without_data_says_so(sites: Path) -> None:
-    from fssl.deploy.server_app import sites_own
+    from fssl.deploy.server_app import server_dataset
 
     config = own_config("sage", "partition.clients=3")
-    federation = Federation(prepare(config, sites_own(config, sites, 3)))
+    federation = Federation(prepare(config, server_dataset(config, sites, 3)))
     fleet = fleet_of(federation, catching(at_sites(sites.parent)), nodes=[0])
     result = next(iter(fleet.train(1, [0], Engine(federation, fleet).snapshot)))
     assert result == Missing(0, "this site was started without --data, and the run wants each site's own images")
@@ -684,10 +684,10 @@ def no_room(place: Path, images: Path) -> None:
 def test_a_site_keeps_the_names_of_its_files_to_itself(
     spoil: Callable[[Path, Path], None], clients: int, expected: str, here: str, sites: Path
 ) -> None:
-    from fssl.deploy.server_app import sites_own
+    from fssl.deploy.server_app import server_dataset
 
     config = own_config("flexmatch", f"partition.clients={clients}")
-    federation = Federation(prepare(config, sites_own(config, sites, clients)))
+    federation = Federation(prepare(config, server_dataset(config, sites, clients)))
     place, images, kept = sites.parent / "site-0", sites / "clients" / "a", []
     place.mkdir()
     (place / "site.toml").write_text("")

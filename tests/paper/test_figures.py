@@ -23,8 +23,8 @@ from fssl.paper.panels import first_ranks, histogram_entropy, quantiles_above, s
 from fssl.paper.selection import FOLDERS, SHARED_FOLDER, Selection, inline, kind_of
 from fssl.paper.setups import by_setup
 from fssl.report import drawing
-from fssl.report.drawing import COLUMN, PAGE, files_of, settings
-from fssl.report.look import alpha_style, style_of
+from fssl.report.drawing import COLUMN, PAGE, render, settings
+from fssl.report.look import alpha_style, method_style
 from fssl.report.runs import Run, find_runs
 
 pytest.importorskip("matplotlib")
@@ -107,7 +107,7 @@ def test_the_gallery_is_complete() -> None:
 def test_the_same_records_give_the_same_bytes(runs: list[Run]) -> None:
     def draw_again() -> Any:
         with settings():
-            return files_of(draw(FIGURES["7"], by_setup(runs)[0]).picture)
+            return render(draw(FIGURES["7"], by_setup(runs)[0]).picture)
 
     first = draw_again()
     assert first == draw_again()
@@ -126,7 +126,7 @@ def test_curves_are_means_over_seeds_with_a_standard_deviation(runs: list[Run]) 
     curve = line(axes, "SAGE")
     assert list(curve.get_xdata()) == list(range(1, ROUNDS + 1))
     assert list(curve.get_ydata()) == pytest.approx(mean_of(mine, "accuracy"))
-    assert curve.get_color() == style_of("sage").color
+    assert curve.get_color() == method_style("sage").color
     corners = [c.get_paths()[0].vertices for c in axes.collections]
     last = [run.lines[-1]["accuracy"] for run in mine]
     top = np.mean(last) + np.std(last, ddof=1)
@@ -139,8 +139,8 @@ def test_a_method_has_its_color_everywhere(runs: list[Run]) -> None:
             for method, label in (("sage", "SAGE"), ("flexmatch", "FlexMatch"), ("fixmatch-lpl", "FixMatch-LPL")):
                 found = line(axes, label)
                 assert (found.get_color(), found.get_marker()) == (
-                    style_of(method).color,
-                    drawing.MARKS[style_of(method).marker],
+                    method_style(method).color,
+                    drawing.MARKS[method_style(method).marker],
                 )
 
 

@@ -15,8 +15,8 @@ from fssl.report import compare
 from fssl.report.compare import compare_runs
 from fssl.report.drawing import band, legend, sheet
 from fssl.report.drawing import settings as settings_of_pictures
-from fssl.report.groups import groups_of
-from fssl.report.look import style_of
+from fssl.report.groups import named_groups
+from fssl.report.look import method_style
 from fssl.report.runs import by_round, find_runs, joined, number
 from fssl.report.show import print_run
 
@@ -295,11 +295,11 @@ def test_a_legend_of_long_names_fits(tmp_path: Path) -> None:
     for tau in (0.1, 0.2, 0.3, 0.4, 0.5, 0.6):
         settings = ("method.name='fedprox+fixmatch+sage'", f"method.tau={tau}", f"method.mu_prox={tau / 3}")
         write_run(tmp_path / f"{tau}", [50.0, 60.0], *settings)
-    groups = groups_of(find_runs([tmp_path]).runs)
+    groups = named_groups(find_runs([tmp_path]).runs)
     with settings_of_pictures():
         figure, axes = sheet(9, 3.4)
         for name, runs in groups.items():
-            band(axes[0][0], *joined([by_round(runs[0], number("accuracy"))]), name, style_of("sage"))
+            band(axes[0][0], *joined([by_round(runs[0], number("accuracy"))]), name, method_style("sage"))
         legend(figure, 4)
         figure.canvas.draw()
         box, page = figure.legends[0].get_window_extent(), figure.bbox

@@ -20,7 +20,7 @@ from handmade import append, write_probes, write_run
 from conftest import exit_code
 from fssl.config import parse, read_toml, to_toml
 from fssl.errors import UserError
-from fssl.report.groups import groups_of
+from fssl.report.groups import named_groups
 from fssl.report.page import reading
 from fssl.report.page import write as page
 from fssl.report.page.reading import QUANTITIES, Reading, read_all
@@ -174,7 +174,7 @@ def test_images_of_a_folder_have_names_and_no_skew(tmp_path: Path) -> None:
 def test_a_setting_that_only_some_groups_have_tells_them_apart(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [50.0], SAGE)
     write_run(tmp_path / "b", [50.0], SAGE, "train.steps_per_round=1")
-    assert sorted(groups_of(find_runs([tmp_path]).runs)) == ["sage, local_epochs=1", "sage, steps_per_round=1"]
+    assert sorted(named_groups(find_runs([tmp_path]).runs)) == ["sage, local_epochs=1", "sage, steps_per_round=1"]
 
 
 def test_a_line_of_the_table_can_be_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

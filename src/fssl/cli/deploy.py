@@ -54,7 +54,7 @@ def keys(home: Home = HERE) -> None:
     Example: `fssl deploy keys --home hospitals`
     """
     from ..deploy.home import server_part
-    from ..deploy.keys import checked_certificate, make_keys
+    from ..deploy.keys import describe_certificate, make_keys
 
     server = server_part(home)
     made = make_keys(server, home if server.folder != home.resolve() else server.folder / "new-sites")
@@ -62,7 +62,7 @@ def keys(home: Home = HERE) -> None:
         say(f"made {path}")
     if not made:
         say("all keys exist already")
-    say(checked_certificate(server))
+    say(describe_certificate(server))
 
 
 @app.command()
@@ -72,7 +72,7 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
     Example: `fssl deploy server --home hospitals`
     """
     from ..deploy.home import server_part
-    from ..deploy.programs import check_port, connect, last_words, started, superlink, wait_until_listening
+    from ..deploy.programs import background_program, check_port, connect, last_words, superlink, wait_until_listening
     from ..deploy.sites import admit
 
     part = server_part(home)
@@ -80,7 +80,7 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
     words, log = superlink(part, insecure), part.folder / "logs" / "superlink.log"
     check_port(part.listen, part.port)
     connect(part, insecure)
-    with started(words, part.folder, log) as process:
+    with background_program(words, part.folder, log) as process:
         wait_until_listening(process, part, log)
         say(f"server: {part.listen} port {part.port}, {'NOT ENCRYPTED' if insecure else 'TLS and keys'}; log {log}")
         if not insecure:

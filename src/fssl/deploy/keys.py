@@ -34,15 +34,15 @@ def certificates(server: ServerPart) -> list[Path]:
     server.keys.mkdir(parents=True, exist_ok=True)
     issuer_key = private_key(ca_key)
     if not ca.exists():  # of the same key it is as good as the one before
-        write_certificate(ca, signed("fssl deployment CA", issuer_key, None, issuer_key, []))
+        write_certificate(ca, sign_certificate("fssl deployment CA", issuer_key, None, issuer_key, []))
     issuer = read_certificate(ca)
     if issuer.public_key() != issuer_key.public_key():
         raise UserError(f"{ca_key} is not the key of {ca}; bring back the one that is")
-    write_certificate(own, signed(server.names[0], private_key(key), issuer, issuer_key, server.names))
+    write_certificate(own, sign_certificate(server.names[0], private_key(key), issuer, issuer_key, server.names))
     return [file for file in files if file not in there or file == own]
 
 
-def checked_certificate(server: ServerPart) -> str:
+def describe_certificate(server: ServerPart) -> str:
     """Whom the server's certificate is for and until when; refused, with the way out, if it is of no use."""
     from cryptography import x509
 
@@ -60,7 +60,7 @@ def checked_certificate(server: ServerPart) -> str:
     raise UserError(f"{what}, {reason}: {renewal}; the CA and the keys of the sites stay")
 
 
-def signed(name: str, key: Any, issuer: Any, issuer_key: Any, names: list[str]) -> Any:
+def sign_certificate(name: str, key: Any, issuer: Any, issuer_key: Any, names: list[str]) -> Any:
     """A certificate for `key`: a CA's own without an issuer, else a server's for these names."""
     from cryptography import x509
     from cryptography.hazmat.primitives.hashes import SHA256

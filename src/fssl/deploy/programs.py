@@ -54,7 +54,7 @@ def superlink(server: ServerPart, insecure: bool) -> list[str]:
         return [*words, "--insecure"]
     files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
     for option, name in files.items():
-        words += [option, str(existing(server.keys / name))]
+        words += [option, str(require_file(server.keys / name))]
     return [*words, "--enable-supernode-auth"]
 
 
@@ -67,21 +67,22 @@ def supernode(site: SitePart, data: Path | None, insecure: bool) -> list[str]:
     config = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in facts.items())
     words = [program("flower-supernode"), "--superlink", site.server, "--port", str(site.port), "--node-config", config]
     if site.trusted:
-        words += ["--trusted-entities", str(existing(site.folder / site.trusted, "named in site.toml as `trusted`"))]
+        trusted = require_file(site.folder / site.trusted, "named in site.toml as `trusted`")
+        words += ["--trusted-entities", str(trusted)]
     if insecure:
         return [*words, "--insecure"]
-    root, key = existing(site.folder / "ca.crt"), existing(site.folder / "key")
+    root, key = require_file(site.folder / "ca.crt"), require_file(site.folder / "key")
     return [*words, "--root-certificates", str(root), "--auth-supernode-private-key", str(key)]
 
 
-def existing(path: Path, hint: str = "`fssl deploy keys` makes keys and certificates") -> Path:
+def require_file(path: Path, hint: str = "`fssl deploy keys` makes keys and certificates") -> Path:
     if not path.is_file():
         raise UserError(f"{path} is missing; {hint}")
     return path
 
 
 @contextmanager
-def started(words: list[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def background_program(words: list[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A program in the background, its output in a file; it ends with this context, or with this process."""
     (home / "flwr").mkdir(parents=True, exist_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -189,7 +190,7 @@ def last_words(log: Path) -> str:
 def connect(server: ServerPart, insecure: bool) -> None:
     """Tell the `flwr` command where the server is."""
     table: dict[str, Any] = {"address": f"127.0.0.1:{server.port}" if insecure else server.address}
-    table |= {"insecure": True} if insecure else {"root-certificates": str(existing(server.keys / "ca.crt"))}
+    table |= {"insecure": True} if insecure else {"root-certificates": str(require_file(server.keys / "ca.crt"))}
     folder = server.folder / "flwr"
     folder.mkdir(parents=True, exist_ok=True)
     text = to_toml({"superlink": {"default": CONNECTION}, f"superlink.{CONNECTION}": table})

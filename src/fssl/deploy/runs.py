@@ -23,7 +23,8 @@ from .programs import CONNECTION, Growing, flwr
 
 def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
     """The settings with one client per site, all of them in every round unless they say otherwise."""
-    clients, per_round = (given(tables, *key) for key in (("partition", "clients"), ("train", "clients_per_round")))
+    clients = raw_setting(tables, "partition", "clients")
+    per_round = raw_setting(tables, "train", "clients_per_round")
     if clients not in (None, sites):
         raise UserError(f"partition.clients = {clients!r}, but server.toml names {sites} sites; set it to {sites}")
     settings = [f"partition.clients={sites}"]
@@ -32,7 +33,7 @@ def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
     return override(tables, settings)
 
 
-def given(tables: Mapping[str, Any], section: str, key: str) -> Any:
+def raw_setting(tables: Mapping[str, Any], section: str, key: str) -> Any:
     """A value as it stands there, right or wrong; whether it is right is for the configuration to say."""
     table = tables.get(section)
     return table.get(key) if isinstance(table, Mapping) else None
@@ -40,16 +41,16 @@ def given(tables: Mapping[str, Any], section: str, key: str) -> Any:
 
 def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> Config:
     """The run, after everything that can be refused before the sites are asked."""
-    from .server_app import config_of, sites_own
+    from .server_app import parse_run, server_dataset
 
-    config = config_of(tables)
+    config = parse_run(tables)
     if config.own_files:
         raise UserError(
             f"{config.own_files[0]}: the sites have no such file, they run the methods and networks of fssl"
         )
     if config.card.is_folder and config.card.is_dealt:
         raise UserError(f"data.name = '{config.data.name}': sites hold images of their own; use data.name = 'folder'")
-    dataset = sites_own(config, part.test_images, len(part.sites)) if config.data.name == "folder" else None
+    dataset = server_dataset(config, part.test_images, len(part.sites)) if config.data.name == "folder" else None
     experiment = prepare(config, dataset)
     check_effect([config])
     if dataset:

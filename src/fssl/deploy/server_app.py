@@ -62,7 +62,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
     tables = override(read_toml(terms.config), terms.settings.splitlines())
-    config, out = config_of(tables), Path(terms.out)
+    config, out = parse_run(tables), Path(terms.out)
     names = tuple(terms.sites.splitlines())
 
     def make(federation: Federation) -> Engine:
@@ -70,11 +70,11 @@ def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
         return flower_engine(FlowerFleet(federation, grid, nodes, policy, listener.say))
 
     test = Path(terms.test) if terms.test else None
-    dataset = sites_own(config, test, len(names)) if names and config.data.name == "folder" else None
+    dataset = server_dataset(config, test, len(names)) if names and config.data.name == "folder" else None
     return conduct(prepare(config, dataset), out, listener, terms.resume, make)
 
 
-def config_of(tables: Mapping[str, Any]) -> Config:
+def parse_run(tables: Mapping[str, Any]) -> Config:
     """The one run that tables stand for, if clients behind Flower can train it."""
     config = only_run(tables)
     if config.protocol == "authors":
@@ -114,7 +114,7 @@ def run_name(out: Path) -> str:
     return str(known)
 
 
-def sites_own(config: Config, test: Path | None, clients: int) -> Dataset:
+def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
     """What a server knows of images that are at the sites: how they look, and its own test images.
 
     Every client stands for one black image: a server does not train.

@@ -9,7 +9,7 @@ from ..engines.flower.internals import CONNECTED, REFUSED
 from ..errors import RunError
 from ..system.files import read_json, write_atomic
 from .home import ServerPart, SitePart
-from .programs import CONNECTION, existing, flwr, last_words, nodes, started, wait_for
+from .programs import CONNECTION, background_program, flwr, last_words, nodes, require_file, wait_for
 
 NODES = "nodes.json"  # which number Flower gave each site
 ADMISSION, PAUSE = 600, 10  # seconds in which a site that is refused tries again, and between two times
@@ -21,7 +21,7 @@ def admit(part: ServerPart) -> list[str]:
     ids = {name: number for name, number in read_json(file).items() if number in there}
     for name in part.sites:
         if name not in ids:
-            public = existing(part.keys / f"{name}.pub")
+            public = require_file(part.keys / f"{name}.pub")
             ids[name] = str(flwr(part, "supernode", "register", str(public), CONNECTION, "--name", name)["node-id"])
             write_atomic(file, json.dumps(ids) + "\n")
     return list(part.sites)
@@ -31,7 +31,7 @@ def attend(part: SitePart, words: list[str], log: Path, say: Callable[[str], Non
     """Run a site's SuperNode; one that the server does not know yet is started again for a while."""
     until, told = time.monotonic() + ADMISSION, False
     while True:
-        with started(words, part.folder, log) as process:
+        with background_program(words, part.folder, log) as process:
             if not wait_for(CONNECTED, process, log, 20) and process.poll() is None:
                 say(f"{part.name}: no answer from {part.server} yet; it goes on trying")
             if wait_for(CONNECTED, process, log):

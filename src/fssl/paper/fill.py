@@ -124,18 +124,18 @@ def why_unused(mine: Setup, wanted: set[Setup]) -> str:
 
 
 def fill(table: PaperTable, known: dict[Setup, list[Run]]) -> FilledTable:
-    ours = {row.name: [cells_of(table, row, column, known) for column in table.columns] for row in table.rows}
+    ours = {row.name: [find_cells(table, row, column, known) for column in table.columns] for row in table.rows}
     found = {protocol for cells in ours.values() for cell in cells for protocol in cell}
     finished = {}
     for protocol in [p for p in PROTOCOLS if p in found] or PROTOCOLS[:1]:
         block = [[cell.get(protocol) for cell in ours[row.name]] for row in table.rows]
         finished[protocol] = derive(table, rank(table, block))
-    finished[PAPER] = printed(table)
+    finished[PAPER] = paper_block(table)
     names = [row.name for row in table.rows] + ([GAIN_ROW] if table.gains else [])
     return FilledTable(table, [Line(name, s, finished[s][i]) for i, name in enumerate(names) for s in finished])
 
 
-def printed(table: PaperTable) -> Block:
+def paper_block(table: PaperTable) -> Block:
     """The paper's own lines: what it prints, also where that does not follow from its other numbers."""
     block: Block = []
     for row in table.rows:
@@ -149,7 +149,7 @@ def known(value: float) -> float | None:
     return None if isnan(value) else value
 
 
-def cells_of(table: PaperTable, row: Row, column: Column, known: dict[Setup, list[Run]]) -> dict[str, Cell]:
+def find_cells(table: PaperTable, row: Row, column: Column, known: dict[Setup, list[Run]]) -> dict[str, Cell]:
     """Our cell under each protocol that has runs of it."""
     paper = table.config(row, column)
     groups: dict[str, dict[tuple[str, ...], list[Run]]] = defaultdict(lambda: defaultdict(list))
@@ -183,7 +183,7 @@ def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell
 
     def worth(setting: tuple[str, ...]) -> tuple[int, int, int, int]:
         runs = choices[setting]
-        is_reached = column.target and any(number_of(run, column) is not None for run in runs)
+        is_reached = column.target and any(column_value(run, column) is not None for run in runs)
         far = column.rounds if is_reached else max(min(run.last_round, column.rounds) for run in runs)
         return far, -len(setting), max(run.last_round for run in runs), len(one_per_seed(runs))
 
@@ -192,7 +192,7 @@ def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell
     remarks = [f"{len(runs)} of {SEEDS} seeds"] if len(runs) < SEEDS else []
     if any(run.damaged for run in runs):
         remarks.append("damaged lines of the record were skipped")
-    numbers = [number for run in runs if (number := number_of(run, column)) is not None]
+    numbers = [number for run in runs if (number := column_value(run, column)) is not None]
     value, std = mean_std(numbers) if len(numbers) == len(runs) else (None, None)
     if value is None:
         last = min(min(run.last_round, column.rounds) for run in runs)
@@ -200,7 +200,7 @@ def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell
     return Cell(value, std, tuple(runs), setting, tuple(remarks))
 
 
-def number_of(run: Run, column: Column) -> float | None:
+def column_value(run: Run, column: Column) -> float | None:
     """What a column takes from a run: its result, or the first round at or above the target, if there is one."""
     if column.target is None:
         return result_at(run, column.rounds)

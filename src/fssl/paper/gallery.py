@@ -8,7 +8,7 @@ import numpy as np
 from ..data.partition import class_counts, make_partition
 from ..label.assign import KAPPA_STAR
 from ..report.drawing import COLUMN, PAGE, band, bars, legend, log_percents, sheet
-from ..report.look import GREY, Style, alpha_style, label_of, style_of
+from ..report.look import GREY, Style, alpha_style, method_label, method_style
 from ..report.runs import Run, percent
 from .panels import (
     ACCURACY,
@@ -220,7 +220,7 @@ def figure_8(select: Selector) -> Any:
                 shares = [100 * first_ranks(h) for h in runs.late(name, method, alpha)]
                 if shares:
                     at = places + (i - 1) * 0.27
-                    bars(panel, list(at), list(np.transpose(shares)), label_of(method), style_of(method), 0.25)
+                    bars(panel, list(at), list(np.transpose(shares)), method_label(method), method_style(method), 0.25)
             log_percents(panel, 2, 5)
             panel.set(xlim=(-0.6, RANKS + 0.6), xticks=places, xticklabels=[*map(str, places[1:]), f"> {RANKS}"])
             panel.grid(axis="x", visible=False)

@@ -11,8 +11,7 @@ from rich.text import Text
 
 from ..console import RULED
 from ..records.rounds import LAST
-from ..report.latex import bold, escaped
-from ..report.latex import row_of as latex_row
+from ..report.latex import bold, escape_latex, latex_row
 from ..report.runs import mean_std
 from ..system.files import as_csv
 from .fill import GAIN_ROW, PAPER, Cell, FilledTable, Line, Tables
@@ -118,17 +117,17 @@ def named_once(lines: Iterable[Line]) -> Iterable[tuple[str, Line]]:
 def markdown(filled: FilledTable) -> str:
     table = filled.paper
     head = ["method", "source", *map(column_name, table.columns)]
-    lines = [f"## Table {table.number}. {table.title}", "", row_of(head), row_of(["---"] * len(head))]
+    lines = [f"## Table {table.number}. {table.title}", "", markdown_row(head), markdown_row(["---"] * len(head))]
     for name, line in named_once(filled.visible_lines):
         texts = [cell_text(cell, line, filled, MARKDOWN) for cell in line.cells]
-        lines.append(row_of([name, source_name(line), *texts]))
+        lines.append(markdown_row([name, source_name(line), *texts]))
     lines += ["", missing_text(filled), ""]
     lines += [f"- <sup>{letter(i)}</sup> {reason}" for i, reason in enumerate(filled.reasons)]
     lines += [f"- {note}" for note in table.notes]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def row_of(texts: Iterable[str]) -> str:
+def markdown_row(texts: Iterable[str]) -> str:
     return "| " + " | ".join(texts) + " |"
 
 
@@ -180,14 +179,14 @@ OWN_SIZE, UPRIGHT = 3, 6  # columns that fit a page as they are, and upright if 
 def latex(filled: FilledTable) -> str:
     """A floating table that needs booktabs; a wide one lies on its side, which needs graphicx and rotating."""
     table = filled.paper
-    width = len(table.columns)
+    title, width = escape_latex(table.title), len(table.columns)
     what = "the first round at or above the accuracy" if table.counts_rounds else f"mean of the last {LAST} rounds"
     is_wide = width > OWN_SIZE
     float_name = "sidewaystable*" if width > UPRIGHT else "table*"
     lines = [
         rf"\begin{{{float_name}}}",
         r"\centering",
-        rf"\caption{{{escaped(table.title)}: ours ({what}; mean $\pm$ standard deviation over seeds, number of runs in",
+        rf"\caption{{{title}: ours ({what}; mean $\pm$ standard deviation over seeds, number of runs in",
         r"parentheses) beside the paper's. Best bold, second underlined.}",
         rf"\label{{tab:paper-{table.number}}}",
         r"\small",
@@ -224,12 +223,12 @@ def latex_body(filled: FilledTable) -> Iterable[str]:
         if name and number:
             yield r"\addlinespace[2pt]"
         texts = [cell_text(cell, line, filled, LATEX) for cell in line.cells]
-        yield latex_row([escaped(name), source_name(line), *texts])
+        yield latex_row([escape_latex(name), source_name(line), *texts])
 
 
 def latex_notes(filled: FilledTable) -> list[str]:
-    notes = [rf"\textsuperscript{{{letter(i)}}}\,{escaped(reason)}." for i, reason in enumerate(filled.reasons)]
-    return [*notes, *map(escaped, [missing_text(filled), *filled.paper.notes])]
+    notes = [rf"\textsuperscript{{{letter(i)}}}\,{escape_latex(reason)}." for i, reason in enumerate(filled.reasons)]
+    return [*notes, *map(escape_latex, [missing_text(filled), *filled.paper.notes])]
 
 
 def latex_page(numbers: Iterable[int]) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from ..config import MethodChoice
 from ..probes.training import FINE, FINE_FROM
 from ..report.drawing import COLUMN, band, bars, boxes, legend, level, points, sheet
-from ..report.look import BLUE, Style, style_of
+from ..report.look import BLUE, Style, method_style
 from ..report.runs import Numbers, Read, value
 from .selection import Selection, choice_name
 
@@ -40,7 +40,7 @@ def letters(axes: Any, titles: Sequence[str]) -> None:
 
 
 def look_of(choice: MethodChoice) -> Style:
-    return dashed(style_of(choice.name)) if choice.settings else style_of(choice.name)
+    return dashed(method_style(choice.name)) if choice.settings else method_style(choice.name)
 
 
 # By round.
@@ -86,10 +86,10 @@ def panels_by_alpha(runs: Selection, draw: Callable[[Any, float], None], size: S
 
 # Whose confidence is meant is not said in the paper: each model in the run that it labels for, and both in SAGE's.
 MODELS = (
-    ("local, FixMatch-LPL", "l", LPL, style_of(LPL)),
-    ("global, FixMatch-GPL", "g", GPL, style_of(GPL)),
-    ("local, SAGE", "l", SAGE, style_of(SAGE)),
-    ("global, SAGE", "g", SAGE, dashed(style_of(SAGE))),
+    ("local, FixMatch-LPL", "l", LPL, method_style(LPL)),
+    ("global, FixMatch-GPL", "g", GPL, method_style(GPL)),
+    ("local, SAGE", "l", SAGE, method_style(SAGE)),
+    ("global, SAGE", "g", SAGE, dashed(method_style(SAGE))),
 )
 # How many images each of them is sure of.
 SURE = [Curve(thousands(f"n_{who}"), method, label, style) for label, who, method, style in MODELS]
@@ -158,7 +158,7 @@ def sweep(runs: Selection, fixed: Mapping[float, MethodChoice], name: str, defau
         points(axes[0, 0], list(known), list(known.values()), "fixed", Style(BLUE, "solid", "square"))
     dynamic = runs.result(SAGE)
     if dynamic:
-        level(axes[0, 0], dynamic, default, style_of(SAGE))
+        level(axes[0, 0], dynamic, default, method_style(SAGE))
     axes[0, 0].set(xlabel=name, ylabel=ACCURACY, xticks=list(fixed))
     legend(fig, 2)
     return fig

@@ -62,10 +62,10 @@ class PaperTable(NamedTuple):
 @cache
 def paper_tables() -> tuple[PaperTable, ...]:
     content = tomllib.loads((Path(__file__).parent / "printed.toml").read_text("utf-8"))
-    return tuple(table_of(int(name.removeprefix("table")), entry) for name, entry in content.items())
+    return tuple(parse_table(int(name.removeprefix("table")), entry) for name, entry in content.items())
 
 
-def table_of(number: int, entry: dict[str, Any]) -> PaperTable:
+def parse_table(number: int, entry: dict[str, Any]) -> PaperTable:
     targets = entry.get("targets", [None])
     columns = [Column(*values) for values in product(entry["datasets"], entry["alphas"], targets)]
     rows = [Row(**row) for row in entry["rows"]]

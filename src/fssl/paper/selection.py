@@ -15,7 +15,7 @@ from ..config import Config, MethodChoice, axes_of, expand, read_toml
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from ..report.groups import one_per_seed
-from ..report.look import label_of
+from ..report.look import method_label
 from ..report.runs import Numbers, Read, Run, Series, by_round, joined, number, read_probe
 from .setups import PROTOCOLS, Setup, differences, method_on, result_at, setup_of, side_settings, unlike
 
@@ -214,7 +214,7 @@ def main_settings(config: Config) -> dict[str, Any]:
 def choice_name(choice: MethodChoice) -> str:
     """A method for people; SAGE's parts by their names, other settings as they are."""
     settings = {k: v for k, v in choice.settings if (k, v) != ("cdsc", False)}
-    name = "CPG alone" if len(settings) < len(choice.settings) else label_of(choice.name)
+    name = "CPG alone" if len(settings) < len(choice.settings) else method_label(choice.name)
     return ", ".join([name, *(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in settings.items())])
 
 

@@ -22,7 +22,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
-        "packages": {name: installed(name) for name in PACKAGES},
+        "packages": {name: installed_version(name) for name in PACKAGES},
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",
         "cuda": torch.version.cuda if cuda else None,
         "processor": processor(),
@@ -32,7 +32,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
-def installed(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:

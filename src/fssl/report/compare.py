@@ -8,24 +8,24 @@ from rich.console import Console
 from ..console import print_table, say, setting_text
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file
-from .drawing import band, files_of, legend, level, mark_empty, points, settings, sheet
-from .groups import distinct, groups_of, settings_of
-from .look import Style, styles_of
+from .drawing import band, legend, level, mark_empty, points, render, settings, sheet
+from .groups import comparable_settings, distinct, named_groups
+from .look import Style, method_styles
 from .overview import (
     Groups,
     by_value,
     check_against,
     check_setting,
     last_rounds,
-    latex_of,
+    latex_table,
+    make_overview,
     on_screen,
     overview_by,
-    overview_of,
     words_by,
     words_on,
 )
 from .runs import Read, Run, by_round, find_runs, joined, late, number, percent
-from .tasks import tasks_of
+from .tasks import group_by_task
 from .verdicts import by_result
 
 CSV_FIELDS = ("task", "method", "seed", "rounds", "result", "last", "pl_accuracy", "utilization", "folder")
@@ -51,10 +51,10 @@ def compare_runs(
     runs = distinct(found.runs)
     if by:
         check_setting(by, runs)
-    tasks = {task.title: groups_of(task.runs, by) for task in tasks_of(runs, by)}
+    tasks = {task.title: named_groups(task.runs, by) for task in group_by_task(runs, by)}
     if against:
         check_against(against, tasks.values())
-    overviews = {title: overview_by(by, groups) if by else overview_of(groups) for title, groups in tasks.items()}
+    overviews = {title: overview_by(by, groups) if by else make_overview(groups) for title, groups in tasks.items()}
     for title, groups in tasks.items():
         if len(tasks) > 1:
             say(console, f"\n{title}")
@@ -74,7 +74,7 @@ def compare_runs(
         write_file(csv, csv_text(tasks))
         say(console, f"numbers: {csv}")
     if tex:
-        write_file(tex, "\n".join(latex_of(title, overviews[title], groups) for title, groups in tasks.items()))
+        write_file(tex, "\n".join(latex_table(title, overviews[title], groups) for title, groups in tasks.items()))
         say(console, f"LaTeX: {tex}")
     if png:
         write_file(png, picture(tasks, by))
@@ -84,7 +84,7 @@ def compare_runs(
 def csv_text(tasks: dict[str, Groups]) -> str:
     """A line per run: what came out, then every setting in which the runs differ."""
     runs = [(title, name, run) for title, groups in tasks.items() for name in by_result(groups) for run in groups[name]]
-    chosen = [settings_of(run) for *_, run in runs]
+    chosen = [comparable_settings(run) for *_, run in runs]
     keys = dict.fromkeys(key for mine in chosen for key in mine)
     varying = [key for key in keys if len({repr(mine.get(key)) for mine in chosen}) > 1]
     rows = (
@@ -106,7 +106,7 @@ def picture(tasks: dict[str, Groups], by: str = "") -> bytes:
     By round, or, of the last rounds, by the values of a setting.
     """
     method_of = {name: runs[0].config.method.name for groups in tasks.values() for name, runs in groups.items()}
-    style_of = dict(zip(sorted(method_of), styles_of([method_of[name] for name in sorted(method_of)]), strict=True))
+    style_of = dict(zip(sorted(method_of), method_styles([method_of[name] for name in sorted(method_of)]), strict=True))
     titles = ("test accuracy", "pseudo-label accuracy", "pseudo-labels used")
     reads = (number("accuracy"), percent("pl_accuracy"), percent("utilization"))
     with settings():
@@ -127,7 +127,7 @@ def picture(tasks: dict[str, Groups], by: str = "") -> bytes:
                 panels[0].set_title(f"{task}\n{titles[0]}", loc="left")
         mark_empty(figure)
         legend(figure, 4)
-        return files_of(figure, ("png",), 200)["png"]
+        return render(figure, ("png",), 200)["png"]
 
 
 def draw_by(

@@ -152,7 +152,7 @@ def stamp(figure: Any, text: str) -> None:
     figure.suptitle(fill(text, letters_across(figure)), x=0.02, ha="left", fontsize=7, color=GREY)
 
 
-def files_of(figure: Any, formats: Sequence[str] = FORMATS, dpi: int = 300) -> Mapping[str, bytes]:
+def render(figure: Any, formats: Sequence[str] = FORMATS, dpi: int = 300) -> Mapping[str, bytes]:
     """The picture in each format, without dates: the same records give the same bytes."""
     without = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     out = {}
@@ -164,5 +164,5 @@ def files_of(figure: Any, formats: Sequence[str] = FORMATS, dpi: int = 300) -> M
 
 
 def save(figure: Any, folder: Path, name: str) -> None:
-    for kind, content in files_of(figure).items():
+    for kind, content in render(figure).items():
         write_atomic(folder / f"{name}.{kind}", content)

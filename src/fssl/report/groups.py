@@ -39,7 +39,7 @@ def distinct(runs: Iterable[R]) -> list[R]:
     return [run for members in repetitions(runs).values() for run in one_per_seed(members)]
 
 
-def settings_of(run: Repetition, aside: str = "") -> dict[str, Any]:
+def comparable_settings(run: Repetition, aside: str = "") -> dict[str, Any]:
     """Everything but the seed and what changes no result: runs that differ in nothing else are repetitions.
 
     Here and below `aside` is a setting that may differ as well, because results are told by its values.
@@ -52,7 +52,7 @@ def settings_of(run: Repetition, aside: str = "") -> dict[str, Any]:
 
 
 def group_key(run: Repetition, aside: str = "") -> str:
-    return json.dumps(settings_of(run, aside), sort_keys=True)
+    return json.dumps(comparable_settings(run, aside), sort_keys=True)
 
 
 def repetitions(runs: Iterable[R], aside: str = "") -> dict[str, list[R]]:
@@ -63,7 +63,7 @@ def repetitions(runs: Iterable[R], aside: str = "") -> dict[str, list[R]]:
     return groups
 
 
-def groups_of(runs: Iterable[R], aside: str = "") -> dict[str, list[R]]:
+def named_groups(runs: Iterable[R], aside: str = "") -> dict[str, list[R]]:
     """Repetitions under a short name that says in what the groups differ."""
     groups = repetitions(runs, aside)
     settings = [json.loads(key) for key in groups]
@@ -94,7 +94,7 @@ def peers(setting: str, mine: Mapping[str, Any]) -> tuple[str, str]:
     return setting, mine["method.name"] if setting.startswith("method.") else ""
 
 
-def seeds_of(runs: Iterable[Repetition]) -> str:
+def seeds_text(runs: Iterable[Repetition]) -> str:
     """Seeds as a table shows them; those of unfinished runs have a star."""
     unfinished: dict[int, bool] = defaultdict(bool)
     for run in runs:

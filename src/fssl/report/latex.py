@@ -7,7 +7,7 @@ SPECIAL |= {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r
 SPECIAL |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 
 
-def escaped(text: str) -> str:
+def escape_latex(text: str) -> str:
     return "".join(SPECIAL.get(c, c) for c in text)
 
 
@@ -15,7 +15,7 @@ def bold(text: str) -> str:
     return rf"\textbf{{{text}}}"
 
 
-def row_of(texts: Iterable[str]) -> str:
+def latex_row(texts: Iterable[str]) -> str:
     return " & ".join(texts) + r" \\"
 
 
@@ -25,9 +25,9 @@ def tabular(remarks: Iterable[str], head: Sequence[str], rows: Iterable[Sequence
         *("% " + " ".join(remark.splitlines()) for remark in remarks),
         rf"\begin{{tabular}}{{l{'c' * (len(head) - 1)}}}",
         r"\toprule",
-        row_of(map(escaped, head)),
+        latex_row(map(escape_latex, head)),
         r"\midrule",
-        *map(row_of, rows),
+        *map(latex_row, rows),
         r"\bottomrule",
         r"\end{tabular}",
     ]

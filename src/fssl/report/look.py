@@ -62,14 +62,14 @@ def split_plugins(method: str) -> tuple[str, list[str]]:
     return "+".join(parts[:cut]), parts[cut:]
 
 
-def label_of(method: str) -> str:
+def method_label(method: str) -> str:
     """`FixMatch-LPL` for `fixmatch-lpl`; a method of somebody else keeps the name that it has."""
     base, plugins = split_plugins(method)
     known = METHODS[base][0] if base in METHODS else base
     return " + ".join([known, *(PLUGINS[p][0] for p in plugins)])
 
 
-def style_of(method: str, colors: Sequence[str] = UNKNOWN) -> Style:
+def method_style(method: str, colors: Sequence[str] = UNKNOWN) -> Style:
     """A method's look; one that is not listed gets a look by its name, so that it is the same in every picture."""
     base, plugins = split_plugins(method)
     number = crc32(base.encode())
@@ -80,24 +80,24 @@ def style_of(method: str, colors: Sequence[str] = UNKNOWN) -> Style:
     return style._replace(dash=PLUGINS[plugins[-1]][1]) if plugins else style
 
 
-def styles_of(methods: Sequence[str]) -> list[Style]:
+def method_styles(methods: Sequence[str]) -> list[Style]:
     """Looks of several groups; those that share a method share its color and get other dashes and markers.
 
     A method that is not listed takes a color that no listed one of these has, if there is one.
     """
     seen: Counter[str] = Counter()
     styles = []
-    taken = {style_of(method).color for method in methods if split_plugins(method)[0] in METHODS}
+    taken = {method_style(method).color for method in methods if split_plugins(method)[0] in METHODS}
     free = [color for color in UNKNOWN if color not in taken] or UNKNOWN
     for method in methods:
-        style, repeat = style_of(method, free), seen[method]
-        dash, marker = (turned(row, style[i], repeat) for i, row in ((1, DASHES), (2, MARKERS)))
+        style, repeat = method_style(method, free), seen[method]
+        dash, marker = (step_along(row, style[i], repeat) for i, row in ((1, DASHES), (2, MARKERS)))
         styles.append(style._replace(dash=dash, marker=marker))
         seen[method] += 1
     return styles
 
 
-def turned(row: Sequence[str], start: str, steps: int) -> str:
+def step_along(row: Sequence[str], start: str, steps: int) -> str:
     return row[(row.index(start) + steps) % len(row)]
 
 

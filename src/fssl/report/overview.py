@@ -11,8 +11,8 @@ from rich.text import Text
 from ..console import PLAIN, setting_text
 from ..errors import UserError, unknown
 from ..records.rounds import LAST
-from .groups import seeds_of, settings_of
-from .latex import bold, escaped, tabular
+from .groups import comparable_settings, seeds_text
+from .latex import bold, escape_latex, tabular
 from .runs import Run, is_number, label_quality, spread, value
 from .verdicts import beside, by_result, gains, mean_result, not_compared, rivals, verdict
 
@@ -33,7 +33,7 @@ def last_rounds(runs: Iterable[Run]) -> int:
     return min(LAST, max(run.last_round for run in runs))
 
 
-def overview_of(groups: Groups) -> Overview:
+def make_overview(groups: Groups) -> Overview:
     """A line per setting, best first."""
     most = last_rounds(run for runs in groups.values() for run in runs)
     names = by_result(groups)
@@ -45,10 +45,12 @@ def overview_of(groups: Groups) -> Overview:
 def leaders(groups: Groups) -> set[str]:
     """The best of those that can be compared, and who is level with it as the numbers are shown."""
     order = rivals(groups)
-    return {name for name in order if shown(groups[name]) == shown(groups[order[0]])} if len(order) > 1 else set()
+    if len(order) < 2:
+        return set()
+    return {name for name in order if shown_result(groups[name]) == shown_result(groups[order[0]])}
 
 
-def shown(runs: list[Run]) -> str:
+def shown_result(runs: list[Run]) -> str:
     return f"{mean_result(runs):.2f}"
 
 
@@ -60,14 +62,14 @@ def on_screen(overview: Overview) -> Table:
     return table
 
 
-def latex_of(title: str, overview: Overview, groups: Groups) -> str:
+def latex_table(title: str, overview: Overview, groups: Groups) -> str:
     """The same table for a paper, with seeds and what it shows as a remark above it."""
     runs = [run for members in groups.values() for run in members]
-    seeds = seeds_of(runs) + (" (* unfinished)" if "*" in seeds_of(runs) else "")
+    seeds = seeds_text(runs) + (" (* unfinished)" if "*" in seeds_text(runs) else "")
     what = f"mean of the last {last_rounds(runs)} rounds, then mean ± sample standard deviation over seeds {seeds}"
     wanted = [j for j, name in enumerate(overview.head) if name not in NOT_PRINTED]
     rows = [
-        [bold(escaped(texts[j])) if (i, j) in overview.best else escaped(texts[j]) for j in wanted]
+        [bold(escape_latex(texts[j])) if (i, j) in overview.best else escape_latex(texts[j]) for j in wanted]
         for i, texts in enumerate(overview.rows)
     ]
     return tabular((title, what), [overview.head[j] for j in wanted], rows)
@@ -83,7 +85,7 @@ def row(name: str, runs: list[Run]) -> list[str]:
     """One setting's line of the table: means and spread over its seeds."""
     quality = [label_quality(runs, key) for key in ("pl_accuracy", "utilization")]
     accuracy = [spread(results(runs)), spread([run.curve[-1] for run in runs], 1)]
-    return [name, seeds_of(runs), *accuracy, *quality, seconds_per_round(runs)]
+    return [name, seeds_text(runs), *accuracy, *quality, seconds_per_round(runs)]
 
 
 def seconds_per_round(runs: list[Run]) -> str:
@@ -106,7 +108,7 @@ def check_setting(key: str, runs: list[Run]) -> None:
     """A setting whose values can part results must have several."""
     values: dict[str, set[str]] = defaultdict(set)
     for run in runs:
-        for name, choice in settings_of(run).items():
+        for name, choice in comparable_settings(run).items():
             values[name].add(setting_text(choice))
     varying = [name for name, choices in values.items() if len(choices) > 1 and name != "method.name"]
     if key in varying:
@@ -127,7 +129,7 @@ def by_value(key: str, groups: Groups) -> dict[str, Groups]:
     places = {}
     for name, runs in groups.items():
         for run in runs:
-            choice = settings_of(run).get(key)
+            choice = comparable_settings(run).get(key)
             text = setting_text(choice)
             found[text][name].append(run)
             places[text] = (0, choice, text) if is_number(choice) else (1, 0, text)
@@ -139,7 +141,7 @@ def overview_by(key: str, groups: Groups) -> Overview:
     columns = by_value(key, groups)
     names = sorted(by_result(groups), key=lambda name: -sum(name in here for here in columns.values()))  # fullest first
     texts = [[spread(results(here.get(name, []))) for here in columns.values()] for name in names]
-    rows = [[name, seeds_of(groups[name]), *cells] for name, cells in zip(names, texts, strict=True)]
+    rows = [[name, seeds_text(groups[name]), *cells] for name, cells in zip(names, texts, strict=True)]
     best = {(names.index(name), j) for j, here in enumerate(columns.values(), 2) for name in leaders(here)}
     return Overview(["method", "seeds", *(f"{key.rsplit('.', 1)[-1]}={value}" for value in columns)], rows, best)
 

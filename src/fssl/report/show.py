@@ -44,7 +44,7 @@ def print_run(console: Console, path: Path) -> None:
     if not folder.is_finished:
         say(console, f"unfinished: {len(run.lines)} of {run.config.rounds} rounds; go on with --resume")
     table = Table(show_header=False)
-    for name, text in facts_of(run):
+    for name, text in run_facts(run):
         table.add_row(name, text)
     console.print(table)
     if run.damaged:
@@ -52,7 +52,7 @@ def print_run(console: Console, path: Path) -> None:
     say(console, f"{min(run.curve):5.1f} % {sparkline(run.curve)} {max(run.curve):.1f} %")
 
 
-def facts_of(run: Run) -> Iterator[tuple[str, str]]:
+def run_facts(run: Run) -> Iterator[tuple[str, str]]:
     """What there is to say of a run, line by line."""
     last, best = run.lines[-1], max(run.lines, key=lambda line: float(line["accuracy"]))
     yield f"accuracy, mean of the last {min(LAST, len(run.lines))} rounds", f"{run.result:.2f} %"

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from .groups import Repetition, settings_of, what_varies
+from .groups import Repetition, comparable_settings, what_varies
 
 R = TypeVar("R", bound=Repetition)
 
@@ -22,7 +22,7 @@ class Task(NamedTuple, Generic[R]):
         return " · ".join(filter(None, (self.name, self.extra)))
 
 
-def tasks_of(runs: Iterable[R], aside: str = "") -> list[Task[R]]:
+def group_by_task(runs: Iterable[R], aside: str = "") -> list[Task[R]]:
     """Runs by task, in the order in which these come; one task may hold several values of the setting `aside`."""
     tasks: dict[str, list[R]] = defaultdict(list)
     namesakes: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
@@ -31,10 +31,10 @@ def tasks_of(runs: Iterable[R], aside: str = "") -> list[Task[R]]:
         tasks[repr(settings)].append(run)
         namesakes[short_title(run, aside)][repr(settings)] = settings
     differences = {title: {k for k, _ in what_varies([*own.values()])} for title, own in namesakes.items()}
-    return [task_of(members, differences, aside) for members in tasks.values()]
+    return [describe_task(members, differences, aside) for members in tasks.values()]
 
 
-def task_of(runs: list[R], differences: dict[str, set[str]], aside: str) -> Task[R]:
+def describe_task(runs: list[R], differences: dict[str, set[str]], aside: str) -> Task[R]:
     settings, name = task_settings(runs[0], aside), short_title(runs[0], aside)
     extra = " · ".join(f"{k} = {settings[k]}" for k in settings if k in differences[name])
     return Task(name, extra, runs)
@@ -42,7 +42,7 @@ def task_of(runs: list[R], differences: dict[str, set[str]], aside: str) -> Task
 
 def task_settings(run: Repetition, aside: str) -> dict[str, Any]:
     """What two methods must have in common to be compared."""
-    own = {k: v for k, v in settings_of(run, aside).items() if not k.startswith("method.")}
+    own = {k: v for k, v in comparable_settings(run, aside).items() if not k.startswith("method.")}
     return {**dict(sorted(own.items())), "method.name": ""}
 
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from .groups import Repetition, settings_of
+from .groups import Repetition, comparable_settings
 from .look import split_plugins
 
 
@@ -51,18 +51,18 @@ def verdict(groups: Mapping[str, Sequence[Repetition]]) -> str:
 
 def margin(first: Sequence[Repetition], second: Sequence[Repetition]) -> float:
     """How far one is ahead: in the seeds that both have, or, where they share none, on average."""
-    pairs = paired(first, second)
+    pairs = seed_differences(first, second)
     return float(np.mean(pairs)) if pairs else mean_result(first) - mean_result(second)
 
 
 def where(first: Sequence[Repetition], second: Sequence[Repetition]) -> str:
-    shared = len(paired(first, second))
+    shared = len(seed_differences(first, second))
     return " in the seeds that both have" if shared and shared < max(len(first), len(second)) else ""
 
 
 def how_sure(difference: float, first: Sequence[Repetition], second: Sequence[Repetition]) -> str:
     """The end of a sentence on a difference: what its seeds say one by one."""
-    pairs, shared = paired(first, second), where(first, second)
+    pairs, shared = seed_differences(first, second), where(first, second)
     if len(pairs) > 1:
         low, high = min(pairs), max(pairs)
         is_clear = low > 0 if difference > 0 else high < 0
@@ -76,7 +76,7 @@ def gains(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
     said = []
     ranked = rivals(groups)
     for name in ranked:
-        host = host_of(groups[name][0], {other: groups[other] for other in ranked})
+        host = host_group(groups[name][0], {other: groups[other] for other in ranked})
         if host and {name, host} != {*ranked[:2]}:  # of those two the verdict tells
             said.append(beside_text(name, host, groups))
     return said
@@ -95,15 +95,15 @@ def beside_text(name: str, other: str, groups: Mapping[str, Sequence[Repetition]
     return f"{name} {gain:+.2f} points beside {other}{how_sure(gain, groups[name], groups[other])}"
 
 
-def host_of(run: Repetition, groups: Mapping[str, Sequence[Repetition]]) -> str | None:
+def host_group(run: Repetition, groups: Mapping[str, Sequence[Repetition]]) -> str | None:
     """The group of the method that this one is a plug-in on, with the same settings."""
     method = run.config.method.name
     if not method.endswith("+sage"):
         return None
-    mine = settings_of(run)
+    mine = comparable_settings(run)
     hosts = {name: runs[0] for name, runs in groups.items() if runs[0].config.method.name == method[: -len("+sage")]}
     for name, host in hosts.items():
-        if all(mine.get(k) == v for k, v in settings_of(host).items() if k != "method.name"):
+        if all(mine.get(k) == v for k, v in comparable_settings(host).items() if k != "method.name"):
             return name
     return None
 
@@ -118,7 +118,7 @@ def not_compared(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
     return said + ([f"Told the true labels, an upper bound: {', '.join(known)}."] if known else [])
 
 
-def paired(first: Sequence[Repetition], second: Sequence[Repetition]) -> list[float]:
+def seed_differences(first: Sequence[Repetition], second: Sequence[Repetition]) -> list[float]:
     """Differences between runs of the same seed."""
     other = {r.config.seed: r.result for r in second}
     return [r.result - other[r.config.seed] for r in first if r.config.seed in other]

@@ -14,10 +14,10 @@ import numpy as np
 from ... import __version__
 from ...config import as_tables, to_toml
 from ...records.rounds import LAST
-from ..groups import distinct, group_key, groups_of
-from ..look import label_of, styles_of
+from ..groups import distinct, group_key, named_groups
+from ..look import method_label, method_styles
 from ..runs import Numbers, mean_std
-from ..tasks import Task, tasks_of
+from ..tasks import Task, group_by_task
 from ..verdicts import by_result, gains, mean_result, not_compared, reach, rivals, verdict
 from .reading import QUANTITIES, Quantity, Reading
 
@@ -37,9 +37,9 @@ def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
         "fssl": __version__,
         "last": LAST,
         "quantities": [{**q._asdict(), "digits": q.digits} for q in QUANTITIES],
-        "facts": facts_of(shown),
+        "facts": headline_facts(shown),
         "tasks": task_list(shown),
-        "hardware": hardware_of(shown),
+        "hardware": hardware_table(shown),
         "notes": [
             *(note for r in readings for note in r.problems),
             *(
@@ -52,7 +52,7 @@ def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
     }
 
 
-def facts_of(runs: Sequence[Reading]) -> Json:
+def headline_facts(runs: Sequence[Reading]) -> Json:
     """The figures at the top."""
     return {
         "runs": len(runs),
@@ -94,16 +94,16 @@ def plain(values: Numbers, digits: int) -> list[Any]:
 
 def task_list(runs: Sequence[Reading]) -> list[Json]:
     """Tasks with something to compare first, each with its methods ranked and a verdict."""
-    out = [task_data(task) for task in tasks_of(runs)]
+    out = [task_data(task) for task in group_by_task(runs)]
     return sorted(out, key=lambda task: (len(task["groups"]) < 2, task["dataset"], task["alpha"] or 0, task["title"]))
 
 
 def task_data(task: Task[Reading]) -> Json:
     runs, config = task.runs, task.runs[0].config
     is_dealt = config.card.is_dealt
-    groups = {label(name, members): members for name, members in groups_of(runs).items()}
+    groups = {label(name, members): members for name, members in named_groups(runs).items()}
     order, ranked = by_result(groups), rivals(groups)
-    styles = styles_of([groups[name][0].config.method.name for name in order])
+    styles = method_styles([groups[name][0].config.method.name for name in order])
     place = places({name: mean_result(groups[name]) for name in ranked})
     lines = [{**group_data(name, groups[name]), "rank": place.get(name)} for name in order]
     return {
@@ -123,7 +123,7 @@ def task_data(task: Task[Reading]) -> Json:
 def label(name: str, members: Sequence[Reading]) -> str:
     """A group's name with the method as people write it."""
     method = members[0].config.method.name
-    return label_of(method) + name.removeprefix(method)
+    return method_label(method) + name.removeprefix(method)
 
 
 def places(results: Mapping[str, float]) -> dict[str, int]:
@@ -162,20 +162,20 @@ def group_data(name: str, runs: list[Reading]) -> Json:
         "runs": [str(run.path) for run in runs],
         "seeds": [run.config.seed for run in runs],
         "rounds": [reach(runs), runs[0].config.rounds],
-        "result": spread_of([run.result for run in runs]),
-        "last": spread_of([float(run.values("accuracy")[-1]) for run in runs]),
-        "right": spread_of([run.late("pl_accuracy") for run in runs]),
-        "used": spread_of([run.late("utilization") for run in runs]),
+        "result": mean_and_deviation([run.result for run in runs]),
+        "last": mean_and_deviation([float(run.values("accuracy")[-1]) for run in runs]),
+        "right": mean_and_deviation([run.late("pl_accuracy") for run in runs]),
+        "used": mean_and_deviation([run.late("utilization") for run in runs]),
         "seconds": middle(np.concatenate([run.values("seconds") for run in runs])),
         "labels_by_class": plain(labels, 0),
         "right_by_class": plain(100 * divide(correct, labels), 2),
         "command": command(runs),
-        "recorded": recorded(runs),
+        "recorded": recorded_commands(runs),
         "settings": to_toml(as_tables(runs[0].config)),
     }
 
 
-def spread_of(values: Sequence[float | None]) -> Sequence[float | None]:
+def mean_and_deviation(values: Sequence[float | None]) -> Sequence[float | None]:
     """Mean and sample standard deviation over runs that have a value."""
     known = [v for v in values if v is not None]
     return mean_std(known) if known else (None, None)
@@ -209,7 +209,7 @@ def command(runs: Sequence[Reading]) -> str:
     return shlex.join([*words, "--out", f"again/{first.config.method.name}-{mark:08x}"])
 
 
-def recorded(runs: Sequence[Reading]) -> list[str]:
+def recorded_commands(runs: Sequence[Reading]) -> list[str]:
     """The commands that made these runs, as their folders have them."""
     said = [session.get("command") for run in runs for session in run.sessions]
     return [f"fssl {text}" for text in dict.fromkeys(said) if isinstance(text, str)]
@@ -218,7 +218,7 @@ def recorded(runs: Sequence[Reading]) -> list[str]:
 # Where it ran.
 
 
-def hardware_of(runs: Sequence[Reading]) -> list[Json]:
+def hardware_table(runs: Sequence[Reading]) -> list[Json]:
     """Machines and versions, with the runs and the time each has spent on them."""
     rows: dict[str, Json] = {}
     members: dict[str, set[Path]] = defaultdict(set)

@@ -17,7 +17,7 @@ from ..groups import distinct
 from ..runs import run_folders
 from .content import content
 from .reading import Reading
-from .write import page, plotly, title_of
+from .write import page, page_title, plotly
 
 LOOPBACK = "127.0.0.1"
 FRESH = 1.0  # seconds within which several browsers share one look at the folders
@@ -27,7 +27,7 @@ class Watcher:
     """Run folders looked at again and again; each look reads only what was added."""
 
     def __init__(self, paths: list[Path]) -> None:
-        self.paths, self.title = paths, title_of(paths)
+        self.paths, self.title = paths, page_title(paths)
         self.version, self._looked = 0, float("-inf")
         self._readings: dict[Path, Reading] = {}
         self._shown: set[Path] = set()

@@ -25,14 +25,14 @@ def write_page(paths: list[Path], out: Path) -> dict[str, Any]:
     """The report of all runs below `paths`; returns what it shows."""
     check_file("--out", out, ".html", ".htm")
     plotly()  # before the work, if it is missing
-    data = content(read_all(run_folders(paths), cores()), title_of(paths))
+    data = content(read_all(run_folders(paths), cores()), page_title(paths))
     if not data["runs"]:
         raise no_runs(paths, "".join(data["notes"][:1]))
     write_file(out, page(data["title"], data))
     return data
 
 
-def title_of(paths: Iterable[Path]) -> str:
+def page_title(paths: Iterable[Path]) -> str:
     return ", ".join(path.resolve().name or str(path) for path in paths)
 
 
@@ -44,8 +44,8 @@ def page(title: str, data: dict[str, Any] | None) -> str:
         policy=html.escape(policy(script, is_live=data is None)),
         style=(FILES / "page.css").read_text("utf-8"),
         script=script,
-        plotly=packed(plotly()),
-        data="" if data is None else packed(json.dumps(data, separators=(",", ":"), allow_nan=False)),
+        plotly=compress_text(plotly()),
+        data="" if data is None else compress_text(json.dumps(data, separators=(",", ":"), allow_nan=False)),
         mode="live" if data is None else "file",
     )
 
@@ -69,7 +69,7 @@ def digest(text: str) -> str:
     return base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
-def packed(text: str) -> str:
+def compress_text(text: str) -> str:
     """Compressed and in letters and digits only: a third of the size, and nothing in it can end an HTML element."""
     return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
 
