@@ -1,4 +1,4 @@
-"""What a training step of each method costs, in steps of FixMatch-LPL measured in turn with it."""
+"""The cost of a training step of each method, relative to FixMatch-LPL measured in turn with it."""
 
 import json
 import time
@@ -48,7 +48,7 @@ class Client:
 def run_method_bench(
     console: Console, shape: str, names: list[str], rounds: int, json_file: Path | None, settings: list[str]
 ) -> None:
-    """Every method, and SAGE on its hosts, unless some are named; a file of the same machine is added to."""
+    """Measure every method and SAGE on its hosts, or the named ones; add to a file of the same machine."""
     names = names or [*METHODS, *(f"{host}+sage" for host in HOSTS)]
     configs = {name: config_of(shape, name, [*OWN_WORK, *settings]) for name in (BASELINE, *names)}
     for config in configs.values():
@@ -72,7 +72,7 @@ def run_method_bench(
 
 
 def cost_of(client: Client, base: Client, rounds: int) -> dict[str, Any]:
-    """Each round is held against the baseline's round just before it, so both see the same machine."""
+    """Time each round relative to the baseline's round just before it, under the same load of the machine."""
     client.ms_per_step()  # warm-up
     pairs = [(base.ms_per_step(), client.ms_per_step()) for _ in range(rounds)]
     ratios = [own / reference for reference, own in pairs]
@@ -85,7 +85,7 @@ def cost_of(client: Client, base: Client, rounds: int) -> dict[str, Any]:
 
 
 def facts(base: Client, shape: str, settings: list[str]) -> dict[str, Any]:
-    """What must agree for two measurements to stand in one table."""
+    """The settings and hardware that measurements in one table share."""
     federation = base.engine.federation
     on_gpu = federation.device.type == "cuda"
     return {

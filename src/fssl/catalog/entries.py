@@ -40,7 +40,7 @@ class Sizes(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """A training step's time in those of FixMatch-LPL: median, smallest and largest of the repetitions."""
+    """Time of a training step relative to FixMatch-LPL: median, smallest and largest of the repetitions."""
 
     ratio: float
     low: float
@@ -81,7 +81,7 @@ def about(builder: Callable[..., Method]) -> str:
 
 
 def sizes_of(method: Method) -> Sizes:
-    """One round of one client without its steps: they change values, not sizes."""
+    """Measure the bytes of one client's round, without its steps: they change values, not sizes."""
     net = build_net("resnet8", 3, CLASSES, 4)
     server = method.init(net, net.first, TASK)
     payload = method.payload(server, 0)
@@ -98,7 +98,7 @@ def num_bytes(tree: Any) -> int:
 
 @cache
 def measured() -> dict[str, Any]:
-    """What the benchmark wrote: the hardware, and the cost of each method."""
+    """The benchmark's results: the hardware, and the cost of each method."""
     content: dict[str, Any] = json.loads(COSTS.read_text()) if COSTS.is_file() else {"methods": {}}
     return content
 
@@ -108,7 +108,7 @@ def costs() -> dict[str, Cost]:
 
 
 def plugin_cost(plugin: str) -> float | None:
-    """How much a plug-in adds to a step: the median over the hosts that were measured with and without it."""
+    """Cost that a plug-in adds to a step: the median over all hosts measured with and without it."""
     known = costs()
     pairs = [(known[name], known.get(name.removesuffix(f"+{plugin}"))) for name in known if name.endswith(f"+{plugin}")]
     ratios = [with_it.ratio / host.ratio for with_it, host in pairs if host]
@@ -119,7 +119,7 @@ def plugin_cost(plugin: str) -> float | None:
 
 
 def keeps(entry: Entry) -> str:
-    """Who keeps what from round to round, beside the server's model."""
+    """Describe what server and clients keep between rounds, beside the server's model."""
     if entry.sizes is None:
         return "as X"
     if entry.source is None:
@@ -149,7 +149,7 @@ def footnote() -> str:
     where = f"{known['device']}, {known['shape']} shape" if known["methods"] else "not measured yet"
     return (
         "MB: down to and up from one client in a round, ResNet-8x4 with 10 classes."
-        f" step: a training step's time in those of {BASELINE} ({where})."
+        f" step: time of a training step relative to `{BASELINE}` ({where})."
         " follows: what decides labels, losses and means; batches and optimizer are the protocol's."
     )
 

@@ -13,7 +13,7 @@ from .entries import BASELINE, Entry, entries, entry, footnote, keeps, measured,
 
 
 def overview() -> tuple[Table, str, str]:
-    """Fits 80 columns, names whole; what a method does is told by `fssl methods NAME`."""
+    """Tables of all methods, at most 80 columns wide; `fssl methods NAME` describes one method."""
     whole = {title: Column(title, no_wrap=True) for title in ("method", "step", "follows")}
     titles = ("method", "paper", "keeps", "MB down / up", "step", "follows")
     table = Table(*(whole.get(title, title) for title in titles), **PLAIN)
@@ -24,7 +24,7 @@ def overview() -> tuple[Table, str, str]:
 
 
 def print_method(console: Console, name: str) -> None:
-    """A method, with plug-ins or without; 'X+sage' is the plug-in itself."""
+    """Print everything about a method, with or without plug-ins; `X+sage` is the plug-in itself."""
     if name.startswith("X+") and name[2:] in PLUGINS:
         found, builders = next(e for e in entries() if e.name == name), [PLUGINS[name[2:]]]
     else:

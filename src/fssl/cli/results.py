@@ -52,7 +52,7 @@ def compare(
     """Compare runs: mean and spread over seeds, optionally a picture, CSV and LaTeX.
 
     Runs that differ only in their seed are repetitions of one setting. Methods are compared within a task: a
-    dataset, its partition and training, a protocol. Where a method is there with SAGE and without, the gain is told.
+    dataset, its partition and training, a protocol. Where a method is there with SAGE and without, the gain is shown.
 
     Examples:
 

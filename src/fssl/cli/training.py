@@ -75,7 +75,7 @@ def run(
     ]
     file, base = source_of(config, resume)
     base = out or base
-    named = [*expand(override(read_toml(file), given))]  # a misspelt key is told before the framework is loaded
+    named = [*expand(override(read_toml(file), given))]  # a misspelt key is reported before the framework is loaded
     from ..core.images import Datasets
     from ..runner.grid import list_runs, load_images, plan_runs, run_in_turn, unfinished
     from ..runner.parallel import run_side_by_side
@@ -151,7 +151,7 @@ def bench(
 ) -> None:
     """Measure speed and memory, beside SAGE's steps in an ordinary PyTorch loop (eager fp32, Pillow, two workers).
 
-    With `--methods`: the time of a training step of every method (or of those named by `--method`) in those of
+    With `--methods`: the time of a training step of every method (or of those named by `--method`) relative to
     FixMatch-LPL, measured in turn with it. `fssl methods` shows these numbers.
 
     Examples:

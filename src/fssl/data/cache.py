@@ -25,7 +25,7 @@ def from_environment(variable: str) -> Path | None:
 
 
 def open_images(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
-    """The images of that shape, or nothing where they are absent, cut short, or not an array."""
+    """The cached images of that shape; None if the file is missing, truncated or not an array."""
     try:
         images: NDArray[np.uint8] = np.load(path, mmap_mode="r")
     except (OSError, ValueError, EOFError):
@@ -37,7 +37,7 @@ def open_images(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
 def new_images(
     path: Path, shape: tuple[int, ...], private: bool = False
 ) -> Iterator[Callable[[NDArray[np.uint8]], object]]:
-    """A function that takes batch after batch; the file appears when all of them are written."""
+    """Yield a function that writes the next batch; the file appears once all batches are written."""
     with disk_errors(path.parent, math.prod(shape)):
         path.parent.mkdir(parents=True, exist_ok=True)
         with atomic(path, 0o600 if private else 0o666) as out:

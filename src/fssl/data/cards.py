@@ -35,7 +35,7 @@ class Card:
 
     @property
     def is_embedded(self) -> bool:
-        """Whether it comes without files."""
+        """Whether the dataset needs no files."""
         return self.hub_repo is None and self.num_train > 0
 
 

@@ -31,7 +31,7 @@ UNKNOWN = -1  # the label of an unlabeled image
 
 
 class Agreed(NamedTuple):
-    """What all sites have in common, whatever images they hold."""
+    """The settings that all sites share, whatever images they hold."""
 
     classes: tuple[str, ...]
     size: int = 32
@@ -58,7 +58,7 @@ class Agreed(NamedTuple):
 
 
 class Loading(NamedTuple):
-    """How images are decoded: where they are kept, who is told, and in how many processes."""
+    """How images are decoded: the cache, the progress callback and the number of processes."""
 
     cache: Path | None = None
     progress: Progress | None = None
@@ -103,7 +103,7 @@ def read_images(listing: Listing, card: Card, how: Loading = ALONE) -> Iterator[
 
 
 def check(root: Path, how: Loading = ALONE) -> Listing:
-    """What a federation's or a site's folder holds, every image tried; its problems are in the listing."""
+    """List the images of a federation's or a site's folder; reading each one adds problems to the listing."""
     listing = listed(root)
     if not is_site(root):
         _check_classes(listing, found_classes(listing))
@@ -126,13 +126,13 @@ def found_classes(listing: Listing) -> tuple[str, ...]:
 
 
 def digest_of(listing: Listing) -> str:
-    """A checksum of all names and sizes: the same for a copy elsewhere, another as soon as a file comes or goes."""
+    """Checksum of all names and sizes: the same for a copy, different once a file is added or removed."""
     text = "\n".join(f"{file.name}\t{file.num_bytes}" for file in listing.files())
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _load_all(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
-    """A folder that is seen as a whole: it says its classes, unless they are agreed, and can be known again."""
+    """Load a whole folder; its class names define the classes unless they are agreed, its digest identifies it."""
     if not agreed.classes:
         agreed = agreed._replace(classes=found_classes(listing))
     return _load(listing, agreed, how)._replace(digest=digest_of(listing))
@@ -193,7 +193,7 @@ def _remove_older(path: Path) -> None:
 
 
 def raise_problems(listing: Listing, most: int = 20) -> None:
-    """One error that names the problems, if there are any."""
+    """Raise one error that names the problems, if there are any."""
     if listing.problems:
         count = f"{len(listing.problems)} problem{'s' if len(listing.problems) > 1 else ''}"
         raise ProblemsError(f"'{listing.root}' cannot be used, {count}:", listing.problems, most)

@@ -137,7 +137,7 @@ def list_federation(root: Path) -> Listing:
 
 
 def plain(name: str) -> str:
-    """A name as it is written everywhere: some file systems spell an accent as a character of its own."""
+    """A name in normalized Unicode: some file systems write an accent as a separate character."""
     return unicodedata.normalize("NFC", name)
 
 
@@ -189,7 +189,7 @@ class Walk:
         return [p for p in found if p.is_dir()]
 
     def distinct(self, folders: list[Path]) -> list[Path]:
-        """Without those whose names look the same as another's."""
+        """Remove entries whose names look the same as another's."""
         seen: dict[str, Path] = {}
         for path in folders:
             twin = seen.setdefault(plain(path.name).strip().casefold(), path)

@@ -24,7 +24,7 @@ class Partition(NamedTuple):
     unlabeled: tuple[Index, ...]
 
     def pool(self, k: int) -> Index:
-        """What client k's unlabeled loader sees: its labeled rows come last, as in the released code."""
+        """Rows of client k's unlabeled loader; its labeled rows come last, as in the released code."""
         return np.concatenate((self.unlabeled[k], self.labeled[k]))
 
 
@@ -41,7 +41,7 @@ def make_partition(
 ) -> Partition:
     """Pick `per_class` labeled images of each class and deal both kinds to clients. Seed 0 is the paper's.
 
-    With `labeled_clients` the first so many get the labeled images and the others the unlabeled ones.
+    The first `labeled_clients` clients, if given, get the labeled images and the others the unlabeled ones.
     """
     if kind == "paired-dirichlet" and alpha == 0:
         kind = "iid"  # what the released code means by it, although its own branch crashes
@@ -129,7 +129,7 @@ def _dirichlet(labeled: list[Index], unlabeled: list[Index], clients: int, alpha
     """The usual split of the literature: each class is cut over all clients by one Dirichlet draw.
 
     Labeled and unlabeled images are cut by separate draws. A client may get no labeled image. A client
-    left with nothing at all gets one image from whoever holds the most.
+    left with nothing at all gets one image from the client that holds the most.
     """
     random = RandomState(seed)
     return _feed(_spread(labeled, clients, alpha, random), _spread(unlabeled, clients, alpha, random))

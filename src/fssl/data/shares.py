@@ -6,7 +6,7 @@ MIN_ALPHA = 0.01  # below, both of two gamma draws underflow to 0 often enough t
 
 
 def check_shares(kind: str, clients: int, labeled_clients: int | None, num_labeled: int, num_images: int) -> None:
-    """Every client must get an image, and some kinds need a partner for each."""
+    """Check that every client gets an image, and a partner where the kind of partition needs pairs."""
     groups = [("partition.clients", clients, *((num_images, "") if kind == "dirichlet" else (num_labeled, "labeled ")))]
     if labeled_clients is not None:
         if labeled_clients >= clients:

@@ -55,7 +55,7 @@ def _synthetic(options: dict[str, Any]) -> Dataset:
 
 
 def _digits(facts: Card) -> Dataset:
-    """The images that scikit-learn calls `load_digits`; the file names who made them."""
+    """The images of scikit-learn's `load_digits`; the file names their authors."""
     with np.load(DIGITS) as stored:
         images = np.rint(stored["images"] * (255 / 16)).astype(np.uint8)[..., None]
         labels = stored["labels"].astype(np.int64)

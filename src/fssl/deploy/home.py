@@ -111,7 +111,7 @@ class SitePart(NamedTuple):
 
 
 def init(home: Path, sites: int) -> list[Path]:
-    """Write a deployment's folder; what was made."""
+    """Write a deployment's folder; return the created paths."""
     if home.exists() and any(home.iterdir()):
         raise UserError(f"{home} is not empty; choose another folder")
     names = [f"site-{k + 1}" for k in range(sites)]

@@ -15,7 +15,7 @@ CA_DAYS, SERVER_DAYS = 3650, 365  # sites hold the CA's certificate, so it outli
 
 
 def make_keys(server: ServerPart, home: Path) -> list[Path]:
-    """Everything that is not there yet; what was made. The CA's key is needed only for further certificates."""
+    """Make all missing keys and certificates; return them. The CA's key is needed only for new certificates."""
     made = certificates(server) + [path for name in server.sites for path in site_key(server, home / name)]
     for name in server.sites:
         if (home / name).is_dir():
@@ -43,7 +43,7 @@ def certificates(server: ServerPart) -> list[Path]:
 
 
 def describe_certificate(server: ServerPart) -> str:
-    """Whom the server's certificate is for and until when; refused, with the way out, if it is of no use."""
+    """Names and expiry date of the server's certificate; refuse one that cannot be used, with a remedy."""
     from cryptography import x509
 
     path = server.keys / "server.pem"
@@ -161,5 +161,5 @@ def write_certificate(path: Path, certificate: Any) -> None:
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Whole or not at all, and readable by its owner only, from the first byte on."""
+    """Write a file atomically, readable by its owner only from the first byte on."""
     write_atomic(path, data, mode=0o600)

@@ -27,11 +27,11 @@ CONNECTION = "deployment"
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 NEW_START = "---- a new start ----\n"  # in a log, which is kept from start to start
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
-MOST = 300  # letters of an error that Flower tells
+MOST = 300  # letters of an error message of Flower
 
 
 def search_path() -> str:
-    """This Python's own programs first; Flower, too, starts further ones by name."""
+    """PATH with this Python's programs first, also for the programs that Flower starts by name."""
     return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
@@ -43,7 +43,7 @@ def program(name: str) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Nothing is sent or installed unasked, and Flower keeps its files in the deployment's folder."""
+    """Environment variables: no telemetry, no installation, Flower's files in the deployment's folder."""
     return {**os.environ, **SWITCHED_OFF, "FLWR_HOME": str(home / "flwr"), "PATH": search_path()}
 
 
@@ -83,7 +83,7 @@ def require_file(path: Path, hint: str = "`fssl deploy keys` makes keys and cert
 
 @contextmanager
 def background_program(words: list[str], home: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A program in the background, its output in a file; it ends with this context, or with this process."""
+    """Start a program in the background, its output in a file; it ends with this context or process."""
     (home / "flwr").mkdir(parents=True, exist_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as output:
@@ -111,7 +111,7 @@ def end_with_parent() -> None:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """SIGTERM lets Flower sign off; what does not end then, or what it left behind, is killed."""
+    """End a process by SIGTERM, so that Flower signs off; kill it and its children if that fails."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -146,7 +146,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def wait_for(words: str, process: subprocess.Popen[bytes], log: Path, seconds: float = math.inf) -> bool:
-    """Whether a program says this within a time."""
+    """Whether a program logs these words within a time."""
     until, growing = time.monotonic() + seconds, Growing(log)
     while time.monotonic() < until and process.poll() is None:
         if words in since_start(growing.news()):
@@ -162,7 +162,7 @@ class Growing:
         self.path, self.position = path, 0
 
     def news(self) -> str:
-        """The whole lines that are new."""
+        """The complete lines that are new."""
         if not self.path.is_file():
             return ""
         with self.path.open("rb") as file:
@@ -174,7 +174,7 @@ class Growing:
 
 
 def since_start(text: str) -> str:
-    """What a program wrote since its last start, as far as it is in this text."""
+    """The part of a log after the program's last start."""
     return COLOR.sub("", text).rpartition(NEW_START)[2]
 
 
@@ -198,7 +198,7 @@ def connect(server: ServerPart, insecure: bool) -> None:
 
 
 def flwr(server: ServerPart, *words: str, seconds: float = 120) -> dict[str, Any]:
-    """What the `flwr` command says, as JSON."""
+    """Run the `flwr` command; return its JSON answer."""
     command = [program("flwr"), *words, "--format", "json"]
     try:
         done = subprocess.run(

@@ -34,13 +34,13 @@ def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
 
 
 def raw_setting(tables: Mapping[str, Any], section: str, key: str) -> Any:
-    """A value as it stands there, right or wrong; whether it is right is for the configuration to say."""
+    """The value in the tables, unchecked; None if it is missing."""
     table = tables.get(section)
     return table.get(key) if isinstance(table, Mapping) else None
 
 
 def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> Config:
-    """The run, after everything that can be refused before the sites are asked."""
+    """The run's settings, after all checks that need no site."""
     from .server_app import parse_run, server_dataset
 
     config = parse_run(tables)
@@ -60,7 +60,7 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
 
 
 def write_order(part: ServerPart, run: Config, out: Path, resume: bool, insecure: bool) -> tuple[Path, Path]:
-    """The run's settings for the server's app, and where it will report."""
+    """Write the run's settings for the server's app; return that file and the journal's path."""
     folder, name = part.folder / "logs", f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
     folder.mkdir(parents=True, exist_ok=True)
     config, order, journal = (folder / f"{name}{end}" for end in ("-config.toml", "-order.toml", ".jsonl"))
@@ -90,7 +90,7 @@ def run_status(part: ServerPart, number: str) -> str:
 
 
 def follow(journal: Path, status: Callable[[], str], say: Callable[[str], None], patience: float = 15) -> None:
-    """Show a run as its journal tells it, until it ends; a run that dies silently is noticed."""
+    """Print a run's journal until it ends; detect a run that dies silently."""
     total = 0
     for event in events(journal, status, patience):
         ((kind, content),) = event.items()
@@ -107,14 +107,14 @@ def follow(journal: Path, status: Callable[[], str], say: Callable[[str], None],
 
 
 def with_missing(line: dict[str, Any], total: int) -> str:
-    """How a round went, and without whom."""
+    """A round's line with the clients that were missing."""
     missing = line.get("missing", {})
     lost = f"  missing: {', '.join(missing)}" if missing else ""
     return f"{round_text(line, total)}  {line['timing']['seconds']:.1f} s{lost}"
 
 
 def events(journal: Path, status: Callable[[], str], patience: float) -> Iterator[dict[str, Any]]:
-    """What a run writes down, as it comes; in silence the server is asked whether the run still lives."""
+    """Yield a run's events as they are written; after a silence, ask the server whether the run has ended."""
     growing, heard, ended = Growing(journal), time.monotonic(), ""
     while True:
         lines = growing.news().splitlines()
@@ -131,7 +131,7 @@ def events(journal: Path, status: Callable[[], str], patience: float) -> Iterato
 
 
 def absences(rounds: list[dict[str, Any]]) -> str:
-    """Who was missing how often, and how many uploads were rejected; nothing, if all were there."""
+    """Missing clients with their counts, and the number of rejected uploads; empty if there are none."""
     from ..engines.flower.fleet import REJECTED
 
     reasons = [(int(client), why) for line in rounds for client, why in line.get("missing", {}).items()]

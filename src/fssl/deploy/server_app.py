@@ -30,7 +30,7 @@ app = ServerApp()
 
 
 class Terms(NamedTuple):
-    """What `flwr run -c` may say; the names are those of the app's pyproject.toml."""
+    """Options of `flwr run -c`, named as in the app's pyproject.toml."""
 
     config: str = "smoke"
     settings: str = ""  # as after --set, one per line
@@ -75,7 +75,7 @@ def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
 
 
 def parse_run(tables: Mapping[str, Any]) -> Config:
-    """The one run that tables stand for, if clients behind Flower can train it."""
+    """The single run in `tables`; refuse one that Flower clients cannot train."""
     config = only_run(tables)
     if config.protocol == "authors":
         raise UserError(f"{AUTHORS_WAY}, which sites cannot")
@@ -103,7 +103,7 @@ def deployment(grid: Grid, terms: Terms, names: tuple[str, ...], out: Path) -> t
 
 
 def run_name(out: Path) -> str:
-    """What sites call this run: the same for every start of one run folder, another for every other."""
+    """The run's name at the sites: constant for a run folder, unique among folders."""
     folder = RunFolder(out)
     known = read_json(folder.deployment_file).get("run")
     if not known:
@@ -115,7 +115,7 @@ def run_name(out: Path) -> str:
 
 
 def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
-    """What a server knows of images that are at the sites: how they look, and its own test images.
+    """The server's dataset when images stay at the sites: their format, and its own test images.
 
     Every client stands for one black image: a server does not train.
     """
@@ -132,7 +132,7 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
 
 
 class Journal:
-    """A listener that writes one JSON line per event, for whoever started the run and follows it."""
+    """A listener that writes one JSON line per event, for the process that follows the run."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path

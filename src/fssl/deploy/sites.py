@@ -28,7 +28,7 @@ def admit(part: ServerPart) -> list[str]:
 
 
 def attend(part: SitePart, words: list[str], log: Path, say: Callable[[str], None]) -> None:
-    """Run a site's SuperNode; one that the server does not know yet is started again for a while."""
+    """Run a site's SuperNode; restart it for a while if the server has not admitted its key yet."""
     until, told = time.monotonic() + ADMISSION, False
     while True:
         with background_program(words, part.folder, log) as process:

@@ -1,4 +1,4 @@
-"""What a run's model says of images: a file with a line for each, and a table by class."""
+"""Predictions of a run's model: a file with a line per image, and a table by class."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -45,7 +45,7 @@ class Predictions(NamedTuple):
 
 
 def predict(console: Console, run: Path, images: Path | None, out: Path, data_dir: Path | None = None) -> None:
-    """Label the images below a folder, or those of the run's own test, and say how that went."""
+    """Label the images below a folder, or the run's own test images, and print a summary."""
     if images and data_dir:
         raise UserError("--data-dir says where the run's own test images are: leave it out, or the images")
     check_file("--out", out, ".csv")
@@ -64,7 +64,7 @@ def predict(console: Console, run: Path, images: Path | None, out: Path, data_di
 
 
 def of_files(model: Trained, path: Path, progress: Progress) -> tuple[Predictions, list[str]]:
-    """What the model says of every image that can be read, and which files cannot."""
+    """Predictions for every readable image, and the names of the unreadable files."""
     listing = list_images(path)
     names, p = look_at(model, read_images(listing, model.card, Loading(progress=progress, workers=cores())))
     if not names:
@@ -101,7 +101,7 @@ def numbered(images: NDArray[np.uint8], rows: NDArray[np.int64], progress: Progr
 
 
 def truth_of(names: list[str], classes: tuple[str, ...]) -> NDArray[np.int64] | None:
-    """Known if each image lies in a folder that is called like a class."""
+    """True classes if every image lies in a folder named after a class; else None."""
     folders = [PurePath(name).parent.name for name in names]
     return np.array([classes.index(f) for f in folders]) if set(folders) <= set(classes) else None
 

@@ -1,4 +1,4 @@
-"""What a run has made: its final model, ready for images that it has not seen."""
+"""A run's final model, ready for new images."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -38,7 +38,7 @@ class Trained(NamedTuple):
         return self.card.classes or tuple(map(str, range(self.card.num_classes)))
 
     def on(self, device: torch.device) -> "Trained":
-        """The same on a device."""
+        """This model on another device."""
         if self.normalize.scale.device.type == device.type:
             return self
         weights = Weights(*({name: t.to(device) for name, t in tree.items()} for tree in self.weights))

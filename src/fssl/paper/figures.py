@@ -19,7 +19,7 @@ from .setups import Setup, by_setup
 
 
 class Outcome(NamedTuple):
-    """What became of a figure: the picture unless there is nothing to draw, and what it stands on."""
+    """A drawn figure: the picture (None if there is nothing to draw), its sources and what is missing."""
 
     figure: Figure
     picture: Any | None

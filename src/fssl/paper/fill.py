@@ -100,7 +100,7 @@ def setups_in(table: PaperTable) -> Iterable[Setup]:
 
 
 def wanted_by(table: PaperTable, row: Row, column: Column) -> list[Setup]:
-    """The setups that a cell takes; who knows all labels anyway may have been given 10 % of them."""
+    """Setups whose runs may fill a cell; an upper bound, which knows all labels, may also have 10 % of them."""
     fractions = {table.label_fraction, 0.1} if row.is_bound else {table.label_fraction}
     return [setup_of(table._replace(label_fraction=f).config(row, column)) for f in sorted(fractions)]
 
@@ -165,7 +165,7 @@ def find_cells(table: PaperTable, row: Row, column: Column, known: dict[Setup, l
 
 
 def shortness(run: Run, column: Column) -> list[str]:
-    """What to say of a run that ends before the round at which the paper reads its number."""
+    """A remark on a run that ends before the round at which the paper reads its number; else empty."""
     last = run.last_round
     if last >= column.rounds:
         return []

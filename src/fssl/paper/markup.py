@@ -98,7 +98,7 @@ def column_name(column: Column) -> str:
 
 
 def missing_text(filled: FilledTable) -> str:
-    """How much of the table there is, in words."""
+    """A sentence on how many cells are filled and missing."""
     parts = [f"{done} of {total} cells under protocol {source}" for source, (done, total) in filled.counts.items()]
     missing = [f"{total - done}" for done, total in filled.counts.values()]
     return f"Ours: {'; '.join(parts)} (missing: {', '.join(missing)})."
@@ -156,7 +156,7 @@ def csv_text(tables: Iterable[FilledTable]) -> str:
 
 
 def csv_row(table: PaperTable, line: Line, column: Column, cell: Cell) -> dict[str, Any]:
-    """Nothing is written for what is not there."""
+    """One CSV line of a cell; unknown values stay empty."""
     where = {"table": table.number, "row": line.row, **column._asdict(), "source": line.source}
     seeds = " ".join(str(run.config.seed) for run in cell.runs)
     folders = " ".join(str(run.path) for run in cell.runs)

@@ -74,7 +74,7 @@ def curves_by_alpha(runs: Selection, curves: Sequence[Curve], size: Size, unit: 
 
 
 def panels_by_alpha(runs: Selection, draw: Callable[[Any, float], None], size: Size, unit: str, columns: int) -> Any:
-    """A panel for each alpha, side by side on one scale, above a legend of so many columns."""
+    """A panel for each alpha, side by side on one scale, above a legend with this number of columns."""
     fig, axes = sheet(*size, 1, len(runs.alphas), sharex=True, sharey=True)
     for panel, alpha in zip(axes.flat, runs.alphas, strict=True):
         draw(panel, alpha)
@@ -144,7 +144,7 @@ def first_ranks(counts: Numbers) -> Numbers:
 
 
 def histogram_entropy(counts: Numbers) -> float:
-    """In nats; an empty bin adds nothing."""
+    """Entropy of a histogram in nats; an empty bin adds nothing."""
     q = counts[counts > 0] / counts.sum()
     return float(-(q * np.log(q)).sum())
 

@@ -39,7 +39,7 @@ class Cell(NamedTuple):
 
 
 class Selection:
-    """The runs of one preset's cells. Whatever a figure asks for and does not get is remembered."""
+    """The runs of one preset's cells. Requests that no run satisfies are recorded."""
 
     def __init__(self, preset: str, known: Mapping[Setup, list[Run]], *alphas: float) -> None:
         self.preset = preset
@@ -198,7 +198,7 @@ class Selection:
 
 
 def deviations(mine: Config, wanted: Config) -> list[str]:
-    """In what a run drawn is not the paper's: what makes the setup, then all else."""
+    """Differences of a drawn run from the paper: those of the setup first."""
     paper = replace(wanted, protocol=PROTOCOLS[0], train=replace(wanted.train, precision="fp32"))
     return unlike(main_settings(mine), main_settings(paper)) + differences(mine, paper)
 

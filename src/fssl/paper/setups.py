@@ -37,7 +37,7 @@ class Setup(NamedTuple):
 
 @cache
 def method_on(dataset: str, choice: MethodChoice) -> Method:
-    """What a name and its settings stand for on a dataset, which decides some defaults."""
+    """The method built from a name and settings; some defaults depend on the dataset."""
     return build_method(choice.name, full_settings(choice, card(dataset)))
 
 
@@ -56,7 +56,7 @@ def by_setup(runs: Iterable[Run]) -> tuple[dict[Setup, list[Run]], dict[Path, st
         if run.config.card.is_folder:
             strange[run.path] = "no table has a folder of images"
             continue
-        if run.config.own_files:  # nor would it be right to run them: whoever reads a record runs nobody's file
+        if run.config.own_files:  # nor would it be right to run them: reading a record must not run a user's file
             strange[run.path] = "no table has a method or a network of one's own"
             continue
         try:
@@ -85,7 +85,7 @@ def side_settings(config: Config) -> dict[str, Any]:
 
 
 def differences(config: Config, paper: Config) -> list[str]:
-    """In what a run is not the paper's, in words."""
+    """A run's differences from the paper's settings, as sentences."""
     return unlike(side_settings(config), side_settings(paper))
 
 

@@ -30,7 +30,7 @@ class Checkpoints:
         self._parts = Parts(folder / "parts")
 
     def save(self, round: int, tensors: Tensors, parts: Mapping[str, Tensors]) -> None:
-        """Parts and tensors first, then the manifest that vouches for them, then older checkpoints go."""
+        """Write parts and tensors, then the manifest with their checksums, then remove older checkpoints."""
         self.folder.mkdir(exist_ok=True)
         files = self._parts.save(round, parts)
         data = packed(tensors)
@@ -57,7 +57,7 @@ class Checkpoints:
 
     @property
     def oldest_round(self) -> int | None:
-        """Of the checkpoints that are kept."""
+        """The round of the oldest kept checkpoint."""
         numbers = (manifest.stem.removeprefix("round-") for manifest in self._manifests())
         return next((int(number) for number in numbers if number.isdecimal()), None)
 

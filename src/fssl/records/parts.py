@@ -37,7 +37,7 @@ class Parts:
         return name in self._known and self._known[name][0] is tensors
 
     def load(self, files: Vouched) -> dict[str, Tensors] | None:
-        """Every part, or nothing if the bytes of one are not those that were written."""
+        """All parts; None if a file's checksum differs from the recorded one."""
         found: dict[str, tuple[Tensors, str, str]] = {}
         for file, check in files.items():
             data = read_intact(self.folder / file, check)

@@ -12,7 +12,7 @@ Sums = Mapping[str, NDArray[np.float64]]
 
 
 def ratio(total: float, weight: float) -> float | None:
-    """A mean, or nothing where nothing was counted."""
+    """The mean; None if nothing was counted."""
     return float(total / weight) if weight > 0 else None
 
 

@@ -45,11 +45,11 @@ class RunFolder:
         return self._probes / f"{round:06d}.safetensors"
 
     def probe_files(self) -> list[Path]:
-        """Those that are there, by round."""
+        """Existing probe files, by round."""
         return sorted(self._probes.glob("[0-9]*.safetensors"))
 
     def summary(self) -> dict[str, Any]:
-        """The results of a finished run, else nothing."""
+        """The results of a finished run; empty otherwise."""
         return read_json(self.summary_file)
 
     @property
@@ -160,14 +160,14 @@ class RunFolder:
         return saved
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """One line, on disk before this returns."""
+        """Append one line, on disk before this returns."""
         with self.rounds_file.open("a") as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())
 
     def write_probes(self, round: int, arrays: Mapping[str, NDArray[np.float32]]) -> None:
-        """All accumulators per client, for figures that need more than sums."""
+        """Write all accumulators per client, for figures that need more than sums."""
         self._probes.mkdir(exist_ok=True)
         write_atomic(self.probe_file(round), save(dict(arrays)))
 
@@ -175,23 +175,23 @@ class RunFolder:
         self._checkpoints.save(round, tensors, parts)
 
     def write_env(self, device: torch.device, resumed_from: int) -> None:
-        """Versions and hardware; a resumed run adds an entry."""
+        """Record versions and hardware; a resumed run adds an entry."""
         entries = read_json(self.env_file).get("sessions", [])
         entries.append({"from_round": resumed_from + 1, **environment(device)})
         write_atomic(self.env_file, json.dumps({"sessions": entries}, indent=1) + "\n")
 
     def keep(self, file: Path) -> None:
-        """A copy of what the run is made of beside its settings."""
+        """Copy a file that the run depends on into the folder."""
         write_atomic(self.path / file.name, file.read_bytes())
 
     def write_partition(self, labeled: NDArray[np.int64] | None, unlabeled: NDArray[np.int64] | None) -> None:
-        """Who holds how many images of which class, [clients, classes] each; None where nobody knows."""
+        """Write the number of images per client and class, [clients, classes] each; None if unknown."""
         known = {"labeled": labeled, "unlabeled": unlabeled}
         counts = {name: None if table is None else table.tolist() for name, table in known.items()}
         write_atomic(self.partition_file, json.dumps(counts) + "\n")
 
     def finish(self, tensors: Tensors, headline: str) -> dict[str, Any]:
-        """The model and the summary; the summary last, since it says that the run is whole."""
+        """Write the model, then the summary, which marks the run as complete."""
         write_atomic(self.model_file, packed(tensors))
         summary = summarize(self.rounds(), headline)
         write_atomic(self.summary_file, json.dumps(summary, indent=1) + "\n")
@@ -199,5 +199,5 @@ class RunFolder:
 
 
 def left_by_a_kill(path: Path) -> bool:
-    """Whether it may be of a run that ended before its first file was whole."""
+    """Whether a file may be left by a run that was killed before its first file was complete."""
     return path.name in (".lock", ERRORS) or is_draft(path)

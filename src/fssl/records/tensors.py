@@ -11,7 +11,7 @@ Tensors = dict[str, Tensor]
 
 
 def packed(tensors: Mapping[str, Tensor]) -> bytes:
-    """Safetensors of any device's tensors."""
+    """Tensors of any device as bytes in safetensors format."""
     return save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
 
 
@@ -20,6 +20,6 @@ def checksum(data: bytes) -> str:
 
 
 def read_intact(path: Path, expected: object) -> bytes | None:
-    """The bytes of a file, or nothing if it is absent or its checksum is another."""
+    """The bytes of a file; None if it is missing or its checksum differs."""
     data = path.read_bytes() if path.is_file() else b""
     return data if checksum(data) == expected else None

@@ -40,9 +40,9 @@ def compare_runs(
     by: str = "",
     against: str = "",
 ) -> None:
-    """Tables and words for each task; runs of different tasks are not ranked together.
+    """Print tables and sentences for each task; runs of different tasks are not ranked together.
 
-    With `by`, results are told for each value of that setting, and a task may hold several of them.
+    With `by`, results are shown for each value of that setting, and a task may hold several of them.
     """
     for option, file in (("--png", png), ("--csv", csv), ("--tex", tex)):
         if file:

@@ -11,7 +11,7 @@ from ..console import setting_text
 
 
 class Repetition(Protocol):
-    """What grouping and ranking ask of a run, however much of its record is kept."""
+    """The properties of a run that grouping and ranking need."""
 
     @property
     def config(self) -> Config: ...
@@ -42,7 +42,7 @@ def distinct(runs: Iterable[R]) -> list[R]:
 def comparable_settings(run: Repetition, aside: str = "") -> dict[str, Any]:
     """Everything but the seed and what changes no result: runs that differ in nothing else are repetitions.
 
-    Here and below `aside` is a setting that may differ as well, because results are told by its values.
+    Here and below `aside` is a setting that may differ as well, because results are shown by its values.
     """
     ignored = {"seed", "data.dir", aside, *(["model.digest"] if aside == "model.name" else [])}
     ignored |= {"partition.alpha"} if run.config.partition.kind == "iid" else set()

@@ -1,4 +1,4 @@
-"""The table of a comparison as texts: a line per method, for the screen and for LaTeX."""
+"""The table of a comparison as strings: a line per method, for the screen and for LaTeX."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ NOT_PRINTED = ("seeds", "s/round")  # columns of the screen that a paper has no 
 
 
 class Overview(NamedTuple):
-    """A table as texts: a head, rows, and the cells that hold the best of a column."""
+    """A table as strings: a head, rows, and the cells that hold the best of a column."""
 
     head: list[str]
     rows: list[list[str]]
@@ -89,7 +89,7 @@ def row(name: str, runs: list[Run]) -> list[str]:
 
 
 def seconds_per_round(runs: list[Run]) -> str:
-    """The median."""
+    """Median seconds per round."""
     times = [value(line, "timing", "seconds") for run in runs for line in run.lines]
     known = [time for time in times if time is not None]
     return f"{np.median(known):.2f}" if known else "–"
@@ -105,7 +105,7 @@ def check_against(name: str, tasks: Iterable[Groups]) -> None:
 
 
 def check_setting(key: str, runs: list[Run]) -> None:
-    """A setting whose values can part results must have several."""
+    """Refuse a setting that does not have several values among the runs."""
     values: dict[str, set[str]] = defaultdict(set)
     for run in runs:
         for name, choice in comparable_settings(run).items():
@@ -151,7 +151,7 @@ def results(runs: list[Run]) -> list[float]:
 
 
 def words_by(key: str, groups: Groups, against: str = "") -> list[str]:
-    """The same value by value."""
+    """The sentences of `words_on` for each value."""
     several = {value: here for value, here in by_value(key, groups).items() if len(here) > 1}
     said = [f"{key} = {value}: {text}" for value, here in several.items() for text in words_on(here, against)]
     is_apart = all(run.config.data.test == "tuning" for runs in groups.values() for run in runs)

@@ -53,7 +53,7 @@ def print_run(console: Console, path: Path) -> None:
 
 
 def run_facts(run: Run) -> Iterator[tuple[str, str]]:
-    """What there is to say of a run, line by line."""
+    """Names and values of a run's facts, one per line."""
     last, best = run.lines[-1], max(run.lines, key=lambda line: float(line["accuracy"]))
     yield f"accuracy, mean of the last {min(LAST, len(run.lines))} rounds", f"{run.result:.2f} %"
     yield "last round", f"{last['accuracy']:.2f} %"

@@ -1,4 +1,4 @@
-"""What came out, in words: who leads, by how much, and whether every seed says so."""
+"""Verdicts in sentences: the leading method, its margin, and whether every seed agrees."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,13 +9,13 @@ from .look import split_plugins
 
 
 def is_bound(method: str) -> bool:
-    """Whether a method is told true labels: an upper bound, no competitor."""
+    """Whether a method uses true labels: an upper bound, not a competitor."""
     base, plugins = split_plugins(method)
     return base == "fedavg-sl" or "oracle" in plugins
 
 
 def reach(runs: Sequence[Repetition]) -> int:
-    """The round that all of these have come to."""
+    """The last round that all runs have reached."""
     return min(run.last_round for run in runs)
 
 
@@ -36,7 +36,7 @@ def mean_result(runs: Sequence[Repetition]) -> float:
 
 
 def verdict(groups: Mapping[str, Sequence[Repetition]]) -> str:
-    """What came out, in words: who leads, and whether every seed says so."""
+    """A sentence that names the leading method and says whether every seed agrees."""
     order = rivals(groups)
     if len(order) < 2:
         return "One setting only: nothing to compare." if len(groups) < 2 else "Nothing to compare yet."
@@ -50,7 +50,7 @@ def verdict(groups: Mapping[str, Sequence[Repetition]]) -> str:
 
 
 def margin(first: Sequence[Repetition], second: Sequence[Repetition]) -> float:
-    """How far one is ahead: in the seeds that both have, or, where they share none, on average."""
+    """Difference of the results: over shared seeds, or of the means if there are none."""
     pairs = seed_differences(first, second)
     return float(np.mean(pairs)) if pairs else mean_result(first) - mean_result(second)
 
@@ -61,7 +61,7 @@ def where(first: Sequence[Repetition], second: Sequence[Repetition]) -> str:
 
 
 def how_sure(difference: float, first: Sequence[Repetition], second: Sequence[Repetition]) -> str:
-    """The end of a sentence on a difference: what its seeds say one by one."""
+    """The end of a sentence on a difference: the result seed by seed."""
     pairs, shared = seed_differences(first, second), where(first, second)
     if len(pairs) > 1:
         low, high = min(pairs), max(pairs)

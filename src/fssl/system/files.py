@@ -19,7 +19,7 @@ DRAFT = re.compile(r".+\.[0-9a-f]{16}\.part")
 
 @contextmanager
 def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """A file that appears under its name only once it is complete and on disk; what fails leaves nothing behind."""
+    """Yield a file that appears under its name once it is complete and on disk; a failure leaves nothing."""
     _sweep_once(path.parent)
     draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")  # one per writer
     try:
@@ -38,13 +38,13 @@ def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def write_atomic(path: Path, content: bytes | str, mode: int = 0o666) -> None:
-    """All of it in place of what was there, or an error and no change."""
+    """Replace a file's content as a whole, or raise an error and change nothing."""
     with atomic(path, mode) as out:
         out.write(content.encode() if isinstance(content, str) else content)
 
 
 def write_file(path: Path, content: bytes | str) -> None:
-    """The same, in a folder that is made if it is not there."""
+    """Write a file atomically, creating its folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, content)
 
@@ -63,7 +63,7 @@ def is_draft(path: Path) -> bool:
 
 
 def sweep(folder: Path, seconds: float = 0) -> None:
-    """Remove drafts that nobody has written to for so long."""
+    """Remove drafts that have not been written to for this time."""
     for draft in filter(is_draft, folder.glob("*.part")):
         with suppress(OSError):  # its writer may just have finished, or be somebody else
             if time.time() - draft.stat().st_mtime >= seconds:
@@ -72,12 +72,12 @@ def sweep(folder: Path, seconds: float = 0) -> None:
 
 @cache
 def _sweep_once(folder: Path) -> None:
-    """Once per process: a folder of many files takes long to list."""
+    """Sweep a folder once per process: listing one with many files is slow."""
     sweep(folder, STALE)
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A table written as JSON, or an empty one where there is no whole one."""
+    """The JSON object in a file; `{}` if the file is missing or damaged."""
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -17,7 +17,7 @@ def cores() -> int:
 
 
 def processor() -> str:
-    """Its name, where the system tells."""
+    """The CPU's name, if the system reports it."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.is_file() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
@@ -26,7 +26,7 @@ def processor() -> str:
 
 @contextmanager
 def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
-    """A signal means something else meanwhile."""
+    """Temporarily replace a signal handler."""
     before = signal.signal(number, handler)
     try:
         yield
@@ -51,7 +51,7 @@ def check_file(option: str, path: Path, *endings: str) -> None:
 
 
 def obstacle(folder: Path) -> str | None:
-    """Why nothing can be written into a folder that is there or has to be made."""
+    """The reason why a folder, existing or new, cannot be written into; None if it can."""
     path = folder.absolute()
     ground = next(p for p in (path, *path.parents) if p.exists())
     if not ground.is_dir():

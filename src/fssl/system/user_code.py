@@ -18,13 +18,13 @@ PLACE = re.compile(r"([^+]+\.py):(\w+)(\+.*)?")  # file, function, plug-ins of a
 
 
 def file_of(name: str) -> Path | None:
-    """The file that a name leads to; most names are in a list instead."""
+    """The user's own file that a name refers to; None for a built-in name."""
     found = PLACE.fullmatch(name)
     return Path(found[1]) if found else None
 
 
 def digest_of(key: str, name: str, expected: str | None) -> str | None:
-    """The checksum of the file that a name leads to, which must be the one that is written down, if one is."""
+    """The checksum of the file that a name refers to; refuse one that differs from the recorded checksum."""
     file = file_of(name)
     if file is None:
         return None
@@ -50,7 +50,7 @@ def function_in(file: Path, name: str, what: str) -> Callable[..., Any]:
 
 
 def made(builder: Callable[..., Any], what: str, name: str, *args: Any, **kwargs: Any) -> Any:
-    """What a builder makes; a mistake in somebody's own file is told in a line."""
+    """Call a builder; an error in a user's own file is reported in one line."""
     try:
         return builder(*args, **kwargs)
     except Exception as error:

@@ -32,7 +32,7 @@ def forked(workers: int) -> Any:
 def mapped(
     pool: ProcessPoolExecutor | None, function: Callable[[A], B], pieces: Iterable[A], at_once: int = 1
 ) -> list[B]:
-    """A function of each piece, in order, by a pool or without one."""
+    """Apply a function to each piece, in order, with or without a pool."""
     try:
         return list(pool.map(function, pieces, chunksize=at_once) if pool else map(function, pieces))
     except BrokenProcessPool:
@@ -40,7 +40,7 @@ def mapped(
 
 
 def spawned() -> ProcessPoolExecutor:
-    """One process that has nothing of this one: forking threads or a GPU would not do."""
+    """One spawned process, which shares nothing with this one: threads and a GPU do not survive a fork."""
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), follow, (os.getpid(),))
 
 

@@ -53,7 +53,7 @@ def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
 
 
 def headline_facts(runs: Sequence[Reading]) -> Json:
-    """The figures at the top."""
+    """The numbers at the top of the page."""
     return {
         "runs": len(runs),
         "finished": sum(r.is_finished for r in runs),
@@ -134,7 +134,7 @@ def places(results: Mapping[str, float]) -> dict[str, int]:
 
 
 def words(groups: Mapping[str, Sequence[Reading]], ranked: Sequence[str]) -> list[str]:
-    """What came out: who leads and by how much, where SAGE stands if not ahead, and what is still missing."""
+    """Sentences on the results: the leader and its margin, SAGE's place if it is not ahead, missing runs."""
     seeds = sorted({r.config.seed for runs in groups.values() for r in runs})
     said = [verdict(groups)]
     ours = [name for name in ranked if groups[name][0].config.method.name == "sage"]
@@ -200,7 +200,7 @@ def middle(values: Numbers) -> float | None:
 
 
 def command(runs: Sequence[Reading]) -> str:
-    """The line again, all its seeds: a run folder's settings are complete, and only the seeds differ."""
+    """The command that repeats the line with all its seeds: a run folder's settings are complete."""
     first = runs[0]
     words = ["fssl", "run", str(first.folder.config_file)]
     seeds = sorted({run.config.seed for run in runs})

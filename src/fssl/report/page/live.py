@@ -34,7 +34,7 @@ class Watcher:
         self._lock = threading.Lock()
 
     def changes(self, since: int) -> dict[str, Any]:
-        """What the page needs to catch up from a version that it has; only the version if that is the newest."""
+        """The data that is newer than the page's version; only the version number if there is none."""
         with self._lock:
             if time.monotonic() - self._looked > FRESH:
                 self._look()
@@ -96,7 +96,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *words: object) -> None:
-        """Quiet: the terminal belongs to the person who reads it."""
+        """Print nothing to the terminal."""
 
 
 def version_in(query: str) -> int:
@@ -118,7 +118,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A browser that went away is no news."""
+        """Ignore a browser that closed its connection."""
         if not isinstance(sys.exception(), OSError):
             super().handle_error(request, client_address)
 

@@ -104,7 +104,7 @@ class Reading:
         return float(np.nanmean(last)) if not np.isnan(last).all() else None
 
     def update(self) -> bool:
-        """Whether anything changed."""
+        """Read what was added; return whether anything changed."""
         seen = [signature(file) for file in self._watched()]
         if seen == self._seen:
             return False
@@ -205,7 +205,7 @@ def table_of_counts(rows: Any) -> list[list[int]] | None:
 
 
 def signature(path: Path) -> tuple[int, int, int] | None:
-    """Changes whenever the file does."""
+    """A value that changes whenever the file does."""
     try:
         facts = path.stat()
     except OSError:

@@ -22,7 +22,7 @@ FILES = Path(__file__).parent
 
 
 def write_page(paths: list[Path], out: Path) -> dict[str, Any]:
-    """The report of all runs below `paths`; returns what it shows."""
+    """Write the report of all runs below `paths`; return the data it shows."""
     check_file("--out", out, ".html", ".htm")
     plotly()  # before the work, if it is missing
     data = content(read_all(run_folders(paths), cores()), page_title(paths))
@@ -51,7 +51,7 @@ def page(title: str, data: dict[str, Any] | None) -> str:
 
 
 def policy(script: str, is_live: bool) -> str:
-    """What a browser may do with the page: run these two scripts, and talk to nobody (but its own server, if live)."""
+    """Content security policy of the page: run these two scripts, connect to nothing (if live, to its server)."""
     scripts = " ".join(f"'sha256-{digest(text)}'" for text in (script, plotly()))
     rules = {
         "default-src": "'none'",
@@ -70,7 +70,7 @@ def digest(text: str) -> str:
 
 
 def compress_text(text: str) -> str:
-    """Compressed and in letters and digits only: a third of the size, and nothing in it can end an HTML element."""
+    """Text as base64 of gzip: a third of the size, and nothing in it can end an HTML element."""
     return base64.b64encode(gzip.compress(text.encode(), 6, mtime=0)).decode()
 
 
