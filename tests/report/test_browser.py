@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 import pytest
@@ -160,6 +161,19 @@ def test_a_curve_on_the_page_is_that_of_the_records(browser: Browser, runs: Path
     shown = browser.run("return document.querySelector('#plot-accuracy .hoverlayer').textContent")
     assert any(f"{value:.2f}".rstrip("0").rstrip(".") in shown for value in expected)
     assert "2 seeds" in shown
+
+
+def test_a_band_is_one_standard_deviation_to_either_side(browser: Browser, runs: Path) -> None:
+    files = [runs / f"sage_tau0.3/seed{seed}/alpha0.1/rounds.jsonl" for seed in (7, 8)]
+    curves = [[json.loads(text)["accuracy"] for text in file.read_text().splitlines()] for file in files]
+    means, stds = zip(*((mean(values), stdev(values)) for values in zip(*curves, strict=True)), strict=True)
+    browser.chart("plot-accuracy")
+    find = "const data = document.getElementById('plot-accuracy').data;"
+    find += "const color = data.find(t => t.name === 'SAGE').line.color;"
+    band = browser.run(find + "return data.find(t => t.fill && t.fillcolor.startsWith(color)).y")
+    high = [m + s for m, s in zip(means, stds, strict=True)]
+    low = [m - s for m, s in zip(means, stds, strict=True)]
+    assert band == pytest.approx([*high, *reversed(low)], abs=0.02)  # three digits of a deviation are on the page
 
 
 def test_the_table_sorts_by_mouse_and_by_keyboard(browser: Browser) -> None:

@@ -1,6 +1,5 @@
-"""Everything the page shows, as plain data: numbers are worked out here, the page only draws them."""
+"""Everything the page shows, as plain data: numbers are worked out here and in `curves`, the page only draws them."""
 
-import math
 import shlex
 import time
 from collections import Counter, defaultdict
@@ -14,20 +13,20 @@ import numpy as np
 from ... import __version__
 from ...config import as_tables, to_toml
 from ...records.rounds import LAST
-from ..groups import distinct, group_key, named_groups
+from ..groups import distinct, group_key, named_groups, repetitions
 from ..look import method_label, method_styles
 from ..runs import Numbers, mean_std
 from ..tasks import Task, group_by_task
 from ..verdicts import by_result, gains, mean_result, not_compared, reach, rivals, verdict
-from .reading import QUANTITIES, Quantity, Reading
+from .curves import Json, curves_of, divide, plain, series_of
+from .reading import QUANTITIES, Reading
 
-Json = dict[str, Any]
 MACHINE = ("device", "processor", "threads", "python", "cuda", "revision")
 MACHINE_PACKAGES = ("fssl", "torch", "numpy")
 
 
 def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
-    """The page's data; of the runs only those that changed after version `since`."""
+    """The page's data; of the runs, and of the curves of lines, only those that changed after version `since`."""
     known = [r for r in readings if r.is_shown]
     shown = distinct(known)
     repeats = {r.path for r in known} - {r.path for r in shown}
@@ -48,7 +47,11 @@ def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
             ),
         ],
         "damaged": sum(r.damaged + r.partial for r in readings),
+        "unfinished": sum(not r.is_finished for r in shown),
         "runs": {str(r.path): run_data(r) for r in shown if r.version > since},
+        "curves": {  # by the first run of a line
+            str(line[0].path): curves_of(line) for line in repetitions(shown).values() if line[0].line_version > since
+        },
     }
 
 
@@ -65,7 +68,7 @@ def headline_facts(runs: Sequence[Reading]) -> Json:
 
 
 def run_data(run: Reading) -> Json:
-    """One run: its place, its state and its curves, by round from 1 with gaps as null."""
+    """One run: its place, its state and its curves."""
     return {
         "seed": run.config.seed,
         "rounds": run.rounds[-1],
@@ -73,20 +76,8 @@ def run_data(run: Reading) -> Json:
         "finished": run.is_finished,
         "damaged": run.damaged + run.partial,
         "result": round(run.result, 6),
-        "series": {q.key: curve(run, q) for q in QUANTITIES if not np.isnan(run.values(q.key)).all()},
+        "series": series_of(run),
     }
-
-
-def curve(run: Reading, quantity: Quantity) -> list[float | None]:
-    values = np.full(run.rounds[-1], np.nan)
-    values[np.array(run.rounds) - 1] = run.values(quantity.key)
-    return plain(values, quantity.digits)
-
-
-def plain(values: Numbers, digits: int) -> list[Any]:
-    """Numbers as JSON has them: rounded, and null for nan."""
-    rounded: list[float] = np.round(values, digits).tolist()
-    return [None if math.isnan(value) else value for value in rounded] if np.isnan(values).any() else rounded
 
 
 # Settings that can be compared: the same task, other methods.
@@ -187,12 +178,6 @@ def by_class(runs: Sequence[Reading]) -> tuple[Numbers, Numbers]:
     if not known:
         return np.zeros(0), np.zeros(0)
     return np.sum([r.labels_by_class for r in known], 0), np.sum([r.correct_by_class for r in known], 0)
-
-
-def divide(total: Numbers, weight: Numbers) -> Numbers:
-    """Means, and nan where nothing was counted."""
-    out: Numbers = np.full(len(total), np.nan)
-    return np.divide(total, weight, out=out, where=weight > 0)
 
 
 def middle(values: Numbers) -> float | None:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import parse_qs
 
 from ...errors import UserError
-from ..groups import distinct
+from ..groups import distinct, repetitions
 from ..runs import run_folders
 from .content import content
 from .reading import Reading
@@ -30,7 +30,7 @@ class Watcher:
         self.paths, self.title = paths, page_title(paths)
         self.version, self._looked = 0, float("-inf")
         self._readings: dict[Path, Reading] = {}
-        self._shown: set[Path] = set()
+        self._lines: set[tuple[Path, ...]] = set()  # the runs of each line of the table
         self._lock = threading.Lock()
 
     def changes(self, since: int) -> dict[str, Any]:
@@ -52,10 +52,20 @@ class Watcher:
         if self.version and not changed and not gone:
             return
         self.version += 1
-        shown = {reading.path for reading in distinct(r for r in self._readings.values() if r.is_shown)}
-        for folder in changed | (shown - self._shown):  # one that was left out may count now
-            self._readings[folder].version = self.version
-        self._shown = shown
+        self._date(changed)
+
+    def _date(self, changed: set[Path]) -> None:
+        """Give this version to runs with news, and to lines of the table that hold one or lost one."""
+        shown = {path for line in self._lines for path in line}
+        runs = distinct(reading for reading in self._readings.values() if reading.is_shown)
+        lines = {tuple(run.path for run in line): line for line in repetitions(runs).values()}
+        for paths, line in lines.items():
+            news = [run for run in line if run.path in changed or run.path not in shown]  # a copy may count now
+            for run in news:
+                run.version = self.version
+            if news or paths not in self._lines:
+                line[0].line_version = self.version
+        self._lines = set(lines)
 
 
 class Handler(BaseHTTPRequestHandler):

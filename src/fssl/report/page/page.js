@@ -11,7 +11,7 @@ const STROKES = { solid: "", dash: "5 3", dot: "1.5 2.5", dashdot: "5 2 1.5 2", 
 const FILTERS = { dataset: "Dataset", alpha: "α", labels: "Labels per class", method: "Method" };
 
 const state = {
-  data: null, version: -1, runs: {}, filters: {}, task: null, hidden: new Set(), sort: ["result", -1], means: new Map(),
+  data: null, version: -1, runs: {}, curves: {}, filters: {}, task: null, hidden: new Set(), sort: ["result", -1],
 };
 
 // Elements and texts.
@@ -89,28 +89,11 @@ function chartLines() {
   }));
 }
 
-// Mean and sample standard deviation over the seeds that have a round.
-function meanOf(line, quantity) {
-  const key = `${line.task.title}|${line.name}|${quantity}`;
-  if (!state.means.has(key)) state.means.set(key, average(line.runs.map((id) => state.runs[id]?.series[quantity]).filter(Boolean)));
-  return state.means.get(key);
-}
+// Mean, standard deviation and number of seeds by round; nothing where no run of the line has the quantity.
+const curveOf = (line, quantity) => state.curves[line.runs[0]]?.[quantity.key];
 
-function average(series) {
-  const length = Math.max(0, ...series.map((values) => values.length));
-  const mean = [], low = [], high = [], notes = [];
-  for (let i = 0; i < length; i++) {
-    const values = series.map((each) => each[i]).filter((value) => value !== null && value !== undefined);
-    const n = values.length;
-    const middle = n ? values.reduce((a, b) => a + b) / n : null;
-    const std = n > 1 ? Math.sqrt(values.reduce((sum, v) => sum + (v - middle) ** 2, 0) / (n - 1)) : null;
-    mean.push(middle);
-    low.push(middle === null ? null : middle - (std ?? 0));
-    high.push(middle === null ? null : middle + (std ?? 0));
-    notes.push(std === null ? count(n, "seed") : `± ${std.toPrecision(3)}, ${n} seeds`);
-  }
-  return { mean, low, high, notes, hasBand: series.length > 1 };
-}
+const seedsAt = (curve, i) =>
+  curve.std[i] === null ? count(curve.seeds[i], "seed") : `± ${curve.std[i].toPrecision(3)}, ${curve.seeds[i]} seeds`;
 
 // Charts.
 
@@ -178,20 +161,22 @@ function curves(quantity, drawn) {
   const where = isCrowded(drawn) ? "round %{x}: " : ""; // else the box of all values says it once, above them
   const bands = [], means = []; // no band covers a line, and the leader's line is on top
   for (const line of drawn.toReversed()) {
-    const { mean, low, high, notes, hasBand } = meanOf(line, quantity.key);
-    if (!mean.length) continue;
+    const curve = curveOf(line, quantity);
+    if (!curve) continue;
+    const { mean, std } = curve;
     const x = mean.map((_, i) => i + 1);
     const known = x.filter((round) => mean[round - 1] !== null);
     const visible = !state.hidden.has(line.key);
-    if (hasBand) bands.push({
-      x: [...known, ...known.toReversed()], y: [...known.map((r) => high[r - 1]), ...known.toReversed().map((r) => low[r - 1])],
+    const edge = (side) => (round) => mean[round - 1] + side * (std[round - 1] ?? 0);
+    if (std.some((each) => each !== null)) bands.push({
+      x: [...known, ...known.toReversed()], y: [...known.map(edge(1)), ...known.toReversed().map(edge(-1))],
       fill: "toself", fillcolor: line.style.color + "22", line: { width: 0 }, mode: "lines", hoverinfo: "skip", visible,
     });
     const unit = quantity.unit ? ` ${quantity.unit}` : "";
     means.push({
       x, y: mean, name: safe(line.title), mode: known.length > 1 ? "lines" : "markers", line: { color: line.style.color, dash: line.dash, width: 2 }, visible,
       marker: { color: line.style.color, symbol: line.style.marker, size: 9 }, // where there is only one round yet
-      customdata: notes, hovertemplate: `${where}%{y:.${quantity.unit === "%" ? 2 : 4}~f}${unit} (%{customdata})`,
+      customdata: mean.map((_, i) => seedsAt(curve, i)), hovertemplate: `${where}%{y:.${quantity.unit === "%" ? 2 : 4}~f}${unit} (%{customdata})`,
     });
   }
   return [...bands, ...means];
@@ -269,7 +254,7 @@ function renderCharts() {
   drawCurves("plot-accuracy", state.data.quantities[0], drawn);
   for (const quantity of state.data.quantities.slice(1)) {
     const id = `plot-${quantity.key}`;
-    const has = drawn.some((line) => meanOf(line, quantity.key).mean.length);
+    const has = drawn.some((line) => curveOf(line, quantity));
     if (!$(id)) {
       const caption = el("figcaption", {}, el("b", {}, quantity.title), el("span", {}, quantity.about));
       $("diagnostics").append(el("figure", { class: "card" }, caption, el("div", { class: "plot", id })));
@@ -332,10 +317,10 @@ function renderTop() {
   const { facts, made, fssl, title, tasks } = state.data;
   document.title = `${title} – fssl report`;
   $("subtitle").textContent = tasks.length ? `Federated semi-supervised learning: ${count(facts.methods, "method")} on ${[...new Set(tasks.map((task) => task.dataset))].join(", ")}.` : "Waiting for the first round of the first run.";
-  const running = facts.runs - facts.finished;
+  const { unfinished } = state.data;
   const rows = [
-    ["Runs", String(facts.runs), running ? `${running} unfinished` : "all finished"],
-    ["Settings compared", String(tasks.reduce((sum, task) => sum + task.groups.length, 0)), count(tasks.length, "task")],
+    ["Runs", String(facts.runs), unfinished ? `${unfinished} unfinished` : "all finished"],
+    ["Settings compared", String(lines().length), count(tasks.length, "task")],
     ["Seeds", facts.seeds.length > 4 ? String(facts.seeds.length) : facts.seeds.join(", "), ""],
     ["Rounds", facts.rounds.toLocaleString("en"), ""],
     ["Computing time", duration(facts.seconds), state.data.hardware.length === 1 ? state.data.hardware[0].device ?? "" : count(state.data.hardware.length, "environment")],
@@ -482,12 +467,18 @@ function renderAll() {
   renderAgain();
 }
 
+// The server sends what changed: the rest stays, and what no line shows any more goes.
+function update(known, news, shown) {
+  Object.assign(known, news);
+  const kept = new Set(shown);
+  for (const id of Object.keys(known)) if (!kept.has(id)) delete known[id];
+}
+
 function show(data) {
-  const known = new Set(data.tasks.flatMap((task) => task.groups.flatMap((group) => group.runs)));
-  Object.assign(state.runs, data.runs);
-  for (const id of Object.keys(state.runs)) if (!known.has(id)) delete state.runs[id];
+  const groups = data.tasks.flatMap((task) => task.groups);
+  update(state.runs, data.runs, groups.flatMap((group) => group.runs));
+  update(state.curves, data.curves, groups.map((group) => group.runs[0]));
   state.data = data;
-  state.means.clear();
   renderTop();
   renderWords();
   renderHardware();
@@ -540,7 +531,7 @@ async function poll() {
     if (data.tasks) show(data);
     state.version = data.version;
     sign.className = "live";
-    sign.textContent = state.data.facts.runs && state.data.facts.runs === state.data.facts.finished ? "live: all runs are finished" : "live";
+    sign.textContent = state.data.facts.runs && !state.data.unfinished ? "live: all runs are finished" : "live";
   } catch {
     sign.className = "live lost";
     sign.textContent = "no answer: the server has ended; these are its last numbers";

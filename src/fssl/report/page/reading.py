@@ -65,6 +65,7 @@ class Reading:
     def __init__(self, path: Path) -> None:
         self.path, self.folder = path, RunFolder(path)
         self.version = 0  # of the page's content when this run last changed
+        self.line_version = 0  # and when the line of the table that it is the first run of did
         self._seen: list[object] = []
         self._file = 0  # which file the record was: a resumed run writes a new one
         self._forget()
