@@ -1,21 +1,44 @@
 "use strict";
-// The page: state in, elements and charts out. Texts enter the document as text only, never as markup.
+// The page: state in, elements and charts out. Python works the numbers out, this selects, formats and draws them.
+// Texts enter the document as text only, never as markup.
 
+// An element; of which kind it is, index.html says.
+/** @type {(id: string) => any} */
 const $ = (id) => document.getElementById(id);
+const root = document.documentElement;
 const isLive = document.body.dataset.mode === "live";
 const POLL = 2000; // milliseconds between questions to the server
 const MOST = 24; // lines in one chart
 const CROWD = 6; // lines whose values fit into one box over a small chart; of more, the nearest one's are shown
-const DASHES = ["solid", "dash", "dot", "dashdot", "longdash", "longdashdot"];
-const STROKES = { solid: "", dash: "5 3", dot: "1.5 2.5", dashdot: "5 2 1.5 2", longdash: "9 3", longdashdot: "9 3 1.5 3" };
-const FILTERS = { dataset: "Dataset", alpha: "α", labels: "Labels per class", method: "Method" };
+const CARDS = 6; // tasks with a card of words of their own; the rest is folded
+const NOTES = 200; // notes that are listed
+const FEW = 20; // classes, or clients, that can each have a name on an axis
+const NARROW = 640; // pixels up to which the charts stand below each other, as in page.css
+const STROKES = {
+  solid: "",
+  dash: "5 3",
+  dot: "1.5 2.5",
+  dashdot: "5 2 1.5 2",
+  longdash: "9 3",
+  longdashdot: "9 3 1.5 3",
+};
+const DASHES = Object.keys(STROKES);
+const SVG = "http://www.w3.org/2000/svg";
 
 const state = {
-  data: null, version: -1, runs: {}, curves: {}, filters: {}, task: null, hidden: new Set(), sort: ["result", -1],
+  data: null,
+  version: -1,
+  runs: {}, // by folder
+  curves: {}, // by the folder of a line's first run
+  filters: {},
+  task: null, // its title, or "all"
+  hidden: new Set(), // keys of lines
+  sort: { column: "result", way: -1 },
 };
 
 // Elements and texts.
 
+/** @type {(tag: string, attributes?: object, ...children: (Node | string | null)[]) => any} */
 function el(tag, attributes = {}, ...children) {
   const node = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -26,10 +49,16 @@ function el(tag, attributes = {}, ...children) {
   return node;
 }
 
-const fixed = (value, digits = 2) => (value === null || value === undefined ? "–" : value.toFixed(digits));
+function svg(tag, attributes) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  return node;
+}
+
+const fixed = (value, digits = 2) => (value === null ? "–" : value.toFixed(digits));
 const plus = ([mean, std], digits = 2) => fixed(mean, digits) + (std === null ? "" : ` ± ${fixed(std, digits)}`);
 const count = (number, word) => `${number.toLocaleString("en")} ${word}${number === 1 ? "" : "s"}`;
-const text = (value) => (value === null ? "–" : String(value));
+const textOf = (value) => (value === null ? "–" : String(value));
 const safe = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;"); // for Plotly, which reads some markup
 
 function duration(seconds) {
@@ -41,16 +70,17 @@ function say(text) {
   $("said").textContent = text;
 }
 
+// What the focused element stands for: drawing it anew must not lose the focus.
+function focusedOn(kind) {
+  const element = document.activeElement;
+  return element instanceof HTMLElement ? element.dataset[kind] : undefined;
+}
+
 async function copy(text, button) {
   try {
     await navigator.clipboard.writeText(text);
-  } catch { // no permission, or an old browser
-    const area = el("textarea", { class: "away" });
-    area.value = text;
-    document.body.append(area);
-    area.select();
-    document.execCommand("copy");
-    area.remove();
+  } catch {
+    copyByHand(text); // no permission, or an old browser
     button.focus();
   }
   const before = button.textContent;
@@ -59,87 +89,132 @@ async function copy(text, button) {
   setTimeout(() => (button.textContent = before), 1500);
 }
 
+function copyByHand(text) {
+  const area = el("textarea", { class: "away" });
+  area.value = text;
+  document.body.append(area);
+  area.select();
+  document.execCommand("copy");
+  area.remove();
+}
+
+function copyButton(text, attributes = {}) {
+  return el("button", { type: "button", onclick: (event) => copy(text, event.currentTarget), ...attributes }, "Copy");
+}
+
 // What is shown: lines of the table after filters, and the tasks they belong to.
 
+const FILTERS = {
+  dataset: { title: "Dataset", value: (line) => line.task.dataset },
+  alpha: { title: "α", value: (line) => textOf(line.task.alpha) },
+  labels: { title: "Labels per class", value: (line) => textOf(line.task.labels) },
+  method: { title: "Method", value: (line) => line.method },
+};
+
 function lines() {
-  return state.data.tasks.flatMap((task, index) => task.groups.map((group) => ({ ...group, task, index })));
+  return state.data.tasks.flatMap((task, index) =>
+    task.groups.map((group) => ({ ...group, task, index, key: `${task.title}|${group.name}` }))
+  );
 }
 
 function fits(line) {
-  const own = { dataset: line.task.dataset, alpha: text(line.task.alpha), labels: text(line.task.labels), method: line.method };
-  return Object.entries(state.filters).every(([key, wanted]) => !wanted || own[key] === wanted);
+  return Object.entries(state.filters).every(([key, wanted]) => !wanted || FILTERS[key].value(line) === wanted);
 }
 
 const shownLines = () => lines().filter(fits);
+const shownTasks = (found) => [...new Set(found.map((line) => line.index))];
+const isHidden = (line) => state.hidden.has(line.key);
 
 // Of the tasks on show, by number. It is remembered by title: a new run may bring a task that comes before it.
 const chosenTask = (tasks) => tasks.find((index) => state.data.tasks[index].title === state.task) ?? tasks[0];
 
-function chartLines() {
+// The lines of the chosen task, or of all.
+function chosenLines() {
   const found = shownLines();
-  const tasks = [...new Set(found.map((line) => line.index))];
-  const all = state.task === "all";
-  const chosen = chosenTask(tasks);
-  const drawn = found.filter((line) => all || line.index === chosen).slice(0, MOST);
-  return drawn.map((line) => ({
+  const chosen = chosenTask(shownTasks(found));
+  return state.task === "all" ? found : found.filter((line) => line.index === chosen);
+}
+
+// Across tasks a line's dash says which task it is of, and its title too.
+function chartLines() {
+  const chosen = chosenLines();
+  const tasks = shownTasks(chosen);
+  const isMixed = tasks.length > 1;
+  return chosen.slice(0, MOST).map((line) => ({
     ...line,
-    title: all && tasks.length > 1 ? `${line.name} (${line.task.title})` : line.name,
-    dash: all && tasks.length > 1 ? DASHES[tasks.indexOf(line.index) % DASHES.length] : line.style.dash,
-    key: `${line.task.title}|${line.name}`,
+    title: isMixed ? `${line.name} (${line.task.title})` : line.name,
+    dash: isMixed ? DASHES[tasks.indexOf(line.index) % DASHES.length] : line.style.dash,
   }));
 }
 
 // Mean, standard deviation and number of seeds by round; nothing where no run of the line has the quantity.
 const curveOf = (line, quantity) => state.curves[line.runs[0]]?.[quantity.key];
 
-const seedsAt = (curve, i) =>
-  curve.std[i] === null ? count(curve.seeds[i], "seed") : `± ${curve.std[i].toPrecision(3)}, ${curve.seeds[i]} seeds`;
+// A server that was started anew may not have sent all of them.
+const runsOf = (line) => line.runs.filter((id) => state.runs[id]).map((id) => ({ id, ...state.runs[id] }));
 
 // Charts.
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const css = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+const isNarrow = () => matchMedia(`(max-width: ${NARROW}px)`).matches;
 
-function layout(extra = {}) {
+function layout({ xaxis, yaxis, ...rest }) {
   const axis = { gridcolor: css("--line"), zerolinecolor: css("--line"), linecolor: css("--strong"), automargin: true };
-  const { xaxis, yaxis, ...rest } = extra;
+  const hoverFont = { color: css("--ink"), size: 12 };
   return {
-    margin: { l: 44, r: 12, t: 34, b: 40 }, showlegend: false, uirevision: "keep", hovermode: "closest", hoverdistance: -1,
+    margin: { l: 44, r: 12, t: 34, b: 40 },
+    showlegend: false,
+    uirevision: "keep",
+    hovermode: "closest",
+    hoverdistance: -1,
     dragmode: matchMedia("(pointer: coarse)").matches ? false : "zoom", // a finger scrolls, until the button says zoom
-    paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: css("--quiet") },
-    hoverlabel: { bgcolor: css("--card"), bordercolor: css("--strong"), font: { color: css("--ink"), size: 12 }, namelength: -1 },
+    hoverlabel: { bgcolor: css("--card"), bordercolor: css("--strong"), font: hoverFont, namelength: -1 },
     modebar: { bgcolor: "rgba(0,0,0,0)", color: css("--quiet"), activecolor: css("--accent") },
-    xaxis: { ...axis, ...xaxis }, yaxis: { ...axis, ...yaxis }, ...rest,
+    xaxis: { ...axis, ...xaxis },
+    yaxis: { ...axis, ...yaxis },
+    ...rest,
   };
 }
 
 const CONFIG = {
-  responsive: true, displaylogo: false, modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
+  responsive: true,
+  displaylogo: false,
+  modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
   toImageButtonOptions: { format: "svg", filename: "fssl" },
 };
 
 // A chart is drawn when it comes near the window: a toggle then redraws what can be seen, not everything.
+const waiting = new Map(); // functions that draw, by place
+const nearby = new Set(); // places
 const near = new IntersectionObserver((entries) => {
   for (const { target, isIntersecting } of entries) {
-    target.isNear = isIntersecting;
-    if (isIntersecting) catchUp(target);
+    if (!isIntersecting) {
+      nearby.delete(target);
+      continue;
+    }
+    nearby.add(target);
+    catchUp(target);
   }
 }, { rootMargin: "400px" });
 
 function catchUp(place) {
-  const waiting = place.waiting;
-  place.waiting = null;
-  waiting?.();
+  const drawing = waiting.get(place);
+  waiting.delete(place);
+  drawing?.();
 }
 
 function draw(id, traces, extra, words) {
   const place = $(id);
-  place.waiting = () => drawNow(place, traces, extra, words);
-  if (place.isNear) catchUp(place);
+  waiting.set(place, () => drawNow(place, traces, extra, words));
+  if (nearby.has(place)) catchUp(place);
   else near.observe(place);
 }
 
 function drawNow(place, traces, extra, words) {
+  const Plotly = globalThis["Plotly"]; // which the page unpacks
   if (!traces.length) {
     if (place.data) Plotly.purge(place);
     place.className = "plot empty";
@@ -155,315 +230,527 @@ function drawNow(place, traces, extra, words) {
   Plotly.react(place, traces, layout(extra), CONFIG);
 }
 
-const isCrowded = (drawn) => drawn.filter((line) => !state.hidden.has(line.key)).length > CROWD;
-
-function curves(quantity, drawn) {
-  const where = isCrowded(drawn) ? "round %{x}: " : ""; // else the box of all values says it once, above them
-  const bands = [], means = []; // no band covers a line, and the leader's line is on top
-  for (const line of drawn.toReversed()) {
-    const curve = curveOf(line, quantity);
-    if (!curve) continue;
-    const { mean, std } = curve;
-    const x = mean.map((_, i) => i + 1);
-    const known = x.filter((round) => mean[round - 1] !== null);
-    const visible = !state.hidden.has(line.key);
-    const edge = (side) => (round) => mean[round - 1] + side * (std[round - 1] ?? 0);
-    if (std.some((each) => each !== null)) bands.push({
-      x: [...known, ...known.toReversed()], y: [...known.map(edge(1)), ...known.toReversed().map(edge(-1))],
-      fill: "toself", fillcolor: line.style.color + "22", line: { width: 0 }, mode: "lines", hoverinfo: "skip", visible,
-    });
-    const unit = quantity.unit ? ` ${quantity.unit}` : "";
-    means.push({
-      x, y: mean, name: safe(line.title), mode: known.length > 1 ? "lines" : "markers", line: { color: line.style.color, dash: line.dash, width: 2 }, visible,
-      marker: { color: line.style.color, symbol: line.style.marker, size: 9 }, // where there is only one round yet
-      customdata: mean.map((_, i) => seedsAt(curve, i)), hovertemplate: `${where}%{y:.${quantity.unit === "%" ? 2 : 4}~f}${unit} (%{customdata})`,
-    });
-  }
-  return [...bands, ...means];
-}
+// Curves by round.
 
 const SHARES = { clipmin: -2, clipmax: 102 }; // a band may leave what a share can be, an axis need not
+const isCrowded = (drawn) => drawn.filter((line) => !isHidden(line)).length > CROWD;
+
+function seedsAt({ std, seeds }, index) {
+  return std[index] === null ? count(seeds[index], "seed") : `± ${std[index].toPrecision(3)}, ${seeds[index]} seeds`;
+}
+
+// One standard deviation to either side of the mean.
+function band(line, { mean, std }) {
+  const known = [...mean.keys()].filter((index) => mean[index] !== null);
+  const edge = (side) => (index) => mean[index] + side * (std[index] ?? 0);
+  const round = (index) => index + 1;
+  return {
+    x: [...known.map(round), ...known.toReversed().map(round)],
+    y: [...known.map(edge(1)), ...known.toReversed().map(edge(-1))],
+    fill: "toself",
+    fillcolor: line.style.color + "22",
+    line: { width: 0 },
+    mode: "lines",
+    hoverinfo: "skip",
+    visible: !isHidden(line),
+  };
+}
+
+function meanLine(line, curve, hovertemplate) {
+  const { color, marker } = line.style;
+  const hasOneRound = curve.mean.filter((value) => value !== null).length < 2; // which is no line yet
+  return {
+    x: curve.mean.map((_, index) => index + 1),
+    y: curve.mean,
+    name: safe(line.title),
+    mode: hasOneRound ? "markers" : "lines",
+    line: { color, dash: line.dash, width: 2 },
+    marker: { color, symbol: marker, size: 9 },
+    visible: !isHidden(line),
+    customdata: curve.mean.map((_, index) => seedsAt(curve, index)),
+    hovertemplate,
+  };
+}
+
+function curveTraces(quantity, drawn) {
+  const where = isCrowded(drawn) ? "round %{x}: " : ""; // else the box of all values says it once, above them
+  const unit = quantity.unit ? ` ${quantity.unit}` : "";
+  const hover = `${where}%{y:.${quantity.unit === "%" ? 2 : 4}~f}${unit} (%{customdata})`;
+  const known = drawn.toReversed().map((line) => [line, curveOf(line, quantity)]).filter(([, curve]) => curve);
+  const spread = known.filter(([, curve]) => curve.std.some((value) => value !== null));
+  return [ // no band covers a line, and the leader's line is on top
+    ...spread.map(([line, curve]) => band(line, curve)),
+    ...known.map(([line, curve]) => meanLine(line, curve, hover)),
+  ];
+}
 
 function drawCurves(id, quantity, drawn) {
+  const shares = { ticksuffix: " %", autorangeoptions: SHARES };
+  const extra = {
+    hovermode: isCrowded(drawn) ? "closest" : "x unified",
+    xaxis: { title: { text: "round" }, unifiedhovertitle: { text: "round %{x}" } },
+    yaxis: quantity.unit === "%" ? shares : { title: { text: quantity.unit } },
+  };
   const words = `${quantity.title} by round: ${drawn.map((line) => line.title).join(", ")}`;
-  draw(id, curves(quantity, drawn), { hovermode: isCrowded(drawn) ? "closest" : "x unified", xaxis: { title: { text: "round" }, unifiedhovertitle: { text: "round %{x}" } }, yaxis: quantity.unit === "%" ? { ticksuffix: " %", autorangeoptions: SHARES } : { title: { text: quantity.unit } } }, words);
+  draw(id, curveTraces(quantity, drawn), extra, words);
+}
+
+function drawDiagnostic(quantity, drawn) {
+  const id = `plot-${quantity.key}`;
+  if (!$(id)) {
+    const caption = el("figcaption", {}, el("b", {}, quantity.title), el("span", {}, quantity.about));
+    $("diagnostics").append(el("figure", { class: "card" }, caption, el("div", { class: "plot", id })));
+  }
+  const isKnown = drawn.some((line) => curveOf(line, quantity));
+  $(id).parentElement.hidden = !isKnown;
+  if (isKnown) drawCurves(id, quantity, drawn);
+}
+
+// Results by method.
+
+function resultMarks(rows) {
+  return {
+    y: rows.map((line) => safe(line.title)),
+    x: rows.map((line) => line.result[0]),
+    mode: "markers",
+    type: "scatter",
+    marker: { size: 13, color: rows.map((line) => line.style.color), symbol: rows.map((line) => line.style.marker) },
+    error_x: {
+      type: "data",
+      array: rows.map((line) => line.result[1] ?? 0),
+      thickness: 1.5,
+      width: 5,
+      color: css("--quiet"),
+    },
+    text: rows.map((line) => `${plus(line.result)} %, ${count(line.seeds.length, "seed")}`),
+    hovertemplate: "%{text}<extra></extra>",
+  };
+}
+
+function seedMarks(rows) {
+  const repeated = rows.filter((line) => line.runs.length > 1);
+  const seeds = repeated.flatMap((line) => runsOf(line).map((run) => ({ ...run, name: safe(line.title) })));
+  return {
+    y: seeds.map((run) => run.name),
+    x: seeds.map((run) => run.result),
+    mode: "markers",
+    type: "scatter",
+    marker: { symbol: "circle-open", size: 7, color: css("--ink"), line: { width: 1.5 } },
+    text: seeds.map((run) => `seed ${run.seed}: ${fixed(run.result)} %`),
+    hovertemplate: "%{text}<extra></extra>",
+  };
 }
 
 function drawRanking(drawn) {
-  const rows = drawn.filter((line) => !state.hidden.has(line.key)).toReversed();
-  const names = rows.map((line) => safe(line.title));
-  const means = {
-    y: names, x: rows.map((line) => line.result[0]), mode: "markers", type: "scatter",
-    marker: { size: 13, color: rows.map((line) => line.style.color), symbol: rows.map((line) => line.style.marker) },
-    error_x: { type: "data", array: rows.map((line) => line.result[1] ?? 0), thickness: 1.5, width: 5, color: css("--quiet") },
-    text: rows.map((line) => `${plus(line.result)} %, ${count(line.seeds.length, "seed")}`), hovertemplate: "%{text}<extra></extra>",
-  };
-  const seeds = rows.filter((line) => line.runs.length > 1).flatMap((line) => line.runs.filter((id) => state.runs[id]).map((id) => [safe(line.title), state.runs[id]]));
-  const each = {
-    y: seeds.map(([name]) => name), x: seeds.map(([, run]) => run.result), mode: "markers", type: "scatter",
-    marker: { symbol: "circle-open", size: 7, color: css("--ink"), line: { width: 1.5 } },
-    text: seeds.map(([, run]) => `seed ${run.seed}: ${fixed(run.result)} %`), hovertemplate: "%{text}<extra></extra>",
-  };
-  const isNarrow = matchMedia("(max-width: 640px)").matches; // where the charts stand below each other
-  const height = Math.max(isNarrow ? 240 : 380, 90 + 26 * rows.length);
+  const rows = drawn.filter((line) => !isHidden(line)).toReversed();
+  const height = Math.max(isNarrow() ? 240 : 380, 90 + 26 * rows.length);
   $("plot-ranking").style.height = `${height}px`;
-  $("plot-accuracy").style.height = isNarrow ? "" : `${Math.min(height, 560)}px`;
-  const words = `Result by method: ${rows.toReversed().map((line) => `${line.title} ${plus(line.result)} percent`).join(", ")}`;
-  draw("plot-ranking", rows.length ? [means, each] : [], { xaxis: { ticksuffix: " %", title: { text: `test accuracy, last ${state.data.last} rounds` } }, yaxis: { type: "category", ticklabelstandoff: 6 } }, words);
+  $("plot-accuracy").style.height = isNarrow() ? "" : `${Math.min(height, 560)}px`; // its neighbour, where it has one
+  const extra = {
+    xaxis: { ticksuffix: " %", title: { text: `test accuracy, last ${state.data.last} rounds` } },
+    yaxis: { type: "category", ticklabelstandoff: 6 },
+  };
+  const results = rows.toReversed().map((line) => `${line.title} ${plus(line.result)} percent`);
+  const traces = rows.length ? [resultMarks(rows), seedMarks(rows)] : [];
+  draw("plot-ranking", traces, extra, `Result by method: ${results.join(", ")}`);
 }
+
+// Pseudo-labels by class.
+
+const NO_PROBES =
+  'No probes were recorded for these runs (records.probes = "all", and the probes folder, give this chart).';
 
 // Names where a dataset has them, else numbers.
-const classNames = (task, classes) => task?.classes?.map(safe) ?? [...Array(classes).keys()].map(String);
+const classNames = (task, classes) => task.classes?.map(safe) ?? [...Array(classes).keys()].map(String);
 
-function drawClasses(drawn) {
-  const rows = drawn.filter((line) => !state.hidden.has(line.key) && line.right_by_class.length).toReversed();
-  const classes = Math.max(0, ...rows.map((line) => line.right_by_class.length));
-  const names = rows.map((line) => safe(line.title));
-  const trace = {
-    type: "heatmap", z: rows.map((line) => line.right_by_class), y: names, x: classNames(rows[0]?.task, classes),
-    customdata: rows.map((line) => line.labels_by_class), zmin: 0, zmax: 100, colorscale: "Cividis", xgap: 2, ygap: 2,
-    colorbar: { thickness: 12, outlinewidth: 0, title: { text: "%" } }, hoverongaps: false,
+function classMap(rows) {
+  const classes = Math.max(...rows.map((line) => line.right_by_class.length));
+  return {
+    type: "heatmap",
+    z: rows.map((line) => line.right_by_class),
+    y: rows.map((line) => safe(line.title)),
+    x: classNames(rows[0].task, classes),
+    customdata: rows.map((line) => line.labels_by_class),
+    zmin: 0,
+    zmax: 100,
+    colorscale: "Cividis",
+    xgap: 2,
+    ygap: 2,
+    colorbar: { thickness: 12, outlinewidth: 0, title: { text: "%" } },
+    hoverongaps: false,
     hovertemplate: "%{y}, class %{x}: %{z:.1f} % of %{customdata:,} labels<extra></extra>",
-    ...(classes <= 20 && innerWidth > 640 ? { texttemplate: "%{z:.0f}" } : {}),
+    ...(classes <= FEW && !isNarrow() ? { texttemplate: "%{z:.0f}" } : {}),
   };
-  $("plot-classes").style.height = rows.length ? `${110 + 40 * rows.length}px` : "auto";
-  draw("plot-classes", rows.length ? [trace] : [], { xaxis: { title: { text: "class that the pseudo-label names" }, type: "category" }, yaxis: { type: "category", ticklabelstandoff: 6 } },
-    rows.length ? `Pseudo-label accuracy by class for ${names.join(", ")}` : "No probes were recorded for these runs (records.probes = \"all\", and the probes folder, give this chart).");
 }
 
-function drawBubbles(drawn) {
-  const task = drawn[0]?.task, partition = task?.partition;
-  for (const kind of ["labeled", "unlabeled"]) {
-    const cells = (partition?.[kind] ?? []).flatMap((row, client) => row.map((n, label) => [client, label, n]).filter(([, , n]) => n > 0));
-    const most = cells.reduce((top, [, , n]) => Math.max(top, n), 1);
-    const classes = partition?.[kind]?.[0].length ?? 0;
-    const ticks = task?.classes ? { tickvals: task.classes.map((_, i) => i), ticktext: task.classes.map(safe) } : classes <= 20 ? { dtick: 1 } : {};
-    const trace = {
-      x: cells.map(([client]) => client), y: cells.map(([, label]) => label), mode: "markers", type: "scatter",
-      marker: { size: cells.map(([, , n]) => n), sizemode: "area", sizeref: (2 * most) / (classes > 20 ? 9 : 26) ** 2, sizemin: 1.5, color: kind === "labeled" ? "#D55E00" : "#0072B2", opacity: 0.75, line: { width: 0 } },
-      customdata: cells.map(([, , n]) => n), hovertemplate: "client %{x}, class %{y}: %{customdata} images<extra></extra>",
-    };
-    draw(`plot-${kind}`, cells.length ? [trace] : [], { xaxis: { title: { text: "client" }, dtick: partition?.[kind]?.length > 20 ? 5 : 1, zeroline: false }, yaxis: { title: { text: "class" }, zeroline: false, range: [-0.8, classes - 0.2], ...ticks } },
-      cells.length ? `${kind} images by client and class` : partition ? "Nobody knows the classes of these images." : "These run folders have no partition.json; runs of this version write it.");
-  }
+function drawClasses(drawn) {
+  const rows = drawn.filter((line) => !isHidden(line) && line.right_by_class.length).toReversed();
+  $("plot-classes").style.height = rows.length ? `${110 + 40 * rows.length}px` : "auto";
+  const extra = {
+    xaxis: { title: { text: "class that the pseudo-label names" }, type: "category" },
+    yaxis: { type: "category", ticklabelstandoff: 6 },
+  };
+  const words = `Pseudo-label accuracy by class for ${rows.map((line) => safe(line.title)).join(", ")}`;
+  draw("plot-classes", rows.length ? [classMap(rows)] : [], extra, rows.length ? words : NO_PROBES);
+}
+
+// Who holds what.
+
+function bubbles(cells, classes, color) {
+  const numbers = cells.map((cell) => cell.number);
+  const most = numbers.reduce((one, other) => Math.max(one, other)); // there may be too many for arguments
+  const largest = classes > FEW ? 9 : 26; // pixels across
+  return {
+    x: cells.map((cell) => cell.client),
+    y: cells.map((cell) => cell.label),
+    mode: "markers",
+    type: "scatter",
+    marker: {
+      size: numbers,
+      sizemode: "area",
+      sizeref: (2 * most) / largest ** 2,
+      sizemin: 1.5,
+      color,
+      opacity: 0.75,
+      line: { width: 0 },
+    },
+    customdata: numbers,
+    hovertemplate: "client %{x}, class %{y}: %{customdata} images<extra></extra>",
+  };
+}
+
+function classTicks(task, classes) {
+  if (task?.classes) return { tickvals: [...task.classes.keys()], ticktext: task.classes.map(safe) };
+  return classes <= FEW ? { dtick: 1 } : {};
+}
+
+function holdersWords(kind, partition, cells) {
+  if (cells.length) return `${kind} images by client and class`;
+  if (partition) return "Nobody knows the classes of these images.";
+  return "These run folders have no partition.json; runs of this version write it.";
+}
+
+function drawHolders(kind, color, task) {
+  const table = task?.partition?.[kind] ?? []; // numbers of images, by client and class
+  const cells = table.flatMap((row, client) => row.map((number, label) => ({ client, label, number })));
+  const held = cells.filter((cell) => cell.number > 0);
+  const classes = table[0]?.length ?? 0;
+  const extra = {
+    xaxis: { title: { text: "client" }, dtick: table.length > FEW ? 5 : 1, zeroline: false },
+    yaxis: {
+      title: { text: "class" },
+      zeroline: false,
+      range: [-0.8, classes - 0.2],
+      ...classTicks(task, classes),
+    },
+  };
+  const traces = held.length ? [bubbles(held, classes, color)] : [];
+  draw(`plot-${kind}`, traces, extra, holdersWords(kind, task?.partition, held));
 }
 
 function renderCharts() {
   const drawn = chartLines();
+  const [accuracy, ...diagnostics] = state.data.quantities;
   drawRanking(drawn);
-  drawCurves("plot-accuracy", state.data.quantities[0], drawn);
-  for (const quantity of state.data.quantities.slice(1)) {
-    const id = `plot-${quantity.key}`;
-    const has = drawn.some((line) => curveOf(line, quantity));
-    if (!$(id)) {
-      const caption = el("figcaption", {}, el("b", {}, quantity.title), el("span", {}, quantity.about));
-      $("diagnostics").append(el("figure", { class: "card" }, caption, el("div", { class: "plot", id })));
-    }
-    $(id).parentElement.hidden = !has;
-    if (has) drawCurves(id, quantity, drawn);
-  }
+  drawCurves("plot-accuracy", accuracy, drawn);
+  for (const quantity of diagnostics) drawDiagnostic(quantity, drawn);
   drawClasses(drawn);
-  drawBubbles(drawn);
+  drawHolders("labeled", "#D55E00", drawn[0]?.task);
+  drawHolders("unlabeled", "#0072B2", drawn[0]?.task);
 }
 
+// The legend, and the choice of a task.
+
 function swatch(line) {
-  const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  svg.setAttribute("viewBox", "0 0 26 10");
-  svg.setAttribute("aria-hidden", "true");
-  const path = document.createElementNS("http://www.w3.org/2000/svg", "path");
-  for (const [name, value] of Object.entries({ d: "M0 5H26", stroke: line.style.color, "stroke-width": 3, "stroke-dasharray": STROKES[line.dash] })) path.setAttribute(name, value);
-  svg.append(path);
-  return svg;
+  const picture = svg("svg", { viewBox: "0 0 26 10", "aria-hidden": "true" });
+  const stroke = { stroke: line.style.color, "stroke-width": 3, "stroke-dasharray": STROKES[line.dash] };
+  picture.append(svg("path", { d: "M0 5H26", ...stroke }));
+  return picture;
+}
+
+function toggleButton(line) {
+  const toggle = () => {
+    if (!state.hidden.delete(line.key)) state.hidden.add(line.key);
+    renderSelection();
+  };
+  const attributes = { type: "button", "data-line": line.key, "aria-pressed": String(!isHidden(line)) };
+  return el("button", { ...attributes, onclick: toggle }, swatch(line), line.title);
 }
 
 // With many methods, showing two of them should not take a click for each of the others.
-function allOrNone() {
-  const keys = chartLines().map((line) => line.key), hasHidden = keys.some((key) => state.hidden.has(key));
-  return el("button", {
-    type: "button", class: "all", "data-line": "", onclick: () => {
-      keys.forEach((key) => (hasHidden ? state.hidden.delete(key) : state.hidden.add(key)));
-      renderLegend();
-      renderCharts();
-    },
-  }, hasHidden ? "Show all" : "Hide all");
+function allOrNoneButton(drawn) {
+  const hasHidden = drawn.some(isHidden);
+  const toggle = () => {
+    for (const { key } of drawn) hasHidden ? state.hidden.delete(key) : state.hidden.add(key);
+    renderSelection();
+  };
+  const attributes = { type: "button", class: "all", "data-line": "", onclick: toggle };
+  return el("button", attributes, hasHidden ? "Show all" : "Hide all");
 }
 
 function renderLegend() {
-  const focused = document.activeElement?.dataset?.line;
-  const buttons = chartLines().map((line) => el("button", {
-    type: "button", "data-line": line.key, "aria-pressed": String(!state.hidden.has(line.key)),
-    onclick: () => {
-      if (!state.hidden.delete(line.key)) state.hidden.add(line.key);
-      renderLegend();
-      renderCharts();
-    },
-  }, swatch(line), line.title));
-  if (buttons.length > 2) buttons.push(allOrNone());
+  const focused = focusedOn("line");
+  const drawn = chartLines();
+  const buttons = drawn.map(toggleButton);
+  if (buttons.length > 2) buttons.push(allOrNoneButton(drawn));
   $("legend").replaceChildren(...buttons);
-  buttons.find((button) => focused !== undefined && button.dataset.line === focused)?.focus();
-  const found = shownLines(), tasks = [...new Set(found.map((line) => line.index))];
+  buttons.find((button) => button.dataset.line === focused)?.focus();
+}
+
+function renderTaskChoice() {
+  const found = shownLines();
+  const tasks = shownTasks(found);
   const options = tasks.map((index) => el("option", { value: index }, state.data.tasks[index].title));
-  if (tasks.length > 1) options.push(el("option", { value: "all" }, `all tasks at once (${Math.min(found.length, MOST)} of ${count(found.length, "line")})`));
+  const all = `all tasks at once (${Math.min(found.length, MOST)} of ${count(found.length, "line")})`;
+  if (tasks.length > 1) options.push(el("option", { value: "all" }, all));
   $("task").replaceChildren(...options);
   $("task").value = state.task === "all" ? "all" : chosenTask(tasks) ?? "";
   $("task-label").hidden = tasks.length < 2;
-  const inTask = found.filter((line) => state.task === "all" || line.index === Number($("task").value)).length;
-  $("cut").textContent = inTask > MOST ? ` Charts show the first ${MOST} of ${inTask} lines; filters choose others.` : "";
+  const chosen = chosenLines().length;
+  const cut = ` Charts show the first ${MOST} of ${chosen} lines; filters choose others.`;
+  $("cut").textContent = chosen > MOST ? cut : "";
 }
 
-// Words, table and the rest.
+// Words.
 
 function renderTop() {
-  const { facts, made, fssl, title, tasks } = state.data;
+  const { facts, unfinished, hardware, made, fssl, title, tasks, last } = state.data;
   document.title = `${title} – fssl report`;
-  $("subtitle").textContent = tasks.length ? `Federated semi-supervised learning: ${count(facts.methods, "method")} on ${[...new Set(tasks.map((task) => task.dataset))].join(", ")}.` : "Waiting for the first round of the first run.";
-  const { unfinished } = state.data;
+  const datasets = [...new Set(tasks.map((task) => task.dataset))].join(", ");
+  $("subtitle").textContent = tasks.length
+    ? `Federated semi-supervised learning: ${count(facts.methods, "method")} on ${datasets}.`
+    : "Waiting for the first round of the first run.";
+  const machine = hardware.length === 1 ? hardware[0].device ?? "" : count(hardware.length, "environment");
   const rows = [
     ["Runs", String(facts.runs), unfinished ? `${unfinished} unfinished` : "all finished"],
     ["Settings compared", String(lines().length), count(tasks.length, "task")],
     ["Seeds", facts.seeds.length > 4 ? String(facts.seeds.length) : facts.seeds.join(", "), ""],
     ["Rounds", facts.rounds.toLocaleString("en"), ""],
-    ["Computing time", duration(facts.seconds), state.data.hardware.length === 1 ? state.data.hardware[0].device ?? "" : count(state.data.hardware.length, "environment")],
+    ["Computing time", duration(facts.seconds), machine],
   ];
-  $("facts").replaceChildren(...rows.map(([name, value, more]) => el("div", {}, el("dt", {}, name), el("dd", {}, value, " ", el("small", {}, more)))));
-  $("made").textContent = `Made ${made} with fssl ${fssl} from the records of the runs alone. Results are means of the last ${state.data.last} rounds over the named seeds, never a best round.`;
+  const fact = ([name, value, more]) =>
+    el("div", {}, el("dt", {}, name), el("dd", {}, value, " ", el("small", {}, more)));
+  $("facts").replaceChildren(...rows.map(fact));
+  $("made").textContent = `Made ${made} with fssl ${fssl} from the records of the runs alone. ` +
+    `Results are means of the last ${last} rounds over the named seeds, never a best round.`;
+}
+
+function wordsCard({ title, words, groups, leader }) {
+  const [first, ...more] = words;
+  const best = groups[leader];
+  return el(
+    "article",
+    { class: "card" },
+    el("h3", {}, title),
+    el("p", { class: "lead" }, el("b", {}, best.name), el("span", {}, `${plus(best.result)} %`)),
+    el("p", { class: "first" }, first),
+    el("p", { class: "more" }, more.join(" ")),
+  );
 }
 
 function renderWords() {
-  const cards = state.data.tasks.map(({ title, words, groups, leader }) => {
-    const [first, ...more] = words, best = groups[leader];
-    const lead = el("p", { class: "lead" }, el("b", {}, best.name), el("span", {}, `${plus(best.result)} %`));
-    return el("article", { class: "card" }, el("h3", {}, title), lead, el("p", { class: "first" }, first), el("p", { class: "more" }, more.join(" ")));
-  });
-  const rest = cards.splice(6);
-  const box = $("words"), wasOpen = box.querySelector("details")?.open;
+  const box = $("words");
+  const wasOpen = box.querySelector("details")?.open ?? true;
+  const cards = state.data.tasks.map(wordsCard);
+  const rest = cards.splice(CARDS);
   box.replaceChildren(...cards);
-  if (rest.length) box.append(el("details", { open: wasOpen }, el("summary", {}, `${rest.length} more tasks`), el("div", { class: "words" }, ...rest)));
+  if (!rest.length) return;
+  const summary = el("summary", {}, `${rest.length} more tasks`);
+  box.append(el("details", { open: wasOpen }, summary, el("div", { class: "words" }, ...rest)));
+}
+
+function renderNotes() {
   const { notes, damaged } = state.data;
-  const title = `${count(notes.length, "note")} on the records` + (damaged ? `; ${count(damaged, "damaged line")} skipped` : "");
-  const list = el("ul", {}, ...notes.slice(0, 200).map((note) => el("li", {}, note)));
-  $("notes").replaceChildren(...(notes.length ? [el("details", { class: "card warn", id: "damage" }, el("summary", {}, title), list)] : []));
+  const skipped = damaged ? `; ${count(damaged, "damaged line")} skipped` : "";
+  const summary = el("summary", {}, `${count(notes.length, "note")} on the records${skipped}`);
+  const list = el("ul", {}, ...notes.slice(0, NOTES).map((note) => el("li", {}, note)));
+  const details = el("details", { class: "card warn", id: "damage" }, summary, list);
+  $("notes").replaceChildren(...(notes.length ? [details] : []));
 }
 
+// The table.
+
+const seedsText = ({ seeds }) => (seeds.length > 5 ? String(seeds.length) : seeds.join(" "));
+const roundsText = ({ rounds: [done, planned] }) => (done === planned ? String(done) : `${done} of ${planned}`);
+
+/**
+ * @typedef {object} Column
+ * @property {string} key
+ * @property {string} title
+ * @property {(line: any) => any} value what it sorts by
+ * @property {(line: any) => string} [text] what it shows, where that is another thing
+ * @property {boolean} [isText] whether it holds words
+ */
+
+/** @type {Column[]} */
 const COLUMNS = [
-  ["name", "Method", (line) => line.name, null],
-  ["result", "Accuracy, %", (line) => line.result[0], (line) => plus(line.result)],
-  ["dataset", "Dataset", (line) => line.task.dataset, null],
-  ["alpha", "α", (line) => line.task.alpha, (line) => text(line.task.alpha)],
-  ["labels", "Labels / class", (line) => line.task.labels, (line) => text(line.task.labels)],
-  ["last", "Last round, %", (line) => line.last[0], (line) => plus(line.last, 1)],
-  ["right", "Labels right, %", (line) => line.right[0], (line) => plus(line.right, 1)],
-  ["used", "Labels used, %", (line) => line.used[0], (line) => plus(line.used, 1)],
-  ["seconds", "s / round", (line) => line.seconds, (line) => fixed(line.seconds)],
-  ["seeds", "Seeds", (line) => line.seeds.length, (line) => line.seeds.length > 5 ? String(line.seeds.length) : line.seeds.join(" ")],
-  ["rounds", "Rounds", (line) => line.rounds[0], (line) => line.rounds[0] === line.rounds[1] ? String(line.rounds[0]) : `${line.rounds[0]} of ${line.rounds[1]}`],
+  { key: "name", title: "Method", value: (line) => line.name, isText: true },
+  { key: "result", title: "Accuracy, %", value: (line) => line.result[0], text: (line) => plus(line.result) },
+  { key: "dataset", title: "Dataset", value: (line) => line.task.dataset, isText: true },
+  { key: "alpha", title: "α", value: (line) => line.task.alpha },
+  { key: "labels", title: "Labels / class", value: (line) => line.task.labels },
+  { key: "last", title: "Last round, %", value: (line) => line.last[0], text: (line) => plus(line.last, 1) },
+  { key: "right", title: "Labels right, %", value: (line) => line.right[0], text: (line) => plus(line.right, 1) },
+  { key: "used", title: "Labels used, %", value: (line) => line.used[0], text: (line) => plus(line.used, 1) },
+  { key: "seconds", title: "s / round", value: (line) => line.seconds, text: (line) => fixed(line.seconds) },
+  { key: "seeds", title: "Seeds", value: (line) => line.seeds.length, text: seedsText },
+  { key: "rounds", title: "Rounds", value: (line) => line.rounds[0], text: roundsText },
 ];
-const TEXT = new Set(["name", "dataset"]);
-
-function compare(a, b) {
-  if (a === null || b === null) return (a === null) - (b === null); // unknown values last, whichever way
-  return typeof a === "string" ? a.localeCompare(b) : a - b;
-}
+const columnOf = (key) => COLUMNS.find((column) => column.key === key);
 
 function sorted(rows) {
-  const [key, way] = state.sort;
-  const value = COLUMNS.find(([name]) => name === key)[2];
-  return rows.map((row, i) => [row, i]).sort(([a, i], [b, j]) => {
-    const [x, y] = [value(a), value(b)];
-    return (x === null || y === null ? compare(x, y) : way * compare(x, y)) || i - j;
-  }).map(([row]) => row);
-}
-
-function renderTable() {
-  const [key, way] = state.sort;
-  const focused = document.activeElement?.dataset?.column;
-  const heads = COLUMNS.map(([name, title]) => el("th", {
-    scope: "col", class: TEXT.has(name) ? "text" : null, "aria-sort": name === key ? (way > 0 ? "ascending" : "descending") : "none",
-  }, el("button", { type: "button", "data-column": name, onclick: () => sortBy(name) }, title)));
-  const table = $("results");
-  table.tHead.replaceChildren(el("tr", {}, ...heads, el("th", { scope: "col" }, "Run again")));
-  const rows = sorted(shownLines());
-  table.tBodies[0].replaceChildren(...rows.map(row));
-  table.tHead.querySelector(`[data-column="${focused}"]`)?.focus();
-  $("caption").textContent = `${rows.length} of ${count(lines().length, "line")}. Accuracy: mean of the last ${state.data.last} rounds ± standard deviation over seeds; within a task, best bold, second underlined. Labels: pseudo-labels, over the same rounds.`;
-}
-
-function row(line) {
-  const cells = COLUMNS.map(([name, , value, text]) => {
-    const shown = text ? text(line) : String(value(line));
-    if (name === "name") return el("th", { scope: "row" }, el("i", { style: `background:${line.style.color}` }), shown, line.task.extra ? el("small", {}, line.task.extra) : null);
-    return el("td", { class: name === "result" ? "main" : TEXT.has(name) ? "text" : null }, shown);
+  const { column, way } = state.sort;
+  const { value } = columnOf(column);
+  return rows.toSorted((one, other) => {
+    const [a, b] = [value(one), value(other)];
+    if (a === null || b === null) return Number(a === null) - Number(b === null); // unknown last, whichever way
+    return way * (typeof a === "string" ? a.localeCompare(b) : a - b);
   });
-  const button = el("button", { type: "button", "aria-label": `Copy the command for ${line.name}`, onclick: (event) => copy(line.command, event.currentTarget) }, "Copy");
+}
+
+function sortBy(key) {
+  const { column, way } = state.sort;
+  const { title, isText } = columnOf(key);
+  state.sort = { column: key, way: column === key ? -way : isText ? 1 : -1 };
+  renderTable();
+  say(`Sorted by ${title}`);
+}
+
+/** @type {(column: Column) => Element} */
+function headCell({ key, title, isText }) {
+  const { column, way } = state.sort;
+  const order = way > 0 ? "ascending" : "descending";
+  const button = el("button", { type: "button", "data-column": key, onclick: () => sortBy(key) }, title);
+  const attributes = { scope: "col", class: isText ? "text" : null, "aria-sort": key === column ? order : "none" };
+  return el("th", attributes, button);
+}
+
+function nameCell(line) {
+  const color = el("i", { style: `background:${line.style.color}` });
+  return el("th", { scope: "row" }, color, line.name, line.task.extra ? el("small", {}, line.task.extra) : null);
+}
+
+/** @type {(column: Column, line: object) => Element} */
+function cell({ key, value, text, isText }, line) {
+  const shown = text ? text(line) : textOf(value(line));
+  return el("td", { class: key === "result" ? "main" : isText ? "text" : null }, shown);
+}
+
+function tableRow(line) {
+  const cells = COLUMNS.map((column) => (column.key === "name" ? nameCell(line) : cell(column, line)));
+  const button = copyButton(line.command, { "aria-label": `Copy the command for ${line.name}` });
   return el("tr", { class: { 1: "best", 2: "second" }[line.rank] ?? null }, ...cells, el("td", {}, button));
 }
 
-function sortBy(name) {
-  const [key, way] = state.sort;
-  state.sort = [name, key === name ? -way : TEXT.has(name) ? 1 : -1];
-  renderTable();
-  say(`Sorted by ${COLUMNS.find(([column]) => column === name)[1]}`);
+function renderTable() {
+  const focused = focusedOn("column");
+  const table = $("results");
+  const rows = sorted(shownLines());
+  table.tHead.replaceChildren(el("tr", {}, ...COLUMNS.map(headCell), el("th", { scope: "col" }, "Run again")));
+  table.tBodies[0].replaceChildren(...rows.map(tableRow));
+  table.tHead.querySelector(`[data-column="${focused}"]`)?.focus();
+  $("caption").textContent = `${rows.length} of ${count(lines().length, "line")}. ` +
+    `Accuracy: mean of the last ${state.data.last} rounds ± standard deviation over seeds; ` +
+    "within a task, best bold, second underlined. Labels: pseudo-labels, over the same rounds.";
+}
+
+function filterSelect(key) {
+  const choose = () => {
+    state.filters[key] = $(`filter-${key}`).value;
+    renderAll();
+    say(`${shownLines().length} lines`);
+  };
+  const select = el("select", { id: `filter-${key}`, onchange: choose });
+  $("filters").append(el("label", { class: "field" }, FILTERS[key].title, " ", select));
+  return select;
 }
 
 function renderFilters() {
-  const values = { dataset: new Set(), alpha: new Set(), labels: new Set(), method: new Set() };
-  for (const line of lines()) {
-    values.dataset.add(line.task.dataset);
-    values.alpha.add(text(line.task.alpha));
-    values.labels.add(text(line.task.labels));
-    values.method.add(line.method);
-  }
-  for (const [key, title] of Object.entries(FILTERS)) {
-    let select = $(`filter-${key}`);
-    if (!select) {
-      select = el("select", { id: `filter-${key}`, onchange: () => { state.filters[key] = select.value; renderAll(); say(`${shownLines().length} lines`); } });
-      $("filters").append(el("label", { class: "field" }, title, " ", select));
-    }
-    const options = [...values[key]].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
-    select.replaceChildren(el("option", { value: "" }, "all"), ...options.map((value) => el("option", { value }, value)));
-    select.value = values[key].has(state.filters[key]) ? state.filters[key] : "";
+  const all = lines();
+  for (const [key, { value }] of Object.entries(FILTERS)) {
+    const select = $(`filter-${key}`) ?? filterSelect(key);
+    const values = [...new Set(all.map(value))].sort((a, b) => a.localeCompare(b, "en", { numeric: true }));
+    select.replaceChildren(
+      el("option", { value: "" }, "all"),
+      ...values.map((each) => el("option", { value: each }, each)),
+    );
+    select.value = values.includes(state.filters[key]) ? state.filters[key] : "";
     state.filters[key] = select.value;
   }
 }
 
-function codeLine(text) {
-  return el("div", { class: "line" }, el("pre", { tabindex: 0 }, text), el("button", { type: "button", onclick: (event) => copy(text, event.currentTarget) }, "Copy"));
+// Commands and settings, and where the runs were computed.
+
+const codeLine = (text) => el("div", { class: "line" }, el("pre", { tabindex: 0 }, text), copyButton(text));
+
+function runItem({ id, seed, result, rounds, planned, damaged }) {
+  const skipped = damaged ? `, ${count(damaged, "damaged line")}` : "";
+  return el("li", {}, `seed ${seed}: ${fixed(result)} %, ${rounds} of ${planned} rounds${skipped} – ${id}`);
+}
+
+function fillDetails(details, line) {
+  if (!details.open || details.childElementCount > 1) return;
+  const made = line.recorded.length ? [el("h4", {}, "Made with"), ...line.recorded.map(codeLine)] : [];
+  const settings = [el("h4", {}, "Settings, for a file of your own"), codeLine(line.settings)];
+  const runs = [el("h4", {}, "Runs"), el("ul", {}, ...runsOf(line).map(runItem))];
+  details.append(codeLine(line.command), ...made, ...settings, ...runs);
+}
+
+function againDetails(line, isOpen) {
+  const summary = el("summary", {}, `${line.name} `, el("span", {}, line.task.title));
+  const fill = () => fillDetails(details, line); // five hundred of these stay cheap if only the opened ones are built
+  const details = el("details", { "data-line": line.key, ontoggle: fill, open: isOpen }, summary);
+  fill();
+  return details;
 }
 
 function renderAgain() {
-  const open = new Set([...$("again").querySelectorAll("details[open]")].map((each) => each.dataset.line));
-  $("again").replaceChildren(...shownLines().map((line) => {
-    const key = `${line.task.title}|${line.name}`;
-    const details = el("details", { "data-line": key }, el("summary", {}, `${line.name} `, el("span", {}, line.task.title)));
-    const fill = () => { // five hundred of these stay cheap if only the opened ones are built
-      if (!details.open || details.childElementCount > 1) return;
-      details.append(codeLine(line.command));
-      if (line.recorded.length) details.append(el("h4", {}, "Made with"), ...line.recorded.map(codeLine));
-      details.append(el("h4", {}, "Settings, for a file of your own"), codeLine(line.settings), el("h4", {}, "Runs"), el("ul", {}, ...line.runs.filter((id) => state.runs[id]).map((id) => {
-        const run = state.runs[id];
-        return el("li", {}, `seed ${run.seed}: ${fixed(run.result)} %, ${run.rounds} of ${run.planned} rounds${run.damaged ? `, ${count(run.damaged, "damaged line")}` : ""} – ${id}`);
-      })));
-    };
-    details.addEventListener("toggle", fill);
-    details.open = open.has(key);
-    fill();
-    return details;
-  }));
+  const open = new Set([...$("again").querySelectorAll("details[open]")].map((details) => details.dataset.line));
+  $("again").replaceChildren(...shownLines().map((line) => againDetails(line, open.has(line.key))));
+}
+
+const MACHINE = {
+  device: "Device",
+  processor: "Processor",
+  threads: "Threads",
+  cuda: "CUDA",
+  python: "Python",
+  torch: "torch",
+  numpy: "numpy",
+  fssl: "fssl",
+  revision: "Revision",
+};
+
+// Ten letters of a revision tell it; the sign of a changed working copy stays.
+const shortRevision = (revision) => revision.slice(0, 10) + (revision.endsWith("+") ? "+" : "");
+
+function machineRow(machine) {
+  const revision = machine.revision && shortRevision(machine.revision);
+  const shown = { ...machine, revision };
+  const facts = Object.keys(MACHINE).map((name) => el("td", { class: "text" }, textOf(shown[name])));
+  return el("tr", {}, ...facts, el("td", {}, String(machine.runs)), el("td", {}, duration(machine.seconds)));
 }
 
 function renderHardware() {
-  const columns = { device: "Device", processor: "Processor", threads: "Threads", cuda: "CUDA", python: "Python", torch: "torch", numpy: "numpy", fssl: "fssl", revision: "Revision" };
   const table = $("hardware");
-  table.tHead.replaceChildren(el("tr", {}, ...Object.values(columns).map((title) => el("th", { scope: "col", class: "text" }, title)), el("th", { scope: "col" }, "Runs"), el("th", { scope: "col" }, "Time")));
-  const short = (name, value) => (name === "revision" && value ? value.slice(0, 10) + (value.endsWith("+") ? "+" : "") : value ?? "–");
-  table.tBodies[0].replaceChildren(...state.data.hardware.map((machine) => el("tr", {}, ...Object.keys(columns).map((name) => el("td", { class: "text" }, short(name, machine[name]))), el("td", {}, String(machine.runs)), el("td", {}, duration(machine.seconds)))));
+  const heads = Object.values(MACHINE).map((title) => el("th", { scope: "col", class: "text" }, title));
+  const counts = ["Runs", "Time"].map((title) => el("th", { scope: "col" }, title));
+  table.tHead.replaceChildren(el("tr", {}, ...heads, ...counts));
+  table.tBodies[0].replaceChildren(...state.data.hardware.map(machineRow));
+}
+
+// All of it.
+
+function renderSelection() {
+  renderLegend();
+  renderTaskChoice();
+  renderCharts();
 }
 
 function renderAll() {
   renderFilters();
   renderTable();
-  renderLegend();
-  renderCharts();
+  renderSelection();
   renderAgain();
 }
 
@@ -481,6 +768,7 @@ function show(data) {
   state.data = data;
   renderTop();
   renderWords();
+  renderNotes();
   renderHardware();
   renderAll();
 }
@@ -488,7 +776,7 @@ function show(data) {
 // Light and dark: as the system says, until the button says otherwise.
 
 function setTheme(theme) {
-  document.documentElement.dataset.theme = theme;
+  root.dataset.theme = theme;
   $("theme").setAttribute("aria-pressed", String(theme === "dark"));
   if (state.data) renderCharts();
 }
@@ -499,28 +787,30 @@ followSystem();
 system.addEventListener("change", followSystem);
 $("theme").addEventListener("click", () => {
   system.removeEventListener("change", followSystem);
-  setTheme(document.documentElement.dataset.theme === "dark" ? "light" : "dark");
+  setTheme(root.dataset.theme === "dark" ? "light" : "dark");
 });
 $("print").addEventListener("click", () => print());
 $("task").addEventListener("change", () => {
-  state.task = $("task").value === "all" ? "all" : state.data.tasks[$("task").value].title;
-  renderLegend();
-  renderCharts();
+  const { value } = $("task");
+  state.task = value === "all" ? "all" : state.data.tasks[value].title;
+  renderSelection();
 });
 $("filters").addEventListener("submit", (event) => event.preventDefault());
-let before = null; // paper is light
+
+let themeOnScreen = null; // paper is light
 addEventListener("beforeprint", () => {
-  before = document.documentElement.dataset.theme;
+  themeOnScreen = root.dataset.theme;
   setTheme("light");
   document.querySelectorAll(".plot").forEach(catchUp);
 });
-addEventListener("afterprint", () => setTheme(before));
+addEventListener("afterprint", () => setTheme(themeOnScreen));
 
 // Data: from the page itself, or again and again from its server.
 
-async function unpack(id) {
+function unpack(id) {
   const letters = atob($(id).textContent);
   const bytes = Uint8Array.from(letters, (letter) => letter.charCodeAt(0));
+  $(id).remove();
   return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
 }
 
@@ -530,8 +820,9 @@ async function poll() {
     const data = await (await fetch(`data?since=${state.version}`)).json();
     if (data.tasks) show(data);
     state.version = data.version;
+    const { facts, unfinished } = state.data;
     sign.className = "live";
-    sign.textContent = state.data.facts.runs && !state.data.unfinished ? "live: all runs are finished" : "live";
+    sign.textContent = facts.runs && !unfinished ? "live: all runs are finished" : "live";
   } catch {
     sign.className = "live lost";
     sign.textContent = "no answer: the server has ended; these are its last numbers";
@@ -544,11 +835,9 @@ async function start() {
   const script = el("script");
   script.textContent = await unpack("plotly");
   document.head.append(script);
-  $("plotly").remove();
-  if (isLive) return poll();
-  const data = JSON.parse(await unpack("data"));
-  $("data").remove();
-  show(data);
+  if (isLive) await poll();
+  else show(JSON.parse(await unpack("data")));
+  document.body.setAttribute("data-ready", "");
 }
 
-start().then(() => document.body.setAttribute("data-ready", ""));
+start();
