@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+DENO := DENO_DIR=$(VENV)/deno DENO_NO_UPDATE_CHECK=1 $(BIN)/deno
 USABLE := $(VENV)/.usable
 TESTABLE := $(VENV)/.testable
 
@@ -28,6 +29,9 @@ test: $(TESTABLE) browser
 	$(BIN)/ruff format --check src tests
 	$(BIN)/ruff check src tests
 	$(BIN)/mypy
+	$(DENO) fmt --check
+	$(DENO) lint
+	$(DENO) check src/fssl/report/page/page.js
 	$(BIN)/pytest -n auto
 
 # The report's tests open it in Chromium, a Debian package; where it cannot be had they are skipped and say so.
@@ -41,6 +45,8 @@ browser:
 format: $(TESTABLE)
 	$(BIN)/ruff format src tests
 	$(BIN)/ruff check --fix src tests
+	$(DENO) fmt
+	$(DENO) lint --fix
 
 clean:
 	rm -rf $(VENV) build
