@@ -60,7 +60,9 @@ def test_the_page_hears_of_new_rounds_only(runs: Path) -> None:
     append(runs / "seed8", 3, 70.0)
     second = watcher.changes(first["version"])
     assert list(second["runs"]) == [str(runs / "seed8")]
-    assert second["runs"][str(runs / "seed8")]["series"]["accuracy"] == [50.0, 60.0, 70.0]
+    ((first_of_line, curves),) = second["curves"].items()
+    assert first_of_line == str(runs / "seed7")
+    assert curves["accuracy"] == {"mean": [50.0, 60.0, 70.0], "std": [0.0, 0.0, None], "seeds": [2, 2, 1]}
     (line,) = second["tasks"][0]["groups"]
     assert line["result"][0] == (55.0 + 60.0) / 2
     assert len(watcher.changes(-1)["runs"]) == 2

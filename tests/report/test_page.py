@@ -23,7 +23,8 @@ from fssl.errors import UserError
 from fssl.report.groups import named_groups
 from fssl.report.page import reading
 from fssl.report.page import write as page
-from fssl.report.page.reading import QUANTITIES, Reading, read_all
+from fssl.report.page.curves import curves_of
+from fssl.report.page.reading import QUANTITIES, Reading, read, read_all
 from fssl.report.runs import find_runs, run_folders
 from fssl.system.files import write_atomic
 
@@ -71,10 +72,13 @@ def test_the_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     assert sage["seconds"] == 3.25  # the median of 0.5, 1, ... 6
     assert sage["labels_by_class"] == [2 * 2 * 8, 0, 2 * 2 * 1]
     assert sage["right_by_class"] == [50.0, None, 100.0]
-    run = data["runs"][str(tmp_path / "runs/sage7")]
-    assert run["series"]["accuracy"] == curves[7]
-    assert run["series"]["pl_accuracy"] == [None, 25.0, *[50.0] * 10]
-    assert "lam_sure" not in run["series"]
+    alone = curves_of([read(tmp_path / "runs/sage7")])
+    assert alone["accuracy"]["mean"] == curves[7]
+    assert alone["pl_accuracy"]["mean"] == [None, 25.0, *[50.0] * 10]
+    assert "lam_sure" not in alone
+    assert data["curves"][str(tmp_path / "runs/sage7")]["accuracy"]["mean"] == [
+        mean(pair) for pair in zip(*curves.values(), strict=True)
+    ]
     assert data["facts"] == {
         **{"runs": 3, "finished": 3, "methods": 2, "seeds": [7, 8], "rounds": 36},
         "seconds": pytest.approx(3 * 39.0),
@@ -228,9 +232,9 @@ def test_damage_is_counted_and_named_but_never_fatal(tmp_path: Path) -> None:
     data = report(tmp_path)
     assert data["damaged"] == 6
     assert sorted(data["runs"]) == [str(runs / name) for name in ("odd", "torn", "whole")]
-    assert data["runs"][str(torn)]["series"]["accuracy"] == [50.0, None, 70.0]
+    assert curves_of([read(torn)])["accuracy"]["mean"] == [50.0, None, 70.0]
     notes = [note.removeprefix(f"{runs}/").partition(": Invalid value")[0] for note in data["notes"]]
-    assert set(data["runs"][str(odd)]["series"]) == {"accuracy", "seconds"}
+    assert set(data["curves"][str(odd)]) == {"accuracy", "seconds"}
     assert sorted(notes) == [
         "empty: env.json is missing or damaged: hardware unknown",
         "empty: left out, it has no config.toml",
@@ -330,8 +334,9 @@ def test_generated_records_have_every_quantity(tmp_path: Path) -> None:
     speed.write_records(tmp_path / "runs", 3, 12)
     data = report(tmp_path)
     assert data["notes"] == []
-    for run in data["runs"].values():
-        assert set(run["series"]) == {quantity.key for quantity in QUANTITIES}
+    assert len(data["curves"]) == 3
+    for curves in data["curves"].values():
+        assert set(curves) == {quantity.key for quantity in QUANTITIES}
     assert all(len(group["right_by_class"]) == 100 for task in data["tasks"] for group in task["groups"])
 
 

@@ -18,7 +18,7 @@ from ..look import method_label, method_styles
 from ..runs import Numbers, mean_std
 from ..tasks import Task, group_by_task
 from ..verdicts import by_result, gains, mean_result, not_compared, reach, rivals, verdict
-from .curves import Json, curves_of, divide, plain, series_of
+from .curves import Json, curves_of, divide, plain
 from .reading import QUANTITIES, Reading
 
 MACHINE = ("device", "processor", "threads", "python", "cuda", "revision")
@@ -68,7 +68,7 @@ def headline_facts(runs: Sequence[Reading]) -> Json:
 
 
 def run_data(run: Reading) -> Json:
-    """One run: its place, its state and its curves."""
+    """One run: its place and its state."""
     return {
         "seed": run.config.seed,
         "rounds": run.rounds[-1],
@@ -76,7 +76,6 @@ def run_data(run: Reading) -> Json:
         "finished": run.is_finished,
         "damaged": run.damaged + run.partial,
         "result": round(run.result, 6),
-        "series": series_of(run),
     }
 
 

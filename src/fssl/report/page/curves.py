@@ -1,4 +1,4 @@
-"""Curves of the page: what each run recorded by round, and the mean and spread over the seeds of a line."""
+"""Curves of the page: mean and spread by round over the seeds of a line."""
 
 import math
 from collections.abc import Sequence
@@ -13,13 +13,8 @@ Json = dict[str, Any]
 SHOWN = 3  # significant digits of a standard deviation where one points at a curve
 
 
-def series_of(run: Reading) -> Json:
-    """Every quantity that a run has, by round from 1 with gaps as null."""
-    return {q.key: plain(by_round(run, q), q.digits) for q in QUANTITIES if has(run, q)}
-
-
 def curves_of(runs: Sequence[Reading]) -> Json:
-    """Every quantity that a run of a line has, over its seeds."""
+    """Every quantity that a run of a line has, over its seeds, by round from 1 with gaps as null."""
     known = {q: [by_round(run, q) for run in runs if has(run, q)] for q in QUANTITIES}
     return {q.key: over_seeds(series, q.digits) for q, series in known.items() if series}
 
