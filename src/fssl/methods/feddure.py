@@ -1,7 +1,7 @@
 """FedDure (Bai et al., AAAI 2024): a student tells, by what it learns from a label, how to change the teacher."""
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ class FedDure(FixMatch):
     student_rate: float = 1.0  # its learning rate, in those of the teacher
     sign: Literal["released", "expected"] = "released"
     passes: Passes = "joint"  # of the student over labeled and unlabeled images
+    extra_loss: ClassVar[str] = "l_d"
 
     def start(self, payload: Payload, state: State) -> Local:
         local, phi = super().start(payload, state), payload.weights.params

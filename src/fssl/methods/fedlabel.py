@@ -1,7 +1,7 @@
 """FedLabel (Cho et al., ICCV 2023) with one model: of the local and the global one, the more decided labels."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ class FedLabel(FixMatch):
 
     score: Score = variance
     kl_weight: float = 1.0
+    extra_loss: ClassVar[str] = "l_kl"
 
     def extra(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
         return self.mu_u * self.agreement(seen.strong.logits, seen.votes), local.state

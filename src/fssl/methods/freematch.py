@@ -1,6 +1,7 @@
 """FreeMatch (Wang et al., ICLR 2023) in a federation: self-adaptive thresholds from means that stay with the client."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -17,6 +18,7 @@ class FreeMatch(FixMatch):
 
     accept: FreeThreshold = FreeThreshold()  # noqa: RUF009
     saf: float = 0.05
+    extra_loss: ClassVar[str] = "l_f"
 
     def vote(self, p_l: Tensor, p_g: Tensor, payload: Payload, state: State, batch: Batch) -> State:
         """The thresholds already know this batch, as in the paper's algorithm and its code."""

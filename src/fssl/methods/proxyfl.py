@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -60,6 +60,7 @@ class ProxyFL(FixMatch):
     tuning: Tuning = Tuning()  # noqa: RUF009
     icpl_labels: Literal["global", "given"] = "global"
     space: Literal["heads", "raw"] = "heads"
+    extra_loss: ClassVar[str] = "l_c"
 
     def init(self, net: Net, weights: Weights, task: Task) -> Server:
         like = weights.params[CLASSIFIER]

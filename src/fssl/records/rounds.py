@@ -33,7 +33,7 @@ def rates(sums: Mapping[str, float]) -> dict[str, float | None]:
     def right(count: str, among: str) -> float | None:
         return ratio(s[count], s[among]) if count in s else None
 
-    out = {"loss_s": ratio(s["l_s"], s["steps"]), "loss_u": ratio(s["l_u"], s["steps"])}
+    out = {f"loss_{name[2:]}": ratio(s[name], s["steps"]) for name in s if name.startswith("l_")}
     if "n" not in s:
         return out
     out["pl_accuracy"] = right("correct_valid", "n_valid")
