@@ -10,9 +10,8 @@ import shutil
 import sys
 import types
 from collections.abc import Callable, Iterator
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, NamedTuple, get_args, get_type_hints
+from typing import Any, NamedTuple, get_type_hints
 
 import pytest
 import typer
@@ -22,7 +21,7 @@ from conftest import exit_code
 from fssl.catalog.entries import markdown
 from fssl.cli import app as cli
 from fssl.cli.screen import console
-from fssl.config import NO_LIMIT, Config
+from fssl.config import Config, Setting, schema_of
 from fssl.methods.base import SOURCES, Method
 from fssl.methods.names import METHODS, PLUGINS, settings_of
 
@@ -255,42 +254,26 @@ def test_settings_on_a_method_s_page_are_those_of_its_methods(stem: str) -> None
 
 def rows() -> Iterator[tuple[str, str, str, str, str]]:
     """Key, type, range, default and meaning of every setting."""
-    for section, kind in get_type_hints(Config).items():
-        if section == "method":
-            yield (
-                "method.name",
-                "text",
-                "see `fssl methods`",
-                shown(Config().method.name),
-                "method or FILE.py:FUNCTION, then its plug-ins",
-            )
-            digest = "FILE.py: its checksum, filled in by a run and checked by its repetition"
-            yield "method.digest", "text", "", "unset", digest
-            yield (
-                "method.*",
-                "number, true/false, text",
-                "see `fssl methods NAME`",
-                "the builder's",
-                "a method's settings",
-            )
-        elif hasattr(kind, "__dataclass_fields__"):
-            hints = get_type_hints(kind)
-            for f in fields(kind):
-                yield f"{section}.{f.name}", *described(f, hints[f.name])
-        else:
-            f = next(f for f in fields(Config) if f.name == section)
-            yield section, *described(f, kind)
+    kinds = get_type_hints(Config)
+    for name, setting in schema_of(Config).items():
+        schema = {name: setting}
+        if not setting.kind:
+            schema = {f"{name}.{key}": found for key, found in schema_of(kinds[name]).items() if found.kind}
+        for key, found in schema.items():
+            kind, allowed, default, meaning = described(found)
+            yield key, kind, "see `fssl methods`" if key == "method.name" else allowed, default, meaning
+        if name == "method":
+            kind = "number, true/false, string"
+            yield "method.*", kind, "see `fssl methods NAME`", "the builder's", "a method's settings"
 
 
-def described(f: Any, hint: Any) -> tuple[str, str, str, str]:
-    words = {int: "whole number", float: "number", str: "text", bool: "true/false"}
-    words |= {tuple[str, ...]: "list of texts", tuple[float, ...]: "list of numbers"}
-    kind = next(words[t] for t in (get_args(hint) or (hint,)) if t in words)
-    low, high = f.metadata.get("low"), f.metadata.get("high")
-    allowed = ", ".join(f"`{option}`" for option in f.metadata.get("options", ()))
-    if low is not None:
-        allowed = f"{low:g} to {high:.12g}" if high < NO_LIMIT else f"{low:g} upwards"
-    return kind, allowed, shown(f.default), f.metadata["help"]
+def described(setting: Setting) -> tuple[str, str, str, str]:
+    words = {int: "whole number", float: "number", str: "string", bool: "true/false"}
+    assert setting.kind
+    kind = f"list of {words[setting.kind]}s" if setting.many else words[setting.kind]
+    allowed = ", ".join(f"`{option}`" for option in setting.options) or str(setting.limits or "")
+    filled = f", filled in {setting.filled.by}" if setting.filled else ""
+    return kind, allowed, shown(setting.default), setting.help + filled
 
 
 def shown(value: object) -> str:

@@ -79,10 +79,10 @@ WRONG: list[tuple[str, Any, tuple[str, ...]]] = [
     ("data.name", "cifar11", ("data.name 'cifar11'", "did you mean 'cifar10'?")),
     ("data.name", 5, ("data.name '5'", "known: cifar10")),
     ("data.flip", 1, ("data.flip = 1", "true or false")),
-    ("data.dir", 5, ("data.dir = 5", "a text")),
+    ("data.dir", 5, ("data.dir = 5", "a string")),
     ("data.label_fraction", 0, ("data.label_fraction = 0",)),
     ("data.labels_per_class", 139, ("data.labels_per_class = 139", "at most 138", "digits")),
-    ("method.name", 5, ("method.name = 5", "a text")),
+    ("method.name", 5, ("method.name = 5", "a string")),
     ("model.name", "resnet9", ("did you mean 'resnet8'?",)),
     ("model.width", 65, ("model.width = 65", "from 1 to 64")),
     ("partition.clients", 21, ("partition.clients = 21", "even")),
@@ -161,7 +161,7 @@ def test_an_override_below_a_value_is_refused() -> None:
 
 @pytest.mark.parametrize("text", ["2020-01-01", "12:30:00"])
 def test_values_that_only_toml_knows_are_refused_like_others(text: str) -> None:
-    with pytest.raises(UserError, match=r"data\.dir = .*expected a text"):
+    with pytest.raises(UserError, match=r"data\.dir = .*expected a string"):
         cells(override({}, [f"data.dir={text}"]))
 
 
@@ -209,8 +209,8 @@ def test_who_gives_a_list_hears_of_grids(setting: str, hint: str) -> None:
 
 
 @pytest.mark.parametrize("setting", ["grid.seed=[7,8", "grid.method.name=[sage, fedavg]", 'data.dir="a'])
-def test_a_list_or_text_that_does_not_end_is_refused(setting: str) -> None:
-    with pytest.raises(UserError, match="a bracket or a quote is missing, or a text in it is not quoted"):
+def test_a_list_or_string_that_does_not_end_is_refused(setting: str) -> None:
+    with pytest.raises(UserError, match="a bracket or a quote is missing, or a string in it is not quoted"):
         override({}, [setting])
 
 

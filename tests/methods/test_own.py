@@ -120,7 +120,7 @@ def test_files_of_one_name_are_two_modules() -> None:
     assert len({module.__name__ for module in map(loaded, (Path("a/my.py").resolve(), Path("b/my.py").resolve()))}) == 2
 
 
-def test_annotations_may_be_texts(fssl: Fssl) -> None:
+def test_annotations_may_be_strings(fssl: Fssl) -> None:
     """As `from __future__ import annotations` makes them."""
     Path("late.py").write_text(
         "from __future__ import annotations\n" + FILE.replace("mu_u: float", "on: bool = True, mu_u: float")
@@ -143,7 +143,7 @@ class Branches(LocalOnly):
 def mine() -> FixMatch:
     return FixMatch(assign=Branches())
 
-def texts(kind: str = "a") -> FixMatch:
+def strings(kind: str = "a") -> FixMatch:
     return mine()
 """
 
@@ -247,10 +247,10 @@ def test_a_step_that_fails_is_named_saved_and_can_be_taken_again(fssl: Fssl, job
     assert fssl("replay", "no.safetensors").err.startswith("fssl: no.safetensors is no saved step")
 
 
-def test_a_text_needs_its_choices() -> None:
+def test_a_string_needs_its_choices() -> None:
     Path("branch.py").write_text(BRANCH)
     with pytest.raises(UserError, match=r"method\.kind: its builder must declare .* Literal"):
-        build_method("branch.py:texts", {"kind": "a"})
+        build_method("branch.py:strings", {"kind": "a"})
 
 
 def test_a_number_must_be_finite() -> None:

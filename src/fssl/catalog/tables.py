@@ -1,14 +1,12 @@
 """The catalog on a terminal: a line for each method, or everything about one."""
 
-from inspect import Parameter
-from typing import get_args
-
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Column, Table
 
+from ..config import Setting
 from ..console import PLAIN, setting_text
-from ..methods.names import BY_DATASET, PLUGINS, RANGES, builders_of, settings_of
+from ..methods.names import PLUGINS, builders_of, settings_of
 from .entries import BASELINE, Entry, entries, entry, footnote, keeps, measured, source, step_cost, traffic
 
 
@@ -35,15 +33,20 @@ def print_method(console: Console, name: str) -> None:
     console.print(
         f"[bold]{name}[/]\n", *(f"{reflowed(b.__doc__)}\n" for b in builders), facts, sep="\n", highlight=False
     )
-    settings = Table("setting", "default, or other choices", "range", **PLAIN)
-    for key, parameter in {k: p for b in builders for k, p in settings_of(b).items()}.items():
-        low, high = RANGES.get(key, (None, None))
-        settings.add_row(
-            f"method.{key}",
-            "by dataset" if key in BY_DATASET else default_text(parameter),
-            "" if low is None else f"{low:g} to {high:g}",
-        )
-    console.print("no settings" if not settings.rows else settings)
+    schema: dict[str, Setting] = {}
+    for builder in builders:
+        schema = {**schema, **settings_of(builder), **schema}  # where two share one, the method's counts
+    console.print(settings_table(schema) if schema else "no settings")
+
+
+def settings_table(schema: dict[str, Setting]) -> Table:
+    """A line for each setting; what it means, where its builder says so in the signature."""
+    has_help = any(setting.help for setting in schema.values())
+    table = Table("setting", "default, or other choices", "range", *(["meaning"] if has_help else []), **PLAIN)
+    for key, setting in schema.items():
+        limits = str(setting.limits or "")
+        table.add_row(f"method.{key}", default_text(setting), limits, *([escape(setting.help)] if has_help else []))
+    return table
 
 
 def reflowed(doc: str | None) -> str:
@@ -80,9 +83,11 @@ def sent_bytes(entry: Entry) -> str:
     return f"{entry.sizes.down:,} bytes down, {entry.sizes.up:,} up (ResNet-8x4, 10 classes){note}"
 
 
-def default_text(parameter: Parameter) -> str:
+def default_text(setting: Setting) -> str:
     """A setting's default as a configuration would write it, and what else it may be."""
-    value, choices = parameter.default, [a for a in get_args(parameter.annotation) if isinstance(a, str)]
-    if choices:
-        return "|".join([str(value), *(c for c in choices if c != value)])
+    value = setting.default
+    if setting.by_dataset:
+        return "by dataset"
+    if setting.options:
+        return "|".join([setting_text(value), *(option for option in setting.options if option != value)])
     return f"{value:.6g}" if isinstance(value, float) else setting_text(value)

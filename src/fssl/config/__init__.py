@@ -1,20 +1,29 @@
 """A run's configuration: declared in settings, read from TOML, changed with --set, multiplied by [grid], checked."""
 
-from .checks import AUTHORS_WAY, parse, several_runs
+from .checks import AUTHORS_WAY, parse
 from .grid import axes_of, expand, only_run, override
-from .settings import NO_LIMIT, Config, MethodChoice
+from .schema import ByDataset, OneOf, Range, Setting, as_declared, check_table, check_value, schema_of
+from .settings import Compute, Config, Device, MethodChoice
 from .tables import as_tables, by_card, first_difference, flatten
 from .toml import PRESETS, load_toml, presets, read_toml, to_toml
 
 __all__ = [
     "AUTHORS_WAY",
-    "NO_LIMIT",
     "PRESETS",
+    "ByDataset",
+    "Compute",
     "Config",
+    "Device",
     "MethodChoice",
+    "OneOf",
+    "Range",
+    "Setting",
+    "as_declared",
     "as_tables",
     "axes_of",
     "by_card",
+    "check_table",
+    "check_value",
     "expand",
     "first_difference",
     "flatten",
@@ -24,6 +33,6 @@ __all__ = [
     "parse",
     "presets",
     "read_toml",
-    "several_runs",
+    "schema_of",
     "to_toml",
 ]

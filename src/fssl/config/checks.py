@@ -1,43 +1,37 @@
 """Plain tables in, a Config out: all validation of user input."""
 
-import json
-import math
-import types
-import unicodedata
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import replace
+from typing import Any, get_type_hints
 
 from ..data.shares import MIN_ALPHA, check_shares
 from ..errors import UserError, unknown
-from ..system.user_code import file_of, refuse_without_function
-from .settings import NO_LIMIT, SECTIONS, Config, Data, MethodChoice, Model, useless
-from .toml import toml_value
+from .schema import check_table, check_value, schema_of, several_runs
+from .settings import SECTIONS, Config, Data, MethodChoice, useless
 
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
-SYNONYMS = {"gpu": ("cuda",)}  # what people write, and what it is called here
 RETIRED = {("partition", "setting", "all-clients")}  # stands in records of earlier versions, and says nothing
-T = TypeVar("T")
+TOP = schema_of(Config)
+KINDS = {name: kind for name, kind in get_type_hints(Config).items() if name in SECTIONS}
+SCHEMAS = {name: {k: s for k, s in schema_of(kind).items() if s.kind} for name, kind in KINDS.items()}
 
 
 def parse(tables: Mapping[str, Any]) -> Config:
     """A validated Config from TOML tables without a grid."""
-    hints = get_type_hints(Config)
-    known = [f.name for f in fields(Config)]
     values: dict[str, Any] = {}
     for key, value in tables.items():
         if key == "grid":
             raise UserError("'grid' stands for several runs: `expand` gives the configuration of each")
-        if key not in known:
-            raise unknown("section or key", key, [*known, "grid"], keys_named(key))
+        if key not in TOP:
+            raise unknown("section or key", key, [*TOP, "grid"], keys_named(key))
         if key in SECTIONS:
             if not isinstance(value, Mapping):
-                named = isinstance(value, str) and "name" in get_type_hints(hints[key])
+                named = isinstance(value, str) and "name" in SCHEMAS[key]
                 example = f"{key}.name = {value!r}" if named else f"{key}.<key> = ..."
                 raise UserError(f"'{key}' is a section: write [{key}] and its keys below, or {example}")
-            values[key] = parse_method(value) if key == "method" else parse_section(hints[key], key, value)
+            values[key] = parse_method(value) if key == "method" else parse_section(key, value)
         else:
-            values[key] = check(key, value, field_of(Config, key), hints[key])
+            values[key] = check_value(key, value, TOP[key])
     config = Config(**values)
     if not config.card.is_dealt and "clients" not in tables.get("partition", {}):
         config = replace(config, partition=replace(config.partition, clients=0))  # known once the folder is read
@@ -58,84 +52,25 @@ def check_use(dataset: str, tables: Mapping[str, Any]) -> None:
             raise UserError(f"{key} does not go with data.name = '{dataset}': {why}; leave it out")
 
 
-def parse_section(kind: type[T], section: str, table: Mapping[str, Any]) -> T:
-    hints = get_type_hints(kind)
+def parse_section(section: str, table: Mapping[str, Any]) -> Any:
     table = {key: value for key, value in table.items() if (section, key, str(value)) not in RETIRED}
-    for key in table:
-        if key not in hints:
-            raise unknown(f"key in [{section}]", key, hints, keys_named(key))
-    values = {k: check(f"{section}.{k}", v, field_of(kind, k), hints[k]) for k, v in table.items()}
-    return kind(**values)
+    return KINDS[section](**check_table(table, SCHEMAS[section], section, elsewhere=keys_named))
 
 
 def parse_method(table: Mapping[str, Any]) -> MethodChoice:
     """Name and settings as given; the builders' signatures check them (methods.build_method)."""
-    name = table.get("name", MethodChoice().name)
-    if not isinstance(name, str):
-        raise UserError(f"method.name = {name!r}: expected a text{several_runs('method.name', name)}")
-    digest = table.get("digest")
-    if digest is not None:
-        check("method.digest", digest, field_of(Model, "digest"), str)
-    settings = {k: v for k, v in table.items() if k not in ("name", "digest")}
+    own = {key: value for key, value in table.items() if key in SCHEMAS["method"]}
+    settings = {key: value for key, value in table.items() if key not in own}
     for key, value in settings.items():
         if not isinstance(value, bool | int | float | str):
-            expected = "expected a number, a text, true or false"
+            expected = "expected a number, a string, true or false"
             raise UserError(f"method.{key} = {value!r}: {expected}{several_runs(f'method.{key}', value)}")
-    return MethodChoice(name, tuple(sorted(settings.items())), digest)
+    return MethodChoice(settings=tuple(sorted(settings.items())), **check_table(own, SCHEMAS["method"], "method"))
 
 
 def keys_named(last: str) -> list[str]:
     """Dotted keys that end like this: whoever writes `lr` or `train.alpha` means one of them."""
-    sections = {name: kind for name, kind in get_type_hints(Config).items() if name in SECTIONS}
-    inner = [f"{name}.{f.name}" for name, kind in sections.items() for f in fields(kind)]
-    return [key for key in (*get_type_hints(Config), *inner) if key.rsplit(".", 1)[-1] == last]
-
-
-def field_of(kind: type, key: str) -> Any:
-    return next(f for f in fields(kind) if f.name == key)
-
-
-def check(key: str, value: Any, f: Any, hint: Any) -> Any:
-    """The value, if it has the field's type and lies in its range."""
-    allowed = [a for a in get_args(hint) if a is not types.NoneType] or [hint]
-    if get_origin(allowed[0]) is tuple:
-        return check_list(key, value, get_args(allowed[0])[0])
-    right_type = type(value) in allowed or (float in allowed and type(value) is int)
-    options, own = f.metadata.get("options"), f.metadata.get("own")
-    if own and isinstance(value, str):
-        refuse_without_function(own, value)
-        if file_of(value):
-            return value
-    if isinstance(value, list) and options:
-        raise UserError(f"{key} = {value!r}: expected one of {', '.join(options)}{several_runs(key, value)}")
-    if options and (not right_type or value not in options):
-        raise unknown(key, value, options, SYNONYMS.get(value, ()) if isinstance(value, str) else ())
-    if not right_type:
-        names = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
-        raise UserError(f"{key} = {value!r}: expected {names[allowed[0]]}{several_runs(key, value)}")
-    low, high = f.metadata.get("low"), f.metadata.get("high")
-    if low is not None and not low <= value <= high:  # also refuses nan
-        upper = f" to {high:.12g}" if high < NO_LIMIT or value > high else " upwards"
-        raise UserError(f"{key} = {value!r}: expected a number from {low:g}{upper}")
-    return float(value) if float in allowed else value
-
-
-def several_runs(key: str, value: object) -> str:
-    """What whoever gives a list where a value is expected may mean, with brackets or without."""
-    if isinstance(value, str) and "," in value:
-        value = [toml_value(part.strip()) for part in value.split(",")]
-    is_list = isinstance(value, list) and all(
-        isinstance(v, int | str) or (isinstance(v, float) and math.isfinite(v)) for v in value
-    )
-    return f"; for several runs, --set 'grid.{key}={json.dumps(value)}'" if is_list else ""
-
-
-def check_list(key: str, value: Any, kind: type) -> tuple[Any, ...]:
-    fits = isinstance(value, list) and value and all(type(v) in (kind, int if kind is float else kind) for v in value)
-    if not fits:
-        example = '["cat", "dog"]' if kind is str else "[0.5, 0.5, 0.5]"
-        raise UserError(f"{key} = {value!r}: expected a list of {'texts' if kind is str else 'numbers'} like {example}")
-    return tuple(unicodedata.normalize("NFC", v) if kind is str else kind(v) for v in value)
+    return [*([last] if last in TOP else []), *(f"{name}.{last}" for name in SCHEMAS if last in SCHEMAS[name])]
 
 
 def check_combinations(config: Config) -> None:

@@ -14,7 +14,7 @@ from .toml import toml_value
 
 
 def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """Tables with `key=value` settings applied; the value is TOML, or else a text. A set key leaves the grid.
+    """Tables with `key=value` settings applied; the value is TOML, or else a string. A set key leaves the grid.
 
     What a setting excludes leaves the tables, unless it is itself set here.
     """

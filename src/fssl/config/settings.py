@@ -1,141 +1,132 @@
 """The settings of a run: frozen dataclasses whose fields say what they may be."""
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from ..data.cards import CARDS, Card, card
 from ..system.user_code import file_of
+from .schema import Filled, OneOf, Range
 
-NO_LIMIT = 1e30  # what single precision can still hold; inf is out of every range
-
-
-def number(default: Any, low: float, high: float = NO_LIMIT, text: str = "") -> Any:
-    return field(default=default, metadata={"low": low, "high": high, "help": text})
-
-
-def choice(default: str, *options: str, text: str = "", own: str = "") -> Any:
-    """One of a list; with `own`, which says what it is, also FILE.py:FUNCTION."""
-    return field(default=default, metadata={"options": options, "help": text, "own": own})
-
-
-def plain(default: Any, text: str = "") -> Any:
-    return field(default=default, metadata={"help": text})
+Device = Literal["auto", "cpu", "cuda"]
+BY_A_RUN = Filled("by a run and checked by its repetition")
+Seed = Annotated[int, Range(0, 2**31 - 1)]
 
 
 @dataclass(frozen=True)
 class Data:
     """Which images, and how many of them are labeled."""
 
-    name: str = choice("digits", *CARDS, text="dataset")
-    dir: str | None = plain(None, "folder with its files (Parquet: else FSSL_DATA, else the hub)")
-    labels_per_class: int | None = number(None, 1, text="labeled images per class")
-    label_fraction: float | None = number(None, 0.0, 1.0, "or their share, as the paper counts it")
-    test: str = choice(
-        "all",
-        "all",
-        "tuning",
-        "final",
-        text="all test images, or a half: tuning to choose settings by, final to report",
-    )
-    flip: bool = plain(True, "horizontal flips in weak and strong views (the paper flips digits too)")
-    classes: tuple[str, ...] | None = plain(None, "own images: class names in order (default: those found, sorted)")
-    size: int = number(32, 8, 256, "own images: images are resized to this many pixels both ways")
-    channels: int = number(3, 1, 3, "own images: 3 is color, 1 is grey")
-    mean: tuple[float, ...] | None = plain(None, "own images: subtracted from each channel (default 0.5)")
-    std: tuple[float, ...] | None = plain(None, "own images: each channel is divided by it (default 0.25)")
-    digest: str | None = plain(
-        None, "own images: checksum of its file list, filled in by a run and checked by its repetition"
-    )
+    name: Annotated[str, OneOf(tuple(CARDS)), "dataset"] = "digits"
+    dir: Annotated[str | None, "folder with its files (Parquet: else FSSL_DATA, else the hub)"] = None
+    labels_per_class: Annotated[int | None, Range(1), "labeled images per class"] = None
+    label_fraction: Annotated[float | None, Range(0.0, 1.0), "or their share, as the paper counts it"] = None
+    test: Annotated[
+        Literal["all", "tuning", "final"],
+        "all test images, or a half: tuning to choose settings by, final to report",
+    ] = "all"
+    flip: Annotated[bool, "horizontal flips in weak and strong views (the paper flips digits too)"] = True
+    classes: Annotated[tuple[str, ...] | None, "own images: class names in order (default: those found, sorted)"] = None
+    size: Annotated[int, Range(8, 256), "own images: images are resized to this many pixels both ways"] = 32
+    channels: Annotated[int, Range(1, 3), "own images: 3 is color, 1 is grey"] = 3
+    mean: Annotated[tuple[float, ...] | None, "own images: subtracted from each channel (default 0.5)"] = None
+    std: Annotated[tuple[float, ...] | None, "own images: each channel is divided by it (default 0.25)"] = None
+    digest: Annotated[str | None, BY_A_RUN, "own images: checksum of its file list"] = None
 
 
 @dataclass(frozen=True)
 class Partition:
     """Who holds what."""
 
-    kind: str = choice(
-        "paired-dirichlet", "paired-dirichlet", "dirichlet", "iid", text="how images are dealt out to clients"
+    kind: Annotated[Literal["paired-dirichlet", "dirichlet", "iid"], "how images are dealt out to clients"] = (
+        "paired-dirichlet"
     )
-    alpha: float = number(1.0, 0.0, text="Dirichlet concentration; smaller is more skewed, 0 is an even split")
-    clients: int = number(20, 1, text="registered clients (folder: default as many as it has)")
-    seed: int = number(0, 0, 2**31 - 1, "0 is the paper's split")
-    labeled_clients: int | None = number(
-        None, 1, text="only this many clients have labels, and nothing else (default: all have some)"
-    )
+    alpha: Annotated[float, Range(0.0), "Dirichlet concentration; smaller is more skewed, 0 is an even split"] = 1.0
+    clients: Annotated[int, Range(1), "registered clients (folder: default as many as it has)"] = 20
+    seed: Annotated[Seed, "0 is the paper's split"] = 0
+    labeled_clients: Annotated[
+        int | None, Range(1), "only this many clients have labels, and nothing else (default: all have some)"
+    ] = None
 
 
 @dataclass(frozen=True)
 class MethodChoice:
     """A method's name and its builder's keyword arguments."""
 
-    name: str = "sage"
+    name: Annotated[str, "method or FILE.py:FUNCTION, then its plug-ins"] = "sage"
     settings: tuple[tuple[str, Any], ...] = ()
-    digest: str | None = None
+    digest: Annotated[str | None, BY_A_RUN, "FILE.py: its checksum"] = None
 
 
 @dataclass(frozen=True)
 class Model:
     """The network."""
 
-    name: str = choice("resnet8", "resnet8", "cnn", text="architecture, or FILE.py:FUNCTION", own="network")
-    width: int = number(4, 1, 64, "width multiplier; 4 is the paper's")
-    digest: str | None = plain(None, "FILE.py: its checksum, filled in by a run and checked by its repetition")
+    name: Annotated[str, OneOf(("resnet8", "cnn"), own="network"), "architecture, or FILE.py:FUNCTION"] = "resnet8"
+    width: Annotated[int, Range(1, 64), "width multiplier; 4 is the paper's"] = 4
+    digest: Annotated[str | None, BY_A_RUN, "FILE.py: its checksum"] = None
 
 
 @dataclass(frozen=True)
 class Train:
     """Rounds and steps."""
 
-    rounds: int | None = number(None, 1, 999_999, "default: the paper's number for the dataset")
-    clients_per_round: int = number(8, 1, text="clients drawn each round")
-    local_epochs: int = number(5, 1, 10_000, "epochs a client trains in a round")
-    steps_per_round: int | None = number(None, 1, 1_000_000, "a fixed number of steps instead; 1 is FedSGD")
-    batch: int = number(128, 1, 65_536, "labeled images per step")
-    unlabeled_ratio: int = number(2, 1, 1000, "unlabeled images per labeled one in a step")
-    lr: float = number(0.1, 0.0, text="learning rate, constant")
-    momentum: float = number(0.9, 0.0, 0.9999, "SGD momentum")
-    weight_decay: float = number(1e-4, 0.0, text="on all parameters")
-    labeled_weight: int = number(0, 0, 1_000_000, "how many times more a labeled image counts when models are averaged")
-    precision: str = choice("auto", "auto", "bf16", "fp32", text="auto: bf16 on a GPU, fp32 on a CPU")
+    rounds: Annotated[int | None, Range(1, 999_999), "default: the paper's number for the dataset"] = None
+    clients_per_round: Annotated[int, Range(1), "clients drawn each round"] = 8
+    local_epochs: Annotated[int, Range(1, 10_000), "epochs a client trains in a round"] = 5
+    steps_per_round: Annotated[int | None, Range(1, 1_000_000), "a fixed number of steps instead; 1 is FedSGD"] = None
+    batch: Annotated[int, Range(1, 65_536), "labeled images per step"] = 128
+    unlabeled_ratio: Annotated[int, Range(1, 1000), "unlabeled images per labeled one in a step"] = 2
+    lr: Annotated[float, Range(0.0), "learning rate, constant"] = 0.1
+    momentum: Annotated[float, Range(0.0, 0.9999), "SGD momentum"] = 0.9
+    weight_decay: Annotated[float, Range(0.0), "on all parameters"] = 1e-4
+    labeled_weight: Annotated[
+        int, Range(0, 1_000_000), "how many times more a labeled image counts when models are averaged"
+    ] = 0
+    precision: Annotated[Literal["auto", "bf16", "fp32"], "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
 
 
 @dataclass(frozen=True)
 class Compute:
     """Where and how to compute; none of this changes what is computed beyond rounding."""
 
-    device: str = choice("auto", "auto", "cpu", "cuda", text="auto: a GPU if there is one")
-    compile: str = choice("auto", "auto", "on", "off", text="auto: on a GPU only")
-    lanes: int | None = number(None, 1, 16, "clients trained at once (default: 4 on a GPU, else one per core)")
-    threads: int | None = number(None, 1, 1024, "CPU threads of one client (default 1)")
-    engine: str = choice("local", "local", "flower", text="flower: clients as actors of a Ray cluster")
-    clients_per_gpu: int | None = number(None, 1, 64, "engine flower: clients at once on each GPU (default 1)")
-    ray_address: str | None = plain(None, "engine flower: a running Ray cluster (default: one of this machine)")
+    device: Annotated[Device, "auto: a GPU if there is one"] = "auto"
+    compile: Annotated[Literal["auto", "on", "off"], "auto: on a GPU only"] = "auto"
+    lanes: Annotated[int | None, Range(1, 16), "clients trained at once (default: 4 on a GPU, else one per core)"] = (
+        None
+    )
+    threads: Annotated[int | None, Range(1, 1024), "CPU threads of one client (default 1)"] = None
+    engine: Annotated[Literal["local", "flower"], "flower: clients as actors of a Ray cluster"] = "local"
+    clients_per_gpu: Annotated[int | None, Range(1, 64), "engine flower: clients at once on each GPU (default 1)"] = (
+        None
+    )
+    ray_address: Annotated[str | None, "engine flower: a running Ray cluster (default: one of this machine)"] = None
 
 
 @dataclass(frozen=True)
 class Privacy:
     """Central differential privacy, with engine flower and in deployments."""
 
-    clip: float | None = number(None, 1e-9, text="largest norm of a client's update (parameters only); unset: off")
-    noise: float = number(0.0, 0.0, text="noise on the mean, in multiples of clip / clients; 1 or more is strong")
+    clip: Annotated[float | None, Range(1e-9), "largest norm of a client's update (parameters only); unset: off"] = None
+    noise: Annotated[float, Range(0.0), "noise on the mean, in multiples of clip / clients; 1 or more is strong"] = 0.0
 
 
 @dataclass(frozen=True)
 class Records:
     """What is written down."""
 
-    probes: str = choice("all", "all", "losses", text="all: every accumulator of the paper's figures")
-    checkpoint_every: int = number(1, 1, text="rounds between checkpoints")
-    tensorboard: bool = plain(False, "also write TensorBoard events")
-    wandb: str = choice("off", "off", "offline", "online", text="also log to Weights & Biases")
+    probes: Annotated[Literal["all", "losses"], "all: every accumulator of the paper's figures"] = "all"
+    checkpoint_every: Annotated[int, Range(1), "rounds between checkpoints"] = 1
+    tensorboard: Annotated[bool, "also write TensorBoard events"] = False
+    wandb: Annotated[Literal["off", "offline", "online"], "also log to Weights & Biases"] = "off"
 
 
 @dataclass(frozen=True)
 class Config:
     """Everything that decides a run."""
 
-    seed: int = number(7, 0, 2**31 - 1, "client choice, initial weights and data order")
-    protocol: str = choice("clean", "clean", "authors", text="authors: the released code's accidents too")
+    seed: Annotated[Seed, "client choice, initial weights and data order"] = 7
+    protocol: Annotated[Literal["clean", "authors"], "authors: the released code's accidents too"] = "clean"
     data: Data = Data()
     partition: Partition = Partition()
     method: MethodChoice = MethodChoice()

@@ -49,7 +49,7 @@ def toml_value(text: str) -> Any:
         return tomllib.loads(f"v = {text}")["v"]
     except tomllib.TOMLDecodeError:
         if text[:1] in ("[", "{", '"'):
-            raise UserError(f"{text}: a bracket or a quote is missing, or a text in it is not quoted") from None
+            raise UserError(f"{text}: a bracket or a quote is missing, or a string in it is not quoted") from None
         return text
 
 

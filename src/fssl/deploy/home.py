@@ -4,10 +4,10 @@ import re
 import socket
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple, TypeVar
 
-from ..config import load_toml
-from ..errors import UserError, unknown
+from ..config import Device, Range, check_table, load_toml, schema_of
+from ..errors import UserError
 from ..system.files import write_file
 
 SERVER = """# The server of this deployment.
@@ -67,7 +67,8 @@ MODULE = '"""The installed package does the work."""\n\nfrom fssl.{module} impor
 
 SERVER_PORT, SITE_PORT = 8443, 9094
 NAME = re.compile(r"\w[\w.-]*")  # of a site: it is part of file names
-DEVICES = ("auto", "cpu", "cuda")
+Port = Annotated[int, Range(1, 65535)]
+Part = TypeVar("Part", "ServerPart", "SitePart")
 
 
 class ServerPart(NamedTuple):
@@ -76,11 +77,11 @@ class ServerPart(NamedTuple):
     folder: Path
     listen: str
     names: list[str]
-    port: int
+    port: Port
     sites: list[str]
-    quorum: int
-    wait_seconds: int
-    answer_seconds: int
+    quorum: Annotated[int, Range(1)]
+    wait_seconds: Annotated[int, Range(0)]
+    answer_seconds: Annotated[int, Range(1)]
     test: str = ""
 
     @property
@@ -102,10 +103,10 @@ class SitePart(NamedTuple):
     folder: Path
     name: str
     client: int
-    clients: int
+    clients: Annotated[int, Range(1)]
     server: str
-    port: int
-    device: str = "auto"
+    port: Port
+    device: Device = "auto"
     data: str = ""
     trusted: str = ""
 
@@ -155,16 +156,10 @@ def is_free(port: int) -> bool:
 def server_part(home: Path) -> ServerPart:
     """The server's part of a deployment folder, or that part by itself."""
     folder = home if (home / "server.toml").is_file() else home / "server"
-    part: ServerPart = read(folder / "server.toml", ServerPart, "the server's settings; `fssl deploy init` writes them")
-    if not part.sites or len(set(part.sites)) < len(part.sites) or not all(map(NAME.fullmatch, part.sites)):
-        raise UserError(
-            f"{folder / 'server.toml'}: sites = {part.sites}: expected different names without spaces or '/'"
-        )
-    if not part.names:
-        raise UserError(f"{folder / 'server.toml'}: names = []: expected at least one name of the server")
-    for key, least in {"quorum": 1, "wait_seconds": 0, "answer_seconds": 1}.items():
-        if getattr(part, key) < least:
-            raise UserError(f"{folder / 'server.toml'}: {key} = {getattr(part, key)}: expected at least {least}")
+    path = folder / "server.toml"
+    part = read(path, ServerPart, "the server's settings; `fssl deploy init` writes them")
+    if len(set(part.sites)) < len(part.sites) or not all(map(NAME.fullmatch, part.sites)):
+        raise UserError(f"{path}: sites = {part.sites}: expected different names without spaces or '/'")
     return part
 
 
@@ -174,36 +169,18 @@ def site_part(home: Path, name: str | None) -> SitePart:
     if not (folder / "site.toml").is_file():
         known = sorted(p.parent.name for p in home.glob("*/site.toml"))
         raise UserError(f"{folder} has no site.toml" + (f"; sites here: {', '.join(known)}" if known else ""))
-    part: SitePart = read(folder / "site.toml", SitePart, "a site's settings")
-    if part.device not in DEVICES:
-        raise UserError(f"{folder / 'site.toml'}: device = '{part.device}': expected one of {', '.join(DEVICES)}")
+    part = read(folder / "site.toml", SitePart, "a site's settings")
     if not 0 <= part.client < part.clients:
         expected = f"expected 0 to {part.clients - 1}, as clients = {part.clients}"
         raise UserError(f"{folder / 'site.toml'}: client = {part.client}: {expected}")
     return part
 
 
-def fits(value: object, kind: Any) -> bool:
-    if kind == list[str]:
-        return isinstance(value, list) and all(isinstance(v, str) for v in value)
-    return type(value) is kind
-
-
-def read(path: Path, kind: Any, what: str) -> Any:
+def read(path: Path, kind: type[Part], what: str) -> Part:
+    """The settings in a file of a deployment, checked as their record declares them."""
     try:
         table = load_toml(path, str(path))
     except FileNotFoundError:
         raise UserError(f"{path} is missing: {what}") from None
-    hints = {name: hint for name, hint in kind.__annotations__.items() if name != "folder"}
-    for key, value in table.items():
-        expected = hints.get(key)
-        if expected is None:
-            raise unknown(f"{path}: key", key, hints)
-        if not fits(value, expected):
-            raise UserError(f"{path}: {key} = {value!r} has the wrong type")
-        if key == "port" and not 0 < value < 65536:
-            raise UserError(f"{path}: port = {value}: expected a number from 1 to 65535")
-    absent = [key for key in hints if key not in table and key not in kind._field_defaults]
-    if absent:
-        raise UserError(f"{path}: {absent[0]} is missing")
-    return kind(path.parent.resolve(), **table)
+    schema = {key: setting for key, setting in schema_of(kind).items() if key != "folder"}
+    return kind(path.parent.resolve(), **check_table(table, schema, where=f"{path}: "))

@@ -15,6 +15,7 @@ from ..models import Net
 from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Upload
 from .base import Needs, Source, mean_weights
 from .fixmatch import FixMatch
+from .settings import Share, Threshold, Weight
 
 # Client state of one round: what the broadcast model said of each image of the pool, the mean of that, how
 # many images it is the mean of, and the prior that follows the local model.
@@ -138,9 +139,9 @@ def released_shares(pi: Shares) -> Shares:
 
 @Source("Zhu et al. 2024", follows="released code", page="feddb", note="its prior goes up with the model")
 def feddb(
-    tau: float = 0.95,
-    mu_u: float = 1.0,
-    ema: float = 0.5,
+    tau: Threshold = 0.95,
+    mu_u: Weight = 1.0,
+    ema: Share = 0.5,
     dma: Literal["exact", "released", "off"] = "released",
     online: bool = False,
 ) -> FedDB:

@@ -13,6 +13,7 @@ from ..models import Net
 from ..types import Batch, Local, Payload, PseudoLabels, State, Trace, Weights, clone, drop, put, take, zeros_like
 from .base import Passes, Source, Value, fit, gradient
 from .fixmatch import FixMatch, Seen
+from .settings import StudentRate, Threshold, Weight
 
 STUDENT, PARAMS, VELOCITY = "student.", "student.params.", "student.velocity."
 
@@ -69,10 +70,10 @@ class FedDure(FixMatch):
 
 @Source("Bai et al. 2024", follows="reconstruction", page="feddure")
 def feddure(
-    tau: float = 0.95,
-    mu_u: float = 1.0,
+    tau: Threshold = 0.95,
+    mu_u: Weight = 1.0,
     target: Literal["soft", "hard"] = "soft",
-    student_rate: float = 1.0,
+    student_rate: StudentRate = 1.0,
     sign: Literal["released", "expected"] = "released",
     passes: Passes = "joint",
 ) -> FedDure:

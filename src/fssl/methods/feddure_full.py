@@ -16,6 +16,7 @@ from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, We
 from .base import Source
 from .feddure import PARAMS, FedDure
 from .fixmatch import Seen
+from .settings import Rate, StudentRate, Weight
 
 REGULATOR = "regulator."
 HIDDEN = 100
@@ -86,9 +87,9 @@ def new_regulator(task: Task) -> State:
 
 @Source("Bai et al. 2024", follows="reconstruction", page="feddure", client="regulator")
 def feddure_full(
-    mu_u: float = 1.0,
-    meta_lr: float = 0.01,
-    student_rate: float = 1.0,
+    mu_u: Weight = 1.0,
+    meta_lr: Rate = 0.01,
+    student_rate: StudentRate = 1.0,
     sign: Literal["expected", "released"] = "expected",
 ) -> FedDureFull:
     """FedDure with both regulators: a small network, trained through the student's step, weighs each image.

@@ -13,6 +13,7 @@ from ..models import Net
 from ..types import Batch, Local, Payload, State
 from .base import Source
 from .fixmatch import FixMatch, Seen
+from .settings import Threshold, Weight
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ def agreed(votes: State) -> Tensor:
 
 @Source("Cho et al. 2023", follows="reconstruction", page="fedlabel")
 def fedlabel(
-    tau: float = 0.95,
-    mu_u: float = 1.0,
-    kl_weight: float = 1.0,
+    tau: Threshold = 0.95,
+    mu_u: Weight = 1.0,
+    kl_weight: Weight = 1.0,
     winner: Literal["variance", "entropy", "max"] = "variance",
 ) -> FedLabel:
     """FixMatch labeled by the local or the global model, whichever is more decided about the image.

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..config import Range
 from ..label.accept import FixedThreshold
 from ..label.assign import SCORES, Winner
 from ..label.losses import cross_entropy, image_cross_entropy, kl_divergence
@@ -15,6 +16,7 @@ from ..models import Net
 from ..types import Batch, Counts, Local, Payload, Server, State, Task, Trace, Upload, Weights, put, take, zeros_like
 from .base import RunningMean, Source, Value, descend, flat, unflat
 from .fedlabel import FedLabel, agreed, rho
+from .settings import Threshold, Weight
 
 A, B = "A.", "B."  # the supervised and the unsupervised model, side by side in one set of weights
 COUNT = "fedlabel.count"  # pseudo-labels that B was given this round
@@ -114,11 +116,11 @@ def hold(before: Local, after: Local, idle: Tensor) -> Local:
 
 @Source("Cho et al. 2023", follows="released code", page="fedlabel-2m", note="two models go up")
 def fedlabel_2m(
-    tau: float = 0.3,
-    mu_u: float = 1.0,
-    kl_weight: float = 0.05,
-    pull: float = 10.0,
-    burn_in: int = 50,
+    tau: Threshold = 0.3,
+    mu_u: Weight = 1.0,
+    kl_weight: Weight = 0.05,
+    pull: Weight = 10.0,
+    burn_in: Annotated[int, Range(0, 1e6)] = 50,
     winner: Literal["variance", "entropy", "max"] = "variance",
 ) -> FedLabel2M:
     """FedLabel with two models per client, as its framework runs it: A learns from labels, B from pseudo-labels.

@@ -1,11 +1,12 @@
 """FedLoKe (Zhang et al., CIKM 2023): the global model and one that stays with the client label for each other."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
+from ..config import ByDataset, Range
 from ..label.accept import Accept, EntropyThreshold, FixedThreshold, sure_from
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net
@@ -27,6 +28,7 @@ from ..types import (
     zeros_like,
 )
 from .base import Method, Needs, Passes, Source, Value, Watched, descend, fit
+from .settings import Share, Threshold, Weight
 
 OWN, OWN_PARAMS, OWN_BUFFERS = "own.", "own.params.", "own.buffers."
 
@@ -117,12 +119,12 @@ def kept(weights: Weights) -> State:
 
 @Source("Zhang et al. 2023", follows="released code", page="fedloke", client="own model")
 def fedloke(
-    mu_own: float = 0.9,
+    mu_own: Share = 0.9,
     filter: Literal["entropy", "confidence"] = "entropy",
-    delta: float = 0.1,
-    tau: float = 0.95,
-    mu_u: float = 1.0,
-    ramp_rounds: float = 120,
+    delta: Annotated[float, Range(1e-9, 1e9)] = 0.1,
+    tau: Threshold = 0.95,
+    mu_u: Weight = 1.0,
+    ramp_rounds: Annotated[float, Range(0.0, 1e9), ByDataset(lambda card: 0.4 * card.rounds)] = 120,
     passes: Passes = "joint",
 ) -> FedLoKe:
     """The uploaded model and one that stays with the client train together and label for each other.

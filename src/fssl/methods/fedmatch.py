@@ -3,11 +3,13 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..config import Range
 from ..label.accept import Accept, FixedThreshold, sure_from
 from ..label.assign import hard
 from ..label.losses import cross_entropy, kl_divergence, soft_cross_entropy, squared_distance
@@ -16,6 +18,7 @@ from ..seeds import stream
 from ..types import Batch, Counts, Local, Payload, PseudoLabels, Server, State, Task, Trace, Upload, Weights, put, take
 from .base import Method, Needs, Sgd, Source, Value, Watched, gradient, mean_weights
 from .plateau import FACTOR, measured, new_plateau, settled
+from .settings import Rate, Threshold, Weight
 
 SIGMA, PSI, HELPER = "sigma.", "psi.", "helper.psi."
 PRESENT, ROUND, PROBE = "helper.present", "fedmatch.round", "fedmatch.probe"
@@ -219,15 +222,15 @@ def majority(p_l: Tensor, p_h: list[Tensor], present: Tensor) -> Tensor:
     note="two parts of every kernel; half of what goes down are helpers, of use every 10th round only",
 )
 def fedmatch(
-    lr: float = 0.01,
-    tau: float = 0.95,
-    lam_s: float = 10.0,
-    lam_iccs: float = 0.01,
-    lam_l2: float = 10.0,
-    lam_l1: float = 1e-4,
-    helpers: int = 2,
-    helper_interval: int = 10,
-    patience: int = 0,
+    lr: Rate = 0.01,
+    tau: Threshold = 0.95,
+    lam_s: Weight = 10.0,
+    lam_iccs: Weight = 0.01,
+    lam_l2: Weight = 10.0,
+    lam_l1: Weight = 1e-4,
+    helpers: Annotated[int, Range(1, 100)] = 2,
+    helper_interval: Annotated[int, Range(1, 1e6)] = 10,
+    patience: Annotated[int, Range(0, 1e6)] = 0,
 ) -> FedMatch:
     """Kernels as sums of sigma (from labels) and psi (from agreement with similar clients).
 

@@ -12,6 +12,7 @@ from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net, Out
 from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, Trace, Weights
 from .base import Method, Needs, Source, Value, Watched, descend
+from .settings import Threshold, Weight
 from .terms import Proximal, Term, add_terms
 
 
@@ -109,8 +110,8 @@ class FixMatch(Method):
 
 @Source("Sohn et al. 2020", follows="released code", page="fixmatch")
 def fixmatch_lpl(
-    tau: float = 0.95,
-    mu_u: float = 1.0,
+    tau: Threshold = 0.95,
+    mu_u: Weight = 1.0,
     vote: Literal["hard", "soft"] = "hard",
     label_bn: Literal["train", "eval"] = "train",
 ) -> FixMatch:
@@ -119,12 +120,12 @@ def fixmatch_lpl(
 
 
 @Source("Sohn et al. 2020", follows="paper", page="fixmatch")
-def fixmatch_gpl(tau: float = 0.95, mu_u: float = 1.0, vote: Literal["hard", "soft"] = "hard") -> FixMatch:
+def fixmatch_gpl(tau: Threshold = 0.95, mu_u: Weight = 1.0, vote: Literal["hard", "soft"] = "hard") -> FixMatch:
     """FixMatch with global pseudo-labels: the broadcast model labels for the whole round."""
     return FixMatch(accept=FixedThreshold(tau), assign=GlobalOnly(VOTES[vote]), mu_u=mu_u)
 
 
 @Source("Li; Sohn et al. 2020", follows="paper", page="fixmatch")
-def fedprox_fixmatch(mu_prox: float = 1e-3, tau: float = 0.95, mu_u: float = 1.0) -> FixMatch:
+def fedprox_fixmatch(mu_prox: Weight = 1e-3, tau: Threshold = 0.95, mu_u: Weight = 1.0) -> FixMatch:
     """FixMatch-LPL with FedProx's pull towards the broadcast model."""
     return FixMatch(accept=FixedThreshold(tau), mu_u=mu_u, terms=(Proximal(mu_prox),))

@@ -8,6 +8,7 @@ from ..label.assign import Assign
 from ..types import Local, Payload, State
 from .base import Source
 from .fixmatch import FixMatch
+from .settings import Threshold, Weight
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ def forget(state: State) -> State:
 
 @Source("Zhang et al. 2021", follows="reconstruction", page="flexmatch", client="label table")
 def flexmatch(
-    tau: float = 0.95,
-    mu_u: float = 1.0,
+    tau: Threshold = 0.95,
+    mu_u: Weight = 1.0,
     warmup: bool = True,
     persistent: bool = True,
     count: Literal["final", "local"] = "final",

@@ -10,6 +10,7 @@ from ..models import Net
 from ..types import Batch, Local, Payload, State
 from .base import Source
 from .fixmatch import FixMatch, Seen
+from .settings import Share, Weight
 
 
 @dataclass(frozen=True)
@@ -32,7 +33,7 @@ class FreeMatch(FixMatch):
 
 
 @Source("Wang et al. 2023", follows="reconstruction", page="freematch", client="running means")
-def freematch(mu_u: float = 1.0, saf: float = 0.05, ema: float = 0.999) -> FreeMatch:
+def freematch(mu_u: Weight = 1.0, saf: Weight = 0.05, ema: Share = 0.999) -> FreeMatch:
     """FixMatch-LPL whose threshold follows the client's confidence, class by class; no threshold is set.
 
     mu_u: weight of the pseudo-labels (SAT ratio). saf: weight of the fairness term, 0 switches it off. ema: how

@@ -1,12 +1,10 @@
 """All methods and plug-ins by name. A name like 'flexmatch+sage' is a method with a plug-in on it."""
 
-import inspect
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any, get_args, get_origin
+from typing import Any
 
-from ..config import Config, MethodChoice, several_runs
+from ..config import Config, MethodChoice, Setting, as_declared, check_value, schema_of
 from ..data.cards import Card
 from ..errors import UserError, unknown
 from ..system.user_code import file_of, function_in, made, refuse_without_function
@@ -26,10 +24,8 @@ from .sage import sage, with_oracle, with_sage
 from .supervised import fedavg, fedavg_sl, fedprox
 
 __all__ = [
-    "BY_DATASET",
     "METHODS",
     "PLUGINS",
-    "RANGES",
     "Method",
     "Sgd",
     "build_method",
@@ -63,75 +59,23 @@ METHODS: dict[str, Callable[..., Method]] = {
 }
 PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_oracle}
 
-# What a setting may be, whichever builder of fssl takes it: (lowest, highest), both allowed.
-RANGES = {
-    "tau": (1e-9, 1.0),
-    "kappa": (0.0, 1e9),
-    "mu_u": (0.0, 1e6),
-    "mu_prox": (0.0, 1e6),
-    "lam": (0.0, 1.0),
-    "mu_own": (0.0, 1.0),
-    "delta": (1e-9, 1e9),
-    "ramp_rounds": (0.0, 1e9),
-    "beta": (0.0, 1e6),
-    "tuning_epochs": (0, 1e6),
-    "tuning_lr": (0.0, 1e6),
-    "tuning_batch": (1, 1e6),
-    "student_rate": (1e-9, 1e6),
-    "meta_lr": (0.0, 1e6),
-    "lr": (0.0, 1e6),
-    "lam_s": (0.0, 1e6),
-    "lam_iccs": (0.0, 1e6),
-    "lam_l2": (0.0, 1e6),
-    "lam_l1": (0.0, 1e6),
-    "helpers": (1, 100),
-    "helper_interval": (1, 1e6),
-    "patience": (0, 1e6),
-    "kl_weight": (0.0, 1e6),
-    "ema": (0.0, 1.0),
-    "saf": (0.0, 1e6),
-    "burn_in": (0, 1_000_000),
-    "pull": (0.0, 1e6),
-}
 
-
-# Settings whose default the dataset decides: FedLoKe's ramp is 0.4 of its rounds, ProxyFL tunes in 2000 steps a round.
-# Of a folder of images, classes are known once it is read.
-BY_DATASET: dict[str, Callable[[Card], float | None]] = {
-    "ramp_rounds": lambda card: 0.4 * card.rounds,
-    "tuning_epochs": lambda card: max(1, 1000 // card.num_classes) if card.num_classes else None,
-}
-
-
-def is_ours(builder: Callable[..., Method]) -> bool:
-    """Whether rules for names of settings apply: somebody else's builder means what it declares."""
-    return str(getattr(builder, "__module__", "")).startswith("fssl.methods.")
-
-
-def parameters_of(name: str) -> dict[str, inspect.Parameter]:
+def declared_by(name: str) -> dict[str, Setting]:
     """A name's settings as its builders declare them; where two share one, the method's counts."""
-    return {k: p for b in reversed(builders_of(name)) for k, p in settings_of(b).items()}
+    return {key: setting for b in reversed(builders_of(name)) for key, setting in settings_of(b).items()}
 
 
 def full_settings(choice: MethodChoice, card: Card) -> dict[str, Any]:
     """A method's settings on a dataset: those given, else their defaults; unset ones are left out."""
-    parameters = parameters_of(choice.name)
-    given = {k: as_declared(v, parameters.get(k)) for k, v in choice.settings}
-    return {**defaults_on(choice.name, card), **given}
+    schema = declared_by(choice.name)
+    given = {k: as_declared(v, schema[k]) if k in schema else v for k, v in choice.settings}
+    return {**defaults_on(choice.name, card), **given}  # what does not fit is refused where it is built
 
 
 def defaults_on(name: str, card: Card) -> dict[str, Any]:
     """The defaults of a method's settings on a dataset; unset ones are left out."""
-    defaults = {k: p.default for k, p in parameters_of(name).items()}
-    ours = {k for b in builders_of(name) if is_ours(b) for k in settings_of(b)}
-    decided = {k: rule(card) for k, rule in BY_DATASET.items() if k in ours}
-    return {k: v for k, v in {**defaults, **decided}.items() if v is not None}
-
-
-def as_declared(value: Any, parameter: inspect.Parameter | None) -> Any:
-    """A whole number where a number is meant: 4 and 4.0 are one setting. What does not fit is refused elsewhere."""
-    is_float = parameter is not None and float in (parameter.annotation, *get_args(parameter.annotation))
-    return float(value) if is_float and type(value) is int else value
+    defaults = {key: setting.default_on(card) for key, setting in declared_by(name).items()}
+    return {k: v for k, v in defaults.items() if v is not None}
 
 
 def with_defaults(config: Config) -> Config:
@@ -147,21 +91,20 @@ def with_defaults(config: Config) -> Config:
 
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:
     """The method a name and its settings stand for; anything that does not fit is a UserError."""
-    builders = builders_of(name)
-    schemas = [settings_of(b) for b in builders]
-    known = {key for schema in schemas for key in schema}
+    builders, schema = builders_of(name), declared_by(name)
+    values = {}
     for key, value in settings.items():
-        if not known:
+        if not schema:
             raise UserError(f"method.{key} = {value!r}: method '{name}' has no settings")
-        if key not in known:
-            raise unknown(f"setting of method '{name}'", key, known)
-        builder, schema = next((b, s) for b, s in zip(builders, schemas, strict=True) if key in s)
-        check_setting(key, value, schema[key], RANGES.get(key) if is_ours(builder) else None)
-    method = made(builders[0], "method", name, **{k: v for k, v in settings.items() if k in schemas[0]})
+        if key not in schema:
+            raise unknown(f"setting of method '{name}'", key, schema)
+        values[key] = check_setting(value, schema[key])
+    first, *plugins = [{k: v for k, v in values.items() if k in settings_of(b)} for b in builders]
+    method = made(builders[0], "method", name, **first)
     if not isinstance(method, Method):
         raise UserError(f"method '{name}' is {type(method).__name__!r}, expected a fssl.methods.Method")
-    for builder, schema in zip(builders[1:], schemas[1:], strict=True):
-        method = builder(method, **{k: v for k, v in settings.items() if k in schema})
+    for builder, given in zip(builders[1:], plugins, strict=True):
+        method = builder(method, **given)
     return method
 
 
@@ -171,9 +114,9 @@ def check_effect(configs: Iterable[Config]) -> None:
     useless: dict[str, str] = {}
     for config in configs:
         name, settings = config.method.name, full_settings(config.method, config.card)
-        parameters = parameters_of(name)
+        schema = declared_by(name)
         for key, value in config.method.settings:
-            if value == parameters[key].default or differs_without(key, name, settings):
+            if value == schema[key].default or differs_without(key, name, settings):
                 useful.add(key)
             else:
                 useless[key] = f"method.{key} = {value!r} changes nothing in '{name}' with these settings; leave it out"
@@ -219,30 +162,15 @@ def builders_of(name: str) -> list[Callable[..., Method]]:
     return [function_in(file, base, "method") if file else METHODS[base], *(PLUGINS[p] for p in plugins)]
 
 
-def settings_of(builder: Callable[..., Method]) -> dict[str, inspect.Parameter]:
+def settings_of(builder: Callable[..., Method]) -> dict[str, Setting]:
     """A builder's keyword arguments: the signature is the schema."""
-    parameters = inspect.signature(builder, eval_str=True).parameters
-    return {key: p for key, p in parameters.items() if p.default is not inspect.Parameter.empty}
+    return {key: setting for key, setting in schema_of(builder).items() if not setting.is_required}
 
 
-def check_setting(
-    key: str, value: object, parameter: inspect.Parameter, limits: tuple[float, float] | None = None
-) -> None:
-    """Raise unless the value has the parameter's type and lies in its range."""
-    expected = parameter.annotation
-    if get_origin(expected) is not None and all(isinstance(a, str) for a in get_args(expected)):
-        if value not in get_args(expected):
-            raise unknown(f"method.{key}", value, get_args(expected))
-    elif expected is bool:
-        if not isinstance(value, bool):
-            raise UserError(f"method.{key} = {value!r}: expected true or false")
-    elif expected not in (int, float) and not {int, float} & set(get_args(expected)):
-        raise UserError(f"method.{key}: its builder must declare a number, a bool or texts as Literal['a', 'b']")
-    elif isinstance(value, bool) or not isinstance(value, int | float):
-        raise UserError(f"method.{key} = {value!r}: expected a number{several_runs(f'method.{key}', value)}")
-    elif expected is int and not isinstance(value, int):
-        raise UserError(f"method.{key} = {value!r}: expected a whole number")
-    elif not math.isfinite(value):
-        raise UserError(f"method.{key} = {value!r}: expected a finite number")
-    elif limits and not limits[0] <= value <= limits[1]:
-        raise UserError(f"method.{key} = {value!r}: expected a number from {limits[0]:g} to {limits[1]:g}")
+def check_setting(value: Any, setting: Setting) -> Any:
+    """The value, if it is what the builder declares, which must be something that a name of a run can tell."""
+    if setting.many or setting.kind is None or (setting.kind is str and not setting.options):
+        raise UserError(
+            f"method.{setting.key}: its builder must declare a number, a bool or strings as Literal['a', 'b']"
+        )
+    return check_value(f"method.{setting.key}", value, setting)

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..config import ByDataset, Range
+from ..data.cards import Card
 from ..label.accept import FixedThreshold
 from ..label.assign import Constant, GlobalOnly, Sage, hard
 from ..models import CLASSIFIER, Net
@@ -16,6 +18,7 @@ from ..seeds import stream
 from ..types import Batch, Counts, Local, Payload, Server, State, Task, Upload, Weights, clone, drop
 from .base import Source
 from .fixmatch import FixMatch, Seen
+from .settings import Rate, Share, Threshold, Weight
 from .tuning import Tuning
 
 FEATURES, PROXIES = "feat_proj.", "proxy_proj."  # two linear heads that only the contrast uses
@@ -147,6 +150,11 @@ def new_heads(classifier: Tensor, seed: int) -> State:
     return {name: torch.from_numpy(t.astype(np.float32)).to(classifier) for name, t in draws.items()}
 
 
+def epochs_for(card: Card) -> int | None:
+    """How often to go through 8 clients' rows, 4 at a time, for 2000 steps; unknown without classes."""
+    return max(1, 1000 // card.num_classes) if card.num_classes else None
+
+
 @Source(
     "Chen and Wang 2026",
     follows="released code",
@@ -155,13 +163,13 @@ def new_heads(classifier: Tensor, seed: int) -> State:
     note="two heads go both ways, the prior down, class counts up",
 )
 def proxyfl(
-    tau: float = 0.95,
-    mu_u: float = 1.0,
-    beta: float = 1.0,
-    ema: float = 0.99,
-    tuning_epochs: int = 100,
-    tuning_lr: float = 0.005,
-    tuning_batch: int = 4,
+    tau: Threshold = 0.95,
+    mu_u: Weight = 1.0,
+    beta: Weight = 1.0,
+    ema: Share = 0.99,
+    tuning_epochs: Annotated[int, Range(0, 1e6), ByDataset(epochs_for)] = 100,
+    tuning_lr: Rate = 0.005,
+    tuning_batch: Annotated[int, Range(1, 1e6)] = 4,
     margin: bool = True,
     mask: Literal["union", "global"] = "union",
     icpl_labels: Literal["global", "given"] = "global",

@@ -7,16 +7,17 @@ from ..errors import UserError
 from ..label.assign import KAPPA_STAR, VOTES, ConfidenceGap, Constant, Sage
 from .base import Method, Source
 from .fixmatch import FixMatch, fixmatch_lpl
+from .settings import Share, Sharpness, Threshold, Weight
 
 
 @Source("Liu et al. 2025", follows="released code", page="sage")
 def sage(
-    tau: float = 0.95,
-    kappa: float = KAPPA_STAR,
-    mu_u: float = 1.0,
+    tau: Threshold = 0.95,
+    kappa: Sharpness = KAPPA_STAR,
+    mu_u: Weight = 1.0,
     cpg: bool = True,
     cdsc: bool = True,
-    lam: float | None = None,
+    lam: Share | None = None,
     vote: Literal["hard", "soft"] = "hard",
     label_bn: Literal["train", "eval"] = "train",
 ) -> FixMatch:
@@ -31,10 +32,10 @@ def sage(
 @Source("Liu et al. 2025", follows="reconstruction", page="sage")
 def with_sage(
     base: Method,
-    kappa: float = KAPPA_STAR,
+    kappa: Sharpness = KAPPA_STAR,
     cpg: bool = True,
     cdsc: bool = True,
-    lam: float | None = None,
+    lam: Share | None = None,
     vote: Literal["hard", "soft"] = "hard",
 ) -> FixMatch:
     """SAGE as a plug-in (Tab. 4): the base keeps its thresholds, terms and aggregation."""

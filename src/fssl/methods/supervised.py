@@ -9,6 +9,7 @@ from ..label.losses import cross_entropy
 from ..models import Net
 from ..types import Batch, Counts, Local, Payload, State, Trace, Weights
 from .base import Method, Needs, Source, Value, descend
+from .settings import Weight
 from .terms import Proximal, Term, add_terms
 
 
@@ -49,7 +50,7 @@ def fedavg(steps: Literal["pool", "labeled"] = "pool") -> Supervised:
 
 
 @Source("Li et al. 2020", follows="released code", page="fedavg")
-def fedprox(mu_prox: float = 1e-3, steps: Literal["pool", "labeled"] = "pool") -> Supervised:
+def fedprox(mu_prox: Weight = 1e-3, steps: Literal["pool", "labeled"] = "pool") -> Supervised:
     """FedAvg with a pull of the local model towards the broadcast one."""
     return Supervised(terms=(Proximal(mu_prox),), steps=steps)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from math import nan
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from ..methods.names import Method, build_method, full_settings
 from ..records.rounds import LAST
 from ..report.runs import Run, value
 
-PROTOCOLS = ("authors", "clean")  # the first is the paper's
+PROTOCOLS: Final = ("authors", "clean")  # the first is the paper's
 # What makes a setup, or cannot change a result, or is read off the record; all else is a difference to mention.
 NO_DIFFERENCE = (
     *("seed", "data.name", "data.dir", "data.label", "partition.kind", "partition.alpha", "train.rounds"),

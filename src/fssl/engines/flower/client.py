@@ -12,7 +12,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from ...config import Config, load_toml, parse
+from ...config import Compute, Config, check_value, load_toml, parse, schema_of
 from ...core.experiment import prepare
 from ...core.federation import Federation
 from ...core.images import agreed_of
@@ -85,9 +85,10 @@ def at_site(config: Config, site: Site) -> Config:
     if config.own_files:
         raise SiteError(f"{config.own_files[0]}: a site runs the methods and networks of fssl, and no file")
     own = load_toml(site.folder / "site.toml", "site.toml")
+    device = check_value("device", own.get("device", "auto"), schema_of(Compute)["device"], "site.toml: ")
     return replace(
         config,
-        compute=replace(config.compute, device=str(own.get("device", "auto"))),
+        compute=replace(config.compute, device=device),
         data=replace(config.data, dir=str(site.data) if site.data else None),
     )
 

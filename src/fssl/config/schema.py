@@ -1,0 +1,253 @@
+"""What a setting may be, read from the signature that takes it, and the one check of a value against that.
+
+A signature says it with `Annotated`: `tau: Annotated[float, Range(0.0, 1.0), "least confidence"] = 0.95`.
+"""
+
+import inspect
+import json
+import math
+import sys
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
+
+from ..data.cards import Card
+from ..errors import UserError, described, unknown
+from ..system.user_code import file_of, refuse_without_function
+from .toml import toml_value
+
+NO_LIMIT = 1e30  # what single precision can still hold; inf is out of every range
+SYNONYMS = {"gpu": ("cuda",)}  # what people write, and what it is called here
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
+EXAMPLES = {int: "numbers like [1, 2]", float: "numbers like [0.5, 0.5, 0.5]", str: 'strings like ["a", "b"]'}
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Range:
+    """The lowest and the highest number, both allowed."""
+
+    low: float
+    high: float = NO_LIMIT
+
+    def __str__(self) -> str:
+        return f"{self.low:.12g} to {self.high:.12g}" if self.high < NO_LIMIT else f"{self.low:.12g} upwards"
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """Strings that are allowed, where `Literal` cannot list them; with `own`, a word for it, also FILE.py:FUNCTION."""
+
+    options: tuple[str, ...]
+    own: str = ""
+
+
+@dataclass(frozen=True)
+class ByDataset:
+    """A default that the dataset decides; None while it cannot (the classes of a folder are known once it is read)."""
+
+    decide: Callable[[Card], Any]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """Who writes the setting down, for the page that lists all of them."""
+
+    by: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One argument of a signature."""
+
+    key: str
+    kind: type | None  # bool, int, float or str, of each value in a list; None: nothing that a file could give
+    default: Any = inspect.Parameter.empty
+    many: type | None = None  # list or tuple, where several values are given
+    is_optional: bool = False
+    limits: Range | None = None
+    options: tuple[str, ...] = ()
+    own: str = ""
+    by_dataset: ByDataset | None = None
+    filled: Filled | None = None
+    help: str = ""
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is inspect.Parameter.empty
+
+    def default_on(self, card: Card) -> Any:
+        """The default for runs on this dataset."""
+        return self.by_dataset.decide(card) if self.by_dataset else self.default
+
+
+def schema_of(target: Callable[..., Any]) -> dict[str, Setting]:
+    """The settings that a function takes, or a dataclass or named tuple."""
+    try:
+        parameters = inspect.signature(target, eval_str=True).parameters
+    except (AttributeError, NameError, SyntaxError, TypeError) as error:  # types that are written as strings
+        name = getattr(target, "__name__", target)
+        raise UserError(f"{name}: the types of its settings cannot be read: {described(error)}") from error
+    return {key: setting_of(parameter) for key, parameter in parameters.items()}
+
+
+def setting_of(parameter: inspect.Parameter) -> Setting:
+    """What a parameter's annotation and default say."""
+    hints, notes = parts_of(parameter.annotation)
+    kinds = [hint for hint in hints if hint is not NoneType]
+    kind, many, literals = kind_of(kinds)
+    choice = last(OneOf, notes) or OneOf(literals)
+    return Setting(
+        key=parameter.name,
+        kind=kind,
+        default=parameter.default,
+        many=many,
+        is_optional=len(kinds) < len(hints),
+        limits=last(Range, notes),
+        options=choice.options,
+        own=choice.own,
+        by_dataset=last(ByDataset, notes),
+        filled=last(Filled, notes),
+        help=last(str, notes) or "",
+    )
+
+
+def parts_of(hint: Any) -> tuple[list[Any], list[Any]]:
+    """The types that an annotation allows, and what is noted beside them, the outermost last."""
+    if get_origin(hint) is Annotated:
+        inner, *outer = get_args(hint)
+        hints, notes = parts_of(inner)
+        return hints, [*notes, *outer]
+    if get_origin(hint) in (Union, UnionType):
+        parts = [parts_of(arg) for arg in get_args(hint)]
+        return [h for hints, _ in parts for h in hints], [n for _, notes in parts for n in notes]
+    return [hint], []
+
+
+def kind_of(hints: list[Any]) -> tuple[type | None, type | None, tuple[str, ...]]:
+    """The type of a value, of the list that holds several, and the strings that are allowed."""
+    if float in hints and all(hint in (int, float) for hint in hints):
+        return float, None, ()
+    if len(hints) != 1:
+        return None, None, ()
+    (hint,) = hints
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Literal and all(isinstance(arg, str) for arg in args):
+        return str, None, args
+    if origin in (list, tuple) and args[0] in EXAMPLES and args[1:] in ((), (...,)):
+        return args[0], origin, ()
+    return (hint if hint in WORDS else None), None, ()
+
+
+def last(kind: type[T], notes: Iterable[Any]) -> T | None:
+    """The last note of a kind: who adds one to an alias means it."""
+    return next((note for note in reversed(list(notes)) if isinstance(note, kind)), None)
+
+
+def check_table(
+    table: Mapping[str, Any],
+    schema: Mapping[str, Setting],
+    section: str = "",
+    where: str = "",
+    elsewhere: Callable[[str], Iterable[str]] = lambda key: (),
+) -> dict[str, Any]:
+    """The values of a table as its schema declares them; unknown and missing keys are refused.
+
+    Args:
+        table: Keys and values as TOML gives them.
+        schema: What they may be.
+        section: The table's name in a configuration.
+        where: See `check_value`.
+        elsewhere: What else may be meant by an unknown key.
+    """
+    for key in table:
+        if key not in schema:
+            raise unknown(f"{where}key" + (f" in [{section}]" if section else ""), key, schema, elsewhere(key))
+    prefix = f"{section}." if section else ""
+    values = {key: check_value(prefix + key, value, schema[key], where) for key, value in table.items()}
+    for key, setting in schema.items():
+        if setting.is_required and key not in table:
+            raise UserError(f"{where}{prefix}{key} is missing")
+    return values
+
+
+def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:
+    """The value as its setting declares it; one that does not fit is a UserError.
+
+    Args:
+        key: What to call it, `train.lr` for example.
+        value: As TOML or Python gives it.
+        setting: What it may be.
+        where: What messages begin with, for files that stand for no runs: nothing is said of grids then.
+    """
+    if value is None and setting.is_optional:
+        return None
+    told, runs = f"{where}{key} = {value!r}: expected", "" if where else several_runs(key, value)
+    if setting.many:
+        return check_list(key, value, setting, where)
+    if setting.own and isinstance(value, str):
+        refuse_without_function(setting.own, value)
+        if file_of(value):
+            return value
+    if setting.options:
+        if isinstance(value, list):
+            raise UserError(f"{told} one of {', '.join(setting.options)}{runs}")
+        if value not in setting.options:
+            synonyms = SYNONYMS.get(value, ()) if isinstance(value, str) else ()
+            raise unknown(f"{where}{key}", value, setting.options, synonyms)
+        return value
+    if setting.kind is None:
+        raise UserError(f"{where}{key}: what it may be is not declared")
+    if not has_kind(value, setting.kind):
+        raise UserError(f"{told} {WORDS[setting.kind]}{runs}")
+    if setting.kind in (int, float):
+        check_number(told, value, setting.limits)
+    return as_declared(value, setting)
+
+
+def check_list(key: str, value: Any, setting: Setting, where: str) -> Any:
+    """The values of a list, in the type that holds them; an empty one says nothing."""
+    kind = setting.kind
+    assert kind is not None
+    assert setting.many is not None
+    if not (isinstance(value, list) and value and all(has_kind(v, kind) for v in value)):
+        raise UserError(f"{where}{key} = {value!r}: expected a list of {EXAMPLES[kind]}")
+    one = replace(setting, many=None)
+    return setting.many(
+        unicodedata.normalize("NFC", v) if kind is str else check_value(key, v, one, where) for v in value
+    )
+
+
+def check_number(told: str, value: float, limits: Range | None) -> None:
+    if limits and not limits.low <= value <= limits.high:  # also refuses nan
+        allowed = f"{limits.low:.12g} to {limits.high:.12g}" if value > limits.high else limits
+        raise UserError(f"{told} a number from {allowed}")
+    if not is_finite(value):
+        raise UserError(f"{told} a finite number")
+
+
+def is_finite(value: float) -> bool:
+    """Whether a float can hold it: whole numbers have no end, and nan compares with nothing."""
+    return abs(value) <= sys.float_info.max
+
+
+def has_kind(value: object, kind: type) -> bool:
+    """Whether a value is of this type: a whole number is a number, and true is neither."""
+    return type(value) is kind or (kind is float and type(value) is int)
+
+
+def as_declared(value: Any, setting: Setting) -> Any:
+    """A whole number as a float where a number is declared: 4 and 4.0 are one setting."""
+    return float(value) if setting.kind is float and type(value) is int and is_finite(value) else value
+
+
+def several_runs(key: str, value: object) -> str:
+    """What whoever gives a list where a value is expected may mean, with brackets or without."""
+    if isinstance(value, str) and "," in value:
+        value = [toml_value(part.strip()) for part in value.split(",")]
+    is_list = isinstance(value, list) and all(
+        isinstance(v, int | str) or (isinstance(v, float) and math.isfinite(v)) for v in value
+    )
+    return f"; for several runs, --set 'grid.{key}={json.dumps(value)}'" if is_list else ""
