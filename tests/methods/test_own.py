@@ -306,7 +306,7 @@ def test_sites_of_a_deployment_run_no_such_file(tmp_path: Path) -> None:
 
 
 def test_settings_mean_what_their_file_declares() -> None:
-    """Limits of a name, and defaults that a dataset decides, are those of fssl's own methods that have it."""
+    """Not what one of fssl's methods declares under the same name."""
     Path("free.py").write_text(
         "from fssl.methods.fixmatch import FixMatch\n\n"
         "def mine(beta: float = -0.5, ramp_rounds: float = 3.0) -> FixMatch:\n"
@@ -320,3 +320,46 @@ def test_settings_mean_what_their_file_declares() -> None:
     assert method.mu_u == 1
     with pytest.raises(UserError, match=r"method.kappa = -1.0: expected a number from 0"):
         build_method("free.py:mine+sage", {"kappa": -1.0})  # the plug-in is fssl's
+
+
+DECLARED = """
+from typing import Annotated
+from fssl.config import ByDataset, Range
+from fssl.methods.fixmatch import FixMatch
+
+def mine(
+    floor: Annotated[float, Range(0, 1), "least confidence"] = 0.5,
+    warmup: Annotated[float, ByDataset(lambda card: card.rounds / 10)] = 5.0,
+    classes: Annotated[int, ByDataset(lambda card: card.num_classes or None)] = 3,
+) -> FixMatch:
+    return FixMatch(mu_u=floor)
+"""
+
+
+@pytest.mark.parametrize("late", ["", "from __future__ import annotations\n"])
+def test_a_range_in_a_signature_is_checked_and_printed(fssl: Fssl, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
+    Path("declared.py").write_text(late + DECLARED)
+    loaded.cache_clear()
+    monkeypatch.setattr("fssl.runner.grid.run_experiment", None)  # so that nothing can be computed
+    for name in ("declared.py:mine", "declared.py:mine+sage"):
+        code, _, said = fssl(
+            "run", "smoke", "--set", f"method.name={name}", "--set", "method.floor=1.5", "--out", "run"
+        )
+        assert (code, said) == (2, "fssl: method.floor = 1.5: expected a number from 0 to 1\n")
+        assert not Path("run").exists()
+        code, said, _ = fssl("methods", name)
+        lines = [line.split() for line in said.splitlines() if "method." in line]
+        assert lines[:2] == [
+            ["method.floor", "0.5", "0", "to", "1", "least", "confidence"],
+            ["method.warmup", "by", "dataset"],
+        ]
+
+
+def test_a_default_may_be_the_dataset_s() -> None:
+    """Unknown as long as the dataset does not say."""
+    Path("declared.py").write_text(DECLARED)
+    choice = MethodChoice("declared.py:mine")
+    assert full_settings(choice, CARDS["cifar100"]) == {"floor": 0.5, "warmup": 50.0, "classes": 100}
+    assert full_settings(choice, CARDS["folder"]) == {"floor": 0.5, "warmup": 10.0}
+    given = MethodChoice("declared.py:mine", (("warmup", 2),))
+    assert full_settings(given, CARDS["cifar100"])["warmup"] == 2.0
