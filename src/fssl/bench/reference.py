@@ -1,7 +1,12 @@
-"""The same training step written the ordinary way: eager fp32 modules, and Pillow views made by DataLoader workers."""
+"""SAGE in an ordinary PyTorch loop: eager fp32 modules, an optimizer, and Pillow views made by DataLoader workers.
+
+`reference_step` is the whole method. A test compares it with `sage` of fssl, `fssl bench` compares their speed.
+"""
 
 import copy
+import math
 import time
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -17,7 +22,61 @@ from ..data.cards import Card
 from ..data.sources import Split
 from ..models import builder_of
 
-TAU, KAPPA = 0.95, float(np.log(2) / 0.05)
+
+class Step(NamedTuple):
+    """What one step computed: both losses, and the pseudo-labels it trained on."""
+
+    l_s: Tensor
+    l_u: Tensor
+    y_hat: Tensor  # [B_u, C]
+    mask: Tensor  # [B_u]
+
+
+def reference_step(
+    model: nn.Module,
+    frozen: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    x: Tensor,
+    y: Tensor,
+    weak: Tensor,
+    strong: Tensor,
+    tau: float = 0.95,
+    kappa: float = math.log(2) / 0.05,
+    mu_u: float = 1.0,
+) -> Step:
+    """SAGE on one page: one training step of one client.
+
+    Args:
+        model: the local model, in training mode; returns (feature, logits).
+        frozen: the global model as the client received it this round, in evaluation mode.
+        optimizer: SGD over the parameters of `model`, new in each round.
+        x, y: labeled images in weak views [B, ...] and their classes [B].
+        weak, strong: two views of the same unlabeled images [B_u, ...].
+    """
+    # The local model sees all views in one batch, so that BatchNorm has one set of statistics.
+    _, logits = model(torch.cat([x, weak, strong]))
+    logits_x, logits_weak, logits_strong = logits.split([len(x), len(weak), len(strong)])
+
+    with torch.no_grad():
+        p_l, p_g = logits_weak.softmax(-1), frozen(weak)[1].softmax(-1)
+        c_l, c_g = p_l.amax(-1), p_g.amax(-1)
+        delta_c = (c_l - c_g).abs()  # Eq. 2
+        lam = torch.exp(-kappa * delta_c)[:, None]  # Eq. 3
+        delta_l = F.one_hot(p_l.argmax(-1), p_l.shape[-1]).float()  # Eq. 4
+        delta_g = F.one_hot(p_g.argmax(-1), p_g.shape[-1]).float()  # Eq. 5
+        y_tilde = lam * delta_l + (1 - lam) * delta_g  # Eq. 6, CDSC: the local vote, corrected
+        y_hat = torch.where((c_l >= tau)[:, None], y_tilde, delta_g)  # Eq. 7, CPG: else the global one
+        mask = (c_l >= tau) | (c_g >= tau)  # an image counts where either model is sure
+
+    l_s = F.cross_entropy(logits_x, y)
+    # The released code's gradient: KL(y_hat || p) less its constant entropy, over the whole batch as in FixMatch.
+    l_u = (-(y_hat * F.log_softmax(logits_strong, -1)).sum(-1) * mask).mean()
+    loss = l_s + mu_u * l_u
+
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return Step(l_s.detach(), l_u.detach(), y_hat, mask)
 
 
 class Views(Dataset[tuple[Tensor, ...]]):
@@ -51,33 +110,6 @@ class Views(Dataset[tuple[Tensor, ...]]):
         return self._weak(self._image(row)), torch.tensor(int(self.split.labels[row])), weak, strong
 
 
-def reference_step(
-    model: nn.Module,
-    frozen: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    x: Tensor,
-    y: Tensor,
-    w: Tensor,
-    s: Tensor,
-) -> None:
-    """SAGE's step, one line after another."""
-    logits = model(torch.cat([x, w, s]))[1]
-    logits_x, logits_w, logits_s = logits.split([len(x), len(w), len(s)])
-    with torch.no_grad():
-        p_l, p_g = logits_w.softmax(-1), frozen(w)[1].softmax(-1)
-        (c_l, a_l), (c_g, a_g) = p_l.max(-1), p_g.max(-1)
-        lam = torch.exp(-KAPPA * (c_l - c_g).abs())[:, None]
-        one_l, one_g = (F.one_hot(a, p_l.shape[-1]).float() for a in (a_l, a_g))
-        target = torch.where((c_l >= TAU)[:, None], lam * one_l + (1 - lam) * one_g, one_g)
-        mask = ((c_l >= TAU) | (c_g >= TAU)).float()
-    unlabeled = (-(target * F.log_softmax(logits_s, -1)).sum(-1) * mask).mean()
-    loss = F.cross_entropy(logits_x, y) + unlabeled
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-    loss.item()  # an ordinary loop logs its loss
-
-
 def reference_ms_per_step(
     card: Card,
     split: Split,
@@ -89,7 +121,8 @@ def reference_ms_per_step(
     device: torch.device,
 ) -> float:
     """Milliseconds per step after a warm-up, views made by one DataLoader with two workers."""
-    views = Views(split, np.arange(min(2500, len(split.labels))), max(batch, 250), ratio, card)
+    rows = np.arange(min(2500, len(split.labels)))
+    views = Views(split, rows, min(max(batch, 250), len(rows)), ratio, card)
     loader = iter(DataLoader(views, batch, num_workers=2))
     model = builder_of(model_name)(card.channels, card.num_classes, width).to(device)
     frozen = copy.deepcopy(model).eval()
@@ -99,5 +132,6 @@ def reference_ms_per_step(
         if i == warm:
             begin = time.perf_counter()
         x, y, weak, strong = (t.to(device) for t in next(loader))
-        reference_step(model, frozen, optimizer, x, y, weak.flatten(0, 1), strong.flatten(0, 1))
+        made = reference_step(model, frozen, optimizer, x, y, weak.flatten(0, 1), strong.flatten(0, 1))
+        made.l_s.item()  # an ordinary loop logs its loss
     return 1000 * (time.perf_counter() - begin) / steps
