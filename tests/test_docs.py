@@ -105,8 +105,11 @@ def test_an_example_runs(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(compile("\n" * block.line + block.text, f"docs/{block.page}", "exec"), vars(module))
 
 
-def test_there_are_examples() -> None:
+def test_there_are_examples_commands_and_links() -> None:
+    """Else the tests of each page would pass for want of anything to try."""
     assert {b.page for b in EXAMPLES} >= {"adding-a-method.md", "protocol.md", "records.md"}
+    assert sum(words[0] == "fssl" for page in PAGES for words in commands_of(page)) > 50
+    assert sum(len(LINK.findall(FENCE.sub("", page.read_text()))) for page in PAGES) > 50
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -131,7 +131,9 @@ def test_the_benchmarks_table_is_its_file() -> None:
 
 
 def test_records_name_no_place_of_a_machine() -> None:
-    for path in [p for p in RESULTS.rglob("*") if p.name in ("config.toml", "env.json")]:
+    paths = [p for p in RESULTS.rglob("*") if p.name in ("config.toml", "env.json")]
+    assert len(paths) >= 10
+    for path in paths:
         text = path.read_text()
         assert 'dir = "DATA"' in text or "--data-dir DATA" in text, path
         assert not re.search(r"/(root|home|tmp)\b", text), path

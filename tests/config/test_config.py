@@ -124,9 +124,12 @@ def test_impossible_combinations_are_refused(tables: dict[str, Any], fragment: s
 
 
 def test_the_lowest_alpha_is_the_one_the_partition_can_draw() -> None:
-    parse({"partition": {"alpha": MIN_ALPHA}})
-    parse({"partition": {"alpha": 0}})  # the paired split reads it as even
-    parse({"partition": {"alpha": 0, "kind": "iid"}})
+    assert parse({"partition": {"alpha": MIN_ALPHA}}).partition.alpha == 0.01
+    with pytest.raises(UserError, match=r"partition\.alpha = 0\.0099: paired-dirichlet expects at least 0\.01"):
+        parse({"partition": {"alpha": 0.0099}})
+    for kind in ("paired-dirichlet", "iid"):  # the paired split reads it as even
+        even = parse({"partition": {"alpha": 0, "kind": kind}}).partition
+        assert (even.kind, even.alpha) == (kind, 0)
 
 
 def test_nearest_names_are_given_only_where_one_is_near() -> None:
@@ -316,12 +319,19 @@ def test_a_resumed_run_may_differ_in_length_and_hardware_only() -> None:
     older, newer = parse({"method": {"name": "sage"}}), parse({"method": {"name": "sage", "tau": 0.95}})
     assert first_difference(older, newer, {"tau": 0.95}) is None  # the record is older than the setting
     assert first_difference(older, newer, {"tau": 0.9}) == "method.tau is 0.9 there and 0.95 here"
+    bare = parse({"method": {"tau": 1.0}})
+    assert first_difference(config, bare, {}) == "data.labels_per_class is 14 there and None here"
 
 
-def test_every_dataset_has_a_configuration() -> None:
+ROUNDS = {"cifar10": 300, "cifar100": 500, "svhn": 150, "cinic10": 400}  # of the paper
+ROUNDS |= {"digits": 30, "synthetic": 30, "folder": 100, "imagefolder": 100}
+
+
+def test_every_dataset_has_a_configuration_with_its_rounds() -> None:
+    assert ROUNDS.keys() == CARDS.keys()
     for name, card in CARDS.items():
         labels = {"labels_per_class": 4} if card.is_folder and card.is_dealt else {}
-        assert parse({"data": {"name": name, **labels}}).rounds > 0
+        assert (name, parse({"data": {"name": name, **labels}}).rounds) == (name, ROUNDS[name])
 
 
 METHOD_AXIS = {"grid": {"method": [{"name": "sage", "tau": 0.9}, {"name": "fixmatch-lpl"}], "seed": [7, 8]}}

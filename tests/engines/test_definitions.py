@@ -56,6 +56,7 @@ def test_a_flexmatch_table_goes_on_from_where_it_was(make_federation: Make) -> N
     seen = []
     for _ in engine.rounds(3):
         seen.append({k: (s["flex.table"] != UNSEEN) for k, s in engine.snapshot.clients.items()})
+    assert [len(clients) for clients in seen] == [4, 4, 4]
     for client in seen[0]:
         first, last = seen[0][client], seen[2][client]
         assert (last | ~first).all()

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fssl.label.assign import KAPPA_STAR, ConfidenceGap, Constant, GlobalOnly, LocalOnly, Sage, hard, soft
+from fssl.methods.sage import sage
 
 TAU = 0.95
 # (p_l, p_g, mask, y_hat), C = 3. Row 1: gap 0.05, so lambda = exp(-ln 2) = 1/2. Row 5: gap 0.38,
@@ -49,7 +50,13 @@ def test_lambda_of_a_gap(gap: float, lam: float) -> None:
     if gap >= 0.49:  # then the second entry is the larger one: put the rest elsewhere
         p_g = torch.tensor([[0.49, 0.48]])
     assert ConfidenceGap()(p_l, p_g).item() == pytest.approx(lam, abs=6e-4)
-    assert math.log(2) / 0.05 == KAPPA_STAR
+
+
+def test_kappa_halves_the_local_vote_at_a_gap_of_a_twentieth() -> None:
+    """exp(-kappa / 20) = 1/2 has one solution, ln 2 / 0.05; a method that is not told otherwise uses it."""
+    assert pytest.approx(13.8629436112, abs=1e-10) == KAPPA_STAR
+    assert math.exp(-KAPPA_STAR * 0.05) == pytest.approx(0.5, abs=1e-15)
+    assert ConfidenceGap().kappa == sage().assign.weigh.kappa == KAPPA_STAR  # type: ignore[attr-defined]
 
 
 def test_agreement_gives_a_one_hot_target_whatever_lambda() -> None:

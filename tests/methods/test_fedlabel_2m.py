@@ -12,7 +12,7 @@ from fssl.engines.lanes import LocalEngine
 from fssl.errors import UserError
 from fssl.methods.fedlabel_2m import COUNT, A, B, FedLabel2M, drift, fedlabel_2m, pair, pseudo_loss
 from fssl.methods.names import build_method
-from fssl.types import Server, Upload, Weights, take
+from fssl.types import Batch, Clock, Server, Upload, Weights, take
 
 Make = Callable[..., Federation]
 NAME = "method.name=fedlabel-2m"
@@ -119,5 +119,22 @@ def test_bad_settings(settings: dict[str, object], said: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_the_plug_in_labels_for_b() -> None:
-    assert isinstance(build_method("fedlabel-2m+sage", {}), FedLabel2M)
+def test_the_plug_in_labels_for_b(make_federation: Make) -> None:
+    """And for B alone: A trains as it does without."""
+    low = ("method.burn_in=0", "method.tau=0.3")
+    host, plugged = (trained(make_federation(f"{NAME}{plugin}", *low)) for plugin in ("", "+sage"))
+    assert equal(take(A, plugged), take(A, host))
+    assert not equal(take(B, plugged), take(B, host))
+
+
+def test_labels_of_the_plug_in_by_hand() -> None:
+    """A is sure with .97 of class 0, the broadcast model votes for class 1 with .92: a gap of .05 halves A's vote.
+    FedLabel itself would take A's alone, whose probabilities lie further apart."""
+    p_a, p_g, zero = torch.tensor([[0.97, 0.02, 0.01]]), torch.tensor([[0.01, 0.92, 0.07]]), torch.zeros(())
+    batch = Batch({}, zero, zero, zero, Clock(zero, zero, zero), {})
+    for name, target in (("fedlabel-2m+sage", [[0.5, 0.5, 0.0]]), ("fedlabel-2m", [[1.0, 0.0, 0.0]])):
+        method = build_method(name, {"tau": 0.95})
+        assert isinstance(method, FedLabel2M)
+        votes = method.vote(p_a, p_g, Server(weights(0.0), {}), {}, batch)
+        torch.testing.assert_close(votes["target"], torch.tensor(target), atol=1e-6, rtol=0)
+        assert votes["mask"].tolist() == [True]

@@ -35,6 +35,8 @@ def trained(federation: Federation, method: Any = None) -> dict[str, torch.Tenso
 
 
 def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
+    assert a
+    assert a.keys() == b.keys()
     return all(torch.equal(a[k], b[k]) for k in a)
 
 
@@ -115,6 +117,8 @@ def test_equal_models_in_one_mode_give_equal_gradients(make_federation: Make) ->
     gpl = make_federation("method.name=fixmatch-gpl", "train.steps_per_round=1", accepting(0.26))
     results.append(trained(gpl))
     assert all(equal(results[0], other) for other in results[1:])
+    silent = make_federation("method.name=fixmatch-gpl", "train.steps_per_round=1", "method.mu_u=0")
+    assert not equal(results[0], trained(silent))  # labels were accepted
 
 
 def test_fedsgd_steps_along_the_mean_gradient(make_federation: Make) -> None:

@@ -94,6 +94,7 @@ def kl(p: Tensor, q_logits: Tensor) -> Tensor:
 def same(module: nn.Module | State, weights: Weights | State) -> None:
     expected = module.state_dict() if isinstance(module, nn.Module) else module
     given = {**weights.params, **weights.buffers} if isinstance(weights, Weights) else weights
+    assert expected
     for name, t in expected.items():
         if name.endswith("num_batches_tracked"):  # an ordinary module counts batches; nobody reads that
             continue

@@ -165,6 +165,9 @@ def test_no_flipped_bit_of_a_manifest_loses_a_part(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(1, tensors(1), {"clients.1": tensors(1)})
     manifest = file_of(tmp_path, 1, "json")
     whole = manifest.read_bytes()
+    unharmed = Checkpoints(tmp_path)._read_whole(manifest)
+    assert unharmed
+    assert unharmed.parts.keys() == {"clients.1"}
     for position in range(len(whole)):
         manifest.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
         found = Checkpoints(tmp_path)._read_whole(manifest)
