@@ -50,6 +50,7 @@ def test_only_clients_that_took_part_have_a_state(images: Dataset, method: str) 
     assert all(t.device.type == "cpu" for state in kept.values() for t in state.values())
 
 
+@pytest.mark.usefixtures("quick_collections")
 @pytest.mark.parametrize("method", KEEPERS)
 def test_memory_does_not_grow_with_registered_clients(images: Dataset, method: str) -> None:
     """Tensors of a run with a thousand clients, less those of one with twenty: not even one more client's state."""
