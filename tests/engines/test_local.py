@@ -138,8 +138,8 @@ def test_who_has_no_labels_does_not_change_supervised_training(make_federation: 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_where_few_clients_have_labels(method: str, make_federation: Make) -> None:
-    settings = ("partition.kind=iid", "partition.labeled_clients=1", "train.clients_per_round=4", "train.batch=8")
-    federation = make_federation(f"method.name={method}", *settings)
+    settings = ("partition.kind=iid", "partition.labeled_clients=1", "train.clients_per_round=4")
+    federation = make_federation(f"method.name={method}", *settings, "train.steps_per_round=3")
     assert [site.counts.labeled > 0 for site in federation.sites] == [True, *[method == "fedavg-sl"] * 3]
     engine = LocalEngine(federation)
     *_, last = engine.rounds(2)
