@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from test_every_method import ALL
+from torch.utils._pytree import tree_map
 
 from conftest import completed, tiny_config
 from fssl.config import Config
@@ -18,11 +19,13 @@ from fssl.engines.lanes import LocalEngine
 from fssl.engines.snapshot import Snapshot, flat, parts, restore
 from fssl.engines.tensors import named
 from fssl.errors import RunError
+from fssl.methods.names import METHODS, split_name
 from fssl.records.checkpoint import Saved
 from fssl.runner.conduct import conduct
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fssl[flower]'")
+from fssl.engines.flower.messages import forms_of
 from fssl.engines.flower.simulation import simulate
 
 Make = Callable[[Federation], Engine]
@@ -30,6 +33,9 @@ ROUNDS = 3
 SHORT = ("train.steps_per_round=2", "data.labels_per_class=2", "train.clients_per_round=2")
 # What three rounds would not reach with the defaults.
 REACHED = {"fedmatch": ("method.helper_interval=2",), "fedlabel-2m": ("method.burn_in=1",)}
+# Every method, and what a plug-in could change of a message: what a client remembers are other labels, and an oracle
+# needs the truth where it trains. Names, shapes and types are those of the host: see the test of all combinations.
+SENT = [*METHODS, "flexmatch+sage", "sage+oracle"]
 KEEPING = "flexmatch"  # a method whose clients remember
 
 
@@ -80,7 +86,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
     def work(make: Make) -> Found:
         local, flower, again = {}, {}, {}
-        for name in ALL:
+        for name in SENT:
             federation = Federation(prepare(tiny_config(*settings(name))))
             local[name] = course(LocalEngine(federation)).digests
             straight = course(make(federation))
@@ -116,10 +122,26 @@ def switched(make: Make, folder: Path) -> dict[str, Path]:
 
 
 def test_every_method_gives_the_same_bits_in_every_engine(found: Found) -> None:
-    assert len(found.local) == len(ALL)
+    assert len(found.local) == len(SENT) == 19
     assert all(len(set(digests)) == ROUNDS for digests in found.local.values())  # each round learned something
-    assert [name for name in ALL if found.flower[name] != found.local[name]] == []
-    assert [name for name in ALL if found.resumed[name] != found.local[name]] == []
+    assert [name for name in SENT if found.flower[name] != found.local[name]] == []
+    assert [name for name in SENT if found.resumed[name] != found.local[name]] == []
+
+
+def message_of(federation: Federation) -> Any:
+    """Names, shapes and types of what goes down, of what comes up, and of what a client starts with."""
+    state = federation.new_state(federation.method.payload(federation.first_server(), 0), 0)
+    return tree_map(lambda t: (tuple(t.shape), t.dtype), (*forms_of(federation), state))
+
+
+@pytest.mark.parametrize("host", dict.fromkeys(split_name(name)[0] for name in ALL if name not in METHODS))
+def test_a_plug_in_changes_no_message(host: str, make_federation: Callable[..., Federation]) -> None:
+    """So that the combinations need no cluster: what travels is the host's."""
+    combinations = [name for name in ALL if split_name(name)[0] == host]
+    own, *others = (message_of(make_federation(f"method.name={name}")) for name in combinations)
+    assert combinations[0] == host
+    assert others == [own] * (len(combinations) - 1)
+    assert others
 
 
 def test_a_run_may_change_its_engine_when_it_is_resumed(found: Found) -> None:
