@@ -3,6 +3,9 @@
 `python tests/test_docs.py` writes the table of settings into docs/configuration.md and that of methods into README.md.
 """
 
+import contextlib
+import doctest
+import importlib
 import json
 import re
 import shlex
@@ -14,16 +17,23 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 import pytest
+import torch
 import typer
 from safetensors.numpy import load_file
 
+import fssl
 from conftest import exit_code
+from fssl import api
 from fssl.catalog.entries import markdown
 from fssl.cli import app as cli
 from fssl.cli.screen import console
 from fssl.config import Config, Setting, schema_of
-from fssl.methods.base import SOURCES, Method
-from fssl.methods.names import METHODS, PLUGINS, settings_of
+from fssl.label.accept import FixedThreshold
+from fssl.label.assign import Sage
+from fssl.methods.base import SOURCES, Method, Needs
+from fssl.methods.fixmatch import FixMatch
+from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
+from fssl.models import Head
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -105,6 +115,15 @@ def test_an_example_runs(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     exec(compile("\n" * block.line + block.text, f"docs/{block.page}", "exec"), vars(module))
 
 
+@pytest.mark.parametrize(
+    "what", [FixedThreshold, Sage, Head, build_method, api.experiment, api.experiments], ids=lambda what: what.__name__
+)
+def test_an_example_in_a_docstring_is_true(what: Any) -> None:
+    names = {**vars(sys.modules[what.__module__]), "fssl": fssl, "torch": torch}
+    (found, *_) = [t for t in doctest.DocTestFinder().find(what, what.__name__, globs=names) if t.examples]
+    assert doctest.DocTestRunner().run(found).failed == 0
+
+
 def test_there_are_examples_commands_and_links() -> None:
     """Else the tests of each page would pass for want of anything to try."""
     assert {b.page for b in EXAMPLES} >= {"adding-a-method.md", "protocol.md", "records.md"}
@@ -182,10 +201,37 @@ def test_cells_of_the_grid_have_the_folders_that_the_page_names(
 # What the pages must name.
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_and_module_that_a_page_names_exists(page: Path) -> None:
+    text = page.read_text()
+    for path in re.findall(r"`((?:src|tests|docs|results)/[\w./-]+\w)`", text):
+        assert (ROOT / path).exists(), path
+    for name in re.findall(r"`(fssl(?:\.\w+)+)", text):
+        head, _, last = name.rpartition(".")
+        assert importlib.util.find_spec(name) if head == "fssl" and not hasattr(fssl, last) else resolves(name), name
+
+
+def resolves(name: str) -> bool:
+    """Whether a dotted name leads to a module, or to something in one."""
+    with contextlib.suppress(ModuleNotFoundError):
+        if importlib.util.find_spec(name):
+            return True
+    head, _, last = name.rpartition(".")
+    return hasattr(importlib.import_module(head), last)
+
+
+def test_the_page_of_sage_names_every_method_that_takes_the_plug_in() -> None:
+    page = (ROOT / "docs" / "methods" / "sage.md").read_text()
+    hosts = [name for name, builder in METHODS.items() if isinstance(builder(), FixMatch) and name != "sage"]
+    assert len(hosts) > 8
+    assert [name for name in hosts if f"`{name}`" not in page and f"`{name}+sage`" not in page] == []
+
+
 def test_every_question_of_a_method_is_explained() -> None:
     page = (ROOT / "docs" / "adding-a-method.md").read_text()
     questions = [name for name in vars(Method) if not name.startswith("_")]
     assert "step" in questions
+    questions += [*Needs._fields, "ask_global", "vote", "remember", "extra", "extra_loss", "relabeled"]
     assert [name for name in questions if not re.search(rf"`{name}\b", page)] == []
 
 

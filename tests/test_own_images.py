@@ -17,7 +17,7 @@ from fssl.config import Config, as_tables, expand, first_difference, override, p
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
-from fssl.core.images import agreed_of
+from fssl.core.images import shared_format
 from fssl.data.folder import load_site
 from fssl.data.synthetic import make
 from fssl.errors import UserError
@@ -160,7 +160,7 @@ def test_a_site_trains_by_itself_as_it_does_among_all(sites: Path) -> None:
     """What a deployed site computes from its own folder: the same plan and the same images."""
     config = small(sites)
     everyone = Federation(prepare(config))
-    agreed = agreed_of(everyone.config)
+    agreed = shared_format(everyone.config)
     for k, name in enumerate(("ann", "bob", "cem", "dot")):
         site = Federation(prepare(everyone.config, load_site(sites / "clients" / name, agreed, k, 4)))
         even = small(sites, "train.steps_per_round=2")  # for those whose images are elsewhere as well
@@ -176,7 +176,7 @@ def test_a_site_trains_by_itself_as_it_does_among_all(sites: Path) -> None:
 
 def test_a_site_without_test_images_trains_whatever_the_server_tests_with(sites: Path) -> None:
     config = small(sites, "data.test=tuning")
-    agreed = agreed_of(Federation(prepare(config)).config)
+    agreed = shared_format(Federation(prepare(config)).config)
     site = Federation(prepare(config, load_site(sites / "clients/ann", agreed, 0, 4)))
     assert len(site.dataset.test.labels) == 0
     assert site.plan(1, 0).counts.pool > 0

@@ -93,15 +93,30 @@ def test_what_is_said_of_precision_is_so() -> None:
     assert f"{np.mean(np.abs(half - full)):.2f} away from it" in TEXT
 
 
+def folder_in(label: str) -> str:
+    """The folder of a row: `sage` is seed 7, `sage`, seed 8 another one."""
+    seed = re.search(r", seed (\d+)", label)
+    return f"{label.split('`')[1]}-authors-seed{seed[1] if seed else 7}"
+
+
 def test_every_run_of_table_1_on_cifar10_has_a_true_row() -> None:
-    table = {row[0].split("`")[1]: row[1:] for row in rows("CIFAR-10, α = 0.1")}
+    table = {folder_in(row[0]): row[1:] for row in rows("CIFAR-10, α = 0.1")}
     place = RESULTS / "cifar10" / "alpha0.1"
-    assert {f"{name}-authors-seed7" for name in table} == {folder.name for folder in place.iterdir()}
+    assert set(table) == {folder.name for folder in place.iterdir()}
     for name, said in table.items():
-        curves = [curve(place / f"{name}-authors-seed7", norm) for norm in NORMS]
+        curves = [curve(place / name, norm) for norm in NORMS]
         assert [len(c) for c in curves] == [300, 300]
         mean = " / ".join(f"{np.mean(c[-10:]):.2f} ± {np.std(c[-10:], ddof=1):.2f}" for c in curves)
         assert said == [mean, both([c[-1] for c in curves]), both([max(c) for c in curves])], name
+
+
+def test_two_seeds_of_sage_on_cifar10_are_as_the_records_say() -> None:
+    place = RESULTS / "cifar10" / "alpha0.1"
+    means = [np.mean(curve(place / f"sage-authors-seed{seed}", "authors_norm")[-10:]) for seed in (7, 8)]
+    first, second = (f"{m:.2f}" for m in means)
+    assert f"released normalization: {first} and {second}, together" in TEXT
+    assert f"{np.mean(means):.2f} ± {np.std(means, ddof=1):.2f} (paper 87.05" in TEXT
+    assert f"SAGE's two seeds ({means[0] - means[1]:.2f})" in TEXT
 
 
 def test_the_way_there_on_cifar10_is_as_the_records_say() -> None:

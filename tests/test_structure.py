@@ -1,6 +1,7 @@
 """The shape of the source: who imports whom, what is named how, and that nothing is there for nothing."""
 
 import ast
+import re
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -104,6 +105,18 @@ def test_the_reader_of_imports_finds_what_is_there() -> None:
     assert Import("types", "torch", False) in FOREIGN or Import("types", "torch.Tensor", False) in FOREIGN
 
 
+def test_the_top_level_is_small_and_the_map_shows_every_room() -> None:
+    """CONTRIBUTING.md draws the floors in the order of RANKS, the top one first."""
+    assert 3 < len(list(SOURCE.glob("*.py"))) <= 8
+    page = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text()
+    drawn = page.split("```\n cli ")[1].split("```")[0]
+    floors = [line.split("  ")[0] if i == 0 else line for i, line in enumerate(f"cli {drawn}".splitlines())]
+    rooms = [name for rank in RANKS for name in rank if name not in ("", "__main__")]
+    assert {name for name in rooms if not re.search(rf"\b{name}\b", "\n".join(floors))} == set()
+    places = [next(i for i, line in enumerate(floors) if re.search(rf"^ *\b{rank[0]}\b", line)) for rank in RANKS]
+    assert places == sorted(places, reverse=True)
+
+
 def test_imports_point_one_way() -> None:
     wrong = [
         f"{i.by} imports {i.name}" for i in OWN if i.name.split(".")[0] != "__version__" and rank(i.name) > rank(i.by)
@@ -152,6 +165,24 @@ def test_nothing_is_pickled() -> None:
     assert not [i for i in FOREIGN if is_in(i.name, "pickle", "dill", "cloudpickle", "joblib", "shelve")]
     calls = [(m, ast.unparse(n.func)) for m, tree in TREES.items() for n in ast.walk(tree) if isinstance(n, ast.Call)]
     assert not [call for call in calls if call[1] in ("torch.save", "torch.load")]
+
+
+def test_no_room_below_the_methods_knows_a_particular_one() -> None:
+    """Core, engines, probes and the runner ask what any method answers."""
+    rooms = ("core", "engines", "probes", "runner", "records", "data", "models", "label")
+    shared = ("methods.base", "methods.names")
+    known = [i for i in OWN if is_in(i.by, *rooms) and is_in(i.name, "methods")]
+    assert len(known) > 5
+    assert [i for i in known if not is_in(i.name, *shared)] == []
+    tested = [
+        (module, ast.unparse(node))
+        for module, tree in TREES.items()
+        if is_in(module, *rooms)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in ("isinstance", "getattr")
+        if re.search(r"\bmethod\b", ast.unparse(node.args[0]))
+    ]
+    assert tested == []
 
 
 def test_names_say_what_is_inside() -> None:

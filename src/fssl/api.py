@@ -13,6 +13,7 @@ from .core.images import Datasets
 from .data.sources import Dataset
 from .errors import UserError
 from .inference.trained import Trained, load_trained
+from .methods.names import check_effect
 from .report.runs import Run, find_runs
 from .runner.conduct import run_experiment
 from .runner.grid import check_machine, plan_runs
@@ -42,7 +43,9 @@ def experiment(source: Source, *settings: str, dataset: Dataset | None = None) -
     config = only_run(tables_of(source, settings))
     if dataset is not None:
         check_machine(config, debug=False)
-        return prepare(config, dataset)
+        prepared = prepare(config, dataset)
+        check_effect([config])
+        return prepared
     return planned([("", config)])[""]
 
 
@@ -58,7 +61,7 @@ def experiments(source: Source, *settings: str) -> dict[str, Experiment]:
 
     Example:
         >>> list(fssl.experiments("demo", "seed=7"))
-        ['fedavg', 'fixmatch-lpl', 'fixmatch-gpl', 'sage']
+        ['sage', 'fixmatch-lpl', 'fixmatch-gpl', 'fedavg']
     """
     return planned(expand(tables_of(source, settings)))
 

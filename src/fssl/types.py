@@ -71,7 +71,7 @@ class Sweep(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a method may see. True labels of `u` are not in it, except for an oracle that asked by name."""
+    """What a method may see. True labels of `u` are not in it, except for an oracle whose `needs.truth` asks."""
 
     views: State  # [B, C, H, W] float; only the views the method named
     y: Tensor  # [B]

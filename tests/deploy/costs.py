@@ -13,7 +13,7 @@ from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
-from fssl.engines.flower.messages import Job, answer, forms_of, order
+from fssl.engines.flower.messages import Job, answer, message_forms, order
 from fssl.methods.names import METHODS
 from fssl.types import Server, Upload
 
@@ -38,7 +38,7 @@ def wire(method: str, model: list[str]) -> tuple[int, int]:
     """Bytes down to and up from one client in a round."""
     tables = {k: v for k, v in read_toml("demo").items() if k != "grid"}
     federation = Federation(prepare(parse(override(tables, [f"method.name={method}", "compute.device=cpu", *model]))))
-    forms = forms_of(federation)
+    forms = message_forms(federation)
     import torch
 
     def real(server: Server) -> Server:

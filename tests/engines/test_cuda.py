@@ -52,7 +52,7 @@ def test_a_clients_round_never_waits_for_the_device(method: str, make_federation
     engine = LocalEngine(federation)
     list(engine.rounds(1))
     fleet, snapshot = engine.fleet, engine.snapshot
-    (plan,) = fleet.plans(2, federation.clients_of(2))[:1]
+    (plan,) = fleet.plans(2, federation.drawn_clients(2))[:1]
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:

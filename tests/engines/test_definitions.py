@@ -12,7 +12,7 @@ from fssl.core.client import at, client_round
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.plan import epochs
-from fssl.engines.capture import tick_of
+from fssl.engines.capture import make_tick
 from fssl.engines.lanes import LocalEngine
 from fssl.label.accept import UNSEEN
 from fssl.seeds import stream
@@ -73,7 +73,7 @@ def test_authors_momentum_crosses_clients_and_rounds(make_federation: Make) -> N
     lane, velocity = host_lane(federation), None
     for round in (1, 2):
         results = []
-        for client in federation.clients_of(round):
+        for client in federation.drawn_clients(round):
             with torch.no_grad():
                 result = client_round(lane, method, server, {}, federation.plan(round, client), velocity)
             velocity = result.velocity
@@ -109,7 +109,7 @@ def test_the_upper_bound_trains_on_every_label(make_federation: Make) -> None:
 
 def test_permutations_start_anew_with_each_epoch(make_federation: Make) -> None:
     """Pool of 20 and batches of 8: an epoch of 2 steps of a permutation's 2; then a new one, not its rest."""
-    recipe = replace(make_federation().recipe, batch=8, unlabeled_ratio=1, local_epochs=3, sweeps=False)
+    recipe = replace(make_federation().recipe, batch=8, unlabeled_ratio=1, local_epochs=3, sweep=False)
     rows = epochs(np.random.default_rng(0), 20, 8, recipe, Counts(8, 20))
     assert rows.shape == (6, 8)
     for epoch in range(3):
@@ -144,7 +144,7 @@ def test_a_tick_over_fixed_buffers_is_the_step(method: str, make_federation: Mak
             torch.zeros(1).long(),
         )
         torch._dynamo.reset()
-        tick = torch.compile(tick_of(step), backend="eager", fullgraph=True, dynamic=False)
+        tick = torch.compile(make_tick(step), backend="eager", fullgraph=True, dynamic=False)
         for k in range(3):
             local, tally = step(server, local, tally, at(draw, k))
             tick(server, fixed, fixed_tally, draw, i)

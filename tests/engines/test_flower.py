@@ -9,10 +9,9 @@ import pytest
 from test_every_method import ALL
 from torch.utils._pytree import tree_map
 
-from conftest import completed, tiny_config
-from fssl.config import Config
+from conftest import tiny_config
 from fssl.console import Quiet
-from fssl.core.experiment import prepare
+from fssl.core.experiment import Experiment, prepare
 from fssl.core.federation import Federation
 from fssl.engines.engine import Engine
 from fssl.engines.lanes import LocalEngine
@@ -25,7 +24,7 @@ from fssl.runner.conduct import conduct
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fssl[flower]'")
-from fssl.engines.flower.messages import forms_of
+from fssl.engines.flower.messages import message_forms
 from fssl.engines.flower.simulation import simulate
 
 Make = Callable[[Federation], Engine]
@@ -104,8 +103,8 @@ def failing(make: Make) -> str:
     return str(error.value)
 
 
-def run_config(rounds: int) -> Config:
-    return completed(tiny_config(*settings(KEEPING), "method.tau=0.3", f"train.rounds={rounds}"))
+def experiment(rounds: int) -> Experiment:
+    return prepare(tiny_config(*settings(KEEPING), "method.tau=0.3", f"train.rounds={rounds}"))
 
 
 def switched(make: Make, folder: Path) -> dict[str, Path]:
@@ -116,8 +115,8 @@ def switched(make: Make, folder: Path) -> dict[str, Path]:
 
     engines: dict[str, tuple[Any, Any]] = {"stays": (local, local), "away": (local, make), "back": (make, local)}
     for name, (before, after) in engines.items():
-        conduct(run_config(1), folder / name, Quiet(), False, before)
-        conduct(run_config(ROUNDS), folder / name, Quiet(), True, after)
+        conduct(experiment(1), folder / name, Quiet(), False, before)
+        conduct(experiment(ROUNDS), folder / name, Quiet(), True, after)
     return {name: folder / name for name in engines}
 
 
@@ -131,7 +130,7 @@ def test_every_method_gives_the_same_bits_in_every_engine(found: Found) -> None:
 def message_of(federation: Federation) -> Any:
     """Names, shapes and types of what goes down, of what comes up, and of what a client starts with."""
     state = federation.new_state(federation.method.payload(federation.first_server(), 0), 0)
-    return tree_map(lambda t: (tuple(t.shape), t.dtype), (*forms_of(federation), state))
+    return tree_map(lambda t: (tuple(t.shape), t.dtype), (*message_forms(federation), state))
 
 
 @pytest.mark.parametrize("host", dict.fromkeys(split_name(name)[0] for name in ALL if name not in METHODS))

@@ -49,11 +49,11 @@ from fssl.engines.flower.messages import (
     Job,
     answer,
     fill,
-    forms_of,
-    job_of,
+    message_forms,
     order,
     pack,
-    result_of,
+    read_job,
+    read_result,
     unpack,
 )
 from fssl.engines.flower.state import SiteState, round_of
@@ -162,7 +162,7 @@ def coming_and_going(federation: Federation, folder: Path, first: Snapshot | Non
 
     def handle(message: Message) -> Message | None:
         reply = honest(message)
-        if reply and spoil and job_of(message.content)[1:3] == (2, 0):
+        if reply and spoil and read_job(message.content)[1:3] == (2, 0):
             spoiled(reply.content, spoil)
         return reply
 
@@ -284,7 +284,7 @@ BAD = {
 @pytest.mark.parametrize("how", BAD)
 def test_a_bad_upload_is_rejected_named_and_the_round_goes_on(how: str, tmp_path: Path) -> None:
     federation, honest = federation_of(), at_sites(tmp_path)
-    clients = federation.clients_of(1)
+    clients = federation.drawn_clients(1)
     bad = clients[1]
 
     def handle(message: Message) -> Message | None:
@@ -337,7 +337,7 @@ def test_a_client_that_fails_or_is_silent_is_missing(tmp_path: Path) -> None:
 
 def test_a_round_waits_for_its_quorum_and_then_stops(tmp_path: Path) -> None:
     federation, said = federation_of(), []
-    fleet = fleet_of(federation, at_sites(tmp_path), said, nodes=federation.clients_of(1)[:1], quorum=2, wait=0.6)
+    fleet = fleet_of(federation, at_sites(tmp_path), said, nodes=federation.drawn_clients(1)[:1], quorum=2, wait=0.6)
     engine = Engine(federation, fleet)
     with pytest.raises(RunError, match=r"round 1: 1 of 3 clients connected, 2 needed; waited 1 s.*--resume"):
         list(engine.rounds(1))
@@ -352,12 +352,12 @@ def test_a_quorum_that_comes_in_time_trains(tmp_path: Path) -> None:
     grid: Any = fleet.grid
 
     def arrive(text: str) -> None:
-        grid.nodes.append(federation.clients_of(1)[len(grid.nodes)])
+        grid.nodes.append(federation.drawn_clients(1)[len(grid.nodes)])
 
     fleet.say = arrive
     engine = Engine(federation, fleet)
     (result,) = engine.rounds(1)
-    assert result.clients == federation.clients_of(1)[:2]
+    assert result.clients == federation.drawn_clients(1)[:2]
 
 
 @pytest.mark.parametrize("failures", [2, 3])
@@ -366,7 +366,7 @@ def test_a_round_of_which_too_little_came_back_is_done_again(failures: int, tmp_
 
     def handle(message: Message) -> Message | None:
         reply = honest(message)
-        if message.metadata.dst_node_id in federation.clients_of(1)[:2] and left[0]:
+        if message.metadata.dst_node_id in federation.drawn_clients(1)[:2] and left[0]:
             left[0] -= 1
             assert reply is not None
             spoiled(reply.content, "nan")
@@ -407,12 +407,12 @@ def test_uploads_stream(method: str) -> None:
     config = completed(tiny_config(*settings, "data.labels_per_class=40", f"method.name={method}"))
     dataset = load("synthetic", num_classes=4, size=32, channels=3, train_per_class=40, test_per_class=1)
     federation = Federation(prepare(config, dataset))
-    forms = forms_of(federation)
+    forms = message_forms(federation)
     alive: list[Any] = []
     most = 0
 
     def handle(message: Message) -> Message:
-        job = job_of(message.content)
+        job = read_job(message.content)
         sent = fill(forms.upload, {k: torch.zeros(t.shape) for k, t in named(**forms.upload._asdict()).items()})
         upload = Upload(job.client, sent.weights, 1, sent.extras)
         return Message(
@@ -471,18 +471,18 @@ def test_names_come_back_in_the_methods_order() -> None:
     job = Job("x", 3, 1, RUN, 2, 1)
     content = order(job, payload, None)
     shuffled = dict(sorted(unpack(content["payload"]).items(), reverse=True))
-    back: Server = fill(forms_of(federation).payload, shuffled)
+    back: Server = fill(message_forms(federation).payload, shuffled)
     assert list(back.weights.params) == list(payload.weights.params)
     assert list(back.extras) == list(payload.extras)
     assert all(torch.equal(a, b) for a, b in zip(back.extras.values(), payload.extras.values(), strict=True))
-    assert job_of(content) == job
+    assert read_job(content) == job
 
 
 def test_a_result_of_another_form_is_refused() -> None:
     federation = federation_of()
     content = RecordDict({"facts": ConfigRecord({"client": 0, "round": 1, "num_samples": 1}), "upload": ArrayRecord()})
     with pytest.raises(BadUploadError, match="no 'tally'"):
-        result_of(content, Job("", 1, 0), forms_of(federation))
+        read_result(content, Job("", 1, 0), message_forms(federation))
 
 
 def test_a_site_cannot_leave_a_state_with_the_server(tmp_path: Path) -> None:
@@ -496,7 +496,7 @@ def test_a_site_cannot_leave_a_state_with_the_server(tmp_path: Path) -> None:
 
     engine = Engine(federation, fleet_of(federation, handle))
     (result,) = engine.rounds(1)
-    assert result.clients == federation.clients_of(1)
+    assert result.clients == federation.drawn_clients(1)
     assert engine.snapshot.clients == {k: {"round": torch.tensor(1)} for k in result.clients}
 
 
@@ -555,7 +555,7 @@ def test_a_wide_bound_without_noise_is_a_plain_mean(tmp_path: Path) -> None:
     federation = federation_of()
     uploads = [
         r.upload._replace(num_samples=1)
-        for r in LocalEngine(federation).fleet.train(1, federation.clients_of(1), LocalEngine(federation).snapshot)
+        for r in LocalEngine(federation).fleet.train(1, federation.drawn_clients(1), LocalEngine(federation).snapshot)
     ]
     expected = federation.method.aggregate(federation.net, federation.first_server(), uploads, np.random.default_rng(0))
     for name, tensor in expected.weights.params.items():

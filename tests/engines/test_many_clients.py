@@ -11,9 +11,9 @@ from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
 from fssl.engines.lanes import LocalEngine
+from fssl.engines.snapshot import flat, parts
 from fssl.records import parts as part_files
 from fssl.records.checkpoint import Checkpoints
-from fssl.runner.conduct import flat, parts
 
 FEW, MANY = 20, 1000
 KEEPERS = ("fedloke", "fedmatch", "flexmatch")  # a model with the client, one on the server, a table with the client

@@ -127,14 +127,14 @@ def test_fedsgd_steps_along_the_mean_gradient(make_federation: Make) -> None:
     engine = LocalEngine(federation)
     start = engine.snapshot.server.weights.params["body.0.weight"].clone()
     steps = []
-    for client in federation.clients_of(1):
+    for client in federation.drawn_clients(1):
         lane = engine.fleet.lanes[0]
         with torch.no_grad():
             result = client_round(lane, federation.method, engine.snapshot.server, {}, federation.plan(1, client))
         steps.append(start - result.upload.weights.params["body.0.weight"])
     list(engine.rounds(1))
     moved = start - engine.snapshot.server.weights.params["body.0.weight"]
-    sizes = torch.tensor([float(federation.counts(k).pool) for k in federation.clients_of(1)])
+    sizes = torch.tensor([float(federation.counts(k).pool) for k in federation.drawn_clients(1)])
     mean = sum(s * w for s, w in zip(steps, sizes / sizes.sum(), strict=True))
     torch.testing.assert_close(moved, mean, atol=1e-6, rtol=1e-4)
 

@@ -13,7 +13,7 @@ from fssl.deploy.home import init, server_part
 from fssl.errors import RunError, UserError
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import build_method, full_settings, split_name
-from fssl.system.user_code import file_of, loaded
+from fssl.system.user_code import loaded, user_file
 
 FILE = """
 from fssl.label.accept import FixedThreshold
@@ -41,8 +41,8 @@ def _desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_names() -> None:
-    assert file_of("my.py:mine+sage") == file_of("my.py:mine") == Path("my.py")
-    assert file_of("sage") is file_of("my.py") is file_of("my.py:") is None
+    assert user_file("my.py:mine+sage") == user_file("my.py:mine") == Path("my.py")
+    assert user_file("sage") is user_file("my.py") is user_file("my.py:") is None
     assert split_name("a/my.py:mine+sage") == ("a/my.py:mine", ["sage"])
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from conftest import method_of
 from fssl.config import PRESETS, Config, by_card, expand, override, presets, read_toml
-from fssl.core.federation import recipe_of
+from fssl.core.federation import make_recipe
 from fssl.label.assign import KAPPA_STAR, ConfidenceGap, Constant, GlobalOnly, LocalOnly, Sage, hard, soft
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS
@@ -203,7 +203,7 @@ def test_figure_1_sees_equally_many_images_a_round_in_all_three():
         config = next(iter(cells(preset).values()))
         pool = config.card.num_train // config.partition.clients
         counts = Counts(config.labels_per_class * config.card.num_classes // config.partition.clients, pool)
-        recipe = recipe_of(config, method_of(config), config.card)
+        recipe = make_recipe(config, method_of(config), config.card)
         return config.train.clients_per_round * recipe.num_steps(counts), config.rounds
 
     assert steps("fig1") == (380, 500)

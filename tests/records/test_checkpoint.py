@@ -27,7 +27,7 @@ def saved(folder: Path, *rounds: int) -> Path:
     return folder
 
 
-def file_of(folder: Path, round: int, kind: str = "safetensors") -> Path:
+def user_file(folder: Path, round: int, kind: str = "safetensors") -> Path:
     return folder / f"round-{round:06d}.{kind}"
 
 
@@ -59,7 +59,7 @@ def test_only_the_newest_two_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])
 def test_truncated_tensors_are_noticed(tmp_path: Path, share: float) -> None:
-    path = file_of(saved(tmp_path, 1, 2), 2)
+    path = user_file(saved(tmp_path, 1, 2), 2)
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     round, said = load(tmp_path)
     assert round == 1
@@ -69,9 +69,9 @@ def test_truncated_tensors_are_noticed(tmp_path: Path, share: float) -> None:
 def test_any_flipped_bit_is_noticed(tmp_path: Path) -> None:
     """In the tensors and in the manifest, at positions spread over the file."""
     for kind in ("safetensors", "json"):
-        size = file_of(saved(tmp_path / kind, 1, 2), 2, kind).stat().st_size
+        size = user_file(saved(tmp_path / kind, 1, 2), 2, kind).stat().st_size
         for position in range(0, size, 7 if kind == "safetensors" else 1):
-            path = file_of(saved(tmp_path / kind, 1, 2), 2, kind)
+            path = user_file(saved(tmp_path / kind, 1, 2), 2, kind)
             data = bytearray(path.read_bytes())
             data[position] ^= 1 << (position % 8)
             path.write_bytes(data)
@@ -80,12 +80,12 @@ def test_any_flipped_bit_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["safetensors", "json"])
 def test_a_lost_file_is_a_lost_checkpoint(tmp_path: Path, kind: str) -> None:
-    file_of(saved(tmp_path, 1, 2), 2, kind).unlink()
+    user_file(saved(tmp_path, 1, 2), 2, kind).unlink()
     assert load(tmp_path)[0] == 1
 
 
 def test_a_manifest_cannot_vouch_for_another_round(tmp_path: Path) -> None:
-    manifest = file_of(saved(tmp_path, 1, 2), 2, "json")
+    manifest = user_file(saved(tmp_path, 1, 2), 2, "json")
     manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "round": 3}))
     assert load(tmp_path)[0] == 1
 
@@ -94,7 +94,7 @@ def test_without_a_whole_one_the_damaged_go_and_make_room(tmp_path: Path) -> Non
     """A run that starts anew must not have its new checkpoints pushed out by old damaged ones."""
     saved(tmp_path, 7, 8)
     for round in (7, 8):
-        file_of(tmp_path, round).write_bytes(b"")
+        user_file(tmp_path, round).write_bytes(b"")
     found, said = load(tmp_path)
     assert found is None
     assert said == ["checkpoint damaged: round-000008, round-000007; no older one is left"]
@@ -105,13 +105,13 @@ def test_without_a_whole_one_the_damaged_go_and_make_room(tmp_path: Path) -> Non
 def test_a_checkpoint_beyond_the_record_is_not_used(tmp_path: Path) -> None:
     saved(tmp_path, 4, 5)
     assert load(tmp_path, at_most=4) == (4, [])
-    assert not file_of(tmp_path, 5).exists()
+    assert not user_file(tmp_path, 5).exists()
 
 
 def test_what_a_kill_leaves_behind_is_ignored_and_swept(tmp_path: Path) -> None:
     saved(tmp_path, 1)
-    file_of(tmp_path, 2).write_bytes(b"tensors without a manifest")
-    file_of(tmp_path, 3, "safetensors.0123456789abcdef.part").write_bytes(b"half")
+    user_file(tmp_path, 2).write_bytes(b"tensors without a manifest")
+    user_file(tmp_path, 3, "safetensors.0123456789abcdef.part").write_bytes(b"half")
     assert load(tmp_path) == (1, [])
     assert {p.name for p in tmp_path.iterdir()} == {"round-000001.json", "round-000001.safetensors"}
 
@@ -163,7 +163,7 @@ def test_a_damaged_part_is_a_damaged_checkpoint(tmp_path: Path, damage: str) -> 
 
 def test_no_flipped_bit_of_a_manifest_loses_a_part(tmp_path: Path) -> None:
     Checkpoints(tmp_path).save(1, tensors(1), {"clients.1": tensors(1)})
-    manifest = file_of(tmp_path, 1, "json")
+    manifest = user_file(tmp_path, 1, "json")
     whole = manifest.read_bytes()
     unharmed = Checkpoints(tmp_path)._read_whole(manifest)
     assert unharmed

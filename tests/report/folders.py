@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
-from conftest import completed
 from fssl.config import Config, as_tables, expand, override, parse, read_toml, to_toml
+from fssl.core.experiment import complete
 from fssl.records.rounds import by_majority, rates, scalars
 
 PAPER = {"data": {"name": "cifar100"}, "train": {"precision": "fp32"}}
@@ -38,7 +38,7 @@ def write_run(folder: Path, config: Config, curve: Sequence[float], finished: bo
 def write_files(folder: Path, config: Config, lines: list[dict[str, Any]], finished: bool) -> Path:
     folder.mkdir(parents=True)
     precision = config.train.precision  # as given: what this machine would choose does not matter
-    tables = as_tables(completed(config))
+    tables = as_tables(complete(config))
     tables["train"]["precision"] = precision
     (folder / "config.toml").write_text(to_toml(tables))
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

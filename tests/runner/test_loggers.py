@@ -14,7 +14,7 @@ from fssl.core.experiment import prepare
 from fssl.errors import RunError, UserError
 from fssl.runner import loggers
 from fssl.runner.conduct import run_experiment
-from fssl.runner.loggers import Logged, check_loggers, values_of
+from fssl.runner.loggers import Logged, check_loggers, logged_values
 
 SMALL = ["train.rounds=2", "train.steps_per_round=1", "compute.device=cpu"]
 
@@ -51,7 +51,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
 def test_values_are_those_of_the_line() -> None:
     tests = {"train_norm": {"accuracy": 50.0, "loss": 1.0}}
     line = {"round": 3, "accuracy": 50.0, "test": tests, "loss_s": 0.5, "lam": None, "sums": {}}
-    assert values_of(line) == {"test_accuracy/train_norm": 50.0, "training/loss_s": 0.5}
+    assert logged_values(line) == {"test_accuracy/train_norm": 50.0, "training/loss_s": 0.5}
 
 
 def test_weights_and_biases_offline_holds_the_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,7 +71,7 @@ def test_weights_and_biases_offline_holds_the_curve(tmp_path: Path, monkeypatch:
         logged = history(folder / "wandb")
     assert [entry["round"] for entry in logged] == [1, 2]
     for entry, line in zip(logged, lines, strict=True):
-        assert {k: v for k, v in entry.items() if "/" in k} == values_of(line)
+        assert {k: v for k, v in entry.items() if "/" in k} == logged_values(line)
 
 
 def test_online_without_a_login_is_refused_before_any_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

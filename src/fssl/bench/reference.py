@@ -20,7 +20,7 @@ from ..augment.pillow import strong_pil, weak_pil
 from ..augment.policies import draw_strong, draw_weak
 from ..data.cards import Card
 from ..data.sources import Split
-from ..models import builder_of
+from ..models import find_network
 
 
 class Step(NamedTuple):
@@ -124,7 +124,7 @@ def reference_ms_per_step(
     rows = np.arange(min(2500, len(split.labels)))
     views = Views(split, rows, min(max(batch, 250), len(rows)), ratio, card)
     loader = iter(DataLoader(views, batch, num_workers=2))
-    model = builder_of(model_name)(card.channels, card.num_classes, width).to(device)
+    model = find_network(model_name)(card.channels, card.num_classes, width).to(device)
     frozen = copy.deepcopy(model).eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     warm, begin = 6, 0.0  # the workers prefetch two batches each: let that supply run out before timing

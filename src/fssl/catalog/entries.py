@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from ..methods.base import SOURCES, Source
-from ..methods.names import METHODS, PLUGINS, Method, build_method, builders_of
+from ..methods.names import METHODS, PLUGINS, Method, build_method, find_builders
 from ..models import build_net
 from ..types import Counts, Task
 
@@ -67,12 +67,12 @@ def entries() -> Iterator[Entry]:
 
 def entry(name: str) -> Entry:
     """A method, with or without plug-ins. It keeps what the host keeps, and is no better known than the plug-in is."""
-    method, *plugins = builders_of(name)
+    method, *plugins = find_builders(name)
     builder = plugins[-1] if plugins else method
     own, host = SOURCES.get(builder), SOURCES.get(method)
     if plugins and own and host:
         own = replace(own, paper=f"{host.paper}; {own.paper}", client=host.client, server=host.server, note=host.note)
-    return Entry(name, about(builder), own, sizes_of(build_method(name, {})), costs().get(name))
+    return Entry(name, about(builder), own, measure_sizes(build_method(name, {})), costs().get(name))
 
 
 def about(builder: Callable[..., Method]) -> str:
@@ -80,7 +80,7 @@ def about(builder: Callable[..., Method]) -> str:
     return " ".join((inspect.getdoc(builder) or "").split("\n\n")[0].split())
 
 
-def sizes_of(method: Method) -> Sizes:
+def measure_sizes(method: Method) -> Sizes:
     """Measure the bytes of one client's round, without its steps: they change values, not sizes."""
     net = build_net("resnet8", 3, CLASSES, 4)
     server = method.init(net, net.first, TASK)

@@ -6,7 +6,7 @@ from rich.table import Column, Table
 
 from ..config import Setting
 from ..console import PLAIN, setting_text
-from ..methods.names import PLUGINS, builders_of, settings_of
+from ..methods.names import PLUGINS, find_builders, settings_of
 from .entries import BASELINE, Entry, entries, entry, footnote, keeps, measured, source, step_cost, traffic
 
 
@@ -26,7 +26,7 @@ def print_method(console: Console, name: str) -> None:
     if name.startswith("X+") and name[2:] in PLUGINS:
         found, builders = next(e for e in entries() if e.name == name), [PLUGINS[name[2:]]]
     else:
-        found, builders = entry(name), builders_of(name)
+        found, builders = entry(name), find_builders(name)
     facts = Table(box=None, show_header=False, pad_edge=False)
     for what, text in facts_of(found):
         facts.add_row(f"[bold]{what}", text)

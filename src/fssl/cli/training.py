@@ -22,7 +22,7 @@ def run(
     settings: Sets = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: the preset's name below runs/.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on after the newest checkpoint in --out.")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Cells of a grid to run at the same time.")] = 1,
+    jobs: Annotated[int, typer.Option(min=1, help="Runs of a grid to train at the same time.")] = 1,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the dataset's files.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, bf16 or fp32.")] = None,
@@ -34,10 +34,10 @@ def run(
     debug: Annotated[bool, typer.Option("--debug", help="Eager steps, each checked; a failing one is saved.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check settings and own images, list the runs.")] = False,
 ) -> None:
-    """Train: one run, or every cell of a `[grid]`.
+    """Train: one run, or every run of a `[grid]`.
 
     A run folder holds config.toml, one line per round in rounds.jsonl, summary.json and model.safetensors. Stop
-    at any time: the same command with `--resume` goes on. In a grid, finished cells are skipped.
+    at any time: the same command with `--resume` goes on. In a grid, finished runs are skipped.
 
     Examples:
 

@@ -1,7 +1,7 @@
 """A run's configuration: declared in settings, read from TOML, changed with --set, multiplied by [grid], checked."""
 
 from .checks import AUTHORS_WAY, parse
-from .grid import axes_of, expand, only_run, override
+from .grid import expand, grid_axes, only_run, override
 from .schema import ByDataset, OneOf, Range, Setting, as_declared, check_table, check_value, schema_of
 from .settings import Compute, Config, Device, MethodChoice
 from .tables import as_tables, by_card, first_difference, flatten
@@ -20,13 +20,13 @@ __all__ = [
     "Setting",
     "as_declared",
     "as_tables",
-    "axes_of",
     "by_card",
     "check_table",
     "check_value",
     "expand",
     "first_difference",
     "flatten",
+    "grid_axes",
     "load_toml",
     "only_run",
     "override",

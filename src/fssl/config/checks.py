@@ -1,4 +1,4 @@
-"""Plain tables in, a Config out: all validation of user input."""
+"""Plain tables in, a Config out: single settings by their schema, and combinations that make no sense."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -69,7 +69,7 @@ def parse_method(table: Mapping[str, Any]) -> MethodChoice:
 
 
 def keys_named(last: str) -> list[str]:
-    """Dotted keys that end like this: whoever writes `lr` or `train.alpha` means one of them."""
+    """Dotted keys that end like this: a user who writes `lr` or `train.alpha` means one of them."""
     return [*([last] if last in TOP else []), *(f"{name}.{last}" for name in SCHEMAS if last in SCHEMAS[name])]
 
 

@@ -19,17 +19,17 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     What a setting excludes leaves the tables, unless it is itself set here.
     """
     out = deepcopy(tables)
-    given = [pair_of(setting) for setting in settings]
+    given = [split_setting(setting) for setting in settings]
     for key in {other for pair in given for other in excluded_by(*pair)} - {key for key, _ in given}:
         forget(out, key)
     for key, value in given:
         put(out, key, value)
-        for name in [n for n, values in axes_of(out).items() if decides(n, values, key)]:
+        for name in [n for n, values in grid_axes(out).items() if decides(n, values, key)]:
             drop(out["grid"], name)
     return out
 
 
-def pair_of(setting: str) -> tuple[str, Any]:
+def split_setting(setting: str) -> tuple[str, Any]:
     key, equals, text = setting.partition("=")
     if not equals or not key.strip():
         raise UserError(f"--set {setting}: expected key=value, for example train.lr=0.05")
@@ -61,14 +61,14 @@ def forget(tables: dict[str, Any], key: str) -> None:
 
 
 def decides(axis: str, values: list[Any], key: str) -> bool:
-    """Whether an axis sets the key, or a part of it; one that sets it in some cells only is ambiguous."""
+    """Whether an axis sets the key, or a part of it; one that sets it in some runs only is ambiguous."""
     if axis == key or axis.startswith(key + "."):
         return True
     if not key.startswith(axis + "."):
         return False
     setting = [isinstance(v, Mapping) and key.removeprefix(axis + ".") in v for v in values]
     if any(setting) and not all(setting):
-        raise UserError(f"--set {key}: some cells of grid.{axis} set it themselves; set grid.{axis} instead")
+        raise UserError(f"--set {key}: some runs of grid.{axis} set it themselves; set grid.{axis} instead")
     return all(setting)
 
 
@@ -89,7 +89,7 @@ def drop(tables: dict[str, Any], key: str) -> None:
     del tables[last]
 
 
-def axes_of(tables: Mapping[str, Any]) -> dict[str, list[Any]]:
+def grid_axes(tables: Mapping[str, Any]) -> dict[str, list[Any]]:
     grid = tables.get("grid", {})
     if not isinstance(grid, Mapping):
         raise UserError(f"grid = {grid!r}: expected a section of lists, for example grid.seed = [7, 8, 9]")
@@ -113,12 +113,12 @@ def flat_grid(grid: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]
 
 
 def expand(tables: Mapping[str, Any]) -> Iterator[tuple[str, Config]]:
-    """(name, Config) of every cell; one unnamed cell without a [grid].
+    """(name, Config) of every run; one unnamed run without a [grid].
 
     An axis is a key with a list of values, or a section with a list of tables for it.
     """
     base = {k: v for k, v in tables.items() if k != "grid"}
-    axes, seen = axes_of(tables), set()
+    axes, seen = grid_axes(tables), set()
     for values in product(*axes.values()):
         cell, labels = deepcopy(base), []
         for key, value in zip(axes, values, strict=True):
@@ -137,12 +137,12 @@ def only_run(tables: Mapping[str, Any]) -> Config:
     """The Config of tables that stand for a single run."""
     (_, config), *more = expand(tables)
     if more:
-        raise UserError("one run at a time: the configuration has a [grid]; choose a cell with --set")
+        raise UserError("one run at a time: the configuration has a [grid]; choose a run with --set")
     return config
 
 
 def label(key: str, value: Any) -> str:
-    """A part of a cell's folder name: `sage`, `alpha0.1`, `seed7`."""
+    """A part of a run's folder name: `sage`, `alpha0.1`, `seed7`."""
     last = key.rsplit(".", 1)[-1]
     text = re.sub(r"[^\w.+-]+", "_", str(value).lower() if isinstance(value, bool) else str(value))
     return text.strip(".") if last == "name" else f"{last}{text}"

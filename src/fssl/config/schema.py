@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from ..data.cards import Card
 from ..errors import UserError, described, unknown
-from ..system.user_code import file_of, refuse_without_function
+from ..system.user_code import refuse_without_function, user_file
 from .toml import toml_value
 
 NO_LIMIT = 1e30  # what single precision can still hold; inf is out of every range
@@ -189,7 +189,7 @@ def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:
         return check_list(key, value, setting, where)
     if setting.own and isinstance(value, str):
         refuse_without_function(setting.own, value)
-        if file_of(value):
+        if user_file(value):
             return value
     if setting.options:
         if isinstance(value, list):
@@ -244,7 +244,7 @@ def as_declared(value: Any, setting: Setting) -> Any:
 
 
 def several_runs(key: str, value: object) -> str:
-    """What whoever gives a list where a value is expected may mean, with brackets or without."""
+    """Hint for a user who passed a list where one value is expected, with brackets or without."""
     if isinstance(value, str) and "," in value:
         value = [toml_value(part.strip()) for part in value.split(",")]
     is_list = isinstance(value, list) and all(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..data.cards import CARDS, Card, card
-from ..system.user_code import file_of
+from ..system.user_code import user_file
 from .schema import Filled, OneOf, Range
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -144,7 +144,7 @@ class Config:
     @property
     def own_files(self) -> list[Path]:
         """The files beside its settings that a run is made of."""
-        return [file for file in map(file_of, (self.method.name, self.model.name)) if file]
+        return [file for file in map(user_file, (self.method.name, self.model.name)) if file]
 
     @property
     def labels_per_class(self) -> int:

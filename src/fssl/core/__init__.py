@@ -1,1 +1,1 @@
-"""One client's training step, its round, and the test of the global model."""
+"""From settings to steps: an experiment, the federation made of it, a client's step and round, and the test."""

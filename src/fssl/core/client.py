@@ -59,6 +59,8 @@ def loop(step: Step, tally_size: int, device: torch.device) -> Run:
             now = at(draw, i)
             try:
                 local, tally = step(payload, local, tally, now)
+            except (MemoryError, torch.OutOfMemoryError):
+                raise  # nothing is wrong with the step
             except Exception as error:
                 raise StepError(payload, local, now) from error
         return local, tally

@@ -6,7 +6,7 @@ from ..config import Config
 from ..errors import UserError
 
 
-def device_of(config: Config) -> torch.device:
+def choose_device(config: Config) -> torch.device:
     """The device to compute on; a GPU that is asked for must be there."""
     wanted = config.compute.device
     if wanted == "cuda" and not torch.cuda.is_available():
@@ -18,4 +18,4 @@ def device_of(config: Config) -> torch.device:
 def uses_bf16(config: Config) -> bool:
     """Whether training computes in bf16; precision 'auto' means bf16 on a GPU and fp32 on a CPU."""
     precision = config.train.precision
-    return precision == "bf16" or (precision == "auto" and device_of(config).type == "cuda")
+    return precision == "bf16" or (precision == "auto" and choose_device(config).type == "cuda")

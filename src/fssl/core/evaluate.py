@@ -62,7 +62,7 @@ def read_tests(scores: Tensor, n: int) -> list[Test]:
     return [Test(100.0 * right / n, loss / n) for right, loss in scores.double().cpu().tolist()]
 
 
-def norms_of(card: Card, device: torch.device) -> dict[str, Normalize]:
+def norms_for_test(card: Card, device: torch.device) -> dict[str, Normalize]:
     """Test images are normalized as in training, and as in the released code."""
     return {
         "train_norm": Normalize(card.train_mean, card.train_std, device),
@@ -70,6 +70,6 @@ def norms_of(card: Card, device: torch.device) -> dict[str, Normalize]:
     }
 
 
-def headline_of(config: Config) -> str:
+def headline_norm(config: Config) -> str:
     """The normalization whose accuracy is the result."""
     return "authors_norm" if config.protocol == "authors" else "train_norm"

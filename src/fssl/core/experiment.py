@@ -15,10 +15,10 @@ from ..methods.base import Method, Sgd
 from ..methods.names import build_method, defaults_on, full_settings
 from ..models import Net, build_net
 from ..probes.training import LabelProbe, Probe, losses_only
-from ..system.user_code import digest_of, file_of, user_place
+from ..system.user_code import digest_of, user_file, user_place
 from ..types import Counts, Task
-from .device import device_of, uses_bf16
-from .images import Datasets, card_of, load_dataset
+from .device import choose_device, uses_bf16
+from .images import Datasets, known_card, load_dataset
 from .sketch import Sizes, try_step
 
 AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images when it averages
@@ -53,7 +53,7 @@ class Experiment:
     @property
     def card(self) -> Card:
         """What is known of the images; nothing is loaded for it."""
-        return self._dataset.card if self._dataset else card_of(self.config)
+        return self._dataset.card if self._dataset else known_card(self.config)
 
     @cached_property
     def net(self) -> Net:
@@ -77,7 +77,7 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     Raises:
         UserError: Some settings do not fit together; nothing has been computed.
     """
-    device_of(config)  # a GPU that is asked for must be there
+    choose_device(config)  # a GPU that is asked for must be there
     if dataset is None and config.card.is_folder:
         dataset = load_dataset(config)
     config = complete(config if dataset is None else with_folder(config, dataset))
@@ -86,9 +86,9 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     experiment = Experiment(
         config, with_training(config, method), defaults_on(config.method.name, config.card), dataset
     )
-    if file_of(config.model.name):
+    if user_file(config.model.name):
         experiment.net.check(experiment.card.size)
-    if file_of(config.method.name):
+    if user_file(config.method.name):
         check_step(experiment)
     return experiment
 
@@ -163,34 +163,34 @@ def check_method(config: Config, method: Method) -> None:
 def check_step(experiment: Experiment) -> None:
     """Refuse a method of the user's whose step fails or draws random numbers, by a step on shapes alone."""
     config, method, card = experiment.config, experiment.method, experiment.card
-    recipe = recipe_of(config, method, card)
+    recipe = make_recipe(config, method, card)
     slots = recipe.unlabeled_batch  # any number will do: images have no values here
     sizes = Sizes(Task(card.num_classes, slots, config.seed), Counts(1, slots), recipe, card)
     try:
-        try_step(method, experiment.net, sizes, probe_of(config, method))
+        try_step(method, experiment.net, sizes, make_probe(config, method))
     except Exception as error:
         place = user_place(error, config.own_files)
         reason = str(error) if isinstance(error, UserError) else f"its step fails: {described(error)}"
         raise UserError(f"method '{config.method.name}': {reason}{f' ({place})' if place else ''}") from error
 
 
-def recipe_of(config: Config, method: Method, card: Card) -> Recipe:
+def make_recipe(config: Config, method: Method, card: Card) -> Recipe:
     """How a client walks through its images: as the configuration says, and the method asks."""
     train, needs = config.train, method.needs
     return Recipe(
-        train.batch,
-        train.unlabeled_ratio,
-        train.local_epochs,
-        needs.epoch,
-        train.steps_per_round,
-        needs.views,
-        card.size,
-        config.data.flip,
-        needs.sweep,
+        batch=train.batch,
+        unlabeled_ratio=train.unlabeled_ratio,
+        local_epochs=train.local_epochs,
+        epoch=needs.epoch,
+        steps_per_round=train.steps_per_round,
+        views=needs.views,
+        size=card.size,
+        flip=config.data.flip,
+        sweep=needs.sweep,
     )
 
 
-def probe_of(config: Config, method: Method) -> Probe:
+def make_probe(config: Config, method: Method) -> Probe:
     """What is measured, with the method's own weights and threshold."""
     if config.records.probes == "losses":
         return losses_only

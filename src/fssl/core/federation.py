@@ -1,4 +1,4 @@
-"""A configuration made real: data, partition, method and network, as every engine needs them."""
+"""An experiment made real: who holds which images, on which device, and what a step is, as every engine needs it."""
 
 from functools import cached_property
 
@@ -14,10 +14,10 @@ from ..probes.tally import Layout
 from ..probes.training import Probe
 from ..seeds import cohort
 from ..types import Counts, Payload, Server, State, Weights
-from .device import device_of, uses_bf16
-from .evaluate import Tester, TestPool, headline_of, make_tester, norms_of
-from .experiment import Experiment, probe_of, recipe_of
-from .images import partition_of, test_of
+from .device import choose_device, uses_bf16
+from .evaluate import Tester, TestPool, headline_norm, make_tester, norms_for_test
+from .experiment import Experiment, make_probe, make_recipe
+from .images import partition_images, split_for_test
 from .sketch import Sizes, try_step
 from .step import Pool, Step, Visit, make_step, make_visit
 
@@ -28,7 +28,7 @@ class Federation:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self.dataset = experiment, experiment.dataset
         self.config, self.method, self.net = experiment.config, experiment.method, experiment.net
-        config, card, partition = self.config, self.dataset.card, partition_of(self.config, self.dataset)
+        config, card, partition = self.config, self.dataset.card, partition_images(self.config, self.dataset)
         self.sites = make_sites(partition, self.method.needs.labels)
         self.task = make_task(self.sites, card.num_classes, config.seed)
         labels = self.dataset.train.labels
@@ -40,25 +40,25 @@ class Federation:
         self.unlabeled_counts: NDArray[np.int64] | None = (
             None if self.dataset.partition else class_counts(partition.unlabeled, labels, card.num_classes)
         )
-        self.device, self.bf16 = device_of(config), uses_bf16(config)
-        self.recipe = recipe_of(config, self.method, card)
-        self.norms = norms_of(card, self.device)
+        self.device, self.bf16 = choose_device(config), uses_bf16(config)
+        self.recipe = make_recipe(config, self.method, card)
+        self.norms = norms_for_test(card, self.device)
 
     @property
     def headline(self) -> str:
-        return headline_of(self.config)
+        return headline_norm(self.config)
 
     @cached_property
     def test(self) -> Split:
         """The images that the global model is tested with; a site of a deployment needs none."""
-        return test_of(self.config, self.dataset)
+        return split_for_test(self.config, self.dataset)
 
     @property
     def carries_momentum(self) -> bool:
         """Whether a client starts with the momentum of the one before it, as in the released code."""
         return self.config.protocol == "authors"
 
-    def clients_of(self, round: int) -> list[int]:
+    def drawn_clients(self, round: int) -> list[int]:
         """Who takes part, sorted; in the order drawn where momentum passes from one to the next."""
         config = self.config
         drawn = cohort(config.seed, config.partition.clients, config.train.clients_per_round, round)
@@ -95,7 +95,7 @@ class Federation:
     @property
     def probe(self) -> Probe:
         """What is measured of each step."""
-        return probe_of(self.config, self.method)
+        return make_probe(self.config, self.method)
 
     @cached_property
     def pool(self) -> Pool:

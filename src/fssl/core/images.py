@@ -33,7 +33,7 @@ class Datasets:
 
 def source_of(config: Config) -> Source:
     """The settings that decide which images are loaded."""
-    return config.data.name, config.data.dir, agreed_of(config) if config.card.is_folder else None
+    return config.data.name, config.data.dir, shared_format(config) if config.card.is_folder else None
 
 
 def load_dataset(config: Config, progress: Progress | None = None) -> Dataset:
@@ -43,18 +43,18 @@ def load_dataset(config: Config, progress: Progress | None = None) -> Dataset:
     return load(name, folder, progress=progress, workers=cores(), **options)
 
 
-def agreed_of(config: Config) -> Agreed:
+def shared_format(config: Config) -> Agreed:
     """What the sites of a federation with their own images have in common."""
     data = config.data
     return Agreed(data.classes or (), data.size, data.channels, data.mean, data.std, data.name)
 
 
-def card_of(config: Config) -> Card:
+def known_card(config: Config) -> Card:
     """What a complete configuration knows of its images without opening a file."""
-    return agreed_of(config).card() if config.card.is_folder else config.card
+    return shared_format(config).card() if config.card.is_folder else config.card
 
 
-def partition_of(config: Config, dataset: Dataset) -> Partition:
+def partition_images(config: Config, dataset: Dataset) -> Partition:
     """Who holds what: as the images lie, or as they are dealt out."""
     part = config.partition
     return dataset.partition or make_partition(
@@ -69,7 +69,7 @@ def partition_of(config: Config, dataset: Dataset) -> Partition:
     )
 
 
-def test_of(config: Config, dataset: Dataset) -> Split:
+def split_for_test(config: Config, dataset: Dataset) -> Split:
     """The images that a run is tested with."""
     if config.data.test == "all":
         return dataset.test

@@ -46,9 +46,10 @@ def make_visit(net: Net, method: Method, pool: Pool) -> Visit:
 
 def make_step(net: Net, method: Method, probe: Probe, layout: Layout, pool: Pool) -> Step:
     """(payload, local, tally, draw) -> (local, tally); the tally is [2, P]: whole round, last epoch."""
+    needs = method.needs  # asked once, outside of what is compiled
 
     def step(payload: Payload, local: Local, tally: Tensor, draw: Draw) -> tuple[Local, Tensor]:
-        batch = pool.batch(draw, method.needs.views, method.needs.truth)
+        batch = pool.batch(draw, needs.views, needs.truth)
         local, trace = method.step(net, payload, local, batch)
         new = layout.pack(probe(trace, pool.labels[draw.u_row]))
         return local, tally + torch.stack([new, new * draw.clock.last_epoch])

@@ -43,12 +43,12 @@ class Recipe:
     batch: int
     unlabeled_ratio: int
     local_epochs: int
-    steps: Literal["pool", "labeled"]
+    epoch: Literal["pool", "labeled"]  # what an epoch counts
     steps_per_round: int | None  # a fixed number instead of epochs: 1 is FedSGD
     views: tuple[str, ...]
     size: int  # pixels
     flip: bool
-    sweeps: bool = False
+    sweep: bool = False
 
     @property
     def unlabeled_batch(self) -> int:
@@ -60,7 +60,7 @@ class Recipe:
 
     def epoch_steps(self, counts: Counts) -> int:
         """Steps of one local epoch: the pool (or the labeled images) over the labeled batch, as released."""
-        n = counts.pool if self.steps == "pool" else counts.labeled
+        n = counts.pool if self.epoch == "pool" else counts.labeled
         return max(1, n // self.batch)
 
     def num_steps(self, counts: Counts) -> int:
@@ -100,7 +100,7 @@ def labeled_rows(rng: np.random.Generator, site: Site, recipe: Recipe) -> Rows:
     """[steps, batch] rows of labeled images; drawn from the pool where a client has none."""
     rows = site.labeled if len(site.labeled) else site.pool
     steps = recipe.num_steps(site.counts)
-    if recipe.steps == "labeled" and len(site.labeled):
+    if recipe.epoch == "labeled" and len(site.labeled):
         return rows[epochs(rng, len(rows), recipe.batch, recipe, site.counts)]
     return rows[rng.integers(len(rows), size=(steps, recipe.batch))]
 
@@ -126,7 +126,7 @@ def plan_client(site: Site, recipe: Recipe, seed: int, round: int, client: int) 
             torch.full((steps,), float(len(site.labeled) > 0)),
             clock(round, steps, recipe.epoch_steps(counts)),
         ),
-        plan_sweep(site, recipe, stream(seed, "sweep", round, client)) if recipe.sweeps else None,
+        plan_sweep(site, recipe, stream(seed, "sweep", round, client)) if recipe.sweep else None,
     )
 
 

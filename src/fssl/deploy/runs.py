@@ -11,7 +11,7 @@ from typing import Any
 from ..config import Config, as_tables, override, to_toml
 from ..console import round_text
 from ..core.experiment import prepare
-from ..core.images import test_of
+from ..core.images import split_for_test
 from ..engines.flower.internals import has_finished
 from ..errors import RunError, UserError
 from ..methods.names import check_effect
@@ -54,7 +54,7 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
     experiment = prepare(config, dataset)
     check_effect([config])
     if dataset:
-        test_of(config, dataset)
+        split_for_test(config, dataset)
     RunFolder(out).check(experiment.config, resume, experiment.defaults)
     return config
 

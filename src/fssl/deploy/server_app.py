@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from ..config import AUTHORS_WAY, Config, only_run, override, read_toml
 from ..core.experiment import prepare
 from ..core.federation import Federation
-from ..core.images import agreed_of
+from ..core.images import shared_format
 from ..data.dataset import Dataset, Split
 from ..data.folder import load_test
 from ..data.partition import Partition
@@ -119,7 +119,7 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
 
     Every client stands for one black image: a server does not train.
     """
-    agreed = agreed_of(config)
+    agreed = shared_format(config)
     if not agreed.classes:
         raise UserError('data.classes: a deployment\'s sites must agree on a list of classes, e.g. ["cat", "dog"]')
     if test is None:

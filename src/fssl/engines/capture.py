@@ -13,7 +13,7 @@ from ..core.step import Step, Visit
 from ..types import Draw, Local, Payload, Sweep
 
 
-def tick_of(step: Step) -> Any:
+def make_tick(step: Step) -> Any:
     """A step over fixed buffers: it finds its part of the draws through a counter on the device.
 
     The results are written over the inputs inside the function that gets compiled, so that the compiler
@@ -29,7 +29,7 @@ def tick_of(step: Step) -> Any:
     return tick
 
 
-def visit_of(visit: Visit) -> Any:
+def make_visit_in_place(visit: Visit) -> Any:
     """A visit that writes over the client's state: a record that compiled code returns may come back empty."""
 
     def visit_in_place(payload: Payload, local: Local, sweep: Sweep) -> None:

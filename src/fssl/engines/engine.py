@@ -35,7 +35,7 @@ class RoundResult(NamedTuple):
 
 
 class RoundAgainError(Exception):
-    """A fleet's wish: nothing of this round counts, the same clients are asked once more."""
+    """Raised by a fleet to discard the round and repeat it with the same clients."""
 
 
 After = Callable[[Server, int], Server]  # what becomes of a new server state, made of so many uploads
@@ -101,12 +101,12 @@ class Engine:
         federation, round, server = self.federation, self.snapshot.round + 1, None
         while server is None:
             begin, passing = time.perf_counter(), Passing()
-            uploads = passing.uploads(self.fleet.train(round, federation.clients_of(round), self.snapshot))
+            uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), self.snapshot))
             with suppress(RoundAgainError), torch.no_grad():
                 server = self._remembered(self._aggregated(round, uploads, passing))
                 scores = self.test(federation.method.deploy(server))
         if round < until:
-            self.fleet.prepare(round + 1, federation.clients_of(round + 1))  # while the device still works
+            self.fleet.prepare(round + 1, federation.drawn_clients(round + 1))  # while the device still works
         tests, tally = read_tests(scores, len(federation.test.labels)), passing.tally()
         self._check_finite(passing.clients, tally, round, tests)
         clients = {**self.snapshot.clients, **{k: self._kept(state) for k, state in passing.states.items()}}

@@ -57,10 +57,10 @@ def checked(step: Step) -> Step:
 def client_error(federation: Federation, round: int, client: int, error: Exception, folder: Path | None) -> ClientError:
     """Name the round, client and step of an error, and save the step's inputs where there is a folder for them."""
     cause = error.__cause__ if isinstance(error, StepError) and error.__cause__ else error
-    if not isinstance(error, StepError):  # of a captured graph, or before the first step
-        return ClientError(f"round {round}, client {client}: {described(cause)}")
-    step = int(error.draw.clock.step) + 1
     reason = str(cause) if isinstance(cause, RunError) else described(cause)
+    if not isinstance(error, StepError):  # of a captured graph, or before the first step
+        return ClientError(f"round {round}, client {client}: {reason}")
+    step = int(error.draw.clock.step) + 1
     text = f"round {round}, client {client}, step {step}: {reason}"
     if folder is None:
         return ClientError(text)

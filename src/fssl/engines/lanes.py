@@ -12,6 +12,7 @@ from ..core.client import ClientResult, Run, Trainer, client_round, loop
 from ..core.federation import Federation
 from ..core.step import Visit
 from ..data.plan import ClientPlan
+from ..errors import RunError
 from ..models import switch_tf32_off
 from ..system.machine import cores
 from ..types import Payload, State
@@ -72,11 +73,11 @@ class Lanes:
         return [HostLane(loop(step, size, self.device), self.federation.make_visit()) for step in steps]
 
     def _captured_lanes(self, number: int) -> list[Lane]:
-        from .capture import CapturedLane, tick_of, visit_of
+        from .capture import CapturedLane, make_tick, make_visit_in_place
 
         federation, method = self.federation, self.federation.method
-        tick = torch.compile(tick_of(federation.make_step()), fullgraph=True, dynamic=False)
-        visit = torch.compile(visit_of(federation.make_visit()), fullgraph=True, dynamic=False)
+        tick = torch.compile(make_tick(federation.make_step()), fullgraph=True, dynamic=False)
+        visit = torch.compile(make_visit_in_place(federation.make_visit()), fullgraph=True, dynamic=False)
         longest = federation.busiest
         payload = method.payload(federation.first_server(), longest)
         local = method.start(payload, to(federation.new_state(payload, longest), self.device))
@@ -120,16 +121,18 @@ class Lanes:
         self, lane: Lane, plan: ClientPlan, payload: Payload, known: State | None, velocity: State | None = None
     ) -> ClientResult:
         """One client's round. `known` is what it kept, if it took part before."""
-        new = self.federation.new_state(payload, plan.client)
-        state = {name: (known or new)[name].to(self.device, non_blocking=True) for name in new}
-        plan = plan._replace(sweep=to(plan.sweep, self.device))
+        federation, round = self.federation, int(plan.draw.clock.round[0])
         try:
-            result = client_round(lane, self.federation.method, payload, state, plan, velocity)
-        except torch.OutOfMemoryError:
+            new = federation.new_state(payload, plan.client)
+            if known and known.keys() != new.keys():
+                raise RunError(f"`keep` returned {sorted(known)}; expected all of {sorted(new)}, or nothing")
+            state = {name: (known or new)[name].to(self.device, non_blocking=True) for name in new}
+            plan = plan._replace(sweep=to(plan.sweep, self.device))
+            result = client_round(lane, federation.method, payload, state, plan, velocity)
+        except (MemoryError, torch.OutOfMemoryError):
             raise
         except Exception as error:
-            round = int(plan.draw.clock.round[0])
-            raise client_error(self.federation, round, plan.client, error, self.folder) from error
+            raise client_error(federation, round, plan.client, error, self.folder) from error
         if self.federation.carries_momentum:
             return result._replace(velocity={k: v.clone() for k, v in result.velocity.items()})
         return result._replace(velocity={})

@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 
 from ..augment.normalize import Normalize
 from ..config import Config
-from ..core.evaluate import BATCH, headline_of, norms_of
-from ..core.images import card_of
+from ..core.evaluate import BATCH, headline_norm, norms_for_test
+from ..core.images import known_card
 from ..data.cards import Card
 from ..engines.snapshot import in_order
 from ..errors import UserError
@@ -64,7 +64,7 @@ def best_device() -> torch.device:
 
 
 def normalize_of(config: Config, card: Card, device: torch.device) -> Normalize:
-    return norms_of(card, device)[headline_of(config)]
+    return norms_for_test(card, device)[headline_norm(config)]
 
 
 def load_trained(run: Path, device: torch.device | None = None) -> Trained:
@@ -76,7 +76,7 @@ def load_trained(run: Path, device: torch.device | None = None) -> Trained:
         raise UserError(f"{run} has no model.safetensors, which a run writes once it is finished; --resume goes on")
     switch_tf32_off()
     config, device = with_defaults(folder.config()), device or best_device()
-    card = card_of(config)
+    card = known_card(config)
     digest_of("model", config.model.name, config.model.digest)  # refuses to run another file than the run's
     net = build_net(config.model.name, card.channels, card.num_classes, config.model.width)
     refusal = f"{folder.model_file} does not fit the network of {folder.config_file}"

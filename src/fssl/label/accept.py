@@ -11,11 +11,37 @@ from .losses import entropy
 
 
 class Accept(Protocol):
-    """A rule may keep state per client (tables, running means); `update` sees what the step voted."""
+    """A rule for which predictions are sure; it may keep state with the client (tables, running means).
 
-    def init(self, task: Task, counts: Counts) -> State: ...
-    def sure(self, p: Tensor, state: State) -> Tensor: ...
-    def update(self, votes: State, u_slot: Tensor, state: State) -> State: ...
+    A rule without state derives from `Stateless` and only writes `sure`. A field `tau` is the confidence that records
+    count as sure.
+    """
+
+    def init(self, task: Task, counts: Counts) -> State:
+        """The rule's tensors when a client takes part for the first time, under names of its own."""
+        ...
+
+    def sure(self, p: Tensor, state: State) -> Tensor:
+        """Which rows are sure.
+
+        Args:
+            p: Probabilities [B, C] of one model.
+            state: The client's state.
+
+        Returns:
+            Booleans [B].
+        """
+        ...
+
+    def update(self, votes: State, u_slot: Tensor, state: State) -> State:
+        """The rule's tensors after a step.
+
+        Args:
+            votes: p_l, p_g, sure_l, sure_g, target and mask of the step.
+            u_slot: Positions [B] of the images in the client's pool.
+            state: The client's state before the step.
+        """
+        ...
 
 
 class Stateless:
@@ -30,7 +56,12 @@ class Stateless:
 
 @dataclass(frozen=True)
 class FixedThreshold(Stateless):
-    """Sure where the largest probability reaches tau (the paper's algorithm says >=, its equations >)."""
+    """Sure where the largest probability reaches tau (the paper's algorithm says >=, its equations >).
+
+    Example:
+        >>> FixedThreshold(0.75).sure(torch.tensor([[0.75, 0.25], [0.5, 0.5]]), {})
+        tensor([ True, False])
+    """
 
     tau: float = 0.95
 

@@ -32,9 +32,26 @@ VOTES: dict[str, Vote] = {"hard": hard, "soft": soft}
 
 
 class Assign(Protocol):
+    """A rule for targets: two models' predictions in, labels out."""
+
     @property
-    def uses_global(self) -> bool: ...
-    def __call__(self, p_l: Tensor, p_g: Tensor, sure_l: Tensor, sure_g: Tensor) -> PseudoLabels: ...
+    def uses_global(self) -> bool:
+        """Whether the rule reads p_g; if it does not, the global model need not run."""
+        ...
+
+    def __call__(self, p_l: Tensor, p_g: Tensor, sure_l: Tensor, sure_g: Tensor) -> PseudoLabels:
+        """Targets and which of them count.
+
+        Args:
+            p_l: Probabilities [B, C] of the local model.
+            p_g: Probabilities [B, C] of the global model.
+            sure_l: Whether `accept` finds p_l sure, booleans [B].
+            sure_g: Whether `accept` finds p_g sure, booleans [B].
+
+        Returns:
+            Targets [B, C], and a mask [B] of booleans or of weights.
+        """
+        ...
 
 
 @dataclass(frozen=True)
@@ -83,7 +100,14 @@ class Constant:
 @dataclass(frozen=True)
 class Sage:
     """CPG and CDSC. An ablation is another value of a field: weigh=Constant(1.0) is CPG alone,
-    supplement=False is CDSC alone, vote=soft is the soft-label row of Tab. 5."""
+    supplement=False is CDSC alone, vote=soft is the soft-label row of Tab. 5.
+
+    Example:
+        >>> p_l, p_g = torch.tensor([[0.96, 0.04]]), torch.tensor([[0.01, 0.99]])
+        >>> sure = torch.tensor([True])
+        >>> Sage(Constant(0.75))(p_l, p_g, sure, sure).target
+        tensor([[0.7500, 0.2500]])
+    """
 
     weigh: Weigh = ConfidenceGap()
     supplement: bool = True

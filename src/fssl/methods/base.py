@@ -58,7 +58,16 @@ class Sgd:
 
 
 def descend(loss: Loss, sgd: Sgd, local: Local) -> tuple[Local, Trace]:
-    """One gradient step, optimizer included."""
+    """Take one gradient step, optimizer included.
+
+    Args:
+        loss: A function of (weights, state) that returns the loss and (buffers, state, trace) beside it.
+        sgd: The optimizer, usually `self.sgd` of the method.
+        local: The client's weights, momentum and state before the step.
+
+    Returns:
+        What `Method.step` returns: the new `local`, and the trace.
+    """
     grads, (buffers, state, trace) = gradient(loss, local.weights, local.state)
     params, velocity = sgd.update(local.weights.params, local.velocity, grads)
     return Local(Weights(params, buffers), velocity, state), trace
@@ -190,6 +199,8 @@ class Method:
 
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
         """The tensors that stay with a client, when it takes part for the first time.
+
+        A run also asks in later rounds, for the names: what `keep` returns has all of them, or none.
 
         Args:
             payload: The first payload that the client gets.

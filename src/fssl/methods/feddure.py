@@ -26,7 +26,7 @@ class FedDure(FixMatch):
     so it needs no running statistics of its own.
     """
 
-    student_rate: float = 1.0  # its learning rate, in those of the teacher
+    student_rate: float = 1.0  # its learning rate relative to the teacher's
     sign: Literal["released", "expected"] = "released"
     passes: Passes = "joint"  # of the student over labeled and unlabeled images
     extra_loss: ClassVar[str] = "l_d"
@@ -79,8 +79,8 @@ def feddure(
 ) -> FedDure:
     """FixMatch whose model also follows a student: did one step on its labels help on labeled images?
 
-    target: whole probabilities or the likeliest class. student_rate: the student's learning rate, in those of
-    the model. sign: 'released' is l_1 - l_0 (an improving student pushes away), 'expected' l_0 - l_1.
+    target: whole probabilities or the likeliest class. student_rate: the student's learning rate relative to
+    the model's. sign: 'released' is l_1 - l_0 (an improving student pushes away), 'expected' l_0 - l_1.
     passes: 'separate' shows the student labeled and unlabeled images in a batch each, as released.
     """
     return FedDure(

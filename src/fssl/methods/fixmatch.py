@@ -29,9 +29,9 @@ class Seen(NamedTuple):
 class FixMatch(Method):
     """One joint training-mode batch of labeled, weak and strong views; the labeler is two small choices.
 
-    `accept` says which predictions are sure, `assign` picks the target. Every method that has these two
-    fields can carry SAGE as a plug-in. What a field cannot say, a derived method says in one of four short
-    answers: `ask_global`, `vote`, `remember` and `extra`.
+    `accept` says which predictions are sure, `assign` picks the target. Every method derived
+    from this one can carry SAGE as a plug-in. What a field cannot say, a derived method says in one of four
+    short answers: `ask_global`, `vote`, `remember` and `extra`.
     """
 
     accept: Accept = FixedThreshold()  # noqa: RUF009 (a frozen value)

@@ -7,7 +7,7 @@ from typing import Any
 from ..config import Config, MethodChoice, Setting, as_declared, check_value, schema_of
 from ..data.cards import Card
 from ..errors import UserError, unknown
-from ..system.user_code import file_of, function_in, made, refuse_without_function
+from ..system.user_code import build, find_function, refuse_without_function, user_file
 from .base import Method, Sgd
 from .feddb import feddb
 from .feddure import feddure
@@ -29,9 +29,9 @@ __all__ = [
     "Method",
     "Sgd",
     "build_method",
-    "builders_of",
     "check_effect",
     "defaults_on",
+    "find_builders",
     "full_settings",
     "settings_of",
     "split_name",
@@ -62,7 +62,7 @@ PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_o
 
 def declared_by(name: str) -> dict[str, Setting]:
     """A name's settings as its builders declare them; where two share one, the method's counts."""
-    return {key: setting for b in reversed(builders_of(name)) for key, setting in settings_of(b).items()}
+    return {key: setting for b in reversed(find_builders(name)) for key, setting in settings_of(b).items()}
 
 
 def full_settings(choice: MethodChoice, card: Card) -> dict[str, Any]:
@@ -82,7 +82,7 @@ def with_defaults(config: Config) -> Config:
     """A recorded run, with the defaults of settings that are newer than it. To read a record runs nobody's file."""
     try:
         settings = config.method.settings
-        if not file_of(config.method.name):
+        if not user_file(config.method.name):
             settings = tuple(sorted(full_settings(config.method, config.card).items()))
     except UserError:  # a method that is not known here
         return config
@@ -90,8 +90,20 @@ def with_defaults(config: Config) -> Config:
 
 
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:
-    """The method a name and its settings stand for; anything that does not fit is a UserError."""
-    builders, schema = builders_of(name), declared_by(name)
+    """Build the method that a name and its settings stand for.
+
+    Args:
+        name: A method of the list, or FILE.py:FUNCTION, with plug-ins or without, such as "flexmatch+sage".
+        settings: The builders' keyword arguments; those left out have their defaults.
+
+    Raises:
+        UserError: The name, a setting or its value does not fit.
+
+    Example:
+        >>> build_method("sage", {"tau": 0.9}).accept.tau
+        0.9
+    """
+    builders, schema = find_builders(name), declared_by(name)
     values = {}
     for key, value in settings.items():
         if not schema:
@@ -100,7 +112,7 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
             raise unknown(f"setting of method '{name}'", key, schema)
         values[key] = check_setting(value, schema[key])
     first, *plugins = [{k: v for k, v in values.items() if k in settings_of(b)} for b in builders]
-    method = made(builders[0], "method", name, **first)
+    method = build(builders[0], "method", name, **first)
     if not isinstance(method, Method):
         raise UserError(f"method '{name}' is {type(method).__name__!r}, expected a fssl.methods.Method")
     for builder, given in zip(builders[1:], plugins, strict=True):
@@ -141,7 +153,7 @@ def split_name(name: str) -> tuple[str, list[str]]:
     parts = name.split("+")
     for i in range(len(parts), 0, -1):
         base, plugins = "+".join(parts[:i]), parts[i:]
-        if base in METHODS or (i == 1 and file_of(base)):
+        if base in METHODS or (i == 1 and user_file(base)):
             for plugin in plugins:
                 if plugin in PLUGINS:
                     continue
@@ -155,11 +167,11 @@ def split_name(name: str) -> tuple[str, list[str]]:
     raise unknown("method", name, METHODS)
 
 
-def builders_of(name: str) -> list[Callable[..., Method]]:
+def find_builders(name: str) -> list[Callable[..., Method]]:
     """What makes a method of a name, the method itself first."""
     base, plugins = split_name(name)
-    file = file_of(base)
-    return [function_in(file, base, "method") if file else METHODS[base], *(PLUGINS[p] for p in plugins)]
+    file = user_file(base)
+    return [find_function(file, base, "method") if file else METHODS[base], *(PLUGINS[p] for p in plugins)]
 
 
 def settings_of(builder: Callable[..., Method]) -> dict[str, Setting]:

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from ..errors import UserError
-from ..system.user_code import file_of, function_in, made
+from ..system.user_code import build, find_function, user_file
 from ..types import State, Weights, clone
 from .resnet import ResNet8, SmallCnn
 
@@ -20,10 +20,10 @@ Builder = Callable[[int, int, int], nn.Module]  # of channels, classes and width
 MODELS: dict[str, Builder] = {"resnet8": ResNet8, "cnn": SmallCnn}
 
 
-def builder_of(name: str) -> Builder:
+def find_network(name: str) -> Builder:
     """A network of the list, or the function of a file."""
-    file = file_of(name)
-    return function_in(file, name, "network") if file else MODELS[name]
+    file = user_file(name)
+    return find_function(file, name, "network") if file else MODELS[name]
 
 
 def switch_tf32_off() -> None:
@@ -84,7 +84,15 @@ class Net:
         return other
 
     def fit(self, weights: Weights, *views: Tensor) -> tuple[State, list[Out]]:
-        """One joint batch in training mode: the updated buffers, and what it says of each view."""
+        """Run one joint batch in training mode.
+
+        Args:
+            weights: The weights to compute with; they are not changed.
+            views: Images [B, C, H, W] of one or more views; BatchNorm sees all of them together.
+
+        Returns:
+            The updated buffers (BatchNorm's statistics), and logits and features of each view.
+        """
         buffers = clone(weights.buffers)
         out = self._call(self._training, Weights(weights.params, buffers), torch.cat(views))
         sizes = [len(view) for view in views]
@@ -92,7 +100,7 @@ class Net:
         return buffers, [Out(a, b) for a, b in zip(logits, features, strict=True)]
 
     def infer(self, weights: Weights, x: Tensor) -> Out:
-        """Evaluation mode: running statistics, nothing updated."""
+        """Run a batch in evaluation mode: BatchNorm uses its running statistics, and nothing is updated."""
         return self._call(self._evaluation, weights, x)
 
     def _call(self, module: nn.Module, weights: Weights, x: Tensor) -> Out:
@@ -110,7 +118,7 @@ def build_net(name: str, channels: int, classes: int, width: int, seed: int = 0,
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = made(builder_of(name), "network", name, channels, classes, width)
+        module = build(find_network(name), "network", name, channels, classes, width)
     if not isinstance(module, nn.Module):
         raise UserError(f"network '{name}' is {type(module).__name__!r}, expected a torch.nn.Module")
     if lazy := next((key for key, p in module.named_parameters() if is_lazy(p)), None):

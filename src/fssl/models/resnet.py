@@ -18,7 +18,22 @@ def initialize(module: nn.Module) -> None:
 
 
 class Head(nn.Module):
-    """Mean over positions, then a linear layer; in fp32, since confidences are compared with 0.95."""
+    """The last layer of every network: mean over positions, then a linear layer.
+
+    It computes in fp32 even where the rest computes in bf16, since confidences are compared with 0.95.
+
+    Args:
+        features: Channels of the feature maps.
+        classes: Number of classes; the linear layer has a row for each.
+
+    Returns:
+        When called with maps [B, features, H, W]: features [B, features] and logits [B, classes].
+
+    Example:
+        >>> feature, logits = Head(16, 10)(torch.zeros(2, 16, 4, 4))
+        >>> feature.shape, logits.shape
+        (torch.Size([2, 16]), torch.Size([2, 10]))
+    """
 
     def __init__(self, features: int, classes: int) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..config import Config, MethodChoice, axes_of, expand, read_toml
+from ..config import Config, MethodChoice, expand, grid_axes, read_toml
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from ..report.groups import one_per_seed
@@ -183,7 +183,7 @@ class Selection:
 
     def command(self, why: str, alphas: Sequence[float], methods: Sequence[MethodChoice]) -> str:
         """A part of the preset's grid; runs that lack records need another folder."""
-        axes = axes_of(read_toml(f"paper/{self.preset}"))
+        axes = grid_axes(read_toml(f"paper/{self.preset}"))
         folder = FOLDERS.get(self.preset, SHARED_FOLDER) + ("" if why == NO_RUN else "-again")
         words = [f"fssl run paper/{self.preset} --out {folder}"]
         if self.is_part or len(alphas) < len(self.alphas):

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from ..config import Config
-from ..core.device import device_of
+from ..core.device import choose_device
 from ..core.experiment import Experiment
 from ..core.federation import Federation
 from ..engines.engine import Engine
@@ -66,8 +66,8 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
         raise RunError(
-            f"{out}: not enough memory on {device_of(config).type}; fewer compute.lanes need less, and --resume goes on"
-            " (with another train.batch it is another run)"
+            f"{out}: not enough memory on {choose_device(config).type}; fewer compute.lanes need less, and --resume"
+            " goes on (with another train.batch it is another run)"
         ) from error
     except OSError as error:
         reason = error.strerror or str(error)

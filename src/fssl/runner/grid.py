@@ -12,9 +12,9 @@ from rich.table import Column, Table
 
 from ..config import Config
 from ..console import PLAIN, RunView, print_table, result_line, say
-from ..core.device import device_of
+from ..core.device import choose_device
 from ..core.experiment import Experiment, prepare
-from ..core.images import Datasets
+from ..core.images import Datasets, test_rows
 from ..errors import RunError, UserError, complain, described
 from ..methods.names import check_effect
 from ..records.store import RunFolder
@@ -39,25 +39,32 @@ def plan_runs(
 ) -> list[PlannedRun]:
     """Prepare every run of a command: what is wrong with one of them is refused before the first computes.
 
+    Single settings were checked when they were parsed (config.schema), combinations there too (config.checks). Here
+    follow what the machine lacks, what does not fit together (`prepare`), and settings without an effect; then
+    `unfinished` refuses folders that cannot take a run, and `load_images` files that cannot be read.
     Folders of images are read here, as they decide some settings; other datasets are loaded later.
     """
-    cells = list(named)
-    check_data_dir([config for _, config in cells])
-    for _, config in cells:
+    configs = list(named)
+    check_data_dir([config for _, config in configs])
+    for _, config in configs:
         check_machine(config, debug)
     runs = []
     with RunView(console, "data", transient=True) as view:
-        for name, config in cells:
+        for name, config in configs:
             dataset = datasets.get(config, view.loading()) if config.card.is_folder else None
             runs.append(PlannedRun(name or base.name, prepare(config, dataset), base / name))
-    check_effect([config for _, config in cells])
+    check_effect([config for _, config in configs])
     return runs
 
 
 def check_machine(config: Config, debug: bool) -> None:
     """Refuse an engine, a compiler or a logger that is not there."""
     check_engine(config, debug)
-    if device_of(config).type == "cpu" and config.compute.compile == "on" and not which(os.environ.get("CXX", "g++")):
+    if (
+        choose_device(config).type == "cpu"
+        and config.compute.compile == "on"
+        and not which(os.environ.get("CXX", "g++"))
+    ):
         raise UserError("compute.compile = 'on': a CPU needs a C++ compiler (g++ or $CXX) for it, else use 'off'")
     check_loggers(config)
 
@@ -93,6 +100,7 @@ def load_images(console: Console, runs: list[PlannedRun], datasets: Datasets) ->
     with RunView(console, "data", transient=True) as view:
         for run in runs:
             run.experiment.load(datasets, view.loading())
+            test_rows(run.config, run.experiment.dataset.test.labels)  # too few for two halves are refused
 
 
 def list_runs(console: Console, runs: list[PlannedRun]) -> None:
@@ -101,11 +109,11 @@ def list_runs(console: Console, runs: list[PlannedRun]) -> None:
     for run in runs:
         c = run.config
         alpha = "" if c.partition.kind == "iid" or not c.card.is_dealt else f"{c.partition.alpha:g}"
-        table.add_row(str(run.folder), c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), state_of(run))
+        table.add_row(str(run.folder), c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), folder_state(run))
     print_table(console, table)
 
 
-def state_of(run: PlannedRun) -> str:
+def folder_state(run: PlannedRun) -> str:
     """What lies where a run would be; `in the way` if that is another run or no run at all."""
     try:
         done = is_done(run, may_skip=True, resume=True)

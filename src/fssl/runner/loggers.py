@@ -31,7 +31,7 @@ class Logger(Protocol):
 Opener = Callable[[Config, Path, int], Logger]  # settings, run folder, rounds done
 
 
-def values_of(line: Line) -> dict[str, float]:
+def logged_values(line: Line) -> dict[str, float]:
     """What a line tells a logger: test accuracies, and every other single number of it."""
     tests = {f"test_accuracy/{norm}": test["accuracy"] for norm, test in line["test"].items()}
     numbers = {name: value for name, value in line.items() if isinstance(value, float) and name != "accuracy"}
@@ -130,7 +130,7 @@ class Logged:
 
     def round(self, line: Line) -> None:
         for name, logger in [*self._open.items()]:
-            self._tried(name, logger.log, line["round"], values_of(line))
+            self._tried(name, logger.log, line["round"], logged_values(line))
         self.inner.round(line)
 
     def say(self, text: str) -> None:

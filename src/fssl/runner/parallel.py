@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ..config import Config
 from ..console import GridView, Quiet, result_line
-from ..core.device import device_of
+from ..core.device import choose_device
 from ..core.experiment import prepare
 from ..errors import RunError, complain
 from ..records.store import RunFolder
@@ -89,7 +89,7 @@ def share_cores(runs: list[PlannedRun], workers: int) -> list[Job]:
     lanes = max(1, cores() // workers)
 
     def shared(config: Config) -> Config:
-        if device_of(config).type != "cpu" or config.protocol == "authors":  # which has one lane anyway
+        if choose_device(config).type != "cpu" or config.protocol == "authors":  # which has one lane anyway
             return config
         return replace(config, compute=replace(config.compute, lanes=config.compute.lanes or lanes))
 

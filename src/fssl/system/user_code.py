@@ -17,7 +17,7 @@ from ..errors import UserError, described
 PLACE = re.compile(r"([^+]+\.py):(\w+)(\+.*)?")  # file, function, plug-ins of a method
 
 
-def file_of(name: str) -> Path | None:
+def user_file(name: str) -> Path | None:
     """The user's own file that a name refers to; None for a built-in name."""
     found = PLACE.fullmatch(name)
     return Path(found[1]) if found else None
@@ -25,7 +25,7 @@ def file_of(name: str) -> Path | None:
 
 def digest_of(key: str, name: str, expected: str | None) -> str | None:
     """The checksum of the file that a name refers to; refuse one that differs from the recorded checksum."""
-    file = file_of(name)
+    file = user_file(name)
     if file is None:
         return None
     if not file.is_file():
@@ -40,7 +40,7 @@ def digest_of(key: str, name: str, expected: str | None) -> str | None:
     return digest
 
 
-def function_in(file: Path, name: str, what: str) -> Callable[..., Any]:
+def find_function(file: Path, name: str, what: str) -> Callable[..., Any]:
     """The function after the colon, which makes a method or a network (`what`)."""
     function = name.rpartition(":")[2]
     builder = vars(loaded(file.resolve())).get(function)
@@ -49,12 +49,12 @@ def function_in(file: Path, name: str, what: str) -> Callable[..., Any]:
     return builder  # type: ignore[no-any-return]  # what it makes is checked when it has made it
 
 
-def made(builder: Callable[..., Any], what: str, name: str, *args: Any, **kwargs: Any) -> Any:
+def build(builder: Callable[..., Any], what: str, name: str, *args: Any, **kwargs: Any) -> Any:
     """Call a builder; an error in a user's own file is reported in one line."""
     try:
         return builder(*args, **kwargs)
     except Exception as error:
-        if isinstance(error, UserError) or not file_of(name):
+        if isinstance(error, UserError) or not user_file(name):
             raise
         raise UserError(f"{what} '{name}' cannot be built: {described(error)}") from error
 

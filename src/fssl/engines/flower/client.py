@@ -15,12 +15,12 @@ from flwr.clientapp import ClientApp
 from ...config import Compute, Config, check_value, load_toml, parse, schema_of
 from ...core.experiment import prepare
 from ...core.federation import Federation
-from ...core.images import agreed_of
+from ...core.images import shared_format
 from ...data.folder import load_site
 from ...types import State
 from ..lanes import Lanes, set_up_torch
 from ..tensors import fill, to
-from .messages import Forms, Job, SiteError, answer, forms_of, job_of, unpack
+from .messages import Forms, Job, SiteError, answer, message_forms, read_job, unpack
 from .state import SiteState
 
 app = ClientApp()
@@ -35,7 +35,7 @@ class Site(NamedTuple):
     data: Path | None
 
 
-def site_of(context: Context) -> Site:
+def read_site(context: Context) -> Site:
     node = context.node_config
     number, total = (int(node[key]) for key in ("partition-id", "num-partitions"))
     return Site(number, total, Path(str(node["folder"])), Path(str(node["data"])) if "data" in node else None)
@@ -54,15 +54,15 @@ def workshop(config: str, site: Site | None) -> Workshop:
     """At a site, its own settings say on what to compute and where images are; all else is the server's."""
     settings = parse(tomllib.loads(config))
     if site is None:
-        return furnished(Federation(prepare(settings)), 0)
+        return make_workshop(Federation(prepare(settings)), 0)
     settings = at_site(settings, site)
     if settings.data.name != "folder":
-        return furnished(Federation(prepare(settings)), site.client)
+        return make_workshop(Federation(prepare(settings)), site.client)
     if site.data is None:
         raise SiteError("this site was started without --data, and the run wants each site's own images")
     with discreet("this site's images cannot be used"):
-        dataset = load_site(site.data, agreed_of(settings), site.client, site.clients)
-    return furnished(Federation(prepare(settings, dataset)), site.client)
+        dataset = load_site(site.data, shared_format(settings), site.client, site.clients)
+    return make_workshop(Federation(prepare(settings, dataset)), site.client)
 
 
 @contextmanager
@@ -76,9 +76,9 @@ def discreet(trouble: str) -> Iterator[None]:
         raise SiteError(f"{trouble} ({type(error).__name__}); logs/supernode.log at the site tells why") from error
 
 
-def furnished(federation: Federation, client: int) -> Workshop:
+def make_workshop(federation: Federation, client: int) -> Workshop:
     set_up_torch(federation)
-    return Workshop(federation, Lanes(federation, most=1), forms_of(federation, client))
+    return Workshop(federation, Lanes(federation, most=1), message_forms(federation, client))
 
 
 def at_site(config: Config, site: Site) -> Config:
@@ -96,16 +96,16 @@ def at_site(config: Config, site: Site) -> Config:
 @app.query()
 def who(message: Message, context: Context) -> Message:
     """Which client this node is."""
-    return Message(RecordDict({"who": ConfigRecord({"client": site_of(context).client})}), reply_to=message)
+    return Message(RecordDict({"who": ConfigRecord({"client": read_site(context).client})}), reply_to=message)
 
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    job = job_of(message.content)
+    job = read_job(message.content)
     if not job.run:
         return Message(trained(job, message.content, None), reply_to=message)
     with discreet("this site failed"):
-        return Message(trained(job, message.content, site_of(context)), reply_to=message)
+        return Message(trained(job, message.content, read_site(context)), reply_to=message)
 
 
 def trained(job: Job, content: RecordDict, site: Site | None) -> RecordDict:
@@ -114,7 +114,7 @@ def trained(job: Job, content: RecordDict, site: Site | None) -> RecordDict:
         raise SiteError(f"this site is client {site.client}; asked for client {job.client}")
     federation, lanes, forms = workshop(job.config, site)
     store = SiteState(site.folder, job.run, job.client) if site else None
-    kept = store.after(job.counted) if store else brought(content)
+    kept = store.after(job.counted) if store else sent_state(content)
     payload = to(fill(forms.payload, unpack(content["payload"])), federation.device)
     (plan,) = lanes.plans(job.round, [job.client])
     lane = lanes.lanes[0]
@@ -125,5 +125,5 @@ def trained(job: Job, content: RecordDict, site: Site | None) -> RecordDict:
     return answer(job, result, with_state=store is None)
 
 
-def brought(content: RecordDict) -> State | None:
+def sent_state(content: RecordDict) -> State | None:
     return unpack(content["state"]) if "state" in content else None

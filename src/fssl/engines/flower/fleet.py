@@ -21,8 +21,8 @@ from ..lanes import compiles, set_up_torch
 from ..snapshot import Snapshot
 from ..tensors import FormError, to
 from .internals import tidy
-from .messages import Job, forms_of, order, result_of
-from .privacy import privacy_of
+from .messages import Job, message_forms, order, read_result
+from .privacy import make_privacy
 
 FOR_EVER = 1e9  # seconds
 REJECTED = "upload rejected"
@@ -72,11 +72,11 @@ class AskedNodes:
         ]
         for reply in self.grid.send_and_receive(new, timeout=120) if new else []:
             if not reply.has_error():
-                self._clients[reply.metadata.src_node_id] = client_of(reply.content)
+                self._clients[reply.metadata.src_node_id] = claimed_client(reply.content)
         return {self._clients[i]: i for i in ids if self._clients.get(i) in clients}
 
 
-def client_of(content: RecordDict) -> int:
+def claimed_client(content: RecordDict) -> int:
     """Which client a node says it is; none, if it says nothing of the kind."""
     said = content["who"].get("client") if "who" in content else None
     return said if type(said) is int else -1
@@ -116,8 +116,8 @@ class FlowerFleet:
     ) -> None:
         self.federation, self.grid, self.nodes, self.policy, self.say = federation, grid, nodes, policy, say
         self.config = to_toml(as_tables(with_absolute_paths(federation.config)))
-        self.forms = forms_of(federation)
-        self.privacy = privacy_of(federation)
+        self.forms = message_forms(federation)
+        self.privacy = make_privacy(federation)
         self._attempts: tuple[int, int] = (0, 0)  # a round, and how often it was tried
 
     def prepare(self, round: int, clients: list[int]) -> None:
@@ -180,7 +180,7 @@ class FlowerFleet:
         if reply.has_error():
             return self._lost(job.round, job.client, tidy(reply.error.reason or ""))
         try:
-            result = result_of(reply.content, job, self.forms)
+            result = read_result(reply.content, job, self.forms)
         except FormError as error:
             return self._lost(job.round, job.client, f"{REJECTED}: {error}")
         result = to_device(result, self.federation)

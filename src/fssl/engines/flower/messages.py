@@ -62,7 +62,7 @@ class Forms(NamedTuple):
     tally: Tensor
 
 
-def forms_of(federation: Federation, client: int = 0) -> Forms:
+def message_forms(federation: Federation, client: int = 0) -> Forms:
     """Asked of the method itself, as for the layout of the tally."""
     size = federation.layout.size
     counts = federation.counts(client)
@@ -82,7 +82,7 @@ def order(job: Job, payload: Payload, state: State | None) -> RecordDict:
     return RecordDict(records)
 
 
-def job_of(content: RecordDict) -> Job:
+def read_job(content: RecordDict) -> Job:
     values: dict[str, Any] = dict(content["job"].items())
     return Job(**{field: values[field] for field in Job._fields})
 
@@ -101,7 +101,7 @@ def answer(job: Job, result: ClientResult, with_state: bool) -> RecordDict:
     return RecordDict(records)
 
 
-def result_of(content: RecordDict, job: Job, forms: Forms) -> ClientResult:
+def read_result(content: RecordDict, job: Job, forms: Forms) -> ClientResult:
     """What a client sent, if it is of the expected form and every number in it is finite."""
     for name in ("facts", "upload", "tally"):
         if name not in content:

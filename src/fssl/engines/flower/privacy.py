@@ -42,7 +42,7 @@ def as_before(like: State, arrays: list[NDArray[Any]]) -> State:
     return {name: torch.from_numpy(a).to(t) for (name, t), a in zip(like.items(), arrays, strict=True)}
 
 
-def privacy_of(federation: Federation) -> Privacy | None:
+def make_privacy(federation: Federation) -> Privacy | None:
     """What the configuration asks for; `prepare` refuses it of a method that uses more than the mean."""
     settings = federation.config.privacy
     return None if settings.clip is None else Privacy(settings.clip, settings.noise)

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
 from ...config import Config
-from ...core.device import device_of
+from ...core.device import choose_device
 from ...core.federation import Federation
 from ...errors import RunError, UserError
 from ...system.machine import cores
@@ -61,7 +61,7 @@ def simulated_engine(federation: Federation, grid: Grid, actors: int) -> Engine:
 
 def client_resources(config: Config) -> dict[str, float]:
     """What one client takes of the cluster."""
-    if device_of(config).type == "cuda":
+    if choose_device(config).type == "cuda":
         return {"num_cpus": 1, "num_gpus": 1 / (config.compute.clients_per_gpu or 1)}
     return {"num_cpus": config.compute.threads or 1, "num_gpus": 0.0}
 
