@@ -44,7 +44,7 @@ def experiment(source: Source, *settings: str, dataset: Dataset | None = None) -
     if dataset is not None:
         check_machine(config, debug=False)
         prepared = prepare(config, dataset)
-        check_effect([config])
+        check_effect([(config, prepared.method)])
         return prepared
     return planned([("", config)])[""]
 

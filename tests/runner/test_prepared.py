@@ -36,6 +36,9 @@ def test_a_command_builds_its_method_once_and_calls_it_within_twelve_frames(fssl
     assert (said.code, said.err) == (0, "")
     module = loaded(Path("mine.py").resolve())
     assert module.BUILT == [1.0]
+    module.BUILT.clear()
+    said = fssl("run", "smoke", *SMALL, "--set", "method.name=mine.py:mine", "--set", "method.mu_u=2", "--dry-run")
+    assert (said.code, module.BUILT) == (0, [2.0, 1.0])  # and once more without the setting: does it change anything?
     (frames,) = module.FRAMES
     assert frames[0] == "run"
     assert frames[-1] == "step"

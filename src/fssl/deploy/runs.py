@@ -52,7 +52,7 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
         raise UserError(f"data.name = '{config.data.name}': sites hold images of their own; use data.name = 'folder'")
     dataset = server_dataset(config, part.test_images, len(part.sites)) if config.data.name == "folder" else None
     experiment = prepare(config, dataset)
-    check_effect([config])
+    check_effect([(config, experiment.method)])
     if dataset:
         split_for_test(config, dataset)
     RunFolder(out).check(experiment.config, resume, experiment.defaults)

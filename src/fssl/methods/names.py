@@ -120,15 +120,19 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
     return method
 
 
-def check_effect(configs: Iterable[Config]) -> None:
-    """Raise if a setting is not the default and yet changes nothing in any of the runs that have it."""
+def check_effect(runs: Iterable[tuple[Config, Method]]) -> None:
+    """Raise if a setting is not the default and yet changes nothing in any of the runs that have it.
+
+    Args:
+        runs: Settings as a user gave them, and the method that they build.
+    """
     useful: set[str] = set()
     useless: dict[str, str] = {}
-    for config in configs:
+    for config, method in runs:
         name, settings = config.method.name, full_settings(config.method, config.card)
         schema = declared_by(name)
         for key, value in config.method.settings:
-            if value == schema[key].default or differs_without(key, name, settings):
+            if value == schema[key].default or differs_without(key, name, settings, method):
                 useful.add(key)
             else:
                 useless[key] = f"method.{key} = {value!r} changes nothing in '{name}' with these settings; leave it out"
@@ -137,13 +141,14 @@ def check_effect(configs: Iterable[Config]) -> None:
             raise UserError(text)
 
 
-def differs_without(key: str, name: str, settings: Mapping[str, Any]) -> bool:
+def differs_without(key: str, name: str, settings: Mapping[str, Any], method: Method) -> bool:
     """Whether a setting makes another method of it; assumed of methods that cannot be compared."""
-    method = build_method(name, settings)
     if "__eq__" not in vars(type(method)):  # no dataclass of its own, so equality would miss its fields
         return True
     try:
-        return build_method(name, {k: v for k, v in settings.items() if k != key}) != method
+        without = build_method(name, {k: v for k, v in settings.items() if k != key})
+        training = {"sgd": method.sgd, "labeled_weight": method.labeled_weight, "watch": method.watch}
+        return replace(without, **training) != method  # type: ignore[arg-type]  # what a run has set
     except RuntimeError:  # tensors among its fields
         return True
 

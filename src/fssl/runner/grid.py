@@ -53,7 +53,7 @@ def plan_runs(
         for name, config in configs:
             dataset = datasets.get(config, view.loading()) if config.card.is_folder else None
             runs.append(PlannedRun(name or base.name, prepare(config, dataset), base / name))
-    check_effect([config for _, config in configs])
+    check_effect((config, run.experiment.method) for (_, config), run in zip(configs, runs, strict=True))
     return runs
 
 
