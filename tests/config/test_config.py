@@ -350,7 +350,7 @@ def test_a_setting_that_all_tables_of_an_axis_make_takes_its_place() -> None:
 
 
 def test_a_setting_that_some_tables_of_an_axis_make_is_refused() -> None:
-    with pytest.raises(UserError, match=r"--set method\.tau: some cells of grid\.method set it themselves"):
+    with pytest.raises(UserError, match=r"--set method\.tau: some runs of grid\.method set it themselves"):
         names("method.tau=0.8")
 
 

@@ -22,7 +22,7 @@ def test_steps_per_round_are_the_papers(pool: int, steps: int) -> None:
 
 
 def test_labeled_epochs_count_labeled_images() -> None:
-    recipe = replace(PAPER, steps="labeled")
+    recipe = replace(PAPER, epoch="labeled")
     assert recipe.num_steps(Counts(250, 2500)) == 5  # one complete batch a pass
     assert recipe.num_steps(Counts(500, 2500)) == 15
 
