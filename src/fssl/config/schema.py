@@ -184,7 +184,7 @@ def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:
     """
     if value is None and setting.is_optional:
         return None
-    told, runs = f"{where}{key} = {value!r}: expected", "" if where else several_runs(key, value)
+    start, runs = f"{where}{key} = {value!r}: expected", "" if where else several_runs(key, value)
     if setting.many:
         return check_list(key, value, setting, where)
     if setting.own and isinstance(value, str):
@@ -193,7 +193,7 @@ def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:
             return value
     if setting.options:
         if isinstance(value, list):
-            raise UserError(f"{told} one of {', '.join(setting.options)}{runs}")
+            raise UserError(f"{start} one of {', '.join(setting.options)}{runs}")
         if value not in setting.options:
             synonyms = SYNONYMS.get(value, ()) if isinstance(value, str) else ()
             raise unknown(f"{where}{key}", value, setting.options, synonyms)
@@ -201,9 +201,9 @@ def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:
     if setting.kind is None:
         raise UserError(f"{where}{key}: what it may be is not declared")
     if not has_kind(value, setting.kind):
-        raise UserError(f"{told} {WORDS[setting.kind]}{runs}")
+        raise UserError(f"{start} {WORDS[setting.kind]}{runs}")
     if setting.kind in (int, float):
-        check_number(told, value, setting.limits)
+        check_number(start, value, setting.limits)
     return as_declared(value, setting)
 
 
@@ -220,12 +220,12 @@ def check_list(key: str, value: Any, setting: Setting, where: str) -> Any:
     )
 
 
-def check_number(told: str, value: float, limits: Range | None) -> None:
+def check_number(start: str, value: float, limits: Range | None) -> None:
     if limits and not limits.low <= value <= limits.high:  # also refuses nan
         allowed = f"{limits.low:.12g} to {limits.high:.12g}" if value > limits.high else limits
-        raise UserError(f"{told} a number from {allowed}")
+        raise UserError(f"{start} a number from {allowed}")
     if not is_finite(value):
-        raise UserError(f"{told} a finite number")
+        raise UserError(f"{start} a finite number")
 
 
 def is_finite(value: float) -> bool:

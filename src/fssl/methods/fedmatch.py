@@ -236,8 +236,8 @@ def fedmatch(
 
     lr: plain SGD without momentum or decay; train.lr does not apply. lam_s, lam_iccs, lam_l2, lam_l1: weights of
     the labeled loss, of pseudo-labels and agreement, of ||sigma - psi||^2 and of ||psi||_1. helpers: similar
-    clients whose psi comes along every helper_interval rounds. patience: so many rounds of a client without a lower
-    labeled loss divide its lr by 3; 0 keeps it. Authors' constants: lr=0.001, tau=0.75, patience=5.
+    clients whose psi comes along every helper_interval rounds. patience: this many rounds of a client without a
+    lower labeled loss divide its lr by 3; 0 keeps it. Authors' constants: lr=0.001, tau=0.75, patience=5.
     """
     return FedMatch(
         lr=lr,
