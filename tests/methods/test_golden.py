@@ -36,7 +36,10 @@ SHORT = ("train.rounds=3", "train.steps_per_round=4", "train.lr=0.1", "train.cli
 
 def machine() -> dict[str, str]:
     """Whose bits these are: other processors and versions add in another order."""
-    return {"processor": processor(), "torch": torch.__version__}
+    path = Path("/proc/cpuinfo")
+    flags = [line for line in path.read_text().splitlines() if line.startswith("flags")] if path.is_file() else []
+    instructions = hashlib.sha256("".join(flags[:1]).encode()).hexdigest()[:16]
+    return {"processor": processor(), "instructions": instructions, "torch": torch.__version__}
 
 
 def images() -> Dataset:
