@@ -66,7 +66,7 @@ def outcome(name: str, protocol: str, dataset: Dataset) -> list[Any]:
 def test_it_gives_the_bits_that_it_gave(name: str, protocol: str, tiny_data: Dataset) -> None:
     golden = json.loads(FILE.read_text())
     found, expected = outcome(name, protocol, tiny_data), golden["outcomes"][f"{name} {protocol}"]
-    assert found[2:] == pytest.approx(expected[2:], rel=0.05)
+    assert found[2:] == pytest.approx(expected[2:], rel=0.1, abs=0.05)
     if golden["machine"] == machine():
         assert found == expected
 
