@@ -32,6 +32,7 @@ def environment(device: torch.device) -> dict[str, Any]:
     }
 
 
+@cache
 def installed_version(package: str) -> str | None:
     try:
         return version(package)
