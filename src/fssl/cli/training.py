@@ -3,7 +3,6 @@
 import json
 import traceback
 from pathlib import Path
-from pdb import post_mortem
 from typing import Annotated
 
 import typer
@@ -136,6 +135,8 @@ def replay(
     except Exception as error:
         traceback.print_exc()
         if pdb:
+            from pdb import post_mortem  # only now: every command loads this module
+
             post_mortem(error.__traceback__)
         raise typer.Exit(1) from None
     say("the step took place without an error")

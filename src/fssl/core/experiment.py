@@ -46,7 +46,7 @@ class Experiment:
         return self._dataset
 
     def load(self, datasets: Datasets, progress: Progress | None = None) -> None:
-        """Take the images from those that a command shares among its runs, which may load them."""
+        """Get the images from the datasets that the runs of a command share; they are loaded at the first request."""
         if self._dataset is None:
             self._dataset = datasets.get(self.config, progress)
 

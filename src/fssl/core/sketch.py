@@ -36,7 +36,7 @@ def sketch(method: Method, net: Net, task: Task, counts: Counts, client: int = 0
 
 @contextmanager
 def silenced(logger: str) -> Iterator[None]:
-    """Keep a logger quiet: what fails is raised, and said once."""
+    """Disable a logger meanwhile: torch would print the traceback of an error that is raised anyway."""
     found = logging.getLogger(logger)
     before, found.disabled = found.disabled, True
     try:

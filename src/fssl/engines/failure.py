@@ -60,12 +60,11 @@ def client_error(federation: Federation, round: int, client: int, error: Excepti
     reason = str(cause) if isinstance(cause, RunError) else described(cause)
     if not isinstance(error, StepError):  # of a captured graph, or before the first step
         return ClientError(f"round {round}, client {client}: {reason}")
-    step = int(error.draw.clock.step) + 1
-    text = f"round {round}, client {client}, step {step}: {reason}"
+    where = f"round {round}, client {client}, step {int(error.draw.clock.step) + 1}"
     if folder is None:
-        return ClientError(text)
-    save_step(federation, folder / SAVED, f"round {round}, client {client}, step {step}", client, error)
-    return ClientError(f"{text}; `fssl replay {folder / SAVED}` takes this step again")
+        return ClientError(f"{where}: {reason}")
+    save_step(federation, folder / SAVED, where, client, error)
+    return ClientError(f"{where}: {reason}; `fssl replay {folder / SAVED}` takes this step again")
 
 
 def save_step(federation: Federation, path: Path, where: str, client: int, failed: StepError) -> None:

@@ -42,7 +42,7 @@ def run_experiment(
 
 
 def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool, make: MakeEngine) -> Line:
-    """Train an experiment to its last round with an engine that is made once the folder is ours."""
+    """Train an experiment to its last round. The engine is made after the folder is locked."""
     config, folder = experiment.config, RunFolder(out)
     try:
         with closing(Logged(listener, config, out)) as logged:
@@ -60,8 +60,7 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
                 logged.round(record(folder, engine, engine.round(config.rounds)))
             return folder.finish(named(**engine.model()._asdict()), federation.headline)
     except ClientError as error:
-        (out / ERRORS).write_text(traceback.format_exc())
-        raise ClientError(f"{error} ({in_brackets(error, config)}all of it: {out / ERRORS})") from error
+        raise ClientError(write_down(str(error), error, config, out)) from error
     except (UserError, RunError):
         raise
     except (MemoryError, torch.OutOfMemoryError) as error:
@@ -75,16 +74,16 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
     except Exception as error:  # nobody foresaw it: all of it goes into a file, the rest into a line
         if not out.is_dir():
             raise
-        (out / ERRORS).write_text(traceback.format_exc())
-        raise RunError(f"{described(error)} ({in_brackets(error, config)}all of it: {out / ERRORS})") from error
+        raise RunError(write_down(described(error), error, config, out)) from error
     finally:
         folder.close()
 
 
-def in_brackets(error: Exception, config: Config) -> str:
-    """The place in a user's own file that led to an error, if there is one."""
+def write_down(reason: str, error: Exception, config: Config, out: Path) -> str:
+    """Write an error's traceback into the run folder; returns the reason with the places to look."""
+    (out / ERRORS).write_text("".join(traceback.format_exception(error)))
     place = user_place(error, config.own_files)
-    return f"{place}; " if place else ""
+    return f"{reason} ({f'{place}; ' if place else ''}all of it: {out / ERRORS})"
 
 
 def check_engine(config: Config, debug: bool) -> None:

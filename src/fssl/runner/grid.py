@@ -37,12 +37,12 @@ class PlannedRun(NamedTuple):
 def plan_runs(
     console: Console, named: Iterable[tuple[str, Config]], base: Path, datasets: Datasets, debug: bool = False
 ) -> list[PlannedRun]:
-    """Prepare every run of a command: what is wrong with one of them is refused before the first computes.
+    """Prepare every run of a command, and refuse a mistake in any of them before the first run computes.
 
-    Single settings were checked when they were parsed (config.schema), combinations there too (config.checks). Here
-    follow what the machine lacks, what does not fit together (`prepare`), and settings without an effect; then
-    `unfinished` refuses folders that cannot take a run, and `load_images` files that cannot be read.
-    Folders of images are read here, as they decide some settings; other datasets are loaded later.
+    Parsing has checked single settings (config.schema) and their combinations (config.checks). This function checks the
+    machine, prepares each run (`prepare`), and refuses settings without an effect. After it, `unfinished` refuses
+    folders that cannot take a run, and `load_images` refuses files that cannot be read.
+    Folders of images are read here, because they decide some settings; other datasets are loaded later.
     """
     configs = list(named)
     check_data_dir([config for _, config in configs])
