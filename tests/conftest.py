@@ -44,8 +44,9 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[2])}  
 
 
 def records(run: str | Path) -> list[dict[str, Any]]:
-    """What a run wrote down, but for how long it took."""
-    return [json.loads(line) | {"timing": 0} for line in Path(run, "rounds.jsonl").read_text().splitlines()]
+    """What a run wrote down, but for how long it took, and checks of that."""
+    aside = {"timing": 0, "after": 0, "check": 0}
+    return [json.loads(line) | aside for line in Path(run, "rounds.jsonl").read_text().splitlines()]
 
 
 def outcome(run: str | Path) -> tuple[list[dict[str, Any]], bytes]:

@@ -100,8 +100,12 @@ def run(
     return run_experiment(experiment, Path(out), listener or Quiet(), resume)
 
 
-def runs(*folders: str | Path) -> list[Run]:
+def runs(*folders: str | Path, as_is: bool = False) -> list[Run]:
     """Every run with a finished round at or below some folders.
+
+    Args:
+        folders: Run folders, or folders of them.
+        as_is: Whether to take records that were changed since they were written; such a run has a `fault`.
 
     Returns:
         The runs; each has `config`, `lines` (the record), `curve` (accuracy by round) and `result`.
@@ -111,7 +115,7 @@ def runs(*folders: str | Path) -> list[Run]:
     """
     if not folders:
         raise UserError('fssl.runs: which folders? For example fssl.runs("runs")')
-    return find_runs(map(Path, folders)).runs
+    return find_runs(map(Path, folders), as_is).runs
 
 
 def model(folder: str | Path) -> Trained:

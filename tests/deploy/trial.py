@@ -132,7 +132,8 @@ def lines(run: Path) -> list[dict[str, Any]]:
 
 
 def without_time(run: Path) -> list[dict[str, Any]]:
-    return [{k: v for k, v in line.items() if k != "timing"} for line in lines(run)]
+    aside = ("timing", "after", "check")
+    return [{k: v for k, v in line.items() if k not in aside} for line in lines(run)]
 
 
 def states(run: Path) -> dict[str, str]:

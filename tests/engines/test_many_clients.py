@@ -83,14 +83,14 @@ def test_a_checkpoint_writes_only_those_who_took_part(
     """Also when every one of the thousand has a state by now."""
     engine, checkpoints = engine_of(images, "fedloke", MANY), Checkpoints(tmp_path)
     known_to_all(engine)
-    checkpoints.save(1, flat(engine.snapshot), parts(engine.snapshot))
+    checkpoints.save(1, flat(engine.snapshot), parts(engine.snapshot), None)
     written: list[str] = []
     write = part_files.write_atomic
     monkeypatch.setattr(part_files, "write_atomic", lambda path, data: (written.append(path.name), write(path, data)))
     (second,) = engine.rounds(2)
-    checkpoints.save(2, flat(engine.snapshot), parts(engine.snapshot))
+    checkpoints.save(2, flat(engine.snapshot), parts(engine.snapshot), None)
     assert written == [f"clients.{k}.round-000002.safetensors" for k in sorted(second.clients)]
-    found = Checkpoints(tmp_path).load(2, lambda text: None)
+    found = Checkpoints(tmp_path).load([None] * 3, lambda text: None)
     assert found is not None
     assert len(found.parts) == MANY
     for k in second.clients:

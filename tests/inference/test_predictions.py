@@ -222,8 +222,8 @@ def test_a_bad_file_does_not_spoil_the_others(run: Path, fssl: Fssl, tmp_path: P
     assert rows_of(tmp_path / "all.csv") == rows_of(tmp_path / "good.csv")
 
 
-def test_a_prolonged_run_has_no_model_until_it_is_finished_again(fssl: Fssl, tmp_path: Path) -> None:
-    """Else the model of its former end would pass for that of its last round."""
+def test_a_prolonged_run_keeps_its_model_until_it_is_finished_again(fssl: Fssl, tmp_path: Path) -> None:
+    """The model of its former end does not pass for that of its last round."""
     run_experiment(prepare(small()), tmp_path / "run", Quiet())
 
     class Impatient(Quiet):
@@ -233,10 +233,12 @@ def test_a_prolonged_run_has_no_model_until_it_is_finished_again(fssl: Fssl, tmp
     longer = replace(small(), train=replace(small().train, rounds=9))
     with pytest.raises(KeyboardInterrupt):
         run_experiment(prepare(longer), tmp_path / "run", Impatient(), resume=True)
-    code, _, said = fssl("predict", "run")
-    assert (code, "has no model.safetensors" in said) == (2, True)
+    code, said, _ = fssl("predict", "run")
+    before = small().train.rounds
+    assert (code, f"by the model of round {before}; the run goes on to round 9" in said) == (0, True)
     run_experiment(prepare(longer), tmp_path / "run", Quiet(), resume=True)
-    assert fssl("predict", "run")[0] == 0
+    code, said, _ = fssl("predict", "run")
+    assert (code, "by the model of round" in said) == (0, False)
 
 
 def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: Fssl, tmp_path: Path) -> None:
@@ -254,7 +256,7 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: 
         (["nowhere"], "nowhere is not a run folder"),
         ([unfinished], "has no model.safetensors"),
         ([damaged], "is damaged"),
-        ([other], "does not fit the network of"),
+        ([other], "is of another run than"),
         ([run, "--data-dir", "empty"], "digits needs no files"),
         ([run, "nowhere"], "'nowhere' is no folder"),
         ([run, "empty"], "no image, expected .png"),

@@ -17,6 +17,8 @@ from fssl.errors import UserError
 from fssl.paper.fill import GAIN_ROW, Cell, FilledTable, Line, Tables, fill_tables
 from fssl.paper.markup import LATEX, cell_text, csv_text, latex, letter, markdown, markdown_page
 from fssl.paper.tables import make_tables
+from fssl.records.chain import linked
+from fssl.records.store import RunFolder
 from fssl.report.runs import find_runs
 
 ALPHA = "partition.alpha=0.1"
@@ -247,6 +249,24 @@ def test_short_and_unfinished_and_damaged_runs_are_marked(tmp_path: Path) -> Non
         "unfinished": ("unfinished: read at round 120 of 500",),
         "damaged": ("damaged lines of the record were skipped",),
     }
+
+
+def test_a_changed_record_is_left_out_or_marked(tmp_path: Path) -> None:
+    for seed in (7, 8, 9):
+        folder = add(tmp_path, str(seed), 40, seed=seed)
+        lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
+        texts, after = [], RunFolder(folder).run_id
+        for line in lines:
+            texts.append(linked(line, after))
+            after = json.loads(texts[-1])["check"]
+        (folder / "rounds.jsonl").write_text("".join(texts))
+    unchanged = cell(table(tables_of(tmp_path), 1), "SAGE", 3)
+    assert (unchanged.marks, len(unchanged.runs)) == ((), 3)
+    text = (tmp_path / "8/rounds.jsonl").read_text().splitlines(keepends=True)
+    (tmp_path / "8/rounds.jsonl").write_text("".join([*text[:100], *text[101:]]))
+    assert cell(table(tables_of(tmp_path), 1), "SAGE", 3).marks == ("2 of 3 seeds",)
+    as_is = cell(table(fill_tables(find_runs([tmp_path], as_is=True)), 1), "SAGE", 3)
+    assert as_is.marks == ("a record that was changed since, taken as it is",)
 
 
 def test_marks_are_letters_with_their_reasons_below(tmp_path: Path) -> None:

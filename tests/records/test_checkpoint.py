@@ -23,7 +23,7 @@ def tensors(round: int) -> dict[str, torch.Tensor]:
 def saved(folder: Path, *rounds: int) -> Path:
     checkpoints = Checkpoints(folder)
     for round in rounds:
-        checkpoints.save(round, tensors(round), {})
+        checkpoints.save(round, tensors(round), {}, mark(round))
     return folder
 
 
@@ -31,9 +31,18 @@ def user_file(folder: Path, round: int, kind: str = "safetensors") -> Path:
     return folder / f"round-{round:06d}.{kind}"
 
 
+def mark(round: int) -> str:
+    """The check of a record up to a round."""
+    return f"check {round}"
+
+
+def marks(last: int) -> list[str | None]:
+    return [mark(round) for round in range(last + 1)]
+
+
 def load(folder: Path, at_most: int = 99) -> tuple[int | None, list[str]]:
     said: list[str] = []
-    found = Checkpoints(folder).load(at_most, said.append)
+    found = Checkpoints(folder).load(marks(at_most), said.append)
     return (found.round if found else None), said
 
 
@@ -43,7 +52,7 @@ def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def test_what_comes_back_is_what_went_in(tmp_path: Path) -> None:
-    found = Checkpoints(saved(tmp_path, 3)).load(3, lambda text: None)
+    found = Checkpoints(saved(tmp_path, 3)).load(marks(3), lambda text: None)
     assert found is not None
     assert found[0] == 3
     assert found[1].keys() == tensors(3).keys()
@@ -63,7 +72,7 @@ def test_truncated_tensors_are_noticed(tmp_path: Path, share: float) -> None:
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     round, said = load(tmp_path)
     assert round == 1
-    assert said == ["checkpoint damaged: round-000002; using round-000001"]
+    assert said == ["checkpoint damaged, or of another run: round-000002; using round-000001"]
 
 
 def test_any_flipped_bit_is_noticed(tmp_path: Path) -> None:
@@ -90,16 +99,24 @@ def test_a_manifest_cannot_vouch_for_another_round(tmp_path: Path) -> None:
     assert load(tmp_path)[0] == 1
 
 
-def test_without_a_whole_one_the_damaged_go_and_make_room(tmp_path: Path) -> None:
-    """A run that starts anew must not have its new checkpoints pushed out by old damaged ones."""
+def test_without_a_whole_one_nothing_is_removed(tmp_path: Path) -> None:
+    """Whoever repairs a file goes on."""
     saved(tmp_path, 7, 8)
+    whole = user_file(tmp_path, 7).read_bytes()
     for round in (7, 8):
         user_file(tmp_path, round).write_bytes(b"")
-    found, said = load(tmp_path)
-    assert found is None
-    assert said == ["checkpoint damaged: round-000008, round-000007; no older one is left"]
+    assert load(tmp_path) == (None, [])
+    user_file(tmp_path, 7).write_bytes(whole)
+    assert load(tmp_path)[0] == 7
+
+
+def test_a_checkpoint_of_another_record_is_not_used(tmp_path: Path) -> None:
+    """Not even if it is newer and whole; nor one that an earlier version wrote, without a mark."""
     saved(tmp_path, 1)
-    assert load(tmp_path) == (1, [])
+    Checkpoints(tmp_path).save(2, tensors(2), {}, "another's")
+    assert load(tmp_path) == (1, ["checkpoint damaged, or of another run: round-000002; using round-000001"])
+    Checkpoints(tmp_path).save(2, tensors(2), {}, None)
+    assert load(tmp_path)[0] == 1
 
 
 def test_a_checkpoint_beyond_the_record_is_not_used(tmp_path: Path) -> None:
@@ -125,52 +142,52 @@ def in_parts(folder: Path) -> set[str]:
 
 def test_a_part_is_written_when_it_is_new_and_goes_with_the_last_checkpoint_that_names_it(tmp_path: Path) -> None:
     checkpoints, one, two = Checkpoints(tmp_path), tensors(1), tensors(2)
-    checkpoints.save(1, {}, {"clients.1": one})
-    checkpoints.save(2, {}, {"clients.1": one, "clients.2": two})
+    checkpoints.save(1, {}, {"clients.1": one}, mark(1))
+    checkpoints.save(2, {}, {"clients.1": one, "clients.2": two}, mark(2))
     assert in_parts(tmp_path) == {"clients.1.round-000001", "clients.2.round-000002"}
-    checkpoints.save(3, {}, {"clients.1": tensors(3), "clients.2": two})
+    checkpoints.save(3, {}, {"clients.1": tensors(3), "clients.2": two}, mark(3))
     assert in_parts(tmp_path) == {"clients.1.round-000001", "clients.2.round-000002", "clients.1.round-000003"}
-    checkpoints.save(4, {}, {"clients.1": tensors(4), "clients.2": two})
+    checkpoints.save(4, {}, {"clients.1": tensors(4), "clients.2": two}, mark(4))
     assert in_parts(tmp_path) == {"clients.2.round-000002", "clients.1.round-000003", "clients.1.round-000004"}
-    found = Checkpoints(tmp_path).load(4, lambda text: None)
+    found = Checkpoints(tmp_path).load(marks(4), lambda text: None)
     assert found is not None
     for name, expected in (("clients.1", tensors(4)), ("clients.2", two)):
         assert all(same_bits(found.parts[name][key], t) for key, t in expected.items())
 
 
 def test_what_was_loaded_is_not_written_again(tmp_path: Path) -> None:
-    Checkpoints(tmp_path).save(1, {}, {"clients.1": tensors(1), "clients.2": tensors(2)})
+    Checkpoints(tmp_path).save(1, {}, {"clients.1": tensors(1), "clients.2": tensors(2)}, mark(1))
     again = Checkpoints(tmp_path)
-    found = again.load(1, lambda text: None)
+    found = again.load(marks(1), lambda text: None)
     assert found is not None
-    again.save(2, {}, {**found.parts, "clients.2": tensors(3)})
+    again.save(2, {}, {**found.parts, "clients.2": tensors(3)}, mark(2))
     assert in_parts(tmp_path) == {"clients.1.round-000001", "clients.2.round-000001", "clients.2.round-000002"}
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "lose"])
 def test_a_damaged_part_is_a_damaged_checkpoint(tmp_path: Path, damage: str) -> None:
     checkpoints, one = Checkpoints(tmp_path), tensors(1)
-    checkpoints.save(1, {}, {"clients.1": one})
-    checkpoints.save(2, {}, {"clients.1": one, "clients.2": tensors(2)})
+    checkpoints.save(1, {}, {"clients.1": one}, mark(1))
+    checkpoints.save(2, {}, {"clients.1": one, "clients.2": tensors(2)}, mark(2))
     path = tmp_path / "parts/clients.2.round-000002.safetensors"
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]) if damage == "flip" else data[:-3])
     if damage == "lose":
         path.unlink()
-    assert load(tmp_path) == (1, ["checkpoint damaged: round-000002; using round-000001"])
+    assert load(tmp_path) == (1, ["checkpoint damaged, or of another run: round-000002; using round-000001"])
     assert in_parts(tmp_path) == {"clients.1.round-000001"}
 
 
 def test_no_flipped_bit_of_a_manifest_loses_a_part(tmp_path: Path) -> None:
-    Checkpoints(tmp_path).save(1, tensors(1), {"clients.1": tensors(1)})
+    Checkpoints(tmp_path).save(1, tensors(1), {"clients.1": tensors(1)}, mark(1))
     manifest = user_file(tmp_path, 1, "json")
     whole = manifest.read_bytes()
-    unharmed = Checkpoints(tmp_path)._read_whole(manifest)
+    unharmed = Checkpoints(tmp_path)._read_whole(manifest, marks(1))
     assert unharmed
     assert unharmed.parts.keys() == {"clients.1"}
     for position in range(len(whole)):
         manifest.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
-        found = Checkpoints(tmp_path)._read_whole(manifest)
+        found = Checkpoints(tmp_path)._read_whole(manifest, marks(1))
         assert found is None or found.parts.keys() == {"clients.1"}, position
 
 

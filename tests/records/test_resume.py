@@ -31,6 +31,7 @@ from fssl.engines.snapshot import Snapshot
 from fssl.errors import RunError, UserError
 from fssl.methods.names import METHODS
 from fssl.probes.tally import Layout
+from fssl.records.chain import read_start
 from fssl.records.checkpoint import Checkpoints
 from fssl.records.store import RunFolder
 from fssl.runner.conduct import conduct, run_experiment
@@ -158,7 +159,7 @@ def test_a_record_with_half_a_line_goes_on_from_the_last_whole_one(tmp_path: Pat
 
 @pytest.mark.parametrize("lost", ["a line", "the file"])
 def test_checkpoints_outlive_a_record_damaged_before_them(tmp_path: Path, lost: str) -> None:
-    """Nothing is removed, so whoever has a copy of the record goes on; whoever has none says that it may start anew."""
+    """Nothing is removed, so whoever has a copy of the record goes on."""
     run = tmp_path / "run"
     go(run)
     expected = outcome(run)
@@ -169,22 +170,61 @@ def test_checkpoints_outlive_a_record_damaged_before_them(tmp_path: Path, lost: 
     else:
         record.unlink()
     (run / "checkpoint/round-000003 (copy).json").touch()  # what a file manager leaves
-    before = sorted((run / "checkpoint").rglob("*"))
-    with pytest.raises(UserError, match="bring the file back"):
+    before = contents(run)
+    with pytest.raises(UserError, match=r"all is left as it is: bring back the files as they were, or begin anew"):
         go(run)
-    assert sorted((run / "checkpoint").rglob("*")) == before
+    assert contents(run) == before
     record.write_text(text)
     assert "after round" in go(run)[0]
     assert outcome(run) == expected
-    (run / "summary.json").unlink()
-    record.unlink()
-    shutil.rmtree(run / "checkpoint")
+
+
+def contents(run: Path) -> dict[str, bytes]:
+    """Every file of a run but its lock, which is empty, and the settings, which a resumed run may renew."""
+    files = (path for path in run.rglob("*") if path.is_file() and path.name not in (".lock", "config.toml"))
+    return {str(path.relative_to(run)): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("lost", ["all", "summary", "model", "rounds"])
+@pytest.mark.parametrize("longer", [0, 3])
+def test_without_a_checkpoint_a_finished_run_stays_as_it_is(tmp_path: Path, lost: str, longer: int) -> None:
+    run = tmp_path / "run"
     go(run)
-    assert outcome(run) == expected
+    shutil.rmtree(run / "checkpoint")
+    for name in ("summary.json", "model.safetensors", "rounds.jsonl"):
+        if lost in name:
+            (run / name).unlink()
+    before = contents(run)
+    with pytest.raises(UserError, match=r"checkpoint has no checkpoint; all is left as it is: bring back the files"):
+        go(run, replace(TOY, train=replace(TOY.train, rounds=4 + longer)))
+    assert contents(run) == before
 
 
-@pytest.mark.parametrize(("damaged", "after"), [([3], 2), ([2, 3], 0)])
-def test_damaged_checkpoints_are_named_and_passed_over(tmp_path: Path, damaged: list[int], after: int) -> None:
+def test_a_run_that_is_made_longer_keeps_its_model_and_summary_until_it_has_new_ones(tmp_path: Path) -> None:
+    run, longer = tmp_path / "run", replace(TOY, train=replace(TOY.train, rounds=6))
+    go(run)
+    before = contents(run)
+
+    class Stuck(ToyEngine):
+        def round(self, until: int) -> RoundResult:
+            if self.snapshot.round == 5:
+                raise KeyboardInterrupt
+            return super().round(until)
+
+    with pytest.raises(KeyboardInterrupt):
+        conduct(prepared(longer), run, Quiet(), True, Stuck)
+    assert len(RunFolder(run).rounds()) == 5
+    assert not RunFolder(run).is_finished
+    for name in ("model.safetensors", "summary.json"):
+        assert contents(run)[name] == before[name]
+    go(run, longer)
+    go(tmp_path / "unbroken", longer)
+    assert outcome(run) == outcome(tmp_path / "unbroken")
+    assert RunFolder(run).is_finished
+
+
+@pytest.mark.parametrize(("damaged", "after"), [([3], 2), ([2, 3], None)])
+def test_damaged_checkpoints_are_named_and_passed_over(tmp_path: Path, damaged: list[int], after: int | None) -> None:
     go(tmp_path / "unbroken")
     go(tmp_path / "run", replace(TOY, train=replace(TOY.train, rounds=3)))
     for round in damaged:
@@ -192,9 +232,15 @@ def test_damaged_checkpoints_are_named_and_passed_over(tmp_path: Path, damaged: 
         data = bytearray(path.read_bytes())
         data[-1] ^= 1
         path.write_bytes(data)
+    if after is None:
+        before = contents(tmp_path / "run")
+        with pytest.raises(UserError, match=r"no checkpoint in .* can be used \(damaged, or of another run\)"):
+            go(tmp_path / "run")
+        assert contents(tmp_path / "run") == before
+        return
     said = go(tmp_path / "run")
-    assert said[0].startswith("checkpoint damaged: round-000003")
-    assert ("starting with round 1" if not after else f"after round {after}") in said[1]
+    assert said[0].startswith("checkpoint damaged, or of another run: round-000003")
+    assert f"after round {after}" in said[1]
     assert len(said) == 2
     assert outcome(tmp_path / "run") == outcome(tmp_path / "unbroken")
     sessions = json.loads((tmp_path / "run/env.json").read_text())["sessions"]
@@ -298,10 +344,11 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 def test_a_checkpoint_with_something_that_nobody_knows_is_refused(tmp_path: Path) -> None:
     """As one would be that an older version wrote, with clients among the tensors."""
     go(tmp_path / "run")
-    checkpoints = Checkpoints(tmp_path / "run/checkpoint")
-    saved = checkpoints.load(4, print)
+    checkpoints, texts = Checkpoints(tmp_path / "run/checkpoint"), (tmp_path / "run/rounds.jsonl").read_bytes()
+    marks = read_start(RunFolder(tmp_path / "run").run_id, texts.splitlines()).marks
+    saved = checkpoints.load(marks, print)
     assert saved is not None
-    checkpoints.save(4, {**saved.tensors, "clients.1.table": torch.zeros(1)}, saved.parts)
+    checkpoints.save(4, {**saved.tensors, "clients.1.table": torch.zeros(1)}, saved.parts, marks[4])
     with pytest.raises(UserError, match=r"the checkpoint does not fit: nothing is called clients\.1\.table here"):
         go(tmp_path / "run")
 
@@ -444,11 +491,11 @@ def test_interrupt_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> None:
 
 
 def test_a_full_disk_ends_the_smoke_run_in_one_line(tmp_path: Path, unbroken: Outcome) -> None:
-    """No file may be as large as the model, and a checkpoint is larger."""
+    """No file may be half as large as the model, and a checkpoint is larger."""
     size = len(unbroken[1])
 
     def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))
 
     process = start("run", "smoke", "--out", tmp_path / "run", preexec_fn=limit)
     _, errors = process.communicate(timeout=60)

@@ -43,7 +43,7 @@ def write_files(folder: Path, config: Config, lines: list[dict[str, Any]], finis
     (folder / "config.toml").write_text(to_toml(tables))
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:
-        (folder / "summary.json").write_text(json.dumps({"rounds": len(lines)}))
+        (folder / "summary.json").write_text(json.dumps({"rounds": tables["train"]["rounds"]}))
     return folder
 
 

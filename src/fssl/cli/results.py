@@ -8,15 +8,17 @@ import typer
 from ..errors import complain
 from .screen import console, say
 
+AsIs = Annotated[bool, typer.Option("--as-is", help="Take records that were changed since they were written; marked.")]
 
-def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
+
+def show(run: Annotated[Path, typer.Argument(help="A run folder.")], as_is: AsIs = False) -> None:
     """Show a run: its numbers and a small curve. It may still be going on.
 
     Example: `fssl show runs/smoke`
     """
     from ..report.show import print_run
 
-    print_run(console, run)
+    print_run(console, run, as_is)
 
 
 def predict(
@@ -48,6 +50,7 @@ def compare(
     csv: Annotated[Path | None, typer.Option(help="Also write a line per run into this CSV file.")] = None,
     tex: Annotated[Path | None, typer.Option(help="Also write the tables into this LaTeX file (booktabs).")] = None,
     against: Annotated[str, typer.Option(help="A line of the table: how it stands beside each of the others.")] = "",
+    as_is: AsIs = False,
 ) -> None:
     """Compare runs: mean and spread over seeds, optionally a picture, CSV and LaTeX.
 
@@ -66,13 +69,14 @@ def compare(
     """
     from ..report.compare import compare_runs
 
-    compare_runs(console, runs, png, csv, tex, by, against)
+    compare_runs(console, runs, png, csv, tex, by, against, as_is)
 
 
 def tables(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("tables"),
     table: Annotated[int | None, typer.Option(help="Also print this table, 1 to 8.")] = None,
+    as_is: AsIs = False,
 ) -> None:
     """Fill the paper's Tables 1 to 8 with runs, beside the printed numbers: Markdown, CSV and LaTeX.
 
@@ -87,13 +91,14 @@ def tables(
     """
     from ..paper.tables import make_tables
 
-    make_tables(console, runs, out, table)
+    make_tables(console, runs, out, table, as_is)
 
 
 def figures(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("figures"),
     only: Annotated[list[str] | None, typer.Option(help="A figure's name, e.g. 2a (repeatable).")] = None,
+    as_is: AsIs = False,
 ) -> None:
     """Draw the paper's figures from runs: PNG, SVG and PDF, with an index of captions and sources.
 
@@ -108,7 +113,7 @@ def figures(
     """
     from ..paper.figures import make_figures
 
-    make_figures(console, runs, out, only or [])
+    make_figures(console, runs, out, only or [], as_is)
 
 
 def report(
@@ -116,6 +121,7 @@ def report(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
     watch: Annotated[bool, typer.Option("--watch", help="Serve the page on this machine while runs go on.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --watch; 0 takes a free one.")] = 0,
+    as_is: AsIs = False,
 ) -> None:
     """Write a report: one HTML file with words, tables and charts that opens anywhere, without a network.
 
@@ -133,10 +139,10 @@ def report(
     if watch:
         from ..report.page.live import watch as serve
 
-        return serve(runs, port, say)
+        return serve(runs, port, say, as_is)
     from ..report.page.write import write_page
 
-    data = write_page(runs, out)
+    data = write_page(runs, out, as_is)
     say(f"report: {out} ({several(data['facts']['runs'], 'run')}, {out.stat().st_size / 1e6:.1f} MB)")
     if data["notes"]:
         notes, lines = several(len(data["notes"]), "note"), several(data["damaged"], "damaged line")

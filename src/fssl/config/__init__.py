@@ -4,7 +4,7 @@ from .checks import AUTHORS_WAY, parse
 from .grid import expand, grid_axes, only_run, override
 from .schema import ByDataset, OneOf, Range, Setting, as_declared, check_table, check_value, schema_of
 from .settings import Compute, Config, Device, MethodChoice
-from .tables import as_tables, by_card, first_difference, flatten
+from .tables import as_tables, by_card, first_difference, flatten, renewed, run_id
 from .toml import PRESETS, load_toml, presets, read_toml, to_toml
 
 __all__ = [
@@ -33,6 +33,8 @@ __all__ = [
     "parse",
     "presets",
     "read_toml",
+    "renewed",
+    "run_id",
     "schema_of",
     "to_toml",
 ]

@@ -1,7 +1,9 @@
 """A Config back in tables: written down, and compared with one that was."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, replace
+from hashlib import sha256
 from typing import Any
 
 from .grid import forget
@@ -42,10 +44,39 @@ def as_tables(config: Config) -> dict[str, Any]:
 
 
 def flatten(config: Config) -> dict[str, Any]:
+    """Every setting by its dotted name."""
+    return keyed(as_tables(config))
+
+
+def keyed(tables: Mapping[str, Any]) -> dict[str, Any]:
     flat: dict[str, Any] = {}
-    for key, value in as_tables(config).items():
+    for key, value in tables.items():
         flat |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
     return flat
+
+
+def run_id(tables: Mapping[str, Any]) -> str:
+    """A name for the run that recorded tables stand for: the digest of every setting that a resumed run must keep.
+
+    It is taken of the tables as they were written, so that settings which later versions add do not change it.
+    """
+    kept = {key: value for key, value in keyed(tables).items() if not key.startswith(MAY_CHANGE)}
+    return sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+
+def renewed(recorded: Mapping[str, Any], config: Config) -> dict[str, Any]:
+    """Recorded tables with the settings of a resumed run that may be other ones."""
+    given = as_tables(config)
+    out: dict[str, Any] = {}
+    for key in {**recorded, **given}:
+        old, new = recorded.get(key), given.get(key)
+        if isinstance(old, dict) or (isinstance(new, dict) and old is None):
+            kept = {name: v for name, v in (old or {}).items() if not f"{key}.{name}".startswith(MAY_CHANGE)}
+            changed = {name: v for name, v in (new or {}).items() if f"{key}.{name}".startswith(MAY_CHANGE)}
+            out |= {key: kept | changed} if kept | changed else {}
+        elif key in recorded:
+            out[key] = old
+    return out
 
 
 def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any]) -> str | None:

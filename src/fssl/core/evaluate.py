@@ -1,7 +1,7 @@
 """The test: a model's accuracy and loss on the test images, under each normalization."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -67,6 +67,20 @@ def norms_for_test(card: Card, device: torch.device) -> dict[str, Normalize]:
     return {
         "train_norm": Normalize(card.train_mean, card.train_std, device),
         "authors_norm": Normalize(card.test_mean, card.test_std, device),
+    }
+
+
+def model_facts(config: Config, card: Card) -> dict[str, Any]:
+    """What the user of a trained model must know: its classes, and how an image becomes its input."""
+    is_released = headline_norm(config) == "authors_norm"
+    mean, std = (card.test_mean, card.test_std) if is_released else (card.train_mean, card.train_std)
+    return {
+        "method": config.method.name,
+        "classes": list(card.class_names),
+        "size": card.size,
+        "channels": card.channels,
+        "mean": list(mean),
+        "std": list(std),
     }
 
 

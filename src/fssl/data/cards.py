@@ -34,6 +34,11 @@ class Card:
     is_dealt: bool = True  # to clients, by [partition]; else it says itself who holds what
 
     @property
+    def class_names(self) -> tuple[str, ...]:
+        """Names of the classes, or numbers where the dataset has no names."""
+        return self.classes or tuple(map(str, range(self.num_classes)))
+
+    @property
     def is_embedded(self) -> bool:
         """Whether the dataset needs no files."""
         return self.hub_repo is None and self.num_train > 0

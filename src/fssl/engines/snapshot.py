@@ -49,4 +49,6 @@ def in_order(like: State, tree: State, refusal: str = "the checkpoint does not f
     for name, tensor in like.items():
         if name not in tree or tree[name].shape != tensor.shape:
             raise UserError(f"{refusal}: {name} is missing or has another shape (another version?)")
+        if tree[name].dtype != tensor.dtype:
+            raise UserError(f"{refusal}: {name} is {tree[name].dtype}, expected {tensor.dtype}")
     return {name: tree[name] for name in like}

@@ -59,6 +59,8 @@ def predict(console: Console, run: Path, images: Path | None, out: Path, data_di
     write_file(out, csv_text(made))
     print_table(console, by_class(made) if made.truth is None else by_truth(made))
     say(console, f"{several(len(made.names), 'image')}{accuracy(made)}: {out}")
+    if model.round is not None and model.round < model.config.rounds:
+        say(console, f"by the model of round {model.round}; the run goes on to round {model.config.rounds}")
     if unread:
         raise ProblemsError(f"{several(len(unread), 'file')} could not be read, so {out} lacks them:", unread, code=1)
 

@@ -1,17 +1,15 @@
 """A run's final model, ready for new images."""
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from ..augment.normalize import Normalize
 from ..config import Config
-from ..core.evaluate import BATCH, headline_norm, norms_for_test
+from ..core.evaluate import BATCH, headline_norm, model_facts, norms_for_test
 from ..core.images import known_card
 from ..data.cards import Card
 from ..engines.snapshot import in_order
@@ -20,7 +18,9 @@ from ..methods.names import with_defaults
 from ..models import Net, build_net, switch_tf32_off
 from ..records.store import RunFolder
 from ..system.user_code import digest_of
-from ..types import Weights, take
+from ..types import State, Weights, take
+
+Facts = dict[str, Any]
 
 
 class Trained(NamedTuple):
@@ -31,11 +31,12 @@ class Trained(NamedTuple):
     net: Net
     weights: Weights
     normalize: Normalize  # that of the run's result
+    round: int | None = None  # that it was trained to; models of early versions do not tell
 
     @property
     def classes(self) -> tuple[str, ...]:
         """Their names, or numbers where the dataset has no names."""
-        return self.card.classes or tuple(map(str, range(self.card.num_classes)))
+        return self.card.class_names
 
     def on(self, device: torch.device) -> "Trained":
         """This model on another device."""
@@ -79,15 +80,26 @@ def load_trained(run: Path, device: torch.device | None = None) -> Trained:
     card = known_card(config)
     digest_of("model", config.model.name, config.model.digest)  # refuses to run another file than the run's
     net = build_net(config.model.name, card.channels, card.num_classes, config.model.width)
+    tensors, facts = folder.model()
+    check_facts(folder, facts, model_facts(config, card))
+    weights = usable_weights(folder, tensors, net)
+    weights = Weights(*({name: t.to(device) for name, t in tree.items()} for tree in weights))
+    return Trained(config, card, net, weights, normalize_of(config, card, device), (facts or {}).get("round"))
+
+
+def check_facts(folder: RunFolder, facts: Facts | None, expected: Facts) -> None:
+    """Refuse a model that was trained for other images than this version would give it."""
+    for name, value in expected.items():
+        if facts and facts.get(name) != value:
+            raise UserError(f"{folder.model_file} was trained with {name} = {facts.get(name)}, not with {value}")
+
+
+def usable_weights(folder: RunFolder, tensors: State, net: Net) -> Weights:
+    """Weights in the network's order; refused if they do not fit, or are not numbers."""
     refusal = f"{folder.model_file} does not fit the network of {folder.config_file}"
-    found = zip(net.first, read_weights(folder.model_file, device), strict=True)
+    found = zip(net.first, (take("params.", tensors), take("buffers.", tensors)), strict=True)
     weights = Weights(*(in_order(like, tree, refusal) for like, tree in found))
-    return Trained(config, card, net, weights, normalize_of(config, card, device))
-
-
-def read_weights(path: Path, device: torch.device) -> Weights:
-    try:
-        tensors = load_file(path, device=str(device))
-    except SafetensorError as error:
-        raise UserError(f"{path} is damaged ({error})") from None
-    return Weights(take("params.", tensors), take("buffers.", tensors))
+    for name, tensor in {**weights.params, **weights.buffers}.items():
+        if not torch.isfinite(tensor).all():
+            raise UserError(f"{folder.model_file}: {name} has values that are not finite; the training diverged")
+    return weights

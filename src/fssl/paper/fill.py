@@ -192,6 +192,8 @@ def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell
     remarks = [f"{len(runs)} of {SEEDS} seeds"] if len(runs) < SEEDS else []
     if any(run.damaged for run in runs):
         remarks.append("damaged lines of the record were skipped")
+    if any(run.fault for run in runs):
+        remarks.append("a record that was changed since, taken as it is")
     numbers = [number for run in runs if (number := column_value(run, column)) is not None]
     value, std = mean_std(numbers) if len(numbers) == len(runs) else (None, None)
     if value is None:

@@ -18,13 +18,13 @@ from .printed import paper_tables
 LISTED = 10  # runs without a cell that the terminal names; tables.md names all
 
 
-def make_tables(console: Console, paths: list[Path], out: Path, show: int | None) -> None:
+def make_tables(console: Console, paths: list[Path], out: Path, show: int | None, as_is: bool = False) -> None:
     """Write every table into a folder and say what is in them; print one if asked."""
     numbers = [table.number for table in paper_tables()]
     if show is not None and show not in numbers:
         raise UserError(f"--table {show}: expected a number from {numbers[0]} to {numbers[-1]}")
     check_folder("--out", out)
-    result = fill_tables(find_runs(paths))
+    result = fill_tables(find_runs(paths, as_is))
     write_tables(result, out)
     if show is not None:
         print_table(console, next(t for t in result.tables if t.paper.number == show))

@@ -1,7 +1,7 @@
 """Checkpoints: tensors in safetensors with a checksum beside them; the newest two are kept."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,37 +29,50 @@ class Checkpoints:
         self.folder = folder
         self._parts = Parts(folder / "parts")
 
-    def save(self, round: int, tensors: Tensors, parts: Mapping[str, Tensors]) -> None:
-        """Write parts and tensors, then the manifest with their checksums, then remove older checkpoints."""
+    def save(self, round: int, tensors: Tensors, parts: Mapping[str, Tensors], mark: str | None) -> None:
+        """Write parts and tensors, then the manifest with their checksums, then remove older checkpoints.
+
+        Args:
+            round: The round that the state comes after.
+            tensors: What changes in every round.
+            parts: What seldom changes, by name.
+            mark: The check of the record up to this round, so that the checkpoint fits no other record.
+        """
         self.folder.mkdir(exist_ok=True)
         files = self._parts.save(round, parts)
         data = packed(tensors)
         path = self.folder / f"{stem(round)}.json"
         write_atomic(path.with_suffix(".safetensors"), data)
-        facts = {"round": round, "sha256": checksum(data), "parts": files}
+        facts = {"round": round, "record": mark, "sha256": checksum(data), "parts": files}
         write_atomic(path, json.dumps(facts))
         self._keep_only(self._manifests()[-KEPT:])
 
-    def load(self, at_most: int, say: Callable[[str], None]) -> Saved | None:
-        """The newest whole checkpoint of a round up to `at_most`; later and damaged ones are removed.
+    def load(self, marks: Sequence[str | None], say: Callable[[str], None]) -> Saved | None:
+        """The newest whole checkpoint of a record, given by its marks from round 0 on.
 
-        They must go: a run that starts anew would otherwise count them among the newest two.
+        Later, damaged and strange ones are removed, because a run that goes on would count them among the newest two;
+        none is removed if no other is left.
         """
-        candidates = [m for m in self._manifests() if m.stem <= stem(at_most)]
+        candidates = [m for m in self._manifests() if m.stem <= stem(len(marks) - 1)]
         damaged, saved = [], None
-        while candidates and (saved := self._read_whole(candidates[-1])) is None:
+        while candidates and (saved := self._read_whole(candidates[-1], marks)) is None:
             damaged.append(candidates.pop().stem)
-        if damaged:
-            instead = f"using {candidates[-1].stem}" if candidates else "no older one is left"
-            say(f"checkpoint damaged: {', '.join(damaged)}; {instead}")
-        self._keep_only(candidates)
+        if saved:
+            if damaged:
+                say(f"checkpoint damaged, or of another run: {', '.join(damaged)}; using {candidates[-1].stem}")
+            self._keep_only(candidates)
         return saved
 
     @property
-    def oldest_round(self) -> int | None:
-        """The round of the oldest kept checkpoint."""
+    def is_begun(self) -> bool:
+        """Whether there is more than the beginning."""
+        return any(self.rounds) or (self.folder.exists() and not self.folder.is_dir())
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds that have a checkpoint, whole or not."""
         numbers = (manifest.stem.removeprefix("round-") for manifest in self._manifests())
-        return next((int(number) for number in numbers if number.isdecimal()), None)
+        return [int(number) for number in numbers if number.isdecimal()]
 
     def _manifests(self) -> list[Path]:
         return sorted(self.folder.glob("round-*.json"))
@@ -74,14 +87,15 @@ class Checkpoints:
             {file for manifest in manifests.values() for file in read_json(manifest).get("parts", {})}
         )
 
-    def _read_whole(self, manifest: Path) -> Saved | None:
-        """A checkpoint whose bytes are those that were written, else None."""
+    def _read_whole(self, manifest: Path, marks: Sequence[str | None]) -> Saved | None:
+        """A checkpoint of this record whose bytes are those that were written, else None."""
         facts = read_json(manifest)
-        data = read_intact(manifest.with_suffix(".safetensors"), facts.get("sha256"))
-        if data is None or manifest.stem != stem(facts.get("round")):
+        round, files = facts.get("round"), facts.get("parts")
+        if type(round) is not int or manifest.stem != stem(round) or facts.get("record") != marks[round]:
             return None
-        parts = self._parts.load(facts["parts"]) if isinstance(facts.get("parts"), dict) else None
-        return None if parts is None else Saved(int(facts["round"]), load(data), parts)
+        data = read_intact(manifest.with_suffix(".safetensors"), facts.get("sha256"))
+        parts = self._parts.load(files) if isinstance(files, dict) else None
+        return None if data is None or parts is None else Saved(round, load(data), parts)
 
 
 def stem(round: object) -> str:

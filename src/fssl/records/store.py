@@ -10,23 +10,28 @@ from typing import IO, Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
-from ..config import Config, as_tables, first_difference, parse, read_toml, to_toml
+from ..config import Config, as_tables, first_difference, load_toml, parse, renewed, run_id, to_toml
 from ..errors import UserError
 from ..system.files import is_draft, read_json, sweep, write_atomic
 from ..system.machine import obstacle
+from .chain import Chain, Start, chain_after, linked, read_start
 from .checkpoint import Checkpoints, Saved
 from .environment import environment
+from .facts import read_facts, write_facts
 from .rounds import summarize
-from .tensors import Tensors, packed
+from .tensors import Tensors, Unsealed, sealed, unseal
 
 ERRORS = "error.txt"  # the last error that nobody foresaw, with its place in the code
 INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
 
 
 class RunFolder:
-    """One run's files. `rounds.jsonl` holds a line for every round that a checkpoint may start from."""
+    """One run's files. `rounds.jsonl` holds a line for every round that a checkpoint may start from.
+
+    Nothing finished is ever removed: a run that goes on cuts back the record to its checkpoint, and without one it is
+    refused. Settings, record, checkpoints and model name each other, so that what does not belong together shows.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,6 +44,8 @@ class RunFolder:
         self.deployment_file = path / "deployment.json"  # of a run whose clients keep their states themselves
         self._probes = path / "probes"
         self._checkpoints = Checkpoints(path / "checkpoint")
+        self._chain: Chain | None = None  # of the record, while this process writes it
+        self._lock_file = path / ".lock"  # there from a run's first moment on, so a folder without it is not ours
         self._lock: IO[str] | None = None
 
     def probe_file(self, round: int) -> Path:
@@ -49,8 +56,12 @@ class RunFolder:
         return sorted(self._probes.glob("[0-9]*.safetensors"))
 
     def summary(self) -> dict[str, Any]:
-        """The results of a finished run; empty otherwise."""
-        return read_json(self.summary_file)
+        """The results of the run when it was last finished; empty otherwise."""
+        return read_facts(self.summary_file)
+
+    def partition(self) -> dict[str, Any]:
+        """Images per client and class; empty if that was not recorded, or the file is damaged."""
+        return read_facts(self.partition_file)
 
     @property
     def has_rounds(self) -> bool:
@@ -59,12 +70,16 @@ class RunFolder:
     @property
     def is_bare(self) -> bool:
         """Whether a run stopped here before its first round, so that another in its place loses nothing."""
-        made = (self._probes, self._checkpoints.folder, self.model_file, self.summary_file, self.deployment_file)
-        return not self.has_rounds and not any(path.exists() for path in made)
+        made = (self._probes, self.model_file, self.summary_file, self.deployment_file)
+        return not (self.has_rounds or self._checkpoints.is_begun or any(path.exists() for path in made))
 
     @property
     def is_finished(self) -> bool:
-        return bool(self.summary())
+        """Whether the summary is of as many rounds as the run is to have; one that goes on keeps the last summary."""
+        try:
+            return bool(summary := self.summary()) and summary.get("rounds") == self.config().rounds
+        except UserError:
+            return False
 
     def check(self, config: Config, resume: bool, defaults: Mapping[str, Any]) -> None:
         """Refuse a run that this folder cannot take, without touching anything.
@@ -73,14 +88,15 @@ class RunFolder:
         """
         if not self.config_file.is_file():
             return self._check_empty()
+        recorded = self.config()
         if self.is_bare:
-            return
-        difference = first_difference(self.config(), config, defaults)
+            return self._check_ours()
+        difference = first_difference(recorded, config, defaults)
         if difference:
             raise UserError(f"{self.path} holds another run: {difference}; choose another --out")
         if not resume:
             raise UserError(f"{self.path} holds a run already; add --resume to go on, or choose another --out")
-        done = len(self.rounds())
+        done = len(self._start().lines)
         if done > config.rounds:
             raise UserError(f"train.rounds = {config.rounds}: {self.path} has {done} already; expected {done} or more")
 
@@ -89,6 +105,11 @@ class RunFolder:
             raise UserError(f"{self.path} cannot be written: {reason}; choose another --out")
         if self.path.is_dir() and not all(map(left_by_a_kill, self.path.iterdir())):
             raise UserError(f"{self.path} is not empty and not a run folder; choose another --out")
+
+    def _check_ours(self) -> None:
+        """Refuse a folder with settings that no run wrote, such as one in which somebody keeps a configuration."""
+        if not self._lock_file.exists():
+            raise UserError(f"{self.config_file} is not of a run that began here; choose another --out")
 
     def open(self, config: Config, resume: bool, defaults: Mapping[str, Any]) -> None:
         """Create the folder, or take it up again; from here on no other process can."""
@@ -99,13 +120,14 @@ class RunFolder:
             self.check(config, resume, defaults)  # again: another process may have been here since
             for folder in (self.path, self._probes):
                 sweep(folder)  # of any age, as nobody else writes here; checkpoints see to theirs
-            write_atomic(self.config_file, to_toml(as_tables(config)))
+            is_new = not self.config_file.is_file() or self.is_bare
+            write_atomic(self.config_file, to_toml(as_tables(config) if is_new else renewed(self._tables(), config)))
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def _take_lock(self) -> None:
         """The lock file stays: removing it would let a third process lock a new one beside it."""
-        self._lock = (self.path / ".lock").open("w")
+        self._lock = self._lock_file.open("w")
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -118,7 +140,7 @@ class RunFolder:
 
     def config(self) -> Config:
         """The settings as they were recorded."""
-        tables = read_toml(str(self.config_file))
+        tables = self._tables()
         if not tables:
             raise UserError(f"{self.config_file} is empty")
         try:
@@ -126,53 +148,88 @@ class RunFolder:
         except UserError as error:
             raise UserError(f"{self.config_file}: {error}") from None
 
+    def _tables(self) -> dict[str, Any]:
+        return load_toml(self.config_file, str(self.config_file))
+
+    @property
+    def run_id(self) -> str:
+        """The digest of the recorded settings that a resumed run must keep."""
+        return run_id(self._tables())
+
+    def chain(self, as_is: bool = False) -> Chain:
+        """The chain of this run's record, at its beginning."""
+        return Chain(self.run_id, as_is)
+
     def rounds(self) -> list[dict[str, Any]]:
         """Every whole line, in order from round 1; what a crash left half-written ends the list."""
-        lines: list[dict[str, Any]] = []
-        if not self.rounds_file.is_file():
-            return lines
-        for text in self.rounds_file.read_bytes().splitlines():
-            try:
-                line = json.loads(text)
-            except ValueError:
-                break
-            if not isinstance(line, dict) or line.get("round") != len(lines) + 1:
-                break
-            lines.append(line)
-        return lines
+        return self._start().lines if self.rounds_file.is_file() else []
+
+    def _start(self) -> Start:
+        start = read_start(self.run_id, self._texts())
+        if start.fault:
+            raise UserError(f"{self.path}: {start.fault}; bring back the file as it was, or begin anew with --out")
+        return start
+
+    def _texts(self) -> list[bytes]:
+        return self.rounds_file.read_bytes().splitlines() if self.rounds_file.is_file() else []
 
     def resume_point(self, say: Callable[[str], None]) -> Saved | None:
-        """The checkpoint to go on from, with the record cut back to its round."""
-        lines = self.rounds()
-        oldest = self._checkpoints.oldest_round
-        if oldest and oldest > len(lines):  # no crash does this: a line is written before its checkpoint
-            raise UserError(
-                f"{self.rounds_file} ends or is damaged after round {len(lines)}, and the oldest checkpoint is of round"
-                f" {oldest}: bring the file back, or remove {self._checkpoints.folder} to start with round 1"
-            )
-        if self.rounds_file.is_file() and len(self.rounds_file.read_bytes().splitlines()) > len(lines):
-            say(f"rounds.jsonl is damaged after round {len(lines)}; what follows is computed again")
-        saved = self._checkpoints.load(len(lines), say)
-        keep = lines[: saved.round] if saved else []
-        write_atomic(self.rounds_file, "".join(json.dumps(line) + "\n" for line in keep))
-        for path in (self.summary_file, self.model_file):  # what says that a run is finished
-            path.unlink(missing_ok=True)
+        """The checkpoint to go on from, with the record cut back to its round; None if no round is there yet."""
+        start, texts = self._start(), self._texts()
+        whole = len(start.lines)
+        saved = self._checkpoints.load(start.marks, say)
+        if saved is None and (texts or self.model_file.exists() or self.summary_file.exists()):
+            raise UserError(self._no_way_on(whole, len(texts)))
+        if len(texts) > whole:
+            say(f"rounds.jsonl is damaged after round {whole}; what follows is computed again")
+        kept = start.texts[: saved.round] if saved else []
+        if kept != texts or not self._ends_with_a_line():
+            write_atomic(self.rounds_file, b"".join(text + b"\n" for text in kept))
+        self._chain = chain_after(self.run_id, kept)
         return saved
+
+    def _ends_with_a_line(self) -> bool:
+        return not self.has_rounds or self.rounds_file.read_bytes().endswith(b"\n")
+
+    def _no_way_on(self, whole: int, written: int) -> str:
+        """Why a run cannot be resumed, and what its user can do."""
+        held = self._checkpoints.rounds
+        if held and whole < written and min(held) > whole:
+            why = f"{self.rounds_file} is damaged after round {whole}, before the oldest checkpoint (round {min(held)})"
+        elif held:
+            why = f"no checkpoint in {self._checkpoints.folder} can be used (damaged, or of another run)"
+        else:
+            why = f"{self._checkpoints.folder} has no checkpoint"
+        return f"{why}; all is left as it is: bring back the files as they were, or begin anew with another --out"
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Append one line, on disk before this returns."""
+        text = linked(line, self._mark)
         with self.rounds_file.open("a") as file:
-            file.write(json.dumps(line) + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
+        next(self._written.follow([text.rstrip().encode()]))
+
+    @property
+    def _written(self) -> Chain:
+        self._chain = self._chain or chain_after(self.run_id, self._texts())
+        return self._chain
+
+    @property
+    def _mark(self) -> str:
+        assert self._written.mark, "a damaged line is cut off before a run goes on"
+        return self._written.mark
 
     def write_probes(self, round: int, arrays: Mapping[str, NDArray[np.float32]]) -> None:
         """Write all accumulators per client, for figures that need more than sums."""
         self._probes.mkdir(exist_ok=True)
-        write_atomic(self.probe_file(round), save(dict(arrays)))
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        write_atomic(self.probe_file(round), sealed(tensors, {"round": round}))
 
     def checkpoint(self, round: int, tensors: Tensors, parts: Mapping[str, Tensors]) -> None:
-        self._checkpoints.save(round, tensors, parts)
+        """Save the state after the last line; round 0, the beginning, has one too, so that every line has a start."""
+        self._checkpoints.save(round, tensors, parts, self._mark)
 
     def write_env(self, device: torch.device, resumed_from: int) -> None:
         """Record versions and hardware; a resumed run adds an entry."""
@@ -188,14 +245,27 @@ class RunFolder:
         """Write the number of images per client and class, [clients, classes] each; None if unknown."""
         known = {"labeled": labeled, "unlabeled": unlabeled}
         counts = {name: None if table is None else table.tolist() for name, table in known.items()}
-        write_atomic(self.partition_file, json.dumps(counts) + "\n")
+        write_facts(self.partition_file, counts)
 
-    def finish(self, tensors: Tensors, headline: str) -> dict[str, Any]:
-        """Write the model, then the summary, which marks the run as complete."""
-        write_atomic(self.model_file, packed(tensors))
-        summary = summarize(self.rounds(), headline)
-        write_atomic(self.summary_file, json.dumps(summary, indent=1) + "\n")
+    def finish(self, tensors: Tensors, headline: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the model with facts about it, then the summary, which marks the run as complete."""
+        lines = self.rounds()
+        write_atomic(self.model_file, sealed(tensors, {"run": self.run_id, "round": len(lines), **facts}))
+        summary = summarize(lines, headline)
+        write_facts(self.summary_file, summary, indent=1)
         return summary
+
+    def model(self) -> Unsealed:
+        """The model as it was written by this run, when it was last finished."""
+        try:
+            model = unseal(self.model_file)
+        except ValueError as error:
+            raise UserError(f"{self.model_file} is damaged ({error})") from None
+        if model.facts is None and any(self._start().marks[1:]):
+            raise UserError(f"{self.model_file} has no checksum, but the rounds have: it is not this run's")
+        if model.facts is not None and model.facts.get("run") != self.run_id:
+            raise UserError(f"{self.model_file} is of another run than {self.config_file}, or that was changed since")
+        return model
 
 
 def left_by_a_kill(path: Path) -> bool:

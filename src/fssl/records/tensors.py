@@ -1,18 +1,23 @@
-"""Tensors as bytes of a file, and whether a file still holds the bytes that were written."""
+"""Tensors and facts as files that tell whether they are still what was written."""
 
+import json
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 Tensors = dict[str, Tensor]
+KEY = "fssl"  # of the facts among a file's metadata: a single one, because several would come in any order
 
 
-def packed(tensors: Mapping[str, Tensor]) -> bytes:
+def packed(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """Tensors of any device as bytes in safetensors format."""
-    return save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
+    return save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata)
 
 
 def checksum(data: bytes) -> str:
@@ -23,3 +28,40 @@ def read_intact(path: Path, expected: object) -> bytes | None:
     """The bytes of a file; None if it is missing or its checksum differs."""
     data = path.read_bytes() if path.is_file() else b""
     return data if checksum(data) == expected else None
+
+
+def sealed(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
+    """A safetensors file that holds its own checksum, and facts about its tensors, in its metadata."""
+    held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    return packed(held, {KEY: json.dumps({**facts, "sha256": content_sum(held, facts)})})
+
+
+class Unsealed(NamedTuple):
+    """A file's tensors and facts; the facts are None if it has no checksum, as files of earlier versions."""
+
+    tensors: Tensors
+    facts: dict[str, Any] | None
+
+
+def unseal(path: Path) -> Unsealed:
+    """Read a safetensors file; raise ValueError if it is damaged."""
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+            text = (file.metadata() or {}).get(KEY)
+        facts = None if text is None else dict(json.loads(text))
+    except (SafetensorError, ValueError, TypeError, RecursionError) as error:
+        raise ValueError(str(error).partition("\n")[0]) from None
+    if facts is not None and facts.pop("sha256", None) != content_sum(tensors, facts):
+        raise ValueError("its checksum is wrong")
+    return Unsealed(tensors, facts)
+
+
+def content_sum(tensors: Tensors, facts: Mapping[str, Any]) -> str:
+    """A checksum of contents, whatever their layout in the file."""
+    total = sha256(json.dumps(facts, sort_keys=True).encode())
+    for name in sorted(tensors):
+        t = tensors[name]
+        total.update(f"\n{name} {t.dtype} {list(t.shape)}\n".encode())
+        total.update(t.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()

@@ -39,6 +39,7 @@ def compare_runs(
     tex: Path | None = None,
     by: str = "",
     against: str = "",
+    as_is: bool = False,
 ) -> None:
     """Print tables and sentences for each task; runs of different tasks are not ranked together.
 
@@ -47,7 +48,7 @@ def compare_runs(
     for option, file in (("--png", png), ("--csv", csv), ("--tex", tex)):
         if file:
             check_file(option, file, f".{option[2:]}")
-    found = find_runs(paths)
+    found = find_runs(paths, as_is)
     runs = distinct(found.runs)
     if by:
         check_setting(by, runs)
@@ -64,8 +65,11 @@ def compare_runs(
     most = last_rounds(run for groups in tasks.values() for members in groups.values() for run in members)
     others = ")" if by else "; last round), labels right, labels used"
     say(console, f"In percent: test accuracy (mean of the last {most} rounds{others}.")
-    if any("*" in texts[1] for overview in overviews.values() for texts in overview.rows):
+    signs = {sign for overview in overviews.values() for texts in overview.rows for sign in texts[1]}
+    if "*" in signs:
         say(console, "* unfinished: the last of its rounds so far")
+    if "!" in signs:
+        say(console, "! a record that was changed since it was written, taken as it is")
     for text in found.remarks:
         say(console, text)
     if repeats := len(found.runs) - len(runs):

@@ -19,6 +19,8 @@ class Repetition(Protocol):
     def result(self) -> float: ...
     @property
     def last_round(self) -> int: ...
+    @property
+    def fault(self) -> str | None: ...
 
 
 R = TypeVar("R", bound=Repetition)
@@ -95,8 +97,9 @@ def peers(setting: str, mine: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def seeds_text(runs: Iterable[Repetition]) -> str:
-    """Seeds as a table shows them; those of unfinished runs have a star."""
-    unfinished: dict[int, bool] = defaultdict(bool)
+    """Seeds as a table shows them: a star for unfinished runs, an exclamation mark for changed records."""
+    marks: dict[int, set[str]] = defaultdict(set)
     for run in runs:
-        unfinished[run.config.seed] |= run.last_round < run.config.rounds
-    return " ".join(f"{seed}{'*' * unfinished[seed]}" for seed in sorted(unfinished))
+        marks[run.config.seed] |= {"*"} if run.last_round < run.config.rounds else set()
+        marks[run.config.seed] |= {"!"} if run.fault else set()
+    return " ".join(f"{seed}{''.join(sorted(signs))}" for seed, signs in sorted(marks.items()))

@@ -65,7 +65,9 @@ def on_screen(overview: Overview) -> Table:
 def latex_table(title: str, overview: Overview, groups: Groups) -> str:
     """The same table for a paper, with seeds and what it shows as a remark above it."""
     runs = [run for members in groups.values() for run in members]
-    seeds = seeds_text(runs) + (" (* unfinished)" if "*" in seeds_text(runs) else "")
+    seeds = seeds_text(runs)
+    seeds += " (* unfinished)" if "*" in seeds else ""
+    seeds += " (! changed records, taken as they are)" if "!" in seeds else ""
     what = f"mean of the last {last_rounds(runs)} rounds, then mean ± sample standard deviation over seeds {seeds}"
     wanted = [j for j, name in enumerate(overview.head) if name not in NOT_PRINTED]
     rows = [

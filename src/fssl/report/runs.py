@@ -1,6 +1,5 @@
 """Run folders as a report sees them: read without failing on a damaged line, and their numbers averaged."""
 
-import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from ..config import Config
 from ..errors import UserError
 from ..methods.names import with_defaults
+from ..records.chain import Chain
 from ..records.rounds import LAST
 from ..records.store import INSIDE_A_RUN, RunFolder
 
@@ -27,10 +27,15 @@ class Run(NamedTuple):
     config: Config
     lines: list[dict[str, Any]]
     damaged: int  # lines of rounds.jsonl that could not be read
+    fault: str | None = None  # what of the record was changed since, if it is taken as it is
 
     @property
     def curve(self) -> list[float]:
         return [line["accuracy"] for line in self.lines]
+
+    @property
+    def rounds(self) -> list[int]:
+        return [line["round"] for line in self.lines]
 
     @property
     def result(self) -> float:
@@ -56,34 +61,52 @@ class Found(NamedTuple):
     def remarks(self) -> list[str]:
         """What of the records is not in a result, for the terminal."""
         said = [f"left out: {path}: {why}" for path, why in self.unreadable.items()]
-        damaged = sum(run.damaged for run in self.runs)
-        return said + ([f"{damaged} damaged or half-written lines of rounds.jsonl are skipped"] if damaged else [])
+        said += [f"taken as it is: {run.path}: {run.fault}" for run in self.runs if run.fault]
+        return said + [f"{run.path}: {skipped(run.damaged, run.rounds)}" for run in self.runs if run.damaged]
 
 
-def read_run(folder: RunFolder) -> Run | None:
-    """The run in a folder with settings; None where not one line of a round can be read."""
-    file = folder.rounds_file
-    lines, damaged = whole_lines(file.read_bytes().splitlines() if file.is_file() else ())
-    return Run(folder.path, with_defaults(folder.config()), lines, damaged) if lines else None
+def skipped(damaged: int, rounds: Sequence[int]) -> str:
+    """What of a record was left out, and where that begins."""
+    first = next((i for i, round in enumerate(rounds, 1) if round != i), len(rounds) + 1)
+    return f"{damaged} damaged or half-written lines of rounds.jsonl are skipped, the first is of round {first}"
 
 
-def whole_lines(texts: Sequence[bytes], after: int = 0, damaged: int = 0) -> tuple[list[dict[str, Any]], int]:
+def read_run(folder: RunFolder, as_is: bool = False) -> Run | None:
+    """The run in a folder with settings; None where not one line of a round can be read.
+
+    A record that was changed since is refused, unless it is to be taken as it is.
+    """
+    config = with_defaults(folder.config())
+    file, chain = folder.rounds_file, folder.chain(as_is)
+    lines, damaged = whole_lines(chain, file.read_bytes().splitlines() if file.is_file() else ())
+    if chain.fault and not as_is:
+        raise UserError(f"{folder.path}: {changed(chain.fault)}")
+    return Run(folder.path, config, lines, damaged, chain.fault) if lines else None
+
+
+def changed(fault: str) -> str:
+    return f"{fault}; --as-is takes it as it is"
+
+
+def whole_lines(
+    chain: Chain, texts: Iterable[bytes], after: int = 0, damaged: int = 0
+) -> tuple[list[dict[str, Any]], int]:
     """The lines that can be read and come after a round, and the number of damaged ones, earlier ones included.
 
     A run that goes on must stop at the first damaged line; a reader need not. A damaged line costs a round, or two
     where a line's end was lost: a number that jumps much farther is damaged itself, and would hide all that follow.
     """
     lines: list[dict[str, Any]] = []
-    for text in texts:
-        try:
-            line = json.loads(text)
-            is_next = type(line["round"]) is int and after < line["round"] <= after + GAP + 2 * damaged
-            is_whole = is_next and is_number(line["accuracy"])
-        except (ValueError, KeyError, TypeError, RecursionError):
-            is_whole = False
-        if is_whole:
+    for line, *_ in chain.follow(texts):
+        round = line.get("round") if line else None
+        if (
+            line
+            and type(round) is int
+            and after < round <= after + GAP + 2 * damaged
+            and is_number(line.get("accuracy"))
+        ):
             lines.append(line)
-            after = line["round"]
+            after = round
         else:
             damaged += 1
     return lines, damaged
@@ -105,16 +128,18 @@ def read_probe(path: Path, name: str) -> Numbers | None:
     """An array by bin or class of a round's probes, summed over clients; empty if there is none, None if damaged."""
     if not path.is_file():
         return np.zeros(0)
-    from safetensors import SafetensorError, safe_open
+    from ..records.tensors import unseal
 
     try:
-        with safe_open(path, "numpy") as file:
-            if name not in file.keys():  # noqa: SIM118 (not a mapping)
-                return np.zeros(0)
-            total = np.asarray(file.get_tensor(name), np.float64).sum(0)
-            return total if total.ndim == 1 and np.isfinite(total).all() else None
-    except (OSError, ValueError, SafetensorError):
+        tensors, facts = unseal(path)
+    except (OSError, ValueError):
         return None
+    if name not in tensors:
+        return np.zeros(0)
+    if facts and facts.get("round") != int(path.stem):
+        return None
+    total = tensors[name].double().numpy().sum(0)
+    return total if total.ndim == 1 and np.isfinite(total).all() else None
 
 
 def run_folders(paths: Iterable[Path]) -> Iterator[Path]:
@@ -133,20 +158,23 @@ def run_folders(paths: Iterable[Path]) -> Iterator[Path]:
                 yield folder
 
 
-def find_runs(paths: Iterable[Path]) -> Found:
-    """Every run with at least one round below the given folders; what cannot be read costs itself only."""
+def find_runs(paths: Iterable[Path], as_is: bool = False) -> Found:
+    """Every run with at least one round below the given folders; what cannot be read costs itself only.
+
+    A record that was changed since it was written is left out, unless runs are to be taken `as_is`.
+    """
     paths = list(paths)
     found = Found([], {})
     for folder in (RunFolder(path) for path in run_folders(paths)):
         try:
             if not folder.config_file.is_file():
                 found.unreadable[folder.path] = "no config.toml"
-            elif run := read_run(folder):
+            elif run := read_run(folder, as_is):
                 found.runs.append(run)
             else:
                 found.unreadable[folder.path] = "no line of rounds.jsonl can be read" if folder.has_rounds else NO_ROUND
         except (UserError, OSError) as error:
-            found.unreadable[folder.path] = str(error)
+            found.unreadable[folder.path] = str(error).removeprefix(f"{folder.path}: ")
     if not found.runs:
         raise no_runs(paths, next(iter(found.unreadable.values()), ""))
     return found

@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .overview import seconds_per_round
-from .runs import Run, read_run, value
+from .runs import Run, read_run, skipped, value
 
 SHARES = {
     "pl_accuracy": "labels right",
@@ -33,11 +33,12 @@ def sparkline(values: list[float], width: int = 60) -> str:
     return "".join(BLOCKS[round((p - low) * scale)] for p in points)
 
 
-def print_run(console: Console, path: Path) -> None:
+def print_run(console: Console, path: Path, as_is: bool = False) -> None:
+    """Print a run's facts and its curve."""
     folder = RunFolder(path)
     if not folder.config_file.is_file():
         raise UserError(f"{path} is not a run folder (no config.toml); `fssl run` makes one, `fssl compare` takes many")
-    run = read_run(folder)
+    run = read_run(folder, as_is)
     if run is None:
         raise UserError(f"{path} has no finished round yet; `fssl run ... --resume` goes on with it")
     say(console, f"{run.config.method.name} on {run.config.data.name}, seed {run.config.seed}: {path}")
@@ -48,7 +49,9 @@ def print_run(console: Console, path: Path) -> None:
         table.add_row(name, text)
     console.print(table)
     if run.damaged:
-        say(console, f"{run.damaged} damaged or half-written lines of rounds.jsonl are skipped")
+        say(console, skipped(run.damaged, run.rounds))
+    if run.fault:
+        say(console, f"taken as it is: {run.fault}")
     say(console, f"{min(run.curve):5.1f} % {sparkline(run.curve)} {max(run.curve):.1f} %")
 
 

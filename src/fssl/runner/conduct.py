@@ -17,12 +17,12 @@ from ..engines.engine import Engine
 from ..engines.failure import ClientError
 from ..engines.lanes import LocalEngine
 from ..engines.snapshot import Snapshot, restore
-from ..engines.tensors import named, to
+from ..engines.tensors import to
 from ..errors import RunError, UserError, described
 from ..records.store import ERRORS, RunFolder
 from ..system.user_code import user_place
 from .loggers import Listener, Logged
-from .record import Line, record
+from .record import Line, record, save_state, write_result
 
 MakeEngine = Callable[[Federation], Engine]
 
@@ -53,12 +53,14 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
             engine = make(federation)
             if resume:
                 engine.snapshot = resumed(folder, engine, logged)
+            if engine.snapshot.round == 0:
+                save_state(folder, engine)
             folder.write_env(federation.device, engine.snapshot.round)
             folder.write_partition(federation.labeled_counts, federation.unlabeled_counts)
             logged.started(config, folder.rounds())
             while engine.snapshot.round < config.rounds:
                 logged.round(record(folder, engine, engine.round(config.rounds)))
-            return folder.finish(named(**engine.model()._asdict()), federation.headline)
+            return write_result(folder, engine)
     except ClientError as error:
         raise ClientError(write_down(str(error), error, config, out)) from error
     except (UserError, RunError):
@@ -116,11 +118,8 @@ def flower_simulation() -> Any:
 
 def resumed(folder: RunFolder, engine: Engine, listener: Listener) -> Snapshot:
     """The state after the last round that a checkpoint vouches for, or the beginning."""
-    before = folder.rounds_file.is_file()
     saved = folder.resume_point(listener.say)
     if saved is None:
-        if before:
-            listener.say(f"{folder.path}: no checkpoint to go on from, starting with round 1")
         return engine.snapshot
     listener.say(f"resuming {folder.path} after round {saved.round}")
     return restore(engine.snapshot, saved._replace(tensors=to(saved.tensors, engine.device)))

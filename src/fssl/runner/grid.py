@@ -92,7 +92,7 @@ def is_done(run: PlannedRun, may_skip: bool, resume: bool) -> bool:
     stored = RunFolder(run.folder)
     done = may_skip and stored.summary().get("rounds") == run.config.rounds
     stored.check(run.config, resume or done, run.experiment.defaults)
-    return done
+    return done and len(stored.rounds()) == run.config.rounds  # else the record is damaged
 
 
 def load_images(console: Console, runs: list[PlannedRun], datasets: Datasets) -> None:

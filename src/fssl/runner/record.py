@@ -5,9 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from ..core.evaluate import model_facts
 from ..core.federation import Federation
 from ..engines.engine import Engine, RoundResult
 from ..engines.snapshot import flat, parts
+from ..engines.tensors import named
 from ..probes.tally import Layout
 from ..records.rounds import by_majority, rates, scalars
 from ..records.store import RunFolder
@@ -24,8 +26,20 @@ def record(folder: RunFolder, engine: Engine, result: RoundResult) -> Line:
     line["timing"] = {"seconds": result.seconds, "record_seconds": time.perf_counter() - begin}
     folder.append(line)
     if result.round % config.records.checkpoint_every == 0 or result.round == config.rounds:
-        folder.checkpoint(result.round, flat(engine.snapshot), parts(engine.snapshot))
+        save_state(folder, engine)
     return line
+
+
+def save_state(folder: RunFolder, engine: Engine) -> None:
+    """Write a checkpoint of the state after the last round."""
+    folder.checkpoint(engine.snapshot.round, flat(engine.snapshot), parts(engine.snapshot))
+
+
+def write_result(folder: RunFolder, engine: Engine) -> Line:
+    """Write the model, with what its user must know of it, and the summary."""
+    federation = engine.federation
+    facts = model_facts(federation.config, federation.dataset.card)
+    return folder.finish(named(**engine.model()._asdict()), federation.headline, facts)
 
 
 def describe(federation: Federation, layout: Layout, result: RoundResult) -> tuple[Line, dict[str, Any]]:

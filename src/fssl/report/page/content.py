@@ -75,6 +75,7 @@ def run_data(run: Reading) -> Json:
         "planned": run.config.rounds,
         "finished": run.is_finished,
         "damaged": run.damaged + run.partial,
+        "changed": run.fault is not None,
         "result": round(run.result, 6),
     }
 
@@ -135,6 +136,8 @@ def words(groups: Mapping[str, Sequence[Reading]], ranked: Sequence[str]) -> lis
     uneven = [name for name in groups if len({r.config.seed for r in groups[name]}) < len(seeds)]
     if uneven:
         said.append(f"Over fewer seeds than the others: {', '.join(uneven)}.")
+    if changed := [name for name in groups if any(r.fault for r in groups[name])]:
+        said.append(f"From records that were changed since, taken as they are: {', '.join(changed)}.")
     said += [*gains(groups), *not_compared(groups)]
     longest = max(len(r.rounds) for runs in groups.values() for r in runs)
     if longest < LAST:

@@ -26,8 +26,8 @@ FRESH = 1.0  # seconds within which several browsers share one look at the folde
 class Watcher:
     """Run folders looked at again and again; each look reads only what was added."""
 
-    def __init__(self, paths: list[Path]) -> None:
-        self.paths, self.title = paths, page_title(paths)
+    def __init__(self, paths: list[Path], as_is: bool = False) -> None:
+        self.paths, self.title, self._as_is = paths, page_title(paths), as_is
         self.version, self._looked = 0, float("-inf")
         self._readings: dict[Path, Reading] = {}
         self._lines: set[tuple[Path, ...]] = set()  # the runs of each line of the table
@@ -47,7 +47,7 @@ class Watcher:
     def _look(self) -> None:
         folders = list(run_folders(path for path in self.paths if path.exists()))
         gone = self._readings.keys() - set(folders)
-        self._readings = {folder: self._readings.get(folder) or Reading(folder) for folder in folders}
+        self._readings = {folder: self._readings.get(folder) or Reading(folder, self._as_is) for folder in folders}
         changed = {folder for folder, reading in self._readings.items() if reading.update()}
         if self.version and not changed and not gone:
             return
@@ -117,9 +117,9 @@ def version_in(query: str) -> int:
 class Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, paths: list[Path], port: int) -> None:
+    def __init__(self, paths: list[Path], port: int, as_is: bool = False) -> None:
         super().__init__((LOOPBACK, port), Handler)
-        self.watcher = Watcher(paths)
+        self.watcher = Watcher(paths, as_is)
         self.page = page(self.watcher.title, None).encode()
         self.names = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
 
@@ -133,14 +133,14 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def watch(paths: list[Path], port: int, say: Callable[[str], None]) -> None:
+def watch(paths: list[Path], port: int, say: Callable[[str], None], as_is: bool = False) -> None:
     """Serve until Ctrl-C."""
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path} is no folder; start `fssl run` first, or give the folder that it will write")
     plotly()
     try:
-        server = Server(paths, port)
+        server = Server(paths, port, as_is)
     except OSError as error:
         raise UserError(f"--port {port}: {os.strerror(error.errno or 0)}; choose another, or leave it out") from None
     with server:

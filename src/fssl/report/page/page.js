@@ -683,9 +683,10 @@ function renderFilters() {
 
 const codeLine = (text) => el("div", { class: "line" }, el("pre", { tabindex: 0 }, text), copyButton(text));
 
-function runItem({ id, seed, result, rounds, planned, damaged }) {
+function runItem({ id, seed, result, rounds, planned, damaged, changed }) {
   const skipped = damaged ? `, ${count(damaged, "damaged line")}` : "";
-  return el("li", {}, `seed ${seed}: ${fixed(result)} %, ${rounds} of ${planned} rounds${skipped} – ${id}`);
+  const asIs = changed ? ", a changed record, taken as it is" : "";
+  return el("li", {}, `seed ${seed}: ${fixed(result)} %, ${rounds} of ${planned} rounds${skipped}${asIs} – ${id}`);
 }
 
 function fillDetails(details, line) {

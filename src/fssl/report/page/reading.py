@@ -3,6 +3,7 @@
 import os
 from array import array
 from collections.abc import Iterable
+from functools import partial
 from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,11 +13,12 @@ import numpy as np
 from ...config import Config
 from ...errors import UserError
 from ...methods.names import with_defaults
+from ...records.chain import Chain
 from ...records.rounds import LAST
 from ...records.store import RunFolder
 from ...system.files import read_json
 from ...system.workers import forked, mapped
-from ..runs import NO_ROUND, Numbers, read_probe, value, whole_lines
+from ..runs import NO_ROUND, Numbers, changed, read_probe, skipped, value, whole_lines
 
 MANY = 40  # runs from which a second process pays for its start
 
@@ -62,8 +64,8 @@ PLACES = [("timing", "seconds") if q.key == "seconds" else (q.key,) for q in QUA
 class Reading:
     """One run folder. `update` takes in what was written since the last time; damage is counted, never fatal."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.folder = path, RunFolder(path)
+    def __init__(self, path: Path, as_is: bool = False) -> None:
+        self.path, self.folder, self._as_is = path, RunFolder(path), as_is
         self.version = 0  # of the page's content when this run last changed
         self.line_version = 0  # and when the line of the table that it is the first run of did
         self._seen: list[object] = []
@@ -76,6 +78,7 @@ class Reading:
         self.damaged = self._place = self.partial = 0
         self.problems: list[str] = []
         self.settings: Config | None = None
+        self._chain: Chain | None = None
 
     @property
     def config(self) -> Config:
@@ -84,7 +87,12 @@ class Reading:
 
     @property
     def is_shown(self) -> bool:
-        return bool(self.rounds) and self.settings is not None
+        return bool(self.rounds) and self.settings is not None and (self._as_is or not self.fault)
+
+    @property
+    def fault(self) -> str | None:
+        """What of the record was changed since it was written."""
+        return self._chain.fault if self._chain else None
 
     @property
     def result(self) -> float:
@@ -114,6 +122,8 @@ class Reading:
             self._read_rounds()
         except OSError as error:
             self._note(f"rounds.jsonl cannot be read: {error.strerror}")
+        except UserError:  # of the settings, without which no record can be checked
+            self._forget()
         self._read_rest()
         return True
 
@@ -132,9 +142,10 @@ class Reading:
                 self._file = facts.st_ino
             file.seek(self._place)
             chunk = file.read()
+        self._chain = self._chain or self.folder.chain(self._as_is)
         whole = chunk.rfind(b"\n") + 1
         last = self.rounds[-1] if self.rounds else 0
-        lines, self.damaged = whole_lines(chunk[:whole].splitlines(), last, self.damaged)
+        lines, self.damaged = whole_lines(self._chain, chunk[:whole].splitlines(), last, self.damaged)
         self._place += whole
         self.partial = int(whole < len(chunk))
         for line in lines:
@@ -143,7 +154,9 @@ class Reading:
                 found = value(line, *place)
                 column.append(nan if found is None else found)
         if self.damaged + self.partial:
-            self._note(f"{self.damaged + self.partial} damaged or half-written lines of rounds.jsonl are skipped")
+            self._note(skipped(self.damaged + self.partial, self.rounds))
+        if self.fault:
+            self._note(f"taken as it is: {self.fault}" if self._as_is else f"left out: {changed(self.fault)}")
 
     def _read_rest(self) -> None:
         try:
@@ -155,7 +168,7 @@ class Reading:
             self._note(f"left out, its settings cannot be read: {error}")
         self.sessions = self._sessions()
         self.is_finished = self.folder.is_finished
-        if not self.is_finished and self.folder.summary_file.is_file():
+        if not self.folder.summary() and self.folder.summary_file.is_file():
             self._note("summary.json cannot be read; the numbers here come from rounds.jsonl")
         self.partition = self._partition()
         self.labels_by_class, self.correct_by_class = self._by_class()
@@ -172,7 +185,7 @@ class Reading:
 
     def _partition(self) -> dict[str, list[list[int]] | None] | None:
         """Client x class counts; earlier versions did not record them, and null is what this computer cannot know."""
-        stored = read_json(self.folder.partition_file)
+        stored = self.folder.partition()
         counts = {name: table_of_counts(stored.get(name)) for name in ("labeled", "unlabeled")}
         is_damaged = any(counts[name] is None and stored.get(name, "") is not None for name in counts)
         if is_damaged and self.folder.partition_file.is_file():
@@ -214,14 +227,14 @@ def signature(path: Path) -> tuple[int, int, int] | None:
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
-def read(folder: Path) -> Reading:
-    reading = Reading(folder)
+def read(folder: Path, as_is: bool = False) -> Reading:
+    reading = Reading(folder, as_is)
     reading.update()
     return reading
 
 
-def read_all(folders: Iterable[Path], processes: int) -> list[Reading]:
+def read_all(folders: Iterable[Path], processes: int, as_is: bool = False) -> list[Reading]:
     """Every folder once. Many are shared out: parsing JSON takes most of a report's time, on one core each."""
     folders = list(folders)
     with forked(processes if len(folders) >= MANY else 1) as pool:
-        return mapped(pool, read, folders, at_once=4)
+        return mapped(pool, partial(read, as_is=as_is), folders, at_once=4)

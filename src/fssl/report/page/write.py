@@ -21,11 +21,11 @@ from .reading import read_all
 FILES = Path(__file__).parent
 
 
-def write_page(paths: list[Path], out: Path) -> dict[str, Any]:
+def write_page(paths: list[Path], out: Path, as_is: bool = False) -> dict[str, Any]:
     """Write the report of all runs below `paths`; return the data it shows."""
     check_file("--out", out, ".html", ".htm")
     plotly()  # before the work, if it is missing
-    data = content(read_all(run_folders(paths), cores()), page_title(paths))
+    data = content(read_all(run_folders(paths), cores(), as_is), page_title(paths))
     if not data["runs"]:
         raise no_runs(paths, "".join(data["notes"][:1]))
     write_file(out, page(data["title"], data))
