@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 RESULTS = Path(__file__).parents[1] / "results"
 TEXT = (RESULTS / "README.md").read_text()
+FRONT_PAGE = (RESULTS.parent / "README.md").read_text()
 NORMS = ("train_norm", "authors_norm")
+
+Array = NDArray[np.float64]
 
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
@@ -110,29 +114,64 @@ def test_every_run_of_table_1_on_cifar10_has_a_true_row() -> None:
         assert said == [mean, both([c[-1] for c in curves]), both([max(c) for c in curves])], name
 
 
-def test_two_seeds_of_sage_on_cifar10_are_as_the_records_say() -> None:
-    place = RESULTS / "cifar10" / "alpha0.1"
-    means = [np.mean(curve(place / f"sage-authors-seed{seed}", "authors_norm")[-10:]) for seed in (7, 8)]
-    first, second = (f"{m:.2f}" for m in means)
-    assert f"released normalization: {first} and {second}, together" in TEXT
-    assert f"{np.mean(means):.2f} ± {np.std(means, ddof=1):.2f} (paper 87.05" in TEXT
-    assert f"SAGE's two seeds ({means[0] - means[1]:.2f})" in TEXT
+def on_cifar10(method: str, seed: int, norm: str = "authors_norm") -> list[float]:
+    return curve(RESULTS / "cifar10" / "alpha0.1" / f"{method}-authors-seed{seed}", norm)
+
+
+def in_tens(curve: list[float]) -> Array:
+    """The means of rounds 1 to 10, 11 to 20, and so on."""
+    return np.mean(np.reshape(curve, (-1, 10)), axis=1)
+
+
+def seed_by_seed(label: str, means: Array, number: str) -> str:
+    """A row of means [normalization, seed]: each seed's, then their mean and standard deviation."""
+    each = [" / ".join(format(m, number) for m in of_seed) for of_seed in means.T]
+    together = " / ".join(f"{np.mean(m):{number}} ± {np.std(m, ddof=1):.2f}" for m in means)
+    return f"  | {' | '.join([label, *each, together])} |"
+
+
+def test_two_seeds_on_cifar10_are_as_the_records_say() -> None:
+    sage, gpl = (
+        np.array([[np.mean(on_cifar10(method, seed, norm)[-10:]) for seed in (7, 8)] for norm in NORMS])
+        for method in ("sage", "fixmatch-gpl")
+    )
+    assert seed_by_seed("`sage`", sage, ".2f") in TEXT
+    assert seed_by_seed("`fixmatch-gpl`", gpl, ".2f") in TEXT
+    assert seed_by_seed("SAGE's lead", sage - gpl, "+.2f") in TEXT
 
 
 def test_the_way_there_on_cifar10_is_as_the_records_say() -> None:
-    place, methods = RESULTS / "cifar10" / "alpha0.1", ("sage", "fixmatch-gpl", "fixmatch-lpl")
-    curves = [curve(place / f"{method}-authors-seed7", "authors_norm") for method in methods]
+    columns = (("sage", 7), ("fixmatch-gpl", 7), ("sage", 8), ("fixmatch-gpl", 8), ("fixmatch-lpl", 7))
+    assert f"  | rounds | {' | '.join(f'`{method}` {seed}' for method, seed in columns)} |" in TEXT
+    curves = [on_cifar10(*column) for column in columns]
     found = re.findall(r"^  \| (\d+)–(\d+) \| (.+) \|$", TEXT, re.MULTILINE)
     assert len(found) == 5
     for first, last, means in found:
         assert means == " | ".join(f"{np.mean(c[int(first) - 1 : int(last)]):.2f}" for c in curves)
 
 
+def test_what_is_said_of_sages_lead_on_cifar10_is_so() -> None:
+    seed7, seed8 = (in_tens(on_cifar10("sage", seed)) - in_tens(on_cifar10("fixmatch-gpl", seed)) for seed in (7, 8))
+    assert (seed7 > 0).all()
+    assert (seed8[:17] > 0).all()
+    later = seed8[17:]
+    text = " ".join(TEXT.split())
+    assert f"in the first 17 (to round 170), later between {later.min():.2f} and {later.max():+.2f}." in text
+    late = f"{seed7[25:].mean():+.2f} with seed 7 and {seed8[25:].mean():+.2f} with seed 8"
+    assert f"Over rounds 251–300 the lead is {late}" in text
+
+
 @pytest.mark.parametrize("method", ["sage", "fixmatch-gpl", "fixmatch-lpl"])
 def test_the_front_page_says_what_the_records_say(method: str) -> None:
-    values = curve(RESULTS / "cifar10" / "alpha0.1" / f"{method}-authors-seed7", "authors_norm")
+    values = on_cifar10(method, 7)
     row = rf"\| `{method}` \| [\d.]+ \| {values[-1]:.2f} \| {np.mean(values[-10:]):.2f} \|"
-    assert re.search(row, (RESULTS.parent / "README.md").read_text())
+    assert re.search(row, FRONT_PAGE)
+
+
+def test_the_front_page_says_where_sage_is_not_ahead() -> None:
+    sage, gpl = (np.mean(on_cifar10(method, 8)[-10:]) for method in ("sage", "fixmatch-gpl"))
+    assert sage < gpl
+    assert f"not ahead of `fixmatch-gpl`: {sage:.2f} and {gpl:.2f} (mean of the last ten)" in FRONT_PAGE
 
 
 def test_the_benchmarks_table_is_its_file() -> None:
