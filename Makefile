@@ -7,7 +7,7 @@ DENO := DENO_DIR=$(VENV)/deno DENO_NO_UPDATE_CHECK=1 $(BIN)/deno
 USABLE := $(VENV)/.usable
 TESTABLE := $(VENV)/.testable
 
-.PHONY: demo test browser format clean
+.PHONY: demo test soak browser format clean
 
 # torch first and alone: everything else then takes the build that is there.
 $(USABLE): pyproject.toml constraints.txt
@@ -33,6 +33,10 @@ test: $(TESTABLE) browser
 	$(DENO) lint
 	$(DENO) check src/fssl/report/page/page.js
 	$(BIN)/pytest -n auto
+
+# Hours instead of minutes: strange settings, damaged files, kills, faults. SOAK="--help" tells more.
+soak: $(TESTABLE)
+	PYTHONPATH=tests:tests/soak:tests/deploy $(BIN)/python tests/soak/soak.py $(SOAK)
 
 # The report's tests open it in Chromium, a Debian package; where it cannot be had they are skipped and say so.
 browser:
