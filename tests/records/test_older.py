@@ -24,6 +24,20 @@ def test_it_is_read_compared_and_used(fssl: Fssl) -> None:
     assert len(Path("p.csv").read_text().splitlines()) == 361
 
 
+@pytest.mark.parametrize("key", ["test", "accuracy", "timing", "seconds"])
+def test_a_damaged_key_ends_the_record_before_it(fssl: Fssl, key: str) -> None:
+    """Nothing but its missing numbers tells that a line without a check is damaged."""
+    shutil.copytree(OLD, "run")
+    record = Path("run/rounds.jsonl")
+    first, second = record.read_text().splitlines(keepends=True)
+    head, found, tail = second.rpartition(f'"{key}"')
+    assert found
+    record.write_text(first + head + f'"x{key[1:]}"' + tail)
+    said = fssl("run", "run", "--resume", "--set", "train.rounds=4", "--device", "cpu")
+    assert (said.code, "damaged after round 1; what follows is computed again" in said.out) == (0, True)
+    assert len(record.read_text().splitlines()) == 4
+
+
 def test_it_goes_on_as_it_would_have_gone_on(fssl: Fssl) -> None:
     """Bit for bit where it began; on another processor the last digits of later rounds may differ."""
     shutil.copytree(OLD, "run")

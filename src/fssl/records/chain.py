@@ -108,6 +108,10 @@ class Start(NamedTuple):
     marks: list[str | None]  # by round, from 0: what its checkpoint names; None if an earlier version wrote the line
     fault: str | None
 
+    def cut(self, rounds: int) -> "Start":
+        """The first so many rounds."""
+        return Start(self.lines[:rounds], self.texts[:rounds], self.marks[: rounds + 1], self.fault)
+
 
 def read_start(run: str, texts: Sequence[bytes]) -> Start:
     """The part of a record that a run can go on from."""

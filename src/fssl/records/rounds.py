@@ -97,5 +97,14 @@ def summarize(lines: Sequence[Mapping[str, Any]], headline: str) -> dict[str, An
     return out
 
 
+def is_complete(line: Mapping[str, Any]) -> bool:
+    """Whether a line has what a summary needs; one without a check may be damaged anywhere."""
+    try:
+        numbers = [test["accuracy"] for test in line["test"].values()] + [line["timing"]["seconds"]]
+    except (AttributeError, KeyError, TypeError):
+        return False
+    return len(numbers) > 1 and all(isinstance(number, int | float) for number in numbers)
+
+
 def first_reaching(curve: Sequence[float], target: float) -> int | None:
     return next((i + 1 for i, value in enumerate(curve) if value >= target), None)

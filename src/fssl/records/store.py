@@ -19,7 +19,7 @@ from .chain import Chain, Start, chain_after, linked, read_start
 from .checkpoint import Checkpoints, Saved
 from .environment import environment
 from .facts import read_facts, write_facts
-from .rounds import summarize
+from .rounds import is_complete, summarize
 from .tensors import Tensors, Unsealed, sealed, unseal
 
 ERRORS = "error.txt"  # the last error that nobody foresaw, with its place in the code
@@ -168,7 +168,7 @@ class RunFolder:
         start = read_start(self.run_id, self._texts())
         if start.fault:
             raise UserError(f"{self.path}: {start.fault}; bring back the file as it was, or begin anew with --out")
-        return start
+        return start.cut(next((i for i, line in enumerate(start.lines) if not is_complete(line)), len(start.lines)))
 
     def _texts(self) -> list[bytes]:
         return self.rounds_file.read_bytes().splitlines() if self.rounds_file.is_file() else []
