@@ -27,6 +27,23 @@ def test_unlabeled_gradient_is_that_of_the_released_kl() -> None:
     torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-9)
 
 
+def test_the_guard_is_the_released_one() -> None:
+    """The gradient of KL with 1e-10 in both logarithms; half of it where p is 1e-10, next to nothing far below."""
+    guard = 1e-10
+    p = torch.tensor([0.3, 1e-10, 1e-14], dtype=torch.double)
+    logits = torch.stack([(1 - p).log(), p.log()], -1).requires_grad_()
+    labels = PseudoLabels(torch.tensor([[0.0, 1.0]] * 3, dtype=torch.double), torch.ones(3, dtype=torch.bool))
+    loss = soft_cross_entropy(logits, labels, guard)
+    assert loss.item() == pytest.approx(-(p + guard).log().mean().item(), rel=1e-12)
+    (ours,) = torch.autograd.grad(loss, logits)
+    kl = (labels.target * ((labels.target + guard) / (logits.softmax(-1) + guard)).log()).sum(-1)
+    (theirs,) = torch.autograd.grad(kl.mean(), logits)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=0)
+    (free,) = torch.autograd.grad(soft_cross_entropy(logits, labels), logits)
+    torch.testing.assert_close((ours / free)[:, 1], p / (p + guard), rtol=1e-9, atol=0)
+    assert ours[2].abs().max() < 1e-4 * free[2].abs().max()
+
+
 def test_labeled_loss() -> None:
     logits = torch.tensor([[math.log(3.0), 0.0], [0.0, 0.0]])
     assert cross_entropy(logits, torch.tensor([0, 1])).item() == pytest.approx((math.log(4 / 3) + math.log(2)) / 2)

@@ -8,12 +8,13 @@ import pytest
 import torch
 
 from fssl.core.federation import Federation
+from fssl.data.cards import card
 from fssl.engines.lanes import LocalEngine
 from fssl.errors import UserError
 from fssl.label.adaptive import H_TILDE, P_TILDE, TAU, FreeThreshold, fairness
 from fssl.methods.fixmatch import Seen
 from fssl.methods.freematch import FreeMatch, freematch
-from fssl.methods.names import build_method
+from fssl.methods.names import build_method, defaults_on
 from fssl.models import Out
 from fssl.types import Batch, Clock, Counts, Local, Server, Task, Weights
 
@@ -47,6 +48,16 @@ def test_thresholds_by_hand() -> None:
     """tau = .8, p~ = (.75 .25): thresholds .8 and .8 / 3 = .267. Of P, .9 and .8 (the boundary) are sure of class 0,
     .7 is not, and .6 is enough for class 1."""
     assert FreeThreshold().sure(P, known(0.8, [0.75, 0.25], [0.5, 0.5])).tolist() == [True, False, True, True]
+
+
+def test_thresholds_have_limits_on_svhn_only() -> None:
+    """tau = .97, p~ = (.75 .25): thresholds .97 and .323; within .9 and .95 they are .95 and .9."""
+    p = torch.tensor([[0.96, 0.04], [0.94, 0.06], [0.11, 0.89], [0.1, 0.9]])
+    state = known(0.97, [0.75, 0.25], [0.5, 0.5])
+    assert FreeThreshold().sure(p, state).tolist() == [False, False, True, True]
+    assert FreeThreshold(0.999, 0.9, 0.95).sure(p, state).tolist() == [True, False, False, True]
+    limits = {name: defaults_on("freematch", card(name)) for name in ("svhn", "cifar10")}
+    assert [(found["lowest"], found["highest"]) for found in limits.values()] == [(0.9, 0.95), (0.0, 1.0)]
 
 
 def test_even_means_are_a_fixed_threshold() -> None:

@@ -21,6 +21,7 @@ from .device import choose_device, uses_bf16
 from .images import Datasets, known_card, load_dataset
 from .sketch import Sizes, try_step
 
+AUTHORS_GUARD = 1e-10  # in the logarithm of the released L_u
 AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images when it averages
 
 
@@ -134,11 +135,16 @@ def complete(config: Config) -> Config:
 
 
 def with_training(config: Config, method: Method) -> Method:
-    """The method with the optimizer and the weights of clients that the settings ask for."""
+    """The method with the optimizer, the weights of clients and the guard that the settings ask for."""
     train = config.train
-    weight = AUTHORS_REPLICATION if config.protocol == "authors" else train.labeled_weight
-    sgd = Sgd(train.lr, train.momentum, train.weight_decay)
-    return replace(method, sgd=sgd, labeled_weight=weight, watch=config.records.probes == "all")
+    released = config.protocol == "authors"
+    return replace(
+        method,
+        sgd=Sgd(train.lr, train.momentum, train.weight_decay),
+        labeled_weight=AUTHORS_REPLICATION if released else train.labeled_weight,
+        guard=AUTHORS_GUARD if released else 0.0,
+        watch=config.records.probes == "all",
+    )
 
 
 def check_method(config: Config, method: Method) -> None:

@@ -20,6 +20,8 @@ class FreeThreshold:
     """
 
     ema: float = 0.999
+    lowest: float = 0.0  # of a threshold, and the highest
+    highest: float = 1.0
 
     def init(self, task: Task, counts: Counts) -> State:
         flat = torch.full((task.num_classes,), 1 / task.num_classes)
@@ -31,7 +33,7 @@ class FreeThreshold:
         return {name: self.ema * state[name] + (1 - self.ema) * new for name, new in batch.items()}
 
     def sure(self, p: Tensor, state: State) -> Tensor:
-        thresholds = state[TAU] * state[P_TILDE] / state[P_TILDE].amax()
+        thresholds = (state[TAU] * state[P_TILDE] / state[P_TILDE].amax()).clamp(self.lowest, self.highest)
         confidence, best = p.max(-1)
         return confidence >= thresholds[best]
 

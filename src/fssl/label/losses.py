@@ -23,13 +23,25 @@ def image_cross_entropy(logits: Tensor, target: Tensor) -> Tensor:
     return -(target * F.log_softmax(logits, -1)).sum(-1)
 
 
-def soft_cross_entropy(logits: Tensor, labels: PseudoLabels) -> Tensor:
+def guarded_cross_entropy(logits: Tensor, target: Tensor, guard: float) -> Tensor:
+    """-sum_c target_c log(p_c + guard) of each image [B].
+
+    The gradient is that without a guard times p / (p + guard) where the target is one class, so it fades where the
+    model gives that class less than the guard.
+    """
+    return -(target * (logits.softmax(-1) + guard).log()).sum(-1)
+
+
+def soft_cross_entropy(logits: Tensor, labels: PseudoLabels, guard: float = 0.0) -> Tensor:
     """L_u: masked, but divided by the whole batch, as FixMatch and the released code do.
 
     Same gradient as the released KL(y_hat || p), whose extra entropy is a constant; the paper prints
-    KL(p || y_hat), which is infinite for a one-hot target.
+    KL(p || y_hat), which is infinite for a one-hot target. The released code guards its logarithm.
     """
-    return (image_cross_entropy(logits, labels.target) * labels.mask).mean()
+    per_image = (
+        guarded_cross_entropy(logits, labels.target, guard) if guard else image_cross_entropy(logits, labels.target)
+    )
+    return (per_image * labels.mask).mean()
 
 
 def kl_divergence(p: Tensor, logits: Tensor) -> Tensor:

@@ -170,11 +170,12 @@ class Method:
     sweep over the client's whole pool, if `needs.sweep`), `step` for each step, `upload`, `keep`; then, once,
     `aggregate` and `deploy`. docs/adding-a-method.md has an example of each.
 
-    A run sets the three fields below from its settings.
+    A run sets the fields below from its settings.
     """
 
     sgd: Sgd = Sgd()
     labeled_weight: int = 0  # the released code counts each labeled image 2000 times more when averaging
+    guard: float = 0.0  # added to probabilities in the logarithm of L_u; 1e-10 in the released code
     watch: bool = True  # also compute what only the probes look at
 
     @property

@@ -90,7 +90,7 @@ class FixMatch(Method):
             votes = self.vote(p_l, p_g, payload, state, batch)
             state = self.remember(votes, batch, state)
             l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
-            l_u = soft_cross_entropy(strong.logits, PseudoLabels(votes["target"], votes["mask"]))
+            l_u = soft_cross_entropy(strong.logits, PseudoLabels(votes["target"], votes["mask"]), self.guard)
             seen = Seen(x, weak, strong, votes)
             term, state = self.extra(net, payload, Local(weights, local.velocity, state), batch, seen)
             total = add_terms(l_s + self.mu_u * l_u + term, self.terms, weights, payload)

@@ -1,10 +1,11 @@
 """FreeMatch (Wang et al., ICLR 2023) in a federation: self-adaptive thresholds from means that stay with the client."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 from torch import Tensor
 
+from ..config import ByDataset
 from ..label.adaptive import FreeThreshold, fairness
 from ..models import Net
 from ..types import Batch, Local, Payload, State
@@ -33,10 +34,16 @@ class FreeMatch(FixMatch):
 
 
 @Source("Wang et al. 2023", follows="reconstruction", page="freematch", client="running means")
-def freematch(mu_u: Weight = 1.0, saf: Weight = 0.05, ema: Share = 0.999) -> FreeMatch:
+def freematch(
+    mu_u: Weight = 1.0,
+    saf: Weight = 0.05,
+    ema: Share = 0.999,
+    lowest: Annotated[Share, ByDataset(lambda card: 0.9 if card.name == "svhn" else 0.0)] = 0.0,
+    highest: Annotated[Share, ByDataset(lambda card: 0.95 if card.name == "svhn" else 1.0)] = 1.0,
+) -> FreeMatch:
     """FixMatch-LPL whose threshold follows the client's confidence, class by class; no threshold is set.
 
     mu_u: weight of the pseudo-labels (SAT ratio). saf: weight of the fairness term, 0 switches it off. ema: how
-    slowly the running means move.
+    slowly the running means move. lowest, highest: what a threshold is raised or cut to; its authors do so on SVHN.
     """
-    return FreeMatch(accept=FreeThreshold(ema), mu_u=mu_u, saf=saf)
+    return FreeMatch(accept=FreeThreshold(ema, lowest, highest), mu_u=mu_u, saf=saf)
