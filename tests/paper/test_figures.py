@@ -472,7 +472,7 @@ def test_a_command_is_as_narrow_as_what_is_missing(tmp_path: Path) -> None:
     outcome = drawn("2b", find_runs([tmp_path]).runs)
     assert outcome.missing == [
         "no run: `fssl run paper/fig2 --out runs/paper --set 'grid.partition.alpha=[0.1]'"
-        " --set 'grid.method.name=[\"fixmatch-lpl\"]'`"
+        " --set 'grid.method.name=[\"fixmatch-lpl\"]' --set protocol=clean`"
     ]
     assert outcome.picture.get_suptitle() == "missing: FixMatch-LPL"
 
@@ -521,7 +521,7 @@ def test_the_command_writes_files_and_an_index(grid: Path, tmp_path: Path) -> No
     page = (tmp_path / "new" / "README.md").read_text()
     assert "## Figure 4. Test accuracy by round" in page
     assert "![Figure 4](fig4.png)" in page
-    assert "26 run(s) on cifar100 (2 per curve, seed(s) 7, 8), 50 labels per class, 12 rounds, protocol clean." in page
+    assert "26 run(s) on cifar100 (2 per curve, seed(s) 7, 8), 50 labels per class, 12 rounds, protocol authors." in page
     assert f"Runs in `{grid}/paper/cifar100/alpha1.0`: `fedavg-sl/seed7`" in page
     assert re.search(r"^ *4 +drawn", text, re.M)
 

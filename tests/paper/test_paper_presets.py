@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import method_of
+from conftest import Fssl, method_of
 from fssl.config import PRESETS, Config, by_card, expand, override, presets, read_toml
 from fssl.core.federation import make_recipe
 from fssl.label.assign import KAPPA_STAR, ConfidenceGap, Constant, GlobalOnly, LocalOnly, Sage, hard, soft
@@ -114,9 +114,23 @@ def test_protocol(preset: str):
         assert (train.batch, train.unlabeled_ratio) == (128, 2)
         assert (train.lr, train.momentum, train.weight_decay) == (0.1, 0.9, 1e-4)
         assert (config.model.name, config.model.width, config.data.flip) == ("resnet8", 4, True)
-        assert (config.protocol, config.records.probes) == ("clean", "all")
+        assert (config.protocol, config.records.probes) == ("authors", "all")
         assert config.rounds == rounds[config.data.name]
         assert config.data.labels_per_class == times * TENTH[config.data.name]
+
+
+def test_what_is_no_cell_of_the_paper_keeps_the_default_protocol():
+    """FedSGD as an average of gradients needs momentum that starts from zero."""
+    clean = {name for name in presets() if all(c.protocol == "clean" for _, c in expand(read_toml(name)))}
+    assert clean == {"smoke", "demo", "paper/sanity", "paper/fig1-fedsgd"}
+
+
+def test_a_paper_cell_says_which_protocol_it_runs(fssl: Fssl):
+    said = fssl("run", "paper/table2", "--set", "seed=7", "--set", "method.name=sage", "--dry-run").out
+    assert "protocol authors: as the printed numbers were made" in said
+    assert "--set protocol=clean" in said
+    for words in (["smoke"], ["paper/table2", "--set", "protocol=clean"]):
+        assert "protocol" not in fssl("run", *words, "--dry-run").out
 
 
 def test_alphas_and_datasets():

@@ -15,6 +15,11 @@ Sets = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set train.lr=0.05 (repeatable).")
 ]
 
+AUTHORS = (
+    "protocol authors: as the printed numbers were made, momentum passing from client to client;"
+    " --set protocol=clean is what a real federation can do"
+)
+
 
 def run(
     config: Annotated[str, typer.Argument(help="A preset (see `fssl presets`), a TOML file or a run folder.")],
@@ -82,6 +87,8 @@ def run(
     datasets = Datasets()
     try:
         planned = plan_runs(console, named, base, datasets, debug)
+        if any(run.config.protocol == "authors" for run in planned):
+            say(AUTHORS)
         if dry_run:
             return list_runs(console, planned)
         waiting = unfinished(console, planned, resume)

@@ -194,6 +194,9 @@ class Selection:
                 words.append(f"--set 'grid.method={inline(tables)}'")
             else:
                 words.append(f"--set 'grid.method.name={inline([m.name for m in methods])}'")
+        protocol = self.sources[0].config.protocol if self.sources and not self.is_elsewhere else ""
+        if protocol not in ("", next(iter(self.cells.values())).protocol):
+            words.append(f"--set protocol={protocol}")  # as those that are there
         return " ".join(words)
 
 
