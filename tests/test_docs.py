@@ -33,7 +33,7 @@ from fssl.label.assign import Sage
 from fssl.methods.base import SOURCES, Method, Needs
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
-from fssl.models import Head
+from fssl.models import Head, NormReLU
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -116,7 +116,9 @@ def test_an_example_runs(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    "what", [FixedThreshold, Sage, Head, build_method, api.experiment, api.experiments], ids=lambda what: what.__name__
+    "what",
+    [FixedThreshold, Sage, Head, NormReLU, build_method, api.experiment, api.experiments],
+    ids=lambda what: what.__name__,
 )
 def test_an_example_in_a_docstring_is_true(what: Any) -> None:
     names = {**vars(sys.modules[what.__module__]), "fssl": fssl, "torch": torch}

@@ -63,6 +63,29 @@ def test_a_clients_round_never_waits_for_the_device(method: str, make_federation
         torch.cuda.set_sync_debug_mode("default")
 
 
+@pytest.mark.parametrize("method", ["sage", "feddure-full"])
+def test_a_residual_network_in_bf16_is_the_same_captured_and_never_waits(method: str, make_federation: Make) -> None:
+    """Its layers have kernels of their own; FedDure's regulator differentiates their gradient."""
+    settings = (f"method.name={method}", "model.name=resnet8", "train.steps_per_round=1", "compute.device=cuda")
+    changes = []
+    for choice in ("off", "on"):
+        engine = LocalEngine(make_federation(*settings, f"compute.compile={choice}"))
+        before = torch.cat([p.flatten() for p in engine.model().params.values()])
+        list(engine.rounds(1))
+        changes.append(torch.cat([p.flatten() for p in engine.model().params.values()]) - before)
+    assert (changes[1] - changes[0]).norm() < 0.15 * changes[0].norm()  # as far apart as bf16 is from fp32
+    lane, federation = engine.fleet.lanes[0], engine.federation
+    (plan,) = engine.fleet.plans(2, federation.drawn_clients(2))[:1]
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with lane.scope():
+            payload = federation.method.payload(engine.snapshot.server, plan.client)
+            engine.fleet.client(lane, plan, payload, engine.snapshot.clients.get(plan.client))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 def test_lanes_agree(make_federation: Make) -> None:
     models = []
     for lanes in (1, 2):

@@ -1,6 +1,19 @@
 """Networks, and calling them with explicit weights."""
 
 from .net import CLASSIFIER, MODELS, Net, Out, build_net, find_network, switch_tf32_off
+from .norm import NormReLU, norm_relu, switch_kernels_on
 from .resnet import Head
 
-__all__ = ["CLASSIFIER", "MODELS", "Head", "Net", "Out", "build_net", "find_network", "switch_tf32_off"]
+__all__ = [
+    "CLASSIFIER",
+    "MODELS",
+    "Head",
+    "Net",
+    "NormReLU",
+    "Out",
+    "build_net",
+    "find_network",
+    "norm_relu",
+    "switch_kernels_on",
+    "switch_tf32_off",
+]

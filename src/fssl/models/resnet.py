@@ -1,8 +1,9 @@
 """The residual network of the experiments: CIFAR style, 6n + 2 layers with n = 1, and a width multiplier."""
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+
+from .norm import Maps, conv_norm_relu
 
 
 def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
@@ -59,9 +60,10 @@ class Block(nn.Module):
             else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
         )
 
-    def forward(self, x: Tensor) -> Tensor:
-        out = F.relu(self.bn1(self.conv1(x)))
-        return F.relu(self.bn2(self.conv2(out)) + self.shortcut(x))
+    def forward(self, x: Maps, reader: int = 0) -> Maps:
+        """The maps after the block; `reader` is the stride of the next block's shortcut."""
+        out = conv_norm_relu(x.main, self.conv1, self.bn1)
+        return conv_norm_relu(out.main, self.conv2, self.bn2, x.side, self.shortcut, reader)
 
 
 class ResNet8(nn.Module):
@@ -78,8 +80,9 @@ class ResNet8(nn.Module):
         initialize(self)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        out = F.relu(self.bn(self.conv(x)))
-        feature, logits = self.head(self.layer3(self.layer2(self.layer1(out))))
+        maps = self.layer1(conv_norm_relu(x, self.conv, self.bn, reader=1), reader=2)
+        maps = self.layer3(self.layer2(maps, reader=2))
+        feature, logits = self.head(maps.main)
         return feature, logits
 
 

@@ -1,0 +1,166 @@
+"""Convolution, BatchNorm, sum and ReLU: what networks are built of, as PyTorch says it and as a GPU does it fastest.
+
+`plain` is the definition. On a Hopper GPU in bf16 the same function is computed in fewer passes over memory: in
+training by kernels (`fused.py`), with running statistics by a convolution that has BatchNorm folded in.
+"""
+
+from importlib.util import find_spec
+from typing import NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from .fused import conv_relu, fused, fused_stem, is_thin
+
+
+class Maps(NamedTuple):
+    """Feature maps, and what a shortcut reads of them: the maps themselves, or its stride's positions alone."""
+
+    main: Tensor
+    side: Tensor
+
+
+class NormReLU(nn.BatchNorm2d):
+    """BatchNorm and ReLU in one layer; in training on a GPU in bf16 faster than the two.
+
+    Its parameters and buffers are those of `nn.BatchNorm2d`.
+
+    Returns:
+        When called with maps [B, C, H, W]: relu(norm(maps)), or relu(norm(maps) + residual).
+
+    Example:
+        >>> layer = NormReLU(16)
+        >>> layer(torch.zeros(2, 16, 4, 4), residual=torch.ones(2, 16, 4, 4)).mean()
+        tensor(1., grad_fn=<MeanBackward0>)
+    """
+
+    def forward(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        return norm_relu(x, self, residual)
+
+
+def norm_relu(x: Tensor, bn: nn.BatchNorm2d, residual: Tensor | None = None) -> Tensor:
+    """relu(bn(x) + residual)."""
+    return summed(x, bn, residual, None, 0).main
+
+
+def conv_norm_relu(
+    x: Tensor,
+    conv: nn.Conv2d,
+    bn: nn.BatchNorm2d,
+    side: Tensor | None = None,
+    shortcut: nn.Module | None = None,
+    reader: int = 0,
+) -> Maps:
+    """relu(bn(conv(x)) + shortcut(side)).
+
+    Args:
+        x: Feature maps, or images.
+        conv: A convolution of the plainest kind: a size, a stride, zeros around, no bias.
+        bn: The norm of what it gives.
+        side: What the shortcut reads: `Maps.side` of the layer before.
+        shortcut: nn.Identity(), or a 1x1 convolution without a bias and its norm.
+        reader: The stride of the shortcut that will read the result; 0 if none will.
+    """
+    if computes_in_bf16(x) and not bn.training:
+        return folded(x, conv, bn, side, shortcut)
+    if computes_in_bf16(x) and side is None and is_thin(conv.weight) and is_ordinary(bn):
+        return stem(x, conv, bn, reader)
+    out = conv(x)
+    if side is None or not isinstance(shortcut, nn.Sequential):
+        return summed(out, bn, side, None, reader)
+    other, other_bn = layers_of(shortcut)
+    # Where the layer before left out what the stride skips, the stride is done.
+    raw = F.conv2d(side, other.weight) if side.shape[2:] == out.shape[2:] else other(side)
+    return summed(out, bn, raw, other_bn, reader)
+
+
+def layers_of(shortcut: nn.Sequential) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+    conv, bn = shortcut
+    return cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, bn)
+
+
+def computes_in_bf16(x: Tensor) -> bool:
+    """Whether a convolution of x would be computed in bf16 on a GPU."""
+    kind = x.device.type
+    return has_kernels(x) and torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) == torch.bfloat16
+
+
+def has_kernels(x: Tensor) -> bool:
+    return x.is_cuda and _kernels_are_on
+
+
+_kernels_are_on = False
+
+
+def switch_kernels_on(device: torch.device) -> None:
+    """In this process, use kernels on GPUs like those they were measured on: Hopper's or later."""
+    global _kernels_are_on
+    is_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
+    _kernels_are_on = is_hopper and find_spec("triton") is not None
+
+
+def summed(x: Tensor, bn: nn.BatchNorm2d, other: Tensor | None, other_bn: nn.BatchNorm2d | None, reader: int) -> Maps:
+    """relu(bn(x) + other_bn(other))."""
+    norms = [bn] if other_bn is None else [bn, other_bn]
+    is_alike = other is None or (other.shape, other.dtype) == (x.shape, x.dtype)
+    if not (has_kernels(x) and x.dtype == torch.bfloat16 and is_alike and all(is_ordinary(norm) for norm in norms)):
+        return Maps(*[plain(x, bn, other, other_bn)] * 2)
+    tensors = [x, bn.weight, bn.bias] if other is None else [x, bn.weight, bn.bias, other]
+    if other_bn is not None:
+        tensors += [other_bn.weight, other_bn.bias]
+    y, side, stats = fused((bn.eps, norms[-1].eps), reader, *tensors)
+    for norm, mean, var in zip(norms, *stats.detach().unflatten(0, (-1, 2)).unbind(1), strict=True):
+        track(norm, mean, var, x.numel() // x.shape[1])
+    return Maps(y, side if reader else y)
+
+
+def plain(x: Tensor, bn: nn.BatchNorm2d, other: Tensor | None, other_bn: nn.BatchNorm2d | None) -> Tensor:
+    """What all of this computes."""
+    out = nn.BatchNorm2d.forward(bn, x)
+    if other is not None:
+        out = out + (other if other_bn is None else other_bn(other))
+    return F.relu(out)
+
+
+def is_ordinary(bn: nn.BatchNorm2d) -> bool:
+    """A norm with the statistics of its batch, fp32 weights and a fixed momentum."""
+    return bn.training and bn.affine and bn.weight.dtype == torch.float32 and bn.momentum is not None
+
+
+def track(bn: nn.BatchNorm2d, mean: Tensor, var: Tensor, n: int) -> None:
+    """Move the running statistics as `nn.BatchNorm2d` does: with the variance that has no bias."""
+    if bn.running_mean is not None and bn.running_var is not None and bn.momentum is not None:
+        bn.running_mean.mul_(1 - bn.momentum).add_(mean, alpha=bn.momentum)
+        bn.running_var.mul_(1 - bn.momentum).add_(var, alpha=bn.momentum * n / max(n - 1, 1))
+
+
+def stem(x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, reader: int) -> Maps:
+    """relu(bn(conv(x))) of images with few channels: patches times a matrix, and no gradient of what it gives."""
+    settings = (bn.eps, reader, conv.stride, conv.padding)
+    y, side, stats = fused_stem(settings, x.to(torch.bfloat16), conv.weight, bn.weight, bn.bias)
+    mean, var = stats.detach()
+    track(bn, mean, var, y.numel() // y.shape[1])
+    return Maps(y, side if reader else y)
+
+
+def folded(x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, side: Tensor | None, shortcut: nn.Module | None) -> Maps:
+    """With running statistics BatchNorm is part of the convolution: a factor for each output, and a bias."""
+    weight, bias = fold(conv, bn)
+    if isinstance(shortcut, nn.Sequential) and side is not None:
+        other, other_bn = layers_of(shortcut)
+        other_weight, other_bias = fold(other, other_bn)
+        side, bias = F.conv2d(side, other_weight, None, other.stride), bias + other_bias
+    stride, padding = conv.stride, cast(tuple[int, int], conv.padding)
+    bias = bias if is_thin(weight) else bias.to(torch.bfloat16)  # as cuDNN wants it
+    maps = conv_relu(x.to(torch.bfloat16), weight, bias, side, stride, padding)
+    return Maps(maps, maps)
+
+
+def fold(conv: nn.Conv2d, bn: nn.BatchNorm2d) -> tuple[Tensor, Tensor]:
+    """Weight and bias of a convolution and its norm together."""
+    mean, var = cast(Tensor, bn.running_mean), cast(Tensor, bn.running_var)
+    scale = bn.weight * torch.rsqrt(var + bn.eps)
+    order = torch.contiguous_format if is_thin(conv.weight) else torch.channels_last
+    weight = (conv.weight * scale[:, None, None, None]).to(torch.bfloat16, memory_format=order)
+    return weight, bn.bias - mean * scale
