@@ -67,6 +67,7 @@ def test_a_clients_round_never_waits_for_the_device(method: str, make_federation
 def test_a_residual_network_in_bf16_is_the_same_captured_and_never_waits(method: str, make_federation: Make) -> None:
     """Its layers have kernels of their own; FedDure's regulator differentiates their gradient."""
     settings = (f"method.name={method}", "model.name=resnet8", "train.steps_per_round=1", "compute.device=cuda")
+    settings += ("compute.kernels=on",)
     changes = []
     for choice in ("off", "on"):
         engine = LocalEngine(make_federation(*settings, f"compute.compile={choice}"))

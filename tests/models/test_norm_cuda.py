@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fssl.models import Net, build_net, norm, switch_kernels_on, switch_tf32_off
+from fssl.models import Net, build_net, norm, switch_kernels, switch_tf32_off
 from fssl.models.fused import conv_relu, definition, fused, fused_stem, stem_definition
 from fssl.types import Weights
 
@@ -22,7 +22,7 @@ Grads = tuple[Tensor, ...]
 @pytest.fixture(autouse=True)
 def _set_up() -> None:
     switch_tf32_off()
-    switch_kernels_on(torch.device("cuda"))
+    switch_kernels(torch.device("cuda"), True)
 
 
 def distance(got: Tensor, want: Tensor) -> float:

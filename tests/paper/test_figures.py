@@ -521,7 +521,9 @@ def test_the_command_writes_files_and_an_index(grid: Path, tmp_path: Path) -> No
     page = (tmp_path / "new" / "README.md").read_text()
     assert "## Figure 4. Test accuracy by round" in page
     assert "![Figure 4](fig4.png)" in page
-    assert "26 run(s) on cifar100 (2 per curve, seed(s) 7, 8), 50 labels per class, 12 rounds, protocol authors." in page
+    assert (
+        "26 run(s) on cifar100 (2 per curve, seed(s) 7, 8), 50 labels per class, 12 rounds, protocol authors." in page
+    )
     assert f"Runs in `{grid}/paper/cifar100/alpha1.0`: `fedavg-sl/seed7`" in page
     assert re.search(r"^ *4 +drawn", text, re.M)
 

@@ -92,6 +92,7 @@ class Compute:
 
     device: Annotated[Device, "auto: a GPU if there is one"] = "auto"
     compile: Annotated[Literal["auto", "on", "off"], "auto: on a GPU only"] = "auto"
+    kernels: Annotated[Literal["on", "off"], "on: kernels of our own for norms, on a Hopper GPU in bf16"] = "off"
     lanes: Annotated[int | None, Range(1, 16), "clients trained at once (default: 4 on a GPU, else one per core)"] = (
         None
     )

@@ -13,7 +13,7 @@ from ..core.federation import Federation
 from ..core.step import Visit
 from ..data.plan import ClientPlan
 from ..errors import RunError
-from ..models import switch_kernels_on, switch_tf32_off
+from ..models import switch_kernels, switch_tf32_off
 from ..system.machine import cores
 from ..types import Payload, State
 from .engine import Engine
@@ -161,5 +161,5 @@ def set_up_torch(federation: Federation) -> None:
     torch._dynamo.reset()  # a step of an earlier run in this process would count as a recompilation
     torch.backends.cudnn.benchmark = True
     switch_tf32_off()
-    switch_kernels_on(federation.device)
+    switch_kernels(federation.device, federation.config.compute.kernels == "on")
     warnings.filterwarnings("ignore", "TensorFloat32 tensor cores", UserWarning)  # the compiler would rather have them

@@ -1,7 +1,7 @@
 """Networks, and calling them with explicit weights."""
 
 from .net import CLASSIFIER, MODELS, Net, Out, build_net, find_network, switch_tf32_off
-from .norm import NormReLU, norm_relu, switch_kernels_on
+from .norm import NormReLU, norm_relu, switch_kernels
 from .resnet import Head
 
 __all__ = [
@@ -14,6 +14,6 @@ __all__ = [
     "build_net",
     "find_network",
     "norm_relu",
-    "switch_kernels_on",
+    "switch_kernels",
     "switch_tf32_off",
 ]

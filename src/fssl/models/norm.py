@@ -93,11 +93,11 @@ def has_kernels(x: Tensor) -> bool:
 _kernels_are_on = False
 
 
-def switch_kernels_on(device: torch.device) -> None:
-    """In this process, use kernels on GPUs like those they were measured on: Hopper's or later."""
+def switch_kernels(device: torch.device, wanted: bool) -> None:
+    """In this process, use kernels or not; only on GPUs like those they were measured on: Hopper's or later."""
     global _kernels_are_on
     is_hopper = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
-    _kernels_are_on = is_hopper and find_spec("triton") is not None
+    _kernels_are_on = wanted and is_hopper and find_spec("triton") is not None
 
 
 def summed(x: Tensor, bn: nn.BatchNorm2d, other: Tensor | None, other_bn: nn.BatchNorm2d | None, reader: int) -> Maps:
