@@ -275,6 +275,30 @@ def test_files_that_cannot_be_read_are_refused(
     assert fragment in str(refused.value)
 
 
+DEEP = [f"a = {'[' * 331}{']' * 331}", f"a = {'[' * 9999}", f"{'.'.join('a' * 999)} = 1", f"[{'.'.join('a' * 51)}]"]
+
+
+@pytest.mark.parametrize("text", DEEP)
+def test_settings_nested_beyond_reason_are_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "deep.toml").write_text(text)
+    with pytest.raises(UserError, match=r"^\S*deep\.toml: not valid TOML: nested deeper than 50 levels$"):
+        read_toml(str(tmp_path / "deep.toml"))
+    tables: dict[str, Any] = {}
+    for _ in range(400):
+        tables = {"a": tables}
+    for given, settings in (({}, [f"{'.'.join('a' * 99)}=1"]), ({}, [f"a={'[' * 999}{']' * 999}"]), (tables, [])):
+        with pytest.raises(UserError, match="nested deeper than 50 levels"):
+            override(given, settings)
+
+
+def test_a_number_with_thousands_of_digits_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "long.toml").write_text(f"seed = {'9' * 5000}")
+    with pytest.raises(UserError, match=r"long\.toml: not valid TOML: Exceeds the limit"):
+        read_toml(str(tmp_path / "long.toml"))
+    with pytest.raises(UserError, match=r"seed = '999.*: expected a whole number"):
+        parse(override({}, [f"seed={'9' * 5000}"]))
+
+
 def test_a_configuration_survives_being_written(tmp_path: Path) -> None:
     tables = {
         "data": {"dir": 'ä 💾 "x" \\ y'},

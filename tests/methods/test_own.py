@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from conftest import SMALL, Fssl, records
 from fssl.config import MethodChoice
@@ -245,6 +247,17 @@ def test_a_step_that_fails_is_named_saved_and_can_be_taken_again(fssl: Fssl, job
     assert "has changed: method.digest is" in fssl("replay", found[0]).err
     Path("no.safetensors").write_bytes(b"nothing")
     assert fssl("replay", "no.safetensors").err.startswith("fssl: no.safetensors is no saved step")
+
+
+ODD_FACTS = ("[" * 10**5, "[]", "3", "null", "{}", '{"config": 3}', '{"config": "a = [[", "client": 0, "where": ""}')
+
+
+@pytest.mark.parametrize("facts", ODD_FACTS)
+def test_a_saved_step_with_odd_facts_is_refused(fssl: Fssl, facts: str) -> None:
+    save_file({"x": torch.zeros(1)}, "odd.safetensors", {"failed-step": facts})
+    code, _, said = fssl("replay", "odd.safetensors")
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith("fssl: odd.safetensors is no saved step (")
 
 
 def test_a_string_needs_its_choices() -> None:

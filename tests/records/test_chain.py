@@ -148,7 +148,7 @@ def test_a_digit_that_was_changed_is_computed_again_or_refused(run: Path, fssl: 
     forged = [line.replace('"steps": ', '"steps": 1', 1) for line in lines]
     record.write_text("".join([*lines[:3], forged[3]]))
     answer = fssl("compare", "run")
-    assert "run: 1 damaged or half-written lines of rounds.jsonl are skipped, the first is of round 4" in answer.out
+    assert "run/rounds.jsonl: line 4 is damaged or half-written, and skipped" in answer.out
     answer = again(fssl)
     assert answer.code == 0
     assert "rounds.jsonl is damaged after round 3; what follows is computed again" in answer.out

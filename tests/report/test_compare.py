@@ -11,6 +11,7 @@ from rich.console import Console
 
 from fssl.cli.screen import console
 from fssl.errors import UserError
+from fssl.paper.fill import fill_tables
 from fssl.report import compare
 from fssl.report.compare import compare_runs
 from fssl.report.drawing import band, legend, sheet
@@ -40,7 +41,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "sage 7 8 55.00 ± 7.07" in text
     assert "Nothing to compare yet. Told the true labels, an upper bound: fedavg-sl (80.00 %)." in text
     assert f"left out: {tmp_path}/e: no config.toml" in text
-    assert "1 damaged or half-written lines" in text
+    assert f"{tmp_path}/a/rounds.jsonl: line 3 is damaged or half-written, and skipped" in text
     assert "left out: 1 run(s) with the settings and the seed of another" in text
 
 
@@ -61,7 +62,7 @@ def test_a_line_that_is_lost_shifts_nothing(
     text = said(capsys)
     assert "30.00 % (round 3)" in text
     assert "seconds per round (median) │ –" in text
-    assert "1 damaged or half-written lines" in text
+    assert f"{tmp_path}/7/rounds.jsonl: line 2 is damaged or half-written, and skipped" in text
 
 
 def test_a_record_of_an_odd_shape_can_still_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -251,8 +252,27 @@ def test_a_wrong_number_of_a_round_hides_no_other(tmp_path: Path) -> None:
     (folder / "rounds.jsonl").write_text(head + '{"round": 9,' + tail)
     (run,) = find_runs([tmp_path]).runs
     assert [line["round"] for line in run.lines] == [r for r in range(1, 31) if r not in (5, 8, 9)]
-    assert run.damaged == 2
+    assert run.damaged == [5, 8]
     assert run.result == 25.5
+
+
+LINES = ("[" * 10**5, "9" * 5000, "[]", "null", '"x"', "{}", '{"round": 2}', '{"round": [2], "accuracy": 5}', "\x00")
+
+
+@pytest.mark.parametrize("text", LINES)
+def test_a_line_of_another_shape_is_named_and_skipped(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    folder = write_run(tmp_path / "a", [50.0, 60.0, 70.0], SAGE)
+    whole = (folder / "rounds.jsonl").read_text().splitlines()
+    (folder / "rounds.jsonl").write_text("\n".join([whole[0], text, whole[2]]) + "\n")
+    for read in (lambda: print_run(console, folder), lambda: compare_runs(console, [tmp_path])):
+        read()
+        assert f"{folder}/rounds.jsonl: line 2 is damaged or half-written, and skipped" in said(capsys)
+    assert fill_tables(find_runs([folder])).unused == {folder: "no table has digits"}
+    (folder / "rounds.jsonl").write_text(f"{text}\n")
+    with pytest.raises(UserError, match=r"no line of rounds\.jsonl can be read"):
+        compare_runs(console, [tmp_path])
 
 
 def test_a_run_that_failed_in_its_first_round_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

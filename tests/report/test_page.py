@@ -242,10 +242,10 @@ def test_damage_is_counted_and_named_but_never_fatal(tmp_path: Path) -> None:
         "empty: no finished round",
         f"lost: left out, its settings cannot be read: {lost}/config.toml: not valid TOML",
         "odd: probes of 1 of the last 1 rounds are damaged",
-        "torn: 6 damaged or half-written lines of rounds.jsonl are skipped, the first is of round 2",
         "torn: env.json is missing or damaged: hardware unknown",
         "torn: partition.json is damaged",
         "torn: probes of 1 of the last 2 rounds are damaged",
+        "torn: rounds.jsonl: lines 2, 3, 4, 5, 6 and 1 more are damaged or half-written, and skipped",
         "torn: summary.json cannot be read; the numbers here come from rounds.jsonl",
     ]
     for folder in ("whole", "torn", "odd"):
@@ -253,6 +253,29 @@ def test_damage_is_counted_and_named_but_never_fatal(tmp_path: Path) -> None:
     (runs / "empty/rounds.jsonl").unlink()
     with pytest.raises(UserError, match=r"no runs in .*lost: left out"):
         report(tmp_path)
+
+
+SHAPES = ("[" * 10**5, "[]", "7", '"x"', "null", "{}", '{"sessions": 3}', '{"sessions": [[], 3]}')
+SHAPES += (f'{{"sessions": [{{"device": {"[" * 500 + "]" * 500}}}]}}',)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_an_environment_of_another_shape_is_no_obstacle(tmp_path: Path, shape: str) -> None:
+    folder = write_run(tmp_path / "runs/a", [50.0], SAGE)
+    (folder / "env.json").write_text(shape)
+    data = report(tmp_path)
+    assert data["hardware"] == []
+    assert data["notes"] == [f"{folder}: env.json is missing or damaged: hardware unknown"]
+
+
+@pytest.mark.parametrize("key", ["command", "from_round", "device", "packages", "processor", "threads", "revision"])
+def test_facts_of_another_type_are_no_obstacle(tmp_path: Path, key: str) -> None:
+    folder = write_run(tmp_path / "runs/a", [50.0], SAGE)
+    whole = json.loads((folder / "env.json").read_text())["sessions"][0]
+    for odd in (None, True, [], [[1]], {}, {"a": {}}, "x", -1, 10**400, 1e308, float("nan")):
+        (folder / "env.json").write_text(json.dumps({"sessions": [{**whole, key: odd}, {**whole, key: odd}]}))
+        data = report(tmp_path)
+        assert (len(data["hardware"]), data["notes"]) == (1, [])
 
 
 # One file, and nothing that a record holds can break it.
@@ -363,9 +386,9 @@ def test_rounds_that_were_read_are_not_read_again(tmp_path: Path, monkeypatch: p
     folder = write_run(tmp_path / "a", [50.0, 60.0], SAGE)
     parsed: list[int] = []
 
-    def count(chain: Any, texts: Any, after: int, damaged: int) -> Any:
+    def count(chain: Any, texts: Any, *rest: Any) -> Any:
         parsed.append(len(texts))
-        return whole_lines(chain, texts, after, damaged)
+        return whole_lines(chain, texts, *rest)
 
     whole_lines = reading.whole_lines
     monkeypatch.setattr(reading, "whole_lines", count)
@@ -375,12 +398,12 @@ def test_rounds_that_were_read_are_not_read_again(tmp_path: Path, monkeypatch: p
     with (folder / "rounds.jsonl").open("a") as file:
         file.write('{"round": 4, "acc')
     assert run.update()
-    assert (parsed, run.rounds, run.partial) == ([2, 1], [1, 2, 3], 1)
+    assert (parsed, run.rounds, run.skipped) == ([2, 1], [1, 2, 3], [4])
     with (folder / "rounds.jsonl").open("a") as file:
         file.write('uracy": 80.0}\n')
     run.update()
     assert (parsed, run.values("accuracy").tolist()) == ([2, 1, 1], [50.0, 60.0, 70.0, 80.0])
-    assert (run.damaged, run.partial) == (0, 0)
+    assert run.skipped == []
     lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
     (folder / "new").write_text("".join([*lines[:1], *lines[2:]]))
     (folder / "new").replace(folder / "rounds.jsonl")  # as a resumed run does

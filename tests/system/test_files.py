@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 from fssl.system import files
-from fssl.system.files import STALE, atomic, is_draft, read_json, sweep, write_atomic
+from fssl.system.files import STALE, atomic, is_draft, parse_json, read_json, sweep, write_atomic
+
+
+def nested(levels: int) -> bytes:
+    """A table with lists in it, so many levels in all."""
+    return b'{"a": %s}' % (b"[" * (levels - 1) + b"]" * (levels - 1))
 
 
 def test_two_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -53,12 +58,20 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [("file", "old")]
 
 
-@pytest.mark.parametrize("content", [b"", b"[1]", b'{"a": ', b"\xff\xfe"])
+@pytest.mark.parametrize("content", [b"", b"[1]", b'{"a": ', b"\xff\xfe", b"[" * 10**5, b"9" * 5000, nested(51)])
 def test_json_that_is_not_a_whole_table_reads_as_empty(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "x.json"
     assert read_json(path) == {}
     path.write_bytes(content)
     assert read_json(path) == {}
+
+
+def test_json_of_any_shape_is_read_unless_it_is_deeper_than_ours() -> None:
+    assert parse_json(b'{"a": [%s]}' % b",".join([b"[1]"] * 1000)) == {"a": [[1]] * 1000}
+    assert parse_json(nested(50)).keys() == {"a"}
+    for deep in (nested(51), b"[" * 10**5):
+        with pytest.raises(ValueError, match="nested deeper than 50 levels"):
+            parse_json(deep)
 
 
 def test_drafts_of_killed_processes_are_removed_after_a_day(tmp_path: Path) -> None:

@@ -103,4 +103,5 @@ def known(json_file: Path, result: dict[str, Any]) -> dict[str, Any]:
     """Costs that the file has already, if they were measured in the same way on the same machine."""
     before = read_json(json_file)
     same = all(before.get(key) == value for key, value in result.items() if key != "methods")
-    return dict(before["methods"]) if same else {}
+    costs = before.get("methods")
+    return dict(costs) if same and isinstance(costs, dict) else {}

@@ -5,7 +5,7 @@ from .grid import expand, grid_axes, only_run, override
 from .schema import ByDataset, OneOf, Range, Setting, as_declared, check_table, check_value, schema_of
 from .settings import Compute, Config, Device, MethodChoice
 from .tables import as_tables, by_card, first_difference, flatten, renewed, run_id
-from .toml import PRESETS, load_toml, presets, read_toml, to_toml
+from .toml import PRESETS, load_toml, parse_toml, presets, read_toml, to_toml
 
 __all__ = [
     "AUTHORS_WAY",
@@ -31,6 +31,7 @@ __all__ = [
     "only_run",
     "override",
     "parse",
+    "parse_toml",
     "presets",
     "read_toml",
     "renewed",

@@ -8,6 +8,7 @@ from typing import Any
 
 from ..data.cards import CARDS
 from ..errors import UserError
+from ..system.files import DEEPEST, TOO_DEEP, is_too_deep
 from .checks import parse
 from .settings import Config, useless
 from .toml import toml_value
@@ -18,6 +19,8 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
 
     What a setting excludes leaves the tables, unless it is itself set here.
     """
+    if is_too_deep(tables):  # of a script; files are checked when they are read
+        raise UserError(f"the settings are {TOO_DEEP}")
     out = deepcopy(tables)
     given = [split_setting(setting) for setting in settings]
     for key in {other for pair in given for other in excluded_by(*pair)} - {key for key, _ in given}:
@@ -33,6 +36,8 @@ def split_setting(setting: str) -> tuple[str, Any]:
     key, equals, text = setting.partition("=")
     if not equals or not key.strip():
         raise UserError(f"--set {setting}: expected key=value, for example train.lr=0.05")
+    if key.count(".") > DEEPEST:
+        raise UserError(f"--set {setting}: the key is {TOO_DEEP}")
     return key.strip(), toml_value(text.strip())
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError, unknown
+from ..system.files import TOO_DEEP, is_too_deep
 
 PRESETS = Path(__file__).parents[1] / "presets"
 
@@ -29,15 +30,26 @@ def read_toml(source: str) -> dict[str, Any]:
 def load_toml(path: Path, name: str) -> dict[str, Any]:
     """Tables of a file that errors call by this name; one that is not there is the caller's to explain."""
     try:
-        return tomllib.loads(path.read_text("utf-8-sig"))  # some editors begin with a mark
+        return parse_toml(path.read_text("utf-8-sig"))  # some editors begin with a mark
     except FileNotFoundError:
         raise
     except OSError as error:
         raise UserError(f"{name}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{name}: not UTF-8 text (byte {error.start + 1}); save it as UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:
         raise UserError(f"{name}: not valid TOML: {error}") from None
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """The tables that TOML text stands for; text that is no TOML, or too deep to be settings, is a ValueError."""
+    try:
+        tables = tomllib.loads(text)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    if is_too_deep(tables):
+        raise ValueError(TOO_DEEP)
+    return tables
 
 
 def presets() -> list[str]:
@@ -45,11 +57,13 @@ def presets() -> list[str]:
 
 
 def toml_value(text: str) -> Any:
+    """The value after --set: TOML, or else a string."""
     try:
-        return tomllib.loads(f"v = {text}")["v"]
-    except tomllib.TOMLDecodeError:
+        return parse_toml(f"v = {text}")["v"]
+    except ValueError as error:
         if text[:1] in ("[", "{", '"'):
-            raise UserError(f"{text}: a bracket or a quote is missing, or a string in it is not quoted") from None
+            likely = "a bracket or a quote is missing, or a string in it is not quoted"
+            raise UserError(f"{text}: {error if str(error) == TOO_DEEP else likely}") from None
         return text
 
 

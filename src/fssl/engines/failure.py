@@ -1,7 +1,6 @@
 """A training step that failed: named by round, client and step, saved with its inputs, and taken again."""
 
 import json
-import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
@@ -9,14 +8,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from ..config import as_tables, parse, to_toml
+from ..config import as_tables, parse, parse_toml, to_toml
 from ..core.client import StepError, at
 from ..core.experiment import prepare
 from ..core.federation import Federation
 from ..core.sketch import sketch
 from ..core.step import Step
 from ..errors import RunError, UserError, described
-from ..system.files import write_atomic
+from ..system.files import parse_json, write_atomic
 from ..types import Draw, Local, Payload
 from .tensors import FormError, fill, named, to
 
@@ -78,19 +77,21 @@ def load_step(path: Path) -> SavedStep:
     """A saved step with the federation that it belongs to; its images are loaded again."""
     try:
         with safe_open(path, "pt") as file:
-            facts = json.loads((file.metadata() or {})["failed-step"])
+            facts = parse_json((file.metadata() or {})["failed-step"].encode())
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-        config, client = parse(tomllib.loads(facts["config"])), int(facts["client"])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        config, client, where = parse(parse_toml(str(facts["config"]))), int(facts["client"]), str(facts["where"])
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} is no saved step ({described(error)})") from None
     federation = Federation(prepare(config))
+    if not 0 <= client < len(federation.sites):
+        raise UserError(f"{path} does not fit its settings: there is no client {client}")
     with sketch(federation.method, federation.net, federation.task, federation.counts(client), client) as parts:
         like = {"payload": parts[0], "local": parts[1], "draw": at(federation.plan(1, client).draw, 0)}
     try:
         found = to(fill(like, tensors), federation.device)
     except FormError as error:
         raise UserError(f"{path} does not fit its settings: {error}") from None
-    return SavedStep(federation, facts["where"], found["payload"], found["local"], found["draw"])
+    return SavedStep(federation, where, found["payload"], found["local"], found["draw"])
 
 
 def take_again(saved: SavedStep) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from ..system.files import parse_json
+
 Line = dict[str, Any]
 DIGITS = 16  # of a check, hexadecimal: 64 bits are far beyond what accidents hit
 MARK = b'"check": '  # in every line that has a check
@@ -52,8 +54,8 @@ def read_entry(text: bytes) -> Entry:
 def content(text: bytes) -> Line | None:
     """What a line says, without its checks."""
     try:
-        line = json.loads(text)
-    except (ValueError, RecursionError):
+        line = parse_json(text)
+    except ValueError:
         return None
     return {k: v for k, v in line.items() if k not in ("after", "check")} if isinstance(line, dict) else None
 

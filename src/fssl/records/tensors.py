@@ -11,6 +11,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from ..system.files import parse_json
+
 Tensors = dict[str, Tensor]
 KEY = "fssl"  # of the facts among a file's metadata: a single one, because several would come in any order
 
@@ -49,8 +51,8 @@ def unseal(path: Path) -> Unsealed:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             text = (file.metadata() or {}).get(KEY)
-        facts = None if text is None else dict(json.loads(text))
-    except (SafetensorError, ValueError, TypeError, RecursionError) as error:
+        facts = None if text is None else dict(parse_json(text.encode()))
+    except (SafetensorError, ValueError, TypeError) as error:
         raise ValueError(str(error).partition("\n")[0]) from None
     if facts is not None and facts.pop("sha256", None) != content_sum(tensors, facts):
         raise ValueError("its checksum is wrong")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import Config
-from ..errors import UserError
+from ..errors import UserError, shortened
 from ..methods.names import with_defaults
 from ..records.chain import Chain
 from ..records.rounds import LAST
@@ -19,6 +19,7 @@ Numbers = NDArray[np.float64]
 LARGEST = 1e15  # of a number; one beyond is damage
 NO_ROUND = "no finished round"
 GAP = 10  # rounds that may be missing without a trace
+SHOWN = 5  # numbers of damaged lines that a remark lists
 Read = Callable[[dict[str, Any]], float | None]
 
 
@@ -26,16 +27,12 @@ class Run(NamedTuple):
     path: Path
     config: Config
     lines: list[dict[str, Any]]
-    damaged: int  # lines of rounds.jsonl that could not be read
+    damaged: list[int]  # numbers of the lines of rounds.jsonl that could not be read
     fault: str | None = None  # what of the record was changed since, if it is taken as it is
 
     @property
     def curve(self) -> list[float]:
         return [line["accuracy"] for line in self.lines]
-
-    @property
-    def rounds(self) -> list[int]:
-        return [line["round"] for line in self.lines]
 
     @property
     def result(self) -> float:
@@ -62,13 +59,7 @@ class Found(NamedTuple):
         """What of the records is not in a result, for the terminal."""
         said = [f"left out: {path}: {why}" for path, why in self.unreadable.items()]
         said += [f"taken as it is: {run.path}: {run.fault}" for run in self.runs if run.fault]
-        return said + [f"{run.path}: {skipped(run.damaged, run.rounds)}" for run in self.runs if run.damaged]
-
-
-def skipped(damaged: int, rounds: Sequence[int]) -> str:
-    """What of a record was left out, and where that begins."""
-    first = next((i for i, round in enumerate(rounds, 1) if round != i), len(rounds) + 1)
-    return f"{damaged} damaged or half-written lines of rounds.jsonl are skipped, the first is of round {first}"
+        return said + [damage_text(RunFolder(run.path).rounds_file, run.damaged) for run in self.runs if run.damaged]
 
 
 def read_run(folder: RunFolder, as_is: bool = False) -> Run | None:
@@ -89,27 +80,34 @@ def changed(fault: str) -> str:
 
 
 def whole_lines(
-    chain: Chain, texts: Iterable[bytes], after: int = 0, damaged: int = 0
-) -> tuple[list[dict[str, Any]], int]:
-    """The lines that can be read and come after a round, and the number of damaged ones, earlier ones included.
+    chain: Chain, texts: Iterable[bytes], after: int = 0, damaged: Sequence[int] = (), first: int = 1
+) -> tuple[list[dict[str, Any]], list[int]]:
+    """The lines that can be read and come after a round, and the numbers of the damaged ones, earlier ones included.
 
     A run that goes on must stop at the first damaged line; a reader need not. A damaged line costs a round, or two
     where a line's end was lost: a number that jumps much farther is damaged itself, and would hide all that follow.
     """
     lines: list[dict[str, Any]] = []
-    for line, *_ in chain.follow(texts):
+    wrong = [*damaged]
+    for number, (line, *_) in enumerate(chain.follow(texts), first):
         round = line.get("round") if line else None
         if (
             line
             and type(round) is int
-            and after < round <= after + GAP + 2 * damaged
+            and after < round <= after + GAP + 2 * len(wrong)
             and is_number(line.get("accuracy"))
         ):
             lines.append(line)
             after = round
         else:
-            damaged += 1
-    return lines, damaged
+            wrong.append(number)
+    return lines, wrong
+
+
+def damage_text(file: Path | str, lines: Sequence[int]) -> str:
+    """`rounds.jsonl: lines 3, 8 are damaged or half-written, and skipped`."""
+    which = f"line {lines[0]} is" if len(lines) == 1 else f"lines {shortened([*map(str, lines)], SHOWN)} are"
+    return f"{file}: {which} damaged or half-written, and skipped"
 
 
 def is_number(value: object) -> bool:

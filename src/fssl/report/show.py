@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .overview import seconds_per_round
-from .runs import Run, read_run, skipped, value
+from .runs import Run, damage_text, read_run, value
 
 SHARES = {
     "pl_accuracy": "labels right",
@@ -49,7 +49,7 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
         table.add_row(name, text)
     console.print(table)
     if run.damaged:
-        say(console, skipped(run.damaged, run.rounds))
+        say(console, damage_text(folder.rounds_file, run.damaged))
     if run.fault:
         say(console, f"taken as it is: {run.fault}")
     say(console, f"{min(run.curve):5.1f} % {sparkline(run.curve)} {max(run.curve):.1f} %")

@@ -15,6 +15,9 @@ from typing import Any, BinaryIO
 
 STALE = 24 * 3600  # seconds after which a draft counts as left behind by a killed process
 DRAFT = re.compile(r".+\.[0-9a-f]{16}\.part")
+DEEPEST = 50  # levels of lists and tables in a file that is read; ours have five
+NESTS = (Mapping, list, tuple)
+TOO_DEEP = f"nested deeper than {DEEPEST} levels"
 
 
 @contextmanager
@@ -76,10 +79,34 @@ def _sweep_once(folder: Path) -> None:
     sweep(folder, STALE)
 
 
+def parse_json(text: bytes) -> Any:
+    """The value that JSON text stands for; text that is no JSON, or too deep to be one of ours, is a ValueError."""
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError(TOO_DEEP) from None
+    if text.count(b"[") + text.count(b"{") > DEEPEST and is_too_deep(value):  # the count is quick, and mostly enough
+        raise ValueError(TOO_DEEP)
+    return value
+
+
+def is_too_deep(value: object) -> bool:
+    """Whether lists and tables are nested deeper than any of ours, so that copying or writing them might fail."""
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [inner for outer in level for inner in inside(outer)]
+    return any(isinstance(value, NESTS) for value in level)
+
+
+def inside(value: object) -> Iterable[object]:
+    """What a list or a table holds; nothing for any other value."""
+    return value.values() if isinstance(value, Mapping) else value if isinstance(value, NESTS) else ()
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a file; `{}` if the file is missing or damaged."""
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -46,7 +46,7 @@ def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
                 for path in sorted(repeats)
             ),
         ],
-        "damaged": sum(r.damaged + r.partial for r in readings),
+        "damaged": sum(len(r.skipped) for r in readings),
         "unfinished": sum(not r.is_finished for r in shown),
         "runs": {str(r.path): run_data(r) for r in shown if r.version > since},
         "curves": {  # by the first run of a line
@@ -74,7 +74,7 @@ def run_data(run: Reading) -> Json:
         "rounds": run.rounds[-1],
         "planned": run.config.rounds,
         "finished": run.is_finished,
-        "damaged": run.damaged + run.partial,
+        "damaged": len(run.skipped),
         "changed": run.fault is not None,
         "result": round(run.result, 6),
     }
@@ -198,8 +198,8 @@ def command(runs: Sequence[Reading]) -> str:
 
 def recorded_commands(runs: Sequence[Reading]) -> list[str]:
     """The commands that made these runs, as their folders have them."""
-    said = [session.get("command") for run in runs for session in run.sessions]
-    return [f"fssl {text}" for text in dict.fromkeys(said) if isinstance(text, str)]
+    said = [text for run in runs for session in run.sessions if isinstance(text := session.get("command"), str)]
+    return [f"fssl {text}" for text in dict.fromkeys(said)]
 
 
 # Where it ran.

@@ -18,7 +18,7 @@ from ...records.rounds import LAST
 from ...records.store import RunFolder
 from ...system.files import read_json
 from ...system.workers import forked, mapped
-from ..runs import NO_ROUND, Numbers, changed, read_probe, skipped, value, whole_lines
+from ..runs import NO_ROUND, Numbers, changed, damage_text, read_probe, value, whole_lines
 
 MANY = 40  # runs from which a second process pays for its start
 
@@ -75,7 +75,9 @@ class Reading:
     def _forget(self) -> None:
         self.rounds: list[int] = []
         self.columns = [array("d") for _ in QUANTITIES]
-        self.damaged = self._place = self.partial = 0
+        self.damaged: list[int] = []  # numbers of lines
+        self._place = self._lines = 0  # bytes and lines that were read
+        self._is_torn = False  # whether the last line is not whole yet
         self.problems: list[str] = []
         self.settings: Config | None = None
         self._chain: Chain | None = None
@@ -101,6 +103,11 @@ class Reading:
     @property
     def last_round(self) -> int:
         return self.rounds[-1]
+
+    @property
+    def skipped(self) -> list[int]:
+        """Numbers of the lines that are not shown: damaged ones, and the last while it is half-written."""
+        return [*self.damaged, *([self._lines + 1] if self._is_torn else [])]
 
     def values(self, key: str) -> Numbers:
         """A quantity by round; nan where nothing was counted."""
@@ -145,16 +152,17 @@ class Reading:
         self._chain = self._chain or self.folder.chain(self._as_is)
         whole = chunk.rfind(b"\n") + 1
         last = self.rounds[-1] if self.rounds else 0
-        lines, self.damaged = whole_lines(self._chain, chunk[:whole].splitlines(), last, self.damaged)
-        self._place += whole
-        self.partial = int(whole < len(chunk))
+        texts = chunk[:whole].splitlines()
+        lines, self.damaged = whole_lines(self._chain, texts, last, self.damaged, self._lines + 1)
+        self._place, self._lines = self._place + whole, self._lines + len(texts)
+        self._is_torn = whole < len(chunk)
         for line in lines:
             self.rounds.append(line["round"])
             for column, place in zip(self.columns, PLACES, strict=True):
                 found = value(line, *place)
                 column.append(nan if found is None else found)
-        if self.damaged + self.partial:
-            self._note(skipped(self.damaged + self.partial, self.rounds))
+        if self.skipped:
+            self._note(damage_text("rounds.jsonl", self.skipped))
         if self.fault:
             self._note(f"taken as it is: {self.fault}" if self._as_is else f"left out: {changed(self.fault)}")
 
