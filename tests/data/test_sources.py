@@ -348,6 +348,18 @@ def test_wrong_labels(data: Path, label: int | None, shown: str) -> None:
     assert f"{TEST}', row 2: label is {shown}, expected 0 to 2" in said
 
 
+@pytest.mark.parametrize("kind", ["uint8", "int8", "uint16", "uint32", "int32", "uint64"])
+def test_labels_of_any_whole_type(data: Path, kind: str) -> None:
+    write(data / TEST, range(10, 14), label=pa.array([0, 1, 2, 2], kind))
+    found = load_parquet(TINY, data).test.labels
+    assert (found.tolist(), found.dtype) == ([0, 1, 2, 2], np.int64)
+    largest = {"int8": 127, "uint64": 2**64 - 1}.get(kind, 200)
+    for label in (None, 3, largest):
+        write(data / TEST, range(10, 14), label=pa.array([0, 1, label, 2], kind))
+        said = complaint(lambda: load_parquet(TINY, data))
+        assert f"{TEST}', row 2: label is {label}, expected 0 to 2" in said
+
+
 @pytest.mark.parametrize("content", [None, b"", b"no image", encode(PIXELS[0])[:60]])
 def test_wrong_images(data: Path, content: bytes | None) -> None:
     write(data / TEST, range(10, 14), {13: content})

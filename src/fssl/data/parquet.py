@@ -253,7 +253,8 @@ def _pieces(rows: Rows) -> list[Rows]:
 
 
 def _labels(facts: Card, file: Path, first: int, column: pa.Array) -> NDArray[np.int64]:
-    labels: NDArray[np.int64] = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+    signed = column.cast(pa.int64(), safe=False).fill_null(-1)  # unsigned ones beyond its range become negative
+    labels: NDArray[np.int64] = signed.to_numpy(zero_copy_only=False)
     wrong = np.flatnonzero((labels < 0) | (labels >= facts.num_classes))
     if len(wrong):
         row = int(wrong[0])
