@@ -4,8 +4,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
 from .config import Config, expand, only_run, override, read_toml
 from .console import Quiet
 from .core.experiment import Experiment, prepare
@@ -18,6 +16,8 @@ from .report.runs import Run, find_runs
 from .runner.conduct import run_experiment
 from .runner.grid import check_machine, plan_runs
 from .runner.loggers import Listener
+from .system.machine import check_name
+from .system.terminal import Screen
 
 Source = str | Path | Mapping[str, Any]  # a preset, a TOML file, or tables like those of one
 
@@ -75,7 +75,7 @@ def tables_of(source: Source, settings: tuple[str, ...]) -> dict[str, Any]:
 
 
 def planned(named: Iterable[tuple[str, Config]]) -> dict[str, Experiment]:
-    return {run.name: run.experiment for run in plan_runs(Console(quiet=True), named, Path(), Datasets())}
+    return {run.name: run.experiment for run in plan_runs(Screen(quiet=True), named, Path(), Datasets())}
 
 
 def run(
@@ -97,6 +97,7 @@ def run(
     """
     if not isinstance(experiment, Experiment):
         raise UserError(f"fssl.run takes what fssl.experiment returns, and got {experiment!r:.60}")
+    check_name("out =", Path(out))
     return run_experiment(experiment, Path(out), listener or Quiet(), resume)
 
 

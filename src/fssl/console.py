@@ -20,7 +20,9 @@ from rich.progress import (
 from rich.table import Table
 
 from .config import Config
+from .errors import printable
 from .records.rounds import LAST
+from .system.terminal import Screen
 
 Line = dict[str, Any]
 # How tables look: a rule below the head and no other; PLAIN ones are narrower.
@@ -81,15 +83,15 @@ def result_line(folder: Path, summary: Line) -> str:
 
 
 def say(console: Console, text: str) -> None:
-    """A line as it is: no markup, no colors, no wrapping."""
-    console.print(text, highlight=False, markup=False, emoji=False, soft_wrap=True)
+    """One line as it is: no markup, no colors, no wrapping."""
+    console.print(printable(text), highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def print_table(console: Console, table: Table) -> None:
     """A table on a screen as wide as that, in a file or a pipe as wide as it has to be: lines stay whole."""
     if not console.is_terminal:
-        wide = Console(file=console.file, width=UNBOUNDED)
-        console = Console(file=console.file, width=max(console.width, wide.measure(table).maximum))
+        wide = Screen(file=console.file, width=UNBOUNDED)
+        console = Screen(file=console.file, width=max(console.width, wide.measure(table).maximum))
     console.print(table)
 
 
@@ -102,7 +104,7 @@ class View(AbstractContextManager["View"]):
             TextColumn("{task.description}", style="bold", markup=False),
             BarColumn(bar_width=24),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[numbers]}"),
+            TextColumn("{task.fields[numbers]}", markup=False),
             *([TimeElapsedColumn()] if console.width >= WIDE else []),
             TimeRemainingColumn(),
             console=console,
@@ -131,7 +133,7 @@ class RunView(View):
     def __init__(self, console: Console, title: str, transient: bool = False) -> None:
         super().__init__(console, transient)
         self.title, self._total = title, 0
-        self._task = self.bars.add_task(title, total=None, numbers="preparing")
+        self._task = self.bars.add_task(printable(title), total=None, numbers="preparing")
 
     def started(self, config: Config, done: list[Line]) -> None:
         self._total = config.rounds
@@ -166,7 +168,7 @@ class GridView(View):
     def running(self, name: str, total: int, lines: list[Line]) -> None:
         """Renew one run's bar, or print its new rounds; what it had before it started here is no news."""
         if name not in self._tasks:
-            self._tasks[name] = self.bars.add_task(name, total=total, numbers="preparing")
+            self._tasks[name] = self.bars.add_task(printable(name), total=total, numbers="preparing")
             self._shown[name] = lines
             if not self.is_live:
                 self.say(f"{name}  preparing" + (f", {len(lines)} of {several(total, 'round')} done" if lines else ""))

@@ -4,6 +4,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
+LONGEST = 1000  # characters of a line on the error stream
+
 
 class UserError(ValueError):
     """Bad input. The command line prints the message as one line and exits with code 2."""
@@ -55,6 +57,20 @@ def described(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
+def printable(text: str) -> str:
+    r"""Text that a terminal shows and does not obey: what is no visible character or space is escaped, as `\x1b` is."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else escaped(c) for c in text)
+
+
+def escaped(character: str) -> str:
+    r"""`\n`, `\x1b` or `\u202e`; a byte of a name that is not UTF-8, which Python reads as a surrogate, is `\xe9`."""
+    byte = ord(character) - 0xDC00
+    return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else character.encode("unicode_escape").decode()
+
+
 def complain(message: str) -> None:
-    """One line on the error stream, whatever the message holds."""
-    sys.stderr.write(f"fssl: {' '.join(message.splitlines())}\n")
+    """One line on the error stream, whatever the message holds; the middle of a very long one is left out."""
+    line = printable(" ".join(message.splitlines()))
+    if len(line) > LONGEST:
+        line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
+    sys.stderr.write(f"fssl: {line}\n")

@@ -63,6 +63,16 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def test_names_of_others_are_text_on_the_page(tmp_path: Path) -> None:
+    add(tmp_path, "a|b`c<script>d\n# e\x1b[31m", 50, "partition.kind=dirichlet")
+    result = tables_of(tmp_path)
+    page = markdown_page(result._replace(unused={**result.unused, Path("x"): "<script>|`[a](b)\n# f"}))
+    shown = rf"- `` {tmp_path}/a|b`c<script>d\n# e\x1b[31m ``: no table has partition.kind = dirichlet"
+    assert shown in page.splitlines()
+    assert r"- `x`: &lt;script&gt;\|\`\[a\](b)\\n# f" in page.splitlines()
+    assert "\x1b" not in page
+
+
 # Numbers.
 
 

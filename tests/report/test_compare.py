@@ -17,6 +17,7 @@ from fssl.report.compare import compare_runs
 from fssl.report.drawing import band, legend, sheet
 from fssl.report.drawing import settings as settings_of_pictures
 from fssl.report.groups import named_groups
+from fssl.report.latex import escape_latex
 from fssl.report.look import method_style
 from fssl.report.runs import by_round, find_runs, joined, number
 from fssl.report.show import print_run
@@ -254,6 +255,22 @@ def test_a_wrong_number_of_a_round_hides_no_other(tmp_path: Path) -> None:
     assert [line["round"] for line in run.lines] == [r for r in range(1, 31) if r not in (5, 8, 9)]
     assert run.damaged == [5, 8]
     assert run.result == 25.5
+
+
+def test_a_name_with_dollars_is_no_formula(tmp_path: Path) -> None:
+    """Neither to the library that draws, nor to LaTeX, where a name is one line."""
+    method = r"$\nothing{$^^_.py:mine"
+    for i, name in enumerate(("sage", method)):
+        write_run(tmp_path / str(i), [50.0, 51.0], SAGE, f"data.labels_per_class={10 * i + 10}")
+        config = tmp_path / str(i) / "config.toml"
+        config.write_text(config.read_text().replace('name = "sage"', f"name = '{name}'"))
+    compare_runs(console, [tmp_path], png=tmp_path / "x.png", tex=tmp_path / "x.tex")
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    escaped = r"\$\textbackslash{}nothing\{\$\textasciicircum{}\textasciicircum{}\_.py:mine"
+    assert (tmp_path / "x.tex").read_text().count(escaped) == 1
+    assert escape_latex("a\n\\end{tabular}\x1b") == (
+        r"a\textbackslash{}n\textbackslash{}end\{tabular\}\textbackslash{}x1b"
+    )
 
 
 LINES = ("[" * 10**5, "9" * 5000, "[]", "null", '"x"', "{}", '{"round": 2}', '{"round": [2], "accuracy": 5}', "\x00")

@@ -303,7 +303,14 @@ def test_a_record_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     hostile = folder.rename(tmp_path / HOSTILE.replace("/", "∕"))
     session = {"device": HOSTILE, "command": f"run {HOSTILE}", "packages": {"torch": HOSTILE}}
     (hostile / "env.json").write_text(json.dumps({"sessions": [session]}))
+    tables = read_toml(str(hostile / "config.toml"))
+    tables["method"] = {"name": HOSTILE}
+    tables["data"] = {"name": "folder", "dir": HOSTILE, "classes": [HOSTILE, "b"]}
+    tables["partition"] = {"clients": 6}
+    (hostile / "config.toml").write_text(to_toml(tables))
     data = report(tmp_path, hostile)
+    assert data["tasks"][0]["classes"] == [HOSTILE, "b"]
+    assert data["tasks"][0]["groups"][0]["name"] == HOSTILE
     text = (tmp_path / "report.html").read_text()
     assert data["hardware"][0]["device"] == HOSTILE
     assert HOSTILE.replace("/", "∕") in html.unescape(text)

@@ -1,5 +1,6 @@
 """Files that are whole or not there, whoever else writes them, and whatever a kill leaves."""
 
+import csv
 import errno
 import os
 import stat
@@ -8,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from fssl.errors import UserError
 from fssl.system import files
-from fssl.system.files import STALE, atomic, is_draft, parse_json, read_json, sweep, write_atomic
+from fssl.system.files import STALE, as_csv, atomic, is_draft, parse_json, read_json, sweep, write_atomic
 
 
 def nested(levels: int) -> bytes:
@@ -72,6 +74,36 @@ def test_json_of_any_shape_is_read_unless_it_is_deeper_than_ours() -> None:
     for deep in (nested(51), b"[" * 10**5):
         with pytest.raises(ValueError, match="nested deeper than 50 levels"):
             parse_json(deep)
+
+
+def test_text_in_a_csv_file_is_no_formula() -> None:
+    """Numbers are numbers, be they written out or not; everything else that a spreadsheet computes is text."""
+    formulas = ["=1+1", "+x", "-x", "@a", "-1+1", "--5", "\uff1d1", "-", "=cmd|' /C x'!A0", Path("-x")]
+    numbers = [-0.5, -3, "-0.5", "+1e-07", "-12", None, True, float("-inf"), 1.5]
+    texts = {
+        "\t=x": r"\t=x",
+        "\r=x": r"\r=x",
+        "a\n=x": r"a\n=x",
+        "a,b": "a,b",
+        "'x": "'x",
+        'a"': 'a"',
+        "\x1b[31m": r"\x1b[31m",
+    }
+    text = as_csv(["=head", "b"], [{"=head": value, "b": 1} for value in (*formulas, *numbers, *texts)])
+    head, *rows = csv.reader(text.splitlines())
+    assert head == ["'=head", "b"]
+    found = [row[0] for row in rows]
+    assert found[: len(formulas)] == [f"'{formula}" for formula in formulas]
+    assert found[len(formulas) : -len(texts)] == ["-0.5", "-3", "-0.5", "+1e-07", "-12", "", "True", "-inf", "1.5"]
+    assert found[-len(texts) :] == [*texts.values()]
+
+
+def test_names_that_are_not_utf8_are_shown_in_tables_and_refused_in_records(tmp_path: Path) -> None:
+    name = os.fsdecode(b"caf\xe9")
+    assert as_csv(["a"], [{"a": name}]) == "a\ncaf\\xe9\n"
+    with pytest.raises(UserError, match=r"record: cannot be written: a name in it is not UTF-8"):
+        write_atomic(tmp_path / "record", f'dir = "{name}"')
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_drafts_of_killed_processes_are_removed_after_a_day(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..catalog.entries import BASELINE, HOSTS
 from ..console import PLAIN, say
@@ -65,7 +66,8 @@ def run_method_bench(
         say(console, f"timing {rounds} rounds of a client with {name}, in turn with {BASELINE}")
         cost = result["methods"][name] = cost_of(Client(prepare(configs[name], images)), base, rounds)
         low, high = cost["min_max"]
-        table.add_row(f"[bold]{name}", f"{cost['ratio']:.2f}", f"{low:.2f} to {high:.2f}", f"{cost['ms_per_step']:.2f}")
+        numbers = (f"{cost['ratio']:.2f}", f"{low:.2f} to {high:.2f}", f"{cost['ms_per_step']:.2f}")
+        table.add_row(Text(name, "bold"), *numbers)
         if json_file:  # after each one: whatever stops this keeps what was measured
             write_atomic(json_file, json.dumps(result, indent=1) + "\n")
     console.print(table)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from ..console import PLAIN, say
 from ..core.experiment import Experiment, prepare
@@ -101,5 +102,5 @@ def table_of(result: dict[str, Any]) -> Table:
     table.add_row("images per second", f"{ours['images_per_second']:,.0f}", "")
     table.add_row("peak memory", f"{ours['peak_bytes'] / 2**30:.2f} GiB", "")
     table.add_row("start (data, compile, first round)", f"{ours['start_seconds']:.1f} s", "")
-    table.add_row("ratio", f"[bold]{result['ratio']:.1f}x", "1x")
+    table.add_row("ratio", Text(f"{result['ratio']:.1f}x", "bold"), "1x")
     return table

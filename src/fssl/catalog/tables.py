@@ -1,8 +1,8 @@
 """The catalog on a terminal: a line for each method, or everything about one."""
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Column, Table
+from rich.text import Text
 
 from ..config import Setting
 from ..console import PLAIN, setting_text
@@ -17,7 +17,7 @@ def overview() -> tuple[Table, str, str]:
     table = Table(*(whole.get(title, title) for title in titles), **PLAIN)
     for e in entries():
         paper, follows = source(e)
-        table.add_row(f"[bold]{e.name}", paper, keeps(e), traffic(e), step_cost(e), follows)
+        table.add_row(Text(e.name, "bold"), paper, keeps(e), traffic(e), step_cost(e), follows)
     return table, footnote(), "`fssl methods NAME` shows one with its settings; choose with --set method.name=NAME."
 
 
@@ -29,10 +29,9 @@ def print_method(console: Console, name: str) -> None:
         found, builders = entry(name), find_builders(name)
     facts = Table(box=None, show_header=False, pad_edge=False)
     for what, text in facts_of(found):
-        facts.add_row(f"[bold]{what}", text)
-    console.print(
-        f"[bold]{name}[/]\n", *(f"{reflowed(b.__doc__)}\n" for b in builders), facts, sep="\n", highlight=False
-    )
+        facts.add_row(Text(what, "bold"), text)
+    texts = (f"{reflowed(b.__doc__)}\n" for b in builders)
+    console.print(Text(f"{name}\n", "bold"), *texts, facts, sep="\n", highlight=False)
     schema: dict[str, Setting] = {}
     for builder in builders:
         schema = {**schema, **settings_of(builder), **schema}  # where two share one, the method's counts
@@ -45,13 +44,13 @@ def settings_table(schema: dict[str, Setting]) -> Table:
     table = Table("setting", "default, or other choices", "range", *(["meaning"] if has_help else []), **PLAIN)
     for key, setting in schema.items():
         limits = str(setting.limits or "")
-        table.add_row(f"method.{key}", default_text(setting), limits, *([escape(setting.help)] if has_help else []))
+        table.add_row(f"method.{key}", default_text(setting), limits, *([setting.help] if has_help else []))
     return table
 
 
 def reflowed(doc: str | None) -> str:
     """Paragraphs whose lines are the terminal's."""
-    return "\n\n".join(escape(" ".join(part.split())) for part in (doc or "").split("\n\n"))
+    return "\n\n".join(" ".join(part.split()) for part in (doc or "").split("\n\n"))
 
 
 def facts_of(entry: Entry) -> list[tuple[str, str]]:

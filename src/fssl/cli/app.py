@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import sys
+import traceback
 from io import TextIOWrapper
 from typing import Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 from ..errors import ProblemsError, RunError, UserError, complain
 from ..system.machine import handled
+from ..system.terminal import by_line
 from .catalog import datasets, methods, presets
 from .deploy import app as deploy
 from .results import compare, figures, predict, report, show, tables
@@ -48,12 +50,20 @@ def options(
 ) -> None: ...
 
 
+def refuse_null(words: list[str]) -> None:
+    """Refuse what no shell passes on, but a script may: no name and no setting can hold it."""
+    for word in words:
+        if "\0" in word:
+            raise UserError(f"{word}: a null character cannot be part of a name or a setting")
+
+
 def main() -> None:
     """Entry point: bad input ends in one line and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without these characters is no reason to stop
     try:
+        refuse_null(sys.argv[1:])
         with handled(signal.SIGTERM, signal.default_int_handler):  # the same as Ctrl-C, from somebody else
             code = app(standalone_mode=False) or 0  # an exit asked for inside comes back as a number
     except (KeyboardInterrupt, typer.Abort):
@@ -67,11 +77,12 @@ def main() -> None:
         complain(f"{error.filename or 'file'}: {error.strerror or error}")
     except Exception as error:
         usage = getattr(error, "format_message", None)  # of click: unknown option, missing argument
-        if usage is None:
-            raise
-        code = 2
-        # typer 0.20 repeats the guess that click 8.4 has made already
-        complain(re.sub(r"( Did you mean [^?]*\?)\1$", r"\1", usage()) or "no command is given")
+        code = 2 if usage else 1
+        if usage:
+            # typer 0.20 repeats the guess that click 8.4 has made already
+            complain(re.sub(r"( Did you mean [^?]*\?)\1$", r"\1", usage()) or "no command is given")
+        else:  # nobody foresaw it
+            sys.stderr.write(by_line(traceback.format_exc()))
     if code == INTERRUPTED:
         sys.stdout.flush()
         os._exit(code)  # clients may still train in threads, and files are whole at any moment

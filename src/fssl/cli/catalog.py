@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 from rich.table import Column, Table
+from rich.text import Text
 
 from ..errors import unknown
 from .screen import console, say
@@ -83,7 +84,8 @@ def list_datasets() -> None:
     for card in CARDS.values():
         numbers = (card.num_train, card.num_test, card.num_classes, max(1, round(0.1 * card.per_class_base)))
         shown = [f"{n:,}" for n in numbers] if card.num_train else []
-        table.add_row(f"[bold]{card.name}", card.title + (f" (hub: {card.hub_repo})" if card.hub_repo else ""), *shown)
+        hub = f" (hub: {card.hub_repo})" if card.hub_repo else ""
+        table.add_row(Text(card.name, "bold"), card.title + hub, *shown)
     console.print(table)
     say("10 %: labeled images per class at the paper's 10 %, the default.")
     say("Parquet files are looked for in --data-dir, then $FSSL_DATA, then on the Hugging Face hub.")
@@ -109,12 +111,17 @@ def presets(
     if name and name not in names():
         raise unknown("preset", name, names())
     if name:
-        return say((PRESETS / f"{name}.toml").read_text().rstrip())
+        return print_lines((PRESETS / f"{name}.toml").read_text())
     table = Table(Column("preset", no_wrap=True), "what it runs", Column("runs", justify="right"), **PLAIN)
     for preset in sorted(names(), key=by_number):
         first = (PRESETS / f"{preset}.toml").read_text().splitlines()[0].lstrip("# ")
-        table.add_row(f"[bold]{preset}", first, str(sum(1 for _ in expand(read_toml(preset)))))
+        table.add_row(Text(preset, "bold"), first, str(sum(1 for _ in expand(read_toml(preset)))))
     console.print(table)
+
+
+def print_lines(text: str) -> None:
+    for line in text.rstrip().splitlines():
+        say(line)
 
 
 def by_number(name: str) -> tuple[int, list[tuple[str, int]]]:

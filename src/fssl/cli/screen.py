@@ -1,8 +1,8 @@
 """The one console that all commands print to."""
 
-from rich.console import Console
+from ..system.terminal import Screen
 
-console = Console()
+console = Screen()
 
 
 def say(text: str) -> None:

@@ -1,6 +1,7 @@
 """Commands that train: `fssl run`, `fssl replay` and `fssl bench`."""
 
 import json
+import sys
 import traceback
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +9,8 @@ from typing import Annotated
 import typer
 
 from ..errors import RunError, UserError, complain
-from ..system.machine import check_file
+from ..system.machine import check_file, check_name
+from ..system.terminal import by_line
 from .screen import console, say
 
 Sets = Annotated[
@@ -79,6 +81,7 @@ def run(
     ]
     file, base = source_of(config, resume)
     base = out or base
+    check_name("--out", base)
     named = [*expand(override(read_toml(file), given))]  # a misspelt key is reported before the framework is loaded
     from ..core.images import Datasets
     from ..runner.grid import list_runs, load_images, plan_runs, run_in_turn, unfinished
@@ -140,7 +143,7 @@ def replay(
     try:
         take_again(saved)
     except Exception as error:
-        traceback.print_exc()
+        sys.stderr.write(by_line(traceback.format_exc()))
         if pdb:
             from pdb import post_mortem  # only now: every command loads this module
 

@@ -187,6 +187,8 @@ def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:
     start, runs = f"{where}{key} = {value!r}: expected", "" if where else several_runs(key, value)
     if setting.many:
         return check_list(key, value, setting, where)
+    if isinstance(value, str) and setting.kind is str:
+        check_text(start, value)
     if setting.own and isinstance(value, str):
         refuse_without_function(setting.own, value)
         if user_file(value):
@@ -216,8 +218,18 @@ def check_list(key: str, value: Any, setting: Setting, where: str) -> Any:
         raise UserError(f"{where}{key} = {value!r}: expected a list of {EXAMPLES[kind]}")
     one = replace(setting, many=None)
     return setting.many(
-        unicodedata.normalize("NFC", v) if kind is str else check_value(key, v, one, where) for v in value
+        unicodedata.normalize("NFC", v) if kind is str else v for v in (check_value(key, v, one, where) for v in value)
     )
+
+
+def check_text(start: str, value: str) -> None:
+    """Refuse text that a record cannot hold, or that no file can be called."""
+    if "\0" in value:
+        raise UserError(f"{start} text without a null character")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # the name of a file, in another encoding
+        raise UserError(f"{start} UTF-8 text; rename the file or folder, or link to it under another name") from None
 
 
 def check_number(start: str, value: float, limits: Range | None) -> None:

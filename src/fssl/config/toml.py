@@ -15,6 +15,8 @@ PRESETS = Path(__file__).parents[1] / "presets"
 
 def read_toml(source: str) -> dict[str, Any]:
     """Tables of a preset (by name) or of a TOML file (by path)."""
+    if "\0" in source:  # no file is called so
+        raise unknown("preset or configuration file", source, presets())
     is_preset = source in presets() and not os.path.isfile(source)  # which never raises, as Path's own may
     path = PRESETS / f"{source}.toml" if is_preset else Path(source)
     if os.path.isdir(path):

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Column, Table
 
 from ..console import PLAIN, RunView, print_table, say, several
@@ -129,7 +128,7 @@ def by_class(made: Predictions) -> Table:
     for c, name in enumerate(made.classes):
         mine = made.said == c
         if mine.any():
-            table.add_row(escape(name), str(mine.sum()), f"{made.confidence[mine].mean():.3f}")
+            table.add_row(name, str(mine.sum()), f"{made.confidence[mine].mean():.3f}")
     return table
 
 
@@ -142,6 +141,6 @@ def by_truth(made: Predictions) -> Table:
         said = np.bincount(made.said[made.truth == c], minlength=len(made.classes))
         total, right, said[c] = said.sum(), said[c], 0
         if total:
-            wrong = f"{escape(made.classes[said.argmax()])} ({said.max()})" if said.any() else "–"
-            table.add_row(escape(name), str(total), f"{100 * right / total:.1f} %", wrong)
+            wrong = f"{made.classes[said.argmax()]} ({said.max()})" if said.any() else "–"
+            table.add_row(name, str(total), f"{100 * right / total:.1f} %", wrong)
     return table

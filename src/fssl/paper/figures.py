@@ -11,6 +11,7 @@ from rich.table import Table
 from ..console import RULED, say
 from ..errors import unknown
 from ..report.drawing import FORMATS, mark_empty, save, settings, stamp
+from ..report.markdown import as_code, escape_markdown
 from ..report.runs import Run, find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
@@ -73,7 +74,7 @@ def draw(figure: Figure, known: Mapping[Setup, list[Run]]) -> Outcome:
     mark_empty(picture)
     if remarks:
         stamp(picture, "; ".join(remarks))
-    sources = [f"{selection.describe()} {folders(selection.sources)}" for selection in drawn]
+    sources = [f"{escape_markdown(selection.describe())} {folders(selection.sources)}" for selection in drawn]
     missing = [line for selection in asked for line in selection.lacks()]
     return Outcome(figure, picture if drawn or not asked else None, sources, missing)
 
@@ -82,7 +83,7 @@ def folders(runs: list[Run]) -> str:
     """Where runs lie, the shared part of their paths once."""
     base = Path(commonpath([run.path.parent for run in runs]))
     names = sorted(dict.fromkeys(str(run.path.relative_to(base)) for run in runs))
-    return f"Runs in `{base}`: {', '.join(f'`{name}`' for name in names)}."
+    return f"Runs in {as_code(str(base))}: {', '.join(map(as_code, names))}."
 
 
 def index(outcomes: list[Outcome], earlier: Sequence[Figure] = ()) -> str:

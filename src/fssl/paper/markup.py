@@ -12,6 +12,7 @@ from rich.text import Text
 from ..console import RULED
 from ..records.rounds import LAST
 from ..report.latex import bold, escape_latex, latex_row
+from ..report.markdown import as_code, escape_markdown
 from ..report.runs import mean_std
 from ..system.files import as_csv
 from .fill import GAIN_ROW, PAPER, Cell, FilledTable, Line, Tables
@@ -122,7 +123,7 @@ def markdown(filled: FilledTable) -> str:
         texts = [cell_text(cell, line, filled, MARKDOWN) for cell in line.cells]
         lines.append(markdown_row([name, source_name(line), *texts]))
     lines += ["", missing_text(filled), ""]
-    lines += [f"- <sup>{letter(i)}</sup> {reason}" for i, reason in enumerate(filled.reasons)]
+    lines += [f"- <sup>{letter(i)}</sup> {escape_markdown(reason)}" for i, reason in enumerate(filled.reasons)]
     lines += [f"- {note}" for note in table.notes]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -136,7 +137,7 @@ def markdown_page(result: Tables) -> str:
     used = result.num_runs - len(result.unused)
     parts.append(f"## Runs in no cell\n\n{used} of {result.num_runs} runs are in the tables.\n")
     if result.unused:
-        parts.append("".join(f"- `{path}`: {why}\n" for path, why in result.unused.items()))
+        parts.append("".join(f"- {as_code(str(p))}: {escape_markdown(why)}\n" for p, why in result.unused.items()))
     return "\n".join(parts)
 
 

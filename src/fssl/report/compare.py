@@ -58,7 +58,8 @@ def compare_runs(
     overviews = {title: overview_by(by, groups) if by else make_overview(groups) for title, groups in tasks.items()}
     for title, groups in tasks.items():
         if len(tasks) > 1:
-            say(console, f"\n{title}")
+            say(console, "")
+            say(console, title)
         print_table(console, on_screen(overviews[title]))
         for text in words_by(by, groups, against) if by else words_on(groups, against):
             say(console, text)

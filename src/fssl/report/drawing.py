@@ -20,13 +20,13 @@ LINES = {"solid": "-", "dash": (0, (4, 1.5)), "dot": (0, (1, 1.2)), "dashdot": (
 LINES |= {"longdash": (0, (8, 2)), "longdashdot": (0, (8, 2, 1, 2))}
 MARKS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "triangle-down": "v", "cross": "P"}
 MARKS |= {"x": "X", "star": "*", "pentagon": "p"}
-SETTINGS: dict[Any, Any] = {
+SETTINGS: dict[Any, Any] = {  # dollars in a name are no formula
     **{"font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7},
     **{"legend.fontsize": 7, "legend.frameon": False, "legend.handlelength": 2.6, "legend.columnspacing": 1.2},
     **{"axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "axes.titlelocation": "left"},
     **{"axes.grid": True, "axes.axisbelow": True, "grid.color": "#DDDDDD", "grid.linewidth": 0.5},
     **{"xtick.major.width": 0.6, "ytick.major.width": 0.6, "lines.linewidth": 1.2, "lines.markersize": 3.5},
-    **{"mathtext.default": "regular", "pdf.fonttype": 42, "svg.hashsalt": "fssl"},
+    **{"text.parse_math": False, "pdf.fonttype": 42, "svg.hashsalt": "fssl"},
 }
 
 

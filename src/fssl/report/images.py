@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Column, Table
 
 from ..console import RunView, say
@@ -19,7 +18,7 @@ def print_folder(console: Console, root: Path) -> None:
     client, labeled, test = (Column(name, overflow="fold") for name in ("client", "labeled", "test"))
     table = Table(client, labeled, Column("unlabeled", justify="right"), test)
     for site in listing.sites:
-        table.add_row(escape(site.name), counts(site.labeled), str(len(site.unlabeled)), counts(site.test))
+        table.add_row(site.name, counts(site.labeled), str(len(site.unlabeled)), counts(site.test))
     if listing.test:
         table.add_row("(server)", "", "", counts(listing.test))
     console.print(table)
@@ -30,5 +29,5 @@ def print_folder(console: Console, root: Path) -> None:
 
 def counts(files: ByClass) -> str:
     """`25 (cat: 12 · dog: 13)`."""
-    each = " · ".join(f"{escape(name)}: {len(members)}" for name, members in files.items())
+    each = " · ".join(f"{name}: {len(members)}" for name, members in files.items())
     return f"{sum(map(len, files.values()))} ({each})" if files else "–"

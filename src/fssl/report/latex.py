@@ -2,13 +2,16 @@
 
 from collections.abc import Iterable, Sequence
 
+from ..errors import printable
+
 SPECIAL = {"\\": r"\textbackslash{}", "±": r"$\pm$", "α": r"$\alpha$", "−": "$-$", "×": r"$\times$", "κ": r"$\kappa$"}
 SPECIAL |= {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
 SPECIAL |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
 
 
 def escape_latex(text: str) -> str:
-    return "".join(SPECIAL.get(c, c) for c in text)
+    """Text that LaTeX prints as it is, in one line."""
+    return "".join(SPECIAL.get(c, c) for c in printable(text))
 
 
 def bold(text: str) -> str:
@@ -22,7 +25,7 @@ def latex_row(texts: Iterable[str]) -> str:
 def tabular(remarks: Iterable[str], head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table without a float of its own, after remarks that only the source shows; needs booktabs."""
     lines = [
-        *("% " + " ".join(remark.splitlines()) for remark in remarks),
+        *(f"% {printable(remark)}" for remark in remarks),
         rf"\begin{{tabular}}{{l{'c' * (len(head) - 1)}}}",
         r"\toprule",
         latex_row(map(escape_latex, head)),

@@ -9,7 +9,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ..console import PLAIN, setting_text
-from ..errors import UserError, unknown
+from ..errors import UserError, printable, unknown
 from ..records.rounds import LAST
 from .groups import comparable_settings, seeds_text
 from .latex import bold, escape_latex, tabular
@@ -58,7 +58,9 @@ def on_screen(overview: Overview) -> Table:
     words = (Column(overview.head[0], no_wrap=True), Column(overview.head[1], min_width=5))
     table = Table(*words, *(Column(name, no_wrap=True) for name in overview.head[2:]), **PLAIN)
     for i, texts in enumerate(overview.rows):
-        table.add_row(*(Text(text, "bold" if (i, j) in overview.best else "") for j, text in enumerate(texts)))
+        table.add_row(
+            *(Text(printable(text), "bold" if (i, j) in overview.best else "") for j, text in enumerate(texts))
+        )
     return table
 
 

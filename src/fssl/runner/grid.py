@@ -15,7 +15,7 @@ from ..console import PLAIN, RunView, print_table, result_line, say
 from ..core.device import choose_device
 from ..core.experiment import Experiment, prepare
 from ..core.images import Datasets, test_rows
-from ..errors import RunError, UserError, complain, described
+from ..errors import RunError, UserError, complain, described, printable
 from ..methods.names import check_effect
 from ..records.store import RunFolder
 from .conduct import check_engine, run_experiment
@@ -109,7 +109,8 @@ def list_runs(console: Console, runs: list[PlannedRun]) -> None:
     for run in runs:
         c = run.config
         alpha = "" if c.partition.kind == "iid" or not c.card.is_dealt else f"{c.partition.alpha:g}"
-        table.add_row(str(run.folder), c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), folder_state(run))
+        facts = (c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), folder_state(run))
+        table.add_row(printable(str(run.folder)), *facts)
     print_table(console, table)
 
 

@@ -13,6 +13,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from ..errors import UserError, printable
+
+FORMULAS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # how a cell begins that is computed
+NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII)
 STALE = 24 * 3600  # seconds after which a draft counts as left behind by a killed process
 DRAFT = re.compile(r".+\.[0-9a-f]{16}\.part")
 DEEPEST = 50  # levels of lists and tables in a file that is read; ours have five
@@ -24,7 +28,7 @@ TOO_DEEP = f"nested deeper than {DEEPEST} levels"
 def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     """Yield a file that appears under its name once it is complete and on disk; a failure leaves nothing."""
     _sweep_once(path.parent)
-    draft = path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")  # one per writer
+    draft = draft_of(path)
     try:
         with open(draft, "xb", opener=lambda name, flags: os.open(name, flags, mode)) as out:
             yield out
@@ -40,10 +44,23 @@ def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+def draft_of(path: Path) -> Path:
+    """The name of a file until it is whole, one per writer."""
+    return path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
+
+
 def write_atomic(path: Path, content: bytes | str, mode: int = 0o666) -> None:
     """Replace a file's content as a whole, or raise an error and change nothing."""
     with atomic(path, mode) as out:
-        out.write(content.encode() if isinstance(content, str) else content)
+        out.write(content if isinstance(content, bytes) else encoded(path, content))
+
+
+def encoded(path: Path, text: str) -> bytes:
+    """Text as UTF-8, for the file at this path."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{path}: cannot be written: a name in it is not UTF-8; rename that file or folder") from None
 
 
 def write_file(path: Path, content: bytes | str) -> None:
@@ -115,7 +132,15 @@ def read_json(path: Path) -> dict[str, Any]:
 def as_csv(fields: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
     """A head and a line per row; nothing is written for None."""
     out = io.StringIO()
-    writer = csv.DictWriter(out, fields, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(map(csv_cell, fields))
+    writer.writerows([csv_cell(row.get(field)) for field in fields] for row in rows)
     return out.getvalue()
+
+
+def csv_cell(value: object) -> object:
+    """A number as it is, or text in one line; what a spreadsheet would compute, such as `=1+1`, has an apostrophe."""
+    if value is None or isinstance(value, int | float):
+        return value
+    text = printable(str(value))
+    return f"'{text}" if text.startswith(FORMULAS) and not NUMBER.fullmatch(text) else text

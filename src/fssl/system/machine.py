@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import UserError
+from .files import draft_of
+
+LONGEST_NAME, LONGEST_PATH = 255, 4096  # bytes that a file system has for a name, and Linux for a path
+ROOM = 256  # bytes of a path for what is written below a folder
 
 
 def cores() -> int:
@@ -40,20 +44,40 @@ def check_folder(option: str, path: Path) -> None:
         raise UserError(f"{option} {path}: {reason}")
 
 
+def check_name(option: str, path: Path) -> None:
+    """Refuse, before anything is read, an option's file or folder whose name no file system holds."""
+    if reason := wrong_name(path):
+        raise UserError(f"{option} {path}: {reason}")
+
+
 def check_file(option: str, path: Path, *endings: str) -> None:
     """Refuse, before the work, an option's file that cannot be written, or whose name ends otherwise."""
     if endings and path.suffix.lower() not in endings:
         raise UserError(f"{option} {path}: expected a name that ends with {endings[0]}")
+    check_name(option, path)
     if path.is_dir():
         raise UserError(f"{option} {path}: is a folder; expected a file")
-    if reason := obstacle(path.parent):  # also of a file that is there: it is replaced, not written over
+    # Also of a file that is there: it is replaced, by one that has a longer name until it is whole.
+    if reason := wrong_name(draft_of(path)) or obstacle(path.parent):
         raise UserError(f"{option} {path}: {reason}")
 
 
 def obstacle(folder: Path) -> str | None:
     """The reason why a folder, existing or new, cannot be written into; None if it can."""
+    if reason := wrong_name(folder):
+        return reason
     path = folder.absolute()
     ground = next(p for p in (path, *path.parents) if p.exists())
     if not ground.is_dir():
         return f"{ground.name} is a file, not a folder"
     return None if os.access(ground, os.W_OK) else f"{ground.name or ground} is read-only"
+
+
+def wrong_name(path: Path) -> str | None:
+    """The reason why no file and no folder can be called so; None if one can."""
+    if "\0" in str(path):
+        return "a name cannot hold a null character"
+    is_long = any(len(os.fsencode(name)) > LONGEST_NAME for name in path.parts)
+    if is_long or len(os.fsencode(path.absolute())) > LONGEST_PATH - ROOM:
+        return "the name is too long"
+    return None
