@@ -82,6 +82,15 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run smoke --set train.lr=1e300", ["train.lr = 1e+300", "from 0 to 1e+30"]),  # single precision ends before
         ("run smoke --set train.rounds=10000000000", ["train.rounds = 10000000000", "from 1 to 999999"]),
         ("run smoke --set train.batch=10000000", ["train.batch = 10000000", "from 1 to 65536"]),
+        ("run smoke --set train.weight_decay=1e30", ["train.weight_decay = 1e+30", "from 0 to 1000"]),
+        ("run smoke --set partition.alpha=1e30", ["partition.alpha = 1e+30", "from 0 to 1000000"]),
+        ("run smoke --set records.checkpoint_every=1000000000000", ["from 1 to 999999"]),
+        (
+            "run smoke --set train.batch=65536 --set train.unlabeled_ratio=1000",
+            ["65,601,536 images", "1,000,000 at most"],
+        ),
+        ("run smoke --set model.digest=abc", ["model.digest: 'cnn' is no file of yours"]),
+        ("run smoke --set method.digest=abc", ["method.digest: 'sage' is no file of yours"]),
         ("run smoke --set train.unlabeled_ratio=100000", ["train.unlabeled_ratio", "from 1 to 1000"]),
         ("run smoke --set method=sage", ["'method' is a section", "method.name = 'sage'"]),
         ("run smoke --set train=5", ["'train' is a section", "train.<key> = ..."]),
@@ -577,6 +586,22 @@ def test_a_setting_may_be_without_effect_in_some_cells_of_a_grid(fssl: Fssl) -> 
     axis = 'grid.method=[{name="sage", cpg=false, cdsc=false}, {name="sage", cdsc=false}]'
     said = fssl("run", "smoke", "--set", axis, "--set", "method.kappa=4", "--dry-run")
     assert (said.code, "method.kappa = 4 changes nothing" in said.err) == (2, True)
+
+
+def test_a_grid_is_counted_before_it_is_built(fssl: Fssl) -> None:
+    seeds, rates = (f"--set=grid.{key}={list(range(1, 1001))}" for key in ("seed", "train.lr"))
+    for more in (("--dry-run",), ()):
+        begin = time.monotonic()
+        said = fssl("run", "smoke", seeds, rates, *more)
+        assert said.code == 2
+        assert "[grid] has 1,000,000 runs (1,000 seed × 1,000 train.lr), more than 1,000; add --yes" in said.err
+        assert time.monotonic() - begin < 5
+    assert "seed1003" in fssl("run", "smoke", f"--set=grid.seed={list(range(3, 1004))}", "--dry-run", "--yes").out
+
+
+def test_a_rate_of_zero_is_pointed_out(fssl: Fssl) -> None:
+    assert "train.lr = 0: the models stay as they are\n" in fssl("run", "smoke", "--set", "train.lr=0", "--dry-run").out
+    assert "stay as they are" not in fssl("run", "smoke", "--dry-run").out
 
 
 def without_checks(run: Path) -> None:

@@ -17,10 +17,7 @@ Sets = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set train.lr=0.05 (repeatable).")
 ]
 
-AUTHORS = (
-    "protocol authors: as the printed numbers were made, momentum passing from client to client;"
-    " --set protocol=clean is what a real federation can do"
-)
+MOST_RUNS = 1000  # of a grid that nobody confirmed
 
 
 def run(
@@ -39,6 +36,7 @@ def run(
     wandb: Annotated[str | None, typer.Option(help="Also log to Weights & Biases: offline or online.")] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Eager steps, each checked; a failing one is saved.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check settings and own images, list the runs.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help=f"Also run a grid of more than {MOST_RUNS} runs.")] = False,
 ) -> None:
     """Train: one run, or every run of a `[grid]`.
 
@@ -63,7 +61,7 @@ def run(
 
     - `fssl run demo --engine flower`: the same runs with clients in a Ray cluster (`pip install 'fssl[flower]'`)
     """
-    from ..config import expand, override, read_toml
+    from ..config import check_size, expand, override, read_toml
 
     short = {
         "data.dir": data_dir and str(data_dir),
@@ -82,16 +80,19 @@ def run(
     file, base = source_of(config, resume)
     base = out or base
     check_name("--out", base)
-    named = [*expand(override(read_toml(file), given))]  # a misspelt key is reported before the framework is loaded
+    tables = override(read_toml(file), given)
+    if not yes:
+        check_size(tables, MOST_RUNS)
+    named = [*expand(tables)]  # a misspelt key is reported before the framework is loaded
     from ..core.images import Datasets
-    from ..runner.grid import list_runs, load_images, plan_runs, run_in_turn, unfinished
+    from ..runner.grid import list_runs, load_images, notices, plan_runs, run_in_turn, unfinished
     from ..runner.parallel import run_side_by_side
 
     datasets = Datasets()
     try:
         planned = plan_runs(console, named, base, datasets, debug)
-        if any(run.config.protocol == "authors" for run in planned):
-            say(AUTHORS)
+        for text in notices(planned):
+            say(text)
         if dry_run:
             return list_runs(console, planned)
         waiting = unfinished(console, planned, resume)

@@ -6,9 +6,11 @@ from typing import Any, get_type_hints
 
 from ..data.shares import MIN_ALPHA, check_shares
 from ..errors import UserError, unknown
+from ..system.user_code import user_file
 from .schema import check_table, check_value, schema_of, several_runs
 from .settings import SECTIONS, Config, Data, MethodChoice, useless
 
+MOST_IMAGES = 1_000_000  # of a step: beyond what a device holds
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
 RETIRED = {("partition", "setting", "all-clients")}  # stands in records of earlier versions, and says nothing
 TOP = schema_of(Config)
@@ -86,6 +88,14 @@ def check_combinations(config: Config) -> None:
         )
     if len({file.resolve() for file in config.own_files}) > len({file.name for file in config.own_files}):
         raise UserError("method.name and model.name: the run folder keeps both files, so give them two names")
+    for section, choice in (("method", config.method), ("model", config.model)):
+        if choice.digest and not user_file(choice.name):
+            raise UserError(f"{section}.digest: '{choice.name}' is no file of yours, so it has none; leave it out")
+    if train.batch * (1 + train.unlabeled_ratio) > MOST_IMAGES:
+        raise UserError(
+            f"train.batch = {train.batch}, train.unlabeled_ratio = {train.unlabeled_ratio}: a step would take"
+            f" {train.batch * (1 + train.unlabeled_ratio):,} images; expected {MOST_IMAGES:,} at most"
+        )
     if config.privacy.noise and config.privacy.clip is None:
         raise UserError(
             f"privacy.noise = {config.privacy.noise:g}: noise is a multiple of privacy.clip, which is unset"

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from itertools import product
+from math import prod
 from typing import Any
 
 from ..data.cards import CARDS
@@ -115,6 +116,15 @@ def flat_grid(grid: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]
             example = [7, 8, 9] if value == [] else [value]
             raise UserError(f"grid.{prefix}{key} = {value!r}: expected a list of values, for example {example}")
     return axes
+
+
+def check_size(tables: Mapping[str, Any], limit: int) -> None:
+    """Refuse a grid of more runs than somebody means by accident, before any of them is built."""
+    axes = grid_axes(tables)
+    number = prod(len(values) for values in axes.values())
+    if number > limit:
+        sizes = " × ".join(f"{len(values):,} {key}" for key, values in axes.items())
+        raise UserError(f"[grid] has {number:,} runs ({sizes}), more than {limit:,}; add --yes to mean all of them")
 
 
 def expand(tables: Mapping[str, Any]) -> Iterator[tuple[str, Config]]:

@@ -10,6 +10,7 @@ from .schema import Filled, OneOf, Range
 
 Device = Literal["auto", "cpu", "cuda"]
 BY_A_RUN = Filled("by a run and checked by its repetition")
+MANY = 100_000_000  # more clients or images than any federation has
 Seed = Annotated[int, Range(0, 2**31 - 1)]
 
 
@@ -19,7 +20,7 @@ class Data:
 
     name: Annotated[str, OneOf(tuple(CARDS)), "dataset"] = "digits"
     dir: Annotated[str | None, "folder with its files (Parquet: else FSSL_DATA, else the hub)"] = None
-    labels_per_class: Annotated[int | None, Range(1), "labeled images per class"] = None
+    labels_per_class: Annotated[int | None, Range(1, MANY), "labeled images per class"] = None
     label_fraction: Annotated[float | None, Range(0.0, 1.0), "or their share, as the paper counts it"] = None
     test: Annotated[
         Literal["all", "tuning", "final"],
@@ -41,11 +42,13 @@ class Partition:
     kind: Annotated[Literal["paired-dirichlet", "dirichlet", "iid"], "how images are dealt out to clients"] = (
         "paired-dirichlet"
     )
-    alpha: Annotated[float, Range(0.0), "Dirichlet concentration; smaller is more skewed, 0 is an even split"] = 1.0
-    clients: Annotated[int, Range(1), "registered clients (folder: default as many as it has)"] = 20
+    alpha: Annotated[float, Range(0.0, 1e6), "Dirichlet concentration; smaller is more skewed, 0 is an even split"] = (
+        1.0
+    )
+    clients: Annotated[int, Range(1, MANY), "registered clients (folder: default as many as it has)"] = 20
     seed: Annotated[Seed, "0 is the paper's split"] = 0
     labeled_clients: Annotated[
-        int | None, Range(1), "only this many clients have labels, and nothing else (default: all have some)"
+        int | None, Range(1, MANY), "only this many clients have labels, and nothing else (default: all have some)"
     ] = None
 
 
@@ -72,14 +75,14 @@ class Train:
     """Rounds and steps."""
 
     rounds: Annotated[int | None, Range(1, 999_999), "default: the paper's number for the dataset"] = None
-    clients_per_round: Annotated[int, Range(1), "clients drawn each round"] = 8
+    clients_per_round: Annotated[int, Range(1, MANY), "clients drawn each round"] = 8
     local_epochs: Annotated[int, Range(1, 10_000), "epochs a client trains in a round"] = 5
     steps_per_round: Annotated[int | None, Range(1, 1_000_000), "a fixed number of steps instead; 1 is FedSGD"] = None
     batch: Annotated[int, Range(1, 65_536), "labeled images per step"] = 128
     unlabeled_ratio: Annotated[int, Range(1, 1000), "unlabeled images per labeled one in a step"] = 2
     lr: Annotated[float, Range(0.0), "learning rate, constant"] = 0.1
     momentum: Annotated[float, Range(0.0, 0.9999), "SGD momentum"] = 0.9
-    weight_decay: Annotated[float, Range(0.0), "on all parameters"] = 1e-4
+    weight_decay: Annotated[float, Range(0.0, 1e3), "on all parameters"] = 1e-4
     labeled_weight: Annotated[
         int, Range(0, 1_000_000), "how many times more a labeled image counts when models are averaged"
     ] = 0
@@ -108,8 +111,12 @@ class Compute:
 class Privacy:
     """Central differential privacy, with engine flower and in deployments."""
 
-    clip: Annotated[float | None, Range(1e-9), "largest norm of a client's update (parameters only); unset: off"] = None
-    noise: Annotated[float, Range(0.0), "noise on the mean, in multiples of clip / clients; 1 or more is strong"] = 0.0
+    clip: Annotated[
+        float | None, Range(1e-9, 1e9), "largest norm of a client's update (parameters only); unset: off"
+    ] = None
+    noise: Annotated[
+        float, Range(0.0, 1e6), "noise on the mean, in multiples of clip / clients; 1 or more is strong"
+    ] = 0.0
 
 
 @dataclass(frozen=True)
@@ -117,7 +124,7 @@ class Records:
     """What is written down."""
 
     probes: Annotated[Literal["all", "losses"], "all: every accumulator of the paper's figures"] = "all"
-    checkpoint_every: Annotated[int, Range(1), "rounds between checkpoints"] = 1
+    checkpoint_every: Annotated[int, Range(1, 999_999), "rounds between checkpoints"] = 1
     tensorboard: Annotated[bool, "also write TensorBoard events"] = False
     wandb: Annotated[Literal["off", "offline", "online"], "also log to Weights & Biases"] = "off"
 

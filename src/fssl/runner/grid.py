@@ -1,7 +1,7 @@
 """The runs that one command stands for: prepared before any of them computes, then trained one after another."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import compress
 from pathlib import Path
 from shutil import which
@@ -55,6 +55,18 @@ def plan_runs(
             runs.append(PlannedRun(name or base.name, prepare(config, dataset), base / name))
     check_effect((config, run.experiment.method) for (_, config), run in zip(configs, runs, strict=True))
     return runs
+
+
+def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
+    """What somebody who starts these runs may not expect."""
+    configs = [run.config for run in runs]
+    if any(config.protocol == "authors" for config in configs):
+        yield (
+            "protocol authors: as the printed numbers were made, momentum passing from client to client;"
+            " --set protocol=clean is what a real federation can do"
+        )
+    if any(config.train.lr == 0 for config in configs):
+        yield "train.lr = 0: the models stay as they are"
 
 
 def check_machine(config: Config, debug: bool) -> None:
