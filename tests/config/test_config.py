@@ -93,7 +93,7 @@ WRONG: list[tuple[str, Any, tuple[str, ...]]] = [
     ("compute.device", "gpu", ("compute.device 'gpu'", "did you mean 'cuda'?")),
     ("compute.lanes", 17, ("from 1 to 16",)),
     ("protocol", "author", ("did you mean 'authors'?",)),
-    ("records.checkpoint_every", 0, ("from 1 upwards",)),
+    ("records.checkpoint_every", 0, ("from 1 to 999999",)),
 ]
 
 

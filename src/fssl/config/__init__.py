@@ -3,12 +3,13 @@
 from .checks import AUTHORS_WAY, parse
 from .grid import check_size, expand, grid_axes, only_run, override
 from .schema import ByDataset, OneOf, Range, Setting, as_declared, check_table, check_value, schema_of
-from .settings import Compute, Config, Device, MethodChoice
+from .settings import MANY, Compute, Config, Device, MethodChoice
 from .tables import as_tables, by_card, first_difference, flatten, renewed, run_id
 from .toml import PRESETS, load_toml, parse_toml, presets, read_toml, to_toml
 
 __all__ = [
     "AUTHORS_WAY",
+    "MANY",
     "PRESETS",
     "ByDataset",
     "Compute",

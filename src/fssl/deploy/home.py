@@ -6,7 +6,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeVar
 
-from ..config import Device, Range, check_table, load_toml, schema_of
+from ..config import MANY, Device, Range, check_table, load_toml, schema_of
 from ..errors import UserError
 from ..system.files import write_file
 
@@ -79,9 +79,9 @@ class ServerPart(NamedTuple):
     names: list[str]
     port: Port
     sites: list[str]
-    quorum: Annotated[int, Range(1)]
-    wait_seconds: Annotated[int, Range(0)]
-    answer_seconds: Annotated[int, Range(1)]
+    quorum: Annotated[int, Range(1, MANY)]
+    wait_seconds: Annotated[int, Range(0, MANY)]
+    answer_seconds: Annotated[int, Range(1, MANY)]
     test: str = ""
 
     @property
@@ -103,7 +103,7 @@ class SitePart(NamedTuple):
     folder: Path
     name: str
     client: int
-    clients: Annotated[int, Range(1)]
+    clients: Annotated[int, Range(1, MANY)]
     server: str
     port: Port
     device: Device = "auto"
