@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save
 
 from ..config import as_tables, parse, parse_toml, to_toml
@@ -15,6 +15,7 @@ from ..core.federation import Federation
 from ..core.sketch import sketch
 from ..core.step import Step
 from ..errors import RunError, UserError, described
+from ..records.tensors import unpacked
 from ..system.files import parse_json, write_atomic
 from ..types import Draw, Local, Payload
 from .tensors import FormError, fill, named, to
@@ -76,9 +77,8 @@ def save_step(federation: Federation, path: Path, where: str, client: int, faile
 def load_step(path: Path) -> SavedStep:
     """A saved step with the federation that it belongs to; its images are loaded again."""
     try:
-        with safe_open(path, "pt") as file:
-            facts = parse_json((file.metadata() or {})["failed-step"].encode())
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        tensors, metadata = unpacked(path)
+        facts = parse_json(metadata["failed-step"].encode())
         config, client, where = parse(parse_toml(str(facts["config"]))), int(facts["client"]), str(facts["where"])
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} is no saved step ({described(error)})") from None

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError
+from safetensors.torch import load, save
 from torch import Tensor
 
 from ..system.files import parse_json
@@ -38,6 +38,14 @@ def sealed(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
     return packed(held, {KEY: json.dumps({**facts, "sha256": content_sum(held, facts)})})
 
 
+def unpacked(path: Path) -> tuple[Tensors, dict[str, str]]:
+    """The tensors and the metadata of a safetensors file, whatever its name: the library opens only names in UTF-8."""
+    data = path.read_bytes()
+    tensors = load(data)  # refuses a damaged head
+    head = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    return tensors, head.get("__metadata__", {})
+
+
 class Unsealed(NamedTuple):
     """A file's tensors and facts; the facts are None if it has no checksum, as files of earlier versions."""
 
@@ -48,9 +56,8 @@ class Unsealed(NamedTuple):
 def unseal(path: Path) -> Unsealed:
     """Read a safetensors file; raise ValueError if it is damaged."""
     try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
-            text = (file.metadata() or {}).get(KEY)
+        tensors, metadata = unpacked(path)
+        text = metadata.get(KEY)
         facts = None if text is None else dict(parse_json(text.encode()))
     except (SafetensorError, ValueError, TypeError) as error:
         raise ValueError(str(error).partition("\n")[0]) from None
