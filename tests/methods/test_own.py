@@ -260,6 +260,50 @@ def test_a_saved_step_with_odd_facts_is_refused(fssl: Fssl, facts: str) -> None:
     assert said.startswith("fssl: odd.safetensors is no saved step (")
 
 
+FORGETS = """
+from dataclasses import dataclass
+import torch
+from fssl.label.accept import FlexThreshold
+from fssl.methods.fixmatch import FixMatch
+
+@dataclass(frozen=True)
+class Extra(FixMatch):
+    def extra(self, net, payload, local, batch, seen):
+        return torch.zeros_like(batch.has_labels), {}
+
+@dataclass(frozen=True)
+class Remember(FixMatch):
+    def remember(self, votes, batch, state):
+        return {}
+
+@dataclass(frozen=True)
+class Step(FixMatch):
+    def step(self, net, payload, local, batch):
+        after, trace = super().step(net, payload, local, batch)
+        return after._replace(velocity={}), trace
+
+def extra(): return Extra(accept=FlexThreshold())
+def remember(): return Remember(accept=FlexThreshold())
+def step(): return Step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        ("extra", "the client's state without 'flex.table'"),
+        ("remember", "the client's state without 'flex.table'"),
+        ("step", "the momentum without '"),
+    ],
+)
+def test_a_step_that_forgets_is_refused_before_it_trains(fssl: Fssl, function: str, what: str) -> None:
+    Path("forgets.py").write_text(FORGETS)
+    code, _, said = fssl("run", "smoke", *SMALL, "--set", f"method.name=forgets.py:{function}", "--out", "run")
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith(f"fssl: method 'forgets.py:{function}': its step returns {what}")
+    assert not Path("run").exists()
+
+
 def test_a_string_needs_its_choices() -> None:
     Path("branch.py").write_text(BRANCH)
     with pytest.raises(UserError, match=r"method\.kind: its builder must declare .* Literal"):

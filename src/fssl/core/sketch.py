@@ -59,6 +59,7 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
 
     Raises:
         RandomStepError: The step draws random numbers.
+        UserError: The step leaves out some of what the next one starts with.
     """
     task, counts, recipe, card = sizes
     with sketch(method, net, task, counts) as (payload, local):
@@ -68,8 +69,25 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
         known = {"u": truth} if method.needs.truth else {}
         batch = Batch(views, truth[: recipe.batch], truth, one, Clock(one, one, one), known)
         with nothing_drawn():
-            _, trace = method.step(net, payload, local, batch)
+            after, trace = method.step(net, payload, local, batch)
+        check_whole(local, after)
         return Layout.of(probe(trace, truth))
+
+
+def check_whole(before: Local, after: Local) -> None:
+    """Refuse a step, or a part of one such as `extra`, that returns less than the next step starts with."""
+    parts = {
+        "the client's state": (before.state, after.state),
+        "the model's parameters": (before.weights.params, after.weights.params),
+        "the model's buffers": (before.weights.buffers, after.weights.buffers),
+        "the momentum": (before.velocity, after.velocity),
+    }
+    for what, (held, returned) in parts.items():
+        if lost := held.keys() - returned.keys():
+            raise UserError(
+                f"its step returns {what} without '{min(lost)}'; `step`, `remember` and `extra` return all that they"
+                " got, as {**local.state, ...}"
+            )
 
 
 @contextmanager
