@@ -19,7 +19,8 @@ from fssl.core.client import loop
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
-from fssl.engines.lanes import HostLane, LocalEngine
+from fssl.engines.lanes import HostLane
+from fssl.engines.local import LocalEngine
 from fssl.methods import Method
 
 torch.set_num_threads(1)

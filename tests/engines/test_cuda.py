@@ -11,7 +11,7 @@ from fssl.augment.policies import draw_strong, draw_weak, strong, weak
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import load
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.methods.names import METHODS
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]

@@ -13,7 +13,7 @@ from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.plan import epochs
 from fssl.engines.capture import make_tick
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.label.accept import UNSEEN
 from fssl.seeds import stream
 from fssl.types import Counts

@@ -14,7 +14,7 @@ from fssl.console import Quiet
 from fssl.core.experiment import Experiment, prepare
 from fssl.core.federation import Federation
 from fssl.engines.engine import Engine
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.engines.snapshot import Snapshot, flat, parts, restore
 from fssl.engines.tensors import named
 from fssl.errors import RunError

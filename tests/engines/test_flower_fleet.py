@@ -20,7 +20,7 @@ from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import load
 from fssl.engines.engine import Engine, Missing
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.engines.snapshot import Snapshot, flat, parts, restore
 from fssl.engines.tensors import named
 from fssl.errors import RunError, UserError

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from fssl.core.federation import Federation
 from fssl.engines.failure import ClientError, NotFiniteError
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.methods.names import METHODS
 
 Make = Callable[..., Federation]

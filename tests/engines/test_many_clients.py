@@ -10,7 +10,7 @@ from conftest import known_to_all, seconds_of, tiny_config
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.engines.snapshot import flat, parts
 from fssl.records import parts as part_files
 from fssl.records.checkpoint import Checkpoints

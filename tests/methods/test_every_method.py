@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from conftest import host_lane
 from fssl.core.client import at, client_round
 from fssl.core.federation import Federation
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.engines.tensors import named
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS, PLUGINS
@@ -115,13 +115,16 @@ def test_a_step_leaves_its_arguments_alone(name: str, make_federation: Make) -> 
 
 @pytest.mark.parametrize("name", LABELED)
 def test_lanes_do_not_change_the_result(name: str, make_federation: Make) -> None:
+    """Neither their number, nor whether they are threads or processes."""
     states = []
-    for lanes in (1, 2):
-        engine = LocalEngine(make_federation(f"method.name={name}", *SHORT, f"compute.lanes={lanes}"))
+    for lanes in (["compute.lanes=1"], ["compute.lanes=2"], ["compute.lanes=2", "compute.processes=on"]):
+        engine = LocalEngine(make_federation(f"method.name={name}", *SHORT, *lanes))
         list(engine.rounds(2))
+        engine.close()
         states.append(engine.snapshot)
-    assert same(states[0].server, states[1].server)
-    assert same(states[0].clients, states[1].clients)
+    for other in states[1:]:
+        assert same(states[0].server, other.server)
+        assert same(states[0].clients, other.clients)
 
 
 @pytest.mark.parametrize("name", LABELED)

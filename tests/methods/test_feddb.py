@@ -9,7 +9,7 @@ from strict import Strict
 
 from fssl.core.client import at
 from fssl.core.federation import Federation
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
 from fssl.label.assign import GlobalOnly, LocalOnly, Sage
 from fssl.methods.feddb import PI, PRIOR, SEEN, TABLE, FedDB, debias, exact_shares, feddb, released_shares

@@ -9,7 +9,7 @@ import torch
 
 from fssl.core.client import at
 from fssl.core.federation import Federation
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.label.losses import cross_entropy, soft_cross_entropy
 from fssl.methods.feddure import PARAMS
 from fssl.methods.feddure_full import REGULATOR, FedDureFull, feddure_full, image_weights

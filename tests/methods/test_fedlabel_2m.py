@@ -8,7 +8,7 @@ import torch
 from test_identities import equal, trained
 
 from fssl.core.federation import Federation
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
 from fssl.methods.fedlabel_2m import COUNT, A, B, FedLabel2M, drift, fedlabel_2m, pair, pseudo_loss
 from fssl.methods.names import build_method

@@ -9,7 +9,7 @@ import torch
 from conftest import host_lane
 from fssl.core.client import ClientResult, client_round
 from fssl.core.federation import Federation
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.label.accept import EntropyThreshold, FixedThreshold
 from fssl.methods.fedloke import FedLoKe, fedloke, kept, own, shared
 from fssl.methods.names import build_method

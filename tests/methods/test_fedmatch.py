@@ -11,7 +11,7 @@ import torch
 from conftest import host_lane
 from fssl.core.client import at
 from fssl.core.federation import Federation
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.methods.fedmatch import (
     EMBEDDING,
     HELPER,

@@ -9,7 +9,7 @@ import torch
 
 from fssl.core.federation import Federation
 from fssl.data.cards import card
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
 from fssl.label.adaptive import H_TILDE, P_TILDE, TAU, FreeThreshold, fairness
 from fssl.methods.fixmatch import Seen

@@ -17,7 +17,7 @@ from conftest import tiny_config
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.engines.tensors import named
 from fssl.methods import METHODS, PLUGINS
 from fssl.methods.fixmatch import FixMatch

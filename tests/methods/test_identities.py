@@ -10,7 +10,7 @@ import torch
 from conftest import host_lane
 from fssl.core.client import client_round
 from fssl.core.federation import Federation
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.label.accept import FlexThreshold
 from fssl.label.assign import ConfidenceGap, Constant, LocalOnly, Sage
 from fssl.methods.base import Sgd, mean_weights, weighted_mean

@@ -11,7 +11,7 @@ import torch
 from conftest import host_lane
 from fssl.core.client import ClientResult, client_round
 from fssl.core.federation import Federation
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.label.assign import Constant, GlobalOnly, Sage
 from fssl.methods.base import mean_weights
 from fssl.methods.fixmatch import FixMatch, fixmatch_gpl

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fssl.core.federation import Federation
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.methods.base import Needs
 from fssl.methods.fixmatch import FixMatch
 from fssl.models import Net

@@ -10,7 +10,7 @@ from conftest import SMALL, Fssl, records
 from fssl.config import override, parse, read_toml
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.models import build_net
 from fssl.system.user_code import loaded
 

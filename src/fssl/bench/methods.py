@@ -15,7 +15,7 @@ from ..catalog.entries import BASELINE, HOSTS
 from ..console import PLAIN, say
 from ..core.experiment import Experiment, prepare
 from ..core.federation import Federation
-from ..engines.lanes import LocalEngine
+from ..engines.local import LocalEngine
 from ..methods.names import METHODS
 from ..system.files import read_json, write_atomic
 from ..system.machine import cores, processor

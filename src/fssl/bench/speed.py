@@ -16,7 +16,7 @@ from ..console import PLAIN, say
 from ..core.experiment import Experiment, prepare
 from ..core.federation import Federation
 from ..engines.engine import RoundResult
-from ..engines.lanes import LocalEngine
+from ..engines.local import LocalEngine
 from ..system.files import write_atomic
 from ..system.machine import cores
 from .reference import reference_ms_per_step

@@ -99,6 +99,9 @@ class Compute:
     lanes: Annotated[int | None, Range(1, 16), "clients trained at once (default: 4 on a GPU, else one per core)"] = (
         None
     )
+    processes: Annotated[
+        Literal["auto", "on", "off"], "lanes of a CPU as processes, else threads; auto: in a run of 300 steps or more"
+    ] = "auto"
     threads: Annotated[int | None, Range(1, 1024), "CPU threads of one client (default 1)"] = None
     engine: Annotated[Literal["local", "flower"], "flower: clients as actors of a Ray cluster"] = "local"
     clients_per_gpu: Annotated[int | None, Range(1, 64), "engine flower: clients at once on each GPU (default 1)"] = (

@@ -80,11 +80,15 @@ class Federation:
     def counts(self, client: int) -> Counts:
         return self.sites[client].counts
 
+    def num_steps(self, client: int) -> int:
+        """A client's steps in a round: the work that is expected of it."""
+        return self.recipe.num_steps(self.counts(client))
+
     @property
     def busiest(self) -> int:
         """The client with the most steps, of those whose images are here: a site has nobody else's."""
         here = [k for k, site in enumerate(self.sites) if len(site.pool)]
-        return max(here, key=lambda k: self.recipe.num_steps(self.counts(k)))
+        return max(here, key=self.num_steps)
 
     @cached_property
     def layout(self) -> Layout:

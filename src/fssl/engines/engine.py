@@ -52,6 +52,10 @@ class Fleet(Protocol):
         """A chance to work ahead while a device is still busy with the round before."""
         ...
 
+    def close(self) -> None:
+        """End what works for it; it is not asked to train again."""
+        ...
+
 
 class Passing:
     """Results on their way to the method: uploads go on one at a time, only what the record needs stays."""
@@ -148,6 +152,10 @@ class Engine:
                 f"round {round}: the loss of {bad[0]} is not finite{kept}. "
                 "Try a smaller train.lr, or --debug to save the step that fails"
             )
+
+    def close(self) -> None:
+        """End what works for the engine; its snapshot stays."""
+        self.fleet.close()
 
     def model(self) -> Weights:
         return self.federation.method.deploy(self.snapshot.server)

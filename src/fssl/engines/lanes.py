@@ -1,6 +1,7 @@
-"""The local engine: one process, one device, clients one after another or on several streams."""
+"""Lanes: clients on one device, one after another, or on several threads or streams."""
 
 import warnings
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -16,7 +17,6 @@ from ..errors import RunError
 from ..models import switch_kernels, switch_tf32_off
 from ..system.machine import cores
 from ..types import Payload, State
-from .engine import Engine
 from .failure import checked, client_error
 from .snapshot import Snapshot
 from .tensors import pinned, to
@@ -49,19 +49,13 @@ class Lanes:
     ) -> None:
         """A step that fails is saved in `folder`; with `debug`, every step is checked."""
         self.federation, self.device, self.folder = federation, federation.device, folder
-        self.lanes = self._lanes(debug, federation.config.train.clients_per_round if most is None else most)
+        self.lanes = self._lanes(debug, most)
         self._ahead: tuple[int, list[ClientPlan]] = (0, [])
 
-    def _lanes(self, debug: bool, most: int) -> list[Lane]:
+    def _lanes(self, debug: bool, most: int | None) -> list[Lane]:
         """One lane per client that can train at the same time; the result does not depend on their number."""
-        config, on_gpu = self.federation.config, self.device.type == "cuda"
-        is_compiled = compiles(self.federation, debug)
-        default = CUDA_LANES if on_gpu else cores()
-        number = min(config.compute.lanes or default, most)
-        if self.federation.carries_momentum or debug or (on_gpu and not is_compiled):
-            number = 1
-        if is_compiled and not on_gpu:
-            number = min(number, COMPILED_LANES)
+        on_gpu, is_compiled = self.device.type == "cuda", compiles(self.federation, debug)
+        number = num_lanes(self.federation, debug, most)
         if on_gpu and is_compiled:
             return self._captured_lanes(number)
         steps = [self.federation.make_step() for _ in range(number)]
@@ -93,7 +87,10 @@ class Lanes:
             return [p._replace(draw=pinned(p.draw), sweep=pinned(p.sweep)) for p in plans]
         return plans
 
-    def train(self, round: int, clients: list[int], snapshot: Snapshot) -> list[ClientResult]:
+    def close(self) -> None:
+        """Nothing: threads end with their round."""
+
+    def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterable[ClientResult]:
         """Deal clients out to the lanes, one thread each: on a GPU it only enqueues, on a CPU it computes."""
         plans = self._ahead[1] if self._ahead[0] == round else self.plans(round, clients)
         if len(self.lanes) == 1:
@@ -138,14 +135,16 @@ class Lanes:
         return result._replace(velocity={})
 
 
-class LocalEngine(Engine):
-    """Rounds on this machine's CPU or one GPU."""
-
-    fleet: Lanes
-
-    def __init__(self, federation: Federation, folder: Path | None = None, debug: bool = False) -> None:
-        set_up_torch(federation)
-        super().__init__(federation, Lanes(federation, folder, debug), compiles(federation, debug))
+def num_lanes(federation: Federation, debug: bool = False, most: int | None = None) -> int:
+    """How many clients train at once, at most as many as take part."""
+    config, on_gpu, is_compiled = federation.config, federation.device.type == "cuda", compiles(federation, debug)
+    if federation.carries_momentum or debug or (on_gpu and not is_compiled):
+        return 1
+    number = min(
+        config.compute.lanes or (CUDA_LANES if on_gpu else cores()),
+        config.train.clients_per_round if most is None else most,
+    )
+    return min(number, COMPILED_LANES) if is_compiled and not on_gpu else number
 
 
 def compiles(federation: Federation, debug: bool = False) -> bool:

@@ -15,7 +15,7 @@ from ..core.experiment import Experiment
 from ..core.federation import Federation
 from ..engines.engine import Engine
 from ..engines.failure import ClientError
-from ..engines.lanes import LocalEngine
+from ..engines.local import LocalEngine
 from ..engines.snapshot import Snapshot, restore
 from ..engines.tensors import to
 from ..errors import RunError, UserError, described
@@ -50,17 +50,17 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
             folder.open(config, resume, experiment.defaults)
             for file in config.own_files:
                 folder.keep(file)
-            engine = make(federation)
-            if resume:
-                engine.snapshot = resumed(folder, engine, logged)
-            if engine.snapshot.round == 0:
-                save_state(folder, engine)
-            folder.write_env(federation.device, engine.snapshot.round)
-            folder.write_partition(federation.labeled_counts, federation.unlabeled_counts)
-            logged.started(config, folder.rounds())
-            while engine.snapshot.round < config.rounds:
-                logged.round(record(folder, engine, engine.round(config.rounds)))
-            return write_result(folder, engine)
+            with closing(make(federation)) as engine:
+                if resume:
+                    engine.snapshot = resumed(folder, engine, logged)
+                if engine.snapshot.round == 0:
+                    save_state(folder, engine)
+                folder.write_env(federation.device, engine.snapshot.round)
+                folder.write_partition(federation.labeled_counts, federation.unlabeled_counts)
+                logged.started(config, folder.rounds())
+                while engine.snapshot.round < config.rounds:
+                    logged.round(record(folder, engine, engine.round(config.rounds)))
+                return write_result(folder, engine)
     except ClientError as error:
         raise ClientError(write_down(str(error), error, config, out)) from error
     except (UserError, RunError):

@@ -3,13 +3,16 @@
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
-from typing import Any, TypeVar
+from contextlib import nullcontext, suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any, NamedTuple, TypeVar
 
 from ..errors import RunError
 
@@ -42,6 +45,57 @@ def mapped(
 def spawned() -> ProcessPoolExecutor:
     """One spawned process, which shares nothing with this one: threads and a GPU do not survive a fork."""
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), follow, (os.getpid(),))
+
+
+class Companion(NamedTuple):
+    """A forked process, and the pipe to it."""
+
+    process: BaseProcess
+    pipe: "Connection[Any, Any]"
+
+
+def can_fork() -> bool:
+    """Whether a process with threads, such as one that uses torch, may fork here; on macOS its libraries forbid it."""
+    return sys.platform == "linux"
+
+
+def companion(work: "Callable[[Connection[Any, Any]], None]") -> Companion:
+    """Fork a process that shares all there is now, does its work with a pipe to this one, and ends."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_accompany, args=(work, theirs, os.getpid()), daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)  # until the process leaves them to its parent
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    theirs.close()
+    return Companion(process, ours)
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _accompany(work: "Callable[[Connection[Any, Any]], None]", pipe: "Connection[Any, Any]", parent: int) -> None:
+    status = 1
+    try:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        let_go_of_files(pipe.fileno())
+        follow(parent)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+        work(pipe)
+        status = 0
+    finally:
+        os._exit(status)  # nothing of the parent's is written or tidied up here
+
+
+def let_go_of_files(kept: int) -> None:
+    """Hold none of the files that the parent has open but one: a lock of a killed parent must not live on here."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for number in (int(name) for name in os.listdir("/proc/self/fd")):
+        if number > 2 and number not in (kept, nowhere):
+            with suppress(OSError):  # the listing's own
+                os.dup2(nowhere, number, inheritable=False)  # not closed: who closes it later must not hit another
 
 
 def follow(parent: int) -> None:

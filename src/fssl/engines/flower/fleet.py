@@ -123,6 +123,9 @@ class FlowerFleet:
     def prepare(self, round: int, clients: list[int]) -> None:
         """Nothing: clients draw their own plans."""
 
+    def close(self) -> None:
+        """Nothing: the cluster ends with its own context."""
+
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterator[ClientResult | Missing]:
         nodes, waiting, used = self._quorum(round, clients), deque(clients), 0
         sent: dict[int, Sent] = {}
