@@ -97,7 +97,7 @@ def method_of(config: Config) -> Method:
 
 def host_lane(federation: Federation) -> HostLane:
     """Where a single client can train, outside of any engine."""
-    run = loop(federation.make_step(), federation.layout.size, torch.device("cpu"))
+    run = loop(federation.make_learn(), federation.make_show(), federation.layout.size, torch.device("cpu"))
     return HostLane(run, federation.make_visit())
 
 

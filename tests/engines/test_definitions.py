@@ -6,9 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves, tree_structure
 
 from conftest import host_lane
-from fssl.core.client import at, client_round
+from fssl.core.client import at, client_round, shown_by_turns
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.plan import epochs
@@ -154,3 +155,21 @@ def test_a_tick_over_fixed_buffers_is_the_step(method: str, make_federation: Mak
         assert torch.equal(fixed.weights.params[name], value)
     for name, value in local.state.items():
         assert torch.equal(fixed.state[name], value)
+
+
+@pytest.mark.parametrize("name", ["sage+oracle", "fedmatch", "fedavg"])
+@pytest.mark.parametrize("at_once", [1, 5000, 2**20])
+def test_views_made_for_many_steps_are_those_of_each_step(
+    name: str, at_once: int, make_federation: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fssl.core.client.SHOWN_AT_ONCE", at_once)
+    federation = make_federation(f"method.name={name}")
+    draw, show = federation.plan(1, 1).draw, federation.make_show()
+    shown = list(shown_by_turns(show, draw))
+    assert len(shown) == len(draw.x_row) > 3
+    for i, step in enumerate(shown):
+        alone = show(at(draw, i))
+        assert tree_structure(step) == tree_structure(alone)
+        for a, b in zip(tree_leaves(step), tree_leaves(alone), strict=True):
+            assert (a.dtype, a.stride()) == (b.dtype, b.stride())
+            assert torch.equal(a, b)

@@ -19,7 +19,7 @@ from fssl.core.client import at
 from fssl.core.experiment import Experiment, prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
-from fssl.engines.lanes import LocalEngine
+from fssl.engines.local import LocalEngine
 from fssl.probes.training import Probe
 from fssl.types import State, Trace
 

@@ -19,7 +19,7 @@ from .evaluate import Tester, TestPool, headline_norm, make_tester, norms_for_te
 from .experiment import Experiment, make_probe, make_recipe
 from .images import partition_images, split_for_test
 from .sketch import Sizes, try_step
-from .step import Pool, Step, Visit, make_step, make_visit
+from .step import Learn, Pool, Show, Step, Visit, make_learn, make_show, make_step, make_visit
 
 
 class Federation:
@@ -110,6 +110,14 @@ class Federation:
     def make_step(self) -> Step:
         """A training step of its own, for one thread."""
         return make_step(self.net.copy(), self.method, self.probe, self.layout, self.pool)
+
+    def make_show(self) -> Show:
+        """The half of a step that makes views."""
+        return make_show(self.method, self.pool)
+
+    def make_learn(self) -> Learn:
+        """The other half of a step, for one thread."""
+        return make_learn(self.net.copy(), self.method, self.probe, self.layout)
 
     def make_visit(self) -> Visit:
         return make_visit(self.net.copy(), self.method, self.pool)

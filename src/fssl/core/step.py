@@ -1,6 +1,7 @@
-"""The training step: gather, augment, learn, measure, as one pure function."""
+"""The training step: gather, augment, learn, measure, as one pure function, or in its two halves."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +14,17 @@ from ..probes.tally import Layout
 from ..probes.training import Probe
 from ..types import Batch, Draw, Local, Payload, Sweep
 
+
+class Shown(NamedTuple):
+    """What a step sees, and the true labels that only probes look at."""
+
+    batch: Batch
+    truth: Tensor  # [B_u]
+
+
 Step = Callable[[Payload, Local, Tensor, Draw], tuple[Local, Tensor]]
+Show = Callable[[Draw], Shown]  # of one step, or of several along a leading axis
+Learn = Callable[[Payload, Local, Tensor, Shown], tuple[Local, Tensor]]
 Visit = Callable[[Payload, Local, Sweep], Local]
 
 
@@ -24,12 +35,13 @@ class Pool:
         self.images, self.labels, self.normalize = images, labels, normalize
 
     def batch(self, draw: Draw, views: Sequence[str], with_truth: bool) -> Batch:
-        """The batch a draw stands for."""
+        """The batch a draw stands for; of several steps, with their axis first."""
         tensors = {}
         for view in views:
-            rows = draw.x_row if shows_labeled(view) else draw.u_row
+            rows, noise = draw.x_row if shows_labeled(view) else draw.u_row, draw.noise[view]
             augment = strong if shows_strongly(view) else weak
-            tensors[view] = self.normalize(augment(self.images, rows, draw.noise[view]))
+            made = self.normalize(augment(self.images, rows.flatten(), noise.flatten(0, -2)))
+            tensors[view] = made.unflatten(0, rows.shape)
         truth = {"u": self.labels[draw.u_row]} if with_truth else {}
         return Batch(tensors, self.labels[draw.x_row], draw.u_slot, draw.has_labels, draw.clock, truth)
 
@@ -45,13 +57,32 @@ def make_visit(net: Net, method: Method, pool: Pool) -> Visit:
 
 
 def make_step(net: Net, method: Method, probe: Probe, layout: Layout, pool: Pool) -> Step:
-    """(payload, local, tally, draw) -> (local, tally); the tally is [2, P]: whole round, last epoch."""
-    needs = method.needs  # asked once, outside of what is compiled
+    """(payload, local, tally, draw) -> (local, tally): both halves of a step in one function."""
+    show, learn = make_show(method, pool), make_learn(net, method, probe, layout)
 
     def step(payload: Payload, local: Local, tally: Tensor, draw: Draw) -> tuple[Local, Tensor]:
-        batch = pool.batch(draw, needs.views, needs.truth)
-        local, trace = method.step(net, payload, local, batch)
-        new = layout.pack(probe(trace, pool.labels[draw.u_row]))
-        return local, tally + torch.stack([new, new * draw.clock.last_epoch])
+        return learn(payload, local, tally, show(draw))
 
     return step
+
+
+def make_show(method: Method, pool: Pool) -> Show:
+    """draw -> what is shown: the first half of a step, integer arithmetic and lookups."""
+    needs = method.needs  # asked once, outside of what is compiled
+
+    def show(draw: Draw) -> Shown:
+        return Shown(pool.batch(draw, needs.views, needs.truth), pool.labels[draw.u_row])
+
+    return show
+
+
+def make_learn(net: Net, method: Method, probe: Probe, layout: Layout) -> Learn:
+    """(payload, local, tally, shown) -> (local, tally); the tally is [2, P]: whole round, last epoch."""
+
+    def learn(payload: Payload, local: Local, tally: Tensor, shown: Shown) -> tuple[Local, Tensor]:
+        batch, truth = shown
+        local, trace = method.step(net, payload, local, batch)
+        new = layout.pack(probe(trace, truth))
+        return local, tally + torch.stack([new, new * batch.clock.last_epoch])
+
+    return learn

@@ -1,8 +1,9 @@
 """A training step that failed: named by round, client and step, saved with its inputs, and taken again."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -13,7 +14,6 @@ from ..core.client import StepError, at
 from ..core.experiment import prepare
 from ..core.federation import Federation
 from ..core.sketch import sketch
-from ..core.step import Step
 from ..errors import RunError, UserError, described
 from ..records.tensors import unpacked
 from ..system.files import parse_json, write_atomic
@@ -21,6 +21,7 @@ from ..types import Draw, Local, Payload
 from .tensors import FormError, fill, named, to
 
 SAVED = "failed-step.safetensors"
+T = TypeVar("T")
 
 
 class NotFiniteError(RunError):
@@ -41,11 +42,11 @@ class SavedStep(NamedTuple):
     draw: Draw
 
 
-def checked(step: Step) -> Step:
-    """The step with a check of every result."""
+def checked(step: Callable[[Payload, Local, torch.Tensor, T], tuple[Local, torch.Tensor]]) -> Any:
+    """The step, or the half of it that learns, with a check of every result."""
 
-    def run(payload: Payload, local: Local, tally: torch.Tensor, draw: Draw) -> tuple[Local, torch.Tensor]:
-        after, new = step(payload, local, tally, draw)
+    def run(payload: Payload, local: Local, tally: torch.Tensor, given: T) -> tuple[Local, torch.Tensor]:
+        after, new = step(payload, local, tally, given)
         for name, value in named(params=after.weights.params, buffers=after.weights.buffers, tally=new).items():
             if not bool(torch.isfinite(value).all()):
                 raise NotFiniteError(f"{name} has a value that is not finite")

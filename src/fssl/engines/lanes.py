@@ -58,13 +58,13 @@ class Lanes:
         number = num_lanes(self.federation, debug, most)
         if on_gpu and is_compiled:
             return self._captured_lanes(number)
-        steps = [self.federation.make_step() for _ in range(number)]
+        show, size = self.federation.make_show(), self.federation.layout.size
+        learn = [self.federation.make_learn() for _ in range(number)]
         if is_compiled:
-            steps = [torch.compile(step, fullgraph=True, dynamic=False) for step in steps]
+            learn = [torch.compile(half, fullgraph=True, dynamic=False) for half in learn]
         if debug:
-            steps = [checked(step) for step in steps]
-        size = self.federation.layout.size
-        return [HostLane(loop(step, size, self.device), self.federation.make_visit()) for step in steps]
+            learn = [checked(half) for half in learn]
+        return [HostLane(loop(half, show, size, self.device), self.federation.make_visit()) for half in learn]
 
     def _captured_lanes(self, number: int) -> list[Lane]:
         from .capture import CapturedLane, make_tick, make_visit_in_place
