@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 import numpy as np
@@ -77,7 +78,9 @@ def split_labels(
 
 def class_counts(parts: Sequence[Index], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.int64]:
     """How many images of each class each client holds, [K, C]."""
-    return np.stack([np.bincount(labels[rows], minlength=num_classes) for rows in parts]).astype(np.int64)
+    client = np.repeat(np.arange(len(parts)), [len(rows) for rows in parts])
+    place = client * num_classes + labels[np.concatenate(parts)]
+    return np.bincount(place, minlength=len(parts) * num_classes).reshape(-1, num_classes).astype(np.int64)
 
 
 def _paired(labeled: list[Index], unlabeled: list[Index], clients: int, alpha: float, seed: int) -> Partition:
@@ -144,13 +147,15 @@ def _spread(rows: list[Index], clients: int, alpha: float, random: RandomState) 
 
 
 def _feed(labeled: list[Index], unlabeled: list[Index]) -> Partition:
-    sizes = np.array([len(x) + len(u) for x, u in zip(labeled, unlabeled, strict=True)])
-    for k in np.flatnonzero(sizes == 0):
-        donor = int(sizes.argmax())
+    sizes = [len(x) + len(u) for x, u in zip(labeled, unlabeled, strict=True)]
+    largest = [(-size, k) for k, size in enumerate(sizes) if size]  # the first of several of one size comes first
+    heapify(largest)
+    for k in [k for k, size in enumerate(sizes) if size == 0]:
+        size, donor = heappop(largest)
         parts = unlabeled if len(unlabeled[donor]) else labeled
         parts[k], parts[donor] = parts[donor][-1:], parts[donor][:-1]
-        sizes[k] += 1
-        sizes[donor] -= 1
+        heappush(largest, (size + 1, donor))
+        heappush(largest, (-1, k))
     return Partition(tuple(labeled), tuple(unlabeled))
 
 
