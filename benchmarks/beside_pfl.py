@@ -98,7 +98,7 @@ def pfl_rounds(wait: Callable[[int], None]) -> None:
     )
 
     class Waiting(TrainingProcessCallback):
-        def after_central_iteration(self, aggregate_metrics, model, *, central_context):  # type: ignore[no-untyped-def]
+        def after_central_iteration(self, aggregate_metrics, model, *, central_iteration):  # type: ignore[no-untyped-def]
             nonlocal steps
             done, steps = steps, 0
             wait(done)
