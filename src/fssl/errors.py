@@ -68,6 +68,12 @@ def escaped(character: str) -> str:
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else character.encode("unicode_escape").decode()
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out. Torch has a class for it on a GPU; on a CPU only its words tell."""
+    said_so = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    return said_so or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+
+
 def complain(message: str) -> None:
     """One line on the error stream, whatever the message holds; the middle of a very long one is left out."""
     line = printable(" ".join(message.splitlines()))

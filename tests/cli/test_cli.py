@@ -292,6 +292,45 @@ def test_too_little_memory_is_said_in_one_line(
     assert said.err.startswith("fssl: runs/tiny: not enough memory on cpu; fewer compute.lanes")
 
 
+GREEDY = """
+from dataclasses import dataclass
+import torch
+from fssl.methods.fixmatch import FixMatch
+
+@dataclass(frozen=True)
+class Greedy(FixMatch):
+    where: str = "step"
+
+    def step(self, net, payload, local, batch):
+        if self.where == "step":
+            torch.empty(2**50)  # four petabytes; while the run is prepared it is a shape only
+        return super().step(net, payload, local, batch)
+
+    def aggregate(self, net, server, uploads, rng):
+        if self.where == "aggregate":
+            torch.empty(2**50)
+        return super().aggregate(net, server, uploads, rng)
+
+def step(): return Greedy()
+def aggregate(): return Greedy(where="aggregate")
+"""
+
+
+@pytest.mark.parametrize("where", ["step", "aggregate"])
+def test_a_cpu_without_that_much_memory_says_so_in_one_line(fssl: Fssl, where: str) -> None:
+    """The framework itself is asked for more than any machine has, and its error is no class of its own."""
+    Path("greedy.py").write_text(GREEDY)
+    said = fssl("run", "tiny.toml", "--device", "cpu", "--set", f"method.name=greedy.py:{where}")
+    assert (said.code, said.err.count("\n")) == (1, 1)
+    assert said.err.startswith("fssl: runs/tiny: not enough memory on cpu; fewer compute.lanes")
+    assert not Path("runs/tiny/failed-step.safetensors").exists()
+
+
+def test_other_commands_say_that_memory_is_short(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fssl.report.show.print_run", lambda *_: torch.empty(2**50))
+    assert fssl("show", "run") == (1, "", "fssl: not enough memory\n")
+
+
 # Help.
 
 COMMANDS: list[str] = [*typer.main.get_command(cli.app).commands]  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import ProblemsError, RunError, UserError, complain
+from ..errors import ProblemsError, RunError, UserError, complain, is_out_of_memory
 from ..system.machine import handled
 from ..system.terminal import by_line
 from .catalog import datasets, methods, presets
@@ -78,7 +78,9 @@ def main() -> None:
     except Exception as error:
         usage = getattr(error, "format_message", None)  # of click: unknown option, missing argument
         code = 2 if usage else 1
-        if usage:
+        if is_out_of_memory(error):
+            complain("not enough memory")
+        elif usage:
             # typer 0.20 repeats the guess that click 8.4 has made already
             complain(re.sub(r"( Did you mean [^?]*\?)\1$", r"\1", usage()) or "no command is given")
         else:  # nobody foresaw it

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map
 
 from ..data.plan import ClientPlan
+from ..errors import is_out_of_memory
 from ..methods.base import Method
 from ..types import Draw, Local, Payload, State, Sweep, Upload
 from .step import Learn, Show, Visit
@@ -78,9 +79,9 @@ def loop(learn: Learn, show: Show, tally_size: int, device: torch.device) -> Run
         for i, shown in enumerate(shown_by_turns(show, draw)):
             try:
                 local, tally = learn(payload, local, tally, shown)
-            except (MemoryError, torch.OutOfMemoryError):
-                raise  # nothing is wrong with the step
             except Exception as error:
+                if is_out_of_memory(error):
+                    raise  # nothing is wrong with the step
                 raise StepError(payload, local, at(draw, i)) from error
         return local, tally
 

@@ -13,7 +13,7 @@ from ..core.client import ClientResult, Run, Trainer, client_round, loop
 from ..core.federation import Federation
 from ..core.step import Visit
 from ..data.plan import ClientPlan
-from ..errors import RunError
+from ..errors import RunError, is_out_of_memory
 from ..models import switch_kernels, switch_tf32_off
 from ..system.machine import cores
 from ..types import Payload, State
@@ -126,9 +126,9 @@ class Lanes:
             state = {name: (known or new)[name].to(self.device, non_blocking=True) for name in new}
             plan = plan._replace(sweep=to(plan.sweep, self.device))
             result = client_round(lane, federation.method, payload, state, plan, velocity)
-        except (MemoryError, torch.OutOfMemoryError):
-            raise
         except Exception as error:
+            if is_out_of_memory(error):
+                raise
             raise client_error(federation, round, plan.client, error, self.folder) from error
         if self.federation.carries_momentum:
             return result._replace(velocity={k: v.clone() for k, v in result.velocity.items()})

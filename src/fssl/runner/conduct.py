@@ -7,8 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from ..config import Config
 from ..core.device import choose_device
 from ..core.experiment import Experiment
@@ -18,7 +16,7 @@ from ..engines.failure import ClientError
 from ..engines.local import LocalEngine
 from ..engines.snapshot import Snapshot, restore
 from ..engines.tensors import to
-from ..errors import RunError, UserError, described
+from ..errors import RunError, UserError, described, is_out_of_memory
 from ..records.store import ERRORS, RunFolder
 from ..system.user_code import user_place
 from .loggers import Listener, Logged
@@ -65,16 +63,16 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
         raise ClientError(write_down(str(error), error, config, out)) from error
     except (UserError, RunError):
         raise
-    except (MemoryError, torch.OutOfMemoryError) as error:
-        raise RunError(
-            f"{out}: not enough memory on {choose_device(config).type}; fewer compute.lanes need less, and --resume"
-            " goes on (with another train.batch it is another run)"
-        ) from error
     except OSError as error:
         reason = error.strerror or str(error)
         raise RunError(f"{out}: {reason}; finished rounds are kept, and --resume goes on from there") from error
-    except Exception as error:  # nobody foresaw it: all of it goes into a file, the rest into a line
-        if not out.is_dir():
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise RunError(
+                f"{out}: not enough memory on {choose_device(config).type}; fewer compute.lanes need less, and --resume"
+                " goes on (with another train.batch it is another run)"
+            ) from error
+        if not out.is_dir():  # else nobody foresaw it: all of it goes into a file, the rest into a line
             raise
         raise RunError(write_down(described(error), error, config, out)) from error
     finally:
