@@ -1,11 +1,13 @@
 """The live page: new rounds without reading old ones again, and a server that serves this and nothing else."""
 
+import contextlib
 import http.client
 import json
 import re
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -148,6 +150,44 @@ def test_other_names_and_other_methods_are_refused(server: Server) -> None:
     assert ask(server, "/", f"localhost:{port}")[0] == 200
     for method in ("POST", "PUT", "DELETE", "OPTIONS", "HEAD"):
         assert ask(server, "/", method=method)[0] == 501
+
+
+def working() -> int:
+    """Threads that answer a request, besides the server's own."""
+    return sum("process_request_thread" in thread.name for thread in threading.enumerate())
+
+
+def ends_within(seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while working() and time.monotonic() < until:
+        time.sleep(0.02)
+    return not working()
+
+
+@pytest.mark.parametrize("asked", [b"GET / HT", b"GET / HTTP/1.1\r\nHost: "])
+def test_a_request_that_trickles_in_holds_no_thread(
+    asked: bytes, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "ASKING", 0.5)
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as slow:
+        slow.sendall(asked)
+        begin = time.monotonic()
+        with contextlib.suppress(ConnectionError):  # the server hung up
+            while time.monotonic() - begin < 5:
+                slow.sendall(b"x")
+                time.sleep(0.05)
+        assert 0.4 < time.monotonic() - begin < 4
+        assert ends_within(2)
+
+
+def test_an_answer_that_is_not_read_holds_no_thread(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live, "ANSWERING", 0.5)
+    server.page = bytes(50_000_000)  # more than the buffers on the way
+    with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as slow:
+        slow.sendall(f"GET / HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n\r\n".encode())
+        time.sleep(0.2)
+        assert working() == 1
+        assert ends_within(4)
 
 
 def test_only_this_machine_can_reach_it(server: Server) -> None:

@@ -1,8 +1,10 @@
 """The same page while runs go on: a server for this machine only, with two addresses and nothing else."""
 
 import gzip
+import io
 import json
 import os
+import socket
 import sys
 import threading
 import time
@@ -21,6 +23,7 @@ from .write import page, page_title, plotly
 
 LOOPBACK = "127.0.0.1"
 FRESH = 1.0  # seconds within which several browsers share one look at the folders
+ASKING, ANSWERING = 10.0, 30.0  # seconds for a whole request and a whole answer: each holds a thread
 
 
 class Watcher:
@@ -68,12 +71,33 @@ class Watcher:
         self._lines = set(lines)
 
 
+class Arriving(io.RawIOBase):
+    """What comes in on a connection, until a deadline: a timeout of the socket begins anew with every byte."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self.connection, self.until = connection, time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        left = self.until - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self.connection.settimeout(left)
+        return self.connection.recv_into(buffer)
+
+
 class Handler(BaseHTTPRequestHandler):
     """Answers `/` and `/data`; anything else, and anyone who came under another name, is refused."""
 
     server: "Server"
     server_version, sys_version = "fssl", ""
-    timeout = 30
+
+    def setup(self) -> None:
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(Arriving(self.connection, ASKING))
 
     def do_GET(self) -> None:
         if self.headers.get("Host", "") not in self.server.names:  # a page elsewhere whose name leads here
@@ -88,6 +112,7 @@ class Handler(BaseHTTPRequestHandler):
         self._answer(404, "text/plain", b"only the report is here: /\n")
 
     def _answer(self, code: int, kind: str, body: bytes, encoding: str | None = None) -> None:
+        self.connection.settimeout(ANSWERING)  # of all of it
         self.send_response(code)
         headers = {
             "Content-Type": kind,
