@@ -85,6 +85,31 @@ def test_an_unknown_device_is_refused(home: Path) -> None:
         site_part(home, "site-1")
 
 
+@pytest.mark.parametrize("server", ["fl.example.org", "https://fl.example.org:8443", "fl.example.org:x", ":8443"])
+def test_an_address_that_is_none_is_refused(home: Path, server: str) -> None:
+    path = home / "site-1" / "site.toml"
+    path.write_text(path.read_text().replace('server = "127.0.0.1:', f'server = "{server}"  # "'))
+    with pytest.raises(UserError, match=rf"site\.toml: server = '{server}': expected NAME:PORT"):
+        site_part(home, "site-1")
+
+
+@pytest.mark.parametrize(
+    ("listen", "names", "address"),
+    [
+        ("127.0.0.1", ["localhost", "127.0.0.1"], "127.0.0.1"),
+        ("0.0.0.0", ["fl.example.org", "127.0.0.1"], "127.0.0.1"),
+        ("0.0.0.0", ["fl.example.org", "localhost"], "localhost"),
+        ("0.0.0.0", ["fl.example.org"], "fl.example.org"),
+        ("10.0.0.5", ["fl.example.org", "10.0.0.5"], "10.0.0.5"),
+    ],
+)
+def test_programs_of_the_server_reach_it_without_the_network(
+    home: Path, listen: str, names: list[str], address: str
+) -> None:
+    server = server_part(home)._replace(listen=listen, names=names)
+    assert server.address == f"{address}:{server.port}"
+
+
 def test_a_client_that_there_is_not_is_refused(home: Path) -> None:
     path = home / "site-1" / "site.toml"
     path.write_text(path.read_text().replace("client = 0", "client = 7"))
@@ -360,7 +385,8 @@ def test_a_site_that_is_not_admitted_yet_tries_again(
     part, log = site_part(home, "site-1"), home / "site-1" / "x.log"
     with pytest.raises(RunError, match=f"site-1 ended: .*{end}"):
         sites.attend(part, ["sh", "-c", FAKE.format(log=log, admitted=3)], log, said.append)
-    again = "site-1: the server has not admitted this key; trying again for 1 minutes"
+    refused = "the server refuses this key: it was not admitted, or a program that has it is connected"
+    again = f"site-1: {refused}; trying again for 1 minutes"
     assert said == ([again, "site-1: connected"] if patience > 0 else [])  # told once, though refused twice
 
 
@@ -372,15 +398,15 @@ def test_a_site_that_is_not_admitted_yet_tries_again(
     ],
 )
 def test_a_server_that_is_not_there_is_said_so(answer: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fssl.deploy import programs
+    from fssl.deploy import control
 
     script = home / "flwr"
     script.write_text(f"#!/bin/sh\necho '{answer}'\n")
     script.chmod(0o755)
-    monkeypatch.setattr(programs, "program", lambda name: str(script))
+    monkeypatch.setattr(control, "program", lambda name: str(script))
     server = server_part(home)
-    with pytest.raises(RunError, match=f"does not answer at localhost:{server.port}; is `fssl deploy server` running"):
-        programs.nodes(server)
+    with pytest.raises(RunError, match=f"does not answer at 127.0.0.1:{server.port}; is `fssl deploy server` running"):
+        control.flwr(server, "ls")
 
 
 def test_own_images_need_classes_and_test_images_before_a_site_is_asked(home: Path, tmp_path: Path) -> None:
@@ -429,11 +455,13 @@ def test_a_grid_of_one_cell_is_ordered_as_the_run_it_stands_for(home: Path, tmp_
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.deploy.runs import check, write_order
 
-    part, out = server_part(home), tmp_path / "out"
+    part, out = with_keys(home), tmp_path / "out"
     tables = override(read_toml("demo"), ["grid.method.name=['sage']", "grid.seed=[9]"])
     run = check(part, for_sites({**tables, **DEALT}, 3), out, resume=False)
     order, _ = write_order(part, run, out, False, False)
-    sent = only_run(read_toml(tomllib.loads(order.read_text())["config"]))
+    terms = tomllib.loads(order.read_text())
+    assert [line.split()[0] for line in terms["sites"].splitlines()] == part.sites
+    sent = only_run(read_toml(terms["config"]))
     assert sent == run
     assert (sent.method.name, sent.seed, sent.partition.clients) == ("sage", 9, 3)
 

@@ -161,6 +161,19 @@ def test_the_superlink_is_killed(trial: Trial) -> None:
     assert without_time(trial.folder / "killed") == without_time(expected)
 
 
+def test_a_start_after_one_that_was_killed_waits(trial: Trial) -> None:
+    """The run itself goes on at the server."""
+    run = trial.start("left", "train.rounds=3")
+    run.until("^round +1/3")
+    run.kill()
+    again = trial.start("left", "train.rounds=3", resume=True)
+    assert again.ends() == 0, again.said
+    print(again.said)
+    assert "left is in use by a run that goes on at the server; waiting up to 600 s for its end" in again.said
+    expected = trial.local("left-local", "train.rounds=3")
+    assert (trial.folder / "left" / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
+
+
 def test_strangers_are_refused(trial: Trial, tmp_path: Path) -> None:
     other = Trial(tmp_path / "other")  # keys and a CA that the server does not know
     trial.programs["site-3"].stop()
@@ -168,7 +181,7 @@ def test_strangers_are_refused(trial: Trial, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     shutil.copytree(mine, kept)
     strange = other.home / "site-3"
-    cases = {"key": "the server has not admitted this key", "ca.crt": "certificate verify failed"}
+    cases = {"key": "the server refuses this key", "ca.crt": "certificate verify failed"}
     for file, reason in cases.items():
         shutil.copy(strange / file, mine / file)
         print(f"another {file}: {trial.site(3).until(reason, 90)}")

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -83,24 +84,25 @@ class Trial:
         path.write_text(re.sub(rf"^{key} = \d+", f"{key} = {value}", path.read_text(), flags=re.MULTILINE))
 
     def server(self) -> Program:
-        log = self.folder / "server.out"
-        log.unlink(missing_ok=True)
-        self.programs["server"] = Program(log, "deploy", "server", "--home", str(self.home))
-        self.programs["server"].until("^admitted: site-1")
-        return self.programs["server"]
+        server = self.program("server", "deploy", "server", "--home", str(self.home))
+        server.until("^admitted: site-1")
+        return server
 
     def site(self, number: int, *more: str) -> Program:
         name = f"site-{number}"
-        self.programs[name] = Program(
-            self.folder / f"{name}.out", "deploy", "site", name, "--home", str(self.home), *more
-        )
+        return self.program(name, "deploy", "site", name, "--home", str(self.home), *more)
+
+    def program(self, name: str, *words: str) -> Program:
+        log = self.folder / f"{name}.out"
+        log.unlink(missing_ok=True)
+        self.programs[name] = Program(log, *words)
         return self.programs[name]
 
-    def start(self, out: str, *settings: str, resume: bool = False) -> Program:
+    def start(self, out: str, *settings: str, resume: bool = False, more: Sequence[str] = ()) -> Program:
         words = ["deploy", "start", "smoke", "--home", str(self.home), "--out", str(self.folder / out)]
         words += [word for s in (*TINY, "partition.clients=3", *settings) for word in ("--set", s)]
         log = self.folder / f"{out}{'-again' if resume else ''}.out"
-        self.programs[out] = Program(log, *words, *(["--resume"] if resume else []))
+        self.programs[out] = Program(log, *words, *(["--resume"] if resume else []), *more)
         return self.programs[out]
 
     def local(self, out: str, *settings: str) -> Path:
@@ -110,17 +112,18 @@ class Trial:
         subprocess.run([*COMMAND, *words], check=True, capture_output=True)
         return self.folder / out
 
+    def status(self) -> str:
+        words = [*COMMAND, "deploy", "status", "--home", str(self.home)]
+        return subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True).stdout
+
     def connected(self, number: int, seconds: float = 120) -> None:
         """Wait until so many sites are online."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
-            done = subprocess.run(
-                [*COMMAND, "deploy", "status", "--home", str(self.home)], capture_output=True, text=True, check=True
-            )
-            if done.stdout.count(" online ") == number:
+            if (said := self.status()).count(" online ") == number:
                 return
             time.sleep(1)
-        raise AssertionError(done.stdout)
+        raise AssertionError(said)
 
     def end(self) -> None:
         for program in reversed(self.programs.values()):

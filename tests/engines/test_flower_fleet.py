@@ -6,7 +6,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -34,15 +33,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fssl.engines.flower import client as flower_client
 from fssl.engines.flower.client import train
-from fssl.engines.flower.fleet import (
-    AnyNode,
-    AskedNodes,
-    FlowerFleet,
-    NamedNodes,
-    Policy,
-    flower_engine,
-    resumable_from,
-)
+from fssl.engines.flower.fleet import FlowerFleet, Policy, flower_engine, resumable_from
 from fssl.engines.flower.internals import tidy
 from fssl.engines.flower.messages import (
     BadUploadError,
@@ -56,6 +47,7 @@ from fssl.engines.flower.messages import (
     read_result,
     unpack,
 )
+from fssl.engines.flower.nodes import AnyNode, Connected
 from fssl.engines.flower.state import SiteState, round_of
 
 SETTINGS = ("train.steps_per_round=2", "data.labels_per_class=2", "train.clients_per_round=3")
@@ -121,8 +113,8 @@ class ByNumber:
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
 
-    def of(self, clients: list[int]) -> dict[int, int]:
-        return {k: k for k in clients if k in self.grid.nodes}
+    def of(self, clients: list[int]) -> Connected:
+        return Connected({k: k for k in clients if k in self.grid.nodes}, {})
 
 
 def fleet_of(federation: Federation, handle: Handler, said: list[str] | None = None, **policy: Any) -> FlowerFleet:
@@ -498,42 +490,6 @@ def test_a_site_cannot_leave_a_state_with_the_server(tmp_path: Path) -> None:
     (result,) = engine.rounds(1)
     assert result.clients == federation.drawn_clients(1)
     assert engine.snapshot.clients == {k: {"round": torch.tensor(1)} for k in result.clients}
-
-
-def test_asked_nodes_that_answer_nonsense_are_nobody() -> None:
-    answers = {7: {"client": 1}, 8: {"client": "x"}, 9: {}, 10: {"client": 99}, 11: None}
-
-    class Reply:
-        def __init__(self, node: int) -> None:
-            self.metadata = SimpleNamespace(src_node_id=node)
-            said = answers[node]
-            self.content = RecordDict({} if said is None else {"who": ConfigRecord(said)})  # type: ignore[dict-item]
-
-        def has_error(self) -> bool:
-            return False
-
-    class Asked:
-        def get_node_ids(self) -> list[int]:
-            return list(answers)
-
-        def send_and_receive(self, messages: list[Message], timeout: float) -> list[Reply]:
-            return [Reply(m.metadata.dst_node_id) for m in messages]
-
-    grid: Any = Asked()
-    assert AskedNodes(grid).of([0, 1, 2]) == {1: 7}
-
-
-def test_named_nodes_leave_out_who_is_not_there() -> None:
-    class Node:
-        def __init__(self, name: str, node_id: int) -> None:
-            self.name, self.node_id = name, node_id
-
-    class Known:
-        def get_nodes(self) -> list[Node]:
-            return [Node("b", 22), Node("stranger", 7)]
-
-    grid: Any = Known()
-    assert NamedNodes(grid, ("a", "b")).of([0, 1]) == {1: 22}
 
 
 # Privacy.

@@ -49,14 +49,17 @@ def keys(home: Home = HERE) -> None:
     """Make the CA, the server's certificate and one key pair per site; what exists stays as it is.
 
     Each site's folder then holds its private key and the CA's certificate: hand it over by a safe way. To renew the
-    server's certificate, remove `server.pem` first: the same CA signs another.
+    server's certificate, remove `server.pem` first: the same CA signs another. To give a site another key, remove its
+    `.pub` and its private key first, and start the server again: it withdraws the old one.
 
     Example: `fssl deploy keys --home hospitals`
     """
     from ..deploy.home import server_part
     from ..deploy.keys import describe_certificate, make_keys
+    from ..deploy.programs import require_flower
 
     server = server_part(home)
+    require_flower()
     made = make_keys(server, home if server.folder != home.resolve() else server.folder / "new-sites")
     for path in made:
         say(f"made {path}")
@@ -71,20 +74,32 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
 
     Example: `fssl deploy server --home hospitals`
     """
+    from ..deploy.admission import admit
+    from ..deploy.control import check_gate, connect, let_in, shut
     from ..deploy.home import server_part
-    from ..deploy.programs import background_program, check_port, connect, last_words, superlink, wait_until_listening
-    from ..deploy.sites import admit
+    from ..deploy.programs import (
+        background_program,
+        check_port,
+        last_words,
+        require_flower,
+        superlink,
+        wait_until_listening,
+    )
 
     part = server_part(home)
+    require_flower()
     warn(insecure)
     words, log = superlink(part, insecure), part.folder / "logs" / "superlink.log"
     check_port(part.listen, part.port)
+    shut(part)
     connect(part, insecure)
     with background_program(words, part.folder, log) as process:
         wait_until_listening(process, part, log)
+        check_gate(part, insecure)
         say(f"server: {part.listen} port {part.port}, {'NOT ENCRYPTED' if insecure else 'TLS and keys'}; log {log}")
         if not insecure:
-            say(f"admitted: {', '.join(admit(part))}")
+            admit(part, say)
+        let_in(part)
         process.wait()
         raise RunError(f"the SuperLink ended: {last_words(log)}")
 
@@ -105,10 +120,11 @@ def site(
     - `fssl deploy site --data /data/images --home my-part`: with only this site's part of the folder
     """
     from ..deploy.home import site_part
-    from ..deploy.programs import check_port, supernode
-    from ..deploy.sites import attend
+    from ..deploy.programs import check_port, require_flower, supernode
+    from ..deploy.sites import attend, await_server
 
     part = site_part(home, name)
+    require_flower()
     images = data or (part.folder / part.data if part.data else None)
     if images and not images.is_dir():
         raise UserError(f"the site's images: there is no folder {images}")
@@ -116,6 +132,7 @@ def site(
     words, log = supernode(part, images.resolve() if images else None, insecure), part.folder / "logs" / "supernode.log"
     check_port("127.0.0.1", part.port)
     say(f"{part.name}: client {part.client} of {part.clients}, server {part.server}; log {log}")
+    await_server(part, insecure, say)
     attend(part, words, log, say)
 
 
@@ -136,15 +153,18 @@ def start(
     """
     from ..config import override, read_toml
     from ..console import result_line
+    from ..deploy.control import CONNECTION, connect, flwr
     from ..deploy.home import server_part
-    from ..deploy.programs import CONNECTION, connect, flwr
-    from ..deploy.runs import absences, check, follow, for_sites, run_status, write_order
+    from ..deploy.programs import require_flower
+    from ..deploy.runs import absences, await_folder, check, follow, for_sites, run_status, write_order
     from ..records.store import RunFolder
 
     part, out = server_part(home), out or Path("runs") / Path(config.removesuffix(".toml")).name
+    require_flower()
     warn(insecure)
     tables = for_sites(override(read_toml(config), settings or []), len(part.sites))
     run = check(part, tables, out, resume)
+    await_folder(out, part.wait_seconds, say)
     connect(part, insecure)
     order, journal = write_order(part, run, out, resume, insecure)
     answer = flwr(part, "run", str(part.folder / "app"), CONNECTION, "-c", str(order))
@@ -163,27 +183,24 @@ def start(
 
 @app.command()
 def status(home: Home = HERE) -> None:
-    """List the sites and whether they are connected, and the runs so far.
+    """List the sites and whether they are connected, what is wrong with the nodes that are, and the runs so far.
 
     Example: `fssl deploy status --home hospitals`
     """
+    from ..deploy.admission import look
+    from ..deploy.control import CONNECTION, flwr
     from ..deploy.home import server_part
-    from ..deploy.programs import CONNECTION, flwr, nodes
-    from ..deploy.sites import NODES
-    from ..engines.flower.internals import ONLINE
-    from ..system.files import read_json
+    from ..deploy.programs import require_flower
 
     part = server_part(home)
-    ids, there = read_json(part.folder / NODES), nodes(part)
+    require_flower()
+    rows, warnings = look(part)
     table = Table("site", "client", "status", "since")
-    for client, name in enumerate(part.sites):
-        node = there.pop(ids.get(name, ""), {"status": "not admitted"})
-        since = node.get("online-at" if node["status"] == ONLINE else "offline-at", "")
-        table.add_row(name, str(client), node["status"], since)
-    for node in there.values():  # those of --insecure
-        if node["status"] == ONLINE:
-            table.add_row("without a key", "?", node["status"], node.get("online-at", ""))
+    for row in rows:
+        table.add_row(*row)
     console.print(table)
+    for warning in warnings:
+        complain(f"WARNING: {warning}")
     runs = Table(Column("run", no_wrap=True), Column("status", no_wrap=True), "seconds", "bytes in", "bytes out")
     for run in flwr(part, "ls", CONNECTION).get("runs", []):
         traffic = run.get("network-traffic", {})

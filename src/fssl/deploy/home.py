@@ -67,6 +67,7 @@ MODULE = '"""The installed package does the work."""\n\nfrom fssl.{module} impor
 
 SERVER_PORT, SITE_PORT = 8443, 9094
 NAME = re.compile(r"\w[\w.-]*")  # of a site: it is part of file names
+ADDRESS = re.compile(r"[^\s/]+:\d{1,5}")
 Port = Annotated[int, Range(1, 65535)]
 Part = TypeVar("Part", "ServerPart", "SitePart")
 
@@ -86,7 +87,14 @@ class ServerPart(NamedTuple):
 
     @property
     def address(self) -> str:
-        return f"{self.names[0]}:{self.port}"
+        """Where programs on this machine reach the server: under a name that its certificate has."""
+        near = ("127.0.0.1", "localhost") if self.listen in ("0.0.0.0", "127.0.0.1", "localhost") else (self.listen,)
+        return f"{next((name for name in near if name in self.names), self.names[0])}:{self.port}"
+
+    @property
+    def flower(self) -> Path:
+        """What Flower's programs keep, and what they prove with that they belong to this server."""
+        return self.folder / "flwr"
 
     @property
     def keys(self) -> Path:
@@ -173,6 +181,8 @@ def site_part(home: Path, name: str | None) -> SitePart:
     if not 0 <= part.client < part.clients:
         expected = f"expected 0 to {part.clients - 1}, as clients = {part.clients}"
         raise UserError(f"{folder / 'site.toml'}: client = {part.client}: {expected}")
+    if not ADDRESS.fullmatch(part.server):
+        raise UserError(f"{folder / 'site.toml'}: server = {part.server!r}: expected NAME:PORT")
     return part
 
 

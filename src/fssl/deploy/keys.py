@@ -7,10 +7,12 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
+from ..engines.flower.identity import Site, fingerprint
 from ..errors import UserError
 from ..system.files import write_atomic
 from .home import ServerPart
 
+MAKES_KEYS = "`fssl deploy keys` makes keys and certificates"
 CA_DAYS, SERVER_DAYS = 3650, 365  # sites hold the CA's certificate, so it outlives many of the server's
 
 
@@ -124,6 +126,33 @@ def site_key(server: ServerPart, site: Path) -> list[Path]:
     write_atomic(site / "key.pub", public)
     write_atomic(admitted, public)
     return made
+
+
+def admitted_sites(server: ServerPart) -> list[Site]:
+    """The sites by their public keys in the server's folder: this alone decides who is who."""
+    sites = [Site(name, fingerprint(public_key(server.keys / f"{name}.pub"))) for name in server.sites]
+    names: dict[str, str] = {}
+    for site in sites:
+        if (other := names.setdefault(site.key, site.name)) != site.name:
+            again = f"remove {server.keys / site.name}.pub and that site's key, and call `fssl deploy keys`"
+            raise UserError(f"{other} and {site.name} have the same key: {again}")
+    return sites
+
+
+def kept_keys(server: ServerPart) -> set[str]:
+    """Fingerprints of all public keys in the server's folder, also of sites that do not take part now."""
+    return {fingerprint(public_key(path)) for path in server.keys.glob("*.pub")}
+
+
+def public_key(path: Path) -> bytes:
+    """A site's public key in the form in which Flower keeps it."""
+    from cryptography.hazmat.primitives import serialization as form
+
+    if not path.is_file():
+        raise UserError(f"{path} is missing; {MAKES_KEYS}")
+    key = read(path, form.load_ssh_public_key)
+    pem: bytes = key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+    return pem
 
 
 def private_key(path: Path, of_site: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""Flower's own programs: SuperLink, SuperNode and the `flwr` command, with this deployment's settings."""
+"""Flower's own programs, SuperLink and SuperNode, with this deployment's settings: started, watched and ended."""
 
 import ctypes
 import json
@@ -12,22 +12,28 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from typing import Any
 
-from ..config import to_toml
 from ..engines.flower import SWITCHED_OFF
-from ..engines.flower.internals import ERROR, UNAVAILABLE, lacks_connection
+from ..engines.flower.internals import ERROR
 from ..errors import RunError, UserError
-from ..system.files import write_atomic
 from .home import ServerPart, SitePart
+from .keys import MAKES_KEYS
 
-CONNECTION = "deployment"
+SUPERLINK = "fssl.engines.flower.superlink"
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 NEW_START = "---- a new start ----\n"  # in a log, which is kept from start to start
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
-MOST = 300  # letters of an error message of Flower
+
+
+def require_flower() -> None:
+    """Refuse to go on without the packages that a deployment needs."""
+    missing = [name for name in ("flwr", "cryptography") if find_spec(name) is None]
+    if missing:
+        raise UserError(f"fssl deploy needs packages: pip install 'fssl[flower]' (missing: {', '.join(missing)})")
 
 
 def search_path() -> str:
@@ -48,8 +54,9 @@ def environment(home: Path) -> dict[str, str]:
 
 
 def superlink(server: ServerPart, insecure: bool) -> list[str]:
-    words = [program("flower-superlink"), "--host", server.listen, "--port", str(server.port)]
-    words += ["--database", str(server.folder / "flwr" / "superlink.db"), "--disable-runtime-dependency-installation"]
+    words = [sys.executable, "-m", SUPERLINK, str(server.flower), server.address]
+    words += ["--host", server.listen, "--port", str(server.port)]
+    words += ["--database", str(server.flower / "superlink.db"), "--disable-runtime-dependency-installation"]
     if insecure:
         return [*words, "--insecure"]
     files = {"--ssl-ca-certfile": "ca.crt", "--ssl-certfile": "server.pem", "--ssl-keyfile": "server.key"}
@@ -75,7 +82,7 @@ def supernode(site: SitePart, data: Path | None, insecure: bool) -> list[str]:
     return [*words, "--root-certificates", str(root), "--auth-supernode-private-key", str(key)]
 
 
-def require_file(path: Path, hint: str = "`fssl deploy keys` makes keys and certificates") -> Path:
+def require_file(path: Path, hint: str = MAKES_KEYS) -> Path:
     if not path.is_file():
         raise UserError(f"{path} is missing; {hint}")
     return path
@@ -185,43 +192,3 @@ def last_words(log: Path) -> str:
     errors = [i for i, line in enumerate(lines) if line.startswith(ERROR)]
     words = lines[errors[-1] : errors[-1] + 3] if errors else lines[-1:]
     return f"{' '.join(words) or 'without a word'} (log: {log})"
-
-
-def connect(server: ServerPart, insecure: bool) -> None:
-    """Tell the `flwr` command where the server is."""
-    table: dict[str, Any] = {"address": f"127.0.0.1:{server.port}" if insecure else server.address}
-    table |= {"insecure": True} if insecure else {"root-certificates": str(require_file(server.keys / "ca.crt"))}
-    folder = server.folder / "flwr"
-    folder.mkdir(parents=True, exist_ok=True)
-    text = to_toml({"superlink": {"default": CONNECTION}, f"superlink.{CONNECTION}": table})
-    write_atomic(folder / "config.toml", text)
-
-
-def flwr(server: ServerPart, *words: str, seconds: float = 120) -> dict[str, Any]:
-    """Run the `flwr` command; return its JSON answer."""
-    command = [program("flwr"), *words, "--format", "json"]
-    try:
-        done = subprocess.run(
-            command, env=environment(server.folder), capture_output=True, text=True, timeout=seconds, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise RunError(f"`flwr {' '.join(words)}` took more than {seconds:.0f} s") from None
-    try:
-        answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
-    except ValueError:
-        answer = {"success": False, "error-message": done.stdout + done.stderr}
-    if answer.get("success", True):
-        return answer
-    reason = " ".join(str(answer.get("error-message", answer)).split())
-    if UNAVAILABLE in reason:
-        raise RunError(f"the server does not answer at {server.address}; is `fssl deploy server` running?")
-    if lacks_connection(reason, CONNECTION):
-        raise RunError("the server has not been started yet: `fssl deploy server` does that")
-    end = reason if len(reason) <= MOST else "… " + reason[-MOST:].partition(" ")[2]
-    raise RunError(f"`flwr {' '.join(words[:2])}` failed: {end}")
-
-
-def nodes(server: ServerPart) -> dict[str, dict[str, str]]:
-    """The nodes that Flower knows, by their numbers."""
-    listed = flwr(server, "supernode", "list", CONNECTION).get("nodes", [])
-    return {node["node-id"]: node for node in listed}

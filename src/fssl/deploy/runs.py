@@ -1,5 +1,6 @@
 """A run of the connected sites: checked before they are asked, ordered, and followed to its end."""
 
+import fcntl
 import json
 import secrets
 import time
@@ -17,8 +18,10 @@ from ..errors import RunError, UserError
 from ..methods.names import check_effect
 from ..records.store import RunFolder
 from ..system.files import write_atomic
+from .control import CONNECTION, flwr
 from .home import ServerPart
-from .programs import CONNECTION, Growing, flwr
+from .keys import admitted_sites
+from .programs import Growing
 
 
 def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
@@ -59,6 +62,31 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
     return config
 
 
+def await_folder(out: Path, seconds: float, say: Callable[[str], None]) -> None:
+    """Wait while another run writes into the folder: one that was stopped takes a moment to end."""
+    until = time.monotonic() + seconds
+    if not is_in_use(out):
+        return
+    say(f"{out} is in use by a run that goes on at the server; waiting up to {seconds:.0f} s for its end")
+    while is_in_use(out):
+        if time.monotonic() > until:
+            after = "`fssl deploy status` lists it; resume with --resume once it has ended"
+            raise RunError(f"{out}: the run that writes there goes on; waited {seconds:.0f} s. {after}")
+        time.sleep(1)
+
+
+def is_in_use(out: Path) -> bool:
+    lock = out / ".lock"
+    if not lock.is_file():
+        return False
+    with lock.open() as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def write_order(part: ServerPart, run: Config, out: Path, resume: bool, insecure: bool) -> tuple[Path, Path]:
     """Write the run's settings for the server's app; return that file and the journal's path."""
     folder, name = part.folder / "logs", f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
@@ -70,7 +98,7 @@ def write_order(part: ServerPart, run: Config, out: Path, resume: bool, insecure
         "out": str(out.resolve()),
         "resume": resume,
         "log": str(journal),
-        "sites": "\n".join(part.sites),
+        "sites": "\n".join(part.sites if insecure else [f"{name} {key}" for name, key in admitted_sites(part)]),
         "insecure": insecure,
         "test": str(part.test_images or ""),
         "quorum": part.quorum,

@@ -18,7 +18,9 @@ from ..data.dataset import Dataset, Split
 from ..data.folder import load_test
 from ..data.partition import Partition
 from ..engines.engine import Engine
-from ..engines.flower.fleet import AnyNode, AskedNodes, FlowerFleet, NamedNodes, Nodes, Policy, flower_engine
+from ..engines.flower.fleet import FlowerFleet, Policy, flower_engine
+from ..engines.flower.identity import Site
+from ..engines.flower.nodes import AdmittedNodes, AnyNode, AskedNodes, Nodes
 from ..errors import RunError, UserError, described
 from ..records.store import RunFolder
 from ..runner.conduct import conduct
@@ -37,7 +39,7 @@ class Terms(NamedTuple):
     out: str = "runs/flower"
     resume: bool = False
     log: str = ""
-    sites: str = ""  # names in client order, one per line: a deployment
+    sites: str = ""  # in client order, one per line, each a name and the key's fingerprint: a deployment
     insecure: bool = False
     test: str = ""  # the server's own test images, where sites have their own images
     quorum: int = 2
@@ -63,14 +65,14 @@ def main(grid: Grid, context: Context) -> None:
 def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
     tables = override(read_toml(terms.config), terms.settings.splitlines())
     config, out = parse_run(tables), Path(terms.out)
-    names = tuple(terms.sites.splitlines())
+    sites = terms.sites.splitlines()
 
     def make(federation: Federation) -> Engine:
-        policy, nodes = simulation(grid) if not names else deployment(grid, terms, names, out)
+        policy, nodes = simulation(grid) if not sites else deployment(grid, terms, sites, out)
         return flower_engine(FlowerFleet(federation, grid, nodes, policy, listener.say))
 
     test = Path(terms.test) if terms.test else None
-    dataset = server_dataset(config, test, len(names)) if names and config.data.name == "folder" else None
+    dataset = server_dataset(config, test, len(sites)) if sites and config.data.name == "folder" else None
     return conduct(prepare(config, dataset), out, listener, terms.resume, make)
 
 
@@ -88,10 +90,10 @@ def simulation(grid: Grid) -> tuple[Policy, Nodes]:
     return Policy(window=2 * cores()), AnyNode(grid)
 
 
-def deployment(grid: Grid, terms: Terms, names: tuple[str, ...], out: Path) -> tuple[Policy, Nodes]:
-    nodes: Nodes = AskedNodes(grid) if terms.insecure else NamedNodes(grid, names)
+def deployment(grid: Grid, terms: Terms, sites: list[str], out: Path) -> tuple[Policy, Nodes]:
+    nodes: Nodes = AskedNodes(grid) if terms.insecure else AdmittedNodes(grid, [Site(*s.split()) for s in sites])
     policy = Policy(
-        window=len(names),  # each works on a machine of its own
+        window=len(sites),  # each works on a machine of its own
         strict=False,
         run=run_name(out),
         quorum=terms.quorum,

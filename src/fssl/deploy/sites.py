@@ -1,46 +1,75 @@
-"""Sites and their server: keys are admitted under names, and a site waits until its own is."""
+"""A site and its server: it waits until the server answers, and until that takes its key."""
 
-import json
+import socket
+import ssl
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
-from ..engines.flower.internals import CONNECTED, REFUSED
-from ..errors import RunError
-from ..system.files import read_json, write_atomic
-from .home import ServerPart, SitePart
-from .programs import CONNECTION, background_program, flwr, last_words, nodes, require_file, wait_for
+from ..engines.flower.internals import CONNECTED, DISMISSED, REFUSED
+from ..errors import RunError, UserError
+from .home import SitePart
+from .programs import background_program, last_words, since_start, wait_for
 
-NODES = "nodes.json"  # which number Flower gave each site
 ADMISSION, PAUSE = 600, 10  # seconds in which a site that is refused tries again, and between two times
+LOOK = 2  # seconds between two looks for a server that does not answer
 
 
-def admit(part: ServerPart) -> list[str]:
-    """Register the public keys that are not known yet, under their sites' names."""
-    file, there = part.folder / NODES, nodes(part)
-    ids = {name: number for name, number in read_json(file).items() if number in there}
-    for name in part.sites:
-        if name not in ids:
-            public = require_file(part.keys / f"{name}.pub")
-            ids[name] = str(flwr(part, "supernode", "register", str(public), CONNECTION, "--name", name)["node-id"])
-            write_atomic(file, json.dumps(ids) + "\n")
-    return list(part.sites)
+def await_server(part: SitePart, insecure: bool, say: Callable[[str], None]) -> None:
+    """Wait until a server answers; refuse one that is encrypted if this site is not, or the other way round."""
+    told = False
+    while not (manner := manner_of(part.server)):
+        if not told:
+            told = True
+            say(f"{part.name}: no server answers at {part.server} yet, trying again every {LOOK} s")
+        time.sleep(LOOK)
+    if manner == "TLS" and insecure:
+        raise UserError(f"{part.name}: the server at {part.server} is encrypted; start this site without --insecure")
+    if manner == "plain" and not insecure:
+        hint = "start it without that, or for a trial on one machine this site with --insecure, too"
+        raise UserError(f"{part.name}: the server at {part.server} was started with --insecure; {hint}")
+
+
+def manner_of(address: str, seconds: float = 10) -> Literal["TLS", "plain"] | None:
+    """How a server speaks, if one answers. Whether its certificate is good is not asked here."""
+    host, _, port = address.rpartition(":")
+    place = (host.strip("[]"), int(port))
+    anyone = ssl.create_default_context()
+    anyone.check_hostname, anyone.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection(place, seconds) as link, anyone.wrap_socket(link):
+            return "TLS"
+    except ssl.SSLError:  # of many kinds, one for each version of OpenSSL
+        with suppress(OSError), socket.create_connection(place, seconds) as link:
+            link.sendall(b"GET / HTTP/1.0\r\n\r\n")
+            return "plain" if link.recv(5) == b"HTTP/" else None
+    except OSError:
+        pass
+    return None
 
 
 def attend(part: SitePart, words: list[str], log: Path, say: Callable[[str], None]) -> None:
-    """Run a site's SuperNode; restart it for a while if the server has not admitted its key yet."""
+    """Run a site's SuperNode; restart it for a while if the server does not take its key."""
     until, told = time.monotonic() + ADMISSION, False
     while True:
         with background_program(words, part.folder, log) as process:
             if not wait_for(CONNECTED, process, log, 20) and process.poll() is None:
-                say(f"{part.name}: no answer from {part.server} yet; it goes on trying")
+                say(f"{part.name}: {part.server} does not let sites in yet; it goes on trying")
             if wait_for(CONNECTED, process, log):
                 say(f"{part.name}: connected")
             process.wait()
+        if DISMISSED in since_start(log.read_text(errors="replace")):
+            either = "the server takes its key no longer, or somebody stopped Flower's program"
+            raise RunError(f"{part.name} ended: {either} (log: {log})")
         reason = last_words(log)
         if REFUSED not in reason or time.monotonic() > until:
             raise RunError(f"{part.name} ended: {reason}")
         if not told:
             told = True
-            say(f"{part.name}: the server has not admitted this key; trying again for {ADMISSION // 60} minutes")
+            say(
+                f"{part.name}: the server refuses this key: it was not admitted, or a program that has it is connected;"
+                f" trying again for {ADMISSION // 60} minutes"
+            )
         time.sleep(PAUSE)

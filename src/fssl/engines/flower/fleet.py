@@ -5,10 +5,10 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import torch
-from flwr.app import Message, MessageType, RecordDict
+from flwr.app import Message, MessageType
 from flwr.serverapp import Grid
 
 from ...config import Config, as_tables, to_toml
@@ -22,64 +22,12 @@ from ..snapshot import Snapshot
 from ..tensors import FormError, to
 from .internals import tidy
 from .messages import Job, message_forms, order, read_result
+from .nodes import Connected, Nodes
 from .privacy import make_privacy
 
 FOR_EVER = 1e9  # seconds
 REJECTED = "upload rejected"
 ATTEMPTS = 3  # at a round of which too little came back
-
-
-class Nodes(Protocol):
-    """Which node trains which client; those of clients that are not connected are left out."""
-
-    def of(self, clients: list[int]) -> dict[int, int]: ...
-
-
-class AnyNode:
-    """In a simulation every node can train every client."""
-
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
-
-    def of(self, clients: list[int]) -> dict[int, int]:
-        while not (ids := sorted(self.grid.get_node_ids())):
-            time.sleep(0.05)  # they are being registered
-        return {client: ids[client % len(ids)] for client in clients}
-
-
-class NamedNodes:
-    """Sites whose keys were registered under their names: Flower vouches for who is who."""
-
-    def __init__(self, grid: Grid, names: tuple[str, ...]) -> None:
-        self.grid, self.names = grid, names
-
-    def of(self, clients: list[int]) -> dict[int, int]:
-        ids = {node.name: node.node_id for node in self.grid.get_nodes()}
-        return {client: ids[self.names[client]] for client in clients if self.names[client] in ids}
-
-
-class AskedNodes:
-    """Without keys, nodes are asked which client they are, each once."""
-
-    def __init__(self, grid: Grid) -> None:
-        self.grid = grid
-        self._clients: dict[int, int] = {}
-
-    def of(self, clients: list[int]) -> dict[int, int]:
-        ids = list(self.grid.get_node_ids())
-        new = [
-            Message(RecordDict(), dst_node_id=i, message_type=MessageType.QUERY) for i in ids if i not in self._clients
-        ]
-        for reply in self.grid.send_and_receive(new, timeout=120) if new else []:
-            if not reply.has_error():
-                self._clients[reply.metadata.src_node_id] = claimed_client(reply.content)
-        return {self._clients[i]: i for i in ids if self._clients.get(i) in clients}
-
-
-def claimed_client(content: RecordDict) -> int:
-    """Which client a node says it is; none, if it says nothing of the kind."""
-    said = content["who"].get("client") if "who" in content else None
-    return said if type(said) is int else -1
 
 
 class Policy(NamedTuple):
@@ -127,31 +75,34 @@ class FlowerFleet:
         """Nothing: the cluster ends with its own context."""
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterator[ClientResult | Missing]:
-        nodes, waiting, used = self._quorum(round, clients), deque(clients), 0
+        there, waiting, used = self._quorum(round, clients), deque(clients), 0
         sent: dict[int, Sent] = {}
         for client in clients:
             while waiting and len(sent) < self.policy.window:
                 following = waiting.popleft()
-                if following in nodes:
-                    sent[following] = self._send(round, following, nodes[following], snapshot)
-            result = self._receive(sent.pop(client)) if client in sent else self._lost(round, client, "not connected")
+                if following in there.nodes:
+                    sent[following] = self._send(round, following, there.nodes[following], snapshot)
+            answers = client in sent
+            result = self._receive(sent.pop(client)) if answers else self._lost(round, client, there.why_not(client))
             used += isinstance(result, ClientResult)
             yield result
         self._check_enough(round, used, len(clients))
 
-    def _quorum(self, round: int, clients: list[int]) -> dict[int, int]:
+    def _quorum(self, round: int, clients: list[int]) -> Connected:
         """The clients' nodes, once enough of them are connected."""
-        policy, told, until = self.policy, -1, time.monotonic() + self.policy.wait
+        policy, told, until = self.policy, "", time.monotonic() + self.policy.wait
         needed = min(policy.quorum, len(clients))
-        while len(nodes := self.nodes.of(clients)) < needed:
-            there = f"round {round}: {len(nodes)} of {len(clients)} clients connected, {needed} needed"
+        while len((there := self.nodes.of(clients)).nodes) < needed:
+            text = f"round {round}: {len(there.nodes)} of {len(clients)} clients connected, {needed} needed"
             if time.monotonic() > until:
-                raise RunError(f"{there}; waited {policy.wait:.0f} s. Start the sites, then resume with --resume")
-            if len(nodes) != told:
-                told = len(nodes)
-                self.say(f"{there}; waiting up to {policy.wait:.0f} s for {numbers(set(clients) - set(nodes))}")
+                raise RunError(f"{text}; waited {policy.wait:.0f} s. Start the sites, then resume with --resume")
+            waiting = f"waiting up to {policy.wait:.0f} s for {numbers(set(clients) - set(there.nodes))}"
+            disputes = [f"client {k}: {there.disputed[k]}" for k in clients if k in there.disputed]
+            if (news := "; ".join([text, waiting, *disputes])) != told:
+                told = news
+                self.say(news)
             time.sleep(max(policy.poll, 0.5))
-        return nodes
+        return there
 
     def _check_enough(self, round: int, used: int, drawn: int) -> None:
         """A round of which too little came back does not count."""

@@ -4,8 +4,13 @@ Look here first when Flower's version changes. Private modules are imported insi
 line can use the texts without loading Flower.
 """
 
+import base64
 import re
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
+
+from .identity import Node, fingerprint
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -13,11 +18,64 @@ if TYPE_CHECKING:
 LOGGER = "flwr"  # the name of Flower's logger
 ERROR = "ERROR"  # how a line of an error in a log begins
 CONNECTED = "SuperNode ID:"  # in the log of a SuperNode once it is connected
-REFUSED = "Failed to activate SuperNode"  # in the log of a SuperNode whose key is not registered
+REFUSED = "Failed to activate SuperNode"  # in the log of a SuperNode whose key is not registered, or in use
+DISMISSED = "SuperNode terminated gracefully"  # the same, once the server takes its key no longer, or on SIGTERM
 UNAVAILABLE = "SuperLink is unavailable"  # in an error of the `flwr` command
+UNAUTHORIZED = "Authentication failed. Please run"  # the same, without the operator's credential
 EMPTY_POOL = "ActorPool is empty"  # in the ValueError of a Ray cluster with too few resources
-ONLINE = "online"  # status of a node; "online-at" and "offline-at" are the times
+ONLINE, UNREGISTERED = "online", "unregistered"  # statuses of a node
+FOR_SITES = "/v1/fleet/"  # beginnings of paths of a SuperLink: nodes sign what they send here
+FOR_OPERATORS = "/v1/control/"  # keys and runs; Flower has no credential of its own for it
+FOR_PROGRAMS = "/v1/runtime/"  # SuperExec and apps, by a shared secret and tokens
+LIST_NODES = "/v1/control/list-nodes"
 WRAPPING = ("Message: ", "occurred. ")  # what precedes an exception's own message
+
+
+def run_superlink(words: list[str], guard: Callable[[Any], Any]) -> None:
+    """Run Flower's SuperLink in this process; everything that it serves passes through `guard`."""
+    import uvicorn
+    from flwr.superlink.cli.flower_superlink import flower_superlink
+
+    serve = uvicorn.run
+    uvicorn.run = lambda app, **options: serve(guard(app), **{**options, "proxy_headers": False})
+    sys.argv = ["flower-superlink", *words]
+    flower_superlink()
+
+
+def credentials(address: str, token: str) -> dict[str, str]:
+    """What the `flwr` command keeps of an account at a server; it sends the token along."""
+    kept = {"authn-type": "oidc", "oidc-access-token": token, "oidc-refresh-token": token}
+    return {f"flower.account-auth.{address}.{key}": base64.b64encode(v.encode()).decode() for key, v in kept.items()}
+
+
+def registered_nodes(address: str, root: bytes | None, token: str) -> list[Node]:
+    """All nodes that a SuperLink knows, with their keys (the `flwr` command does not show these).
+
+    Raises ConnectionError if nothing answers there, and PermissionError if the token is not the operator's.
+    """
+    import httpx
+    from flwr.proto.control_pb2 import ListNodesRequest
+    from flwr.supercore.control import ControlHttpClient
+
+    class WithToken:
+        def intercept(self, context: Any, call_next: Callable[[Any], Any]) -> Any:
+            context.request.headers["Authorization"] = f"Bearer {token}"
+            return call_next(context)
+
+    try:
+        with ControlHttpClient.from_server_address(address, root is None, root, [WithToken()]) as client:
+            return [as_node(info) for info in client.ListNodes(ListNodesRequest()).nodes_info]
+    except httpx.HTTPStatusError as error:
+        raise PermissionError(str(error)) from None
+    except httpx.HTTPError as error:
+        raise ConnectionError(str(error)) from None
+
+
+def as_node(info: Any) -> Node:
+    """A node from Flower's record of it."""
+    time = info.last_activated_at if info.status == ONLINE else info.last_deactivated_at
+    since = f"{time[:19].replace('T', ' ')}Z" if time else ""  # it is UTC
+    return Node(info.node_id, fingerprint(info.public_key), info.name, info.status, since)
 
 
 def has_finished(status: str) -> bool:

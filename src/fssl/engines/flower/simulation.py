@@ -22,8 +22,9 @@ from ...errors import RunError, UserError
 from ...system.machine import cores
 from ..engine import Engine
 from .client import app as client_app
-from .fleet import AnyNode, FlowerFleet, Policy, flower_engine
+from .fleet import FlowerFleet, Policy, flower_engine
 from .internals import EMPTY_POOL, LOGGER, count_actors
+from .nodes import AnyNode
 
 T = TypeVar("T")
 MakeEngine = Callable[[Federation], Engine]

@@ -1,0 +1,64 @@
+"""Who takes part: the server's operator admits keys, and hears of every node that has another."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..engines.flower.identity import Node, assign
+from ..engines.flower.internals import ONLINE, UNREGISTERED
+from ..errors import UserError
+from .control import CONNECTION, flwr, is_insecure, nodes
+from .home import ServerPart
+from .keys import admitted_sites, kept_keys
+
+REMEDY = "The server withdraws keys that are not in its folder keys when it starts"
+
+
+def admit(part: ServerPart, say: Callable[[str], None]) -> None:
+    """Register the sites' keys that the server does not know, and withdraw those that have gone from its folder."""
+    sites, kept, known = admitted_sites(part), kept_keys(part), nodes(part)
+    there = {node.key: node for node in known if node.status != UNREGISTERED}
+    gone = {node.key for node in known} - set(there)
+    for site in sites:  # before anything is withdrawn: that is for ever
+        if site.key in gone:
+            again = (
+                f"remove {part.keys / site.name}.pub and the site's key, call `fssl deploy keys`, hand the new key over"
+            )
+            raise UserError(f"{site.name}: this key was withdrawn, and Flower takes no key a second time; {again}")
+    for node in there.values():
+        if node.key not in kept:
+            flwr(part, "supernode", "unregister", str(node.number), CONNECTION)
+            say(f"withdrawn: {node}, whose key is not in {part.keys}")
+    for site in sites:
+        if site.key not in there:
+            public = str(part.keys / f"{site.name}.pub")
+            flwr(part, "supernode", "register", public, CONNECTION, "--name", site.name)
+    say(f"admitted: {', '.join(part.sites)}")
+
+
+class Row(NamedTuple):
+    """A line of the list of sites."""
+
+    site: str
+    client: str
+    status: str
+    since: str
+
+
+def look(part: ServerPart) -> tuple[list[Row], list[str]]:
+    """The sites and how they are connected; what the operator has to know of other nodes."""
+    there = [node for node in nodes(part) if node.status != UNREGISTERED]
+    if is_insecure(part):
+        keyless = [Row("without a key", "?", node.status, node.since) for node in there if node.status == ONLINE]
+        return [Row(name, str(client), "", "") for client, name in enumerate(part.sites)] + keyless, []
+    sites = admitted_sites(part)
+    online = assign(sites, (node for node in there if node.status == ONLINE))
+    by_key = {node.key: node for node in there}
+    rows = []
+    for client, site in enumerate(sites):
+        node = by_key.get(site.key, Node(0, site.key, status="not admitted"))
+        rows.append(Row(site.name, str(client), "DISPUTED" if client in online.disputed else node.status, node.since))
+    strangers = assign(sites, there).strangers
+    rows += [Row("STRANGER", "–", node.status, node.since) for node in strangers]
+    warnings = [f"client {client}: {why}" for client, why in online.disputed.items()]
+    warnings += [f"{node} is none of the sites and gets no messages. {REMEDY}" for node in strangers]
+    return rows, warnings

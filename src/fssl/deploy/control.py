@@ -1,0 +1,131 @@
+"""The operator's side of a server: a credential, the `flwr` command, and the nodes that the server knows."""
+
+import json
+import secrets
+import ssl
+import subprocess
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any
+
+from ..config import load_toml, to_toml
+from ..engines.flower.identity import Node
+from ..engines.flower.internals import (
+    LIST_NODES,
+    UNAUTHORIZED,
+    UNAVAILABLE,
+    credentials,
+    lacks_connection,
+    registered_nodes,
+)
+from ..engines.flower.superlink import OPEN, TOKEN
+from ..errors import RunError
+from ..system.files import write_atomic
+from .home import ServerPart
+from .programs import environment, program, require_file
+
+CONNECTION = "deployment"
+MOST = 300  # letters of an error message of Flower
+NOT_STARTED = "the server has not been started yet: `fssl deploy server` does that"
+
+
+def shut(server: ServerPart) -> None:
+    """Make another credential for the operator, as at every start, and keep sites out until they are admitted."""
+    server.flower.mkdir(mode=0o700, parents=True, exist_ok=True)
+    (server.flower / OPEN).unlink(missing_ok=True)
+    write_atomic(server.flower / TOKEN, secrets.token_hex(32), mode=0o600)
+
+
+def let_in(server: ServerPart) -> None:
+    """From now on sites can connect."""
+    (server.flower / OPEN).touch()
+
+
+def connect(server: ServerPart, insecure: bool) -> None:
+    """Tell the `flwr` command where the server is, and how it proves that it is its operator's."""
+    table: dict[str, Any] = {"address": f"127.0.0.1:{server.port}" if insecure else server.address}
+    table |= {"insecure": True} if insecure else {"root-certificates": str(require_file(server.keys / "ca.crt"))}
+    server.flower.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if token := read_token(server):
+        kept = json.dumps(credentials(table["address"], token))  # Flower reads YAML, which this is, too
+        write_atomic(server.flower / "credentials.yaml", kept, mode=0o600)
+    text = to_toml({"superlink": {"default": CONNECTION}, f"superlink.{CONNECTION}": table})
+    write_atomic(server.flower / "config.toml", text)
+
+
+def read_token(server: ServerPart) -> str:
+    path = server.flower / TOKEN
+    return path.read_text() if path.is_file() else ""
+
+
+def check_gate(server: ServerPart, insecure: bool) -> None:
+    """Try to do what only the operator may, without the credential: a server that allows it must not run."""
+    host, _, port = server.address.rpartition(":")
+    if insecure:
+        link = HTTPConnection("127.0.0.1", int(port), timeout=30)
+    else:
+        trust = ssl.create_default_context(cafile=str(server.keys / "ca.crt"))
+        link = HTTPSConnection(host, int(port), timeout=30, context=trust)
+    try:
+        link.request("POST", LIST_NODES, headers={"Content-Type": "application/protobuf"})
+        code = link.getresponse().status
+    except (OSError, HTTPException) as error:
+        raise RunError(f"the server does not answer at {server.address} ({error})") from None
+    finally:
+        link.close()
+    if code != 401:
+        raise RunError(f"the server lets anyone register keys and start runs (status {code}); it was stopped")
+
+
+def flwr(server: ServerPart, *words: str, seconds: float = 120) -> dict[str, Any]:
+    """Run the `flwr` command; return its JSON answer."""
+    command = [program("flwr"), *words, "--format", "json"]
+    try:
+        done = subprocess.run(
+            command, env=environment(server.folder), capture_output=True, text=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise RunError(f"`flwr {' '.join(words)}` took more than {seconds:.0f} s") from None
+    try:
+        answer: dict[str, Any] = json.loads(done.stdout[done.stdout.index("{") :])
+    except ValueError:
+        answer = {"success": False, "error-message": done.stdout + done.stderr}
+    if answer.get("success", True):
+        return answer
+    reason = " ".join(str(answer.get("error-message", answer)).split())
+    if UNAVAILABLE in reason:
+        raise RunError(no_answer(server))
+    if UNAUTHORIZED in reason:
+        raise RunError(not_the_operator(server))
+    if lacks_connection(reason, CONNECTION):
+        raise RunError(NOT_STARTED)
+    end = reason if len(reason) <= MOST else "… " + reason[-MOST:].partition(" ")[2]
+    raise RunError(f"`flwr {' '.join(words[:2])}` failed: {end}")
+
+
+def no_answer(server: ServerPart) -> str:
+    return f"the server does not answer at {server.address}; is `fssl deploy server` running?"
+
+
+def not_the_operator(server: ServerPart) -> str:
+    return f"the server at {server.address} was not started from {server.folder}, so it refuses this command"
+
+
+def nodes(server: ServerPart) -> list[Node]:
+    """The nodes that the server knows."""
+    settings = load_toml(server.flower / "config.toml", "config.toml") if read_token(server) else {}
+    table = settings.get("superlink", {}).get(CONNECTION)
+    if not table:
+        raise RunError(NOT_STARTED)
+    root = None if table.get("insecure") else require_file(server.keys / "ca.crt").read_bytes()
+    try:
+        return registered_nodes(table["address"], root, read_token(server))
+    except PermissionError:
+        raise RunError(not_the_operator(server)) from None
+    except ConnectionError:
+        raise RunError(no_answer(server)) from None
+
+
+def is_insecure(server: ServerPart) -> bool:
+    """Whether the server was started without keys."""
+    table = load_toml(server.flower / "config.toml", "config.toml")["superlink"][CONNECTION]
+    return bool(table.get("insecure"))

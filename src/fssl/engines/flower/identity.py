@@ -1,0 +1,55 @@
+"""Who is who: a node is a site by its key, which the server's operator admitted, never by what it says of itself."""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+
+class Site(NamedTuple):
+    """A site as the server's operator admitted it."""
+
+    name: str
+    key: str  # fingerprint
+
+
+class Node(NamedTuple):
+    """What Flower knows of a node. It vouches for the key, and for nothing else."""
+
+    number: int
+    key: str  # fingerprint
+    name: str = ""  # chosen by whoever registered the key
+    status: str = ""
+    since: str = ""
+
+    def __str__(self) -> str:
+        named = f", registered as '{self.name}'" if self.name else ""
+        return f"node {self.number} (key {self.key[:16]}{named})"
+
+
+class Assignment(NamedTuple):
+    """The node of each client that has one, clients that two nodes claim, and nodes whose key nobody admitted."""
+
+    nodes: dict[int, Node]
+    disputed: dict[int, str]
+    strangers: list[Node]
+
+
+def fingerprint(key: bytes) -> str:
+    """A short name of a public key; two keys never share one."""
+    return hashlib.sha256(key).hexdigest()
+
+
+def assign(sites: Sequence[Site], nodes: Iterable[Node]) -> Assignment:
+    """The clients' nodes. Where two nodes claim one site, something is wrong and neither is used."""
+    nodes = list(nodes)
+    admitted = {site.key for site in sites}
+    strangers = [node for node in nodes if node.key not in admitted]
+    used, disputed = {}, {}
+    for client, site in enumerate(sites):
+        own = [node for node in nodes if node.key == site.key]
+        claims = own + [node for node in strangers if node.name == site.name]
+        if own and len(claims) > 1:
+            disputed[client] = f"{len(claims)} nodes claim {site.name}, so none of them is used"
+        elif own:
+            used[client] = own[0]
+    return Assignment(used, disputed, strangers)

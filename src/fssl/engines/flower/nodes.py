@@ -1,0 +1,80 @@
+"""Which node trains which client: any of them in a simulation, in a deployment the one with the site's key."""
+
+import time
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from flwr.app import Message, MessageType, RecordDict
+from flwr.serverapp import Grid
+
+from .identity import Site, assign
+from .internals import as_node
+
+
+class Connected(NamedTuple):
+    """The nodes of clients that are connected, and why others that are there cannot be used."""
+
+    nodes: dict[int, int]
+    disputed: dict[int, str]
+
+    def why_not(self, client: int) -> str:
+        return self.disputed.get(client, "not connected")
+
+
+class Nodes(Protocol):
+    """A look at which node trains which of these clients."""
+
+    def of(self, clients: list[int]) -> Connected: ...
+
+
+class AnyNode:
+    """In a simulation every node can train every client."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    def of(self, clients: list[int]) -> Connected:
+        while not (ids := sorted(self.grid.get_node_ids())):
+            time.sleep(0.05)  # they are being registered
+        return Connected({client: ids[client % len(ids)] for client in clients}, {})
+
+
+class AdmittedNodes:
+    """Sites whose keys the server's operator admitted: Flower lets nobody act as a node without its key."""
+
+    def __init__(self, grid: Grid, sites: Sequence[Site]) -> None:
+        self.grid, self.sites = grid, sites
+
+    def of(self, clients: list[int]) -> Connected:
+        found = assign(self.sites, map(as_node, self.grid.get_nodes()))
+        return Connected({k: found.nodes[k].number for k in clients if k in found.nodes}, found.disputed)
+
+
+class AskedNodes:
+    """Without keys, nodes are asked which client they are, each once."""
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self._clients: dict[int, int] = {}
+
+    def of(self, clients: list[int]) -> Connected:
+        ids = list(self.grid.get_node_ids())
+        new = [
+            Message(RecordDict(), dst_node_id=i, message_type=MessageType.QUERY) for i in ids if i not in self._clients
+        ]
+        for reply in self.grid.send_and_receive(new, timeout=120) if new else []:
+            if not reply.has_error():
+                self._clients[reply.metadata.src_node_id] = claimed_client(reply.content)
+        claims = {client: [i for i in ids if self._clients.get(i) == client] for client in clients}
+        disputed = {
+            client: f"{len(nodes)} nodes say that they are client {client}, so none of them is used"
+            for client, nodes in claims.items()
+            if len(nodes) > 1
+        }
+        return Connected({client: nodes[0] for client, nodes in claims.items() if len(nodes) == 1}, disputed)
+
+
+def claimed_client(content: RecordDict) -> int:
+    """Which client a node says it is; none, if it says nothing of the kind."""
+    said = content["who"].get("client") if "who" in content else None
+    return said if type(said) is int else -1

@@ -1,0 +1,116 @@
+"""Flower's SuperLink behind a gate: over the network there is what sites need, and nothing else.
+
+A SuperLink of Flower 1.41 has one port for sites, for its operator and for its own programs, and knows no credential
+for the operator: whoever reached the port could register a key under any name, and run code at every site.
+
+    python -m fssl.engines.flower.superlink FOLDER ADDRESS [options of flower-superlink]
+
+FOLDER holds the operator's token, and a mark once sites may come in; ADDRESS is where this machine reaches the server.
+"""
+
+import hmac
+import ipaddress
+import os
+import secrets
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable, MutableMapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ...system.files import write_atomic
+from .internals import FOR_OPERATORS, FOR_PROGRAMS, FOR_SITES, run_superlink
+
+TOKEN, SECRET, OPEN = "operator", "superexec", "open"  # files: the operator's token, our programs' secret, a mark
+Scope = MutableMapping[str, Any]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+
+class Refusal(NamedTuple):
+    """An HTTP status, and a sentence."""
+
+    code: int
+    text: str
+
+
+class Gate:
+    """Lets requests through to an ASGI app: sites' once it is open, others' from this machine, with a credential."""
+
+    def __init__(self, app: Callable[..., Awaitable[None]], token: str, mark: Path) -> None:
+        self.app, self.mark = app, mark
+        self.expected = f"Bearer {token}".encode()
+        self._is_open = False
+
+    async def __call__(self, scope: Scope, receive: Any, send: Send) -> None:
+        refusal = None if scope["type"] == "lifespan" else self.refusal(scope)
+        if refusal is None:
+            await self.app(scope, receive, send)
+        elif scope["type"] == "http":
+            await refuse(send, refusal)
+        else:
+            await send({"type": "websocket.close"})
+
+    def refusal(self, scope: Scope) -> Refusal | None:
+        """Why a request does not pass, if it does not."""
+        path = scope["path"] if scope["type"] == "http" else ""
+        if path.startswith(FOR_SITES):
+            return None if self.is_open else Refusal(503, "the server is admitting its sites")
+        if not is_local(scope):
+            return Refusal(404, "only sites are served here")
+        if path.startswith(FOR_PROGRAMS):
+            return None  # they show the secret, or a token that they got for it
+        if not path.startswith(FOR_OPERATORS):
+            return Refusal(404, "there is no such page")
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(given) == 1 and hmac.compare_digest(given[0], self.expected):
+            return None
+        return Refusal(401, "only the server's operator may do this")
+
+    @property
+    def is_open(self) -> bool:
+        self._is_open = self._is_open or self.mark.exists()
+        return self._is_open
+
+
+def is_local(scope: Scope) -> bool:
+    """Whether a request comes from this machine: from a loopback address, or from the one that it was sent to."""
+    (peer, *_), (own, *_) = scope.get("client") or [""], scope.get("server") or [""]
+    try:
+        return ipaddress.ip_address(peer).is_loopback or peer == own
+    except ValueError:
+        return False
+
+
+async def refuse(send: Send, refusal: Refusal) -> None:
+    body = f"{refusal.text}\n".encode()
+    headers = [
+        (b"content-type", b"text/plain"),
+        (b"content-length", str(len(body)).encode()),
+        (b"connection", b"close"),
+    ]
+    await send({"type": "http.response.start", "status": refusal.code, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def start_programs(address: str, root: str | None, secret: Path) -> None:
+    """Start what runs the server's half of a run. Started by Flower itself it would have no secret to show."""
+    where = ["--root-certificates", root] if root else ["--insecure"]
+    words = ["flower-superexec", *where, "--runtime-api-address", address]
+    subprocess.Popen([*words, "--superexec-auth-secret-file", str(secret), "--parent-pid", str(os.getpid())])
+
+
+def main() -> None:
+    folder, address, words = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    token, secret = (folder / TOKEN).read_text(), folder / SECRET
+    write_atomic(secret, secrets.token_bytes(32), mode=0o600)
+
+    def guard(app: Callable[..., Awaitable[None]]) -> Gate:
+        root = words[words.index("--ssl-ca-certfile") + 1] if "--ssl-ca-certfile" in words else None
+        start_programs(address, root, secret)
+        return Gate(app, token, folder / OPEN)
+
+    run_superlink([*words, "--isolation", "process", "--superexec-auth-secret-file", str(secret)], guard)
+
+
+if __name__ == "__main__":
+    main()

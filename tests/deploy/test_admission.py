@@ -1,0 +1,279 @@
+"""What keeps strangers out of a deployment, and what is said to those who stand before a closed door."""
+
+import fcntl
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from shutil import copyfile
+
+import pytest
+
+from conftest import Fssl
+from fssl.deploy import sites
+from fssl.deploy.control import check_gate, connect, let_in, nodes, shut
+from fssl.deploy.home import ServerPart, init, server_part, site_part
+from fssl.deploy.runs import await_folder, is_in_use
+from fssl.deploy.sites import await_server, manner_of
+from fssl.engines.flower.identity import fingerprint
+from fssl.errors import RunError, UserError
+
+NEEDS = "cryptography is not installed: pip install 'fssl[flower]'"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    init(tmp_path / "home", 3)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def server(home: Path) -> ServerPart:
+    pytest.importorskip("cryptography", reason=NEEDS)
+    from fssl.deploy.keys import make_keys
+
+    make_keys(server_part(home), home)
+    return server_part(home)
+
+
+# Keys.
+
+
+def test_sites_are_known_by_the_keys_in_the_servers_folder(server: ServerPart, home: Path) -> None:
+    from cryptography.hazmat.primitives import serialization as form
+
+    from fssl.deploy.keys import admitted_sites, make_keys
+
+    before = admitted_sites(server)
+    private = form.load_ssh_private_key((home / "site-2" / "key").read_bytes(), None)
+    as_flower_keeps_it = private.public_key().public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
+    assert [site.name for site in before] == ["site-1", "site-2", "site-3"]
+    assert before[1].key == fingerprint(as_flower_keeps_it)
+    for path in (server.keys / "site-2.pub", home / "site-2" / "key"):
+        path.unlink()
+    make_keys(server, home)  # a new key for site 2
+    after = admitted_sites(server)
+    assert [old == new for old, new in zip(before, after, strict=True)] == [True, False, True]
+
+
+def test_two_sites_with_one_key_are_refused(server: ServerPart) -> None:
+    from fssl.deploy.keys import admitted_sites
+
+    copyfile(server.keys / "site-1.pub", server.keys / "site-3.pub")
+    with pytest.raises(UserError, match=r"site-1 and site-3 have the same key: remove .*site-3\.pub"):
+        admitted_sites(server)
+
+
+@pytest.mark.parametrize(("text", "message"), [(None, "is missing; `fssl deploy keys`"), ("ssh-rsa x", "is damaged")])
+def test_a_key_that_cannot_be_read_is_named(server: ServerPart, text: str | None, message: str) -> None:
+    from fssl.deploy.keys import admitted_sites
+
+    path = server.keys / "site-2.pub"
+    path.unlink()
+    if text:
+        path.write_text(text)
+    with pytest.raises(UserError, match=f"site-2.pub {message}"):
+        admitted_sites(server)
+
+
+@pytest.mark.parametrize("words", [("keys",), ("server",), ("site", "site-1"), ("start", "smoke"), ("status",)])
+def test_without_flower_every_command_says_so_in_one_line(
+    words: tuple[str, ...], home: Path, fssl: Fssl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] in ("flwr", "cryptography")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "flwr", None)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    said = fssl("deploy", *words, "--home", home)
+    line = "fssl: fssl deploy needs packages: pip install 'fssl[flower]' (missing: flwr, cryptography)\n"
+    assert (said.code, said.out, said.err) == (2, "", line)
+
+
+# The operator.
+
+
+def test_every_start_has_a_credential_of_its_own_and_a_closed_door(server: ServerPart) -> None:
+    tokens = set()
+    for _ in range(2):
+        shut(server)
+        connect(server, insecure=False)
+        assert not (server.flower / "open").exists()
+        let_in(server)
+        assert (server.flower / "open").exists()
+        tokens.add((server.flower / "operator").read_text())
+        for name in ("operator", "credentials.yaml"):
+            assert (server.flower / name).stat().st_mode & 0o777 == 0o600
+    assert [len(token) for token in tokens] == [64, 64]
+
+
+def test_the_flwr_command_sends_the_credential(server: ServerPart, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own reader of credentials finds ours."""
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from flwr.cli import utils
+    from flwr.supercore.credential_store import file_credential_store
+
+    shut(server)
+    connect(server, insecure=False)
+    monkeypatch.setattr(file_credential_store, "CREDENTIAL_FILE_PATH", server.flower / "credentials.yaml")
+    plugin = utils.load_cli_auth_plugin_from_connection(server.address)
+    plugin.load_tokens()
+    assert (server.flower / "operator").read_text() in dict(plugin.write_tokens_to_metadata([])).values()
+
+
+class Door(BaseHTTPRequestHandler):
+    code = 200
+
+    def do_GET(self) -> None:
+        self.do_POST()
+
+    def do_POST(self) -> None:
+        self.send_response(self.code)
+        self.end_headers()
+
+    def log_message(self, format: str, *words: object) -> None: ...
+
+
+@contextmanager
+def serving(server: ServerPart, code: int, is_encrypted: bool, port: int = 0) -> Iterator[int]:
+    """Something that answers on a port of this machine."""
+    handler = type("Handler", (Door,), {"code": code})
+    with HTTPServer(("127.0.0.1", port), handler) as door:
+        if is_encrypted:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(server.keys / "server.pem", server.keys / "server.key")
+            door.socket = context.wrap_socket(door.socket, server_side=True, do_handshake_on_connect=False)
+        thread = threading.Thread(target=door.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        try:
+            yield door.server_port
+        finally:
+            door.shutdown()
+            thread.join()
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_a_server_that_lets_anyone_register_keys_does_not_run(server: ServerPart, insecure: bool) -> None:
+    with serving(server, 401, not insecure) as port:
+        check_gate(server._replace(port=port), insecure)
+    open_to_all = pytest.raises(RunError, match=r"lets anyone register keys and start runs \(status 200\)")
+    with serving(server, 200, not insecure) as port, open_to_all:
+        check_gate(server._replace(port=port), insecure)
+    with pytest.raises(RunError, match="does not answer"):
+        check_gate(server._replace(port=port), insecure)
+
+
+def test_a_credential_of_another_server_is_said_so(server: ServerPart) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    with pytest.raises(RunError, match="has not been started yet"):
+        nodes(server)
+    shut(server)
+    with serving(server, 401, is_encrypted=True) as port:
+        other = server._replace(port=port)
+        connect(other, insecure=False)
+        with pytest.raises(RunError, match=r"was not started from .*, so it refuses this command"):
+            nodes(other)
+    with pytest.raises(RunError, match="does not answer at"):
+        nodes(other)
+
+
+# A site before its server.
+
+
+def test_a_site_sees_how_a_server_speaks(server: ServerPart) -> None:
+    for is_encrypted, manner in ((True, "TLS"), (False, "plain")):
+        with serving(server, 404, is_encrypted) as port:
+            assert manner_of(f"127.0.0.1:{port}") == manner
+    assert manner_of(f"127.0.0.1:{port}") is None
+    assert manner_of("no-such-name.invalid:1") is None
+
+
+@pytest.mark.parametrize(
+    ("is_encrypted", "hint"),
+    [
+        (True, "site-1: the server at .* is encrypted; start this site without --insecure"),
+        (False, "site-1: the server at .* was started with --insecure; start it without that, or .* with --insecure"),
+    ],
+)
+def test_a_site_that_speaks_otherwise_than_its_server_gets_a_hint(
+    server: ServerPart, home: Path, is_encrypted: bool, hint: str
+) -> None:
+    with serving(server, 404, is_encrypted) as port:
+        site, said = site_part(home, "site-1")._replace(server=f"localhost:{port}"), list[str]()
+        await_server(site, not is_encrypted, said.append)
+        with pytest.raises(UserError, match=hint):
+            await_server(site, is_encrypted, said.append)
+    assert said == []
+
+
+def test_a_site_waits_for_its_server_and_says_so_once(
+    server: ServerPart, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sites, "LOOK", 0.1)
+    with serving(server, 404, is_encrypted=True) as port:
+        pass  # now it is free
+    site, said = site_part(home, "site-1")._replace(server=f"127.0.0.1:{port}"), list[str]()
+    waiting = threading.Thread(target=await_server, args=(site, False, said.append))
+    waiting.start()
+    time.sleep(0.5)
+    assert waiting.is_alive()
+    with serving(server, 404, True, port):
+        waiting.join(30)
+    assert not waiting.is_alive()
+    assert said == [f"site-1: no server answers at 127.0.0.1:{port} yet, trying again every 0.1 s"]
+
+
+# A run that still goes on.
+
+HOLDER = """
+import fcntl, sys, time
+lock = open(sys.argv[1], "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+print("held", flush=True)
+time.sleep(float(sys.argv[2]))
+"""
+
+
+@contextmanager
+def held(lock: Path, seconds: float) -> Iterator[None]:
+    """Another process has the lock for a while."""
+    words = [sys.executable, "-c", HOLDER, str(lock), str(seconds)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield
+        finally:
+            process.kill()
+
+
+def test_a_start_waits_for_the_run_before_it(tmp_path: Path) -> None:
+    said: list[str] = []
+    assert not is_in_use(tmp_path)
+    await_folder(tmp_path, 60, said.append)
+    with held(tmp_path / ".lock", 1.5):
+        assert is_in_use(tmp_path)
+        begin = time.monotonic()
+        await_folder(tmp_path, 60, said.append)
+        assert 0.5 < time.monotonic() - begin < 30
+    assert said == [f"{tmp_path} is in use by a run that goes on at the server; waiting up to 60 s for its end"]
+    assert not is_in_use(tmp_path)
+
+
+def test_a_start_does_not_wait_for_ever(tmp_path: Path) -> None:
+    with (
+        held(tmp_path / ".lock", 60),
+        pytest.raises(RunError, match=r"the run that writes there goes on; waited 0 s\. .*--resume once it has ended"),
+    ):
+        await_folder(tmp_path, 0, lambda text: None)
+
+
+def test_looking_at_a_folder_takes_nothing_from_it(tmp_path: Path) -> None:
+    (tmp_path / ".lock").touch()
+    assert not is_in_use(tmp_path)
+    with (tmp_path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
