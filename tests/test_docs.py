@@ -38,7 +38,7 @@ from fssl.models import Head, NormReLU
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 METHOD_PAGES = {page.stem: page for page in DOCS if page.parent.name == "methods"}
-PAGES = [*DOCS, ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+PAGES = [*DOCS, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
 SETTINGS = ROOT / "docs" / "configuration.md"
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
