@@ -16,7 +16,7 @@ import pytest
 
 from conftest import Fssl
 from fssl.deploy import sites
-from fssl.deploy.control import check_gate, connect, let_in, nodes, shut
+from fssl.deploy.control import check_gate, check_manner, connect, let_in, nodes, shut
 from fssl.deploy.home import ServerPart, init, server_part, site_part
 from fssl.deploy.runs import await_folder, is_in_use
 from fssl.deploy.sites import await_server, manner_of
@@ -160,11 +160,28 @@ def serving(server: ServerPart, code: int, is_encrypted: bool, port: int = 0) ->
 def test_a_server_that_lets_anyone_register_keys_does_not_run(server: ServerPart, insecure: bool) -> None:
     with serving(server, 401, not insecure) as port:
         check_gate(server._replace(port=port), insecure)
-    open_to_all = pytest.raises(RunError, match=r"lets anyone register keys and start runs \(status 200\)")
+    open_to_all = pytest.raises(RunError, match=r"does not refuse strangers \(/v1/control/list-nodes: status 200\)")
     with serving(server, 200, not insecure) as port, open_to_all:
         check_gate(server._replace(port=port), insecure)
     with pytest.raises(RunError, match="does not answer"):
         check_gate(server._replace(port=port), insecure)
+
+
+@pytest.mark.parametrize(
+    ("started", "message"),
+    [
+        (True, "the server was started with --insecure; add --insecure here, too"),
+        (False, "the server was started without --insecure; leave out --insecure here, too"),
+    ],
+)
+def test_a_run_is_ordered_as_the_server_was_started(server: ServerPart, started: bool, message: str) -> None:
+    with pytest.raises(RunError, match="has not been started yet"):
+        check_manner(server, started)
+    shut(server)
+    connect(server, started)
+    check_manner(server, started)
+    with pytest.raises(UserError, match=message):
+        check_manner(server, not started)
 
 
 def test_a_credential_of_another_server_is_said_so(server: ServerPart) -> None:

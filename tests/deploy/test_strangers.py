@@ -1,8 +1,10 @@
 """Trials with real processes: strangers before a server, and keys that change. docs/deploy.md says what they may do."""
 
 import shutil
+import ssl
 import subprocess
 from collections.abc import Iterator
+from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,26 @@ def test_a_stranger_cannot_register_a_key_or_start_a_run(trial: Trial, evil: Pat
     assert reasons(trial, "refused") == {"2": "not connected"}
     assert messages(evil) == 0
     stranger.stop()
+
+
+def test_other_users_of_a_machine_find_closed_doors(trial: Trial) -> None:
+    """A SuperNode that starts its own SuperExec, as Flower's do, answers the last one with 200 and its tasks."""
+    site = site_part(trial.home, "site-1")
+    trust = ssl.create_default_context(cafile=str(site.folder / "ca.crt"))
+    doors = {
+        (site.server, "/v1/control/start-run"): 401,
+        (site.server, "/v1/runtime/acquire-task"): 401,
+        (site.server, "/v1/fleet/pull-messages"): 401,
+        (site.server, "/docs"): 404,
+        (f"127.0.0.1:{site.port}", "/v1/runtime/acquire-task"): 401,
+    }
+    found = {}
+    for address, path in doors:
+        link = HTTPSConnection(address, context=trust) if address == site.server else HTTPConnection(address)
+        link.request("POST", path, headers={"Content-Type": "application/protobuf"})
+        found[address, path] = link.getresponse().status
+        link.close()
+    assert found == doors
 
 
 def test_of_two_nodes_for_a_site_neither_is_used(trial: Trial, evil: Path) -> None:

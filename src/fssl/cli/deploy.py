@@ -153,7 +153,7 @@ def start(
     """
     from ..config import override, read_toml
     from ..console import result_line
-    from ..deploy.control import CONNECTION, connect, flwr
+    from ..deploy.control import CONNECTION, check_manner, connect, flwr
     from ..deploy.home import server_part
     from ..deploy.programs import require_flower
     from ..deploy.runs import absences, await_folder, check, follow, for_sites, run_status, write_order
@@ -164,6 +164,7 @@ def start(
     warn(insecure)
     tables = for_sites(override(read_toml(config), settings or []), len(part.sites))
     run = check(part, tables, out, resume)
+    check_manner(part, insecure)
     await_folder(out, part.wait_seconds, say)
     connect(part, insecure)
     order, journal = write_order(part, run, out, resume, insecure)

@@ -10,6 +10,7 @@ from typing import Any
 from ..config import load_toml, to_toml
 from ..engines.flower.identity import Node
 from ..engines.flower.internals import (
+    ACQUIRE_TASK,
     LIST_NODES,
     UNAUTHORIZED,
     UNAVAILABLE,
@@ -18,7 +19,7 @@ from ..engines.flower.internals import (
     registered_nodes,
 )
 from ..engines.flower.superlink import OPEN, TOKEN
-from ..errors import RunError
+from ..errors import RunError, UserError
 from ..system.files import write_atomic
 from .home import ServerPart
 from .programs import environment, program, require_file
@@ -42,7 +43,7 @@ def let_in(server: ServerPart) -> None:
 
 def connect(server: ServerPart, insecure: bool) -> None:
     """Tell the `flwr` command where the server is, and how it proves that it is its operator's."""
-    table: dict[str, Any] = {"address": f"127.0.0.1:{server.port}" if insecure else server.address}
+    table: dict[str, Any] = {"address": server.address}
     table |= {"insecure": True} if insecure else {"root-certificates": str(require_file(server.keys / "ca.crt"))}
     server.flower.mkdir(mode=0o700, parents=True, exist_ok=True)
     if token := read_token(server):
@@ -58,22 +59,25 @@ def read_token(server: ServerPart) -> str:
 
 
 def check_gate(server: ServerPart, insecure: bool) -> None:
-    """Try to do what only the operator may, without the credential: a server that allows it must not run."""
+    """Try what only the operator and Flower's own programs may do: a server that allows it must not run."""
+    trust = None if insecure else ssl.create_default_context(cafile=str(server.keys / "ca.crt"))
+    for path in (LIST_NODES, ACQUIRE_TASK):
+        code = answer_to_anyone(server, path, trust)
+        if code != 401:
+            raise RunError(f"the server does not refuse strangers ({path}: status {code}), so it was stopped")
+
+
+def answer_to_anyone(server: ServerPart, path: str, trust: ssl.SSLContext | None) -> int:
+    """The status of the answer to a request without any credential."""
     host, _, port = server.address.rpartition(":")
-    if insecure:
-        link = HTTPConnection("127.0.0.1", int(port), timeout=30)
-    else:
-        trust = ssl.create_default_context(cafile=str(server.keys / "ca.crt"))
-        link = HTTPSConnection(host, int(port), timeout=30, context=trust)
+    link = HTTPSConnection(host, int(port), timeout=30, context=trust) if trust else HTTPConnection(host, int(port), 30)
     try:
-        link.request("POST", LIST_NODES, headers={"Content-Type": "application/protobuf"})
-        code = link.getresponse().status
+        link.request("POST", path, headers={"Content-Type": "application/protobuf"})
+        return link.getresponse().status
     except (OSError, HTTPException) as error:
         raise RunError(f"the server does not answer at {server.address} ({error})") from None
     finally:
         link.close()
-    if code != 401:
-        raise RunError(f"the server lets anyone register keys and start runs (status {code}); it was stopped")
 
 
 def flwr(server: ServerPart, *words: str, seconds: float = 120) -> dict[str, Any]:
@@ -112,13 +116,9 @@ def not_the_operator(server: ServerPart) -> str:
 
 def nodes(server: ServerPart) -> list[Node]:
     """The nodes that the server knows."""
-    settings = load_toml(server.flower / "config.toml", "config.toml") if read_token(server) else {}
-    table = settings.get("superlink", {}).get(CONNECTION)
-    if not table:
-        raise RunError(NOT_STARTED)
-    root = None if table.get("insecure") else require_file(server.keys / "ca.crt").read_bytes()
+    root = None if is_insecure(server) else require_file(server.keys / "ca.crt").read_bytes()
     try:
-        return registered_nodes(table["address"], root, read_token(server))
+        return registered_nodes(server.address, root, read_token(server))
     except PermissionError:
         raise RunError(not_the_operator(server)) from None
     except ConnectionError:
@@ -127,5 +127,14 @@ def nodes(server: ServerPart) -> list[Node]:
 
 def is_insecure(server: ServerPart) -> bool:
     """Whether the server was started without keys."""
+    if not read_token(server):
+        raise RunError(NOT_STARTED)
     table = load_toml(server.flower / "config.toml", "config.toml")["superlink"][CONNECTION]
     return bool(table.get("insecure"))
+
+
+def check_manner(server: ServerPart, insecure: bool) -> None:
+    """Refuse to speak to the server otherwise than it was started."""
+    if is_insecure(server) != insecure:
+        there, here = ("with", "add") if is_insecure(server) else ("without", "leave out")
+        raise UserError(f"the server was started {there} --insecure; {here} --insecure here, too")

@@ -23,7 +23,7 @@ from ..errors import RunError, UserError
 from .home import ServerPart, SitePart
 from .keys import MAKES_KEYS
 
-SUPERLINK = "fssl.engines.flower.superlink"
+SUPERLINK, SUPERNODE = "fssl.engines.flower.superlink", "fssl.engines.flower.supernode"
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 NEW_START = "---- a new start ----\n"  # in a log, which is kept from start to start
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
@@ -72,7 +72,8 @@ def supernode(site: SitePart, data: Path | None, insecure: bool) -> list[str]:
     if any('"' in str(value) for value in facts.values()):
         raise UserError(f"a site's folders may have no double quote in their names: {site.folder}")
     config = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in facts.items())
-    words = [program("flower-supernode"), "--superlink", site.server, "--port", str(site.port), "--node-config", config]
+    words = [sys.executable, "-m", SUPERNODE, str(site.folder / "flwr"), str(site.port)]
+    words += ["--superlink", site.server, "--node-config", config]
     if site.trusted:
         trusted = require_file(site.folder / site.trusted, "named in site.toml as `trusted`")
         words += ["--trusted-entities", str(trusted)]

@@ -27,7 +27,7 @@ ONLINE, UNREGISTERED = "online", "unregistered"  # statuses of a node
 FOR_SITES = "/v1/fleet/"  # beginnings of paths of a SuperLink: nodes sign what they send here
 FOR_OPERATORS = "/v1/control/"  # keys and runs; Flower has no credential of its own for it
 FOR_PROGRAMS = "/v1/runtime/"  # SuperExec and apps, by a shared secret and tokens
-LIST_NODES = "/v1/control/list-nodes"
+LIST_NODES, ACQUIRE_TASK = "/v1/control/list-nodes", "/v1/runtime/acquire-task"
 WRAPPING = ("Message: ", "occurred. ")  # what precedes an exception's own message
 
 
@@ -40,6 +40,14 @@ def run_superlink(words: list[str], guard: Callable[[Any], Any]) -> None:
     uvicorn.run = lambda app, **options: serve(guard(app), **{**options, "proxy_headers": False})
     sys.argv = ["flower-superlink", *words]
     flower_superlink()
+
+
+def run_supernode(words: list[str]) -> None:
+    """Run Flower's SuperNode in this process."""
+    from flwr.supernode.cli import flower_supernode
+
+    sys.argv = ["flower-supernode", *words]
+    flower_supernode()
 
 
 def credentials(address: str, token: str) -> dict[str, str]:
@@ -65,10 +73,9 @@ def registered_nodes(address: str, root: bytes | None, token: str) -> list[Node]
     try:
         with ControlHttpClient.from_server_address(address, root is None, root, [WithToken()]) as client:
             return [as_node(info) for info in client.ListNodes(ListNodesRequest()).nodes_info]
-    except httpx.HTTPStatusError as error:
-        raise PermissionError(str(error)) from None
     except httpx.HTTPError as error:
-        raise ConnectionError(str(error)) from None
+        refused = isinstance(error, httpx.HTTPStatusError) and error.response.status_code == httpx.codes.UNAUTHORIZED
+        raise (PermissionError if refused else ConnectionError)(str(error)) from None
 
 
 def as_node(info: Any) -> Node:

@@ -10,18 +10,15 @@ FOLDER holds the operator's token, and a mark once sites may come in; ADDRESS is
 
 import hmac
 import ipaddress
-import os
-import secrets
-import subprocess
 import sys
 from collections.abc import Awaitable, Callable, MutableMapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ...system.files import write_atomic
 from .internals import FOR_OPERATORS, FOR_PROGRAMS, FOR_SITES, run_superlink
+from .superexec import isolated, start_superexec
 
-TOKEN, SECRET, OPEN = "operator", "superexec", "open"  # files: the operator's token, our programs' secret, a mark
+TOKEN, OPEN = "operator", "open"  # files: the operator's token, and a mark once sites may come in
 Scope = MutableMapping[str, Any]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -92,24 +89,12 @@ async def refuse(send: Send, refusal: Refusal) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def start_programs(address: str, root: str | None, secret: Path) -> None:
-    """Start what runs the server's half of a run. Started by Flower itself it would have no secret to show."""
-    where = ["--root-certificates", root] if root else ["--insecure"]
-    words = ["flower-superexec", *where, "--runtime-api-address", address]
-    subprocess.Popen([*words, "--superexec-auth-secret-file", str(secret), "--parent-pid", str(os.getpid())])
-
-
 def main() -> None:
     folder, address, words = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
-    token, secret = (folder / TOKEN).read_text(), folder / SECRET
-    write_atomic(secret, secrets.token_bytes(32), mode=0o600)
-
-    def guard(app: Callable[..., Awaitable[None]]) -> Gate:
-        root = words[words.index("--ssl-ca-certfile") + 1] if "--ssl-ca-certfile" in words else None
-        start_programs(address, root, secret)
-        return Gate(app, token, folder / OPEN)
-
-    run_superlink([*words, "--isolation", "process", "--superexec-auth-secret-file", str(secret)], guard)
+    token = (folder / TOKEN).read_text()
+    root = words[words.index("--ssl-ca-certfile") + 1] if "--ssl-ca-certfile" in words else None
+    start_superexec(folder, address, root)
+    run_superlink([*words, *isolated(folder)], lambda app: Gate(app, token, folder / OPEN))
 
 
 if __name__ == "__main__":

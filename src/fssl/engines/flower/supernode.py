@@ -1,0 +1,22 @@
+"""Flower's SuperNode, whose port on this machine asks for a secret.
+
+    python -m fssl.engines.flower.supernode FOLDER PORT [options of flower-supernode]
+
+FOLDER is of this site's user only; PORT is the SuperNode's own.
+"""
+
+import sys
+from pathlib import Path
+
+from .internals import run_supernode
+from .superexec import isolated, start_superexec
+
+
+def main() -> None:
+    folder, port, words = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    start_superexec(folder, f"127.0.0.1:{port}", None)
+    run_supernode([*words, "--port", port, *isolated(folder)])
+
+
+if __name__ == "__main__":
+    main()
