@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fssl.engines.flower.identity import Node, Site, assign, fingerprint
+from fssl.engines.flower.identity import AdmittedSite, Node, assign, fingerprint
 from fssl.engines.flower.internals import FOR_OPERATORS, FOR_PROGRAMS, FOR_SITES
 from fssl.engines.flower.superlink import Gate
 
-SITES = (Site("site-1", "k1"), Site("site-2", "k2"), Site("site-3", "k3"))
+SITES = (AdmittedSite("site-1", "k1"), AdmittedSite("site-2", "k2"), AdmittedSite("site-3", "k3"))
 MESSAGES = FOR_SITES + "pull-messages"
 REGISTER = FOR_OPERATORS + "register-node"
 ACQUIRE = FOR_PROGRAMS + "acquire-task"
@@ -93,7 +93,7 @@ def test_the_keys_are_those_that_flower_vouches_for() -> None:
     ]
     grid: Any = Grid(nodes, {})
     keys = (fingerprint(key) for key in (b"one", b"two", b"three"))
-    sites = [Site(f"site-{number}", key) for number, key in enumerate(keys, 1)]
+    sites = [AdmittedSite(f"site-{number}", key) for number, key in enumerate(keys, 1)]
     there = AdmittedNodes(grid, sites).of([0, 1, 2])
     assert there.nodes == {0: 11}
     assert there.why_not(1) == "not connected"

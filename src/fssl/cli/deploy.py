@@ -63,8 +63,7 @@ def keys(home: Home = HERE) -> None:
     made = make_keys(server, home if server.folder != home.resolve() else server.folder / "new-sites")
     for path in made:
         say(f"made {path}")
-    if not made:
-        say("all keys exist already")
+    say("the server admits them when it is started (again)" if made else "all keys exist already")
     say(describe_certificate(server))
 
 

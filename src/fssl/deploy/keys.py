@@ -7,7 +7,7 @@ from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
-from ..engines.flower.identity import Site, fingerprint
+from ..engines.flower.identity import AdmittedSite, fingerprint
 from ..errors import UserError
 from ..system.files import write_atomic
 from .home import ServerPart
@@ -128,9 +128,9 @@ def site_key(server: ServerPart, site: Path) -> list[Path]:
     return made
 
 
-def admitted_sites(server: ServerPart) -> list[Site]:
+def admitted_sites(server: ServerPart) -> list[AdmittedSite]:
     """The sites by their public keys in the server's folder: this alone decides who is who."""
-    sites = [Site(name, fingerprint(public_key(server.keys / f"{name}.pub"))) for name in server.sites]
+    sites = [AdmittedSite(name, fingerprint(public_key(server.keys / f"{name}.pub"))) for name in server.sites]
     names: dict[str, str] = {}
     for site in sites:
         if (other := names.setdefault(site.key, site.name)) != site.name:

@@ -19,7 +19,7 @@ from ..data.folder import load_test
 from ..data.partition import Partition
 from ..engines.engine import Engine
 from ..engines.flower.fleet import FlowerFleet, Policy, flower_engine
-from ..engines.flower.identity import Site
+from ..engines.flower.identity import AdmittedSite
 from ..engines.flower.nodes import AdmittedNodes, AnyNode, AskedNodes, Nodes
 from ..errors import RunError, UserError, described
 from ..records.store import RunFolder
@@ -91,7 +91,9 @@ def simulation(grid: Grid) -> tuple[Policy, Nodes]:
 
 
 def deployment(grid: Grid, terms: Terms, sites: list[str], out: Path) -> tuple[Policy, Nodes]:
-    nodes: Nodes = AskedNodes(grid) if terms.insecure else AdmittedNodes(grid, [Site(*s.split()) for s in sites])
+    nodes: Nodes = (
+        AskedNodes(grid) if terms.insecure else AdmittedNodes(grid, [AdmittedSite(*s.split()) for s in sites])
+    )
     policy = Policy(
         window=len(sites),  # each works on a machine of its own
         strict=False,

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
-class Site(NamedTuple):
+class AdmittedSite(NamedTuple):
     """A site as the server's operator admitted it."""
 
     name: str
@@ -39,7 +39,7 @@ def fingerprint(key: bytes) -> str:
     return hashlib.sha256(key).hexdigest()
 
 
-def assign(sites: Sequence[Site], nodes: Iterable[Node]) -> Assignment:
+def assign(sites: Sequence[AdmittedSite], nodes: Iterable[Node]) -> Assignment:
     """The clients' nodes. Where two nodes claim one site, something is wrong and neither is used."""
     nodes = list(nodes)
     admitted = {site.key for site in sites}

@@ -7,7 +7,7 @@ from typing import NamedTuple, Protocol
 from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
-from .identity import Site, assign
+from .identity import AdmittedSite, assign
 from .internals import as_node
 
 
@@ -42,7 +42,7 @@ class AnyNode:
 class AdmittedNodes:
     """Sites whose keys the server's operator admitted: Flower lets nobody act as a node without its key."""
 
-    def __init__(self, grid: Grid, sites: Sequence[Site]) -> None:
+    def __init__(self, grid: Grid, sites: Sequence[AdmittedSite]) -> None:
         self.grid, self.sites = grid, sites
 
     def of(self, clients: list[int]) -> Connected:
