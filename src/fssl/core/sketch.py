@@ -2,9 +2,9 @@
 
 import logging
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import Probe
 from ..types import Batch, Clock, Counts, Local, Payload, Task, Weights
+
+T = TypeVar("T")
+LOOKS = 5  # at whether a step draws
 
 
 class RandomStepError(UserError):
@@ -68,8 +71,7 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
         truth, one = torch.zeros(recipe.unlabeled_batch, dtype=torch.long), torch.zeros(())
         known = {"u": truth} if method.needs.truth else {}
         batch = Batch(views, truth[: recipe.batch], truth, one, Clock(one, one, one), known)
-        with nothing_drawn():
-            after, trace = method.step(net, payload, local, batch)
+        after, trace = without_draws(lambda: method.step(net, payload, local, batch))
         check_whole(local, after)
         return Layout.of(probe(trace, truth))
 
@@ -90,14 +92,19 @@ def check_whole(before: Local, after: Local) -> None:
             )
 
 
-@contextmanager
-def nothing_drawn() -> Iterator[None]:
-    """Refuse random numbers, be they of torch, NumPy or Python."""
-    before = (random.getstate(), repr(np.random.get_state()))
-    with Deterministic():  # type: ignore[no-untyped-call]  # torch's own constructor
-        yield
-    if (random.getstate(), repr(np.random.get_state())) != before:
-        raise drawn("NumPy's or Python's global generator")
+def without_draws(step: Callable[[], T]) -> T:
+    """What a step returns; refuse random numbers, be they of torch, NumPy or Python.
+
+    The generators of the last two are the whole process's, and other threads draw from them (Flower's do, for their
+    pauses): a step counts as drawing only if the generators move every time.
+    """
+    for _ in range(LOOKS):
+        before = (random.getstate(), repr(np.random.get_state()))
+        with Deterministic():  # type: ignore[no-untyped-call]  # torch's own constructor
+            result = step()
+        if (random.getstate(), repr(np.random.get_state())) == before:
+            return result
+    raise drawn("NumPy's or Python's global generator")
 
 
 class Deterministic(TorchDispatchMode):
