@@ -636,7 +636,10 @@ def test_a_grid_is_counted_before_it_is_built(fssl: Fssl) -> None:
         begin = time.monotonic()
         said = fssl("run", "smoke", seeds, rates, *more)
         assert said.code == 2
-        assert "[grid] has 1,000,000 runs (1,000 seed × 1,000 train.lr), more than 1,000; add --yes" in said.err
+        assert said.err.startswith(
+            "fssl: [grid] has 1,000,000 runs (1,000 seed × 1,000 train.lr: seed1/lr1, seed1/lr2,"
+        )
+        assert said.err.endswith(" more than 1,000; add --yes to mean all of them\n")
         assert time.monotonic() - begin < 5
     assert "seed1003" in fssl("run", "smoke", f"--set=grid.seed={list(range(3, 1004))}", "--dry-run", "--yes").out
 

@@ -3,18 +3,20 @@
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import inf, nan
+from math import copysign, inf, nan
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Optional
 
 import pytest
 
 from fssl.config import MANY, ByDataset, Device, OneOf, Range, Setting, check_value, parse, schema_of
+from fssl.config.checks import SCHEMAS
+from fssl.config.schema import NO_LIMIT
 from fssl.data.cards import CARDS
 from fssl.deploy.home import init, server_part, site_part
 from fssl.errors import UserError
 from fssl.methods.fixmatch import FixMatch
-from fssl.methods.names import METHODS, build_method, declared_by
+from fssl.methods.names import METHODS, PLUGINS, build_method, declared_by, settings_of
 
 Weight = Annotated[float, Range(0.0, 1e6)]
 
@@ -131,6 +133,30 @@ def test_no_range_allows_what_a_record_cannot_hold() -> None:
         *("0 upwards", "0 upwards"),
         *("1e-09 to 1", "1 to 65535"),
     ]
+
+
+def test_zero_has_no_sign_and_nothing_is_almost_zero() -> None:
+    """Else `-0.0` would be another setting than 0, and 1e-320 one that does nothing."""
+    found = check_value("weight", -0.0, SCHEMA["weight"])
+    assert (found, copysign(1, found)) == (0, 1)
+    assert check_value("weight", 1e-30, SCHEMA["weight"]) == 1e-30
+    for tiny in (5e-324, 1e-31):
+        with pytest.raises(UserError, match=f"weight = {tiny}: expected 0, or a number that single precision can tell"):
+            check_value("weight", tiny, SCHEMA["weight"])
+
+
+def test_every_number_of_a_run_has_an_end() -> None:
+    """A rate alone may be as high as single precision allows: whether that is too high, its first round tells."""
+    schemas = {**SCHEMAS, **{name: settings_of(builder) for name, builder in {**METHODS, **PLUGINS}.items()}}
+    numbers = {
+        f"{name}.{key}": setting
+        for name, schema in schemas.items()
+        for key, setting in schema.items()
+        if setting.kind in (int, float) and not setting.many
+    }
+    assert len(numbers) > 60
+    endless = {key for key, s in numbers.items() if s.limits is None or s.limits.high >= NO_LIMIT}
+    assert endless == {"train.lr"}
 
 
 # One mistake, three places.

@@ -104,7 +104,7 @@ def presets(
 
     - `fssl run demo --set seed=7 --out runs/seed7`: a setting given here leaves the grid, so one run per method
     """
-    from ..config import PRESETS, expand, read_toml
+    from ..config import PRESETS, num_runs, read_toml
     from ..config import presets as names
     from ..console import PLAIN
 
@@ -115,7 +115,7 @@ def presets(
     table = Table(Column("preset", no_wrap=True), "what it runs", Column("runs", justify="right"), **PLAIN)
     for preset in sorted(names(), key=by_number):
         first = (PRESETS / f"{preset}.toml").read_text().splitlines()[0].lstrip("# ")
-        table.add_row(Text(preset, "bold"), first, str(sum(1 for _ in expand(read_toml(preset)))))
+        table.add_row(Text(preset, "bold"), first, str(num_runs(read_toml(preset))))
     console.print(table)
 
 

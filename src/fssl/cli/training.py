@@ -61,7 +61,7 @@ def run(
 
     - `fssl run demo --engine flower`: the same runs with clients in a Ray cluster (`pip install 'fssl[flower]'`)
     """
-    from ..config import check_size, expand, override, read_toml
+    from ..config import check_size, expand, num_runs, override, read_toml
 
     short = {
         "data.dir": data_dir and str(data_dir),
@@ -83,6 +83,8 @@ def run(
     tables = override(read_toml(file), given)
     if not yes:
         check_size(tables, MOST_RUNS)
+    elif (number := num_runs(tables)) > MOST_RUNS:
+        say(f"{number:,} runs: it takes a while to check them all before the first")
     named = [*expand(tables)]  # a misspelt key is reported before the framework is loaded
     from ..core.images import Datasets
     from ..runner.grid import list_runs, load_images, notices, plan_runs, run_in_turn, unfinished

@@ -1,7 +1,7 @@
 """A run's configuration: declared in settings, read from TOML, changed with --set, multiplied by [grid], checked."""
 
 from .checks import AUTHORS_WAY, parse
-from .grid import check_size, expand, grid_axes, only_run, override
+from .grid import check_size, expand, grid_axes, num_runs, only_run, override
 from .schema import ByDataset, OneOf, Range, Setting, as_declared, check_table, check_value, schema_of
 from .settings import MANY, Compute, Config, Device, MethodChoice
 from .tables import as_tables, by_card, first_difference, flatten, renewed, run_id
@@ -30,6 +30,7 @@ __all__ = [
     "flatten",
     "grid_axes",
     "load_toml",
+    "num_runs",
     "only_run",
     "override",
     "parse",

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
-from itertools import product
+from itertools import islice, product
 from math import prod
 from typing import Any
 
@@ -13,6 +13,8 @@ from ..system.files import DEEPEST, TOO_DEEP, is_too_deep
 from .checks import parse
 from .settings import Config, useless
 from .toml import toml_value
+
+SHOWN = 3  # runs of a grid that is too large
 
 
 def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
@@ -118,13 +120,20 @@ def flat_grid(grid: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]
     return axes
 
 
+def num_runs(tables: Mapping[str, Any]) -> int:
+    """How many runs tables stand for; none of them is built for it."""
+    return prod(len(values) for values in grid_axes(tables).values())
+
+
 def check_size(tables: Mapping[str, Any], limit: int) -> None:
     """Refuse a grid of more runs than somebody means by accident, before any of them is built."""
-    axes = grid_axes(tables)
-    number = prod(len(values) for values in axes.values())
+    number = num_runs(tables)
     if number > limit:
-        sizes = " × ".join(f"{len(values):,} {key}" for key, values in axes.items())
-        raise UserError(f"[grid] has {number:,} runs ({sizes}), more than {limit:,}; add --yes to mean all of them")
+        sizes = " × ".join(f"{len(values):,} {key}" for key, values in grid_axes(tables).items())
+        first = ", ".join(name for name, _ in islice(cells(tables), SHOWN))
+        raise UserError(
+            f"[grid] has {number:,} runs ({sizes}: {first}, ...), more than {limit:,}; add --yes to mean all of them"
+        )
 
 
 def expand(tables: Mapping[str, Any]) -> Iterator[tuple[str, Config]]:
@@ -132,8 +141,18 @@ def expand(tables: Mapping[str, Any]) -> Iterator[tuple[str, Config]]:
 
     An axis is a key with a list of values, or a section with a list of tables for it.
     """
+    seen = set()
+    for name, cell in cells(tables):
+        if name in seen:
+            raise UserError(f"[grid] names the run '{name}' twice: remove the repeated value")
+        seen.add(name)
+        yield name, parse(cell)
+
+
+def cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name, tables) of every run."""
     base = {k: v for k, v in tables.items() if k != "grid"}
-    axes, seen = grid_axes(tables), set()
+    axes = grid_axes(tables)
     for values in product(*axes.values()):
         cell, labels = deepcopy(base), []
         for key, value in zip(axes, values, strict=True):
@@ -141,18 +160,14 @@ def expand(tables: Mapping[str, Any]) -> Iterator[tuple[str, Config]]:
             for dotted, v in pairs.items():
                 put(cell, dotted, v)
             labels.append("_".join(label(k, v) for k, v in pairs.items()))
-        name = "/".join(labels)
-        if name in seen:
-            raise UserError(f"[grid] names the run '{name}' twice: remove the repeated value")
-        seen.add(name)
-        yield name, parse(cell)
+        yield "/".join(labels), cell
 
 
 def only_run(tables: Mapping[str, Any]) -> Config:
     """The Config of tables that stand for a single run."""
-    (_, config), *more = expand(tables)
-    if more:
+    if num_runs(tables) > 1:
         raise UserError("one run at a time: the configuration has a [grid]; choose a run with --set")
+    ((_, config),) = expand(tables)
     return config
 
 

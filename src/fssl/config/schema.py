@@ -238,6 +238,8 @@ def check_number(start: str, value: float, limits: Range | None) -> None:
         raise UserError(f"{start} a number from {allowed}")
     if not is_finite(value):
         raise UserError(f"{start} a finite number")
+    if 0 < abs(value) < 1 / NO_LIMIT:
+        raise UserError(f"{start} 0, or a number that single precision can tell from it")
 
 
 def is_finite(value: float) -> bool:
@@ -251,8 +253,8 @@ def has_kind(value: object, kind: type) -> bool:
 
 
 def as_declared(value: Any, setting: Setting) -> Any:
-    """A whole number as a float where a number is declared: 4 and 4.0 are one setting."""
-    return float(value) if setting.kind is float and type(value) is int and is_finite(value) else value
+    """A float where a number is declared, and no zero below zero: 4 and 4.0 are one setting, as 0 and -0.0 are."""
+    return value + 0.0 if setting.kind is float and type(value) in (int, float) and is_finite(value) else value
 
 
 def several_runs(key: str, value: object) -> str:
