@@ -73,12 +73,13 @@ def test_a_traceback_of_a_replayed_step_is_shown(fssl: Fssl) -> None:
         "@dataclass(frozen=True)\nclass Mine(FixMatch):\n"
         "    def vote(self, p_l, *rest):\n"
         "        if not isinstance(p_l, torch._subclasses.FakeTensor):\n"
-        "            raise RuntimeError('\\x1b[31m')\n"
+        "            raise RuntimeError('\\x1b[31m\\udce9')\n"
         "        return super().vote(p_l, *rest)\n"
         "def mine(): return Mine()\n"
     )
     said = fssl("run", "smoke", *SMALL, "--set", "method.name=mine.py:mine", "--out", "run")
     assert (said.code, is_shown(said.err)) == (1, True)
+    assert "\\udce9" in Path("run/error.txt").read_text()
     said = fssl("replay", "run/failed-step.safetensors")
     assert (said.code, is_shown(said.err)) == (1, True)
     assert said.err.count("\n") > 5

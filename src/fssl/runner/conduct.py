@@ -81,7 +81,8 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
 
 def write_down(reason: str, error: Exception, config: Config, out: Path) -> str:
     """Write an error's traceback into the run folder; returns the reason with the places to look."""
-    (out / ERRORS).write_text("".join(traceback.format_exception(error)))
+    text = "".join(traceback.format_exception(error))
+    (out / ERRORS).write_text(text, "utf-8", "backslashreplace")  # a name in it may be in any encoding
     place = user_place(error, config.own_files)
     return f"{reason} ({f'{place}; ' if place else ''}all of it: {out / ERRORS})"
 
