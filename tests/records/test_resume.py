@@ -353,11 +353,12 @@ def test_a_checkpoint_with_something_that_nobody_knows_is_refused(tmp_path: Path
         go(tmp_path / "run")
 
 
-def test_damaged_side_files_do_not_stop_a_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("content", ["{", "[]", "3", '{"sessions": 3}', '{"sessions": null}', "[" * 10**5])
+def test_damaged_side_files_do_not_stop_a_run(tmp_path: Path, content: str) -> None:
     go(tmp_path / "run")
     expected = outcome(tmp_path / "run")
     for name in ("env.json", "summary.json"):
-        (tmp_path / "run" / name).write_bytes(b"{")
+        (tmp_path / "run" / name).write_text(content)
     assert not RunFolder(tmp_path / "run").is_finished
     go(tmp_path / "run")
     assert outcome(tmp_path / "run") == expected

@@ -233,8 +233,9 @@ class RunFolder:
 
     def write_env(self, device: torch.device, resumed_from: int) -> None:
         """Record versions and hardware; a resumed run adds an entry."""
-        entries = read_json(self.env_file).get("sessions", [])
-        entries.append({"from_round": resumed_from + 1, **environment(device)})
+        known = read_json(self.env_file).get("sessions")
+        entry = {"from_round": resumed_from + 1, **environment(device)}
+        entries = [*known, entry] if isinstance(known, list) else [entry]
         write_atomic(self.env_file, json.dumps({"sessions": entries}, indent=1) + "\n")
 
     def keep(self, file: Path) -> None:
