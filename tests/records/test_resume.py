@@ -70,6 +70,9 @@ class ToyEngine(Engine):
     def model(self) -> Weights:
         return self.snapshot.server.weights
 
+    def close(self) -> None:
+        """Nothing was started."""
+
 
 TOY = config("train.rounds=4")
 FLUSH, prepared = os.fsync, cache(prepare)
