@@ -34,6 +34,7 @@ folders = [Path(str(number)) for number in range(reading.MANY)]
 for folder in folders:
     folder.mkdir()
     (folder / "rounds.jsonl").write_text("{}")
+    (folder / "config.toml").write_text("seed = 7")
 reading.whole_lines = lambda *_: time.sleep(600)
 reading.read_all(folders, 2)
 """,
