@@ -2,6 +2,8 @@
 
 import datetime
 import json
+import os
+import re
 import stat
 import subprocess
 import sys
@@ -544,6 +546,21 @@ def test_a_run_that_stops_says_why(tmp_path: Path) -> None:
 def test_a_run_that_dies_silently_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"ended without a word \(finished:failed\)"):
         follow(tmp_path / "never", lambda: "finished:failed", lambda text: None, patience=0.0)
+
+
+@pytest.mark.parametrize("line", ["{", '{"round": 1, "said": "2"}', "7", "[" * 100_000])
+def test_a_damaged_journal_is_named(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text(line + "\n")
+    with pytest.raises(RunError, match=re.escape(f"{path}: damaged")):
+        follow(path, lambda: "running", lambda text: None)
+
+
+def test_a_folder_whose_name_is_not_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    home = tmp_path / os.fsdecode(b"caf\xe9")
+    with pytest.raises(UserError, match="a name in it is not UTF-8"):
+        init(home, 2)
+    assert not home.exists()
 
 
 def test_the_last_words_of_a_program(tmp_path: Path) -> None:

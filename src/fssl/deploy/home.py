@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple, TypeVar
 
 from ..config import MANY, Device, Range, check_table, load_toml, schema_of
 from ..errors import UserError
-from ..system.files import write_file
+from ..system.files import encoded, write_file
 
 SERVER = """# The server of this deployment.
 listen = "127.0.0.1"        # the network interface to listen on; "0.0.0.0" for sites on other machines
@@ -132,10 +132,11 @@ def init(home: Path, sites: int) -> list[Path]:
     files |= app_files(home / "server" / "app")
     files[home / ".gitignore"] = "# keys, states and logs stay on their machines\n*\n"
     made = [home / "server", *(home / name for name in names)]
+    contents = {path: encoded(path, text) for path, text in files.items()}  # refuses before anything is there
     for folder in made:
         folder.mkdir(mode=0o700, parents=True)  # keys, states and logs are nobody else's
-    for path, text in files.items():
-        write_file(path, text)
+    for path, content in contents.items():
+        write_file(path, content)
     return made
 
 

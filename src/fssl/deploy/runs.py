@@ -1,7 +1,6 @@
 """A run of the connected sites: checked before they are asked, ordered, and followed to its end."""
 
 import fcntl
-import json
 import secrets
 import time
 from collections import Counter
@@ -17,7 +16,7 @@ from ..engines.flower.internals import has_finished
 from ..errors import RunError, UserError
 from ..methods.names import check_effect
 from ..records.store import RunFolder
-from ..system.files import write_atomic
+from ..system.files import parse_json, write_atomic
 from .control import CONNECTION, flwr
 from .home import ServerPart
 from .keys import admitted_sites
@@ -147,7 +146,7 @@ def events(journal: Path, status: Callable[[], str], patience: float) -> Iterato
     while True:
         lines = growing.news().splitlines()
         for line in lines:
-            yield json.loads(line)
+            yield event_of(line, journal)
         if lines:
             heard = time.monotonic()
         elif ended:  # and nothing came after that
@@ -156,6 +155,20 @@ def events(journal: Path, status: Callable[[], str], patience: float) -> Iterato
             now, heard = status(), time.monotonic()
             ended = now if has_finished(now) else ""
         time.sleep(0.5)
+
+
+def event_of(line: str, journal: Path) -> dict[str, Any]:
+    """What a line of a journal says."""
+    try:
+        event = parse_json(line.encode())
+    except ValueError:
+        event = None
+    if not isinstance(event, dict) or len(event) != 1:
+        raise RunError(
+            f"{journal}: damaged, so the run cannot be followed; it goes on at the server, and `fssl deploy"
+            " start --resume` waits for it"
+        )
+    return event
 
 
 def absences(rounds: list[dict[str, Any]]) -> str:

@@ -1,6 +1,5 @@
 """The client's app: a payload and a job in, one client's round, an upload out."""
 
-import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,7 +11,7 @@ import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from ...config import Compute, Config, check_value, load_toml, parse, schema_of
+from ...config import Compute, Config, check_value, load_toml, parse, parse_toml, schema_of
 from ...core.experiment import prepare
 from ...core.federation import Federation
 from ...core.images import shared_format
@@ -52,7 +51,7 @@ class Workshop(NamedTuple):
 @lru_cache(maxsize=1)
 def workshop(config: str, site: Site | None) -> Workshop:
     """At a site, its own settings say on what to compute and where images are; all else is the server's."""
-    settings = parse(tomllib.loads(config))
+    settings = parse(parse_toml(config))
     if site is None:
         return make_workshop(Federation(prepare(settings)), 0)
     settings = at_site(settings, site)
