@@ -129,3 +129,16 @@ def test_a_thousand_clients_cost_no_device_memory_and_no_time(method: str) -> No
     assert all(t.device.type == "cpu" for state in states for t in state.values())
     fastest = [min(pair) for pair in zip(*((next(a), next(b)) for a, b in [rounds] * 25), strict=True)]
     assert fastest[1] < 1.05 * fastest[0], fastest
+
+
+def test_a_gpu_that_is_listed_twice_agrees_with_itself(make_federation: Make) -> None:
+    """Two groups of lanes with graphs, streams and threads of their own; only one GPU is at hand."""
+    models = []
+    for devices in ('["cuda:0"]', '["cuda:0", "cuda:0"]'):
+        engine = LocalEngine(
+            make_federation(f"compute.devices={devices}", "compute.device=auto", "train.precision=fp32")
+        )
+        list(engine.rounds(2))
+        models.append(engine.model().params)
+    for name, value in models[0].items():
+        torch.testing.assert_close(models[1][name], value, rtol=5e-3, atol=5e-4)

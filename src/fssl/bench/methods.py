@@ -15,7 +15,7 @@ from ..catalog.entries import BASELINE, HOSTS
 from ..console import PLAIN, say
 from ..core.experiment import Experiment, prepare
 from ..core.federation import Federation
-from ..engines.local import LocalEngine
+from ..engines.lanes import Lanes, set_up_torch
 from ..methods.names import METHODS
 from ..system.files import read_json, write_atomic
 from ..system.machine import cores, processor
@@ -29,18 +29,20 @@ class Client:
     """One client's round of a method on one lane: sweep, steps, upload; without server and test."""
 
     def __init__(self, experiment: Experiment) -> None:
-        self.engine = LocalEngine(Federation(experiment))
-        (self.plan,) = self.engine.fleet.plans(1, [0])
+        self.federation = Federation(experiment)
+        set_up_torch(self.federation)
+        self.lanes, self.server = Lanes(self.federation, most=1), self.federation.first_server()
+        (self.plan,) = self.lanes.plans(1, [0])
         self.num_steps = len(self.plan.draw.x_row)
 
     def ms_per_step(self) -> float:
-        device, (lane, *_) = self.engine.device, self.engine.fleet.lanes
+        device, (lane,) = self.federation.device, self.lanes.lanes
         # A lane on a CPU is one thread: its processor time is what it costs, whatever else the machine does.
         clock = time.perf_counter if device.type == "cuda" else time.process_time
         begin = clock()
-        payload = self.engine.federation.method.payload(self.engine.snapshot.server, 0)
+        payload = self.federation.method.payload(self.server, 0)
         with torch.no_grad(), lane.scope():
-            self.engine.fleet.client(lane, self.plan, payload, None)
+            self.lanes.client(lane, self.plan, payload, None)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         return 1000 * (clock() - begin) / self.num_steps
@@ -88,7 +90,7 @@ def cost_of(client: Client, base: Client, rounds: int) -> dict[str, Any]:
 
 def facts(base: Client, shape: str, settings: list[str]) -> dict[str, Any]:
     """The settings and hardware that measurements in one table share."""
-    federation = base.engine.federation
+    federation = base.federation
     on_gpu = federation.device.type == "cuda"
     return {
         "baseline": BASELINE,

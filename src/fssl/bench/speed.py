@@ -3,6 +3,7 @@
 import json
 import resource
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,11 @@ def peak_bytes(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
+def device_names(devices: list[torch.device]) -> str:
+    names = [torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu" for device in devices]
+    return ", ".join(f"{n} x {name}" if n > 1 else name for name, n in Counter(names).items())
+
+
 def measure(experiment: Experiment, rounds: int) -> dict[str, Any]:
     """Time whole rounds, everything on, after one round of warm-up."""
     begin = time.perf_counter()
@@ -45,7 +51,7 @@ def measure(experiment: Experiment, rounds: int) -> dict[str, Any]:
     images = sum(federation.recipe.images(view) for view in federation.method.needs.views)
     median = float(np.median(seconds))
     return {
-        "device": torch.cuda.get_device_name() if engine.device.type == "cuda" else "cpu",
+        "device": device_names(federation.devices),
         "precision": "bf16" if federation.bf16 else "fp32",
         "lanes": len(engine.fleet.lanes),
         "steps_per_round": steps,

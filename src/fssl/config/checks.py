@@ -104,8 +104,22 @@ def check_combinations(config: Config) -> None:
         raise UserError(f"{AUTHORS_WAY}: compute.engine must be 'local'")
     if config.protocol == "authors" and (config.compute.lanes or 1) > 1:
         raise UserError(f"{AUTHORS_WAY}: compute.lanes must be 1")
+    check_devices(config)
     if config.protocol == "authors" and train.labeled_weight:
         raise UserError(f"train.labeled_weight = {train.labeled_weight}: protocol 'authors' has its own; leave it out")
+
+
+def check_devices(config: Config) -> None:
+    """Refuse lists that are empty, of two kinds, or of no use to Flower; whether a device is there is asked later."""
+    names = config.compute.devices
+    if names is None:
+        return
+    if len({name.partition(":")[0] for name in names}) != 1:
+        raise UserError(
+            f"compute.devices = {list(names)}: expected one or more of a kind, such as ['cuda:0', 'cuda:1']"
+        )
+    if config.compute.engine != "local":
+        raise UserError("compute.devices: only compute.engine = 'local' has it; Flower uses all GPUs of its cluster")
 
 
 def check_folder(data: Data) -> None:

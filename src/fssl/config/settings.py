@@ -94,11 +94,14 @@ class Compute:
     """Where and how to compute; none of this changes what is computed beyond rounding."""
 
     device: Annotated[Device, "auto: a GPU if there is one"] = "auto"
+    devices: Annotated[
+        tuple[str, ...] | None, 'devices that share a round, such as ["cuda:0", "cuda:1"] (default: all GPUs)'
+    ] = None
     compile: Annotated[Literal["auto", "on", "off"], "auto: on a GPU only"] = "auto"
     kernels: Annotated[Literal["on", "off"], "on: kernels of our own for norms, on a Hopper GPU in bf16"] = "off"
-    lanes: Annotated[int | None, Range(1, 16), "clients trained at once (default: 4 on a GPU, else one per core)"] = (
-        None
-    )
+    lanes: Annotated[
+        int | None, Range(1, 16), "clients at once on a device (default: 4 on a GPU, else one per core)"
+    ] = None
     processes: Annotated[
         Literal["auto", "on", "off"], "lanes of a CPU as processes, else threads; auto: in a run of 300 steps or more"
     ] = "auto"

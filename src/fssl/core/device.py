@@ -6,13 +6,41 @@ from ..config import Config
 from ..errors import UserError
 
 
+def choose_devices(config: Config) -> list[torch.device]:
+    """The devices that share a run's clients; the first has the global model.
+
+    It is one where clients train one after another or Flower deals them out, and never more than there are clients.
+    """
+    is_shared = config.protocol != "authors" and config.compute.engine == "local"
+    return allowed_devices(config)[: config.train.clients_per_round if is_shared else 1]
+
+
 def choose_device(config: Config) -> torch.device:
-    """The device to compute on; a GPU that is asked for must be there."""
-    wanted = config.compute.device
-    if wanted == "cuda" and not torch.cuda.is_available():
+    """The device with the global model."""
+    return choose_devices(config)[0]
+
+
+def allowed_devices(config: Config) -> list[torch.device]:
+    """The devices that the settings name, or all GPUs; those that are asked for must be there."""
+    compute = config.compute
+    if compute.devices is not None:
+        return [known_device(name, compute.device) for name in compute.devices]
+    if compute.device == "cuda" and not torch.cuda.is_available():
         raise UserError("compute.device = 'cuda': no CUDA device is visible; use compute.device = 'cpu'")
-    cuda = wanted == "cuda" or (wanted == "auto" and torch.cuda.is_available())
-    return torch.device("cuda" if cuda else "cpu")
+    if compute.device == "cpu" or not torch.cuda.is_available():
+        return [torch.device("cpu")]
+    return [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+
+
+def known_device(name: str, kind: str) -> torch.device:
+    """The device of this name, if it is of the kind that is asked for, and there."""
+    visible = torch.cuda.device_count()
+    known = ["cpu", *(f"cuda:{i}" for i in range(visible))]
+    if name not in known:
+        raise UserError(f"compute.devices: '{name}' is not here; visible: {', '.join(known)}")
+    if kind not in ("auto", name.partition(":")[0]):
+        raise UserError(f"compute.devices: '{name}' does not go with compute.device = '{kind}'; leave that out")
+    return torch.device(name)
 
 
 def uses_bf16(config: Config) -> bool:

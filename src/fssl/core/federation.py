@@ -1,5 +1,6 @@
 """An experiment made real: who holds which images, on which device, and what a step is, as every engine needs it."""
 
+from copy import copy
 from functools import cached_property
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..probes.tally import Layout
 from ..probes.training import Probe
 from ..seeds import cohort
 from ..types import Counts, Payload, Server, State, Weights
-from .device import choose_device, uses_bf16
+from .device import choose_devices, uses_bf16
 from .evaluate import Tester, TestPool, headline_norm, make_tester, norms_for_test
 from .experiment import Experiment, make_probe, make_recipe
 from .images import partition_images, split_for_test
@@ -40,9 +41,19 @@ class Federation:
         self.unlabeled_counts: NDArray[np.int64] | None = (
             None if self.dataset.partition else class_counts(partition.unlabeled, labels, card.num_classes)
         )
-        self.device, self.bf16 = choose_device(config), uses_bf16(config)
+        self.devices, self.bf16 = choose_devices(config), uses_bf16(config)
+        self.device = self.devices[0]
         self.recipe = make_recipe(config, self.method, card)
         self.norms = norms_for_test(card, self.device)
+
+    def on(self, device: torch.device) -> "Federation":
+        """The same federation with its images on another device."""
+        if device == self.device:
+            return self
+        other = copy(self)
+        other.__dict__.pop("pool", None)
+        other.device, other.norms = device, norms_for_test(self.dataset.card, device)
+        return other
 
     @property
     def headline(self) -> str:

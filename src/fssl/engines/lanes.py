@@ -155,7 +155,9 @@ def compiles(federation: Federation, debug: bool = False) -> bool:
 
 def set_up_torch(federation: Federation) -> None:
     """Process-wide switches of the framework."""
-    if federation.device.type == "cpu":  # clients share the cores, so each operation takes one
+    if federation.device.type == "cuda":
+        torch.cuda.set_device(federation.device)
+    else:  # clients share the cores, so each operation takes one
         torch.set_num_threads(federation.config.compute.threads or 1)
     torch._dynamo.reset()  # a step of an earlier run in this process would count as a recompilation
     torch.backends.cudnn.benchmark = True

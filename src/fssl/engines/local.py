@@ -1,4 +1,4 @@
-"""The local engine: this machine's CPU or one GPU."""
+"""The local engine: this machine's CPU, or its GPUs."""
 
 from pathlib import Path
 
@@ -6,14 +6,21 @@ from ..core.federation import Federation
 from .engine import Engine
 from .lanes import Lanes, compiles, set_up_torch
 from .processes import ForkedLanes, forks
+from .spread import Spread
 
 
 class LocalEngine(Engine):
-    """Rounds on this machine's CPU or one GPU."""
+    """Rounds on this machine's CPU, or on one or several GPUs."""
 
-    fleet: Lanes
+    fleet: Lanes | Spread
 
     def __init__(self, federation: Federation, folder: Path | None = None, debug: bool = False) -> None:
         set_up_torch(federation)
-        lanes = ForkedLanes if forks(federation, debug) else Lanes
-        super().__init__(federation, lanes(federation, folder, debug), compiles(federation, debug))
+        super().__init__(federation, fleet(federation, folder, debug), compiles(federation, debug))
+
+
+def fleet(federation: Federation, folder: Path | None, debug: bool) -> Lanes | Spread:
+    """Lanes on one device or several; on a CPU processes or threads."""
+    if len(federation.devices) > 1:
+        return Spread(federation, folder, debug)
+    return (ForkedLanes if forks(federation, debug) else Lanes)(federation, folder, debug)

@@ -9,8 +9,8 @@ from ..types import State
 
 
 def to(tree: Any, device: torch.device | str) -> Any:
-    """On the device the engine computes on; nothing waits for it."""
-    return tree_map(lambda t: t if t is None else t.to(device, non_blocking=True), tree)
+    """Nested records with their tensors on a device; nothing waits for it."""
+    return tree_map(lambda t: t.to(device, non_blocking=True) if isinstance(t, torch.Tensor) else t, tree)
 
 
 def pinned(tree: Any) -> Any:

@@ -12,7 +12,7 @@ from rich.table import Column, Table
 
 from ..config import Config
 from ..console import PLAIN, RunView, print_table, result_line, say
-from ..core.device import choose_device
+from ..core.device import allowed_devices, choose_device, choose_devices
 from ..core.experiment import Experiment, prepare
 from ..core.images import Datasets, test_rows
 from ..errors import RunError, UserError, complain, described, printable
@@ -67,6 +67,17 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
         )
     if any(config.train.lr == 0 for config in configs):
         yield "train.lr = 0: the models stay as they are"
+    yield from dict.fromkeys(filter(None, map(device_notice, configs)))
+
+
+def device_notice(config: Config) -> str:
+    """Which of several devices are used, and why not all."""
+    allowed, used = allowed_devices(config), choose_devices(config)
+    if len(used) > 1:
+        return f"clients are shared by {', '.join(map(str, used))}"
+    if len(allowed) > 1 and config.protocol == "authors":
+        return f"protocol authors: one device, {used[0]}, as each client starts with the momentum of the one before"
+    return ""
 
 
 def check_machine(config: Config, debug: bool) -> None:

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from ..config import Config
 from ..console import GridView, Quiet, result_line
-from ..core.device import choose_device
+from ..core.device import allowed_devices, choose_device
 from ..core.experiment import prepare
 from ..errors import RunError, complain
 from ..records.store import RunFolder
@@ -38,30 +38,30 @@ def run_side_by_side(console: Console, runs: list[PlannedRun], resume: bool, deb
     """Train runs in worker processes; returns how many failed. What breaks in one leaves the others alone."""
     workers = min(workers, len(runs))
     waiting, failures = deque(share_cores(runs, workers)), 0
-    idle = [spawned() for _ in range(workers)]
-    running: dict[Future[list[str]], tuple[Job, ProcessPoolExecutor]] = {}
+    idle = [(spawned(), place) for place in range(workers)]
+    running: dict[Future[list[str]], tuple[Job, ProcessPoolExecutor, int]] = {}
     sizes: dict[str, int] = {}
     try:
         with GridView(console, len(runs)) as view:
             while waiting or running:
                 while waiting and idle:
-                    job, pool = waiting.popleft(), idle.pop()
+                    job, (pool, place) = waiting.popleft(), idle.pop()
                     with handled(signal.SIGINT, signal.SIG_IGN):  # for good by a process that starts here
-                        future = pool.submit(run_quietly, job, resume, debug)
-                    running[future] = job, pool
-                for job, _ in running.values():
+                        future = pool.submit(run_quietly, share_devices(job, place, workers), resume, debug)
+                    running[future] = job, pool, place
+                for job, *_ in running.values():
                     show(view, job, sizes)
                 for future in wait(running, POLL, FIRST_COMPLETED).done:
-                    job, pool = running.pop(future)
+                    job, pool, place = running.pop(future)
                     error = future.exception()
-                    idle.append(spawned() if isinstance(error, BrokenProcessPool) else pool)
+                    idle.append((spawned() if isinstance(error, BrokenProcessPool) else pool, place))
                     show(view, job, sizes)
                     view.ended(job.name, [] if error else future.result())
                     if error:
                         failures += 1
                         complain(failure(job.name, KILLED if isinstance(error, BrokenProcessPool) else error))
     finally:
-        stop(idle, [pool for _, pool in running.values()])
+        stop([pool for pool, _ in idle], [pool for _, pool, _ in running.values()])
     return failures
 
 
@@ -94,6 +94,16 @@ def share_cores(runs: list[PlannedRun], workers: int) -> list[Job]:
         return replace(config, compute=replace(config.compute, lanes=config.compute.lanes or lanes))
 
     return [Job(run.name, shared(run.config), run.folder) for run in runs]
+
+
+def share_devices(job: Job, place: int, workers: int) -> Job:
+    """Runs side by side on several devices have some each, or one: a run for itself is faster than parts of two."""
+    config = job.config
+    devices = [str(device) for device in allowed_devices(config)]
+    if workers == 1 or len(devices) == 1 or config.compute.engine != "local":
+        return job
+    mine = tuple(devices[place::workers]) or (devices[place % len(devices)],)
+    return job._replace(config=replace(config, compute=replace(config.compute, devices=mine)))
 
 
 def run_quietly(job: Job, resume: bool, debug: bool) -> list[str]:

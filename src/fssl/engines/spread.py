@@ -1,0 +1,85 @@
+"""Several devices: each has lanes, images and a copy of the model, and gets clients by the work they are."""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..core.client import ClientResult
+from ..core.federation import Federation
+from .lanes import Lane, Lanes
+from .snapshot import Snapshot
+from .tensors import to
+
+
+class Spread:
+    """Clients on the lanes of several devices; results come to the first, where the mean is made."""
+
+    def __init__(self, federation: Federation, folder: Path | None = None, debug: bool = False) -> None:
+        self.federation = federation
+        most = -(-federation.config.train.clients_per_round // len(federation.devices))
+        # A step is compiled once for each device, and the compiler gives up after some variants of one function.
+        variants = torch._dynamo.config.recompile_limit
+        torch._dynamo.config.recompile_limit = max(variants, 2 * len(federation.devices))
+        self.groups: list[Lanes] = []
+        for device in federation.devices:
+            with working_on(device):
+                self.groups.append(Lanes(federation.on(device), folder, debug, most))
+
+    def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterable[ClientResult]:
+        """Every device at once, one thread each; results in the clients' order."""
+        shares = self._shares(clients)
+        pool = ThreadPoolExecutor(len(self.groups))
+        try:
+            jobs = [pool.submit(self._train_on, group, round, share, snapshot) for group, share in shares]
+            made = [result for job in jobs for result in job.result()]
+        finally:
+            pool.shutdown(wait=False)  # an interrupt must not wait for the clients under way
+        by_client = {result.upload.client: result for result in made}
+        return [by_client[client] for client in clients]
+
+    def _train_on(self, group: Lanes, round: int, clients: list[int], snapshot: Snapshot) -> list[ClientResult]:
+        with working_on(group.device), torch.no_grad():
+            here = snapshot._replace(server=snapshot.server._replace(**moved(snapshot, group.device)))
+            return [to(result, self.federation.device) for result in group.train(round, clients, here)]
+
+    def prepare(self, round: int, clients: list[int]) -> None:
+        for group, share in self._shares(clients):
+            group.prepare(round, share)
+
+    def _shares(self, clients: list[int]) -> list[tuple[Lanes, list[int]]]:
+        shares = deal(clients, self.federation.num_steps, len(self.groups))
+        return [(group, share) for group, share in zip(self.groups, shares, strict=True) if share]
+
+    @property
+    def lanes(self) -> list[Lane]:
+        return [lane for group in self.groups for lane in group.lanes]
+
+    def close(self) -> None:
+        for group in self.groups:
+            group.close()
+
+
+def moved(snapshot: Snapshot, device: torch.device) -> dict[str, Any]:
+    """The server's state on a device, without its memory of clients, which stays on the host until it is asked for."""
+    parts = snapshot.server._asdict()
+    return {name: to(part, device) for name, part in parts.items() if name != "memory"}
+
+
+def deal(clients: Sequence[int], work: Callable[[int], int], number: int) -> list[list[int]]:
+    """Clients in as many shares of about the same work: the longest first, each to who has least; in their order."""
+    shares: list[list[int]] = [[] for _ in range(number)]
+    loads = [0] * number
+    for client in sorted(clients, key=work, reverse=True):
+        least = loads.index(min(loads))
+        shares[least].append(client)
+        loads[least] += work(client)
+    return [[client for client in clients if client in share] for share in shares]
+
+
+def working_on(device: torch.device) -> AbstractContextManager[Any]:
+    """Inside, `cuda` means this GPU."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -1,0 +1,109 @@
+"""Clients on several devices: the same results as on one, shared by the work they are."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from conftest import SMALL, Fssl, outcome, tiny_config
+from fssl.config import Config
+from fssl.core.device import allowed_devices, choose_devices
+from fssl.core.federation import Federation
+from fssl.engines.local import LocalEngine
+from fssl.engines.spread import Spread, deal
+from fssl.errors import UserError
+from fssl.runner.parallel import Job, share_devices
+
+Make = Callable[..., Federation]
+TWICE = 'compute.devices=["cpu", "cpu"]'
+
+
+def with_gpus(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: number)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: number > 0)
+
+
+def names(config: Config) -> list[str]:
+    return [str(device) for device in choose_devices(config)]
+
+
+def test_shares_have_about_the_same_work_and_keep_the_order() -> None:
+    work = {0: 5, 1: 9, 2: 5, 3: 4, 4: 1}
+    assert deal([0, 1, 2, 3, 4], work.__getitem__, 2) == [[1, 3], [0, 2, 4]]  # 13 and 11 steps
+    assert deal([3, 0], work.__getitem__, 3) == [[0], [3], []]
+
+
+@pytest.mark.parametrize("method", ["sage", "flexmatch", "fedmatch", "fedloke"])
+def test_two_devices_give_the_bits_of_one(method: str, make_federation: Make) -> None:
+    """Methods without a state, with one at clients, and with a memory of clients at the server."""
+    settings = (f"method.name={method}", "train.clients_per_round=3", "compute.processes=off")
+    one, two = (LocalEngine(make_federation(*settings, *more)) for more in ((), (TWICE,)))
+    assert isinstance(two.fleet, Spread)
+    for a, b in zip(one.rounds(3), two.rounds(3), strict=True):
+        assert (a.clients, a.tests) == (b.clients, b.tests)
+        assert (a.tally == b.tally).all()
+    for name, tensor in one.model().params.items():
+        assert torch.equal(two.model().params[name], tensor)
+
+
+def test_a_run_goes_on_with_another_number_of_devices(fssl: Fssl) -> None:
+    flexmatch = [*SMALL, "--set", "method.name=flexmatch"]
+    fssl("run", "smoke", *flexmatch, "--out", "whole")
+    said = fssl("run", "smoke", *flexmatch, "--set", "train.rounds=1", "--set", TWICE, "--out", "parts")
+    assert "clients are shared by cpu, cpu" in said.out
+    assert fssl("run", "smoke", *flexmatch, "--out", "parts", "--resume").code == 0
+    assert outcome("parts") == outcome("whole")
+
+
+def test_all_gpus_are_used_where_clients_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, 4)
+    config = tiny_config("compute.device=auto", "train.clients_per_round=3")
+    assert names(config) == ["cuda:0", "cuda:1", "cuda:2"]  # a fourth would have no client
+    assert names(replace(config, protocol="authors")) == ["cuda:0"]
+    assert names(replace(config, compute=replace(config.compute, devices=("cuda:3", "cuda:1")))) == ["cuda:3", "cuda:1"]
+    assert names(replace(config, compute=replace(config.compute, engine="flower"))) == ["cuda:0"]
+    assert names(tiny_config("compute.device=cpu")) == ["cpu"]
+
+
+def test_runs_side_by_side_have_devices_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    with_gpus(monkeypatch, 4)
+
+    def places(workers: int, *settings: str) -> list[list[str]]:
+        job = Job("x", tiny_config("compute.device=auto", *settings), Path("x"))
+        jobs = [share_devices(job, place, workers) for place in range(workers)]
+        return [[str(device) for device in allowed_devices(job.config)] for job in jobs]
+
+    assert places(1) == [["cuda:0", "cuda:1", "cuda:2", "cuda:3"]]
+    assert places(2) == [["cuda:0", "cuda:2"], ["cuda:1", "cuda:3"]]
+    assert places(3, "protocol=authors") == [["cuda:0", "cuda:3"], ["cuda:1"], ["cuda:2"]]
+    assert places(6) == [[f"cuda:{i % 4}"] for i in range(6)]
+    assert places(2, 'compute.devices=["cuda:2", "cuda:3"]') == [["cuda:2"], ["cuda:3"]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (['compute.devices=["cuda:9"]'], "'cuda:9' is not here; visible: cpu"),
+        (['compute.devices=["gpu"]'], "'gpu' is not here; visible: cpu"),
+        (['compute.devices=["cpu"]', "compute.device=cuda"], "'cpu' does not go with compute.device = 'cuda'"),
+    ],
+)
+def test_devices_that_are_not_there_are_refused(settings: list[str], reason: str) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("this machine has others")
+    with pytest.raises(UserError, match=f"compute.devices: {reason}"):
+        choose_devices(tiny_config("compute.device=auto", *settings))
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (['compute.devices=["cpu", "cuda:0"]'], "expected one or more of a kind"),
+        ([TWICE, "compute.engine=flower"], "only compute.engine = 'local' has it"),
+    ],
+)
+def test_devices_that_make_no_sense_together_are_refused(settings: list[str], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        tiny_config(*settings)
