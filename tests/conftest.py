@@ -61,26 +61,6 @@ def start(*words: str | Path, **options: Any) -> "subprocess.Popen[str]":
     return subprocess.Popen([sys.executable, "-m", "fssl", *map(str, words)], text=True, **options)
 
 
-def children(parent: int) -> set[int]:
-    """Processes that a process started, as Linux tells."""
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            rest = stat.read_text().rpartition(")")[2].split()
-        except OSError:  # it ended meanwhile
-            continue
-        if int(rest[1]) == parent:
-            found.add(int(stat.parent.name))
-    return found
-
-
-def is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def tiny_config(*settings: str) -> Config:
     return parse(override(TINY, list(settings)))
 

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 import torch
 import typer
+from processes import children, is_alive
 from rich.console import Console
 from safetensors.numpy import load_file
 from torch._subclasses.fake_tensor import FakeTensor
 
-from conftest import ENVIRONMENT, Fssl, children, completed, is_alive, outcome, start
+from conftest import ENVIRONMENT, Fssl, completed, outcome, start
 from fssl.cli import app as cli
 from fssl.cli.screen import console
 from fssl.config import by_card, parse, read_toml

@@ -28,7 +28,7 @@ from fssl.runner.record import describe
 from fssl.types import Server, Upload
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fssl.engines.flower import client as flower_client
@@ -36,6 +36,7 @@ from fssl.engines.flower.client import train
 from fssl.engines.flower.fleet import FlowerFleet, Policy, flower_engine, resumable_from
 from fssl.engines.flower.internals import tidy
 from fssl.engines.flower.messages import (
+    TENSORS,
     BadUploadError,
     Job,
     answer,
@@ -232,16 +233,17 @@ def test_how_far_a_server_may_go_back(every: int, round: int, expected: int) -> 
 
 def spoiled(content: RecordDict, how: str) -> None:
     arrays, facts = content["upload"], content["facts"]
-    name = next(iter(arrays))
-    tensor = unpack(arrays)[name]
-    if how == "nan":
-        arrays[name] = pack({name: torch.full_like(tensor, torch.nan)})[name]
-    elif how == "shape":
-        arrays[name] = pack({name: torch.zeros(3, 1)})[name]
-    elif how == "type":
-        arrays[name] = pack({name: tensor.double()})[name]
+    tensors = unpack(arrays)
+    name = max(tensors)
+    changed = {
+        "nan": torch.full_like(tensors[name], torch.nan),
+        "shape": torch.zeros(3, 1),
+        "type": tensors[name].double(),
+    }
+    if how in changed:
+        content["upload"] = pack({**tensors, name: changed[how]})
     elif how == "lost":
-        del arrays[name]
+        content["upload"] = pack({key: value for key, value in tensors.items() if key != name})
     elif how == "count":
         facts["num_samples"] = 10**15
     elif how == "negative":
@@ -249,9 +251,13 @@ def spoiled(content: RecordDict, how: str) -> None:
     elif how == "another":
         facts["client"] = 99
     elif how == "garbage":
-        arrays[name].data = b"no array"
-    elif how == "bits":
-        arrays["x@bfloat16"] = pack({"x": torch.zeros(())})["x"]
+        arrays[TENSORS].data = b"no array"
+    elif how == "bytes":
+        arrays[TENSORS] = Array(np.zeros(100, np.uint8))
+    elif how == "cut":
+        arrays[TENSORS] = Array(arrays[TENSORS].numpy()[:-1])
+    elif how == "name":
+        content["upload"] = ArrayRecord({"x": arrays[TENSORS]})
     elif how == "empty":
         del content["upload"]
     elif how == "tally":
@@ -267,7 +273,9 @@ BAD = {
     "negative": "num_samples is -1",
     "another": "it is of client 99, round 1",
     "garbage": "it cannot be read",
-    "bits": "it cannot be read: RuntimeError",
+    "bytes": "it cannot be read: SafetensorError",
+    "cut": "it cannot be read: SafetensorError",
+    "name": "it cannot be read: KeyError",
     "empty": "its message has no 'upload'",
     "tally": "tally has a value that is not finite",
 }

@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from processes import children, is_alive
 
-from conftest import SMALL, Fssl, children, is_alive, outcome, start
+from conftest import SMALL, Fssl, outcome, start
 from fssl.core.federation import Federation
 from fssl.engines.lanes import Lanes
 from fssl.engines.local import LocalEngine

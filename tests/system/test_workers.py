@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from processes import children, is_alive
 
-from conftest import ENVIRONMENT, children, is_alive
+from conftest import ENVIRONMENT
 
 POOLS = {
     "forked": """

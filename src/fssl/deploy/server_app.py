@@ -101,7 +101,7 @@ def deployment(grid: Grid, terms: Terms, sites: list[str], out: Path) -> tuple[P
         quorum=terms.quorum,
         wait=terms.wait,
         answer=terms.answer,
-        poll=1.0,
+        poll=0.25,
     )
     return policy, nodes
 

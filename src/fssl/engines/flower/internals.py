@@ -5,9 +5,13 @@ line can use the texts without loading Flower.
 """
 
 import base64
+import os
 import re
 import sys
+import time
 from collections.abc import Callable
+from importlib import import_module
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from .identity import Node, fingerprint
@@ -28,6 +32,7 @@ FOR_SITES = "/v1/fleet/"  # beginnings of paths of a SuperLink: nodes sign what 
 FOR_OPERATORS = "/v1/control/"  # keys and runs; Flower has no credential of its own for it
 FOR_PROGRAMS = "/v1/runtime/"  # SuperExec and apps, by a shared secret and tokens
 LIST_NODES, ACQUIRE_TASK = "/v1/control/list-nodes", "/v1/runtime/acquire-task"
+LOOKS = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # in the environment: seconds between a SuperExec's looks for tasks
 WRAPPING = ("Message: ", "occurred. ")  # what precedes an exception's own message
 
 
@@ -43,11 +48,54 @@ def run_superlink(words: list[str], guard: Callable[[Any], Any]) -> None:
 
 
 def run_supernode(words: list[str]) -> None:
-    """Run Flower's SuperNode in this process."""
+    """Run Flower's SuperNode in this process; it looks for news five times as often as by itself.
+
+    It would ask the server for a message every 3 s, and its own programs for an answer every 0.5 s.
+    """
     from flwr.supernode.cli import flower_supernode
 
+    node = import_module("flwr.supernode.start_client_internal")
+    node.time = SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 5))  # type: ignore[attr-defined]
     sys.argv = ["flower-supernode", *words]
     flower_supernode()
+
+
+def run_superexec(words: list[str], launch: Callable[[str, str], None], close: Callable[[], None]) -> None:
+    """Run Flower's SuperExec in this process; the tasks of clients, each an address and a token, go to `launch`."""
+    from flwr.supercore.cli import flower_superexec
+    from flwr.supercore.constant import TaskType
+    from flwr.supercore.superexec.executor import LaunchResult
+    from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
+
+    class Launcher(SubprocessExecutor):
+        def launch(self, spec: Any) -> Any:
+            if spec.task_type != TaskType.CLIENT_APP or not spec.insecure:
+                return super().launch(spec)
+            launch(spec.runtime_api_address, spec.token)
+            return LaunchResult.accepted()
+
+        def close(self) -> None:
+            close()
+
+    module = import_module("flwr.supercore.superexec.run_superexec")
+    module.get_executor = lambda *args, **options: Launcher()  # type: ignore[attr-defined]
+    os.environ[LOOKS] = "0.1"
+    sys.argv = ["flower-superexec", *words]
+    flower_superexec()
+
+
+def run_client_task(address: str, token: str) -> None:
+    """Run a task of the SuperNode at this address of this machine; unlike Flower's, the process lives on."""
+    module = import_module("flwr.supernode.runtime.run_clientapp")
+    tidy_up: list[Callable[[], None]] = []
+
+    def leave(**options: Any) -> None:
+        for handler in tidy_up:
+            handler()
+
+    module.register_signal_handlers = lambda **given: tidy_up.extend(given["exit_handlers"])  # type: ignore[attr-defined]
+    module.flwr_exit = leave  # type: ignore[attr-defined]
+    module.run_clientapp(runtime_api_address=address, token=token, insecure=True)
 
 
 def credentials(address: str, token: str) -> dict[str, str]:

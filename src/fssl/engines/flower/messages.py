@@ -2,8 +2,10 @@
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from safetensors.torch import load, save
 from torch import Tensor
 
 from ...core.client import ClientResult
@@ -13,7 +15,7 @@ from ...errors import RunError, described
 from ...types import Payload, State, Upload
 from ..tensors import FormError, fill, named
 
-BF16 = "@bfloat16"  # numpy has no such type, so its bits travel as integers under a name that says so
+TENSORS = "safetensors"  # the name of a record's only array: the bytes of such a file
 MOST_SAMPLES = 10**8  # images: no client's weight in a mean is larger
 Records = dict[str, ArrayRecord | MetricRecord | ConfigRecord]
 
@@ -38,20 +40,15 @@ class BadUploadError(FormError):
 
 
 def pack(tensors: State) -> ArrayRecord:
-    arrays = {
-        name + BF16 if t.dtype == torch.bfloat16 else name: t.view(torch.int16) if t.dtype == torch.bfloat16 else t
-        for name, t in tensors.items()
-    }
-    return ArrayRecord({name: t.contiguous() for name, t in arrays.items()})
+    """All tensors in one array: Flower transfers each array of a record by requests of its own."""
+    data = save({name: t.contiguous() for name, t in tensors.items()})
+    return ArrayRecord({TENSORS: Array(np.frombuffer(data, np.uint8))})
 
 
 def unpack(record: ArrayRecord | MetricRecord | ConfigRecord) -> State:
     if not isinstance(record, ArrayRecord):
         raise TypeError("expected arrays")
-    tensors = {name: torch.from_numpy(array.numpy()) for name, array in record.items()}
-    return {
-        name.removesuffix(BF16): t.view(torch.bfloat16) if name.endswith(BF16) else t for name, t in tensors.items()
-    }
+    return load(record[TENSORS].numpy().tobytes())
 
 
 class Forms(NamedTuple):

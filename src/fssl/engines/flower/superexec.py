@@ -1,25 +1,33 @@
-"""What starts apps beside a SuperLink or SuperNode, with a secret to show.
+"""What starts apps beside a SuperLink or SuperNode, with a secret to show, and clients in a process that stays.
 
-A SuperExec that Flower starts by itself has none: whoever reached the port, any user of the machine, could take its
-tasks, and so act as the server of a run or answer for a site.
+A SuperExec that Flower starts by itself has no secret: whoever reached the port, any user of the machine, could take
+its tasks, and so act as the server of a run or answer for a site. And it starts a process for every message to a
+client, which imports everything and prepares the images of the site anew.
+
+    python -m fssl.engines.flower.superexec [options of flower-superexec]
 """
 
 import os
 import secrets
 import subprocess
+import sys
+from concurrent.futures import Future, ProcessPoolExecutor, wait
 from pathlib import Path
 
 from ...system.files import write_atomic
+from ...system.workers import spawned
+from .internals import run_client_task, run_superexec
 
 SECRET = "superexec"  # file; its owner's only, another at every start
+PATIENCE = 10.0  # seconds that a task has to tidy up after its answer, before the next may begin
 
 
 def start_superexec(folder: Path, address: str, root: str | None) -> None:
     """Start it for a program at this address, which this process is about to be; it ends with this process."""
     write_atomic(folder / SECRET, secrets.token_bytes(32), mode=0o600)
     where = ["--root-certificates", root] if root else ["--insecure"]
-    words = ["flower-superexec", *where, "--runtime-api-address", address, "--parent-pid", str(os.getpid())]
-    subprocess.Popen([*words, *with_secret(folder)])
+    words = [sys.executable, "-m", __name__, *where, "--runtime-api-address", address]
+    subprocess.Popen([*words, "--parent-pid", str(os.getpid()), *with_secret(folder)])
 
 
 def isolated(folder: Path) -> list[str]:
@@ -29,3 +37,34 @@ def isolated(folder: Path) -> list[str]:
 
 def with_secret(folder: Path) -> list[str]:
     return ["--superexec-auth-secret-file", str(folder / SECRET)]
+
+
+class ClientProcess:
+    """A process for a site's tasks, which keeps what it has imported, loaded and compiled from one to the next."""
+
+    _pool: ProcessPoolExecutor | None = None
+    _task: Future[None] | None = None
+
+    def launch(self, address: str, token: str) -> None:
+        """Run a task there; one that hangs, or whose process was killed, does not hold up the next."""
+        if self._task and (wait([self._task], PATIENCE).not_done or self._task.exception()):
+            self.close()
+        self._pool = self._pool or spawned()
+        self._task = self._pool.submit(run_client_task, address, token)
+
+    def close(self) -> None:
+        """End the process at once."""
+        if self._pool is not None:
+            for process in (self._pool._processes or {}).values():
+                process.kill()
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            self._pool = self._task = None
+
+
+def main() -> None:
+    client = ClientProcess()
+    run_superexec(sys.argv[1:], client.launch, client.close)
+
+
+if __name__ == "__main__":
+    main()
