@@ -1,0 +1,52 @@
+"""The commands of docs/flower.md, run as the page gives them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conftest import ENVIRONMENT
+from test_docs import commands_of
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "flower.md"
+RUNS = [words for words in commands_of(PAGE) if words[0] == "fssl" and "DATA" not in words]
+
+
+def costs(what: str) -> str:
+    """What the documented command prints, in the repository and with nothing else on Python's path."""
+    assert f"`python tests/deploy/costs.py {what}`" in PAGE.read_text()
+    command = [sys.executable, "tests/deploy/costs.py", what]
+    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_page_has_the_bytes_that_are_measured() -> None:
+    assert costs("bytes") in PAGE.read_text()
+
+
+@pytest.mark.deploy
+def test_seconds_are_measured_as_documented() -> None:
+    """And a deployment ends with the bits of the other engines, in rounds of a few seconds."""
+    *_, deployment = costs("seconds").splitlines()
+    name, _, _, _, median = deployment.strip("| ").split(" | ")
+    assert name == "deployment, 4 sites, TLS"
+    assert float(median) < 8 + 2 * 1.5  # s; an idle machine needs less than 8, of which 1.5 are the clients' work
+
+
+@pytest.mark.deploy
+@pytest.mark.parametrize("words", RUNS, ids=" ".join)
+def test_a_run_of_the_page_ends_well(words: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fssl", *words[1:]], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / words[words.index("--out") + 1] / "summary.json").is_file()
+
+
+def test_there_are_runs() -> None:
+    assert len(RUNS) >= 2
