@@ -183,8 +183,8 @@ def test_checkpoints_outlive_a_record_damaged_before_them(tmp_path: Path, lost: 
 
 
 def contents(run: Path) -> dict[str, bytes]:
-    """Every file of a run but its lock, which is empty, and the settings, which a resumed run may renew."""
-    files = (path for path in run.rglob("*") if path.is_file() and path.name not in (".lock", "config.toml"))
+    """Every file of a run but its lock, which is empty."""
+    files = (path for path in run.rglob("*") if path.is_file() and path.name != ".lock")
     return {str(path.relative_to(run)): path.read_bytes() for path in files}
 
 

@@ -2,9 +2,14 @@
 
 from pathlib import Path
 
-from conftest import SMALL, Fssl
+import pytest
+
+from conftest import SMALL, Fssl, tiny_config
 from fssl.config import override, parse, read_toml
+from fssl.console import Quiet
 from fssl.core.experiment import prepare
+from fssl.errors import RunError
+from fssl.runner import conduct
 from fssl.system.user_code import loaded
 
 MINE = """
@@ -52,3 +57,17 @@ def test_a_prepared_run_is_complete_and_prepared_again_the_same() -> None:
     assert again.method == first.method
     assert dict(first.config.method.settings).keys() == first.defaults.keys()
     assert (first.config.train.precision, first.config.train.rounds) == ("fp32", 8)
+
+
+def test_compiling_is_announced_before_it_begins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It takes a minute or more, in which nothing else is said."""
+
+    def never(*args: object) -> None:
+        raise RunError("here it would compile")
+
+    monkeypatch.setattr(conduct, "LocalEngine", never)
+    for choice, said in (("on", [conduct.COMPILING]), ("off", [])):
+        listener = Quiet()
+        with pytest.raises(RunError, match="here it would compile"):
+            conduct.run_experiment(prepare(tiny_config(f"compute.compile={choice}")), tmp_path / choice, listener)
+        assert listener.said == said

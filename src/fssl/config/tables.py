@@ -71,12 +71,17 @@ def renewed(recorded: Mapping[str, Any], config: Config) -> dict[str, Any]:
     for key in {**recorded, **given}:
         old, new = recorded.get(key), given.get(key)
         if isinstance(old, dict) or (isinstance(new, dict) and old is None):
-            kept = {name: v for name, v in (old or {}).items() if not f"{key}.{name}".startswith(MAY_CHANGE)}
             changed = {name: v for name, v in (new or {}).items() if f"{key}.{name}".startswith(MAY_CHANGE)}
+            kept = {name: v for name, v in (old or {}).items() if may_stay(f"{key}.{name}", name in changed)}
             out |= {key: kept | changed} if kept | changed else {}
         elif key in recorded:
             out[key] = old
     return out
+
+
+def may_stay(key: str, is_given: bool) -> bool:
+    """Whether a recorded setting keeps its place; one that may change and is given no longer has its default again."""
+    return is_given or not key.startswith(MAY_CHANGE)
 
 
 def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any]) -> str | None:

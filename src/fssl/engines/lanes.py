@@ -1,5 +1,6 @@
 """Lanes: clients on one device, one after another, or on several threads or streams."""
 
+import os
 import warnings
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,6 +13,7 @@ import torch
 from ..core.client import ClientResult, Run, Trainer, client_round, loop
 from ..core.federation import Federation
 from ..core.step import Visit
+from ..data.cache import cache_folder
 from ..data.plan import ClientPlan
 from ..errors import RunError, is_out_of_memory
 from ..models import switch_kernels, switch_tf32_off
@@ -159,6 +161,8 @@ def set_up_torch(federation: Federation) -> None:
         torch.cuda.set_device(federation.device)
     else:  # clients share the cores, so each operation takes one
         torch.set_num_threads(federation.config.compute.threads or 1)
+    # What a compiler made is kept beside decoded datasets, for the next run of this shape.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder(None) / "compiled"))
     torch._dynamo.reset()  # a step of an earlier run in this process would count as a recompilation
     torch.backends.cudnn.benchmark = True
     switch_tf32_off()

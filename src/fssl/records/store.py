@@ -120,10 +120,16 @@ class RunFolder:
             self.check(config, resume, defaults)  # again: another process may have been here since
             for folder in (self.path, self._probes):
                 sweep(folder)  # of any age, as nobody else writes here; checkpoints see to theirs
-            is_new = not self.config_file.is_file() or self.is_bare
-            write_atomic(self.config_file, to_toml(as_tables(config) if is_new else renewed(self._tables(), config)))
+            if not self.config_file.is_file() or self.is_bare:
+                write_atomic(self.config_file, to_toml(as_tables(config)))
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written: {error.strerror}") from None
+
+    def renew(self, config: Config) -> None:
+        """Record the settings of a resumed run that may be other ones: once it is sure to go on."""
+        text = to_toml(renewed(self._tables(), config))
+        if text != self.config_file.read_text("utf-8"):
+            write_atomic(self.config_file, text)
 
     def _take_lock(self) -> None:
         """The lock file stays: removing it would let a third process lock a new one beside it."""

@@ -13,6 +13,7 @@ from ..core.experiment import Experiment
 from ..core.federation import Federation
 from ..engines.engine import Engine
 from ..engines.failure import ClientError
+from ..engines.lanes import compiles
 from ..engines.local import LocalEngine
 from ..engines.snapshot import Snapshot, restore
 from ..engines.tensors import to
@@ -22,6 +23,7 @@ from ..system.user_code import user_place
 from .loggers import Listener, Logged
 from .record import Line, record, save_state, write_result
 
+COMPILING = "compiling the training step: a minute or more; the next run of this shape starts faster"
 MakeEngine = Callable[[Federation], Engine]
 
 
@@ -36,7 +38,13 @@ def run_experiment(
         simulate = flower_simulation()
         summary: Line = simulate(config, out / "flower.log", partial(conduct, experiment, out, listener, resume))
         return summary
-    return conduct(experiment, out, listener, resume, lambda f: LocalEngine(f, out, debug))
+
+    def local_engine(federation: Federation) -> Engine:
+        if compiles(federation, debug):
+            listener.say(COMPILING)
+        return LocalEngine(federation, out, debug)
+
+    return conduct(experiment, out, listener, resume, local_engine)
 
 
 def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool, make: MakeEngine) -> Line:
@@ -118,6 +126,7 @@ def flower_simulation() -> Any:
 def resumed(folder: RunFolder, engine: Engine, listener: Listener) -> Snapshot:
     """The state after the last round that a checkpoint vouches for, or the beginning."""
     saved = folder.resume_point(listener.say)
+    folder.renew(engine.federation.config)
     if saved is None:
         return engine.snapshot
     listener.say(f"resuming {folder.path} after round {saved.round}")
