@@ -89,14 +89,14 @@ def test_bad_uploads(trial: Trial) -> None:
 
 def test_sites_that_go_and_come_back(trial: Trial) -> None:
     """SIGTERM and SIGKILL in the middle of a round, then the same site again."""
-    run = trial.start("come-and-go", "method.name=flexmatch", "train.rounds=9")
-    run.until("^round +1/9")
+    run = trial.start("come-and-go", "method.name=flexmatch", "train.rounds=60")
+    run.until("^round +1/60")
     trial.programs["site-3"].stop(signal.SIGTERM)
     run.until("client 2 is missing")
     trial.site(3)
     trial.connected(3)
     back = len(lines(trial.folder / "come-and-go"))
-    run.until(f"^round +{back + 2}/9")
+    run.until(f"^round +{back + 2}/60")
     trial.programs["site-2"].kill_flower()
     run.until("client 1 is missing", 400)
     trial.site(2)
@@ -107,7 +107,7 @@ def test_sites_that_go_and_come_back(trial: Trial) -> None:
     assert {"2"} in gone
     assert {"1"} in gone
     assert not gone[back + 1]  # everyone was there again
-    assert len(record) == 9
+    assert len(record) == 60
     trial.connected(3)
 
 
@@ -145,9 +145,9 @@ def test_all_but_one_gone(trial: Trial) -> None:
 
 
 def test_the_superlink_is_killed(trial: Trial) -> None:
-    settings = ("method.name=flexmatch", "train.rounds=4")
+    settings = ("method.name=flexmatch", "train.rounds=12")
     run = trial.start("killed", *settings)
-    run.until("^round +2/4")
+    run.until("^round +2/12")
     trial.programs["server"].kill_flower()
     assert run.ends(300) == 1
     print(run.said, trial.programs["server"].said)
@@ -163,14 +163,14 @@ def test_the_superlink_is_killed(trial: Trial) -> None:
 
 def test_a_start_after_one_that_was_killed_waits(trial: Trial) -> None:
     """The run itself goes on at the server."""
-    run = trial.start("left", "train.rounds=3")
-    run.until("^round +1/3")
+    run = trial.start("left", "train.rounds=15")
+    run.until("^round +1/15")
     run.kill()
-    again = trial.start("left", "train.rounds=3", resume=True)
+    again = trial.start("left", "train.rounds=15", resume=True)
     assert again.ends() == 0, again.said
     print(again.said)
     assert "left is in use by a run that goes on at the server; waiting up to 600 s for its end" in again.said
-    expected = trial.local("left-local", "train.rounds=3")
+    expected = trial.local("left-local", "train.rounds=15")
     assert (trial.folder / "left" / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
 
 

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -95,7 +96,23 @@ def run_client_task(address: str, token: str) -> None:
 
     module.register_signal_handlers = lambda **given: tidy_up.extend(given["exit_handlers"])  # type: ignore[attr-defined]
     module.flwr_exit = leave  # type: ignore[attr-defined]
-    module.run_clientapp(runtime_api_address=address, token=token, insecure=True)
+    path = list(sys.path)
+    try:
+        module.run_clientapp(runtime_api_address=address, token=token, insecure=True)
+    finally:
+        sys.path[:] = path
+        forget_apps()
+
+
+def forget_apps() -> None:
+    """Let go of modules of apps, which Flower keeps in its folder: the next run's have the same names."""
+    from flwr.supercore.utils import get_flwr_home
+
+    home = get_flwr_home().resolve()
+    for name, module in list(sys.modules.items()):
+        file = getattr(module, "__file__", None)
+        if file and Path(file).resolve().is_relative_to(home):
+            del sys.modules[name]
 
 
 def credentials(address: str, token: str) -> dict[str, str]:
