@@ -167,7 +167,7 @@ def test_nothing_is_pickled() -> None:
 def test_no_room_below_the_methods_knows_a_particular_one() -> None:
     """Core, engines, probes and the runner ask what any method answers."""
     rooms = ("core", "engines", "probes", "runner", "records", "data", "models", "label")
-    shared = ("methods.base", "methods.names")
+    shared = ("methods.base", "methods.names", "methods.optimizers")
     known = [i for i in OWN if is_in(i.by, *rooms) and is_in(i.name, "methods")]
     assert len(known) > 5
     assert [i for i in known if not is_in(i.name, *shared)] == []
@@ -272,7 +272,8 @@ def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     tables = override(read_toml("smoke"), ["train.rounds=2", "train.steps_per_round=1", "compute.device=cpu"])
     tables["data"] = {"name": "digits", "label_fraction": 0.1}
     (tmp_path / "small.toml").write_text(to_toml(tables))
-    for words in ([], ["--set", "data.name=folder", "--data-dir", str(tmp_path / "sites")]):
+    folder = ["--set", "data.name=folder", "--data-dir", str(tmp_path / "sites")]
+    for words in ([], [*folder, "--set", "train.optimizer=adamw"]):
         out = str(tmp_path / f"run{len(words)}")
         assert exit_code(monkeypatch, "run", tmp_path / "small.toml", "--out", out, *words) == 0
     everything = {

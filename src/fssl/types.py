@@ -48,6 +48,8 @@ class Clock(NamedTuple):
     round: Tensor
     step: Tensor
     last_epoch: Tensor  # 1 in the last local epoch of the round, else 0
+    rate: Tensor = torch.ones(())  # the factor that the schedule gives the learning rate
+    rounds: Tensor = torch.ones(())  # that the run is to have; a resumed run may have more than it was begun with
 
 
 class Draw(NamedTuple):

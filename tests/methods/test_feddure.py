@@ -21,7 +21,7 @@ Make = Callable[..., Federation]
 
 def one_round(federation: Federation, method: Any = None) -> ClientResult:
     if method is not None:
-        federation.method = replace(method, sgd=federation.method.sgd)
+        federation.method = replace(method, optimizer=federation.method.optimizer)
     net, method = federation.net, federation.method
     server = method.init(net, net.first, federation.task)
     with torch.no_grad():
@@ -66,7 +66,7 @@ def test_the_student_steps_along_its_own_gradient(make_federation: Make) -> None
     _, (_, weak) = federation.net.fit(Weights(leaves, federation.net.first.buffers), batch.x, batch.u_weak)
     grads = torch.autograd.grad(cross_entropy(weak.logits, batch.truth["u"]), list(leaves.values()))
     for (name, t), g in zip(before.items(), grads, strict=True):
-        torch.testing.assert_close(after[name], t - 0.5 * method.sgd.lr * (g + method.sgd.weight_decay * t))
+        torch.testing.assert_close(after[name], t - 0.5 * method.optimizer.lr * (g + method.optimizer.weight_decay * t))
 
 
 def test_a_student_that_cannot_move_leaves_fixmatch(make_federation: Make) -> None:

@@ -49,7 +49,7 @@ def after_virtual(federation: Federation, method: FedDureFull, w: State) -> floa
     _, (_, u) = federation.net.fit(Weights(leaves, buffers), batch.x, batch.u_strong)
     m = image_weights(w, u.logits.detach().softmax(-1))
     grads = torch.autograd.grad(soft_cross_entropy(u.logits, PseudoLabels(labels.target, m)), list(leaves.values()))
-    eta = method.sgd.lr * method.student_rate
+    eta = method.optimizer.lr * method.student_rate
     moved = {name: t - eta * g for (name, t), g in zip(phi.items(), grads, strict=True)}
     _, (x, _) = federation.net.fit(Weights(moved, buffers), batch.x, batch.u_strong)
     return cross_entropy(x.logits, batch.y).item()

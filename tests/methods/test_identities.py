@@ -13,9 +13,10 @@ from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
 from fssl.label.accept import FlexThreshold
 from fssl.label.assign import ConfidenceGap, Constant, LocalOnly, Sage
-from fssl.methods.base import Sgd, mean_weights, weighted_mean
+from fssl.methods.base import mean_weights, weighted_mean
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS, build_method
+from fssl.methods.optimizers import Sgd
 from fssl.methods.sage import sage, with_sage
 from fssl.types import Counts, Upload, Weights
 
@@ -25,7 +26,7 @@ Make = Callable[..., Federation]
 def trained(federation: Federation, method: Any = None) -> dict[str, torch.Tensor]:
     """Client 1's parameters after its first round, with another method value if given."""
     if method is not None:
-        federation.method = replace(method, sgd=federation.method.sgd)
+        federation.method = replace(method, optimizer=federation.method.optimizer)
     net = federation.net
     server = federation.method.init(net, net.first, federation.task)
     lane = host_lane(federation)

@@ -145,7 +145,7 @@ def test_prior_by_hand() -> None:
 
 def one_round(federation: Federation, method: Any = None, client: int = 1) -> ClientResult:
     if method is not None:
-        federation.method = replace(method, sgd=federation.method.sgd)
+        federation.method = replace(method, optimizer=federation.method.optimizer)
     net, method = federation.net, federation.method
     server = method.init(net, net.first, federation.task)
     with torch.no_grad():

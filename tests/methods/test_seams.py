@@ -58,7 +58,7 @@ class Surveyor(FixMatch):
 
 def surveyed(make: Make) -> LocalEngine:
     federation = make("partition.kind=dirichlet", "partition.alpha=1", "train.clients_per_round=3")
-    federation.method = Surveyor(sgd=federation.method.sgd)
+    federation.method = Surveyor(optimizer=federation.method.optimizer)
     federation.recipe = replace(federation.recipe, sweep=True)
     return LocalEngine(federation)
 

@@ -8,7 +8,7 @@ from ..data.shares import MIN_ALPHA, check_shares
 from ..errors import UserError, unknown
 from ..system.user_code import user_file
 from .schema import check_table, check_value, schema_of, several_runs
-from .settings import SECTIONS, Config, Data, MethodChoice, useless
+from .settings import SECTIONS, Config, Data, MethodChoice, Train, useless
 
 MOST_IMAGES = 1_000_000  # of a step: beyond what a device holds
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
@@ -100,6 +100,7 @@ def check_combinations(config: Config) -> None:
         raise UserError(
             f"privacy.noise = {config.privacy.noise:g}: noise is a multiple of privacy.clip, which is unset"
         )
+    check_training(config)
     if config.protocol == "authors" and config.compute.engine != "local":
         raise UserError(f"{AUTHORS_WAY}: compute.engine must be 'local'")
     if config.protocol == "authors" and (config.compute.lanes or 1) > 1:
@@ -120,6 +121,30 @@ def check_devices(config: Config) -> None:
         )
     if config.compute.engine != "local":
         raise UserError("compute.devices: only compute.engine = 'local' has it; Flower uses all GPUs of its cluster")
+
+
+def check_training(config: Config) -> None:
+    """The optimizer of clients, and its rate."""
+    train = config.train
+    has_momentum = train.optimizer == "adamw" or train.momentum > 0
+    if train.nesterov and train.optimizer != "sgd":
+        raise UserError("train.nesterov = True: only train.optimizer = 'sgd' has that form")
+    if train.nesterov and not has_momentum:
+        raise UserError("train.nesterov = True: there is no momentum, train.momentum = 0")
+    if train.beta2 != Train().beta2 and train.optimizer != "adamw":
+        raise UserError(f"train.beta2 = {train.beta2:g}: only train.optimizer = 'adamw' has it")
+    if train.keep_momentum and config.protocol == "authors":
+        raise UserError(f"train.keep_momentum = True: {AUTHORS_WAY}, so no client keeps it; leave it out")
+    if train.keep_momentum and not has_momentum:
+        raise UserError("train.keep_momentum = True: there is none to keep, train.momentum = 0")
+    if train.schedule_over == "steps" and train.schedule == "constant":
+        raise UserError(
+            "train.schedule_over = 'steps': the rate is constant; give train.schedule = 'cosine', or leave it out"
+        )
+    if (train.warmup is not None) != (train.schedule == "warmup-cosine"):
+        raise UserError("train.warmup and train.schedule = 'warmup-cosine' belong together: give both, or neither")
+    if train.warmup is not None and train.warmup >= config.rounds:
+        raise UserError(f"train.warmup = {train.warmup}: expected fewer than the {config.rounds} rounds of the run")
 
 
 def check_folder(data: Data) -> None:

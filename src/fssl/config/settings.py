@@ -80,9 +80,22 @@ class Train:
     steps_per_round: Annotated[int | None, Range(1, 1_000_000), "a fixed number of steps instead; 1 is FedSGD"] = None
     batch: Annotated[int, Range(1, 65_536), "labeled images per step"] = 128
     unlabeled_ratio: Annotated[int, Range(1, 1000), "unlabeled images per labeled one in a step"] = 2
-    lr: Annotated[float, Range(0.0), "learning rate, constant"] = 0.1
-    momentum: Annotated[float, Range(0.0, 0.9999), "SGD momentum"] = 0.9
-    weight_decay: Annotated[float, Range(0.0, 1e3), "on all parameters"] = 1e-4
+    optimizer: Annotated[Literal["sgd", "adamw"], "of a client's steps"] = "sgd"
+    lr: Annotated[float, Range(0.0), "learning rate, before the schedule; adamw wants about 0.001"] = 0.1
+    schedule: Annotated[
+        Literal["constant", "cosine", "warmup-cosine"], "of the rate: constant, or falling to 0 until the last round"
+    ] = "constant"
+    schedule_over: Annotated[
+        Literal["rounds", "steps"], "one rate for a whole round, or a new one at every step of it"
+    ] = "rounds"
+    warmup: Annotated[int | None, Range(1, 999_999), "warmup-cosine: rounds in which the rate rises first"] = None
+    momentum: Annotated[float, Range(0.0, 0.9999), "of sgd; beta 1 of adamw"] = 0.9
+    beta2: Annotated[float, Range(0.0, 0.999999), "of adamw"] = 0.999
+    nesterov: Annotated[bool, "sgd: Nesterov's form of momentum"] = False
+    keep_momentum: Annotated[bool, "a client goes on with the momentum of its last round, not from zero"] = False
+    clip: Annotated[float | None, Range(1e-9, 1e9), "largest norm of a step's gradient; unset: any"] = None
+    weight_decay: Annotated[float, Range(0.0, 1e3), "in a step's gradient; adamw: apart from it"] = 1e-4
+    decay_on: Annotated[Literal["all", "weights"], "what decays: all, or neither biases nor scales of norms"] = "all"
     labeled_weight: Annotated[
         int, Range(0, 1_000_000), "how many times more a labeled image counts when models are averaged"
     ] = 0

@@ -97,4 +97,6 @@ def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any])
     for key in a | b:
         if not key.startswith(MAY_CHANGE) and a.get(key, MISSING) != b.get(key, MISSING):
             return f"{key} is {a.get(key)!r} there and {b.get(key)!r} here"
+    if stored.train.schedule != "constant" and stored.rounds != given.rounds:
+        return f"train.rounds is {stored.rounds} there, which its schedule ends with, and {given.rounds} here"
     return None

@@ -5,14 +5,16 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from ..config import Config, by_card
+from ..config import Config, Train, by_card
 from ..data.cache import Progress
 from ..data.cards import Card
 from ..data.plan import Recipe
+from ..data.schedule import Schedule
 from ..data.sources import Dataset
 from ..errors import UserError, described
-from ..methods.base import Method, Sgd
+from ..methods.base import Method
 from ..methods.names import build_method, defaults_on, full_settings
+from ..methods.optimizers import AdamW, Optimizer, Sgd
 from ..models import Net, build_net
 from ..probes.training import LabelProbe, Probe, losses_only
 from ..system.user_code import digest_of, user_file, user_place
@@ -140,11 +142,30 @@ def with_training(config: Config, method: Method) -> Method:
     released = config.protocol == "authors"
     return replace(
         method,
-        sgd=Sgd(train.lr, train.momentum, train.weight_decay),
+        optimizer=make_optimizer(train),
         labeled_weight=AUTHORS_REPLICATION if released else train.labeled_weight,
         guard=AUTHORS_GUARD if released else 0.0,
         watch=config.records.probes == "all",
     )
+
+
+def make_optimizer(train: Train) -> Optimizer:
+    """The optimizer of clients that the settings ask for."""
+    facts: dict[str, Any] = {
+        "lr": train.lr,
+        "momentum": train.momentum,
+        "weight_decay": train.weight_decay,
+        "decay_on": train.decay_on,
+        "clip": train.clip,
+        "scheduled": train.schedule != "constant",
+    }
+    return AdamW(**facts, beta2=train.beta2) if train.optimizer == "adamw" else Sgd(**facts, nesterov=train.nesterov)
+
+
+def make_schedule(config: Config) -> Schedule:
+    """How the learning rate moves."""
+    train = config.train
+    return Schedule(train.schedule, train.schedule_over, config.rounds, train.warmup or 0)
 
 
 def check_method(config: Config, method: Method) -> None:
@@ -155,6 +176,8 @@ def check_method(config: Config, method: Method) -> None:
             f"method '{name}' needs {method.needs.min_clients} clients or more with these settings,"
             f" and partition.clients = {clients}"
         )
+    if method.needs.own_optimizer:
+        check_unused(config)
     if config.privacy.clip is not None and type(method).aggregate is not Method.aggregate:
         raise UserError(
             f"privacy.clip: method '{name}' uses more of an upload than the mean of its parameters, "
@@ -164,6 +187,15 @@ def check_method(config: Config, method: Method) -> None:
         raise UserError(
             f"method '{name}' asks for the true label of every image, which data.name = '{config.data.name}' has not"
         )
+
+
+def check_unused(config: Config) -> None:
+    """Refuse settings of the optimizer for a method that has a rule of its own."""
+    train, usual = config.train, Train()
+    for key in ("optimizer", "schedule", "nesterov", "keep_momentum", "clip", "decay_on"):
+        if (value := getattr(train, key)) != getattr(usual, key):
+            rule = f"method '{config.method.name}' takes its steps by a rule of its own"
+            raise UserError(f"train.{key} = {value!r}: {rule}; leave it out")
 
 
 def check_step(experiment: Experiment) -> None:
@@ -193,6 +225,7 @@ def make_recipe(config: Config, method: Method, card: Card) -> Recipe:
         size=card.size,
         flip=config.data.flip,
         sweep=needs.sweep,
+        schedule=make_schedule(config),
     )
 
 

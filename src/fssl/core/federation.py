@@ -69,6 +69,11 @@ class Federation:
         """Whether a client starts with the momentum of the one before it, as in the released code."""
         return self.config.protocol == "authors"
 
+    @property
+    def keeps_momentum(self) -> bool:
+        """Whether a client goes on with the momentum that it had at the end of its last round."""
+        return self.config.train.keep_momentum
+
     def drawn_clients(self, round: int) -> list[int]:
         """Who takes part, sorted; in the order drawn where momentum passes from one to the next."""
         config = self.config

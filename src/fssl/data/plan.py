@@ -11,6 +11,7 @@ from ..augment.policies import draw_strong, draw_weak, shows_labeled, shows_stro
 from ..seeds import stream
 from ..types import Clock, Counts, Draw, Sweep, Task
 from .partition import Partition
+from .schedule import Schedule
 
 Rows = NDArray[np.int64]
 
@@ -49,6 +50,7 @@ class Recipe:
     size: int  # pixels
     flip: bool
     sweep: bool = False
+    schedule: Schedule = Schedule()  # noqa: RUF009 (a frozen value)
 
     @property
     def unlabeled_batch(self) -> int:
@@ -124,7 +126,7 @@ def plan_client(site: Site, recipe: Recipe, seed: int, round: int, client: int) 
             torch.from_numpy(u_slot),
             noise,
             torch.full((steps,), float(len(site.labeled) > 0)),
-            clock(round, steps, recipe.epoch_steps(counts)),
+            clock(round, steps, recipe.epoch_steps(counts), recipe.schedule),
         ),
         plan_sweep(site, recipe, stream(seed, "sweep", round, client)) if recipe.sweep else None,
     )
@@ -140,7 +142,8 @@ def plan_sweep(site: Site, recipe: Recipe, rng: np.random.Generator) -> Sweep:
     return Sweep(*(torch.from_numpy(a) for a in arrays))
 
 
-def clock(round: int, steps: int, epoch_steps: int) -> Clock:
+def clock(round: int, steps: int, epoch_steps: int, schedule: Schedule) -> Clock:
     step = torch.arange(steps, dtype=torch.float32)
     last = ((steps - 1) // epoch_steps) * epoch_steps  # where the last epoch starts
-    return Clock(torch.full((steps,), float(round)), step, (step >= last).float())
+    now, end = (torch.full((steps,), float(rounds)) for rounds in (round, schedule.rounds))
+    return Clock(now, step, (step >= last).float(), schedule.factors(round, steps), end)

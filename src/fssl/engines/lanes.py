@@ -18,12 +18,13 @@ from ..data.plan import ClientPlan
 from ..errors import RunError, is_out_of_memory
 from ..models import switch_kernels, switch_tf32_off
 from ..system.machine import cores
-from ..types import Payload, State
+from ..types import Payload, State, clone, drop, put, take
 from .failure import checked, client_error
 from .snapshot import Snapshot
 from .tensors import pinned, to
 
 CUDA_LANES = 4  # measured: more streams gain nothing and cost memory
+MOMENTUM = "optimizer."  # what a client keeps beside its method's state, if it keeps momentum
 COMPILED_LANES = 8  # as many variants of one function as the compiler accepts
 
 
@@ -122,18 +123,22 @@ class Lanes:
         """One client's round. `known` is what it kept, if it took part before."""
         federation, round = self.federation, int(plan.draw.clock.round[0])
         try:
-            new = federation.new_state(payload, plan.client)
-            if known and known.keys() != new.keys():
-                raise RunError(f"`keep` returned {sorted(known)}; expected all of {sorted(new)}, or nothing")
-            state = {name: (known or new)[name].to(self.device, non_blocking=True) for name in new}
+            new, kept, own = federation.new_state(payload, plan.client), drop(MOMENTUM, known or {}), velocity
+            if kept and kept.keys() != new.keys():
+                raise RunError(f"`keep` returned {sorted(kept)}; expected all of {sorted(new)}, or nothing")
+            state = {name: (kept or new)[name].to(self.device, non_blocking=True) for name in new}
+            if federation.keeps_momentum:
+                own = to(take(MOMENTUM, known or {}), self.device) or None
             plan = plan._replace(sweep=to(plan.sweep, self.device))
-            result = client_round(lane, federation.method, payload, state, plan, velocity)
+            result = client_round(lane, federation.method, payload, state, plan, own)
         except Exception as error:
             if is_out_of_memory(error):
                 raise
             raise client_error(federation, round, plan.client, error, self.folder) from error
-        if self.federation.carries_momentum:
-            return result._replace(velocity={k: v.clone() for k, v in result.velocity.items()})
+        if federation.carries_momentum:
+            return result._replace(velocity=clone(result.velocity))
+        if federation.keeps_momentum:
+            result = result._replace(state={**result.state, **put(MOMENTUM, clone(result.velocity))})
         return result._replace(velocity={})
 
 

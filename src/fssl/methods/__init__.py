@@ -1,6 +1,7 @@
 """The methods: what a federated method is, all of them by name, and the plug-ins."""
 
-from .base import Method, Sgd
+from .base import Method
 from .names import METHODS, PLUGINS, build_method
+from .optimizers import AdamW, Sgd
 
-__all__ = ["METHODS", "PLUGINS", "Method", "Sgd", "build_method"]
+__all__ = ["METHODS", "PLUGINS", "AdamW", "Method", "Sgd", "build_method"]

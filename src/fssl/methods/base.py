@@ -1,8 +1,8 @@
 """What a federated method is: a frozen value that answers a few questions, each a pure function on tensors."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
@@ -11,7 +11,8 @@ from torch.utils._pytree import tree_map
 
 from ..label.assign import ConfidenceGap, Weigh
 from ..models import Net, Out
-from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Trace, Upload, Weights, clone, zeros_like
+from ..types import Batch, Clock, Counts, Local, Payload, Server, State, Sweep, Task, Trace, Upload, Weights, clone
+from .optimizers import Optimizer, Sgd
 
 Follows = Literal["released code", "paper", "reconstruction"]
 Passes = Literal["joint", "separate"]
@@ -40,36 +41,19 @@ class Source:
 SOURCES: dict[Callable[..., "Method"], Source] = {}
 
 
-@dataclass(frozen=True)
-class Sgd:
-    """Plain SGD with momentum; weight decay on everything, as the released code has it."""
-
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 1e-4
-
-    def update(self, params: State, velocity: State, grads: State) -> tuple[State, State]:
-        names = list(params)
-        p, v, g = ([tree[name] for name in names] for tree in (params, velocity, grads))
-        decayed = torch._foreach_add(g, p, alpha=self.weight_decay)
-        new_v = torch._foreach_add(torch._foreach_mul(v, self.momentum), decayed)
-        new_p = torch._foreach_add(p, new_v, alpha=-self.lr)
-        return dict(zip(names, new_p, strict=True)), dict(zip(names, new_v, strict=True))
-
-
-def descend(loss: Loss, sgd: Sgd, local: Local) -> tuple[Local, Trace]:
+def descend(loss: Loss, optimizer: Optimizer, local: Local) -> tuple[Local, Trace]:
     """Take one gradient step, optimizer included.
 
     Args:
         loss: A function of (weights, state) that returns the loss and (buffers, state, trace) beside it.
-        sgd: The optimizer, usually `self.sgd` of the method.
+        optimizer: Usually `self.optimizer` of the method.
         local: The client's weights, momentum and state before the step.
 
     Returns:
         What `Method.step` returns: the new `local`, and the trace.
     """
     grads, (buffers, state, trace) = gradient(loss, local.weights, local.state)
-    params, velocity = sgd.update(local.weights.params, local.velocity, grads)
+    params, velocity = optimizer.update(local.weights.params, local.velocity, grads)
     return Local(Weights(params, buffers), velocity, state), trace
 
 
@@ -153,6 +137,7 @@ class Needs(NamedTuple):
     sweep: bool = False  # a client first shows its whole pool to `visit`
     truth: bool = False  # the true labels of unlabeled images are in the batch: for oracles only
     min_clients: int = 1  # with fewer, the method is not itself
+    own_optimizer: bool = False  # its steps follow a rule of its own, whatever the run's optimizer is
 
 
 class Watched(NamedTuple):
@@ -173,10 +158,14 @@ class Method:
     A run sets the fields below from its settings.
     """
 
-    sgd: Sgd = Sgd()
+    optimizer: Optimizer = Sgd()  # noqa: RUF009 (a frozen value)
     labeled_weight: int = 0  # the released code counts each labeled image 2000 times more when averaging
     guard: float = 0.0  # added to probabilities in the logarithm of L_u; 1e-10 in the released code
     watch: bool = True  # also compute what only the probes look at
+
+    def at(self, clock: Clock) -> Self:
+        """The method at a step of the run: `optimizer.lr` is the rate of that step."""
+        return replace(self, optimizer=self.optimizer.at(clock)) if self.optimizer.scheduled else self
 
     @property
     def needs(self) -> Needs:
@@ -220,7 +209,7 @@ class Method:
         The weights are a fresh copy of the payload's: a step must not share tensors with it.
         """
         weights = Weights(clone(payload.weights.params), clone(payload.weights.buffers))
-        return Local(weights, zeros_like(payload.weights.params), clone(state))
+        return Local(weights, self.optimizer.start(weights.params), clone(state))
 
     def visit(self, net: Net, payload: Payload, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
         """One batch of the sweep: its weak views, and where they lie in the client's pool."""

@@ -10,7 +10,7 @@ from ..label.accept import FixedThreshold
 from ..label.assign import VOTES, LocalOnly, hard
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net
-from ..types import Batch, Local, Payload, PseudoLabels, State, Trace, Weights, clone, drop, put, take, zeros_like
+from ..types import Batch, Local, Payload, PseudoLabels, State, Trace, Weights, clone, drop, put, take
 from .base import Passes, Source, Value, fit, gradient
 from .fixmatch import FixMatch, Seen
 from .settings import StudentRate, Threshold, Weight
@@ -33,7 +33,9 @@ class FedDure(FixMatch):
 
     def start(self, payload: Payload, state: State) -> Local:
         local, phi = super().start(payload, state), payload.weights.params
-        return local._replace(state={**local.state, **put(PARAMS, clone(phi)), **put(VELOCITY, zeros_like(phi))})
+        return local._replace(
+            state={**local.state, **put(PARAMS, clone(phi)), **put(VELOCITY, self.optimizer.start(phi))}
+        )
 
     def extra(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
         """d CE(f_theta(u_s), argmax f_theta(u_s)): towards or away from what the teacher says already."""
@@ -56,8 +58,8 @@ class FedDure(FixMatch):
 
         phi, velocity = take(PARAMS, local.state), take(VELOCITY, local.state)
         grads, (_, _, trace) = gradient(loss, Weights(phi, local.weights.buffers), {})
-        sgd = replace(self.sgd, lr=self.sgd.lr * self.student_rate)
-        phi, velocity = sgd.update(phi, velocity, grads)
+        optimizer = replace(self.optimizer, lr=self.optimizer.lr * self.student_rate)
+        phi, velocity = optimizer.update(phi, velocity, grads)
         again = (batch.x, view) if self.passes == "joint" else (batch.x,)
         _, (x, *_) = net.fit(Weights(phi, local.weights.buffers), *again)
         gain = batch.has_labels * (trace.losses["l_0"] - cross_entropy(x.logits, batch.y))

@@ -13,7 +13,7 @@ from ..label.accept import FixedThreshold
 from ..label.assign import SCORES, Winner
 from ..label.losses import cross_entropy, image_cross_entropy, kl_divergence
 from ..models import Net
-from ..types import Batch, Counts, Local, Payload, Server, State, Task, Trace, Upload, Weights, put, take, zeros_like
+from ..types import Batch, Counts, Local, Payload, Server, State, Task, Trace, Upload, Weights, put, take
 from .base import RunningMean, Source, Value, descend, flat, unflat
 from .fedlabel import FedLabel, agreed, rho
 from .settings import Threshold, Weight
@@ -43,7 +43,7 @@ class FedLabel2M(FedLabel):
     def start(self, payload: Payload, state: State) -> Local:
         a, b = super().start(payload, state), super().start(payload, state)
         weights = pair(a.weights, b.weights)
-        return Local(weights, zeros_like(weights.params), a.state)
+        return Local(weights, self.optimizer.start(weights.params), a.state)
 
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
         def loss(weights: Weights, state: State) -> Value:
@@ -61,7 +61,7 @@ class FedLabel2M(FedLabel):
             trace = Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes)
             return l_s + self.mu_u * (l_u + beside), (buffers, state, trace)
 
-        after, trace = descend(loss, self.sgd, local)
+        after, trace = descend(loss, self.optimizer, local)
         return hold(local, after, batch.clock.round <= self.burn_in), trace
 
     def agreement(self, logits: Tensor, votes: State) -> Tensor:

@@ -25,7 +25,6 @@ from ..types import (
     drop,
     put,
     take,
-    zeros_like,
 )
 from .base import Method, Needs, Passes, Source, Value, Watched, descend, fit
 from .settings import Share, Threshold, Weight
@@ -65,7 +64,7 @@ class FedLoKe(Method):
             {**clone(new), **put(OWN, {name: torch.lerp(t, known[name], self.mu_own) for name, t in new.items()})}
             for new, known in zip(payload.weights, old, strict=True)
         ]
-        return Local(Weights(*trees), zeros_like(trees[0]), {})
+        return Local(Weights(*trees), self.optimizer.start(trees[0]), {})
 
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
         def loss(weights: Weights, state: State) -> Value:
@@ -82,7 +81,7 @@ class FedLoKe(Method):
             trace = Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes)
             return l_s + self.ramp(batch) * l_u, ({**new_g, **put(OWN, new_l)}, state, trace)
 
-        return descend(loss, self.sgd, local)
+        return descend(loss, self.optimizer, local)
 
     def vote(self, weak_l: Tensor, weak_g: Tensor) -> State:
         """Each model's soft labels for the other; target and mask are those of the uploaded model."""

@@ -16,7 +16,8 @@ from ..label.losses import cross_entropy, kl_divergence, soft_cross_entropy, squ
 from ..models import Net, Out
 from ..seeds import stream
 from ..types import Batch, Counts, Local, Payload, PseudoLabels, Server, State, Task, Trace, Upload, Weights, put, take
-from .base import Method, Needs, Sgd, Source, Value, Watched, gradient, mean_weights
+from .base import Method, Needs, Source, Value, Watched, gradient, mean_weights
+from .optimizers import Sgd
 from .plateau import FACTOR, measured, new_plateau, settled
 from .settings import Rate, Threshold, Weight
 
@@ -64,7 +65,7 @@ class FedMatch(Method):
     @property
     def needs(self) -> Needs:
         """At least a client and its helpers."""
-        return Needs(views=("x", "u_weak", "u_strong"), min_clients=1 + self.helpers)
+        return Needs(views=("x", "u_weak", "u_strong"), min_clients=1 + self.helpers, own_optimizer=True)
 
     @property
     def watched(self) -> Watched:

@@ -101,7 +101,7 @@ class FixMatch(Method):
                 losses[self.extra_loss] = term.detach()
             return total, (buffers, state, Trace(losses, votes))
 
-        return descend(loss, self.sgd, local)
+        return descend(loss, self.optimizer, local)
 
     @property
     def asks_global(self) -> bool:

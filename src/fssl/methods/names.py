@@ -8,7 +8,7 @@ from ..config import Config, MethodChoice, Setting, as_declared, check_value, sc
 from ..data.cards import Card
 from ..errors import UserError, unknown
 from ..system.user_code import build, find_function, refuse_without_function, user_file
-from .base import Method, Sgd
+from .base import Method
 from .feddb import feddb
 from .feddure import feddure
 from .feddure_full import feddure_full
@@ -27,7 +27,6 @@ __all__ = [
     "METHODS",
     "PLUGINS",
     "Method",
-    "Sgd",
     "build_method",
     "check_effect",
     "defaults_on",
@@ -147,7 +146,7 @@ def differs_without(key: str, name: str, settings: Mapping[str, Any], method: Me
         return True
     try:
         without = build_method(name, {k: v for k, v in settings.items() if k != key})
-        training = {"sgd": method.sgd, "labeled_weight": method.labeled_weight, "watch": method.watch}
+        training = {"optimizer": method.optimizer, "labeled_weight": method.labeled_weight, "watch": method.watch}
         return replace(without, **training) != method  # type: ignore[arg-type]  # what a run has set
     except RuntimeError:  # tensors among its fields
         return True

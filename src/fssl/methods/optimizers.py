@@ -1,0 +1,121 @@
+"""A client's optimizers: from gradients to the next parameters, as pure functions on dicts of tensors.
+
+Both give what their namesakes in torch.optim give. Nothing is read back from a device, and a rate that changes is a
+tensor, so that a captured graph computes with the one of its step.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal, Self
+
+import torch
+from torch import Tensor
+
+from ..types import Clock, State
+
+Tensors = list[Tensor]
+Rate = float | Tensor
+DecayOn = Literal["all", "weights"]
+SQUARE, STEPS = "@square", "@steps"  # Adam's other moment and number of steps, beside each parameter's first
+EPSILON = 1e-8  # Adam's
+NO_NORM = 1e-6  # added to a gradient's norm before it divides, as torch does
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    """What SGD and AdamW share: a rate, decay, and a bound on the gradient.
+
+    Inside `Method.step`, `lr` is the rate of that step: a number, or a 0-d tensor where a schedule moves it.
+    """
+
+    lr: Rate = 0.1
+    momentum: float = 0.9  # AdamW's beta_1
+    weight_decay: float = 1e-4
+    decay_on: DecayOn = "all"  # or on tensors with two axes or more: neither on biases nor on scales of norms
+    clip: float | None = None  # the largest norm of all gradients together
+    scheduled: bool = False
+
+    def at(self, clock: Clock) -> Self:
+        """The optimizer with the rate of a step."""
+        return replace(self, lr=self.lr * clock.rate) if self.scheduled else self
+
+    def start(self, params: State, velocity: State | None = None) -> State:
+        """What the optimizer remembers before its first step: nothing, or a velocity where one is given."""
+        given = velocity or {}
+        return {name: given[name].clone() if name in given else torch.zeros_like(p) for name, p in params.items()}
+
+    def update(self, params: State, velocity: State, grads: State) -> tuple[State, State]:
+        """Take one step: the new parameters, and what is remembered."""
+        raise NotImplementedError
+
+    def clipped(self, grads: Tensors) -> Tensors:
+        return grads if self.clip is None else clip_norm(grads, self.clip)
+
+    def decays(self, p: Tensor) -> bool:
+        return self.decay_on == "all" or p.dim() > 1
+
+
+@dataclass(frozen=True)
+class Sgd(Optimizer):
+    """SGD with momentum; weight decay is part of the gradient."""
+
+    nesterov: bool = False
+
+    def update(self, params: State, velocity: State, grads: State) -> tuple[State, State]:
+        names = list(params)
+        p, v, g = ([tree[name] for name in names] for tree in (params, velocity, grads))
+        decayed = self.decayed(p, self.clipped(g))
+        new_v = torch._foreach_add(torch._foreach_mul(v, self.momentum), decayed)
+        slope = torch._foreach_add(decayed, new_v, alpha=self.momentum) if self.nesterov else new_v
+        new_p = stepped(p, list(slope), self.lr)
+        return dict(zip(names, new_p, strict=True)), dict(zip(names, new_v, strict=True))
+
+    def decayed(self, p: Tensors, g: Tensors) -> Tensors:
+        """g + weight_decay p, where parameters decay."""
+        if self.decay_on == "all":
+            return list(torch._foreach_add(g, p, alpha=self.weight_decay))
+        return [g_i + self.weight_decay * p_i if self.decays(p_i) else g_i for p_i, g_i in zip(p, g, strict=True)]
+
+
+@dataclass(frozen=True)
+class AdamW(Optimizer):
+    """Adam whose weight decay is apart from the gradient; the count of steps stands beside each parameter."""
+
+    beta2: float = 0.999
+
+    def start(self, params: State, velocity: State | None = None) -> State:
+        squares = {name + SQUARE: torch.zeros_like(p) for name, p in params.items()}
+        return super().start(params, velocity) | squares | {name + STEPS: p.new_zeros(()) for name, p in params.items()}
+
+    def update(self, params: State, velocity: State, grads: State) -> tuple[State, State]:
+        names = list(params)
+        p, g = ([tree[name] for name in names] for tree in (params, grads))
+        m, v, t = ([velocity[name + end] for name in names] for end in ("", SQUARE, STEPS))
+        g = self.clipped(g)
+        m = list(torch._foreach_lerp(m, g, 1 - self.momentum))
+        v = list(torch._foreach_addcmul(torch._foreach_mul(v, self.beta2), g, g, 1 - self.beta2))
+        t = list(torch._foreach_add(t, 1.0))
+        new = [self.moved(*each) for each in zip(p, m, v, t, strict=True)]
+        kept = {
+            name + end: x for end, xs in (("", m), (SQUARE, v), (STEPS, t)) for name, x in zip(names, xs, strict=True)
+        }
+        return dict(zip(names, new, strict=True)), kept
+
+    def moved(self, p: Tensor, m: Tensor, v: Tensor, t: Tensor) -> Tensor:
+        """p (1 - lr weight_decay) - lr m^ / (sqrt(v^) + epsilon), both moments without their bias to zero."""
+        if self.decays(p):
+            p = p * (1 - self.lr * self.weight_decay)
+        size = self.lr / (1 - self.momentum**t)
+        return p - size * m / (v.sqrt() / (1 - self.beta2**t).sqrt() + EPSILON)
+
+
+def stepped(p: Tensors, slope: Tensors, lr: Rate) -> Tensors:
+    """p - lr slope."""
+    if isinstance(lr, Tensor):
+        return list(torch._foreach_sub(p, torch._foreach_mul(slope, lr.to(slope[0].dtype))))
+    return list(torch._foreach_add(p, slope, alpha=-lr))
+
+
+def clip_norm(grads: Tensors, most: float) -> Tensors:
+    """Gradients scaled so that their norm, taken over all of them, is at most this."""
+    norm = torch.stack(torch._foreach_norm(grads)).norm()
+    return list(torch._foreach_mul(grads, (most / (norm + NO_NORM)).clamp(max=1.0)))
