@@ -58,12 +58,21 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
         trial.end()
 
 
-@pytest.mark.parametrize("method", ["sage", "flexmatch", "fedloke"])
-def test_parity(trial: Trial, method: str) -> None:
-    settings = (f"method.name={method}", "train.rounds=3")
-    run = trial.start(method, *settings)
+RUNS = {
+    "sage": ("method.name=sage",),
+    "flexmatch": ("method.name=flexmatch",),
+    "fedloke": ("method.name=fedloke",),
+    "kept": ("method.name=flexmatch", "train.keep_momentum=true", "train.nesterov=true", "train.schedule=cosine"),
+    "broadcast": ("method.name=sage", "server.broadcast_momentum=true", "server.optimizer=momentum"),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_parity(trial: Trial, name: str) -> None:
+    settings = (*RUNS[name], "train.rounds=3")
+    run = trial.start(name, *settings)
     assert run.ends() == 0, run.said
-    expected, given = trial.local(f"{method}-local", *settings), trial.folder / method
+    expected, given = trial.local(f"{name}-local", *settings), trial.folder / name
     assert without_time(given) == without_time(expected)
     assert (given / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
     assert states(given) == states(expected)

@@ -45,9 +45,35 @@ def test_the_captured_step_is_the_eager_one(method: str, make_federation: Make) 
         torch.testing.assert_close(uploads[1][name], value, rtol=2e-3, atol=2e-4)
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_a_clients_round_never_waits_for_the_device(method: str, make_federation: Make) -> None:
-    settings = (f"method.name={method}", "train.steps_per_round=20", "train.clients_per_round=4")
+TRAINED = {
+    "kept": ("train.keep_momentum=true", "train.nesterov=true", "train.clip=1", "train.decay_on=weights"),
+    "adamw": ("train.optimizer=adamw", "train.lr=0.0003", "train.keep_momentum=true", "train.clip=1"),
+    "broadcast": ("server.broadcast_momentum=true", "server.optimizer=momentum", "server.momentum=0.5"),
+    "adam": ("server.optimizer=adam", "server.lr=0.01"),
+}
+SCHEDULE = ("train.schedule=cosine", "train.schedule_over=steps")
+
+
+@pytest.mark.parametrize("rule", TRAINED)
+@pytest.mark.parametrize("method", ["sage", "feddure"])
+def test_captured_rounds_follow_the_schedule(method: str, rule: str, make_federation: Make) -> None:
+    """A rate frozen into the graph would be wrong from the second step on; two rounds, all clients."""
+    settings = (f"method.name={method}", "train.precision=fp32", "train.steps_per_round=5", "train.clients_per_round=4")
+    changes = []
+    for device in ("cpu", "cuda"):
+        engine = LocalEngine(make_federation(*settings, *TRAINED[rule], *SCHEDULE, f"compute.device={device}"))
+        before = torch.cat([p.flatten().cpu() for p in engine.model().params.values()])
+        list(engine.rounds(2))
+        changes.append(torch.cat([p.flatten().cpu() for p in engine.model().params.values()]) - before)
+    assert (changes[1] - changes[0]).norm() < 0.02 * changes[0].norm()
+
+
+MODES = [*((method, ()) for method in METHODS), *(("sage", (*rule, *SCHEDULE)) for rule in TRAINED.values())]
+
+
+@pytest.mark.parametrize(("method", "rule"), MODES)
+def test_a_clients_round_never_waits_for_the_device(method: str, rule: tuple[str, ...], make_federation: Make) -> None:
+    settings = (f"method.name={method}", "train.steps_per_round=20", "train.clients_per_round=4", *rule)
     federation = make_federation("compute.device=cuda", *settings)
     engine = LocalEngine(federation)
     list(engine.rounds(1))
@@ -57,7 +83,7 @@ def test_a_clients_round_never_waits_for_the_device(method: str, make_federation
     torch.cuda.set_sync_debug_mode("error")
     try:
         with fleet.lanes[0].scope():  # its state comes from the host, as in every round
-            payload = federation.method.payload(snapshot.server, plan.client)
+            payload = federation.payload(snapshot.server, snapshot.optimizer, plan.client)
             fleet.client(fleet.lanes[0], plan, payload, snapshot.clients.get(plan.client))
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -38,6 +38,14 @@ SENT = [*METHODS, "flexmatch+sage", "sage+oracle"]
 # Those of which a resumed run has more to bring back than the model: with clients, on the server, or both.
 STATEFUL = ["flexmatch", "freematch", "fedloke", "feddure-full", "fedmatch", "proxyfl", "flexmatch+sage"]
 KEEPING = "flexmatch"  # a method whose clients remember
+# What of the training itself travels, or stays with clients and server.
+TRAINED = {
+    "kept": ("method.name=flexmatch", "train.keep_momentum=true", "train.nesterov=true", "train.clip=1"),
+    "adamw": ("method.name=sage", "train.optimizer=adamw", "train.lr=0.001", "train.keep_momentum=true"),
+    "broadcast": ("method.name=sage", "server.broadcast_momentum=true", "train.schedule=cosine", "train.rounds=3"),
+    "two broadcast": ("method.name=fedloke", "server.broadcast_momentum=true", "server.optimizer=momentum"),
+    "adam": ("method.name=proxyfl", "server.optimizer=adam", "server.lr=0.01"),
+}
 
 
 def settings(name: str) -> tuple[str, ...]:
@@ -48,7 +56,8 @@ def digest(snapshot: Snapshot) -> str:
     """SHA-256 of the global state: names, shapes and bytes."""
     hasher = hashlib.sha256()
     memory = {str(client): state for client, state in snapshot.server.memory.items()}
-    for name, tensor in sorted(named(server=snapshot.server._replace(memory=memory)).items()):
+    server = snapshot.server._replace(memory=memory)
+    for name, tensor in sorted(named(server=server, optimizer=snapshot.optimizer).items()):
         hasher.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode() + tensor.numpy().tobytes())
     return hasher.hexdigest()
 
@@ -87,12 +96,14 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
     def work(make: Make) -> Found:
         local, flower, again = {}, {}, {}
-        for name in SENT:
-            federation = Federation(prepare(tiny_config(*settings(name))))
+        for name in (*SENT, *TRAINED):
+            federation = Federation(
+                prepare(tiny_config(*(SHORT + TRAINED[name] if name in TRAINED else settings(name))))
+            )
             local[name] = course(LocalEngine(federation)).digests
             straight = course(make(federation))
             flower[name] = straight.digests
-            if name in ("sage", *STATEFUL):
+            if name in ("sage", *STATEFUL, *TRAINED):
                 again[name] = resumed(make(federation), straight.first)
         return Found(local, flower, again, failing(make), switched(make, folder))
 
@@ -124,10 +135,11 @@ def switched(make: Make, folder: Path) -> dict[str, Path]:
 
 
 def test_every_method_gives_the_same_bits_in_every_engine(found: Found) -> None:
-    assert len(found.local) == len(SENT) == 19
+    assert len(SENT) == 19
+    assert {*found.local} == {*SENT, *TRAINED}
     assert all(len(set(digests)) == ROUNDS for digests in found.local.values())  # each round learned something
-    assert [name for name in SENT if found.flower[name] != found.local[name]] == []
-    assert len(found.resumed) == 1 + len(STATEFUL)
+    assert [name for name in found.local if found.flower[name] != found.local[name]] == []
+    assert len(found.resumed) == 1 + len(STATEFUL) + len(TRAINED)
     assert [name for name in found.resumed if found.resumed[name] != found.local[name]] == []
 
 

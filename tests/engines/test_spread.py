@@ -35,11 +35,18 @@ def test_shares_have_about_the_same_work_and_keep_the_order() -> None:
     assert deal([3, 0], work.__getitem__, 3) == [[0], [3], []]
 
 
-@pytest.mark.parametrize("method", ["sage", "flexmatch", "fedmatch", "fedloke"])
-def test_two_devices_give_the_bits_of_one(method: str, make_federation: Make) -> None:
-    """Methods without a state, with one at clients, and with a memory of clients at the server."""
-    settings = (f"method.name={method}", "train.clients_per_round=3", "compute.processes=off")
-    one, two = (LocalEngine(make_federation(*settings, *more)) for more in ((), (TWICE,)))
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        *((method, ()) for method in ("sage", "flexmatch", "fedmatch", "fedloke")),
+        ("flexmatch", ("train.keep_momentum=true",)),
+        ("sage", ("server.broadcast_momentum=true", "server.optimizer=momentum")),
+    ],
+)
+def test_two_devices_give_the_bits_of_one(method: str, more: tuple[str, ...], make_federation: Make) -> None:
+    """Methods without a state, with one at clients, and with a memory of clients at the server; momentum of both."""
+    settings = (f"method.name={method}", "train.clients_per_round=3", "compute.processes=off", *more)
+    one, two = (LocalEngine(make_federation(*settings, *devices)) for devices in ((), (TWICE,)))
     assert isinstance(two.fleet, Spread)
     for a, b in zip(one.rounds(3), two.rounds(3), strict=True):
         assert (a.clients, a.tests) == (b.clients, b.tests)

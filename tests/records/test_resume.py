@@ -392,6 +392,11 @@ KINDS = {
     "server's memory": ("method.name=fedmatch", "method.helper_interval=1", "method.helpers=1"),
     "client's plateau": ("method.name=fedmatch", "method.patience=1", "method.lr=0.2", "method.helpers=1"),
     "carried momentum": ("protocol=authors", "records.checkpoint_every=2"),
+    "kept momentum": ("train.keep_momentum=true", "train.nesterov=true", "train.schedule=cosine", "train.clip=1"),
+    "kept moments": ("train.keep_momentum=true", "train.optimizer=adamw", "train.lr=0.001", "method.name=fedloke"),
+    "server's momentum": ("server.optimizer=momentum", "server.momentum=0.5", "records.checkpoint_every=2"),
+    "server's moments": ("server.optimizer=adam", "server.lr=0.01", "method.name=proxyfl"),
+    "broadcast momentum": ("server.broadcast_momentum=true", "train.schedule=cosine", "train.schedule_over=steps"),
 }
 
 

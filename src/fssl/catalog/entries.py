@@ -148,7 +148,8 @@ def footnote() -> str:
     known = measured()
     where = f"{known['device']}, {known['shape']} shape" if known["methods"] else "not measured yet"
     return (
-        "MB: down to and up from one client in a round, ResNet-8x4 with 10 classes."
+        "MB: down to and up from one client in a round, ResNet-8x4 with 10 classes;"
+        " `server.broadcast_momentum` sends the parameters down twice."
         f" step: time of a training step relative to `{BASELINE}` ({where})."
         " follows: what decides labels, losses and means; batches and optimizer are the protocol's."
     )

@@ -8,7 +8,7 @@ from ..data.shares import MIN_ALPHA, check_shares
 from ..errors import UserError, unknown
 from ..system.user_code import user_file
 from .schema import check_table, check_value, schema_of, several_runs
-from .settings import SECTIONS, Config, Data, MethodChoice, Train, useless
+from .settings import SECTIONS, Config, Data, MethodChoice, ServerChoice, Train, useless
 
 MOST_IMAGES = 1_000_000  # of a step: beyond what a device holds
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
@@ -101,6 +101,7 @@ def check_combinations(config: Config) -> None:
             f"privacy.noise = {config.privacy.noise:g}: noise is a multiple of privacy.clip, which is unset"
         )
     check_training(config)
+    check_server(config)
     if config.protocol == "authors" and config.compute.engine != "local":
         raise UserError(f"{AUTHORS_WAY}: compute.engine must be 'local'")
     if config.protocol == "authors" and (config.compute.lanes or 1) > 1:
@@ -145,6 +146,32 @@ def check_training(config: Config) -> None:
         raise UserError("train.warmup and train.schedule = 'warmup-cosine' belong together: give both, or neither")
     if train.warmup is not None and train.warmup >= config.rounds:
         raise UserError(f"train.warmup = {train.warmup}: expected fewer than the {config.rounds} rounds of the run")
+
+
+def check_server(config: Config) -> None:
+    """The server's optimizer, and the momentum that it broadcasts."""
+    server, train, usual = config.server, config.train, ServerChoice()
+    users = {
+        "lr": ("momentum", "adam"),
+        "beta2": ("adam",),
+        "epsilon": ("adam",),
+        **({} if server.broadcast_momentum else {"momentum": ("momentum", "adam")}),
+    }
+    for key, kinds in users.items():
+        if server.optimizer not in kinds and (value := getattr(server, key)) != getattr(usual, key):
+            those = " and ".join(f"'{kind}'" for kind in kinds)
+            raise UserError(f"server.{key} = {value:g}: only server.optimizer = {those} has it; leave it out")
+    if not server.broadcast_momentum:
+        return
+    start = "server.broadcast_momentum = True:"
+    if train.optimizer != "sgd":
+        raise UserError(f"{start} only momentum of train.optimizer = 'sgd' can be told from models")
+    if train.momentum == 0:
+        raise UserError(f"{start} clients have no momentum to begin with, train.momentum = 0")
+    if train.keep_momentum:
+        raise UserError(f"{start} clients begin with their own, train.keep_momentum = True; give one")
+    if config.protocol == "authors":
+        raise UserError(f"{start} {AUTHORS_WAY}; leave it out")
 
 
 def check_folder(data: Data) -> None:

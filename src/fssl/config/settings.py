@@ -103,6 +103,18 @@ class Train:
 
 
 @dataclass(frozen=True)
+class ServerChoice:
+    """What becomes of the clients' mean."""
+
+    optimizer: Annotated[Literal["mean", "momentum", "adam"], "the mean itself, or a step towards it"] = "mean"
+    lr: Annotated[float, Range(0.0), "momentum, adam: length of the step; adam wants about 0.01"] = 1.0
+    momentum: Annotated[float, Range(0.0, 0.9999), "of the steps; beta 1 of adam; of what is broadcast"] = 0.9
+    beta2: Annotated[float, Range(0.0, 0.999999), "of adam"] = 0.99
+    epsilon: Annotated[float, Range(1e-9, 1e3), "of adam: added to the root of its second moment"] = 1e-3
+    broadcast_momentum: Annotated[bool, "a momentum goes down with the model, and clients begin with it"] = False
+
+
+@dataclass(frozen=True)
 class Compute:
     """Where and how to compute; none of this changes what is computed beyond rounding."""
 
@@ -159,6 +171,7 @@ class Config:
     method: MethodChoice = MethodChoice()
     model: Model = Model()
     train: Train = Train()
+    server: ServerChoice = ServerChoice()
     compute: Compute = Compute()
     privacy: Privacy = Privacy()
     records: Records = Records()

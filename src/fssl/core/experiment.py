@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
-from ..config import Config, Train, by_card
+from ..config import Config, ServerChoice, Train, by_card
 from ..data.cache import Progress
 from ..data.cards import Card
 from ..data.plan import Recipe
@@ -21,6 +21,7 @@ from ..system.user_code import digest_of, user_file, user_place
 from ..types import Counts, Task
 from .device import choose_device, uses_bf16
 from .images import Datasets, known_card, load_dataset
+from .server import ServerOptimizer
 from .sketch import Sizes, try_step
 
 AUTHORS_GUARD = 1e-10  # in the logarithm of the released L_u
@@ -168,6 +169,14 @@ def make_schedule(config: Config) -> Schedule:
     return Schedule(train.schedule, train.schedule_over, config.rounds, train.warmup or 0)
 
 
+def make_server_optimizer(config: Config) -> ServerOptimizer:
+    """What becomes of the clients' mean."""
+    server = config.server
+    return ServerOptimizer(
+        server.optimizer, server.lr, server.momentum, server.beta2, server.epsilon, server.broadcast_momentum
+    )
+
+
 def check_method(config: Config, method: Method) -> None:
     """Refuse a method that the federation cannot train."""
     name, clients = config.method.name, config.partition.clients
@@ -191,11 +200,12 @@ def check_method(config: Config, method: Method) -> None:
 
 def check_unused(config: Config) -> None:
     """Refuse settings of the optimizer for a method that has a rule of its own."""
-    train, usual = config.train, Train()
-    for key in ("optimizer", "schedule", "nesterov", "keep_momentum", "clip", "decay_on"):
-        if (value := getattr(train, key)) != getattr(usual, key):
+    keys = [("train", key) for key in ("optimizer", "schedule", "nesterov", "keep_momentum", "clip", "decay_on")]
+    usual = {"train": Train(), "server": ServerChoice()}
+    for section, key in (*keys, ("server", "broadcast_momentum")):
+        if (value := getattr(getattr(config, section), key)) != getattr(usual[section], key):
             rule = f"method '{config.method.name}' takes its steps by a rule of its own"
-            raise UserError(f"train.{key} = {value!r}: {rule}; leave it out")
+            raise UserError(f"{section}.{key} = {value!r}: {rule}; leave it out")
 
 
 def check_step(experiment: Experiment) -> None:

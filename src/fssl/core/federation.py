@@ -11,14 +11,16 @@ from torch import Tensor
 from ..data.partition import class_counts
 from ..data.plan import ClientPlan, make_sites, make_task, plan_client
 from ..data.sources import Split
+from ..methods.base import VELOCITY
 from ..probes.tally import Layout
 from ..probes.training import Probe
 from ..seeds import cohort
-from ..types import Counts, Payload, Server, State, Weights
+from ..types import Counts, Payload, Server, State, Weights, put
 from .device import choose_devices, uses_bf16
 from .evaluate import Tester, TestPool, headline_norm, make_tester, norms_for_test
-from .experiment import Experiment, make_probe, make_recipe
+from .experiment import Experiment, make_probe, make_recipe, make_server_optimizer
 from .images import partition_images, split_for_test
+from .server import ServerOptimizer
 from .sketch import Sizes, try_step
 from .step import Learn, Pool, Show, Step, Visit, make_learn, make_show, make_step, make_visit
 
@@ -88,6 +90,26 @@ class Federation:
         # A copy, even on a CPU: the network keeps its first weights.
         first = ({k: t.to(self.device, copy=True) for k, t in tree.items()} for tree in self.net.first)
         return self.method.init(self.net, Weights(*first), self.task)
+
+    @cached_property
+    def server_optimizer(self) -> ServerOptimizer:
+        return make_server_optimizer(self.config)
+
+    def payload(self, server: Server, optimizer: State, client: int) -> Payload:
+        """What goes down to one client: the method's payload, and the momentum that the server broadcasts."""
+        return self.with_velocity(self.method.payload(server, client), optimizer)
+
+    def with_velocity(self, payload: Payload, optimizer: State) -> Payload:
+        velocity = self.server_optimizer.velocity(optimizer)
+        return payload._replace(extras={**payload.extras, **put(VELOCITY, velocity)}) if velocity else payload
+
+    def after_mean(
+        self, round: int, old: Server, mean: Server, optimizer: State, steps: Tensor
+    ) -> tuple[Server, State]:
+        """The server's step towards what the method made of the uploads, whose clients took so many steps each."""
+        reach = self.config.train.lr * self.recipe.schedule.typical(round) * steps
+        params, kept = self.server_optimizer.step(old.weights.params, mean.weights.params, optimizer, reach)
+        return mean._replace(weights=mean.weights._replace(params=params)), kept
 
     def new_state(self, payload: Payload, client: int) -> State:
         """What a client starts with, given its first payload."""

@@ -92,7 +92,9 @@ class Engine:
     ) -> None:
         self.federation, self.fleet, self.after = federation, fleet, after
         self.device, self.layout = federation.device, federation.layout
-        self.snapshot = Snapshot(0, federation.first_server(), {}, {})
+        server = federation.first_server()
+        optimizer = federation.server_optimizer.start(server.weights.params)
+        self.snapshot = Snapshot(0, server, {}, {}, optimizer)
         self.test = federation.make_tester(compiles)
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
@@ -107,15 +109,18 @@ class Engine:
             begin, passing = time.perf_counter(), Passing()
             uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), self.snapshot))
             with suppress(RoundAgainError), torch.no_grad():
-                server = self._remembered(self._aggregated(round, uploads, passing))
-                scores = self.test(federation.method.deploy(server))
+                mean = self._aggregated(round, uploads, passing)
+                stepped, optimizer = self._stepped(round, mean, passing)
+                server = self._remembered(stepped)
+                model = federation.method.deploy(server)
+                scores = self.test(model)
         if round < until:
             self.fleet.prepare(round + 1, federation.drawn_clients(round + 1))  # while the device still works
         tests, tally = read_tests(scores, len(federation.test.labels)), passing.tally()
         self._check_finite(passing.clients, tally, round, tests)
         clients = {**self.snapshot.clients, **{k: self._kept(state) for k, state in passing.states.items()}}
         velocity = passing.velocity if federation.carries_momentum else {}
-        self.snapshot = Snapshot(round, server, clients, velocity)
+        self.snapshot = Snapshot(round, server, clients, velocity, optimizer)
         return RoundResult(
             round,
             passing.clients,
@@ -133,6 +138,12 @@ class Engine:
         rng = stream(federation.config.seed, "server", round)
         server = federation.method.aggregate(federation.net, self.snapshot.server, uploads, rng)
         return self.after(server, len(passing.clients))
+
+    def _stepped(self, round: int, mean: Server, passing: Passing) -> tuple[Server, State]:
+        """The server's step, on the device: how many steps clients took is in their tallies."""
+        snapshot, number = self.snapshot, self.layout.sums.index("steps")
+        steps = torch.stack([tally[0, number] for tally in passing.tallies]).mean()
+        return self.federation.after_mean(round, snapshot.server, mean, snapshot.optimizer, steps.to(self.device))
 
     def _kept(self, state: State) -> State:
         """A client's state on the host, where idle clients cost no device memory; pinned for the way back."""

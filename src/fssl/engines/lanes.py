@@ -76,7 +76,8 @@ class Lanes:
         tick = torch.compile(make_tick(federation.make_step()), fullgraph=True, dynamic=False)
         visit = torch.compile(make_visit_in_place(federation.make_visit()), fullgraph=True, dynamic=False)
         longest = federation.busiest
-        payload = method.payload(federation.first_server(), longest)
+        server = federation.first_server()
+        payload = federation.payload(server, federation.server_optimizer.start(server.weights.params), longest)
         local = method.start(payload, to(federation.new_state(payload, longest), self.device))
         draw = to(federation.plan(1, longest).draw, self.device)
         return [CapturedLane(tick, visit, payload, local, draw, federation.layout.size) for _ in range(number)]
@@ -112,7 +113,7 @@ class Lanes:
         velocity = snapshot.velocity or None
         with torch.no_grad(), lane.scope():
             for plan in plans:
-                payload = self.federation.method.payload(snapshot.server, plan.client)
+                payload = self.federation.payload(snapshot.server, snapshot.optimizer, plan.client)
                 results.append(self.client(lane, plan, payload, snapshot.clients.get(plan.client), velocity))
                 velocity = results[-1].velocity if self.federation.carries_momentum else None
         return results

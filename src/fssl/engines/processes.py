@@ -66,7 +66,7 @@ class ForkedLanes(Lanes):
 
     @torch.no_grad()
     def _order(self, round: int, client: int, snapshot: Snapshot) -> tuple[int, int, Payload, State | None]:
-        payload = self.federation.method.payload(snapshot.server, client)
+        payload = self.federation.payload(snapshot.server, snapshot.optimizer, client)
         return round, client, payload, snapshot.clients.get(client)
 
     def _again(self, round: int, client: int, snapshot: Snapshot) -> ClientResult:

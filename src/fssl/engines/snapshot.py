@@ -15,11 +15,13 @@ class Snapshot(NamedTuple):
     server: Server
     clients: dict[int, State]  # what clients keep; of those that keep it themselves, the round it is of
     velocity: State  # empty unless momentum is carried from client to client
+    optimizer: State = {}  # what the server's optimizer remembers  # noqa: RUF012 (never changed in place)
 
 
 def flat(snapshot: Snapshot) -> State:
     """What changes in every round."""
-    return named(server=snapshot.server._replace(memory={}), velocity=snapshot.velocity)
+    server = snapshot.server._replace(memory={})
+    return named(server=server, velocity=snapshot.velocity, optimizer=snapshot.optimizer)
 
 
 def parts(snapshot: Snapshot) -> dict[str, State]:
@@ -37,7 +39,9 @@ def restore(like: Snapshot, saved: Saved) -> Snapshot:
     params, buffers = (take(f"server.weights.{kind}.", saved.tensors) for kind in Weights._fields)
     weights = Weights(in_order(like.server.weights.params, params), in_order(like.server.weights.buffers, buffers))
     server = Server(weights, in_order(like.server.extras, take("server.extras.", saved.tensors)), group("memory"))
-    snapshot = Snapshot(saved.round, server, group("clients"), take("velocity.", saved.tensors))
+    optimizer = in_order(like.optimizer, take("optimizer.", saved.tensors))
+    velocity = take("velocity.", saved.tensors)
+    snapshot = Snapshot(saved.round, server, group("clients"), velocity, optimizer)
     unknown = saved.tensors.keys() - flat(snapshot).keys()
     if unknown:
         raise UserError(f"the checkpoint does not fit: nothing is called {min(unknown)} here (another version?)")

@@ -43,7 +43,8 @@ class Spread:
 
     def _train_on(self, group: Lanes, round: int, clients: list[int], snapshot: Snapshot) -> list[ClientResult]:
         with working_on(group.device), torch.no_grad():
-            here = snapshot._replace(server=snapshot.server._replace(**moved(snapshot, group.device)))
+            server = snapshot.server._replace(**moved(snapshot, group.device))
+            here = snapshot._replace(server=server, optimizer=to(snapshot.optimizer, group.device))
             return [to(result, self.federation.device) for result in group.train(round, clients, here)]
 
     def prepare(self, round: int, clients: list[int]) -> None:

@@ -11,7 +11,22 @@ from torch.utils._pytree import tree_map
 
 from ..label.assign import ConfidenceGap, Weigh
 from ..models import Net, Out
-from ..types import Batch, Clock, Counts, Local, Payload, Server, State, Sweep, Task, Trace, Upload, Weights, clone
+from ..types import (
+    Batch,
+    Clock,
+    Counts,
+    Local,
+    Payload,
+    Server,
+    State,
+    Sweep,
+    Task,
+    Trace,
+    Upload,
+    Weights,
+    clone,
+    take,
+)
 from .optimizers import Optimizer, Sgd
 
 Follows = Literal["released code", "paper", "reconstruction"]
@@ -19,6 +34,7 @@ Passes = Literal["joint", "separate"]
 Builder = TypeVar("Builder", bound=Callable[..., "Method"])
 Value = tuple[Tensor, tuple[State, State, Trace]]  # the loss, and (buffers, state, trace) beside it
 Loss = Callable[[Weights, State], Value]
+VELOCITY = "server.velocity."  # in the extras of a payload, where a run broadcasts momentum
 
 
 @dataclass(frozen=True)
@@ -128,6 +144,11 @@ def unflat(tree: State) -> Weights:
     return Weights(*split)
 
 
+def broadcast_velocity(payload: Payload) -> State:
+    """What the server sends for clients to begin their momentum with, by parameter; empty if that is zero."""
+    return take(VELOCITY, payload.extras)
+
+
 class Needs(NamedTuple):
     """What a method asks of a run before it starts."""
 
@@ -209,7 +230,7 @@ class Method:
         The weights are a fresh copy of the payload's: a step must not share tensors with it.
         """
         weights = Weights(clone(payload.weights.params), clone(payload.weights.buffers))
-        return Local(weights, self.optimizer.start(weights.params), clone(state))
+        return Local(weights, self.optimizer.start(weights.params, broadcast_velocity(payload)), clone(state))
 
     def visit(self, net: Net, payload: Payload, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
         """One batch of the sweep: its weak views, and where they lie in the client's pool."""

@@ -43,7 +43,8 @@ class FedLabel2M(FedLabel):
     def start(self, payload: Payload, state: State) -> Local:
         a, b = super().start(payload, state), super().start(payload, state)
         weights = pair(a.weights, b.weights)
-        return Local(weights, self.optimizer.start(weights.params), a.state)
+        both = pair(Weights(a.velocity, {}), Weights(b.velocity, {})).params
+        return Local(weights, both, a.state)
 
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
         def loss(weights: Weights, state: State) -> Value:

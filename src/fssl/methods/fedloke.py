@@ -26,7 +26,7 @@ from ..types import (
     put,
     take,
 )
-from .base import Method, Needs, Passes, Source, Value, Watched, descend, fit
+from .base import Method, Needs, Passes, Source, Value, Watched, broadcast_velocity, descend, fit
 from .settings import Share, Threshold, Weight
 
 OWN, OWN_PARAMS, OWN_BUFFERS = "own.", "own.params.", "own.buffers."
@@ -64,7 +64,7 @@ class FedLoKe(Method):
             {**clone(new), **put(OWN, {name: torch.lerp(t, known[name], self.mu_own) for name, t in new.items()})}
             for new, known in zip(payload.weights, old, strict=True)
         ]
-        return Local(Weights(*trees), self.optimizer.start(trees[0]), {})
+        return Local(Weights(*trees), self.optimizer.start(trees[0], broadcast_velocity(payload)), {})
 
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
         def loss(weights: Weights, state: State) -> Value:

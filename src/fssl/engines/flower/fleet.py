@@ -121,7 +121,7 @@ class FlowerFleet:
         policy, kept = self.policy, snapshot.clients.get(client, {})
         counted = counted_in(kept) if policy.run else 0
         job = Job(self.config, round, client, policy.run, counted, resumable_from(self.federation.config, round))
-        payload = self.federation.method.payload(snapshot.server, client)
+        payload = self.federation.payload(snapshot.server, snapshot.optimizer, client)
         content = order(job, payload, None if policy.run else kept)
         message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=str(round))
         ids = list(self.grid.push_messages([message]))

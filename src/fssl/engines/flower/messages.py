@@ -65,6 +65,7 @@ def message_forms(federation: Federation, client: int = 0) -> Forms:
     counts = federation.counts(client)
     with sketch(federation.method, federation.net, federation.task, counts, client) as (payload, local):
         upload = federation.method.upload(client, payload, local, counts)
+        payload = federation.with_velocity(payload, federation.server_optimizer.start(payload.weights.params))
         return Forms(payload, Payload(upload.weights, upload.extras), torch.zeros(2, size))
 
 

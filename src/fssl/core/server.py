@@ -1,0 +1,86 @@
+"""The server's step: what becomes of the global model after the clients' mean, as pure functions on tensors."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..types import State, put, take, zeros_like
+
+MOMENTUM, SQUARE, VELOCITY = "momentum.", "square.", "velocity."  # in what the server's optimizer remembers
+NO_MOVE = 1e-12  # a client's rate times steps where the rate is 0
+
+
+@dataclass(frozen=True)
+class ServerOptimizer:
+    """Takes the way from the global model w to the mean w' as a gradient, d = w - w'.
+
+    - `mean`: w <- w'.
+    - `momentum` (Hsu et al. 2019): u <- momentum u + d; w <- w - lr u.
+    - `adam` (Reddi et al. 2021): m and v are Adam's moments of d, v begins at epsilon^2 and nothing corrects their
+      bias; w <- w - lr m / (sqrt(v) + epsilon).
+
+    Parameters take the step. Buffers are those of the mean: running statistics are averages already.
+    """
+
+    kind: Literal["mean", "momentum", "adam"] = "mean"
+    lr: float = 1.0
+    momentum: float = 0.9
+    beta2: float = 0.99
+    epsilon: float = 1e-3
+    broadcasts: bool = False  # clients begin with the velocity below
+
+    def start(self, params: State) -> State:
+        """What the server remembers beside the model before the first round."""
+        state = put(MOMENTUM, zeros_like(params)) if self.kind != "mean" else {}
+        if self.kind == "adam":
+            state |= put(SQUARE, {name: torch.full_like(p, self.epsilon**2) for name, p in params.items()})
+        return state | (put(VELOCITY, zeros_like(params)) if self.broadcasts else {})
+
+    def step(self, old: State, mean: State, state: State, reach: Tensor) -> tuple[State, State]:
+        """The parameters after a round, and what is remembered.
+
+        Args:
+            old: The parameters that clients began with.
+            mean: What their uploads became.
+            state: What the server remembered.
+            reach: How far a velocity of 1 moves a client in a round: its rate times its steps.
+        """
+        if not state:
+            return mean, {}
+        d = {name: p - mean[name] for name, p in old.items()}
+        new, kept = self.moved(old, mean, d, state)
+        if self.broadcasts:
+            kept |= put(VELOCITY, self.slowed(take(VELOCITY, state), d, reach.clamp(min=NO_MOVE)))
+        return new, kept
+
+    def moved(self, old: State, mean: State, d: State, state: State) -> tuple[State, State]:
+        if self.kind == "mean":
+            return mean, {}
+        before = take(MOMENTUM, state)
+        if self.kind == "momentum":
+            u = {name: self.momentum * before[name] + t for name, t in d.items()}
+            return {name: self.carried(mean[name], t, before[name]) for name, t in d.items()}, put(MOMENTUM, u)
+        m = {name: self.momentum * before[name] + (1 - self.momentum) * t for name, t in d.items()}
+        squares = take(SQUARE, state)
+        v = {name: self.beta2 * squares[name] + (1 - self.beta2) * t.square() for name, t in d.items()}
+        new = {name: p - self.lr * m[name] / (v[name].sqrt() + self.epsilon) for name, p in old.items()}
+        return new, {**put(MOMENTUM, m), **put(SQUARE, v)}
+
+    def carried(self, mean: Tensor, d: Tensor, u: Tensor) -> Tensor:
+        """w - lr (momentum u + d), written so that lr 1 and momentum 0 give the mean to the last bit."""
+        return mean + (1 - self.lr) * d - (self.lr * self.momentum) * u
+
+    def slowed(self, before: State, d: State, reach: Tensor) -> State:
+        """b <- momentum b + (1 - momentum) d / reach, in the unit of a client's velocity.
+
+        A client that keeps a velocity b for all its steps moves by -rate steps b = -reach b. So d / reach is the mean
+        velocity of the round that made d, and b the mean of such velocities, later rounds more.
+        """
+        share = (1 - self.momentum) / reach
+        return {name: self.momentum * before[name] + share * t for name, t in d.items()}
+
+    def velocity(self, state: State) -> State:
+        """What clients begin with; empty if that is zero."""
+        return take(VELOCITY, state)
