@@ -59,7 +59,7 @@ WRONG: list[tuple[str, Any, tuple[str, ...]]] = [
     # key, value, fragments of the message
     ("sed", 7, ("'sed'", "did you mean 'seed'?")),
     ("trian", {}, ("'trian'", "did you mean 'train'?")),
-    ("lr", 0.1, ("did you mean 'train.lr'?",)),
+    ("lr", 0.1, ("did you mean 'train.lr' or 'server.lr'?",)),
     ("train.lrr", 0.1, ("[train]", "'lrr'", "did you mean 'lr'?", "known: batch")),
     ("train.alpha", 0.1, ("did you mean 'partition.alpha'?",)),
     ("train.seed", 0.1, ("did you mean 'seed' or 'partition.seed'?",)),

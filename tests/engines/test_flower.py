@@ -42,7 +42,13 @@ KEEPING = "flexmatch"  # a method whose clients remember
 TRAINED = {
     "kept": ("method.name=flexmatch", "train.keep_momentum=true", "train.nesterov=true", "train.clip=1"),
     "adamw": ("method.name=sage", "train.optimizer=adamw", "train.lr=0.001", "train.keep_momentum=true"),
-    "broadcast": ("method.name=sage", "server.broadcast_momentum=true", "train.schedule=cosine", "train.rounds=3"),
+    "broadcast": (
+        "method.name=sage",
+        "server.broadcast_momentum=true",
+        "train.schedule=cosine",
+        "train.rounds=3",
+        "server.ema=0.5",
+    ),
     "two broadcast": ("method.name=fedloke", "server.broadcast_momentum=true", "server.optimizer=momentum"),
     "adam": ("method.name=proxyfl", "server.optimizer=adam", "server.lr=0.01"),
 }
@@ -57,7 +63,7 @@ def digest(snapshot: Snapshot) -> str:
     hasher = hashlib.sha256()
     memory = {str(client): state for client, state in snapshot.server.memory.items()}
     server = snapshot.server._replace(memory=memory)
-    for name, tensor in sorted(named(server=server, optimizer=snapshot.optimizer).items()):
+    for name, tensor in sorted(named(server=server, optimizer=snapshot.optimizer, smooth=snapshot.smooth).items()):
         hasher.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode() + tensor.numpy().tobytes())
     return hasher.hexdigest()
 

@@ -396,7 +396,12 @@ KINDS = {
     "kept moments": ("train.keep_momentum=true", "train.optimizer=adamw", "train.lr=0.001", "method.name=fedloke"),
     "server's momentum": ("server.optimizer=momentum", "server.momentum=0.5", "records.checkpoint_every=2"),
     "server's moments": ("server.optimizer=adam", "server.lr=0.01", "method.name=proxyfl"),
-    "broadcast momentum": ("server.broadcast_momentum=true", "train.schedule=cosine", "train.schedule_over=steps"),
+    "broadcast momentum": (
+        "server.broadcast_momentum=true",
+        "server.ema=0.9",
+        "train.schedule=cosine",
+        "train.schedule_over=steps",
+    ),
 }
 
 

@@ -93,6 +93,7 @@ def imitate(folder: Path, config: Config, rounds: int, probe_every: int) -> Path
             split = by_majority(sums, np.tile(np.arange(CLASSES), (clients, 1)))
         tests = {norm: {"accuracy": accuracy, "loss": 2.0} for norm in ("train_norm", "authors_norm")}
         line = {"round": r, "clients": list(range(clients)), "accuracy": accuracy, "test": tests}
+        line |= {"ema_accuracy": accuracy, "ema_test": tests}
         line |= {**rates(total), **split, "sums": scalars(sums), "last_epoch": scalars(sums)}
         line["timing"] = {"seconds": 3.0, "record_seconds": 0.0}
         lines.append(line)

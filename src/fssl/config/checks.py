@@ -161,6 +161,8 @@ def check_server(config: Config) -> None:
         if server.optimizer not in kinds and (value := getattr(server, key)) != getattr(usual, key):
             those = " and ".join(f"'{kind}'" for kind in kinds)
             raise UserError(f"server.{key} = {value:g}: only server.optimizer = {those} has it; leave it out")
+    if server.ship == "ema" and server.ema is None:
+        raise UserError("server.ship = 'ema': there is no smoothed model; give server.ema, such as 0.9")
     if not server.broadcast_momentum:
         return
     start = "server.broadcast_momentum = True:"

@@ -107,11 +107,19 @@ class ServerChoice:
     """What becomes of the clients' mean."""
 
     optimizer: Annotated[Literal["mean", "momentum", "adam"], "the mean itself, or a step towards it"] = "mean"
-    lr: Annotated[float, Range(0.0), "momentum, adam: length of the step; adam wants about 0.01"] = 1.0
+    lr: Annotated[float, Range(0.0, 1e6), "momentum, adam: length of the step; adam wants about 0.01"] = 1.0
     momentum: Annotated[float, Range(0.0, 0.9999), "of the steps; beta 1 of adam; of what is broadcast"] = 0.9
     beta2: Annotated[float, Range(0.0, 0.999999), "of adam"] = 0.99
     epsilon: Annotated[float, Range(1e-9, 1e3), "of adam: added to the root of its second moment"] = 1e-3
     broadcast_momentum: Annotated[bool, "a momentum goes down with the model, and clients begin with it"] = False
+    ema: Annotated[
+        float | None,
+        Range(0.0, 0.99999),
+        "decay per round of a smoothed model, tested beside the plain one; unset: none",
+    ] = None
+    ship: Annotated[
+        Literal["plain", "ema"], "which of the two is model.safetensors; each also has a file of its own"
+    ] = "plain"
 
 
 @dataclass(frozen=True)

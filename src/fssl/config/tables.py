@@ -14,6 +14,7 @@ MAY_CHANGE = (
     "train.rounds",
     "data.dir",
     "compute.",
+    "server.ship",
     "records.tensorboard",
     "records.wandb",
     "records.checkpoint_every",

@@ -20,7 +20,7 @@ from .device import choose_devices, uses_bf16
 from .evaluate import Tester, TestPool, headline_norm, make_tester, norms_for_test
 from .experiment import Experiment, make_probe, make_recipe, make_server_optimizer
 from .images import partition_images, split_for_test
-from .server import ServerOptimizer
+from .server import ServerOptimizer, smooth
 from .sketch import Sizes, try_step
 from .step import Learn, Pool, Show, Step, Visit, make_learn, make_show, make_step, make_visit
 
@@ -110,6 +110,15 @@ class Federation:
         reach = self.config.train.lr * self.recipe.schedule.typical(round) * steps
         params, kept = self.server_optimizer.step(old.weights.params, mean.weights.params, optimizer, reach)
         return mean._replace(weights=mean.weights._replace(params=params)), kept
+
+    def first_smooth(self, server: Server) -> Weights:
+        """The smoothed model before the first round; empty if there is none."""
+        return self.method.deploy(server) if self.config.server.ema is not None else Weights({}, {})
+
+    def smoothed(self, round: int, before: Weights, model: Weights) -> Weights:
+        """The smoothed model after a round that ended with this model."""
+        decay = self.config.server.ema
+        return before if decay is None else smooth(before, model, decay, round)
 
     def new_state(self, payload: Payload, client: int) -> State:
         """What a client starts with, given its first payload."""

@@ -6,10 +6,20 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..types import State, put, take, zeros_like
+from ..types import State, Weights, put, take, zeros_like
 
 MOMENTUM, SQUARE, VELOCITY = "momentum.", "square.", "velocity."  # in what the server's optimizer remembers
 NO_MOVE = 1e-12  # a client's rate times steps where the rate is 0
+
+
+def smooth(before: Weights, model: Weights, decay: float, round: int) -> Weights:
+    """The exponential mean of the models of all rounds so far: one of n rounds ago counts decay^n, then normalized.
+
+    Running statistics are smoothed as parameters are. The first round's mean is its model, whatever was before.
+    """
+    share = decay * (1 - decay ** (round - 1)) / (1 - decay**round)  # what all earlier rounds count together
+    pairs = zip(before, model, strict=True)
+    return Weights(*({name: t + share * (old[name] - t) for name, t in new.items()} for old, new in pairs))
 
 
 @dataclass(frozen=True)

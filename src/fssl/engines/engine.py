@@ -32,6 +32,7 @@ class RoundResult(NamedTuple):
     tally: NDArray[np.float32]  # [clients, 2, P]
     seconds: float
     missing: list[Missing]
+    smooth_tests: dict[str, Test] = {}  # noqa: RUF012 (never changed in place)
 
 
 class RoundAgainError(Exception):
@@ -94,7 +95,7 @@ class Engine:
         self.device, self.layout = federation.device, federation.layout
         server = federation.first_server()
         optimizer = federation.server_optimizer.start(server.weights.params)
-        self.snapshot = Snapshot(0, server, {}, {}, optimizer)
+        self.snapshot = Snapshot(0, server, {}, {}, optimizer, federation.first_smooth(server))
         self.test = federation.make_tester(compiles)
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
@@ -113,14 +114,15 @@ class Engine:
                 stepped, optimizer = self._stepped(round, mean, passing)
                 server = self._remembered(stepped)
                 model = federation.method.deploy(server)
-                scores = self.test(model)
+                smooth = federation.smoothed(round, self.snapshot.smooth, model)
+                scores = [self.test(weights) for weights in (model, smooth) if weights.params]
         if round < until:
             self.fleet.prepare(round + 1, federation.drawn_clients(round + 1))  # while the device still works
-        tests, tally = read_tests(scores, len(federation.test.labels)), passing.tally()
+        (tests, *others), tally = [read_tests(each, len(federation.test.labels)) for each in scores], passing.tally()
         self._check_finite(passing.clients, tally, round, tests)
         clients = {**self.snapshot.clients, **{k: self._kept(state) for k, state in passing.states.items()}}
         velocity = passing.velocity if federation.carries_momentum else {}
-        self.snapshot = Snapshot(round, server, clients, velocity, optimizer)
+        self.snapshot = Snapshot(round, server, clients, velocity, optimizer, smooth)
         return RoundResult(
             round,
             passing.clients,
@@ -128,6 +130,7 @@ class Engine:
             tally,
             time.perf_counter() - begin,
             passing.missing,
+            *(dict(zip(federation.norms, of_smooth, strict=True)) for of_smooth in others),
         )
 
     def _aggregated(self, round: int, uploads: Iterator[Upload], passing: Passing) -> Server:
@@ -170,3 +173,8 @@ class Engine:
 
     def model(self) -> Weights:
         return self.federation.method.deploy(self.snapshot.server)
+
+    def models(self) -> dict[str, Weights]:
+        """The model by the name that `server.ship` has for it, and the smoothed one if there is one."""
+        smooth = {"ema": self.snapshot.smooth} if self.snapshot.smooth.params else {}
+        return {"plain": self.model(), **smooth}

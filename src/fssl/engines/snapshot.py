@@ -16,12 +16,13 @@ class Snapshot(NamedTuple):
     clients: dict[int, State]  # what clients keep; of those that keep it themselves, the round it is of
     velocity: State  # empty unless momentum is carried from client to client
     optimizer: State = {}  # what the server's optimizer remembers  # noqa: RUF012 (never changed in place)
+    smooth: Weights = Weights({}, {})  # the smoothed model, if there is one
 
 
 def flat(snapshot: Snapshot) -> State:
     """What changes in every round."""
     server = snapshot.server._replace(memory={})
-    return named(server=server, velocity=snapshot.velocity, optimizer=snapshot.optimizer)
+    return named(server=server, velocity=snapshot.velocity, optimizer=snapshot.optimizer, smooth=snapshot.smooth)
 
 
 def parts(snapshot: Snapshot) -> dict[str, State]:
@@ -40,8 +41,11 @@ def restore(like: Snapshot, saved: Saved) -> Snapshot:
     weights = Weights(in_order(like.server.weights.params, params), in_order(like.server.weights.buffers, buffers))
     server = Server(weights, in_order(like.server.extras, take("server.extras.", saved.tensors)), group("memory"))
     optimizer = in_order(like.optimizer, take("optimizer.", saved.tensors))
+    smooth = Weights(
+        *(in_order(tree, take(f"smooth.{kind}.", saved.tensors)) for kind, tree in like.smooth._asdict().items())
+    )
     velocity = take("velocity.", saved.tensors)
-    snapshot = Snapshot(saved.round, server, group("clients"), velocity, optimizer)
+    snapshot = Snapshot(saved.round, server, group("clients"), velocity, optimizer, smooth)
     unknown = saved.tensors.keys() - flat(snapshot).keys()
     if unknown:
         raise UserError(f"the checkpoint does not fit: nothing is called {min(unknown)} here (another version?)")

@@ -78,8 +78,25 @@ def by_majority(sums: Sums, unlabeled_counts: NDArray[np.int64] | None) -> dict[
 def summarize(lines: Sequence[Mapping[str, Any]], headline: str) -> dict[str, Any]:
     """Last, best and mean of the last ten, and rounds to targets, under each normalization."""
     out: dict[str, Any] = {"rounds": len(lines), "headline": headline}
-    for norm in lines[-1]["test"]:
-        curve = [line["test"][norm]["accuracy"] for line in lines]
+    out |= summarize_tests(lines, "test")
+    seconds = [line["timing"]["seconds"] for line in lines]
+    out["result"] = out[headline][f"mean_last_{LAST}"]
+    if all("ema_test" in line for line in lines):
+        out["ema"] = summarize_tests(lines, "ema_test")
+        out["ema_result"] = out["ema"][headline][f"mean_last_{LAST}"]
+    out["timing"] = {
+        "seconds_per_round": float(np.median(seconds)),
+        "seconds_per_round_p90": float(np.quantile(seconds, 0.9)),
+        "seconds": float(np.sum(seconds)),
+    }
+    return out
+
+
+def summarize_tests(lines: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:
+    """The tests of one model over all rounds, by normalization."""
+    out = {}
+    for norm in lines[-1][key]:
+        curve = [line[key][norm]["accuracy"] for line in lines]
         out[norm] = {
             "last": curve[-1],
             "best": max(curve),
@@ -87,13 +104,6 @@ def summarize(lines: Sequence[Mapping[str, Any]], headline: str) -> dict[str, An
             f"mean_last_{LAST}": float(np.mean(curve[-LAST:])),
             "rounds_to": {str(t): first_reaching(curve, t) for t in TARGETS},
         }
-    seconds = [line["timing"]["seconds"] for line in lines]
-    out["result"] = out[headline][f"mean_last_{LAST}"]
-    out["timing"] = {
-        "seconds_per_round": float(np.median(seconds)),
-        "seconds_per_round_p90": float(np.quantile(seconds, 0.9)),
-        "seconds": float(np.sum(seconds)),
-    }
     return out
 
 

@@ -254,10 +254,19 @@ class RunFolder:
         counts = {name: None if table is None else table.tolist() for name, table in known.items()}
         write_facts(self.partition_file, counts)
 
-    def finish(self, tensors: Tensors, headline: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the model with facts about it, then the summary, which marks the run as complete."""
+    def finish(
+        self, models: Mapping[str, Tensors], ship: str, headline: str, facts: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Write the model with facts about it, then the summary, which marks the run as complete.
+
+        Of several models, each also has a file with its name, and `ship` is the name of the run's own.
+        """
         lines = self.rounds()
-        write_atomic(self.model_file, sealed(tensors, {"run": self.run_id, "round": len(lines), **facts}))
+        for name, tensors in models.items():
+            which = {"model": name} if len(models) > 1 else {}
+            data = sealed(tensors, {"run": self.run_id, "round": len(lines), **facts, **which})
+            for file in [self.path / f"model-{name}.safetensors"] * len(which) + [self.model_file] * (name == ship):
+                write_atomic(file, data)
         summary = summarize(lines, headline)
         write_facts(self.summary_file, summary, indent=1)
         return summary

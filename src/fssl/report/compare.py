@@ -28,7 +28,18 @@ from .runs import Read, Run, by_round, find_runs, joined, late, number, percent
 from .tasks import group_by_task
 from .verdicts import by_result
 
-CSV_FIELDS = ("task", "method", "seed", "rounds", "result", "last", "pl_accuracy", "utilization", "folder")
+CSV_FIELDS = (
+    "task",
+    "method",
+    "seed",
+    "rounds",
+    "result",
+    "last",
+    "ema_result",
+    "pl_accuracy",
+    "utilization",
+    "folder",
+)
 
 
 def compare_runs(
@@ -101,8 +112,9 @@ def csv_text(tasks: dict[str, Groups]) -> str:
 def csv_row(title: str, name: str, run: Run) -> dict[str, Any]:
     """One run, unrounded."""
     numbers = {"rounds": run.last_round, "result": run.result, "last": run.curve[-1]}
+    smooth = {"ema_result": late(run, number("ema_accuracy"))}
     quality = {key: late(run, percent(key)) for key in ("pl_accuracy", "utilization")}
-    return {"task": title, "method": name, "seed": run.config.seed, **numbers, **quality, "folder": run.path}
+    return {"task": title, "method": name, "seed": run.config.seed, **numbers, **smooth, **quality, "folder": run.path}
 
 
 def picture(tasks: dict[str, Groups], by: str = "") -> bytes:

@@ -13,7 +13,7 @@ from ..errors import UserError, printable, unknown
 from ..records.rounds import LAST
 from .groups import comparable_settings, seeds_text
 from .latex import bold, escape_latex, tabular
-from .runs import Run, is_number, label_quality, spread, value
+from .runs import Run, is_number, label_quality, late, number, spread, value
 from .verdicts import beside, by_result, gains, mean_result, not_compared, rivals, verdict
 
 Groups = dict[str, list[Run]]
@@ -82,7 +82,17 @@ def latex_table(title: str, overview: Overview, groups: Groups) -> str:
 def words_on(groups: Groups, against: str = "") -> list[str]:
     """Who leads and what SAGE adds to its hosts, or how a named one stands beside each of the others."""
     first = beside(against, groups) if against else [verdict(groups), *gains(groups)]
-    return [*first, *not_compared(groups)]
+    return [*first, *smoothed_results(groups), *not_compared(groups)]
+
+
+def smoothed_results(groups: Groups) -> list[str]:
+    """The results of smoothed models, where runs have them."""
+    known = {
+        name: [x for run in runs if (x := late(run, number("ema_accuracy"))) is not None]
+        for name, runs in groups.items()
+    }
+    texts = [f"{name} {spread(values)}" for name, values in known.items() if values]
+    return [f"Smoothed models (server.ema), in percent: {'; '.join(texts)}."] if texts else []
 
 
 def row(name: str, runs: list[Run]) -> list[str]:

@@ -12,7 +12,7 @@ from ..errors import UserError
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .overview import seconds_per_round
-from .runs import Run, damage_text, read_run, value
+from .runs import Run, damage_text, late, number, read_run, value
 
 SHARES = {
     "pl_accuracy": "labels right",
@@ -64,6 +64,8 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
     tests = {norm: value(last, "test", norm, "accuracy") for norm in ("train_norm", "authors_norm")}
     if len(set(tests.values())) > 1:
         yield from ((f"last round, {norm}", f"{test:.2f} %") for norm, test in tests.items() if test is not None)
+    if (smooth := late(run, number("ema_accuracy"))) is not None:
+        yield f"smoothed model (server.ema), mean of the last {min(LAST, len(run.lines))} rounds", f"{smooth:.2f} %"
     for key, words in SHARES.items():
         if (share := value(last, key)) is not None:
             yield f"{words} ({key})", f"{share:.3f}"

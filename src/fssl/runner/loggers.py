@@ -34,7 +34,9 @@ Opener = Callable[[Config, Path, int], Logger]  # settings, run folder, rounds d
 def logged_values(line: Line) -> dict[str, float]:
     """What a line tells a logger: test accuracies, and every other single number of it."""
     tests = {f"test_accuracy/{norm}": test["accuracy"] for norm, test in line["test"].items()}
-    numbers = {name: value for name, value in line.items() if isinstance(value, float) and name != "accuracy"}
+    tests |= {f"test_accuracy/ema_{norm}": test["accuracy"] for norm, test in line.get("ema_test", {}).items()}
+    aside = ("accuracy", "ema_accuracy")
+    numbers = {name: value for name, value in line.items() if isinstance(value, float) and name not in aside}
     return tests | {f"training/{name}": value for name, value in numbers.items()}
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from ..core.evaluate import model_facts
+from ..core.evaluate import Test, model_facts
 from ..core.federation import Federation
 from ..engines.engine import Engine, RoundResult
 from ..engines.snapshot import flat, parts
@@ -39,7 +39,8 @@ def write_result(folder: RunFolder, engine: Engine) -> Line:
     """Write the model, with what its user must know of it, and the summary."""
     federation = engine.federation
     facts = model_facts(federation.config, federation.dataset.card)
-    return folder.finish(named(**engine.model()._asdict()), federation.headline, facts)
+    models = {name: named(**weights._asdict()) for name, weights in engine.models().items()}
+    return folder.finish(models, federation.config.server.ship, federation.headline, facts)
 
 
 def describe(federation: Federation, layout: Layout, result: RoundResult) -> tuple[Line, dict[str, Any]]:
@@ -52,6 +53,7 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
         **({"missing": {str(m.client): m.reason for m in result.missing}} if result.missing else {}),
         "accuracy": result.tests[federation.headline].accuracy,
         "test": {norm: test._asdict() for norm, test in result.tests.items()},
+        **smooth_facts(result.smooth_tests, federation.headline),
         **rates(scalars(whole)),
         **by_majority(whole, known if known is None else known[result.clients]),
         "sums": scalars(whole),
@@ -61,3 +63,13 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
     for prefix, sums in (("", whole), ("last_epoch.", last)):
         arrays |= {prefix + name: np.ascontiguousarray(v, dtype=np.float32) for name, v in sums.items()}
     return line, arrays
+
+
+def smooth_facts(tests: dict[str, Test], headline: str) -> Line:
+    """The tests of the smoothed model, if there is one."""
+    if not tests:
+        return {}
+    return {
+        "ema_accuracy": tests[headline].accuracy,
+        "ema_test": {norm: test._asdict() for norm, test in tests.items()},
+    }

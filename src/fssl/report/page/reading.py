@@ -23,6 +23,9 @@ from ..runs import NO_ROUND, Numbers, changed, damage_text, read_probe, value, w
 MANY = 40  # runs from which a second process pays for its start
 
 
+TESTED = ("accuracy", "ema_accuracy")  # recorded in percent; all other shares are not
+
+
 class Quantity(NamedTuple):
     """One curve of the page: a key of a record's line, and how it is shown."""
 
@@ -33,7 +36,7 @@ class Quantity(NamedTuple):
 
     @property
     def scale(self) -> float:
-        return 100.0 if self.unit == "%" and self.key != "accuracy" else 1.0  # only the test is recorded in percent
+        return 100.0 if self.unit == "%" and self.key not in TESTED else 1.0
 
     @property
     def digits(self) -> int:
@@ -42,6 +45,7 @@ class Quantity(NamedTuple):
 
 QUANTITIES = (
     Quantity("accuracy", "Test accuracy", "%", "share of test images that the global model classifies correctly"),
+    Quantity("ema_accuracy", "Test accuracy, smoothed model", "%", "the same of the mean over rounds (server.ema)"),
     Quantity("pl_accuracy", "Pseudo-label accuracy", "%", "correct among the pseudo-labels that were used"),
     Quantity("utilization", "Pseudo-labels used", "%", "share of unlabeled images with a pseudo-label"),
     Quantity("fallback_share", "Global fallback", "%", "share of images where only the global model is sure"),
