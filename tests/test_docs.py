@@ -1,6 +1,7 @@
 """The pages: every example runs, every command is accepted, every setting and every recorded name is explained.
 
-`python tests/test_docs.py` writes the table of settings into docs/configuration.md and that of methods into README.md.
+`python tests/test_docs.py` writes the table of settings into docs/configuration.md, that of methods into README.md, and
+the scoreboard of the runs on record into README.md and results/README.md, with its picture.
 """
 
 import contextlib
@@ -13,6 +14,7 @@ import shutil
 import sys
 import types
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -34,6 +36,10 @@ from fssl.methods.base import SOURCES, Method, Needs
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
 from fssl.models import Head, NormReLU
+from fssl.paper.scoreboard import Scoreboard, draw, markdown_board, scoreboard
+from fssl.paper.tables import DPI
+from fssl.report.drawing import render, settings
+from fssl.report.runs import find_runs
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -43,6 +49,7 @@ SETTINGS = ROOT / "docs" / "configuration.md"
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SMOKE = "runs/smoke"
+BOARD = ROOT / "results" / "scoreboard.png"
 
 
 class Block(NamedTuple):
@@ -350,10 +357,31 @@ class Generated(NamedTuple):
         return before + start, inside, end + after
 
 
-GENERATED = [Generated(SETTINGS, "settings", table), Generated(ROOT / "README.md", "methods", markdown)]
+def board_for(page: Path) -> Callable[[], str]:
+    """The scoreboard of the runs on record, with its picture as seen from a page."""
+    return lambda: markdown_board(board_on_record(), str(BOARD.relative_to(page.parent)))
 
 
-@pytest.mark.parametrize("part", GENERATED, ids=lambda part: part.name)
+@cache
+def board_on_record() -> Scoreboard:
+    return scoreboard(find_runs([ROOT / "results"]))
+
+
+FRONT, RESULTS = ROOT / "README.md", ROOT / "results" / "README.md"
+GENERATED = [
+    Generated(SETTINGS, "settings", table),
+    Generated(FRONT, "methods", markdown),
+    Generated(FRONT, "scoreboard", board_for(FRONT)),
+    Generated(RESULTS, "scoreboard", board_for(RESULTS)),
+]
+
+
+def draw_pictures() -> None:
+    with settings():
+        BOARD.write_bytes(render(draw(board_on_record()), ["png"], DPI)["png"])
+
+
+@pytest.mark.parametrize("part", GENERATED, ids=lambda part: f"{part.page.parent.name}-{part.name}")
 def test_tables_are_what_their_source_writes(part: Generated) -> None:
     assert part.split()[1] == part.write(), "run: python tests/test_docs.py"
 
@@ -387,3 +415,4 @@ if __name__ == "__main__":
     for part in GENERATED:
         before, _, after = part.split()
         part.page.write_text(before + part.write() + after)
+    draw_pictures()

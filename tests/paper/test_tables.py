@@ -16,7 +16,7 @@ from fssl.config import to_toml
 from fssl.errors import UserError
 from fssl.paper.fill import GAIN_ROW, Cell, FilledTable, Line, Tables, fill_tables
 from fssl.paper.markup import LATEX, cell_text, csv_text, latex, letter, markdown, markdown_page
-from fssl.paper.tables import make_tables
+from fssl.paper.tables import Shown, make_tables
 from fssl.records.chain import linked
 from fssl.records.store import RunFolder
 from fssl.report.runs import find_runs
@@ -29,8 +29,8 @@ def curve(last: float, rounds: int = 500) -> list[float]:
     return [10.0] * (rounds - 10) + [last - 1] * 5 + [last + 1] * 5
 
 
-def tables_of(folder: Path) -> Tables:
-    return fill_tables(find_runs([folder]))
+def tables_of(folder: Path, short: bool = False) -> Tables:
+    return fill_tables(find_runs([folder]), short)
 
 
 def table(result: Tables, number: int) -> FilledTable:
@@ -209,7 +209,7 @@ def test_an_accuracy_is_that_of_the_run_that_goes_farther(tmp_path: Path) -> Non
     for name, precision, rounds, result in (("short", "fp32", 60, 30), ("long", "bf16", 120, 40)):
         config = config_of("protocol=authors", ALPHA, f"train.precision={precision}", f"train.rounds={rounds}")
         write_run(tmp_path / name, config, curve(result, rounds))
-    found = cell(table(tables_of(tmp_path), 1), "SAGE", 3)
+    found = cell(table(tables_of(tmp_path, short=True), 1), "SAGE", 3)
     assert found.value == pytest.approx(40)
     assert [mark.partition(" (")[0] for mark in found.setting] == ["train.precision = bf16", "120 rounds"]
 
@@ -252,13 +252,32 @@ def test_short_and_unfinished_and_damaged_runs_are_marked(tmp_path: Path) -> Non
         lines = (damaged / "rounds.jsonl").read_text().splitlines()
         (damaged / "rounds.jsonl").write_text("\n".join([*lines[:3], lines[3][:40], *lines[4:]]))
     marks = {
-        name: cell(table(tables_of(tmp_path / name), 1), "SAGE", 3).marks for name in ("short", "unfinished", "damaged")
+        name: cell(table(tables_of(tmp_path / name, short=True), 1), "SAGE", 3).marks
+        for name in ("short", "unfinished", "damaged")
     }
     assert marks == {
         "short": ("120 rounds (paper: 500)",),
         "unfinished": ("unfinished: read at round 120 of 500",),
         "damaged": ("damaged lines of the record were skipped",),
     }
+
+
+def test_a_run_that_ends_before_the_papers_round_fills_no_accuracy_unless_asked(tmp_path: Path) -> None:
+    """499 of 500 rounds are too few, finished or not; a shorter rival also gives no lead."""
+    add(tmp_path, "whole", 50, "method.name=fixmatch-lpl")
+    add(tmp_path, "short", 52, "train.rounds=499", rounds=499)
+    write_run(tmp_path / "unfinished", config_of("protocol=authors", ALPHA, "seed=8"), curve(60, 499), finished=False)
+    result = tables_of(tmp_path)
+    assert [line(table(result, 1), row).cells[3] for row in ("SAGE", GAIN_ROW)] == [None, None]
+    assert cell(table(result, 1), "FixMatch-LPL", 3).value == pytest.approx(50)
+    assert cell(table(result, 6), "SAGE", 0).value == pytest.approx(490)  # rounds to an accuracy need no more
+    few = "499 of the paper's 500 rounds; --short shows such runs where there is no other"
+    shown = {path.name: why for path, why in tables_of(tmp_path / "short").unused.items()}
+    assert shown == {}  # Tables 2, 6 and 7 have a use for it
+    add(tmp_path, "soft", 40, "method.vote=soft", "train.rounds=499", rounds=499)
+    assert {path.name: why for path, why in tables_of(tmp_path).unused.items()} == {"soft": few}
+    asked = table(tables_of(tmp_path, short=True), 1)
+    assert cell(asked, "SAGE", 3).value is not None
 
 
 def test_a_changed_record_is_left_out_or_marked(tmp_path: Path) -> None:
@@ -360,7 +379,8 @@ def test_runs_without_a_cell_are_listed_with_the_reason(tmp_path: Path) -> None:
     for name, (setting, _) in reasons.items():
         add(tmp_path, name, 50, setting)
     add(tmp_path, "good", 50)
-    write_run(tmp_path / "worse", config_of("protocol=authors", ALPHA, "train.rounds=100"), curve(40, 100))
+    write_run(tmp_path / "short", config_of("protocol=authors", ALPHA, "train.rounds=100"), curve(20, 100))
+    write_run(tmp_path / "worse", config_of("protocol=authors", ALPHA, "model.width=1"), curve(40))
     own = add(tmp_path, "own", 50)
     own_data = {"name": "folder", "dir": "images"}
     (own / "config.toml").write_text(
@@ -371,10 +391,11 @@ def test_runs_without_a_cell_are_listed_with_the_reason(tmp_path: Path) -> None:
         (strange / "config.toml").read_text().replace('name = "sage"', 'name = "mine"')
     )
     result = tables_of(tmp_path)
-    assert result.num_runs == 9
+    assert result.num_runs == 10
     why = {path.name: text for path, text in result.unused.items()}
     assert why.pop("strange").startswith("method 'mine' is unknown")
     assert why.pop("own") == "no table has a folder of images"
+    assert why.pop("short") == "100 of the paper's 500 rounds; --short shows such runs where there is no other"
     assert why.pop("worse") == "its cells show other runs, longer or nearer to the paper's setting"
     assert why == {name: text for name, (_, text) in reasons.items()}
     assert all(f"`{path}`" in markdown_page(result) for path in result.unused)
@@ -441,7 +462,7 @@ def test_cells_in_latex(three: Path) -> None:
 def test_latex_compiles(three: Path, tmp_path: Path) -> None:
     if not shutil.which("pdflatex"):
         pytest.skip("pdflatex is not installed (Debian: texlive-latex-base, texlive-latex-recommended)")
-    make_tables(Console(file=io.StringIO()), [three], tmp_path, None)
+    make_tables(Console(file=io.StringIO()), [three], tmp_path)
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "tables.tex"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout[-2000:]
@@ -452,9 +473,9 @@ def test_latex_compiles(three: Path, tmp_path: Path) -> None:
 # The command.
 
 
-def said_by(paths: list[Path], out: Path, number: int | None = None) -> str:
-    console = Console(file=io.StringIO(), width=120)
-    make_tables(console, paths, out, number)
+def said_by(paths: list[Path], out: Path, number: int | None = None, dataset: str | None = None) -> str:
+    console = Console(file=io.StringIO(), width=80)
+    make_tables(console, paths, out, Shown(number, dataset))
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
@@ -463,21 +484,40 @@ def test_the_command_says_what_there_is(three: Path, tmp_path: Path) -> None:
     assert re.search(r"^ *1 +Test accuracy \(%\) +authors +4 +152 +4 *$", text, re.M)
     assert "12 of 12 runs are in the tables." in text
     assert sorted(p.name for p in (tmp_path / "new" / "tables").iterdir()) == [
-        *(f"table{n}.tex" for n in range(1, 9)),
+        *("scoreboard.png", *(f"table{n}.tex" for n in range(1, 9))),
         *("tables.csv", "tables.md", "tables.tex"),
     ]
     assert "Rounds to an accuracy" in said_by([three], tmp_path / "again", 2)
 
 
+def test_a_table_is_printed_dataset_by_dataset_in_80_columns(three: Path, tmp_path: Path) -> None:
+    text = said_by([three], tmp_path, 1)
+    assert [name for name in ("CIFAR-10", "CIFAR-100", "SVHN", "CINIC-10") if re.search(f"^{name} *$", text, re.M)] == [
+        "CIFAR-100"
+    ]
+    assert "No runs on CIFAR-10, SVHN, CINIC-10; --dataset NAME shows the paper's numbers." in text
+    assert re.search(r"^ SAGE +authors +51\.00 ± 1\.00 \(3\) *$", text, re.M)
+    assert re.search(r"^ FedAvg\+FlexMatch +paper +49\.91 +51\.39 +51\.79 *$", text, re.M)
+    svhn = said_by([three], tmp_path, 1, "svhn")
+    assert re.search(r"^ SAGE +paper +93\.85 +94\.27 +94\.65 *$", svhn, re.M)
+    assert not re.search("^CIFAR-100 *$", svhn, re.M)
+
+
 @pytest.mark.parametrize(
-    ("out", "number", "message"), [("tables", 9, "--table 9: expected"), ("file/x", None, "file is a file")]
+    ("out", "number", "dataset", "message"),
+    [
+        ("tables", 9, None, "--table 9: expected a number from 1 to 8"),
+        ("tables", 2, "svhn", r"dataset of Table 2 'svhn' is unknown \(known: cifar100\)"),
+        ("tables", None, "svhn", "--dataset chooses a part of a table: add --table"),
+        ("file/x", None, None, "file is a file"),
+    ],
 )
 def test_the_command_refuses_before_it_writes(
-    three: Path, tmp_path: Path, out: str, number: int | None, message: str
+    three: Path, tmp_path: Path, out: str, number: int | None, dataset: str | None, message: str
 ) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match=message):
-        said_by([three], tmp_path / out, number)
+        said_by([three], tmp_path / out, number, dataset)
     assert [p.name for p in tmp_path.iterdir()] == ["file"]
 
 

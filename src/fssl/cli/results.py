@@ -76,12 +76,15 @@ def tables(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("tables"),
     table: Annotated[int | None, typer.Option(help="Also print this table, 1 to 8.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="With --table: this dataset only.")] = None,
+    short: Annotated[bool, typer.Option("--short", help="Also take runs with fewer rounds than the paper's.")] = False,
     as_is: AsIs = False,
 ) -> None:
     """Fill the paper's Tables 1 to 8 with runs, beside the printed numbers: Markdown, CSV and LaTeX.
 
     A run finds its cells by its settings, whatever its folder is called. Cells whose setting differs from the
-    paper's are marked with the reason; empty ones are counted, and runs in no cell are listed.
+    paper's are marked with the reason; empty ones are counted, and runs in no cell are listed. A scoreboard says
+    which of the paper's numbers were run, and which agree within one point of accuracy.
 
     Examples:
 
@@ -89,9 +92,9 @@ def tables(
 
     - `fssl tables runs/paper runs/paper-600 --table 2 --out paper/tables`: and Table 2 on the screen
     """
-    from ..paper.tables import make_tables
+    from ..paper.tables import Shown, make_tables
 
-    make_tables(console, runs, out, table, as_is)
+    make_tables(console, runs, out, Shown(table, dataset), as_is, short)
 
 
 def figures(

@@ -6,6 +6,7 @@ from math import isnan, nan
 from pathlib import Path
 from typing import NamedTuple
 
+from ..data.cards import card
 from ..report.groups import one_per_seed
 from ..report.runs import Found, Run, mean_std
 from .printed import SEEDS, Column, PaperTable, Row, paper_tables
@@ -56,6 +57,10 @@ class FilledTable(NamedTuple):
             sizes[line.source] = (filled + sum(c is not None for c in line.cells), total + len(line.cells))
         return sizes
 
+    def has_runs(self, dataset: str) -> bool:
+        at = [j for j, column in enumerate(self.paper.columns) if column.dataset == dataset]
+        return any(line.cells[j] for line in self.lines if line.source != PAPER for j in at)
+
     @property
     def visible_lines(self) -> list[Line]:
         """Without our empty lines, but for one where a row has nothing else of ours."""
@@ -80,16 +85,17 @@ class Tables(NamedTuple):
     unused: dict[Path, str]  # runs that are in no cell, and why
 
 
-def fill_tables(found: Found) -> Tables:
+def fill_tables(found: Found, short: bool = False) -> Tables:
+    """The tables, each from the runs that come as far as its numbers; `short` takes the others too, marked."""
     known, strange = by_setup(found.runs)
     unused = strange | found.unreadable
-    tables = [fill(table, known) for table in paper_tables()]
+    tables = [fill(table, known, short) for table in paper_tables()]
     shown = {run.path for t in tables for line in t.lines for cell in line.cells if cell for run in cell.runs}
     wanted = {setup for table in paper_tables() for setup in setups_in(table)}
     for setup, members in known.items():
         for run in members:
             if run.path not in shown:
-                unused[run.path] = why_unused(setup, wanted)
+                unused[run.path] = why_unused(setup, run.last_round, wanted)
     return Tables(tables, len(found.runs) + len(found.unreadable), dict(sorted(unused.items())))
 
 
@@ -105,8 +111,8 @@ def wanted_by(table: PaperTable, row: Row, column: Column) -> list[Setup]:
     return [setup_of(table._replace(label_fraction=f).config(row, column)) for f in sorted(fractions)]
 
 
-def why_unused(mine: Setup, wanted: set[Setup]) -> str:
-    """The first thing that no cell has; a run with a cell of its own gave way to others."""
+def why_unused(mine: Setup, last: int, wanted: set[Setup]) -> str:
+    """The first thing that no cell has; a run with a cell of its own is too short, or gave way to others."""
     checks = (
         ("dataset", "no table has {}"),
         ("partition", "no table has partition.kind = {}"),
@@ -120,11 +126,13 @@ def why_unused(mine: Setup, wanted: set[Setup]) -> str:
         left = {other for other in left if getattr(other, name) == value}
         if not left:
             return text.format(value)
+    if last < (rounds := card(mine.dataset).rounds):
+        return f"{last} of the paper's {rounds} rounds; --short shows such runs where there is no other"
     return "its cells show other runs, longer or nearer to the paper's setting"
 
 
-def fill(table: PaperTable, known: dict[Setup, list[Run]]) -> FilledTable:
-    ours = {row.name: [find_cells(table, row, column, known) for column in table.columns] for row in table.rows}
+def fill(table: PaperTable, known: dict[Setup, list[Run]], short: bool) -> FilledTable:
+    ours = {row.name: [find_cells(table, row, column, known, short) for column in table.columns] for row in table.rows}
     found = {protocol for cells in ours.values() for cell in cells for protocol in cell}
     finished = {}
     for protocol in [p for p in PROTOCOLS if p in found] or PROTOCOLS[:1]:
@@ -149,18 +157,21 @@ def known(value: float) -> float | None:
     return None if isnan(value) else value
 
 
-def find_cells(table: PaperTable, row: Row, column: Column, known: dict[Setup, list[Run]]) -> dict[str, Cell]:
-    """Our cell under each protocol that has runs of it."""
+def find_cells(
+    table: PaperTable, row: Row, column: Column, known: dict[Setup, list[Run]], short: bool
+) -> dict[str, Cell]:
+    """Our cell under each protocol that has runs of it; an accuracy is no result before the paper's round."""
     paper = table.config(row, column)
     groups: dict[str, dict[tuple[str, ...], list[Run]]] = defaultdict(lambda: defaultdict(list))
     for setup in wanted_by(table, row, column):
         for run in known.get(setup, ()):
+            late = [] if table.counts_rounds else shortness(run, column)
+            if late and not short:
+                continue
             notes = differences(run.config, paper)
             if run.config.labels_per_class != paper.labels_per_class:
                 notes.append(f"{run.config.labels_per_class} labels per class, but it knows all labels")
-            if not table.counts_rounds:
-                notes += shortness(run, column)
-            groups[run.config.protocol][tuple(notes)].append(run)
+            groups[run.config.protocol][(*notes, *late)].append(run)
     return {protocol: best_cell(choices, column) for protocol, choices in groups.items()}
 
 

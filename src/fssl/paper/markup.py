@@ -132,8 +132,10 @@ def markdown_row(texts: Iterable[str]) -> str:
     return "| " + " | ".join(texts) + " |"
 
 
-def markdown_page(result: Tables) -> str:
-    parts = ["# The paper's tables, ours beside the printed numbers\n", LEGEND + "\n", *map(markdown, result.tables)]
+def markdown_page(result: Tables, scoreboard: str = "") -> str:
+    """All tables below the scoreboard, then the runs in no cell."""
+    head = ["# The paper's tables, ours beside the printed numbers\n", *([scoreboard] if scoreboard else [])]
+    parts = [*head, LEGEND + "\n", *map(markdown, result.tables)]
     used = result.num_runs - len(result.unused)
     parts.append(f"## Runs in no cell\n\n{used} of {result.num_runs} runs are in the tables.\n")
     if result.unused:
@@ -246,18 +248,17 @@ def latex_page(numbers: Iterable[int]) -> str:
 # Terminal.
 
 
-def terminal(filled: FilledTable) -> Iterable[TerminalTable]:
-    """The table dataset by dataset, so that it fits a screen."""
+def terminal(filled: FilledTable, dataset: str) -> TerminalTable:
+    """A dataset's part of the table, which fits 80 columns."""
     columns = filled.paper.columns
-    for dataset in dict.fromkeys(column.dataset for column in columns):
-        mine = [j for j, column in enumerate(columns) if column.dataset == dataset]
-        out = TerminalTable("method", "source", *(column_name(columns[j]) for j in mine), **RULED)
-        lines = filled.visible_lines
-        here = [x for x in lines if x.source == PAPER or not any(x.cells) or any(x.cells[j] for j in mine)]
-        for name, line in named_once(here):
-            texts = [terminal_cell(line.cells[j], line, filled) for j in mine]
-            out.add_row(name, source_name(line), *texts, style="dim" if line.source == PAPER else "")
-        yield out
+    mine = [j for j, column in enumerate(columns) if column.dataset == dataset]
+    head = (column_name(columns[j]).removeprefix(TITLES[dataset]).strip() for j in mine)
+    out = TerminalTable("method", "source", *head, title=TITLES[dataset], title_justify="left", **RULED)
+    here = [line for line in filled.lines if line.source == PAPER or any(line.cells[j] for j in mine)]
+    for name, line in named_once(here):
+        texts = [terminal_cell(line.cells[j], line, filled) for j in mine]
+        out.add_row(name, line.source, *texts, style="dim" if line.source == PAPER else "")
+    return out
 
 
 def terminal_cell(cell: Cell | None, line: Line, filled: FilledTable) -> Text:

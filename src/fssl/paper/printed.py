@@ -53,6 +53,10 @@ class PaperTable(NamedTuple):
     def counts_rounds(self) -> bool:
         return self.columns[0].target is not None
 
+    @property
+    def datasets(self) -> list[str]:
+        return list(dict.fromkeys(column.dataset for column in self.columns))
+
     def config(self, row: Row, column: Column) -> Config:
         """The paper's setting of a cell."""
         method = {"name": row.method, **row.settings}

@@ -1,54 +1,104 @@
 """The paper's tables from run folders, as files and in the terminal."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 
 from ..console import RULED, say
-from ..errors import UserError
+from ..errors import UserError, unknown
+from ..report.drawing import render, settings
 from ..report.runs import find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
 from .fill import FilledTable, Tables, fill_tables
 from .markup import csv_text, latex, latex_page, letter, markdown_page, missing_text, terminal
-from .printed import paper_tables
+from .printed import TITLES, paper_tables
+from .scoreboard import Scoreboard, draw, markdown_board, scoreboard, terminal_board
 
+PICTURE, DPI = "scoreboard.png", 200
 LISTED = 10  # runs without a cell that the terminal names; tables.md names all
 
 
-def make_tables(console: Console, paths: list[Path], out: Path, show: int | None, as_is: bool = False) -> None:
-    """Write every table into a folder and say what is in them; print one if asked."""
-    numbers = [table.number for table in paper_tables()]
-    if show is not None and show not in numbers:
-        raise UserError(f"--table {show}: expected a number from {numbers[0]} to {numbers[-1]}")
+class Shown(NamedTuple):
+    """The table to print, and its dataset: without one, all datasets that have runs."""
+
+    table: int | None = None
+    dataset: str | None = None
+
+    def check(self) -> None:
+        tables = {table.number: table for table in paper_tables()}
+        if self.table is None:
+            if self.dataset is not None:
+                raise UserError("--dataset chooses a part of a table: add --table")
+            return
+        if self.table not in tables:
+            raise UserError(f"--table {self.table}: expected a number from {min(tables)} to {max(tables)}")
+        if self.dataset is not None and self.dataset not in tables[self.table].datasets:
+            raise unknown(f"dataset of Table {self.table}", self.dataset, tables[self.table].datasets)
+
+
+NO_TABLE = Shown()
+
+
+def make_tables(
+    console: Console, paths: list[Path], out: Path, show: Shown = NO_TABLE, as_is: bool = False, short: bool = False
+) -> None:
+    """Write the scoreboard and every table into a folder and say what is in them; print one table if asked."""
+    show.check()
     check_folder("--out", out)
-    result = fill_tables(find_runs(paths, as_is))
-    write_tables(result, out)
-    if show is not None:
-        print_table(console, next(t for t in result.tables if t.paper.number == show))
+    found = find_runs(paths, as_is)
+    result, board = fill_tables(found, short), scoreboard(found)
+    write_tables(result, board, out)
+    if show.table is not None:
+        print_table(console, next(t for t in result.tables if t.paper.number == show.table), show.dataset)
+    print_scoreboard(console, board, out)
     print_summary(console, result, out)
 
 
-def write_tables(result: Tables, out: Path) -> None:
+def write_tables(result: Tables, board: Scoreboard, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    write_atomic(out / "tables.md", markdown_page(result))
+    if is_drawn := bool(board.scores and has_matplotlib()):
+        with settings():
+            write_atomic(out / PICTURE, render(draw(board), ["png"], DPI)["png"])
+    write_atomic(out / "tables.md", markdown_page(result, markdown_board(board, PICTURE if is_drawn else "")))
     write_atomic(out / "tables.csv", csv_text(result.tables))
     write_atomic(out / "tables.tex", latex_page(t.paper.number for t in result.tables))
     for filled in result.tables:
         write_atomic(out / f"table{filled.paper.number}.tex", latex(filled))
 
 
-def print_table(console: Console, filled: FilledTable) -> None:
+def print_table(console: Console, filled: FilledTable, dataset: str | None) -> None:
+    """A table dataset by dataset; those without runs are named, unless one is asked for or none has any."""
+    every = filled.paper.datasets
+    shown = [dataset] if dataset else [name for name in every if filled.has_runs(name)] or every
     say(console, f"Table {filled.paper.number}. {filled.paper.title}")
-    for part in terminal(filled):
-        console.print(part)
+    for name in shown:
+        console.print(terminal(filled, name))
+    if left := [TITLES[name] for name in every if name not in shown and not dataset]:
+        say(console, f"No runs on {', '.join(left)}; --dataset NAME shows the paper's numbers.")
     for i, reason in enumerate(filled.reasons):
         say(console, f"  {letter(i)}  {reason}")
     for text in (*filled.paper.notes, missing_text(filled)):
         say(console, text)
     say(console, "")
+
+
+def print_scoreboard(console: Console, board: Scoreboard, out: Path) -> None:
+    say(console, board.sentence().replace("`", ""))
+    if board.scores:
+        for part in terminal_board(board):
+            console.print(part)
+        is_drawn = has_matplotlib()
+        say(console, f"picture: {out / PICTURE}" if is_drawn else "no picture: pip install 'fssl[plots]' draws one")
+    say(console, "")
+
+
+def has_matplotlib() -> bool:
+    return find_spec("matplotlib") is not None
 
 
 def print_summary(console: Console, result: Tables, out: Path) -> None:

@@ -1,0 +1,211 @@
+"""The scoreboard: which of the paper's numbers were run here to their round, and which agree within one point."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from itertools import groupby
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from ..config import MethodChoice
+from ..console import RULED
+from ..records.rounds import LAST
+from ..report.drawing import MARKS, PAGE, legend, sheet
+from ..report.look import GREY, Style
+from ..report.runs import Found, Run, mean_std, spread
+from .fill import Cell, FilledTable, fill_tables
+from .panels import look_of
+from .printed import TITLES, Column, PaperTable, Row
+from .setups import PROTOCOLS, result_at, setup_of
+
+POINT = 1.0  # of accuracy, in percent: how far apart two numbers may be and still agree
+ROUNDING = "train.precision = "  # the one difference from the paper with which a run is still of its cell
+HEAD = ("setting", "method", "paper", "ours", "apart", "within 1", "seeds")
+
+LEGEND = (
+    f"Accuracy in percent: the mean of the last {LAST} rounds up to the paper's last one; where the paper prints the "
+    "round of an accuracy, ours in that round. Mean ± standard deviation over seeds. Apart: ours minus the paper's."
+)
+
+
+class Score(NamedTuple):
+    """A number of the paper and what our runs say of it: nothing, where none came as far.
+
+    Where the paper prints the round of an accuracy, ours is the accuracy in that round: both are points then.
+    """
+
+    table: PaperTable
+    row: Row
+    column: Column
+    printed: float
+    runs: tuple[Run, ...] = ()
+    ours: tuple[float, ...] = ()  # accuracy in percent, run by run
+
+    @property
+    def expected(self) -> float:
+        """The accuracy that the paper prints."""
+        return float(self.column.target or self.printed)
+
+    @property
+    def difference(self) -> float:
+        """Ours minus the paper's, as the numbers are shown."""
+        return round(mean_std(self.ours)[0], 2) - self.expected
+
+    @property
+    def agrees(self) -> bool:
+        return round(abs(self.difference), 2) <= POINT
+
+    @property
+    def cell(self) -> object:
+        """The same for a number that is printed in several tables; whoever knows all labels has no share of them."""
+        setup = setup_of(self.table.config(self.row, self.column))
+        setup = setup._replace(labels_per_class=0) if self.row.is_bound else setup
+        return setup, self.column.target, self.printed
+
+
+class Scoreboard(NamedTuple):
+    total: int  # numbers that the paper prints, each once
+    scores: list[Score]  # those with runs
+
+    @property
+    def agreeing(self) -> int:
+        return sum(score.agrees for score in self.scores)
+
+    def sentence(self) -> str:
+        """How many numbers were run, agree and do not."""
+        return (
+            f"The paper prints {self.total} numbers. Runs here came to the round of {len(self.scores)} of them, under "
+            f"its protocol (`{PROTOCOLS[0]}`). Within one point of accuracy: {self.agreeing}; farther away: "
+            f"{len(self.scores) - self.agreeing}."
+        )
+
+
+def scoreboard(found: Found) -> Scoreboard:
+    """The paper's numbers beside the runs that come as far."""
+    every: dict[object, Score] = {}
+    for score in (score for filled in fill_tables(found).tables for score in scores_in(filled)):
+        every.setdefault(score.cell, score)
+    return Scoreboard(len(every), sorted((score for score in every.values() if score.runs), key=place))
+
+
+def place(score: Score) -> tuple[float, int, float]:
+    """Where a score stands: settings one after another, as the paper orders them."""
+    return score.table.label_fraction, list(TITLES).index(score.column.dataset), score.column.alpha
+
+
+def scores_in(filled: FilledTable) -> Iterator[Score]:
+    table = filled.paper
+    lines = {line.row: line.cells for line in filled.lines if line.source == PROTOCOLS[0]}
+    for row in table.rows:
+        cells = lines.get(row.name, [None] * len(table.columns))
+        for column, printed, cell in zip(table.columns, row.printed, cells, strict=True):
+            if printed == printed:  # not nan, which is a target that the paper does not reach
+                yield filled_in(Score(table, row, column, printed), cell)
+
+
+def filled_in(score: Score, cell: Cell | None) -> Score:
+    """A number with our runs of it, if all of them come as far and are the paper's but for rounding."""
+    if cell is None or not all(score.row.is_bound or mark.startswith(ROUNDING) for mark in cell.setting):
+        return score
+    ours = [accuracy(run, score) for run in cell.runs]
+    known = tuple(number for number in ours if number is not None)
+    return score._replace(runs=cell.runs, ours=known) if len(known) == len(ours) else score
+
+
+def accuracy(run: Run, score: Score) -> float | None:
+    """Our number in points: the mean of the last ten rounds, or the accuracy of the round that the paper prints."""
+    if score.column.target is None:
+        return result_at(run, score.column.rounds)
+    there = (float(line["accuracy"]) for line in run.lines if line["round"] == score.printed)
+    return next(there, None)
+
+
+# In words.
+
+
+def texts(score: Score) -> list[str]:
+    """A line of the scoreboard, as HEAD names its parts."""
+    column = score.column
+    setting = f"{TITLES[column.dataset]}, α = {column.alpha:g}, {100 * score.table.label_fraction:g} % labels"
+    paper = f"{score.printed:.2f}" if column.target is None else f"{score.expected:g} % in round {score.printed:g}"
+    return [
+        *(setting, score.row.name, paper, spread(list(score.ours))),
+        f"{score.difference:+.2f}".replace("-", "−"),
+        "yes" if score.agrees else "no",
+        ", ".join(str(run.config.seed) for run in score.runs),
+    ]
+
+
+def markdown_board(board: Scoreboard, picture: str = "") -> str:
+    """The sentence, the picture and a table of the numbers that were run."""
+    parts = [board.sentence(), *([f"![The paper's numbers and ours]({picture})"] if picture else [])]
+    if board.scores:
+        rows = [HEAD, ["---"] * len(HEAD), *map(texts, board.scores)]
+        parts += ["\n".join("| " + " | ".join(row) + " |" for row in rows), LEGEND]
+    return "\n\n".join(parts) + "\n"
+
+
+def terminal_board(board: Scoreboard) -> Iterator[Table]:
+    """The same for a screen of 80 columns, setting by setting; what agrees is bold."""
+    for setting, scores in groupby(board.scores, key=lambda score: texts(score)[0]):
+        table = Table(*HEAD[1:], title=setting, title_justify="left", **RULED)
+        for score in scores:
+            table.add_row(*texts(score)[1:], style="bold" if score.agrees else "")
+        yield table
+
+
+# As a picture.
+
+
+def draw(board: Scoreboard) -> Any:
+    """The paper's number across, ours upwards; beside it their difference, in which a point can be seen."""
+    fig, axes = sheet(PAGE, 3.1, 1, 2)
+    both, apart = axes[0]
+    low, high = limits(score.expected for score in board.scores)
+    both.fill_between((low, high), (low - POINT, high - POINT), (low + POINT, high + POINT), **BAND)
+    both.plot((low, high), (low, high), color=GREY, linewidth=0.8)
+    apart.fill_between((low, high), -POINT, POINT, **BAND)
+    apart.axhline(0, color=GREY, linewidth=0.8)
+    for score, aside in side_by_side(board.scores):
+        mean, std = mean_std(score.ours)
+        dot(both, score, score.expected, mean, std)
+        dot(apart, score, score.expected + aside, mean - score.expected, std)
+    both.set(xlabel="paper (%)", ylabel="ours (%)", title="test accuracy", xlim=(low, high), ylim=(low, high))
+    both.set_aspect("equal")
+    apart.set(
+        xlabel="paper (%)",
+        ylabel="ours − paper (points)",
+        title="difference; filled: within one point",
+        xlim=(low, high),
+    )
+    legend(fig, 4)
+    return fig
+
+
+BAND: dict[str, Any] = {"color": GREY, "alpha": 0.22, "linewidth": 0}
+
+
+def limits(numbers: Iterable[float]) -> tuple[float, float]:
+    """From ten to ten, with all numbers well inside."""
+    known = list(numbers) or [0.0, 100.0]
+    return 10 * ((min(known) - 4) // 10), 10 * ((max(known) + 4) // 10 + 1)
+
+
+def side_by_side(scores: Iterable[Score]) -> Iterator[tuple[Score, float]]:
+    """Scores with a step aside, where several have the same number: the targets of the tables of rounds."""
+    same: dict[float, list[Score]] = defaultdict(list)
+    for score in scores:
+        same[score.expected].append(score)
+    for members in same.values():
+        for i, score in enumerate(members):
+            yield score, 1.6 * (i - (len(members) - 1) / 2)
+
+
+def dot(panel: Any, score: Score, x: float, y: float, std: float | None) -> None:
+    style: Style = look_of(MethodChoice(score.row.method, tuple(score.row.settings.items())))
+    look: dict[str, Any] = {"color": style.color, "marker": MARKS[style.marker], "markersize": 5.5, "linestyle": ""}
+    face = style.color if score.agrees else "white"
+    if std is not None:
+        panel.errorbar(x, y, yerr=std, color=style.color, elinewidth=0.9, capsize=2)
+    panel.plot(x, y, **look, markeredgewidth=1.1, markerfacecolor=face)
+    panel.plot([], [], **look, label=score.row.name)  # in the legend every method has a filled dot

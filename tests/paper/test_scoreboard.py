@@ -1,0 +1,161 @@
+"""The scoreboard: which of the paper's numbers were run, and which agree within one point; all known beforehand."""
+
+import io
+import re
+from pathlib import Path
+
+import pytest
+from folders import config_of, write_run
+from rich.console import Console
+
+from fssl.paper.scoreboard import Score, Scoreboard, draw, markdown_board, scoreboard, side_by_side, texts
+from fssl.paper.tables import make_tables
+from fssl.report.drawing import settings
+from fssl.report.runs import find_runs
+
+pytest.importorskip("matplotlib")
+PAPER_NUMBERS = 408  # of Tables 1 to 8, those that are printed twice counted once, targets not reached left out
+
+
+def add(folder: Path, name: str, last: float, *given: str, seed: int = 7, rounds: int = 500) -> None:
+    """A run on CIFAR-100 at alpha 0.1: its last ten rounds are at one number, all before at 10 %."""
+    config = config_of("protocol=authors", "partition.alpha=0.1", f"seed={seed}", f"train.rounds={rounds}", *given)
+    write_run(folder / name, config, [10.0] * (rounds - 10) + [last] * 10)
+
+
+def board_of(folder: Path) -> Scoreboard:
+    return scoreboard(find_runs([folder]))
+
+
+def accuracies(board: Scoreboard) -> dict[str, Score]:
+    return {score.row.name: score for score in board.scores if score.column.target is None}
+
+
+def test_a_point_is_the_limit_on_both_sides(tmp_path: Path) -> None:
+    """The paper prints 49.32, 48.96 and 54.18 at alpha 0.1."""
+    add(tmp_path, "a", 50.32, "method.name=fixmatch-lpl")
+    add(tmp_path, "b", 47.95, "method.name=fixmatch-gpl")
+    add(tmp_path, "c", 53.18)
+    found = accuracies(board_of(tmp_path))
+    assert {name: round(score.difference, 2) for name, score in found.items()} == {
+        "FixMatch-LPL": 1.0,
+        "FixMatch-GPL": -1.01,
+        "SAGE": -1.0,
+    }
+    assert {name: score.agrees for name, score in found.items()} == {
+        "FixMatch-LPL": True,
+        "FixMatch-GPL": False,
+        "SAGE": True,
+    }
+
+
+def test_seeds_are_a_mean_with_its_spread(tmp_path: Path) -> None:
+    for seed, last in ((7, 54.0), (8, 55.0), (9, 56.0)):
+        add(tmp_path, str(seed), last, seed=seed)
+    score = accuracies(board_of(tmp_path))["SAGE"]
+    paper = ["CIFAR-100, α = 0.1, 10 % labels", "SAGE", "54.18"]
+    assert texts(score) == [*paper, "55.00 ± 1.00", "+0.82", "yes", "7, 8, 9"]
+
+
+def test_a_number_that_is_printed_in_several_tables_counts_once(tmp_path: Path) -> None:
+    """SAGE at alpha 0.1 stands in Tables 1, 3, 4 and 5, and FedAvg-SL in 1 and 8 though labels differ there."""
+    add(tmp_path, "a", 54)
+    add(tmp_path, "b", 68, "method.name=fedavg-sl")
+    board = board_of(tmp_path)
+    assert board.total == PAPER_NUMBERS
+    assert [(score.table.number, score.row.name) for score in board.scores if score.column.target is None] == [
+        (1, "FedAvg-SL"),
+        (1, "SAGE"),
+    ]
+
+
+def test_rounds_to_an_accuracy_are_held_against_the_accuracy_in_that_round(tmp_path: Path) -> None:
+    """SAGE has 30 % in round 60 and 40 % in round 124 of the paper; here 10 % in one, and 124 is not reached."""
+    curve = [10.0] * 59 + [30.4] + [20.0] * 63
+    write_run(tmp_path / "a", config_of("protocol=authors", "partition.alpha=0.1", "train.rounds=123"), curve)
+    (score,) = board_of(tmp_path).scores
+    assert (score.column.target, score.printed, score.ours, score.agrees) == (30, 60, (30.4,), True)
+    assert texts(score)[2:6] == ["30 % in round 60", "30.40", "+0.40", "yes"]
+
+
+@pytest.mark.parametrize(
+    ("given", "counts"),
+    [
+        (["train.precision=bf16"], True),
+        (["model.width=1"], False),
+        (["protocol=clean"], False),
+        (["train.local_epochs=1"], False),
+    ],
+)
+def test_only_runs_of_the_papers_setting_count_but_for_rounding(tmp_path: Path, given: list[str], counts: bool) -> None:
+    add(tmp_path, "a", 54, *given)
+    assert ("SAGE" in accuracies(board_of(tmp_path))) == counts
+
+
+def test_short_runs_do_not_count_even_where_tables_show_them(tmp_path: Path) -> None:
+    add(tmp_path, "a", 54, rounds=499)
+    assert accuracies(board_of(tmp_path)) == {}
+    console = Console(file=io.StringIO(), width=80)
+    make_tables(console, [tmp_path], tmp_path / "out", short=True)
+    rows = [
+        line for line in (tmp_path / "out" / "tables.md").read_text().splitlines() if line.startswith("| SAGE | ours")
+    ]
+    assert "54.00" in rows[0]
+
+
+def test_the_sentence_and_the_page(tmp_path: Path) -> None:
+    add(tmp_path, "a", 54)
+    add(tmp_path, "b", 40, "method.name=fixmatch-lpl")
+    board = board_of(tmp_path)
+    assert board.sentence() == (
+        f"The paper prints {PAPER_NUMBERS} numbers. Runs here came to the round of 9 of them, under its protocol "
+        "(`authors`). Within one point of accuracy: 1; farther away: 8."
+    )
+    page = markdown_board(board, "scoreboard.png")
+    assert "| CIFAR-100, α = 0.1, 10 % labels | SAGE | 54.18 | 54.00 | −0.18 | yes | 7 |" in page.splitlines()
+    assert "![The paper's numbers and ours](scoreboard.png)" in page
+    console = Console(file=io.StringIO(), width=80)
+    make_tables(console, [tmp_path], tmp_path / "out")
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert re.search(r"^ SAGE +54\.18 +54\.00 +−0\.18 +yes +7 *$", said, re.M)
+    assert (tmp_path / "out" / "tables.md").read_text().split("\n\n")[1] == board.sentence()
+
+
+def test_nothing_to_compare_is_said_and_not_drawn(tmp_path: Path) -> None:
+    add(tmp_path, "a", 54, "protocol=clean")
+    make_tables(Console(file=io.StringIO()), [tmp_path], tmp_path / "out")
+    assert "came to the round of 0 of them" in (tmp_path / "out" / "tables.md").read_text()
+    assert not (tmp_path / "out" / "scoreboard.png").exists()
+
+
+# The picture.
+
+
+def test_a_dot_stands_at_the_papers_number_and_ours(tmp_path: Path) -> None:
+    """Filled where they agree; the legend names a method once."""
+    add(tmp_path, "a", 54)
+    add(tmp_path, "b", 40, "method.name=fixmatch-lpl")
+    board = board_of(tmp_path)
+    with settings():
+        figure = draw(board)
+    both, apart = figure.axes
+    dots = {
+        (*map(float, (*line.get_xdata(), *line.get_ydata())),): line
+        for line in both.lines
+        if len(line.get_xdata()) == 1
+    }
+    assert set(dots) == {(score.expected, score.ours[0]) for score in board.scores}
+    assert dots[54.18, 54.0].get_markerfacecolor() == dots[54.18, 54.0].get_color()
+    assert dots[49.32, 40.0].get_markerfacecolor() == "white"
+    heights = {round(float(line.get_ydata()[0]), 2) for line in apart.lines if len(line.get_xdata()) == 1}
+    assert heights == {round(score.difference, 2) for score in board.scores}
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FixMatch-LPL", "SAGE"]
+
+
+def test_dots_of_one_number_stand_side_by_side(tmp_path: Path) -> None:
+    """Two methods have a printed round for 30 %, 40 % and 45 %, and one alone stands at its place."""
+    add(tmp_path, "a", 54)
+    add(tmp_path, "b", 40, "method.name=fixmatch-lpl")
+    aside = {(score.row.name, score.expected): step for score, step in side_by_side(board_of(tmp_path).scores)}
+    assert aside["SAGE", 54.18] == 0
+    assert aside["SAGE", 30] == -aside["FixMatch-LPL", 30] != 0
