@@ -13,6 +13,7 @@ import shlex
 import shutil
 import sys
 import types
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -367,12 +368,22 @@ def board_on_record() -> Scoreboard:
     return scoreboard(find_runs([ROOT / "results"]))
 
 
+def commits_on_record() -> str:
+    """Every run below results/, by the commit that made it."""
+    made: dict[str, list[str]] = defaultdict(list)
+    for run in find_runs([RESULTS.parent]).runs:
+        made[", then ".join(run.commits)].append(str(run.path.relative_to(RESULTS.parent)))
+    lines = ["| commit | runs |", "|---|---|"]
+    return "\n".join([*lines, *(f"| {key} | {', '.join(sorted(made[key]))} |" for key in sorted(made))]) + "\n"
+
+
 FRONT, RESULTS = ROOT / "README.md", ROOT / "results" / "README.md"
 GENERATED = [
     Generated(SETTINGS, "settings", table),
     Generated(FRONT, "methods", markdown),
     Generated(FRONT, "scoreboard", board_for(FRONT)),
     Generated(RESULTS, "scoreboard", board_for(RESULTS)),
+    Generated(RESULTS, "commits", commits_on_record),
 ]
 
 

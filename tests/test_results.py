@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fssl.report.runs import spread
+from fssl.paper.changes import changes_since
+from fssl.report.runs import find_runs, spread
 
 RESULTS = Path(__file__).parents[1] / "results"
 TEXT = (RESULTS / "README.md").read_text()
@@ -190,6 +191,14 @@ def test_the_page_begins_with_what_reproduced_and_what_did_not() -> None:
     assert np.mean(means["fixmatch-lpl"]) > 82.98
     assert on_cifar100("fixmatch-lpl")[117] > 30
     assert np.mean(means["fedavg"]) < 69.60
+
+
+def test_what_is_said_of_commits_is_so() -> None:
+    """Runs under authors that are newer than the guard in L_u need another sentence."""
+    runs = [run for run in find_runs([RESULTS]).runs if run.config.protocol == "authors"]
+    older = [run for run in runs if changes_since((run,)) or run.config.method.name == "fedavg"]  # which has no L_u
+    assert "All runs under `authors` here are older." in one_line(TEXT)
+    assert older == runs
 
 
 WORDS = {2: "two", 3: "three"}

@@ -1,6 +1,8 @@
 """The scoreboard: which of the paper's numbers were run, and which agree within one point; all known beforehand."""
 
+import csv
 import io
+import json
 import re
 from pathlib import Path
 
@@ -8,7 +10,9 @@ import pytest
 from folders import config_of, write_run
 from rich.console import Console
 
-from fssl.paper.scoreboard import Score, Scoreboard, draw, markdown_board, scoreboard, side_by_side, texts
+from fssl.paper.changes import changes_since
+from fssl.paper.fill import fill_tables
+from fssl.paper.scoreboard import Score, Scoreboard, draw, markdown_board, remarks, scoreboard, side_by_side, texts
 from fssl.paper.tables import make_tables
 from fssl.report.drawing import settings
 from fssl.report.runs import find_runs
@@ -54,7 +58,7 @@ def test_seeds_are_a_mean_with_its_spread(tmp_path: Path) -> None:
         add(tmp_path, str(seed), last, seed=seed)
     score = accuracies(board_of(tmp_path))["SAGE"]
     paper = ["CIFAR-100, α = 0.1, 10 % labels", "SAGE", "54.18"]
-    assert texts(score) == [*paper, "55.00 ± 1.00", "+0.82", "yes", "7, 8, 9"]
+    assert texts(score) == [*paper, "55.00 ± 1.00", "+0.82", "yes", "7, 8, 9", "unknown"]
 
 
 def test_a_number_that_is_printed_in_several_tables_counts_once(tmp_path: Path) -> None:
@@ -75,7 +79,7 @@ def test_rounds_to_an_accuracy_are_held_against_the_accuracy_in_that_round(tmp_p
     write_run(tmp_path / "a", config_of("protocol=authors", "partition.alpha=0.1", "train.rounds=123"), curve)
     (score,) = board_of(tmp_path).scores
     assert (score.column.target, score.printed, score.ours, score.agrees) == (30, 60, (30.4,), True)
-    assert texts(score)[2:6] == ["30 % in round 60", "30.40", "+0.40", "yes"]
+    assert texts(score)[2:6] == ["30 % after 60", "30.40", "+0.40", "yes"]
 
 
 @pytest.mark.parametrize(
@@ -112,13 +116,70 @@ def test_the_sentence_and_the_page(tmp_path: Path) -> None:
         "(`authors`). Within one point of accuracy: 1; farther away: 8."
     )
     page = markdown_board(board, "scoreboard.png")
-    assert "| CIFAR-100, α = 0.1, 10 % labels | SAGE | 54.18 | 54.00 | −0.18 | yes | 7 |" in page.splitlines()
+    assert "| CIFAR-100, α = 0.1, 10 % labels | SAGE | 54.18 | 54.00 | −0.18 | yes | 7 | unknown |" in page.splitlines()
     assert "![The paper's numbers and ours](scoreboard.png)" in page
     console = Console(file=io.StringIO(), width=80)
     make_tables(console, [tmp_path], tmp_path / "out")
     said = console.file.getvalue()  # type: ignore[attr-defined]
-    assert re.search(r"^ SAGE +54\.18 +54\.00 +−0\.18 +yes +7 *$", said, re.M)
+    assert re.search(r"^ SAGE +54\.18 +54\.00 +−0\.18 +yes +7 +unknown *$", said, re.M)
     assert (tmp_path / "out" / "tables.md").read_text().split("\n\n")[1] == board.sentence()
+
+
+def begin(folder: Path, *starts: tuple[str, str | None]) -> None:
+    """Record when a run was started, and with which revision."""
+    sessions = [{"from_round": 1 + 100 * i, "started": t, "revision": r} for i, (t, r) in enumerate(starts)]
+    (folder / "env.json").write_text(json.dumps({"sessions": sessions}))
+
+
+BEFORE, AFTER = "2026-11-16T11:30:50Z", "2026-11-16T11:30:51Z"  # the guard in L_u, commit 736bcc5
+OLDER = "begun before commit 736bcc5, without the released guard in the logarithm of L_u"
+
+
+def test_commits_stand_beside_the_numbers(tmp_path: Path) -> None:
+    """Two seeds of two commits, one of them resumed with a third, from a tree with changes."""
+    for seed in (7, 8):
+        add(tmp_path, str(seed), 54, seed=seed)
+    begin(tmp_path / "7", (AFTER, "a" * 40))
+    begin(tmp_path / "8", (AFTER, "b" * 40), (AFTER, "c" * 40 + "+"))
+    found = find_runs([tmp_path])
+    score = accuracies(scoreboard(found))["SAGE"]
+    assert texts(score)[-1] == "aaaaaaa, bbbbbbb, ccccccc+"
+    cell = next(line for line in fill_tables(found).tables[0].lines if (line.row, line.source) == ("SAGE", "authors"))
+    assert cell.cells[3] is not None
+    assert cell.cells[3].marks == ("2 of 3 seeds", "runs of several commits: aaaaaaa, bbbbbbb, ccccccc+")
+    assert "Several commits: " in remarks(board_of(tmp_path))[0]
+    make_tables(Console(file=io.StringIO()), [tmp_path], tmp_path / "out")
+    assert f"- `{tmp_path}/8`: `bbbbbbb`, `ccccccc+`" in (tmp_path / "out" / "tables.md").read_text().splitlines()
+    row = next(r for r in csv.DictReader((tmp_path / "out" / "tables.csv").open()) if r["source"] == "authors")
+    assert row["commits"] == "aaaaaaa bbbbbbb ccccccc+"
+
+
+@pytest.mark.parametrize(
+    ("started", "given", "is_older"),
+    [
+        (BEFORE, [], True),
+        (AFTER, [], False),
+        (BEFORE, ["method.name=flexmatch"], True),
+        (BEFORE, ["method.name=fedavg"], False),
+        (BEFORE, ["method.name=fedmatch"], False),
+        (BEFORE, ["protocol=clean"], False),
+    ],
+)
+def test_a_record_from_before_a_change_of_results_is_marked(
+    tmp_path: Path, started: str, given: list[str], is_older: bool
+) -> None:
+    add(tmp_path, "a", 54, *given)
+    begin(tmp_path / "a", (started, "a" * 40))
+    (run,) = find_runs([tmp_path]).runs
+    assert changes_since((run,)) == [OLDER] * is_older
+    cells = [c for t in fill_tables(find_runs([tmp_path])).tables for x in t.lines for c in x.cells if c and c.runs]
+    assert {OLDER in cell.marks for cell in cells} == {is_older}
+
+
+def test_a_run_that_was_begun_before_and_resumed_after_is_older(tmp_path: Path) -> None:
+    add(tmp_path, "a", 54)
+    begin(tmp_path / "a", (BEFORE, "a" * 40), (AFTER, "b" * 40))
+    assert remarks(board_of(tmp_path))[-1] == f"SAGE: {OLDER}."
 
 
 def test_nothing_to_compare_is_said_and_not_drawn(tmp_path: Path) -> None:

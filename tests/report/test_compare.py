@@ -66,6 +66,26 @@ def test_a_line_that_is_lost_shifts_nothing(
     assert f"{tmp_path}/7/rounds.jsonl: line 2 is damaged or half-written, and skipped" in text
 
 
+@pytest.mark.parametrize(
+    ("revisions", "text"),
+    [
+        (["3e18041718aa43715472cd031216bea53e610747"], "3e18041 │"),
+        (["3e18041718aa43715472cd031216bea53e610747", "9aa9b3f2b+"], "3e18041, 9aa9b3f+ from round 76 │"),
+        ([None], "unknown │"),
+        (["[red]3e18041\x1b"], "unknown │"),
+        ([], "unknown │"),
+    ],
+)
+def test_show_names_the_commit(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], revisions: list[str | None], text: str
+) -> None:
+    folder = write_run(tmp_path / "a", [50.0], SAGE, "train.rounds=1")
+    sessions = [{"from_round": 1 + 75 * i, "revision": revision} for i, revision in enumerate(revisions)]
+    (folder / "env.json").write_text(json.dumps({"sessions": sessions}))
+    print_run(console, folder)
+    assert f"│ commit │ {text}" in said(capsys)
+
+
 def test_a_record_of_an_odd_shape_can_still_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "a", [50.0], SAGE, "train.rounds=2")
     append(folder, 2, 60.0)

@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from ..data.cards import card
 from ..report.groups import one_per_seed
-from ..report.runs import Found, Run, mean_std
+from ..report.runs import Found, Run, commits_of, mean_std
+from .changes import changes_since
 from .printed import SEEDS, Column, PaperTable, Row, paper_tables
 from .setups import PROTOCOLS, Setup, by_setup, differences, result_at, setup_of
 
@@ -84,19 +85,27 @@ class Tables(NamedTuple):
     num_runs: int
     unused: dict[Path, str]  # runs that are in no cell, and why
 
+    @property
+    def runs(self) -> list[Run]:
+        """The runs that are in a cell, by folder."""
+        cells = (cell for table in self.tables for line in table.lines for cell in line.cells if cell)
+        shown = {run.path: run for cell in cells for run in cell.runs}
+        return [shown[path] for path in sorted(shown)]
+
 
 def fill_tables(found: Found, short: bool = False) -> Tables:
     """The tables, each from the runs that come as far as its numbers; `short` takes the others too, marked."""
     known, strange = by_setup(found.runs)
     unused = strange | found.unreadable
     tables = [fill(table, known, short) for table in paper_tables()]
-    shown = {run.path for t in tables for line in t.lines for cell in line.cells if cell for run in cell.runs}
+    result = Tables(tables, len(found.runs) + len(found.unreadable), unused)
+    shown = {run.path for run in result.runs}
     wanted = {setup for table in paper_tables() for setup in setups_in(table)}
     for setup, members in known.items():
         for run in members:
             if run.path not in shown:
                 unused[run.path] = why_unused(setup, run.last_round, wanted)
-    return Tables(tables, len(found.runs) + len(found.unreadable), dict(sorted(unused.items())))
+    return result._replace(unused=dict(sorted(unused.items())))
 
 
 def setups_in(table: PaperTable) -> Iterable[Setup]:
@@ -205,6 +214,9 @@ def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell
         remarks.append("damaged lines of the record were skipped")
     if any(run.fault for run in runs):
         remarks.append("a record that was changed since, taken as it is")
+    if len(commits := commits_of(runs)) > 1:
+        remarks.append(f"runs of several commits: {', '.join(commits)}")
+    remarks += changes_since(tuple(runs))
     numbers = [number for run in runs if (number := column_value(run, column)) is not None]
     value, std = mean_std(numbers) if len(numbers) == len(runs) else (None, None)
     if value is None:

@@ -13,7 +13,7 @@ from ..console import RULED
 from ..records.rounds import LAST
 from ..report.latex import bold, escape_latex, latex_row
 from ..report.markdown import as_code, escape_markdown
-from ..report.runs import mean_std
+from ..report.runs import Run, commits_of, mean_std
 from ..system.files import as_csv
 from .fill import GAIN_ROW, PAPER, Cell, FilledTable, Line, Tables
 from .printed import SEEDS, TITLES, Column, PaperTable
@@ -28,7 +28,12 @@ LEGEND = (
 )
 CSV_FIELDS = (
     *("table", "row", "dataset", "alpha", "target", "source", "value", "std", "runs", "seeds", "rank", "extra"),
-    *("authors_norm", "remarks", "folders"),  # authors_norm: the value under the released code's test normalization
+    *(
+        "authors_norm",
+        "remarks",
+        "commits",
+        "folders",
+    ),  # authors_norm: the value under the released code's test normalization
 )
 
 
@@ -136,11 +141,16 @@ def markdown_page(result: Tables, scoreboard: str = "") -> str:
     """All tables below the scoreboard, then the runs in no cell."""
     head = ["# The paper's tables, ours beside the printed numbers\n", *([scoreboard] if scoreboard else [])]
     parts = [*head, LEGEND + "\n", *map(markdown, result.tables)]
+    parts += ["## Runs in a cell, and their commits\n", "".join(run_line(run) for run in result.runs)]
     used = result.num_runs - len(result.unused)
     parts.append(f"## Runs in no cell\n\n{used} of {result.num_runs} runs are in the tables.\n")
     if result.unused:
         parts.append("".join(f"- {as_code(str(p))}: {escape_markdown(why)}\n" for p, why in result.unused.items()))
     return "\n".join(parts)
+
+
+def run_line(run: Run) -> str:
+    return f"- {as_code(str(run.path))}: {', '.join(map(as_code, run.commits))}\n"
 
 
 # CSV.
@@ -161,7 +171,7 @@ def csv_text(tables: Iterable[FilledTable]) -> str:
 def csv_row(table: PaperTable, line: Line, column: Column, cell: Cell) -> dict[str, Any]:
     """One CSV line of a cell; unknown values stay empty."""
     where = {"table": table.number, "row": line.row, **column._asdict(), "source": line.source}
-    seeds = " ".join(str(run.config.seed) for run in cell.runs)
+    seeds, commits = " ".join(str(run.config.seed) for run in cell.runs), " ".join(commits_of(cell.runs))
     folders = " ".join(str(run.path) for run in cell.runs)
     other = [
         result_at(run, column.rounds, "test", "authors_norm", "accuracy") for run in cell.runs if not column.target
@@ -170,7 +180,8 @@ def csv_row(table: PaperTable, line: Line, column: Column, cell: Cell) -> dict[s
         **where,
         **{"value": cell.value, "std": cell.std, "runs": len(cell.runs) or None, "seeds": seeds},
         "authors_norm": mean_std(other)[0] if other and not any(map(isnan, other)) else None,
-        **{"rank": cell.rank or None, "extra": cell.extra, "remarks": "; ".join(cell.marks), "folders": folders},
+        **{"rank": cell.rank or None, "extra": cell.extra, "remarks": "; ".join(cell.marks)},
+        **{"commits": commits, "folders": folders},
     }
 
 

@@ -12,7 +12,8 @@ from ..console import RULED
 from ..records.rounds import LAST
 from ..report.drawing import MARKS, PAGE, legend, sheet
 from ..report.look import GREY, Style
-from ..report.runs import Found, Run, mean_std, spread
+from ..report.runs import Found, Run, commits_of, mean_std, spread
+from .changes import changes_since
 from .fill import Cell, FilledTable, fill_tables
 from .panels import look_of
 from .printed import TITLES, Column, PaperTable, Row
@@ -20,11 +21,12 @@ from .setups import PROTOCOLS, result_at, setup_of
 
 POINT = 1.0  # of accuracy, in percent: how far apart two numbers may be and still agree
 ROUNDING = "train.precision = "  # the one difference from the paper with which a run is still of its cell
-HEAD = ("setting", "method", "paper", "ours", "apart", "within 1", "seeds")
+HEAD = ("setting", "method", "paper", "ours", "apart", "agrees", "seeds", "commit")
 
 LEGEND = (
     f"Accuracy in percent: the mean of the last {LAST} rounds up to the paper's last one; where the paper prints the "
-    "round of an accuracy, ours in that round. Mean ± standard deviation over seeds. Apart: ours minus the paper's."
+    "round of an accuracy, ours in that round. Mean ± standard deviation over seeds. Apart: ours minus the paper's; up "
+    "to one point is agreement."
 )
 
 
@@ -127,12 +129,13 @@ def texts(score: Score) -> list[str]:
     """A line of the scoreboard, as HEAD names its parts."""
     column = score.column
     setting = f"{TITLES[column.dataset]}, α = {column.alpha:g}, {100 * score.table.label_fraction:g} % labels"
-    paper = f"{score.printed:.2f}" if column.target is None else f"{score.expected:g} % in round {score.printed:g}"
+    paper = f"{score.printed:.2f}" if column.target is None else f"{score.expected:g} % after {score.printed:g}"
     return [
         *(setting, score.row.name, paper, spread(list(score.ours))),
         f"{score.difference:+.2f}".replace("-", "−"),
         "yes" if score.agrees else "no",
         ", ".join(str(run.config.seed) for run in score.runs),
+        ", ".join(commits_of(score.runs)),
     ]
 
 
@@ -141,8 +144,19 @@ def markdown_board(board: Scoreboard, picture: str = "") -> str:
     parts = [board.sentence(), *([f"![The paper's numbers and ours]({picture})"] if picture else [])]
     if board.scores:
         rows = [HEAD, ["---"] * len(HEAD), *map(texts, board.scores)]
-        parts += ["\n".join("| " + " | ".join(row) + " |" for row in rows), LEGEND]
+        parts += ["\n".join("| " + " | ".join(row) + " |" for row in rows), LEGEND, *remarks(board)]
     return "\n\n".join(parts) + "\n"
+
+
+def remarks(board: Scoreboard) -> list[str]:
+    """Sentences on runs of several commits, and on those that are older than a change of results."""
+    mixed = any(len(commits_of(score.runs)) > 1 for score in board.scores)
+    said = ["Several commits: a run was resumed with another, or seeds were run with different ones."] if mixed else []
+    older: dict[str, list[str]] = defaultdict(list)
+    for score in board.scores:
+        for remark in changes_since(score.runs):
+            older[remark].append(score.row.name)
+    return said + [f"{', '.join(dict.fromkeys(who))}: {remark}." for remark, who in older.items()]
 
 
 def terminal_board(board: Scoreboard) -> Iterator[Table]:

@@ -17,7 +17,7 @@ from ..system.machine import check_folder
 from .fill import FilledTable, Tables, fill_tables
 from .markup import csv_text, latex, latex_page, letter, markdown_page, missing_text, terminal
 from .printed import TITLES, paper_tables
-from .scoreboard import Scoreboard, draw, markdown_board, scoreboard, terminal_board
+from .scoreboard import Scoreboard, draw, markdown_board, remarks, scoreboard, terminal_board
 
 PICTURE, DPI = "scoreboard.png", 200
 LISTED = 10  # runs without a cell that the terminal names; tables.md names all
@@ -92,6 +92,8 @@ def print_scoreboard(console: Console, board: Scoreboard, out: Path) -> None:
     if board.scores:
         for part in terminal_board(board):
             console.print(part)
+        for text in remarks(board):
+            say(console, text)
         is_drawn = has_matplotlib()
         say(console, f"picture: {out / PICTURE}" if is_drawn else "no picture: pip install 'fssl[plots]' draws one")
     say(console, "")

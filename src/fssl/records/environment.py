@@ -1,6 +1,7 @@
 """Where a run ran: versions, hardware, the commit and the command."""
 
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -15,6 +16,9 @@ import torch
 from ..system.machine import processor
 
 PACKAGES = ("fssl", "torch", "numpy", "pillow", "pyarrow", "safetensors", "flwr", "ray")
+
+COMMIT = re.compile(r"([0-9a-f]{7})[0-9a-f]*(\+?)")  # seven digits tell it from others
+UNKNOWN = "unknown"
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -38,6 +42,12 @@ def installed_version(package: str) -> str | None:
         return version(package)
     except PackageNotFoundError:
         return None
+
+
+def short_commit(revision: object) -> str:
+    """`3e18041` of a recorded revision, with its '+' if there is one; anything else is damage, or was not known."""
+    known = COMMIT.fullmatch(revision) if isinstance(revision, str) else None
+    return known[1] + known[2] if known else UNKNOWN
 
 
 @cache

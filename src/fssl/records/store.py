@@ -244,6 +244,11 @@ class RunFolder:
         entries = [*known, entry] if isinstance(known, list) else [entry]
         write_atomic(self.env_file, json.dumps({"sessions": entries}, indent=1) + "\n")
 
+    def sessions(self) -> list[dict[str, Any]]:
+        """What is recorded of each start of the run: versions, hardware, commit; empty if nothing can be read."""
+        known = read_json(self.env_file).get("sessions")
+        return [entry for entry in known if isinstance(entry, dict)] if isinstance(known, list) else []
+
     def keep(self, file: Path) -> None:
         """Copy a file that the run depends on into the folder."""
         write_atomic(self.path / file.name, file.read_bytes())

@@ -12,6 +12,7 @@ from ..config import Config
 from ..errors import UserError, shortened
 from ..methods.names import with_defaults
 from ..records.chain import Chain
+from ..records.environment import UNKNOWN, short_commit
 from ..records.rounds import LAST
 from ..records.store import INSIDE_A_RUN, RunFolder
 
@@ -29,6 +30,12 @@ class Run(NamedTuple):
     lines: list[dict[str, Any]]
     damaged: list[int]  # numbers of the lines of rounds.jsonl that could not be read
     fault: str | None = None  # what of the record was changed since, if it is taken as it is
+    sessions: Sequence[Mapping[str, Any]] = ()  # what env.json says of each start
+
+    @property
+    def commits(self) -> list[str]:
+        """The commits that made this run, in order; those who start it again may have another."""
+        return list(dict.fromkeys(short_commit(s.get("revision")) for s in self.sessions)) or [UNKNOWN]
 
     @property
     def curve(self) -> list[float]:
@@ -72,7 +79,7 @@ def read_run(folder: RunFolder, as_is: bool = False) -> Run | None:
     lines, damaged = whole_lines(chain, file.read_bytes().splitlines() if file.is_file() else ())
     if chain.fault and not as_is:
         raise UserError(f"{folder.path}: {changed(chain.fault)}")
-    return Run(folder.path, config, lines, damaged, chain.fault) if lines else None
+    return Run(folder.path, config, lines, damaged, chain.fault, folder.sessions()) if lines else None
 
 
 def changed(fault: str) -> str:
@@ -180,6 +187,11 @@ def find_runs(paths: Iterable[Path], as_is: bool = False) -> Found:
 
 def no_runs(paths: Iterable[Path], why: str) -> UserError:
     return UserError(f"no runs in {', '.join(map(str, paths))}; `fssl run` makes one" + (f" ({why})" if why else ""))
+
+
+def commits_of(runs: Iterable[Run]) -> list[str]:
+    """Every commit that made one of these runs, in order."""
+    return list(dict.fromkeys(commit for run in runs for commit in run.commits))
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float | None]:

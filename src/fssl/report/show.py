@@ -1,7 +1,8 @@
 """`fssl show`: one run in the terminal."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -9,6 +10,7 @@ from rich.table import Table
 
 from ..console import say
 from ..errors import UserError
+from ..records.environment import UNKNOWN, short_commit
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from .overview import seconds_per_round
@@ -70,3 +72,10 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
         if (share := value(last, key)) is not None:
             yield f"{words} ({key})", f"{share:.3f}"
     yield "seconds per round (median)", seconds_per_round([run])
+    yield "commit", ", ".join(map(start_text, run.sessions)) or UNKNOWN
+
+
+def start_text(session: Mapping[str, Any]) -> str:
+    """The commit of a start of the run, and where it went on from."""
+    first, commit = session.get("from_round"), short_commit(session.get("revision"))
+    return f"{commit} from round {first}" if isinstance(first, int) and first > 1 else commit

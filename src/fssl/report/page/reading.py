@@ -16,7 +16,6 @@ from ...methods.names import with_defaults
 from ...records.chain import Chain
 from ...records.rounds import LAST
 from ...records.store import RunFolder
-from ...system.files import read_json
 from ...system.workers import forked, mapped
 from ..runs import NO_ROUND, Numbers, changed, damage_text, read_probe, value, whole_lines
 
@@ -189,11 +188,10 @@ class Reading:
         self.problems.append(f"{self.path}: {text}")
 
     def _sessions(self) -> list[dict[str, Any]]:
-        sessions = read_json(self.folder.env_file).get("sessions")
-        whole = [s for s in sessions if isinstance(s, dict)] if isinstance(sessions, list) else []
-        if not whole:
+        sessions = self.folder.sessions()
+        if not sessions:
             self._note("env.json is missing or damaged: hardware unknown")
-        return whole
+        return sessions
 
     def _partition(self) -> dict[str, list[list[int]] | None] | None:
         """Client x class counts; earlier versions did not record them, and null is what this computer cannot know."""

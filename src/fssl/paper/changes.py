@@ -1,0 +1,46 @@
+"""Changes of fssl that change results of the paper's settings though no setting tells: older records are marked."""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from ..methods.fixmatch import FixMatch
+from ..methods.names import Method
+from ..report.runs import Run
+from .setups import PROTOCOLS, method_on
+
+
+class Change(NamedTuple):
+    """What a run that was begun earlier does otherwise, and whom that concerns: a protocol and a method."""
+
+    since: str  # UTC, in the form in which env.json has the start of a run
+    commit: str
+    what: str
+    concerns: Callable[[str, Method], bool]
+
+    def is_after(self, run: Run) -> bool:
+        """Whether a run was begun, or begun again, before this change, and would be another one now."""
+        began = [s["started"] for s in run.sessions if isinstance(s.get("started"), str)]
+        config = run.config
+        return (
+            bool(began)
+            and min(began) < self.since
+            and self.concerns(config.protocol, method_on(config.data.name, config.method))
+        )
+
+    @property
+    def remark(self) -> str:
+        return f"begun before commit {self.commit}, {self.what}"
+
+
+def has_guarded_loss(protocol: str, method: Method) -> bool:
+    return protocol == PROTOCOLS[0] and isinstance(method, FixMatch) and type(method).step is FixMatch.step
+
+
+CHANGES = (
+    Change("2026-11-16T11:30:51Z", "736bcc5", "without the released guard in the logarithm of L_u", has_guarded_loss),
+)
+
+
+def changes_since(runs: tuple[Run, ...]) -> list[str]:
+    """A remark for each change that some of these runs are older than."""
+    return [change.remark for change in CHANGES if any(change.is_after(run) for run in runs)]
