@@ -22,7 +22,7 @@ from fssl.deploy.programs import NEW_START, wait_for
 from fssl.deploy.runs import events, follow, for_sites
 from fssl.errors import RunError, UserError
 
-DEALT = {"partition": {"kind": "dirichlet"}}  # the default wants an even number of clients
+DEALT = {"partition": {"kind": "dirichlet"}}  # among all sites, not in pairs
 
 
 @pytest.fixture

@@ -86,6 +86,7 @@ def class_counts(parts: Sequence[Index], labels: NDArray[np.int64], num_classes:
 def _paired(labeled: list[Index], unlabeled: list[Index], clients: int, alpha: float, seed: int) -> Partition:
     """The released code's split: Dirichlet only inside pairs of clients, every pair a random sample.
 
+    Of an odd number of clients the last one's images are such a sample by themselves, up to the equal cut.
     Labeled and unlabeled images start from the same seed; their class mixes still differ because the
     first shuffle takes a different number of draws.
     """
@@ -99,9 +100,11 @@ def _pairwise(rows: list[Index], clients: int, alpha: float, random: RandomState
     flat, classes = np.concatenate(rows), np.repeat(np.arange(len(rows)), [len(r) for r in rows])
     # Permuting positions takes the same draws as the released code's shuffle of a list of pairs.
     order = random.permutation(len(flat))
-    step, num_blocks = 2 * len(flat) // clients, clients // 2
-    blocks = np.split(order, [step * b for b in range(1, num_blocks)])
+    step = int(2 / clients * len(flat))  # as released: in floats, which may fall one short
+    blocks = np.split(order, [step * b for b in range(1, math.ceil(clients / 2))])
+    alone = [blocks.pop()] if clients % 2 else []  # of an odd number the last client has a block for itself
     dealt = [part for block in blocks for part in _pair(block, classes[block], len(rows), alpha, random)]
+    dealt += [block[np.argsort(classes[block], kind="stable")] for block in alone]
     # Cutting again into equal pieces hands the tail of the larger half to its neighbor.
     return tuple(np.array_split(flat[np.concatenate(dealt)], clients))
 

@@ -6,7 +6,7 @@ MIN_ALPHA = 0.01  # below, both of two gamma draws underflow to 0 often enough t
 
 
 def check_shares(kind: str, clients: int, labeled_clients: int | None, num_labeled: int, num_images: int) -> None:
-    """Check that every client gets an image, and a partner where the kind of partition needs pairs."""
+    """Check that every client gets an image."""
     groups = [("partition.clients", clients, *((num_images, "") if kind == "dirichlet" else (num_labeled, "labeled ")))]
     if labeled_clients is not None:
         if labeled_clients >= clients:
@@ -16,8 +16,6 @@ def check_shares(kind: str, clients: int, labeled_clients: int | None, num_label
             ("clients without labels", clients - labeled_clients, num_images - num_labeled, "unlabeled "),
         ]
     for who, number, images, sort in groups:
-        if kind == "paired-dirichlet" and number % 2:
-            raise UserError(f"{who} = {number}: paired-dirichlet pairs clients, so use an even number, or 'iid'")
         if number > images:
             raise UserError(
                 f"{who} = {number}: {images} {sort}images are too few for each client to hold one;"
