@@ -199,6 +199,8 @@ def test_what_is_said_of_commits_is_so() -> None:
     older = [run for run in runs if changes_since((run,)) or run.config.method.name == "fedavg"]  # which has no L_u
     assert "All runs under `authors` here are older." in one_line(TEXT)
     assert older == runs
+    later = {run.path.name for run in find_runs([RESULTS / "sanity"]).runs if changes_since((run,))}
+    assert later == {"feddb", "feddb+sage", "fedlabel-2m", "fedloke"}
 
 
 WORDS = {2: "two", 3: "three"}

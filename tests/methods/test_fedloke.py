@@ -58,9 +58,10 @@ def test_each_model_labels_for_the_other() -> None:
     assert votes["mask"] is votes["sure_l"]
 
 
-def test_the_ramp_ends_at_mu_u() -> None:
+def test_the_ramp_begins_at_nothing_and_ends_at_mu_u() -> None:
+    """The released code counts rounds from 0."""
     method = FedLoKe(ramp_rounds=4, mu_u=2.0)
-    assert [float(method.ramp(batch_of(t))) for t in (1.0, 2.0, 4.0, 9.0)] == [0.5, 1.0, 2.0, 2.0]
+    assert [float(method.ramp(batch_of(t))) for t in (1.0, 2.0, 4.0, 5.0, 9.0)] == [0.0, 0.5, 1.5, 2.0, 2.0]
     assert replace(method, ramp_rounds=0).ramp(batch_of(1.0)) == 2.0
 
 
@@ -82,7 +83,9 @@ def test_without_labels_for_each_other_the_own_model_leaves_no_trace(passes: str
 
 
 def test_the_upload_learns_from_the_own_model(make_federation: Make) -> None:
-    federation = make_federation("method.name=fedloke", "method.filter=confidence", "method.tau=0.3")
+    federation = make_federation(
+        "method.name=fedloke", "method.filter=confidence", "method.tau=0.3", "method.ramp_rounds=0"
+    )
     server = federation.method.init(federation.net, federation.net.first, federation.task)
     strange = {name: t * 0.5 for name, t in federation.new_state(server, 1).items()}
     one, other = one_round(federation), one_round(federation, strange)

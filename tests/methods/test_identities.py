@@ -101,8 +101,8 @@ LABELERS = [n for n, b in METHODS.items() if isinstance(b(), FixMatch) and n not
 @pytest.mark.parametrize("name", LABELERS)
 def test_nothing_accepted_trains_on_labels_alone(name: str, make_federation: Make) -> None:
     """Only L_s is left, on the same forward plan; equal to a weight mu_u of zero."""
-    prox = ["method.mu_prox=0"] if name == "fedprox+fixmatch" else []
-    federation = make_federation(f"method.name={name}", *prox)
+    alike = {"fedprox+fixmatch": ["method.mu_prox=0"], "feddb": ["method.passes=joint"]}
+    federation = make_federation(f"method.name={name}", *alike.get(name, []))
     rule: Any = federation.method.accept  # type: ignore[attr-defined]
     never: Any = type("Never", (type(rule),), {"sure": lambda self, p, state: torch.zeros(len(p), dtype=torch.bool)})
     silent = trained(federation, replace(federation.method, accept=never(**vars(rule))))  # type: ignore[call-arg]

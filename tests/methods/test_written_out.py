@@ -34,11 +34,11 @@ EVERY, LR = ("x", "x_strong", "u_weak", "u_strong"), 0.05
 class Ordinary:
     """A federation's first client, its batches, and modules that start where the method does."""
 
-    def __init__(self, make: Make, name: str, *settings: str) -> None:
+    def __init__(self, make: Make, name: str, *settings: str, at_round: int = 1) -> None:
         self.federation = make(f"method.name={name}", *SHORT, *settings)
         self.net, self.method = self.federation.net, self.federation.method
         self.server = self.method.init(self.net, self.net.first, self.federation.task)
-        self.plan = self.federation.plan(1, 1)
+        self.plan = self.federation.plan(at_round, 1)
 
     def round(self, server: Server | None = None, state: State | None = None) -> ClientResult:
         server = server or self.server
@@ -80,6 +80,14 @@ def logits(module: nn.Module, *views: Tensor) -> list[Tensor]:
     return list(module(torch.cat(views))[1].split([len(v) for v in views]))
 
 
+def apart(module: nn.Module, *views: Tensor) -> list[Tensor]:
+    """A pass for each view."""
+    return [module(view)[1] for view in views]
+
+
+PASSES = [("joint", logits), ("separate", apart)]
+
+
 def said(module: nn.Module, view: Tensor) -> Tensor:
     """Probabilities in evaluation mode."""
     with torch.no_grad():
@@ -102,9 +110,9 @@ def same(module: nn.Module | State, weights: Weights | State) -> None:
 
 
 def test_fedloke(make_federation: Make) -> None:
-    """Passes apart, ramp 1 / 2 in round 1, entropies below 1.3 of at most log 4 = 1.386."""
+    """Passes apart, ramp 1 / 2 in round 2 of rounds from 0 on, entropies below 1.3 of at most log 4 = 1.386."""
     settings = ("mu_own=0.75", "delta=1.3", "ramp_rounds=2", "passes=separate")
-    own = Ordinary(make_federation, "fedloke", *(f"method.{s}" for s in settings))
+    own = Ordinary(make_federation, "fedloke", *(f"method.{s}" for s in settings), at_round=2)
     before = own.other(1)
     mixed = {k: 0.75 * t + 0.25 * own.server.weights.params[k] for k, t in before.params.items()}
     m_l, m_g = own.module(Weights(mixed, before.buffers)), own.module()
@@ -235,14 +243,16 @@ def test_feddure_with_both_regulators(make_federation: Make) -> None:
     same(w, take(REGULATOR, result.state))
 
 
-def test_fedlabel_with_two_models(make_federation: Make) -> None:
+@pytest.mark.parametrize(("passes", "look"), PASSES)
+def test_fedlabel_with_two_models(make_federation: Make, passes: str, look: Callable[..., list[Tensor]]) -> None:
     """A and the broadcast model label in evaluation mode; B learns from accepted images alone, held by the pull."""
-    own = Ordinary(make_federation, "fedlabel-2m", "method.burn_in=0", "method.kl_weight=0.5")
+    settings = ("method.burn_in=0", "method.kl_weight=0.5", f"method.passes={passes}")
+    own = Ordinary(make_federation, "fedlabel-2m", *settings)
     g, model_a, model_b = own.module(), own.module(), own.module()
     optimizer_a, optimizer_b, labels = sgd(model_a), sgd(model_b), 0
     for b in own.batches():
         p_a, p_g = said(model_a, b.u_weak), said(g, b.u_weak)
-        weak_b, strong_b = logits(model_b, b.u_weak, b.u_strong)
+        strong_b, weak_b = look(model_b, b.u_strong, b.u_weak)
         ce, pulled = [], []
         for i in range(len(p_a)):
             (s_a, s_g) = (float(np.var(p[i].numpy())) for p in (p_a, p_g))
@@ -263,9 +273,10 @@ def test_fedlabel_with_two_models(make_federation: Make) -> None:
         same(model, Weights(*(take(prefix, tree) for tree in upload.weights)))
 
 
-def test_feddb(make_federation: Make) -> None:
+@pytest.mark.parametrize(("passes", "look"), PASSES)
+def test_feddb(make_federation: Make, passes: str, look: Callable[..., list[Tensor]]) -> None:
     """The whole pool first, one label for each image of it; the prior that is sent follows the local model."""
-    own = Ordinary(make_federation, "feddb", "method.tau=0.255")
+    own = Ordinary(make_federation, "feddb", "method.tau=0.255", f"method.passes={passes}")
     module, pool, sweep = own.module(), own.federation.pool, own.plan.sweep
     assert sweep is not None
     table: dict[int, Tensor] = {}
@@ -276,7 +287,7 @@ def test_feddb(make_federation: Make) -> None:
     offline = {s: (row / prior) / (row / prior).sum() for s, row in table.items()}
     optimizer, pi, used = sgd(module), prior, 0
     for b in own.batches():
-        x, weak_u, strong_u = logits(module, b.x, b.u_weak, b.u_strong)
+        x, weak_u, strong_u = look(module, b.x, b.u_weak, b.u_strong)
         pi = 0.5 * pi + 0.5 * weak_u.detach().softmax(-1).mean(0)
         rows = [(i, offline[int(s)]) for i, s in enumerate(b.u_slot) if offline[int(s)].max() >= 0.255]
         used += len(rows)

@@ -176,6 +176,26 @@ def test_a_record_from_before_a_change_of_results_is_marked(
     assert {OLDER in cell.marks for cell in cells} == {is_older}
 
 
+@pytest.mark.parametrize(
+    ("given", "remarks"),
+    [
+        (["method.name=feddb"], ["begun before views had separate passes: in one joint batch"]),
+        (["method.name=feddb", "method.passes=joint"], []),
+        (["method.name=fedlabel-2m"], ["begun before views had separate passes: in one joint batch"]),
+        (["method.name=fedloke"], ["begun before the ramp began at 0: a round ahead of it"]),
+        (["method.name=fedloke", "method.ramp_rounds=0"], []),
+    ],
+)
+def test_methods_that_follow_released_code_more_closely_now(
+    tmp_path: Path, given: list[str], remarks: list[str]
+) -> None:
+    add(tmp_path, "a", 54, "protocol=clean", *given)
+    for started, expected in (("2026-11-16T14:59:59Z", remarks), ("2026-11-16T15:00:00Z", [])):
+        begin(tmp_path / "a", (started, "a" * 40))
+        (run,) = find_runs([tmp_path]).runs
+        assert changes_since((run,)) == expected
+
+
 def test_a_run_that_was_begun_before_and_resumed_after_is_older(tmp_path: Path) -> None:
     add(tmp_path, "a", 54)
     begin(tmp_path / "a", (BEFORE, "a" * 40), (AFTER, "b" * 40))

@@ -1,6 +1,6 @@
 """FedDB (Zhu et al., IJCAI 2024): labels and aggregation corrected by the classes a model expects of each client."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from ..label.accept import FixedThreshold
 from ..label.assign import GlobalOnly, LocalOnly
-from ..models import Net
-from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Upload
-from .base import Needs, Source, mean_weights
+from ..models import Net, Out
+from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Upload, Weights
+from .base import Needs, Passes, Source, fit, mean_weights
 from .fixmatch import FixMatch
 from .settings import Share, Threshold, Weight
 
@@ -40,10 +40,14 @@ class FedDB(FixMatch):
 
     ema: float = 0.5
     dma: Literal["exact", "released", "off"] = "released"
+    passes: Passes = "separate"  # over labeled images, weak and strong views
 
     @property
     def needs(self) -> Needs:
         return super().needs._replace(sweep=True)
+
+    def look(self, net: Net, weights: Weights, batch: Batch) -> tuple[State, Sequence[Out]]:
+        return fit(net, weights, (batch.x, batch.u_weak, batch.u_strong), self.passes)
 
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
         flat = torch.full((task.num_classes,), 1 / task.num_classes)
@@ -144,11 +148,13 @@ def feddb(
     ema: Share = 0.5,
     dma: Literal["exact", "released", "off"] = "released",
     online: bool = False,
+    passes: Passes = "separate",
 ) -> FedDB:
     """The broadcast model labels each pool once per round, its probabilities divided by its mean prediction.
 
     dma: clients weigh so that their priors add up to a uniform one ('exact'), as the released iteration gives
     it (nearly uniform), or by size ('off'). online: the local model labels, divided by its running prior (ema).
+    passes: each of the three views has BatchNorm statistics of its own, as released; 'joint' gives them one.
     """
     assign = LocalOnly() if online else GlobalOnly()
-    return FedDB(accept=FixedThreshold(tau), assign=assign, mu_u=mu_u, ema=ema, dma=dma)
+    return FedDB(accept=FixedThreshold(tau), assign=assign, mu_u=mu_u, ema=ema, dma=dma, passes=passes)

@@ -14,7 +14,7 @@ from ..label.assign import SCORES, Winner
 from ..label.losses import cross_entropy, image_cross_entropy, kl_divergence
 from ..models import Net
 from ..types import Batch, Counts, Local, Payload, Server, State, Task, Trace, Upload, Weights, put, take
-from .base import RunningMean, Source, Value, descend, flat, unflat
+from .base import Passes, RunningMean, Source, Value, descend, fit, flat, unflat
 from .fedlabel import FedLabel, agreed, rho
 from .settings import Threshold, Weight
 
@@ -32,6 +32,7 @@ class FedLabel2M(FedLabel):
 
     burn_in: int = 50
     pull: float = 10.0
+    passes: Passes = "separate"  # of B over strong and weak views
 
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
         return {**super().client_state(payload, task, counts), COUNT: torch.zeros(())}
@@ -54,7 +55,7 @@ class FedLabel2M(FedLabel):
             votes["mask"] = votes["mask"] & (batch.clock.round > self.burn_in)  # B is idle until then
             state = {**self.remember(votes, batch, state), COUNT: state[COUNT] + votes["mask"].sum()}
             buffers_a, (x,) = net.fit(a, batch.x)
-            buffers_b, (weak, strong) = net.fit(b, batch.u_weak, batch.u_strong)
+            buffers_b, (strong, weak) = fit(net, b, (batch.u_strong, batch.u_weak), self.passes)
             l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
             l_u = pseudo_loss(strong.logits, votes)
             beside = self.agreement(weak.logits, votes) + self.pull * drift(b.params, payload.weights.params)
@@ -123,11 +124,13 @@ def fedlabel_2m(
     pull: Weight = 10.0,
     burn_in: Annotated[int, Range(0, 1e6)] = 50,
     winner: Literal["variance", "entropy", "max"] = "variance",
+    passes: Passes = "separate",
 ) -> FedLabel2M:
     """FedLabel with two models per client, as its framework runs it: A learns from labels, B from pseudo-labels.
 
     burn_in: rounds in which only A learns. pull: weight that holds B near the broadcast model. kl_weight: pull of
-    B towards A's probabilities where both labelers agree. winner: as for 'fedlabel'.
+    B towards A's probabilities where both labelers agree. winner: as for 'fedlabel'. passes: each
+    view of B has BatchNorm statistics of its own, as released; 'joint' gives both the same.
     """
     score = SCORES[winner]
     return FedLabel2M(
@@ -138,4 +141,5 @@ def fedlabel_2m(
         kl_weight=kl_weight,
         burn_in=burn_in,
         pull=pull,
+        passes=passes,
     )

@@ -90,10 +90,10 @@ class FedLoKe(Method):
         return {"p_l": p_l, "p_g": p_g, "sure_l": sure_l, "sure_g": sure_g, "target": p_l, "mask": sure_l}
 
     def ramp(self, batch: Batch) -> Tensor | float:
-        """mu_u min(1, t / T_u), rounds counted from 1."""
+        """mu_u min(1, t / T_u), rounds counted from 0, as released: the first one learns from labels alone."""
         if self.ramp_rounds == 0:
             return self.mu_u
-        return self.mu_u * (batch.clock.round / self.ramp_rounds).clamp(max=1)
+        return self.mu_u * ((batch.clock.round - 1) / self.ramp_rounds).clamp(max=1)
 
     def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
         return super().upload(client, payload, local._replace(weights=shared(local.weights)), counts)

@@ -1,5 +1,6 @@
 """FixMatch (Sohn et al., 2020) in a federation: labels from the local or from the global model."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, NamedTuple, Self
 
@@ -57,6 +58,10 @@ class FixMatch(Method):
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
         return self.accept.init(task, counts)
 
+    def look(self, net: Net, weights: Weights, batch: Batch) -> tuple[State, Sequence[Out]]:
+        """What the local model says of labeled images and of both views, in training mode: one joint batch."""
+        return net.fit(weights, batch.x, batch.u_weak, batch.u_strong)
+
     def ask_global(self, net: Net, payload: Payload, state: State, batch: Batch) -> Tensor:
         """p_g: what the broadcast model says of the unlabeled images."""
         return net.infer(payload.weights, batch.u_weak).logits.softmax(-1)
@@ -82,7 +87,7 @@ class FixMatch(Method):
 
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
         def loss(weights: Weights, state: State) -> Value:
-            buffers, (x, weak, strong) = net.fit(weights, batch.x, batch.u_weak, batch.u_strong)
+            buffers, (x, weak, strong) = self.look(net, weights, batch)
             if self.label_bn == "eval":
                 weak = net.infer(weights, batch.u_weak)
             p_l = weak.logits.detach().softmax(-1)

@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
+from ..methods.feddb import FedDB
+from ..methods.fedlabel_2m import FedLabel2M
+from ..methods.fedloke import FedLoKe
 from ..methods.fixmatch import FixMatch
 from ..methods.names import Method
 from ..report.runs import Run
@@ -13,7 +16,6 @@ class Change(NamedTuple):
     """What a run that was begun earlier does otherwise, and whom that concerns: a protocol and a method."""
 
     since: str  # UTC, in the form in which env.json has the start of a run
-    commit: str
     what: str
     concerns: Callable[[str, Method], bool]
 
@@ -29,15 +31,27 @@ class Change(NamedTuple):
 
     @property
     def remark(self) -> str:
-        return f"begun before commit {self.commit}, {self.what}"
+        return f"begun before {self.what}"
 
 
 def has_guarded_loss(protocol: str, method: Method) -> bool:
     return protocol == PROTOCOLS[0] and isinstance(method, FixMatch) and type(method).step is FixMatch.step
 
 
+def has_separate_passes(protocol: str, method: Method) -> bool:
+    return isinstance(method, FedDB | FedLabel2M) and method.passes == "separate"
+
+
+def has_ramp(protocol: str, method: Method) -> bool:
+    return isinstance(method, FedLoKe) and method.ramp_rounds > 0
+
+
 CHANGES = (
-    Change("2026-11-16T11:30:51Z", "736bcc5", "without the released guard in the logarithm of L_u", has_guarded_loss),
+    Change(
+        "2026-11-16T11:30:51Z", "commit 736bcc5, without the released guard in the logarithm of L_u", has_guarded_loss
+    ),
+    Change("2026-11-16T15:00:00Z", "views had separate passes: in one joint batch", has_separate_passes),
+    Change("2026-11-16T15:00:00Z", "the ramp began at 0: a round ahead of it", has_ramp),
 )
 
 
