@@ -111,5 +111,5 @@ def test_another_setting_is_another_result(mutation: dict[str, float], make_fede
 
 def test_the_benchmark_times_the_page(tiny_data: Dataset) -> None:
     """The views of its workers fit the step, also of a dataset with fewer images than the benchmark labels."""
-    took = reference_ms_per_step(tiny_data.card, tiny_data.train, "cnn", 1, 4, 2, 2, torch.device("cpu"))
+    took = reference_ms_per_step(tiny_data.card, tiny_data.train, SmallCnn(3, 10, 1), 4, 2, 2, torch.device("cpu"))
     assert 0 < took < 30_000

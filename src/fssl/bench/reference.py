@@ -20,7 +20,6 @@ from ..augment.pillow import strong_pil, weak_pil
 from ..augment.policies import draw_strong, draw_weak
 from ..data.cards import Card
 from ..data.sources import Split
-from ..models import find_network
 
 
 class Step(NamedTuple):
@@ -113,8 +112,7 @@ class Views(Dataset[tuple[Tensor, ...]]):
 def reference_ms_per_step(
     card: Card,
     split: Split,
-    model_name: str,
-    width: int,
+    model: nn.Module,
     batch: int,
     ratio: int,
     steps: int,
@@ -124,7 +122,7 @@ def reference_ms_per_step(
     rows = np.arange(min(2500, len(split.labels)))
     views = Views(split, rows, min(max(batch, 250), len(rows)), ratio, card)
     loader = iter(DataLoader(views, batch, num_workers=2))
-    model = find_network(model_name)(card.channels, card.num_classes, width).to(device)
+    model = model.to(device)
     frozen = copy.deepcopy(model).eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
     warm, begin = 6, 0.0  # the workers prefetch two batches each: let that supply run out before timing

@@ -16,6 +16,7 @@ from rich.text import Text
 from ..console import PLAIN, say
 from ..core.experiment import Experiment, prepare
 from ..core.federation import Federation
+from ..core.network import make_module
 from ..engines.engine import RoundResult
 from ..engines.local import LocalEngine
 from ..system.files import write_atomic
@@ -72,15 +73,14 @@ def run_bench(
     dataset = images_of(shape, config)
     say(console, f"timing {rounds} rounds of {method}, shape {shape}; then an ordinary loop of SAGE's steps")
     ours = measure(prepare(config, dataset), rounds)
-    train, model = config.train, config.model
+    train = config.train
     device = torch.device("cuda" if ours["device"] != "cpu" else "cpu")
     steps = 12 if shape == "paper" else 100
     torch.set_num_threads(cores())  # what an ordinary loop finds; the engine had changed it
     plain = reference_ms_per_step(
         dataset.card,
         dataset.train,
-        model.name,
-        model.width,
+        make_module(config, dataset.card),
         train.batch,
         train.unlabeled_ratio,
         steps,

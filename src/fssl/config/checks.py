@@ -96,6 +96,10 @@ def check_combinations(config: Config) -> None:
             f"train.batch = {train.batch}, train.unlabeled_ratio = {train.unlabeled_ratio}: a step would take"
             f" {train.batch * (1 + train.unlabeled_ratio):,} images; expected {MOST_IMAGES:,} at most"
         )
+    if config.model.norm != "batch" and dict(config.method.settings).get("label_bn") == "eval":
+        raise UserError(
+            "method.label_bn = 'eval' labels with BatchNorm's running statistics: model.norm must be 'batch'"
+        )
     if config.privacy.noise and config.privacy.clip is None:
         raise UserError(
             f"privacy.noise = {config.privacy.noise:g}: noise is a multiple of privacy.clip, which is unset"

@@ -11,6 +11,7 @@ from .schema import Filled, OneOf, Range
 Device = Literal["auto", "cpu", "cuda"]
 BY_A_RUN = Filled("by a run and checked by its repetition")
 MANY = 100_000_000  # more clients or images than any federation has
+NETWORKS = ("resnet8", "cnn", "resnet18", "wrn-28-2", "wrn-28-8", "simple-cnn")
 Seed = Annotated[int, Range(0, 2**31 - 1)]
 
 
@@ -65,8 +66,12 @@ class MethodChoice:
 class Model:
     """The network."""
 
-    name: Annotated[str, OneOf(("resnet8", "cnn"), own="network"), "architecture, or FILE.py:FUNCTION"] = "resnet8"
-    width: Annotated[int, Range(1, 64), "width multiplier; 4 is the paper's"] = 4
+    name: Annotated[str, OneOf(NETWORKS, own="network"), "architecture, or FILE.py:FUNCTION"] = "resnet8"
+    width: Annotated[int, Range(1, 64), "channels in quarters; 4 is the network as published"] = 4
+    norm: Annotated[Literal["batch", "group"], "group: GroupNorm, groups of at most 32 channels"] = "batch"
+    stem: Annotated[
+        Literal["cifar", "imagenet"], "resnet18: 3x3 for small images, or 7x7 and a maximum, both with stride 2"
+    ] = "cifar"
     digest: Annotated[str | None, BY_A_RUN, "FILE.py: its checksum"] = None
 
 

@@ -15,12 +15,13 @@ from ..errors import UserError, described
 from ..methods.base import Method
 from ..methods.names import build_method, defaults_on, full_settings
 from ..methods.optimizers import AdamW, Optimizer, Sgd
-from ..models import Net, build_net
+from ..models import Net
 from ..probes.training import LabelProbe, Probe, losses_only
 from ..system.user_code import digest_of, user_file, user_place
 from ..types import Counts, Task
 from .device import choose_device, uses_bf16
 from .images import Datasets, known_card, load_dataset
+from .network import is_untried, make_net
 from .server import ServerOptimizer
 from .sketch import Sizes, try_step
 
@@ -62,9 +63,7 @@ class Experiment:
     @cached_property
     def net(self) -> Net:
         """The network with its first weights; its module is built once."""
-        config, card = self.config, self.card
-        sizes = (card.channels, card.num_classes, config.model.width)
-        return build_net(config.model.name, *sizes, seed=config.seed, bf16=uses_bf16(config))
+        return make_net(self.config, self.card, uses_bf16(self.config))
 
 
 def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
@@ -90,7 +89,7 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     experiment = Experiment(
         config, with_training(config, method), defaults_on(config.method.name, config.card), dataset
     )
-    if user_file(config.model.name):
+    if is_untried(config.model):
         experiment.net.check(experiment.card.size)
     if user_file(config.method.name):
         check_step(experiment)

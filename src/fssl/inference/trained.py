@@ -11,11 +11,12 @@ from ..augment.normalize import Normalize
 from ..config import Config
 from ..core.evaluate import BATCH, headline_norm, model_facts, norms_for_test
 from ..core.images import known_card
+from ..core.network import make_net
 from ..data.cards import Card
 from ..engines.snapshot import in_order
 from ..errors import UserError
 from ..methods.names import with_defaults
-from ..models import Net, build_net, switch_tf32_off
+from ..models import Net, switch_tf32_off
 from ..records.store import RunFolder
 from ..system.user_code import digest_of
 from ..types import State, Weights, take
@@ -79,7 +80,7 @@ def load_trained(run: Path, device: torch.device | None = None) -> Trained:
     config, device = with_defaults(folder.config()), device or best_device()
     card = known_card(config)
     digest_of("model", config.model.name, config.model.digest)  # refuses to run another file than the run's
-    net = build_net(config.model.name, card.channels, card.num_classes, config.model.width)
+    net = make_net(config, card)
     tensors, facts = folder.model()
     check_facts(folder, facts, model_facts(config, card))
     weights = usable_weights(folder, tensors, net)

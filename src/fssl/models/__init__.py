@@ -1,6 +1,6 @@
 """Networks, and calling them with explicit weights."""
 
-from .net import CLASSIFIER, MODELS, Net, Out, build_net, find_network, switch_tf32_off
+from .net import CLASSIFIER, MODELS, Net, Out, build_module, build_net, switch_tf32_off
 from .norm import NormReLU, norm_relu, switch_kernels
 from .resnet import Head
 
@@ -11,8 +11,8 @@ __all__ = [
     "Net",
     "NormReLU",
     "Out",
+    "build_module",
     "build_net",
-    "find_network",
     "norm_relu",
     "switch_kernels",
     "switch_tf32_off",

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Iterable
 from copy import copy, deepcopy
-from typing import NamedTuple
+from inspect import signature
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -13,11 +14,22 @@ from torch.nn.parameter import is_lazy
 from ..errors import UserError
 from ..system.user_code import build, find_function, user_file
 from ..types import State, Weights, clone
-from .resnet import ResNet8, SmallCnn
+from .lenet import SimpleCnn
+from .resnet import ResNet8, ResNet18, SmallCnn
+from .wide import wrn_28_2, wrn_28_8
 
 CLASSIFIER = "head.linear.weight"  # [C, d] in every architecture: one row per class
-Builder = Callable[[int, int, int], nn.Module]  # of channels, classes and width
-MODELS: dict[str, Builder] = {"resnet8": ResNet8, "cnn": SmallCnn}
+# Of channels, classes and width; one that has more to choose from takes `norm`, `stem` or the images' `size` as well.
+Builder = Callable[..., nn.Module]
+MODELS: dict[str, Builder] = {
+    "resnet8": ResNet8,
+    "cnn": SmallCnn,
+    "resnet18": ResNet18,
+    "wrn-28-2": wrn_28_2,
+    "wrn-28-8": wrn_28_8,
+    "simple-cnn": SimpleCnn,
+}
+USUAL = {"norm": "batch", "stem": "cifar"}  # what a network without a choice is taken to have
 
 
 def find_network(name: str) -> Builder:
@@ -50,6 +62,7 @@ class Net:
         self.first = Weights(detached(module.named_parameters()), detached(module.named_buffers()))
         self._names = [*self.first.params, *self.first.buffers]
         self._training, self._evaluation = weightless(module).train(), weightless(module).eval()
+        self.our_name: Callable[[str], str] = getattr(module, "our_name", str)  # for a tensor of the published weights
 
     def check(self, size: int) -> None:
         """Refuse a network that a federation could not train, by calling it as a step and a test would."""
@@ -111,14 +124,29 @@ class Net:
         return Out(logits, feature)
 
 
-def build_net(name: str, channels: int, classes: int, width: int, seed: int = 0, bf16: bool = False) -> Net:
+def build_net(
+    name: str, channels: int, classes: int, width: int, seed: int = 0, bf16: bool = False, **choices: Any
+) -> Net:
     """A network by its name, with the weights its builder gives it after seeding the framework with `seed`.
 
-    The builder is called once, on ordinary tensors: it may copy layers, or load weights from a file.
+    The builder is called once, on ordinary tensors: it may copy layers, or load weights from a file. `choices` are
+    `norm`, `stem` and the images' `size`, see `build_module`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = build(find_network(name), "network", name, channels, classes, width)
+        module = build_module(name, channels, classes, width, **choices)
+    return Net(module, name, channels, classes, bf16)
+
+
+def build_module(name: str, channels: int, classes: int, width: int, **choices: Any) -> nn.Module:
+    """The module of a network; its builder gets those choices that it has an argument for."""
+    builder = find_network(name)
+    offered = signature(builder).parameters
+    for key, usual in USUAL.items():
+        if key not in offered and choices.get(key, usual) != usual:
+            raise UserError(f"model.{key} = '{choices[key]}': network '{name}' has no choice of it; leave it out")
+    taken = {key: value for key, value in choices.items() if key in offered}
+    module = build(builder, "network", name, channels, classes, width, **taken)
     if not isinstance(module, nn.Module):
         raise UserError(f"network '{name}' is {type(module).__name__!r}, expected a torch.nn.Module")
     if lazy := next((key for key, p in module.named_parameters() if is_lazy(p)), None):
@@ -126,7 +154,7 @@ def build_net(name: str, channels: int, classes: int, width: int, seed: int = 0,
     for layer in module.modules():
         if isinstance(layer, _BatchNorm):
             layer.num_batches_tracked = None  # an integer that nobody reads, and that averaging would spoil
-    return Net(module, name, channels, classes, bf16)
+    return module
 
 
 def detached(tensors: Iterable[tuple[str, Tensor]]) -> State:

@@ -5,13 +5,17 @@ training by kernels (`fused.py`), with running statistics by a convolution that 
 """
 
 from importlib.util import find_spec
-from typing import NamedTuple, cast
+from typing import Literal, NamedTuple, TypeGuard, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from .fused import conv_relu, fused, fused_stem, is_thin
+
+Norm = nn.BatchNorm2d | nn.GroupNorm
+NormName = Literal["batch", "group"]
+MOST_IN_GROUP = 32  # channels of GroupNorm that share their mean and variance
 
 
 class Maps(NamedTuple):
@@ -39,7 +43,15 @@ class NormReLU(nn.BatchNorm2d):
         return norm_relu(x, self, residual)
 
 
-def norm_relu(x: Tensor, bn: nn.BatchNorm2d, residual: Tensor | None = None) -> Tensor:
+def make_norm(channels: int, name: NormName) -> Norm:
+    """BatchNorm, or GroupNorm in groups as large as possible: of at most 32 channels, and all of one size."""
+    if name == "batch":
+        return nn.BatchNorm2d(channels)
+    size = next(n for n in range(min(channels, MOST_IN_GROUP), 0, -1) if channels % n == 0)
+    return nn.GroupNorm(channels // size, channels)
+
+
+def norm_relu(x: Tensor, bn: Norm, residual: Tensor | None = None) -> Tensor:
     """relu(bn(x) + residual)."""
     return summed(x, bn, residual, None, 0).main
 
@@ -47,7 +59,7 @@ def norm_relu(x: Tensor, bn: nn.BatchNorm2d, residual: Tensor | None = None) -> 
 def conv_norm_relu(
     x: Tensor,
     conv: nn.Conv2d,
-    bn: nn.BatchNorm2d,
+    bn: Norm,
     side: Tensor | None = None,
     shortcut: nn.Module | None = None,
     reader: int = 0,
@@ -57,12 +69,12 @@ def conv_norm_relu(
     Args:
         x: Feature maps, or images.
         conv: A convolution of the plainest kind: a size, a stride, zeros around, no bias.
-        bn: The norm of what it gives.
+        bn: The norm of what it gives; GroupNorm is computed as PyTorch does it.
         side: What the shortcut reads: `Maps.side` of the layer before.
         shortcut: nn.Identity(), or a 1x1 convolution without a bias and its norm.
         reader: The stride of the shortcut that will read the result; 0 if none will.
     """
-    if computes_in_bf16(x) and not bn.training:
+    if computes_in_bf16(x) and isinstance(bn, nn.BatchNorm2d) and not bn.training:
         return folded(x, conv, bn, side, shortcut)
     if computes_in_bf16(x) and side is None and is_thin(conv.weight) and is_ordinary(bn):
         return stem(x, conv, bn, reader)
@@ -75,9 +87,9 @@ def conv_norm_relu(
     return summed(out, bn, raw, other_bn, reader)
 
 
-def layers_of(shortcut: nn.Sequential) -> tuple[nn.Conv2d, nn.BatchNorm2d]:
+def layers_of(shortcut: nn.Sequential) -> tuple[nn.Conv2d, Norm]:
     conv, bn = shortcut
-    return cast(nn.Conv2d, conv), cast(nn.BatchNorm2d, bn)
+    return cast(nn.Conv2d, conv), cast(Norm, bn)
 
 
 def computes_in_bf16(x: Tensor) -> bool:
@@ -100,11 +112,12 @@ def switch_kernels(device: torch.device, wanted: bool) -> None:
     _kernels_are_on = wanted and is_hopper and find_spec("triton") is not None
 
 
-def summed(x: Tensor, bn: nn.BatchNorm2d, other: Tensor | None, other_bn: nn.BatchNorm2d | None, reader: int) -> Maps:
+def summed(x: Tensor, bn: Norm, other: Tensor | None, other_bn: Norm | None, reader: int) -> Maps:
     """relu(bn(x) + other_bn(other))."""
-    norms = [bn] if other_bn is None else [bn, other_bn]
+    given = [bn] if other_bn is None else [bn, other_bn]
+    norms = [norm for norm in given if is_ordinary(norm)]
     is_alike = other is None or (other.shape, other.dtype) == (x.shape, x.dtype)
-    if not (has_kernels(x) and x.dtype == torch.bfloat16 and is_alike and all(is_ordinary(norm) for norm in norms)):
+    if not (has_kernels(x) and x.dtype == torch.bfloat16 and is_alike and len(norms) == len(given)):
         return Maps(*[plain(x, bn, other, other_bn)] * 2)
     tensors = [x, bn.weight, bn.bias] if other is None else [x, bn.weight, bn.bias, other]
     if other_bn is not None:
@@ -115,17 +128,18 @@ def summed(x: Tensor, bn: nn.BatchNorm2d, other: Tensor | None, other_bn: nn.Bat
     return Maps(y, side if reader else y)
 
 
-def plain(x: Tensor, bn: nn.BatchNorm2d, other: Tensor | None, other_bn: nn.BatchNorm2d | None) -> Tensor:
+def plain(x: Tensor, bn: Norm, other: Tensor | None, other_bn: Norm | None) -> Tensor:
     """What all of this computes."""
-    out = nn.BatchNorm2d.forward(bn, x)
+    out = nn.BatchNorm2d.forward(bn, x) if isinstance(bn, nn.BatchNorm2d) else bn(x)  # NormReLU is more than its norm
     if other is not None:
         out = out + (other if other_bn is None else other_bn(other))
     return F.relu(out)
 
 
-def is_ordinary(bn: nn.BatchNorm2d) -> bool:
+def is_ordinary(bn: Norm) -> TypeGuard[nn.BatchNorm2d]:
     """A norm with the statistics of its batch, fp32 weights and a fixed momentum."""
-    return bn.training and bn.affine and bn.weight.dtype == torch.float32 and bn.momentum is not None
+    is_batch_norm = isinstance(bn, nn.BatchNorm2d) and bn.training and bn.affine
+    return is_batch_norm and bn.weight.dtype == torch.float32 and bn.momentum is not None
 
 
 def track(bn: nn.BatchNorm2d, mean: Tensor, var: Tensor, n: int) -> None:
@@ -149,7 +163,7 @@ def folded(x: Tensor, conv: nn.Conv2d, bn: nn.BatchNorm2d, side: Tensor | None, 
     weight, bias = fold(conv, bn)
     if isinstance(shortcut, nn.Sequential) and side is not None:
         other, other_bn = layers_of(shortcut)
-        other_weight, other_bias = fold(other, other_bn)
+        other_weight, other_bias = fold(other, cast(nn.BatchNorm2d, other_bn))
         side, bias = F.conv2d(side, other_weight, None, other.stride), bias + other_bias
     stride, padding = conv.stride, cast(tuple[int, int], conv.padding)
     bias = bias if is_thin(weight) else bias.to(torch.bfloat16)  # as cuDNN wants it

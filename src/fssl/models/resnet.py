@@ -1,9 +1,18 @@
-"""The residual network of the experiments: CIFAR style, 6n + 2 layers with n = 1, and a width multiplier."""
+"""Residual networks: the paper's ResNet-8, CIFAR style with 6n + 2 layers and n = 1, and ResNet-18; and a small CNN.
+
+Widths are in quarters: 4 is the network as published, and 1 has a quarter of its channels.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from .norm import Maps, conv_norm_relu
+from .norm import Maps, NormName, conv_norm_relu, make_norm
+
+Stem = Literal["cifar", "imagenet"]
 
 
 def conv3x3(inputs: int, outputs: int, stride: int = 1) -> nn.Conv2d:
@@ -49,15 +58,16 @@ class Head(nn.Module):
 class Block(nn.Module):
     """Two 3x3 convolutions and a shortcut, post-activation."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int, stride: int, norm: NormName = "batch") -> None:
         super().__init__()
-        self.conv1, self.bn1 = conv3x3(inputs, outputs, stride), nn.BatchNorm2d(outputs)
-        self.conv2, self.bn2 = conv3x3(outputs, outputs), nn.BatchNorm2d(outputs)
+        self.stride = stride
+        self.conv1, self.bn1 = conv3x3(inputs, outputs, stride), make_norm(outputs, norm)
+        self.conv2, self.bn2 = conv3x3(outputs, outputs), make_norm(outputs, norm)
         same = stride == 1 and inputs == outputs
         self.shortcut = (
             nn.Identity()
             if same
-            else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
+            else nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), make_norm(outputs, norm))
         )
 
     def forward(self, x: Maps, reader: int = 0) -> Maps:
@@ -66,36 +76,79 @@ class Block(nn.Module):
         return conv_norm_relu(out.main, self.conv2, self.bn2, x.side, self.shortcut, reader)
 
 
+def in_turn(maps: Maps, blocks: Sequence[Block]) -> Maps:
+    """The maps after all blocks, each told of the one that reads its result."""
+    for block, following in zip(blocks, [*blocks[1:], None], strict=True):
+        maps = block(maps, reader=following.stride if following else 0)
+    return maps
+
+
 class ResNet8(nn.Module):
     """Stem and three blocks of 16w, 32w and 64w channels; width 4 is the paper's 1.23 M parameters."""
 
-    def __init__(self, channels: int, classes: int, width: int = 4) -> None:
+    def __init__(self, channels: int, classes: int, width: int = 4, norm: NormName = "batch") -> None:
         super().__init__()
         c = 16 * width
-        self.conv, self.bn = conv3x3(channels, c), nn.BatchNorm2d(c)
-        self.layer1 = Block(c, c, 1)
-        self.layer2 = Block(c, 2 * c, 2)
-        self.layer3 = Block(2 * c, 4 * c, 2)
+        self.conv, self.bn = conv3x3(channels, c), make_norm(c, norm)
+        self.layer1 = Block(c, c, 1, norm)
+        self.layer2 = Block(c, 2 * c, 2, norm)
+        self.layer3 = Block(2 * c, 4 * c, 2, norm)
         self.head = Head(4 * c, classes)
         initialize(self)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        maps = self.layer1(conv_norm_relu(x, self.conv, self.bn, reader=1), reader=2)
-        maps = self.layer3(self.layer2(maps, reader=2))
+        maps = conv_norm_relu(x, self.conv, self.bn, reader=self.layer1.stride)
+        maps = in_turn(maps, [self.layer1, self.layer2, self.layer3])
         feature, logits = self.head(maps.main)
         return feature, logits
+
+
+class ResNet18(nn.Module):
+    """Stem and eight blocks, two each of 16w, 32w, 64w and 128w channels; He et al. 2016 at width 4.
+
+    The stem for small images is a 3x3 convolution; that for ImageNet is 7x7 with stride 2, then a maximum over 3x3 with
+    stride 2.
+    """
+
+    def __init__(
+        self, channels: int, classes: int, width: int = 4, norm: NormName = "batch", stem: Stem = "cifar"
+    ) -> None:
+        super().__init__()
+        c, is_large = 16 * width, stem == "imagenet"
+        self.conv1 = nn.Conv2d(channels, c, 7, 2, padding=3, bias=False) if is_large else conv3x3(channels, c)
+        self.bn1 = make_norm(c, norm)
+        self.pool = nn.MaxPool2d(3, 2, padding=1) if is_large else None
+        self.layer1 = nn.ModuleList([Block(c, c, 1, norm), Block(c, c, 1, norm)])
+        self.layer2 = nn.ModuleList([Block(c, 2 * c, 2, norm), Block(2 * c, 2 * c, 1, norm)])
+        self.layer3 = nn.ModuleList([Block(2 * c, 4 * c, 2, norm), Block(4 * c, 4 * c, 1, norm)])
+        self.layer4 = nn.ModuleList([Block(4 * c, 8 * c, 2, norm), Block(8 * c, 8 * c, 1, norm)])
+        self.head = Head(8 * c, classes)
+        initialize(self)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        maps = conv_norm_relu(x, self.conv1, self.bn1, reader=0 if self.pool else 1)
+        if self.pool:
+            maps = Maps(*[self.pool(maps.main)] * 2)
+        maps = in_turn(maps, [*self.layer1, *self.layer2, *self.layer3, *self.layer4])
+        feature, logits = self.head(maps.main)
+        return feature, logits
+
+    @staticmethod
+    def our_name(name: str) -> str:
+        """What torchvision's and timm's weights of this network are called here."""
+        return re.sub(r"^fc\.", "head.linear.", name.replace(".downsample.", ".shortcut."))
 
 
 class SmallCnn(nn.Module):
     """Three convolutions for small images: the demo's network."""
 
-    def __init__(self, channels: int, classes: int, width: int = 1) -> None:
+    def __init__(self, channels: int, classes: int, width: int = 1, norm: NormName = "batch") -> None:
         super().__init__()
         c = 16 * width
         self.body = nn.Sequential(
-            *(conv3x3(channels, c), nn.BatchNorm2d(c), nn.ReLU()),
-            *(conv3x3(c, 2 * c, 2), nn.BatchNorm2d(2 * c), nn.ReLU()),
-            *(conv3x3(2 * c, 2 * c), nn.BatchNorm2d(2 * c), nn.ReLU()),
+            *(conv3x3(channels, c), make_norm(c, norm), nn.ReLU()),
+            *(conv3x3(c, 2 * c, 2), make_norm(2 * c, norm), nn.ReLU()),
+            *(conv3x3(2 * c, 2 * c), make_norm(2 * c, norm), nn.ReLU()),
         )
         self.head = Head(2 * c, classes)
         initialize(self)
