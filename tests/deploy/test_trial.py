@@ -79,6 +79,18 @@ def test_parity(trial: Trial, name: str) -> None:
     assert set(states(given)) == {"round-000002", "round-000003"}
 
 
+def test_sites_start_from_weights_that_the_server_alone_has(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command is given a relative path; the server's app works in another folder."""
+    monkeypatch.chdir(trial.folder)
+    trial.local("labels", "method.name=fedavg", "train.rounds=2")
+    settings = ("model.start=labels", "train.rounds=2")
+    run = trial.start("warm", *settings)
+    assert run.ends() == 0, run.said
+    expected, given = trial.local("warm-local", *settings), trial.folder / "warm"
+    assert without_time(given) == without_time(expected)
+    assert states(given) == states(expected)
+
+
 def test_bad_uploads(trial: Trial) -> None:
     app = trial.home / "server" / "app" / "fsslapp" / "client_app.py"
     honest = app.read_text()

@@ -91,6 +91,8 @@ def check_combinations(config: Config) -> None:
     for section, choice in (("method", config.method), ("model", config.model)):
         if choice.digest and not user_file(choice.name):
             raise UserError(f"{section}.digest: '{choice.name}' is no file of yours, so it has none; leave it out")
+    if config.model.start_digest and config.model.start == "none":
+        raise UserError("model.start_digest: model.start = 'none' has no file; leave it out")
     if train.batch * (1 + train.unlabeled_ratio) > MOST_IMAGES:
         raise UserError(
             f"train.batch = {train.batch}, train.unlabeled_ratio = {train.unlabeled_ratio}: a step would take"

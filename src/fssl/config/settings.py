@@ -73,6 +73,11 @@ class Model:
         Literal["cifar", "imagenet"], "resnet18: 3x3 for small images, or 7x7 and a maximum, both with stride 2"
     ] = "cifar"
     digest: Annotated[str | None, BY_A_RUN, "FILE.py: its checksum"] = None
+    start: Annotated[
+        str, "none, or first weights: a run folder, a .safetensors file or a state dict; {seed} in it is the run's"
+    ] = "none"
+    start_partial: Annotated[bool, "tensors that `start` lacks, or has in another shape, begin afresh"] = False
+    start_digest: Annotated[str | None, BY_A_RUN, "checksum of the file that `start` names"] = None
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from ..methods.names import build_method, defaults_on, full_settings
 from ..methods.optimizers import AdamW, Optimizer, Sgd
 from ..models import Net
 from ..probes.training import LabelProbe, Probe, losses_only
+from ..start import Fitted, first_weights, start_digest
 from ..system.user_code import digest_of, user_file, user_place
 from ..types import Counts, Task
 from .device import choose_device, uses_bf16
@@ -65,6 +66,10 @@ class Experiment:
         """The network with its first weights; its module is built once."""
         return make_net(self.config, self.card, uses_bf16(self.config))
 
+    def first_weights(self) -> Fitted:
+        """The weights that the run begins with, read anew from `model.start` if that names some."""
+        return first_weights(self.config, self.card, self.net)
+
 
 def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     """Complete a configuration, build its method, and refuse what does not fit together.
@@ -80,6 +85,7 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     Raises:
         UserError: Some settings do not fit together; nothing has been computed.
     """
+    is_recorded = config.model.start_digest is not None  # a run goes on from its checkpoint, without the file
     choose_device(config)  # a GPU that is asked for must be there
     if dataset is None and config.card.is_folder:
         dataset = load_dataset(config)
@@ -93,6 +99,8 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
         experiment.net.check(experiment.card.size)
     if user_file(config.method.name):
         check_step(experiment)
+    if config.model.start_digest and not is_recorded:
+        experiment.first_weights()  # refused here, if they do not fit
     return experiment
 
 
@@ -130,7 +138,9 @@ def complete(config: Config) -> Config:
         replace(
             config,
             method=replace(method, settings=settings, digest=digest_of("method", method.name, method.digest)),
-            model=replace(model, digest=digest_of("model", model.name, model.digest)),
+            model=replace(
+                model, digest=digest_of("model", model.name, model.digest), start_digest=start_digest(config)
+            ),
             train=replace(config.train, precision="bf16" if uses_bf16(config) else "fp32"),
         )
     )

@@ -47,6 +47,7 @@ class Federation:
         self.device = self.devices[0]
         self.recipe = make_recipe(config, self.method, card)
         self.norms = norms_for_test(card, self.device)
+        self.begins = True  # False: a checkpoint holds the weights, and the file that they began with may be gone
 
     def on(self, device: torch.device) -> "Federation":
         """The same federation with its images on another device."""
@@ -88,7 +89,8 @@ class Federation:
     def first_server(self) -> Server:
         """What the server holds before the first round."""
         # A copy, even on a CPU: the network keeps its first weights.
-        first = ({k: t.to(self.device, copy=True) for k, t in tree.items()} for tree in self.net.first)
+        weights = self.experiment.first_weights().weights if self.begins else self.net.first
+        first = ({k: t.to(self.device, copy=True) for k, t in tree.items()} for tree in weights)
         return self.method.init(self.net, Weights(*first), self.task)
 
     @cached_property

@@ -16,6 +16,7 @@ from ..engines.flower.internals import has_finished
 from ..errors import RunError, UserError
 from ..methods.names import check_effect
 from ..records.store import RunFolder
+from ..start import with_absolute_start
 from ..system.files import parse_json, write_atomic
 from .control import CONNECTION, flwr
 from .home import ServerPart
@@ -45,7 +46,7 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
     """The run's settings, after all checks that need no site."""
     from .server_app import parse_run, server_dataset
 
-    config = parse_run(tables)
+    config = with_absolute_start(parse_run(tables))
     if config.own_files:
         raise UserError(
             f"{config.own_files[0]}: the sites have no such file, they run the methods and networks of fssl"

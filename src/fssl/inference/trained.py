@@ -72,10 +72,7 @@ def normalize_of(config: Config, card: Card, device: torch.device) -> Normalize:
 def load_trained(run: Path, device: torch.device | None = None) -> Trained:
     """The final model of a finished run, by its folder; on a GPU, if there is one and no other device is named."""
     folder = RunFolder(run)
-    if not folder.config_file.is_file():
-        raise UserError(f"{run} is not a run folder (no config.toml); `fssl run` makes one")
-    if not folder.model_file.is_file():
-        raise UserError(f"{run} has no model.safetensors, which a run writes once it is finished; --resume goes on")
+    folder.check_finished()
     switch_tf32_off()
     config, device = with_defaults(folder.config()), device or best_device()
     card = known_card(config)

@@ -276,6 +276,15 @@ class RunFolder:
         write_facts(self.summary_file, summary, indent=1)
         return summary
 
+    def check_finished(self) -> None:
+        """Refuse a folder that holds no run, or one that is not finished."""
+        if not self.config_file.is_file():
+            raise UserError(f"{self.path} is not a run folder (no config.toml); `fssl run` makes one")
+        if not self.model_file.is_file():
+            raise UserError(
+                f"{self.path} has no model.safetensors, which a run writes once it is finished; --resume goes on"
+            )
+
     def model(self) -> Unsealed:
         """The model as it was written by this run, when it was last finished."""
         try:

@@ -47,6 +47,8 @@ def comparable_settings(run: Repetition, aside: str = "") -> dict[str, Any]:
     Here and below `aside` is a setting that may differ as well, because results are shown by its values.
     """
     ignored = {"seed", "data.dir", aside, *(["model.digest"] if aside == "model.name" else [])}
+    by_seed = "{seed}" in run.config.model.start  # then another file for each seed
+    ignored |= {"model.start_digest"} if by_seed or aside == "model.start" else set()
     ignored |= {"partition.alpha"} if run.config.partition.kind == "iid" else set()
     ignored |= {"train.local_epochs"} if run.config.train.steps_per_round else set()
     flat = flatten(run.config).items()

@@ -18,6 +18,7 @@ from ..engines.local import LocalEngine
 from ..engines.snapshot import Snapshot, restore
 from ..engines.tensors import to
 from ..errors import RunError, UserError, described, is_out_of_memory
+from ..records.checkpoint import Saved
 from ..records.store import ERRORS, RunFolder
 from ..system.user_code import user_place
 from .loggers import Listener, Logged
@@ -53,12 +54,18 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
     try:
         with closing(Logged(listener, config, out)) as logged:
             federation = Federation(experiment)
+            is_new = not resume or folder.is_bare
+            notes = experiment.first_weights().notes if is_new else []  # refused before the folder is made
             folder.open(config, resume, experiment.defaults)
+            saved = folder.resume_point(logged.say) if resume else None
+            federation.begins = saved is None
+            for text in notes:
+                logged.say(text)
             for file in config.own_files:
                 folder.keep(file)
             with closing(make(federation)) as engine:
                 if resume:
-                    engine.snapshot = resumed(folder, engine, logged)
+                    engine.snapshot = resumed(saved, folder, engine, logged)
                 if engine.snapshot.round == 0:
                     save_state(folder, engine)
                 folder.write_env(federation.device, engine.snapshot.round)
@@ -123,9 +130,8 @@ def flower_simulation() -> Any:
     return simulate
 
 
-def resumed(folder: RunFolder, engine: Engine, listener: Listener) -> Snapshot:
+def resumed(saved: Saved | None, folder: RunFolder, engine: Engine, listener: Listener) -> Snapshot:
     """The state after the last round that a checkpoint vouches for, or the beginning."""
-    saved = folder.resume_point(listener.say)
     folder.renew(engine.federation.config)
     if saved is None:
         return engine.snapshot

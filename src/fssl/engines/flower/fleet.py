@@ -15,6 +15,7 @@ from ...config import Config, as_tables, to_toml
 from ...core.client import ClientResult
 from ...core.federation import Federation
 from ...errors import RunError
+from ...start import without_start
 from ...types import Payload, State
 from ..engine import Engine, Missing, RoundAgainError
 from ..lanes import compiles, set_up_torch
@@ -63,7 +64,7 @@ class FlowerFleet:
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.federation, self.grid, self.nodes, self.policy, self.say = federation, grid, nodes, policy, say
-        self.config = to_toml(as_tables(with_absolute_paths(federation.config)))
+        self.config = to_toml(as_tables(for_clients(federation.config)))
         self.forms = message_forms(federation)
         self.privacy = make_privacy(federation)
         self._attempts: tuple[int, int] = (0, 0)  # a round, and how often it was tried
@@ -169,10 +170,10 @@ def flower_engine(fleet: FlowerFleet) -> Engine:
     return Engine(federation, fleet, compiles(federation), privacy.noised)
 
 
-def with_absolute_paths(config: Config) -> Config:
-    """Clients have working folders of their own."""
+def for_clients(config: Config) -> Config:
+    """The settings that clients need: they have working folders of their own, and get all weights from the server."""
     dir = config.data.dir and str(Path(config.data.dir).expanduser().resolve())
-    return replace(config, data=replace(config.data, dir=dir))
+    return without_start(replace(config, data=replace(config.data, dir=dir)))
 
 
 def to_device(result: ClientResult, federation: Federation) -> ClientResult:

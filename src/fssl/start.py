@@ -1,0 +1,183 @@
+"""A warm start: the weights of a run or of a file, in the place of those that the seed gives."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .config import Config
+from .data.cards import Card
+from .errors import UserError, described, shortened
+from .models import Net
+from .records.store import RunFolder
+from .records.tensors import unseal
+from .types import State, Weights
+
+NONE = "none"
+WRAPPERS = ("state_dict", "model")  # under which a training script saves the weights beside its other state
+SHOWN = 3  # tensors of those that do not fit
+COUNTER = "num_batches_tracked"  # of BatchNorm, which nobody here reads
+
+
+class Start(NamedTuple):
+    """What a file holds: tensors by their names, and of a run's model how it was trained."""
+
+    tensors: State
+    facts: dict[str, Any]
+
+
+class Fitted(NamedTuple):
+    """First weights, and what their user should know about them, a line each."""
+
+    weights: Weights
+    notes: list[str]
+
+
+def place_of(config: Config) -> Path | None:
+    """The run folder or the file that a run starts from; `{seed}` in its name is the run's own."""
+    start = config.model.start
+    return None if start == NONE else Path(start.replace("{seed}", str(config.seed))).expanduser()
+
+
+def without_start(config: Config) -> Config:
+    """The settings for clients: they get their first weights from the server."""
+    return replace(config, model=replace(config.model, start=NONE, start_partial=False, start_digest=None))
+
+
+def with_absolute_start(config: Config) -> Config:
+    """The settings for a process in another folder."""
+    place = place_of(config)
+    return config if place is None else replace(config, model=replace(config.model, start=str(place.resolve())))
+
+
+def start_digest(config: Config) -> str | None:
+    """The checksum of the weights that a run starts from; a record's own counts, since a run goes on without them."""
+    place, recorded = place_of(config), config.model.start_digest
+    return recorded if recorded or place is None else digest_of_file(file_of(place))
+
+
+def file_of(place: Path) -> Path:
+    """The file with the weights; refuse what is none."""
+    try:
+        if place.is_dir():
+            folder = RunFolder(place)
+            folder.check_finished()
+            return folder.model_file
+        if not place.is_file():
+            raise UserError(f"model.start = '{place}': there is no such run folder or file")
+    except OSError as error:
+        raise UserError(f"model.start = '{place}': {error.strerror}") from None
+    return place
+
+
+def digest_of_file(file: Path) -> str:
+    try:
+        return sha256(file.read_bytes()).hexdigest()[:16]
+    except OSError as error:
+        raise UserError(f"model.start = '{file}' cannot be read: {error.strerror}") from None
+
+
+def first_weights(config: Config, card: Card, net: Net) -> Fitted:
+    """The weights that a run begins with: the network's own, or those that `model.start` names.
+
+    Raises:
+        UserError: The file is gone, damaged, has changed since it was recorded, or does not fit the network.
+    """
+    place, model = place_of(config), config.model
+    if place is None:
+        return Fitted(net.first, [])
+    digest = digest_of_file(file_of(place))
+    if model.start_digest not in (None, digest):
+        raise UserError(
+            f"model.start = '{place}' has changed: model.start_digest is '{model.start_digest}' in the settings and"
+            f" '{digest}' now; leave model.start_digest out to start from it as it is"
+        )
+    start = read_start(place)
+    fitted = fit(net, start.tensors, str(place), model.start_partial)
+    return fitted._replace(notes=[*fitted.notes, *differences(start.facts, card, str(place))])
+
+
+def read_start(place: Path) -> Start:
+    """The weights in a run folder or a file, by the names of a network's tensors."""
+    if place.is_dir():
+        tensors, facts = RunFolder(place).model()
+    elif place.suffix == ".safetensors":
+        try:
+            tensors, facts = unseal(place)
+        except ValueError as error:
+            raise UserError(f"model.start = '{place}' is damaged ({error})") from None
+    elif place.suffix in (".pt", ".pth", ".bin"):
+        tensors, facts = read_state_dict(place), None
+    else:
+        raise UserError(
+            f"model.start = '{place}': expected a run folder, a .safetensors file or a state dict (.pt, .pth, .bin)"
+        )
+    prefixes = tuple(f"{kind}." for kind in Weights._fields)
+    if all(name.startswith(prefixes) for name in tensors):  # as a run writes them
+        tensors = {name.partition(".")[2]: t for name, t in tensors.items()}
+    return Start({name: t for name, t in tensors.items() if not name.endswith(COUNTER)}, facts or {})
+
+
+def read_state_dict(file: Path) -> State:
+    """The tensors of a file that torch saved; nothing in it is executed."""
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # of many kinds, by what is wrong with the file
+        reason = described(error).partition(". ")[0]
+        raise UserError(f"model.start = '{file}' cannot be read as a state dict ({reason})") from None
+    inner = [found[key] for key in WRAPPERS if isinstance(found, Mapping) and isinstance(found.get(key), Mapping)]
+    tensors = dict(inner[0] if inner else found) if isinstance(found, Mapping) else {}
+    if not tensors or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in tensors.items()):
+        raise UserError(f"model.start = '{file}' is no state dict: expected tensors by their names")
+    return tensors
+
+
+def fit(net: Net, given: State, place: str, may_be_partial: bool) -> Fitted:
+    """The network's first weights with those given in their place; refuse others, unless these may begin afresh."""
+    own = {**net.first.params, **net.first.buffers}
+    given = {name if name in own else net.our_name(name): t for name, t in given.items()}
+    usable = {k: given[k].to(t.dtype) for k, t in own.items() if k in given and alike(given[k], t)}
+    missing = [f"{k} ({misfit(given.get(k), t)})" for k, t in own.items() if k not in usable]
+    unknown = [f"{k} (unknown here)" for k in sorted(given.keys() - own.keys())]
+    start = f"model.start = '{place}' does not fit network '{net.name}'"
+    if not usable:
+        raise UserError(f"{start}: nothing of it can be used: {shortened(missing, SHOWN)}")
+    if (missing or unknown) and not may_be_partial:
+        raise UserError(f"{start}: {shortened([*missing, *unknown], SHOWN)}; model.start_partial = true uses what fits")
+    if strange := next((k for k, t in usable.items() if not torch.isfinite(t).all()), None):
+        raise UserError(f"model.start = '{place}': {strange} has values that are not finite")
+    weights = Weights(*({k: usable.get(k, t) for k, t in tree.items()} for tree in net.first))
+    notes = [f"model.start = '{place}': beginning afresh: {shortened(missing, SHOWN)}"] * bool(missing)
+    notes += [f"model.start = '{place}': not used: {shortened(unknown, SHOWN)}"] * bool(unknown)
+    return Fitted(weights, notes)
+
+
+def misfit(given: Tensor | None, own: Tensor) -> str:
+    """Why a tensor cannot be used."""
+    if given is None:
+        return "missing"
+    return f"{list(given.shape)}, here {list(own.shape)}" if given.shape != own.shape else str(given.dtype)
+
+
+def alike(given: Tensor, own: Tensor) -> bool:
+    return given.shape == own.shape and given.is_floating_point()
+
+
+def differences(facts: Mapping[str, Any], card: Card, place: str) -> list[str]:
+    """What a run's model was trained with, where this run has something else."""
+    mean, std, classes = (facts.get(key) for key in ("mean", "std", "classes"))
+    norms = [(card.train_mean, card.train_std), (card.test_mean, card.test_std)]
+    notes = []
+    if mean and std and not any([mean, std] == [list(m), list(s)] for m, s in norms):
+        ours = f"mean {list(card.train_mean)} and std {list(card.train_std)}"
+        notes.append(
+            f"model.start = '{place}' was trained with mean {mean} and std {std}, this run normalizes with {ours}"
+        )
+    if classes and len(classes) == card.num_classes and classes != list(card.class_names):
+        i = next(i for i, pair in enumerate(zip(classes, card.class_names, strict=True)) if len({*pair}) > 1)
+        notes.append(f"model.start = '{place}': its class {i} is '{classes[i]}', here it is '{card.class_names[i]}'")
+    return notes
