@@ -38,10 +38,14 @@ class Range:
 
 @dataclass(frozen=True)
 class OneOf:
-    """Strings that are allowed, where `Literal` cannot list them; with `own`, a word for it, also FILE.py:FUNCTION."""
+    """Strings that are allowed, where `Literal` cannot list them; with `own`, a word for it, also FILE.py:FUNCTION.
+
+    With `prefix`, a library's, also any name after it.
+    """
 
     options: tuple[str, ...]
     own: str = ""
+    prefix: str = ""
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,7 @@ class Setting:
     limits: Range | None = None
     options: tuple[str, ...] = ()
     own: str = ""
+    prefix: str = ""
     by_dataset: ByDataset | None = None
     filled: Filled | None = None
     help: str = ""
@@ -108,6 +113,7 @@ def setting_of(parameter: inspect.Parameter) -> Setting:
         limits=last(Range, notes),
         options=choice.options,
         own=choice.own,
+        prefix=choice.prefix,
         by_dataset=last(ByDataset, notes),
         filled=last(Filled, notes),
         help=last(str, notes) or "",
@@ -193,6 +199,8 @@ def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:
         refuse_without_function(setting.own, value)
         if user_file(value):
             return value
+    if setting.prefix and isinstance(value, str) and value.startswith(setting.prefix):
+        return value
     if setting.options:
         if isinstance(value, list):
             raise UserError(f"{start} one of {', '.join(setting.options)}{runs}")

@@ -14,6 +14,7 @@ from torch.nn.parameter import is_lazy
 from ..errors import UserError
 from ..system.user_code import build, find_function, user_file
 from ..types import State, Weights, clone
+from .from_timm import PREFIX, find_timm
 from .lenet import SimpleCnn
 from .resnet import ResNet8, ResNet18, SmallCnn
 from .wide import wrn_28_2, wrn_28_8
@@ -33,7 +34,9 @@ USUAL = {"norm": "batch", "stem": "cifar"}  # what a network without a choice is
 
 
 def find_network(name: str) -> Builder:
-    """A network of the list, or the function of a file."""
+    """A network of the list or of timm, or the function of a file."""
+    if name.startswith(PREFIX):
+        return find_timm(name)
     file = user_file(name)
     return find_function(file, name, "network") if file else MODELS[name]
 

@@ -1,0 +1,63 @@
+"""Networks of the library timm, by their names there: `timm:convnext_tiny`. Nothing is ever downloaded."""
+
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, cast
+
+from torch import Tensor, nn
+
+from ..errors import UserError, described, nearest
+from .resnet import Head
+
+PREFIX = "timm:"
+
+
+class TimmNet(nn.Module):
+    """A network of timm up to its features, whatever it makes them of, and a head of ours."""
+
+    def __init__(self, body: Any, channels: int, classes: int) -> None:
+        super().__init__()
+        self.body, self.classifier = body, str(body.default_cfg.get("classifier") or "")
+        self.head = Head(getattr(body, "head_hidden_size", None) or body.num_features, classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        feature, logits = self.head(self.body(x)[:, :, None, None])
+        return feature, logits
+
+    def our_name(self, name: str) -> str:
+        """What a tensor of timm's weights is called here."""
+        layer, _, last = name.rpartition(".")
+        return f"head.linear.{last}" if layer == self.classifier else f"body.{name}"
+
+
+def find_timm(name: str) -> Callable[..., nn.Module]:
+    """The builder of a network of timm."""
+    timm = load_timm(name)
+    known = name.removeprefix(PREFIX)
+    if not timm.is_model(known):
+        near = nearest(known, timm.list_models())
+        hint = f"; did you mean {' or '.join(f'{PREFIX}{other}' for other in near)}?" if near else ""
+        raise UserError(f"network '{name}' is unknown to timm {timm.__version__}{hint}")
+
+    def build(channels: int, classes: int, width: int, size: int = 224) -> TimmNet:
+        if width != 4:
+            raise UserError(f"model.width = {width}: network '{name}' has one width; leave it out, or set it to 4")
+        facts = timm.get_pretrained_cfg(known)
+        fixed = {"img_size": size} if facts and facts.fixed_input_size else {}  # else any size will do
+        try:
+            body = timm.create_model(known, pretrained=False, num_classes=0, in_chans=channels, **fixed)
+        except Exception as error:  # timm refuses in many ways
+            raise UserError(
+                f"network '{name}' cannot be built for images of {size} pixels: {described(error)}"
+            ) from error
+        return TimmNet(body, channels, classes)
+
+    return build
+
+
+def load_timm(name: str) -> ModuleType:
+    try:
+        import timm
+    except Exception as error:  # a torchvision that does not fit torch is a RuntimeError
+        raise UserError(f"network '{name}' needs packages: pip install 'fssl[timm]' ({described(error)})") from None
+    return cast(ModuleType, timm)
