@@ -38,7 +38,7 @@ class Local(NamedTuple):
     """What a client carries from step to step. `state` outlives the round, the rest does not."""
 
     weights: Weights
-    velocity: State
+    velocity: State  # what the optimizer remembers; kept, carried or broadcast where a run asks for it
     state: State
 
 
