@@ -31,6 +31,16 @@ def parts(snapshot: Snapshot) -> dict[str, State]:
     return {f"{group}.{k}": state for group, states in groups.items() for k, state in states.items()}
 
 
+def with_parts(snapshot: Snapshot, changed: dict[str, State]) -> Snapshot:
+    """The snapshot with some of its parts replaced."""
+
+    def group(name: str, states: dict[int, State]) -> dict[int, State]:
+        return {k: changed.get(f"{name}.{k}", state) for k, state in states.items()}
+
+    server = snapshot.server._replace(memory=group("memory", snapshot.server.memory))
+    return snapshot._replace(server=server, clients=group("clients", snapshot.clients))
+
+
 def restore(like: Snapshot, saved: Saved) -> Snapshot:
     """The snapshot that `flat` and `parts` took apart."""
 

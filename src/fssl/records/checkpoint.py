@@ -47,6 +47,10 @@ class Checkpoints:
         write_atomic(path, json.dumps(facts))
         self._keep_only(self._manifests()[-KEPT:])
 
+    def moved(self) -> dict[str, Tensors]:
+        """Parts of the last checkpoint that lie on disk alone from now on."""
+        return self._parts.moved()
+
     def load(self, marks: Sequence[str | None], say: Callable[[str], None]) -> Saved | None:
         """The newest whole checkpoint of a record, given by its marks from round 0 on.
 

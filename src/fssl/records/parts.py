@@ -1,17 +1,25 @@
 """Parts of a state that seldom change, such as what one client keeps: a file each, written when the part is new.
 
 A checkpoint names the files it needs with their checksums, so a thousand clients cost a round only those who took part.
+Where all parts together would take too much memory, the oldest ones are mapped from their files: the system reads them
+when they are looked at, and forgets them when it needs the room.
 """
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from safetensors.torch import load
+from safetensors.torch import load, load_file
 
 from ..system.files import write_atomic
+from ..system.machine import memory
 from .tensors import Tensors, checksum, packed, read_intact
 
 Vouched = dict[str, str]  # checksum by file name
+
+
+def room() -> int:
+    """Bytes of memory that parts may take."""
+    return memory() // 4
 
 
 class Parts:
@@ -20,6 +28,7 @@ class Parts:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._known: dict[str, tuple[Tensors, str, str]] = {}  # by part: its tensors, their file and checksum
+        self._held: dict[str, int] = {}  # by part: bytes in memory; the oldest first
 
     def save(self, round: int, parts: Mapping[str, Tensors]) -> Vouched:
         """Write what is not on disk yet; returns the files that hold all parts."""
@@ -30,22 +39,44 @@ class Parts:
             data = packed(tensors)
             file = f"{name}.round-{round:06d}.safetensors"
             write_atomic(self.folder / file, data)
-            self._known[name] = (tensors, file, checksum(data))
+            self._know(name, tensors, file, checksum(data), len(data))
         return {file: check for _, file, check in (self._known[name] for name in parts)}
+
+    def _know(self, name: str, tensors: Tensors, file: str, check: str, size: int) -> None:
+        self._known[name] = tensors, file, check
+        self._held.pop(name, None)
+        self._held[name] = size  # the newest
+
+    def moved(self) -> dict[str, Tensors]:
+        """Parts that are mapped from their files from now on, so that there is room for the others."""
+        excess, moved = sum(self._held.values()) - room(), dict[str, Tensors]()
+        while excess > 0 and self._held:
+            name = next(iter(self._held))
+            excess -= self._held.pop(name)
+            _, file, check = self._known[name]
+            moved[name] = self._mapped(file)
+            self._known[name] = moved[name], file, check
+        return moved
+
+    def _mapped(self, file: str) -> Tensors:
+        return load_file(self.folder / file)
 
     def _holds(self, name: str, tensors: Tensors) -> bool:
         return name in self._known and self._known[name][0] is tensors
 
     def load(self, files: Vouched) -> dict[str, Tensors] | None:
         """All parts; None if a file's checksum differs from the recorded one."""
-        found: dict[str, tuple[Tensors, str, str]] = {}
+        self._known, self._held, left = {}, {}, room()
         for file, check in files.items():
             data = read_intact(self.folder / file, check)
             if data is None:
                 return None
-            found[file.partition(".round-")[0]] = (load(data), file, check)
-        self._known = found
-        return {name: tensors for name, (tensors, _, _) in found.items()}
+            name, left = file.partition(".round-")[0], left - len(data)
+            if left >= 0:
+                self._know(name, load(data), file, check, len(data))
+            else:
+                self._known[name] = self._mapped(file), file, check
+        return {name: tensors for name, (tensors, _, _) in self._known.items()}
 
     def keep_only(self, files: Collection[str]) -> None:
         if self.folder.is_dir():

@@ -237,6 +237,10 @@ class RunFolder:
         """Save the state after the last line; round 0, the beginning, has one too, so that every line has a start."""
         self._checkpoints.save(round, tensors, parts, self._mark)
 
+    def moved_parts(self) -> dict[str, Tensors]:
+        """Parts of the last checkpoint that lie on disk alone from now on: those for which there is no room."""
+        return self._checkpoints.moved()
+
     def write_env(self, device: torch.device, resumed_from: int) -> None:
         """Record versions and hardware; a resumed run adds an entry."""
         known = read_json(self.env_file).get("sessions")

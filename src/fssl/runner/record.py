@@ -8,7 +8,7 @@ import numpy as np
 from ..core.evaluate import Test, model_facts
 from ..core.federation import Federation
 from ..engines.engine import Engine, RoundResult
-from ..engines.snapshot import flat, parts
+from ..engines.snapshot import flat, parts, with_parts
 from ..engines.tensors import named
 from ..probes.tally import Layout
 from ..records.rounds import by_majority, rates, scalars
@@ -31,8 +31,10 @@ def record(folder: RunFolder, engine: Engine, result: RoundResult) -> Line:
 
 
 def save_state(folder: RunFolder, engine: Engine) -> None:
-    """Write a checkpoint of the state after the last round."""
+    """Write a checkpoint of the state after the last round; what has no room in memory stays there alone."""
     folder.checkpoint(engine.snapshot.round, flat(engine.snapshot), parts(engine.snapshot))
+    if moved := folder.moved_parts():
+        engine.snapshot = with_parts(engine.snapshot, moved)
 
 
 def write_result(folder: RunFolder, engine: Engine) -> Line:

@@ -20,6 +20,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def memory() -> int:
+    """Bytes of memory that the machine has, whoever uses them."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def processor() -> str:
     """The CPU's name, if the system reports it."""
     path = Path("/proc/cpuinfo")
