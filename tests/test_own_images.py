@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from conftest import Fssl, method_of
 from fssl.cli.screen import console
 from fssl.config import Config, as_tables, expand, first_difference, override, parse, read_toml
-from fssl.console import Quiet
+from fssl.console import Quiet, brief, numbers
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.images import shared_format
@@ -105,6 +105,8 @@ def test_what_needs_true_labels_is_null_and_the_rest_is_not(sites: Path, tmp_pat
     assert line["utilization"] > 0
     assert line["entropy_l"] > 0
     assert line["lam"] > 0
+    assert re.fullmatch(r"test [ \d.]{5} % · labels used [ \d.]{4,5} %", numbers(line))  # and not "right – %"
+    assert re.fullmatch(r"test [ \d.]{4} % · used [ \d.]{4,5}", brief(line))
     arrays = load_file(tmp_path / "run/probes/000002.safetensors")
     assert not [name for name in (*line["sums"], *line["last_epoch"], *arrays) if "correct" in name]
     assert arrays["labels_by_class"].sum() > 0

@@ -37,10 +37,11 @@ def percent(value: float | None) -> str:
 
 
 def numbers(line: Line) -> str:
-    """Accuracy, and pseudo-label accuracy and utilization where there are pseudo-labels."""
+    """Accuracy, and pseudo-label accuracy and utilization where there are pseudo-labels, as far as they are known."""
     text = f"test {line['accuracy']:5.2f} %"
     if "utilization" in line:
-        text += f" · labels right {percent(line['pl_accuracy'])} % · used {percent(line['utilization'])} %"
+        right = f"right {percent(line['pl_accuracy'])} % · " if knows_truth(line) else ""
+        text += f" · labels {right}used {percent(line['utilization'])} %"
     return text
 
 
@@ -48,8 +49,14 @@ def brief(line: Line) -> str:
     """The same for a bar, which shares its line with a name and times."""
     text = f"test {line['accuracy']:4.1f} %"
     if "utilization" in line:
-        text += f" · right {percent(line['pl_accuracy'])} · used {percent(line['utilization'])}"
+        right = f" · right {percent(line['pl_accuracy'])}" if knows_truth(line) else ""
+        text += f"{right} · used {percent(line['utilization'])}"
     return text
+
+
+def knows_truth(line: Line) -> bool:
+    """Whether right pseudo-labels were counted; without a used one, none may be right and it is known all the same."""
+    return line["pl_accuracy"] is not None or "correct_valid" in line.get("sums", {})
 
 
 def several(number: int, thing: str) -> str:
