@@ -258,7 +258,7 @@ def test_best_and_second_of_each_task_are_marked(browser: Browser) -> None:
 
 
 def test_axes_of_shares_end_where_shares_do(browser: Browser) -> None:
-    """A band of one standard deviation may go beyond."""
+    """With room for a line at 0 or 100 %."""
     browser.chart("plot-pl_accuracy")
     low, high = browser.run("return document.getElementById('plot-pl_accuracy')._fullLayout.yaxis.range")
     assert -2 <= low < high <= 102
@@ -325,6 +325,24 @@ def test_the_keyboard_reaches_the_results_first(browser: Browser) -> None:
     unnamed += "!(e.textContent.trim() || e.ariaLabel || e.labels?.length)).length"
     assert browser.run(unnamed) == 0
     assert browser.run("return [...document.querySelectorAll('table')].every(t => t.caption.textContent)")
+
+
+def test_short_runs_have_their_rounds_below_the_table_and_no_band_leaves_a_share(
+    chromium: Browser, tmp_path: Path
+) -> None:
+    for seed, curve in ((7, [1.0] * 8), (8, [99.0] * 8)):
+        write_run(tmp_path / f"runs/{seed}", curve, f"seed={seed}", pl_accuracy=[0.0 if seed == 7 else 1.0] * 8)
+    write_page([tmp_path / "runs"], tmp_path / "report.html")
+    chromium.open((tmp_path / "report.html").as_uri())
+    for place in ("caption", "made"):
+        assert "of the last 8 rounds" in chromium.run("return document.getElementById(arguments[0]).textContent", place)
+    for id in ("plot-accuracy", "plot-pl_accuracy"):
+        chromium.chart(id)
+        edges = chromium.run("return document.getElementById(arguments[0]).data.find(t => t.fill).y", id)
+        assert {*edges} == {0, 100}
+    title = "return document.getElementById('plot-ranking').layout.xaxis.title.text"
+    chromium.chart("plot-ranking")
+    assert chromium.run(title) == "test accuracy, last 8 rounds"
 
 
 def test_many_lines_do_not_bury_a_chart_under_their_values(chromium: Browser, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import json
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from handmade import append, write_run
 from rich.console import Console
@@ -120,6 +121,26 @@ def test_tasks_are_not_ranked_together(tmp_path: Path, capsys: pytest.CaptureFix
     assert "α = 0.1" in first["task"]
     assert [row["partition.alpha"] for row in rows] == ["0.1"] * 4 + ["1.0"] * 4  # settings that vary have a column
     assert "partition.clients" not in first
+
+
+def test_the_footer_has_the_rounds_of_the_tables(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "short", [50.0] * 8, "partition.alpha=0.1")
+    compare_runs(console, [tmp_path])
+    assert "(mean of the last 8 rounds; last round)" in said(capsys)
+    write_run(tmp_path / "long", [60.0] * 12, "partition.alpha=1.0")
+    compare_runs(console, [tmp_path])
+    text = said(capsys)
+    assert [head in text for head in ("last 8 ", "last 10 ")] == [True, True]
+    assert "(mean of the last 8 or 10 rounds; last round)" in text
+
+
+def test_a_band_stays_within_what_a_percentage_can_be() -> None:
+    with settings_of_pictures():
+        _, ((axes,),) = sheet(3, 3)
+        band(axes, [1, 2], np.array([[90.0, 1.0], [100.0, 9.0]]), "sage", method_style("sage"))
+        band(axes, [1, 2], np.array([[90.0, 1.0], [110.0, 9.0]]), "more", method_style("sage"), most=np.inf)
+        heights = [area.get_paths()[0].vertices[:, 1] for area in axes.collections]
+    assert [(h.min(), h.max()) for h in heights] == [(0, 100), (0, pytest.approx(100 + 200**0.5))]
 
 
 def test_what_sage_adds_to_a_host_is_told_seed_by_seed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -65,6 +65,7 @@ def test_the_numbers_are_those_of_the_records(tmp_path: Path) -> None:
     assert sage["result"] == pytest.approx([mean(results), stdev(results)])
     assert sage["result"][0] == 57.75
     assert lpl["result"] == [30.0, None]
+    assert task["last"] == 10
     assert sage["last"] == pytest.approx([115.5, stdev([110, 121])])
     assert sage["right"] == [50.0, 0.0]
     assert sage["used"] == [12.5, 0.0]

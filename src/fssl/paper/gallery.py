@@ -191,7 +191,8 @@ def cpg_in_depth(runs: Selection) -> Any:
             style = look_of(method)
             band(row[0], *runs.by_round(percent("pl_accuracy"), method, alpha), choice_name(method), style)
             if method.name == SAGE:
-                band(row[1], *runs.by_round(thousands("n_fallback"), method, alpha), choice_name(method), style)
+                added = runs.by_round(thousands("n_fallback"), method, alpha)
+                band(row[1], *added, choice_name(method), style, most=np.inf)
         row[0].set(xlabel="round", ylabel="correct labels (%)")
         row[1].set(xlabel="round", ylabel="labels added (thousands)", ylim=(0, None))
     letters(axes, [alpha_name(alpha) for alpha in runs.alphas for _ in range(2)])

@@ -16,7 +16,6 @@ from .overview import (
     by_value,
     check_against,
     check_setting,
-    last_rounds,
     latex_table,
     make_overview,
     on_screen,
@@ -26,7 +25,7 @@ from .overview import (
 )
 from .runs import Read, Run, by_round, find_runs, joined, late, number, percent
 from .tasks import group_by_task
-from .verdicts import by_result
+from .verdicts import by_result, last_rounds
 
 CSV_FIELDS = (
     "task",
@@ -74,9 +73,9 @@ def compare_runs(
         print_table(console, on_screen(overviews[title]))
         for text in words_by(by, groups, against) if by else words_on(groups, against):
             say(console, text)
-    most = last_rounds(run for groups in tasks.values() for members in groups.values() for run in members)
+    most = {last_rounds(run for members in groups.values() for run in members) for groups in tasks.values()}
     others = ")" if by else "; last round), labels right, labels used"
-    say(console, f"In percent: test accuracy (mean of the last {most} rounds{others}.")
+    say(console, f"In percent: test accuracy (mean of the last {' or '.join(map(str, sorted(most)))} rounds{others}.")
     signs = {sign for overview in overviews.values() for texts in overview.rows for sign in texts[1]}
     if "*" in signs:
         say(console, "* unfinished: the last of its rounds so far")

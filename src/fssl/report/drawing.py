@@ -47,8 +47,13 @@ def sheet(width: float, height: float, rows: int = 1, columns: int = 1, **option
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def band(axes: Any, rounds: Sequence[int] | Numbers, values: Numbers, label: str, style: Style) -> None:
-    """The mean over runs by round, and one standard deviation to both sides; `values` is [runs, rounds]."""
+def band(
+    axes: Any, rounds: Sequence[int] | Numbers, values: Numbers, label: str, style: Style, most: float = 100
+) -> None:
+    """The mean over runs by round, and one standard deviation to both sides; `values` is [runs, rounds].
+
+    No band leaves 0 to `most`, which is what a percentage can be.
+    """
     if not values.size:
         return
     mean = values.mean(0)
@@ -61,7 +66,8 @@ def band(axes: Any, rounds: Sequence[int] | Numbers, values: Numbers, label: str
     )
     if len(values) > 1:
         std = values.std(0, ddof=1)
-        axes.fill_between(rounds, mean - std, mean + std, color=style.color, alpha=0.18, linewidth=0)
+        low, high = np.clip([mean - std, mean + std], 0, most)
+        axes.fill_between(rounds, low, high, color=style.color, alpha=0.18, linewidth=0)
 
 
 def deviation(values: Sequence[float]) -> float:
@@ -77,11 +83,11 @@ def points(axes: Any, at: Sequence[float], values: Sequence[Sequence[float]], la
 
 
 def level(axes: Any, values: Sequence[float], label: str, style: Style) -> None:
-    """A number that does not depend on the axis: a line across, with its spread as a band."""
+    """A percentage that does not depend on the axis: a line across, with its spread as a band."""
     mean = float(np.mean(values))
     axes.axhline(mean, label=label, color=style.color, linestyle=LINES["dash"])
     if std := deviation(values):
-        axes.axhspan(mean - std, mean + std, color=style.color, alpha=0.15, linewidth=0)
+        axes.axhspan(max(mean - std, 0), min(mean + std, 100), color=style.color, alpha=0.15, linewidth=0)
 
 
 def bars(

@@ -10,11 +10,10 @@ from rich.text import Text
 
 from ..console import PLAIN, setting_text
 from ..errors import UserError, printable, unknown
-from ..records.rounds import LAST
 from .groups import comparable_settings, seeds_text
 from .latex import bold, escape_latex, tabular
 from .runs import Run, is_number, label_quality, late, number, spread, value
-from .verdicts import beside, by_result, gains, mean_result, not_compared, rivals, verdict
+from .verdicts import beside, by_result, gains, last_rounds, mean_result, not_compared, rivals, verdict
 
 Groups = dict[str, list[Run]]
 NOT_PRINTED = ("seeds", "s/round")  # columns of the screen that a paper has no use for
@@ -26,11 +25,6 @@ class Overview(NamedTuple):
     head: list[str]
     rows: list[list[str]]
     best: set[tuple[int, int]]  # (row, column)
-
-
-def last_rounds(runs: Iterable[Run]) -> int:
-    """How many rounds a result is the mean of, at most."""
-    return min(LAST, max(run.last_round for run in runs))
 
 
 def make_overview(groups: Groups) -> Overview:

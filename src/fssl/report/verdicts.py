@@ -1,9 +1,10 @@
 """Verdicts in sentences: the leading method, its margin, and whether every seed agrees."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
+from ..records.rounds import LAST
 from .groups import Repetition, comparable_settings
 from .look import split_plugins
 
@@ -17,6 +18,11 @@ def is_bound(method: str) -> bool:
 def reach(runs: Sequence[Repetition]) -> int:
     """The last round that all runs have reached."""
     return min(run.last_round for run in runs)
+
+
+def last_rounds(runs: Iterable[Repetition]) -> int:
+    """How many rounds a result is the mean of, at most."""
+    return min(LAST, max(run.last_round for run in runs))
 
 
 def rivals(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:

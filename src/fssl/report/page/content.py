@@ -17,7 +17,7 @@ from ..groups import distinct, group_key, named_groups, repetitions
 from ..look import method_label, method_styles
 from ..runs import Numbers, mean_std
 from ..tasks import Task, group_by_task
-from ..verdicts import by_result, gains, mean_result, not_compared, reach, rivals, verdict
+from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, reach, rivals, verdict
 from .curves import Json, curves_of, divide, plain
 from .reading import QUANTITIES, Reading
 
@@ -103,6 +103,7 @@ def task_data(task: Task[Reading]) -> Json:
         "dataset": config.data.name,
         "alpha": config.partition.alpha if is_dealt and config.partition.kind != "iid" else None,
         "labels": config.labels_per_class if is_dealt else None,
+        "last": last_rounds(runs),
         "classes": config.data.classes,
         "words": words(groups, ranked),
         "leader": order.index(ranked[0]) if ranked else 0,
@@ -139,9 +140,8 @@ def words(groups: Mapping[str, Sequence[Reading]], ranked: Sequence[str]) -> lis
     if changed := [name for name in groups if any(r.fault for r in groups[name])]:
         said.append(f"From records that were changed since, taken as they are: {', '.join(changed)}.")
     said += [*gains(groups), *not_compared(groups)]
-    longest = max(len(r.rounds) for runs in groups.values() for r in runs)
-    if longest < LAST:
-        said.append(f"Fewer than {LAST} rounds: results are means of all {longest}.")
+    if (most := last_rounds(r for runs in groups.values() for r in runs)) < LAST:
+        said.append(f"Fewer than {LAST} rounds: results are means of all {most}.")
     return said
 
 

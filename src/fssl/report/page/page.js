@@ -123,6 +123,9 @@ function fits(line) {
 
 const shownLines = () => lines().filter(fits);
 const shownTasks = (found) => [...new Set(found.map((line) => line.index))];
+// The rounds whose mean is the result: fewer in a task whose runs are shorter.
+const lastOf = (some) =>
+  [...new Set(some.map((line) => line.task.last))].sort((a, b) => a - b).join(" or ") || state.data.last;
 const isHidden = (line) => state.hidden.has(line.key);
 
 // Of the tasks on show, by number. It is remembered by title: a new run may bring a task that comes before it.
@@ -232,17 +235,19 @@ function drawNow(place, traces, extra, words) {
 
 // Curves by round.
 
-const SHARES = { clipmin: -2, clipmax: 102 }; // a band may leave what a share can be, an axis need not
+const SHARES = { clipmin: -2, clipmax: 102 }; // room for a line at 0 or 100 %
+const inPercent = (value) => Math.min(Math.max(value, 0), 100);
 const isCrowded = (drawn) => drawn.filter((line) => !isHidden(line)).length > CROWD;
 
 function seedsAt({ std, seeds }, index) {
   return std[index] === null ? count(seeds[index], "seed") : `± ${std[index].toPrecision(3)}, ${seeds[index]} seeds`;
 }
 
-// One standard deviation to either side of the mean.
-function band(line, { mean, std }) {
+// One standard deviation to either side of the mean, as far as a share can be.
+function band(line, { mean, std }, quantity) {
   const known = [...mean.keys()].filter((index) => mean[index] !== null);
-  const edge = (side) => (index) => mean[index] + side * (std[index] ?? 0);
+  const within = quantity.unit === "%" ? inPercent : Number;
+  const edge = (side) => (index) => within(mean[index] + side * (std[index] ?? 0));
   const round = (index) => index + 1;
   return {
     x: [...known.map(round), ...known.toReversed().map(round)],
@@ -279,7 +284,7 @@ function curveTraces(quantity, drawn) {
   const known = drawn.toReversed().map((line) => [line, curveOf(line, quantity)]).filter(([, curve]) => curve);
   const spread = known.filter(([, curve]) => curve.std.some((value) => value !== null));
   return [ // no band covers a line, and the leader's line is on top
-    ...spread.map(([line, curve]) => band(line, curve)),
+    ...spread.map(([line, curve]) => band(line, curve, quantity)),
     ...known.map(([line, curve]) => meanLine(line, curve, hover)),
   ];
 }
@@ -347,7 +352,7 @@ function drawRanking(drawn) {
   $("plot-ranking").style.height = `${height}px`;
   $("plot-accuracy").style.height = isNarrow() ? "" : `${Math.min(height, 560)}px`; // its neighbour, where it has one
   const extra = {
-    xaxis: { ticksuffix: " %", title: { text: `test accuracy, last ${state.data.last} rounds` } },
+    xaxis: { ticksuffix: " %", title: { text: `test accuracy, last ${lastOf(rows)} rounds` } },
     yaxis: { type: "category", ticklabelstandoff: 6 },
   };
   const results = rows.toReversed().map((line) => `${line.title} ${plus(line.result)} percent`);
@@ -514,7 +519,7 @@ function renderTaskChoice() {
 // Words.
 
 function renderTop() {
-  const { facts, unfinished, hardware, made, fssl, title, tasks, last } = state.data;
+  const { facts, unfinished, hardware, made, fssl, title, tasks } = state.data;
   document.title = `${title} – fssl report`;
   const datasets = [...new Set(tasks.map((task) => task.dataset))].join(", ");
   $("subtitle").textContent = tasks.length
@@ -532,7 +537,7 @@ function renderTop() {
     el("div", {}, el("dt", {}, name), el("dd", {}, value, " ", el("small", {}, more)));
   $("facts").replaceChildren(...rows.map(fact));
   $("made").textContent = `Made ${made} with fssl ${fssl} from the records of the runs alone. ` +
-    `Results are means of the last ${last} rounds over the named seeds, never a best round.`;
+    `Results are means of the last ${lastOf(lines())} rounds over the named seeds, never a best round.`;
 }
 
 function wordsCard({ title, words, groups, leader }) {
@@ -650,7 +655,7 @@ function renderTable() {
   table.tBodies[0].replaceChildren(...rows.map(tableRow));
   table.tHead.querySelector(`[data-column="${focused}"]`)?.focus();
   $("caption").textContent = `${rows.length} of ${count(lines().length, "line")}. ` +
-    `Accuracy: mean of the last ${state.data.last} rounds ± standard deviation over seeds; ` +
+    `Accuracy: mean of the last ${lastOf(rows)} rounds ± standard deviation over seeds; ` +
     "within a task, best bold, second underlined. Labels: pseudo-labels, over the same rounds.";
 }
 
