@@ -784,6 +784,10 @@ def test_what_breaks_in_one_cell_leaves_the_next_alone(fssl: Fssl, monkeypatch: 
     assert Path("two/seed2/summary.json").is_file()
     said = fssl("run", "tiny.toml", "--set", "seed=1", "--out", "one")
     assert (said.code, said.err) == (1, "fssl: RuntimeError: CUDA error: out of order (all of it: one/error.txt)\n")
+    monkeypatch.setattr(Engine, "round", whole)
+    Path("one/failed-step.safetensors").touch()
+    assert fssl("run", "one", "--resume").code == 0
+    assert not {"error.txt", "failed-step.safetensors"} & {path.name for path in Path("one").iterdir()}
 
 
 def test_a_folder_of_runs_is_no_configuration(fssl: Fssl) -> None:

@@ -12,7 +12,7 @@ from ..core.device import choose_device
 from ..core.experiment import Experiment
 from ..core.federation import Federation
 from ..engines.engine import Engine
-from ..engines.failure import ClientError
+from ..engines.failure import SAVED, ClientError
 from ..engines.lanes import compiles
 from ..engines.local import LocalEngine
 from ..engines.snapshot import Snapshot, restore
@@ -73,7 +73,10 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
                 logged.started(config, folder.rounds())
                 while engine.snapshot.round < config.rounds:
                     logged.round(record(folder, engine, engine.round(config.rounds)))
-                return write_result(folder, engine)
+                summary = write_result(folder, engine)
+                for name in (ERRORS, SAVED):  # of an earlier start; this one got past it
+                    (out / name).unlink(missing_ok=True)
+                return summary
     except ClientError as error:
         raise ClientError(write_down(str(error), error, config, out)) from error
     except (UserError, RunError):
