@@ -63,6 +63,20 @@ def greedy(channels, classes, width):
 def number(channels, classes, width):
     return 3
 
+class Vectors(nn.Module):
+    def __init__(self, channels, classes):
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(channels, 8, 3), Head(8, classes)
+
+    def forward(self, x):
+        return self.head(self.conv(x).relu().mean((2, 3)))
+
+def vectors(channels, classes, width):
+    return Vectors(channels, classes)
+
+def maps(channels, classes, width):
+    return Base(channels, classes)
+
 def two(channels, classes):
     return Base(channels, classes)
 """
@@ -85,6 +99,11 @@ def test_a_copy_of_ours_gives_the_same_bits(fssl: Fssl) -> None:
     assert own.keys() == ours.keys()
     assert all(torch.equal(own[k], ours[k]) for k in own)
     assert Path("own/net.py").read_text() == FILE
+
+
+def test_a_head_takes_vectors_as_it_takes_maps(fssl: Fssl) -> None:
+    assert train(fssl, "vectors", "net.py:vectors")[0] == train(fssl, "maps", "net.py:maps")[0] == 0
+    assert records("vectors") == records("maps")
 
 
 @pytest.mark.parametrize("method", ["sage", "fedmatch", "proxyfl", "fedloke", "net.py:mine"])

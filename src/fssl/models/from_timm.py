@@ -21,7 +21,7 @@ class TimmNet(nn.Module):
         self.head = Head(getattr(body, "head_hidden_size", None) or body.num_features, classes)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        feature, logits = self.head(self.body(x)[:, :, None, None])
+        feature, logits = self.head(self.body(x))
         return feature, logits
 
     def our_name(self, name: str) -> str:

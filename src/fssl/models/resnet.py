@@ -37,7 +37,8 @@ class Head(nn.Module):
         classes: Number of classes; the linear layer has a row for each.
 
     Returns:
-        When called with maps [B, features, H, W]: features [B, features] and logits [B, classes].
+        When called with maps [B, features, H, W], or with [B, features] that already are means: features
+        [B, features] and logits [B, classes].
 
     Example:
         >>> feature, logits = Head(16, 10)(torch.zeros(2, 16, 4, 4))
@@ -51,7 +52,7 @@ class Head(nn.Module):
 
     def forward(self, maps: Tensor) -> tuple[Tensor, Tensor]:
         with torch.autocast(maps.device.type, enabled=False):
-            feature = maps.float().mean((2, 3))
+            feature = maps.float() if maps.ndim == 2 else maps.float().mean((2, 3))
             return feature, self.linear(feature)
 
 
