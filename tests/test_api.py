@@ -1,5 +1,6 @@
 """`import fssl` in a script: the same as the command line, and nothing heavy until it is asked for."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import pytest
 
 import fssl
 from conftest import SMALL, Fssl, records
-from fssl.errors import UserError
+from fssl.errors import UserError, in_python
 
 
 def test_a_script_writes_what_the_command_line_writes(fssl: Fssl) -> None:
@@ -41,6 +42,40 @@ def test_what_is_misunderstood_is_told() -> None:
         fssl.experiment("smoke", ["seed=7"])  # type: ignore[arg-type]
     with pytest.raises(UserError, match="which folders"):
         fssl.runs()
+
+
+def test_errors_name_arguments_and_settings_instead_of_options(tmp_path: Path) -> None:
+    tiny = fssl.experiment("smoke", "train.rounds=1", "train.steps_per_round=1", "compute.device=cpu")
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes/a.txt").touch()
+    fssl.run(tiny, tmp_path / "run")
+    told = {
+        lambda: fssl.run(tiny, tmp_path / "run"): "; add resume=True to go on, or choose another out",
+        lambda: fssl.run(tiny, tmp_path / "notes"): "is not empty and not a run folder; choose another out",
+        lambda: fssl.experiment("smoke", "seed"): "seed: expected key=value",
+        lambda: fssl.experiment("smoke", "seed=[1, 2]"): "for several runs, 'grid.seed=[1, 2]'",
+        lambda: fssl.experiment("smoke", "grid.seed=[1, 2]"): "choose a run with a setting",
+        lambda: fssl.experiment("smoke", "data.name=folder"): "needs its folder: give data.dir",
+        lambda: fssl.experiment("smoke", f"data.dir='{tmp_path}'"): "leave out data.dir, or add data.name=folder",
+        lambda: fssl.experiment("smoke", "privacy.clip=1"): "compute.engine = 'flower' has it (compute.engine=flower)",
+    }
+    for call, message in told.items():
+        with pytest.raises(UserError) as refused:
+            call()
+        assert message in str(refused.value)
+        assert "--" not in str(refused.value)
+
+
+def test_every_option_that_a_message_names_has_words_in_python() -> None:
+    """In the modules that `fssl.api` reaches: an option that they gain needs a line in the table."""
+    root = Path(fssl.__file__).parent
+    rooms = ("config", "core", "data", "engines", "inference/trained.py", "records", "runner", "start.py")
+    files = [file for room in rooms for file in ([root / room] if room.endswith(".py") else (root / room).glob("*.py"))]
+    files = [file for file in files if file.name != "environment.py"]  # its options are those of git
+    named = {option for file in files for option in re.findall(r"[\s\"'](--[a-z][a-z-]+)", file.read_text())}
+    named.remove("--yes")  # the size of a grid is asked on the command line alone
+    assert {option for option in named if in_python(f"add {option} x") == f"add {option} x"} == set()
+    assert {"--resume", "--out", "--set"} <= named
 
 
 def test_what_a_run_logs_does_not_depend_on_who_starts_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from .console import Quiet
 from .core.experiment import Experiment, prepare
 from .core.images import Datasets
 from .data.sources import Dataset
-from .errors import UserError
+from .errors import UserError, told_in_python
 from .inference.trained import Trained, load_trained
 from .methods.names import check_effect
 from .report.runs import Run, find_runs
@@ -22,6 +22,7 @@ from .system.terminal import Screen
 Source = str | Path | Mapping[str, Any]  # a preset, a TOML file, or tables like those of one
 
 
+@told_in_python()
 def experiment(source: Source, *settings: str, dataset: Dataset | None = None) -> Experiment:
     """Prepare one run: complete its settings, build its method, refuse what does not fit.
 
@@ -49,6 +50,7 @@ def experiment(source: Source, *settings: str, dataset: Dataset | None = None) -
     return planned([("", config)])[""]
 
 
+@told_in_python()
 def experiments(source: Source, *settings: str) -> dict[str, Experiment]:
     """Prepare every run of a grid.
 
@@ -78,6 +80,7 @@ def planned(named: Iterable[tuple[str, Config]]) -> dict[str, Experiment]:
     return {run.name: run.experiment for run in plan_runs(Screen(quiet=True), named, Path(), Datasets())}
 
 
+@told_in_python()
 def run(
     experiment: Experiment, out: str | Path, *, resume: bool = False, listener: Listener | None = None
 ) -> dict[str, Any]:
@@ -101,6 +104,7 @@ def run(
     return run_experiment(experiment, Path(out), listener or Quiet(), resume)
 
 
+@told_in_python()
 def runs(*folders: str | Path, as_is: bool = False) -> list[Run]:
     """Every run with a finished round at or below some folders.
 
@@ -119,6 +123,7 @@ def runs(*folders: str | Path, as_is: bool = False) -> list[Run]:
     return find_runs(map(Path, folders), as_is).runs
 
 
+@told_in_python()
 def model(folder: str | Path) -> Trained:
     """The final model of a finished run.
 

@@ -1,10 +1,27 @@
 """What goes wrong for reasons a user can fix, and how it is said: in one line."""
 
+import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 LONGEST = 1000  # characters of a line on the error stream
+# Options that messages name, as patterns, and what somebody who calls from Python has in their place.
+IN_PYTHON = {
+    "--as-is": "as_is=True",
+    "--data-dir DIR, or set data.dir": "data.dir",
+    "--data-dir": "data.dir",
+    "--debug": "`fssl run --debug`",
+    "--engine ": "compute.engine=",
+    "--out": "out",
+    "--resume": "resume=True",
+    "--set$": "a setting",
+    "--set ": "",
+    "--tensorboard": "records.tensorboard",
+    "--wandb (online|offline)": r"records.wandb=\1",
+    "--wandb": "records.wandb",
+}
 
 
 class UserError(ValueError):
@@ -66,6 +83,24 @@ def escaped(character: str) -> str:
     r"""`\n`, `\x1b` or `\u202e`; a byte of a name that is not UTF-8, which Python reads as a surrogate, is `\xe9`."""
     byte = ord(character) - 0xDC00
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else character.encode("unicode_escape").decode()
+
+
+@contextmanager
+def told_in_python() -> Iterator[None]:
+    """Errors that leave the block name arguments and settings, not options of the command line."""
+    try:
+        yield
+    except (UserError, RunError) as error:
+        error.args = (in_python(str(error)),)
+        raise
+
+
+def in_python(message: str) -> str:
+    """A message with options replaced; a command in it, between backticks, stays one."""
+    pieces = message.split("`")
+    for option, words in IN_PYTHON.items():
+        pieces[::2] = [re.sub(rf"(?<![\w/.-]){option}", words, piece) for piece in pieces[::2]]
+    return "`".join(pieces)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
