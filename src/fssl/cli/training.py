@@ -170,7 +170,7 @@ def bench(
 
     Examples:
 
-    - `fssl bench`: half a minute on a CPU
+    - `fssl bench`: about a minute on two cores
 
     - `fssl bench --shape paper --method flexmatch --json bench.json`: the paper's network, better on a GPU
 
