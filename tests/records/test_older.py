@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import fssl as package
-from conftest import Fssl
+from conftest import SMALL, Fssl
+from fssl.errors import UserError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LOSSES = ("steps", "l_s", "l_u")  # counts of labels may jump by one where a confidence is at the threshold
@@ -22,6 +23,29 @@ def test_it_is_read_compared_and_used(fssl: Fssl) -> None:
     assert "flexmatch+sage" in fssl("compare", OLD).out
     assert fssl("predict", OLD, "--out", "p.csv").out.rstrip().endswith("p.csv")
     assert len(Path("p.csv").read_text().splitlines()) == 361
+
+
+def test_a_newer_one_is_refused_in_a_line(fssl: Fssl) -> None:
+    """Before its settings are read, which may have keys that nobody knows yet."""
+    assert fssl("run", "smoke", *SMALL, "--out", "runs/new").code == 0
+    environment, settings = Path("runs/new/env.json"), Path("runs/new/config.toml")
+    known = json.loads(environment.read_text())
+    assert known["format"] == 1
+    environment.write_text(json.dumps({**known, "format": 2}))
+    settings.write_text(f"{settings.read_text()}\n[later]\nkey = 1\n")
+    line = "its format is 2, and this version reads up to 1; install the newer one"
+    for words in (["show", "runs/new"], ["compare", "runs"], ["predict", "runs/new"], ["run", "runs/new", "--resume"]):
+        said = fssl(*words)
+        assert (said.code, said.err.count("\n"), line in said.err) == (2, 1, True), said
+    with pytest.raises(UserError, match="was written by a newer fssl"):
+        package.model("runs/new")
+
+
+@pytest.mark.parametrize("odd", ["2", None, 1, 0, True, [2]])
+def test_what_is_no_later_format_hinders_nobody(fssl: Fssl, odd: object) -> None:
+    shutil.copytree(OLD, "run")
+    Path("run/env.json").write_text(json.dumps({**json.loads(Path("run/env.json").read_text()), "format": odd}))
+    assert fssl("show", "run").code == 0
 
 
 @pytest.mark.parametrize("key", ["test", "accuracy", "timing", "seconds"])

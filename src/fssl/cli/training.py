@@ -115,11 +115,14 @@ def run(
 def source_of(config: str, resume: bool) -> tuple[str, Path]:
     """Where a run's settings are, and its folder unless another is named: that of a run which goes on is its own."""
     from ..config import presets
+    from ..records.layout import check_format
 
     path = Path(config)
     if config not in presets() and (path / "config.toml").is_file():
+        check_format(path)  # whose settings may have keys that are not known here
         return str(path / "config.toml"), path
     if resume and path.name == "config.toml" and path.is_file():
+        check_format(path.parent)
         return config, path.parent
     return config, Path("runs") / Path(config.removesuffix(".toml")).name
 

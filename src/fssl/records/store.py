@@ -19,6 +19,7 @@ from .chain import Chain, Start, chain_after, linked, read_start
 from .checkpoint import Checkpoints, Saved
 from .environment import environment
 from .facts import read_facts, write_facts
+from .layout import ENVIRONMENT, FORMAT, check_format
 from .rounds import is_complete, summarize
 from .tensors import Tensors, Unsealed, sealed, unseal
 
@@ -36,7 +37,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config_file = path / "config.toml"
-        self.env_file = path / "env.json"
+        self.env_file = path / ENVIRONMENT
         self.partition_file = path / "partition.json"
         self.rounds_file = path / "rounds.jsonl"
         self.model_file = path / "model.safetensors"
@@ -145,7 +146,8 @@ class RunFolder:
             self._lock = None
 
     def config(self) -> Config:
-        """The settings as they were recorded."""
+        """The settings as they were recorded; those of a later version are refused."""
+        check_format(self.path)
         tables = self._tables()
         if not tables:
             raise UserError(f"{self.config_file} is empty")
@@ -246,7 +248,7 @@ class RunFolder:
         known = read_json(self.env_file).get("sessions")
         entry = {"from_round": resumed_from + 1, **environment(device)}
         entries = [*known, entry] if isinstance(known, list) else [entry]
-        write_atomic(self.env_file, json.dumps({"sessions": entries}, indent=1) + "\n")
+        write_atomic(self.env_file, json.dumps({"format": FORMAT, "sessions": entries}, indent=1) + "\n")
 
     def sessions(self) -> list[dict[str, Any]]:
         """What is recorded of each start of the run: versions, hardware, commit; empty if nothing can be read."""
