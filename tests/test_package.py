@@ -81,6 +81,19 @@ def test_the_source_archive_has_what_builds_and_tests_it_and_no_caches(built: Pa
 
 
 @needs_builder
+def test_a_wheel_within_a_repository_of_others_has_no_commit(built: Path, tmp_path: Path) -> None:
+    """Such as in the environment of a project; the clone's own commit is in every record."""
+    identity = ["-c", "user.name=x", "-c", "user.email=x"]
+    for words in (["init", "--quiet"], [*identity, "commit", "--quiet", "--allow-empty", "--message=x"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    ZipFile(next(built.glob("*.whl"))).extractall(tmp_path)
+    code = "from fssl.records.environment import git_revision; print(git_revision())"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
+
+
+@needs_builder
 def test_an_installed_wheel_runs_and_reports(installed: Path, tmp_path: Path) -> None:
     """Away from the clone."""
     pytest.importorskip("plotly")

@@ -52,9 +52,10 @@ def short_commit(revision: object) -> str:
 
 @cache
 def git_revision() -> str | None:
-    """The commit of the source tree this package runs from, with '+' if files differ from it."""
+    """The commit of the source tree this package runs from, with '+' if files differ from it; None if installed."""
     here = Path(__file__).parent
     try:
+        git(here, "ls-files", "--error-unmatch", Path(__file__).name)  # or the repository around it is another's
         commit = git(here, "rev-parse", "HEAD")
         return commit + ("+" if git(here, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):
