@@ -57,8 +57,39 @@ def run_supernode(words: list[str]) -> None:
 
     node = import_module("flwr.supernode.start_client_internal")
     node.time = SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 5))  # type: ignore[attr-defined]
+    keep_in_step(node)
     sys.argv = ["flower-supernode", *words]
     flower_supernode()
+
+
+def keep_in_step(node: Any) -> None:
+    """Let a SuperNode answer the message that it got last, whatever became of those before.
+
+    It takes a message, sends one answer, and takes the next. If a server dies while a message is on its way, that
+    message stays with the node, is worked on later, and its answer goes out in place of the next one's: from then on
+    the site is one answer late, and every round would miss it.
+    """
+    pull, push = node._pull_and_store_message, node._push_messages
+
+    def pull_whole(**given: Any) -> int | None:
+        run: int | None = pull(**given)
+        if run is None:
+            given["state"].delete_messages(message_ids=unanswered(given["state"]))
+        return run
+
+    def push_answer(**given: Any) -> None:
+        push(**given)
+        while unanswered(given["state"]):  # that was the answer to another
+            push(**given)
+
+    node._pull_and_store_message, node._push_messages = pull_whole, push_answer
+
+
+def unanswered(state: Any) -> list[str]:
+    """Messages that a SuperNode holds; one that is answered goes with its answer."""
+    with state.lock_msg_store:
+        held = [entry.message.metadata for entry in state.msg_store.values()]
+    return [message.message_id for message in held if not message.reply_to_message_id]
 
 
 def run_superexec(words: list[str], launch: Callable[[str, str], None], close: Callable[[], None]) -> None:
