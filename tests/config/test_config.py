@@ -116,6 +116,22 @@ def test_a_wrong_setting_is_refused_in_one_helpful_line(key: str, value: Any, fr
         ({"data": {"labels_per_class": 5, "label_fraction": 0.1}}, "exclude each other"),
         ({"partition": {"kind": "dirichlet", "alpha": 0}}, "partition.kind = 'iid'"),
         ({"partition": {"kind": "dirichlet", "clients": 1438}}, "1437 images are too few"),
+        ({"partition": {"kind": "balanced-dirichlet", "alpha": 0}}, "balanced-dirichlet expects at least 0.01"),
+        ({"partition": {"kind": "shards"}}, "needs partition.classes_per_client"),
+        (
+            {"partition": {"kind": "shards", "classes_per_client": 3, "clients": 21}},
+            "make 63, expected a multiple of the 10",
+        ),
+        ({"partition": {"classes_per_client": 2}}, "only partition.kind = 'shards' has it"),
+        ({"partition": {"labels": "few-clients"}}, "needs partition.labeled_clients"),
+        ({"partition": {"labels": "all-clients", "labeled_clients": 2}}, "does not go with partition.labels"),
+        ({"partition": {"labels": "knowing-clients", "labeled_clients": 21}}, "expected at most the 20 clients"),
+        (
+            {"partition": {"labels": "knowing-clients", "labeled_clients": 2}, "data": {"label_fraction": 0.2}},
+            "data.label_fraction does not go with partition.labels = 'knowing-clients'",
+        ),
+        ({"data": {"name": "folder"}, "partition": {"labels": "knowing-clients"}}, "needs partition.labeled_clients"),
+        ({"data": {"name": "folder"}, "partition": {"labels": "all-clients"}}, "partition.labels does not go with"),
         ({"protocol": "authors", "compute": {"lanes": 2}}, "compute.lanes must be 1"),
         ({"protocol": "authors", "train": {"labeled_weight": 5}}, "protocol 'authors' has its own"),
     ],
@@ -123,6 +139,24 @@ def test_a_wrong_setting_is_refused_in_one_helpful_line(key: str, value: Any, fr
 def test_impossible_combinations_are_refused(tables: dict[str, Any], fragment: str) -> None:
     with pytest.raises(UserError, match=fragment):
         parse(tables)
+
+
+def test_a_number_of_labeled_clients_alone_means_few_clients() -> None:
+    """As in records that are older than the choice; these are also written as they were."""
+    few = parse({"partition": {"labeled_clients": 2}})
+    assert (few.partition.labels, parse({}).partition.labels) == ("few-clients", "all-clients")
+    assert few == parse({"partition": {"labeled_clients": 2, "labels": "few-clients"}})
+    assert not {"labels", "classes_per_client"} & {*as_tables(few)["partition"], *as_tables(Config())["partition"]}
+
+
+def test_clients_that_know_all_their_labels_need_no_number_of_them() -> None:
+    settings = ["partition.labels=knowing-clients", "partition.labeled_clients=2"]
+    config = parse(override(read_toml("smoke"), settings))  # the preset has labels_per_class
+    assert (config.picks_labels, config.data.labels_per_class) == (False, None)
+    assert by_card(config).data.labels_per_class is None
+    assert parse(as_tables(by_card(config))) == by_card(config)
+    photos = {"data": {"name": "imagefolder", "dir": "photos"}}
+    assert parse(override(photos, settings)).partition.labels == "knowing-clients"
 
 
 def test_the_lowest_alpha_is_the_one_the_partition_can_draw() -> None:

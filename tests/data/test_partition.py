@@ -219,7 +219,11 @@ def test_seed_changes_labeled_images_and_mixes() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_row_has_exactly_one_owner(kind: str, clients: int) -> None:
     labels = np.random.RandomState(3).randint(0, 5, 997)
-    parts = make_partition(labels, 5, kind=kind, alpha=0.3, clients=clients, per_class=20)
+    shards = 5 if kind == "shards" else None
+    request = {"kind": kind, "alpha": 0.3, "clients": clients, "classes_per_client": shards}
+    everything = make_partition(labels, 5, who="knowing-clients", labeled_clients=1, **request)  # type: ignore[arg-type]
+    assert np.array_equal(rows_of(everything), np.arange(997))
+    parts = make_partition(labels, 5, per_class=20, **request)  # type: ignore[arg-type]
     assert len(parts.labeled) == len(parts.unlabeled) == clients
     assert np.array_equal(rows_of(parts), np.arange(997))
     assert class_counts(parts.labeled, labels, 5).sum(0).tolist() == [20] * 5
@@ -253,7 +257,8 @@ def test_alpha_zero_is_iid() -> None:
 def test_all_labels_known_leaves_no_unlabeled_rows() -> None:
     labels = labels_of([40] * 5)
     for kind in KINDS:
-        parts = make_partition(labels, 5, kind=kind, alpha=1.0, clients=4, per_class=40)
+        shards = 5 if kind == "shards" else None
+        parts = make_partition(labels, 5, kind=kind, alpha=1.0, clients=4, per_class=40, classes_per_client=shards)
         assert sum(len(rows) for rows in parts.unlabeled) == 0
         assert np.array_equal(rows_of(parts), np.arange(200))
 
@@ -283,7 +288,8 @@ def test_plain_dirichlet_is_far_more_skewed_than_the_paired_one() -> None:
 def test_labels_may_lie_at_a_few_clients(kind: str) -> None:
     """The paper's 10 % at two of twenty clients: as many images each, the two with labels only, the others without."""
     labels = labels_of([5000] * 10)
-    request = {"num_classes": 10, "kind": kind, "alpha": 0.5, "clients": 20, "per_class": 500}
+    shards = {"classes_per_client": 5 if kind == "shards" else None}
+    request = {"num_classes": 10, "kind": kind, "alpha": 0.5, "clients": 20, "per_class": 500, **shards}
     parts = make_partition(labels, labeled_clients=2, **request)  # type: ignore[arg-type]
     usual = make_partition(labels, **request)  # type: ignore[arg-type]
     assert [len(rows) > 0 for rows in parts.labeled] == [True] * 2 + [False] * 18
@@ -291,10 +297,132 @@ def test_labels_may_lie_at_a_few_clients(kind: str) -> None:
     assert np.array_equal(rows_of(parts), np.arange(50_000))
     for here, there in zip(parts, usual, strict=True):  # the same images are labeled
         assert np.array_equal(np.sort(np.concatenate(here)), np.sort(np.concatenate(there)))
-    if kind != "dirichlet":
+    if kind not in ("dirichlet", "balanced-dirichlet"):
         assert {len(parts.pool(k)) for k in range(20)} == {2500}
-    two = make_partition(labels, 10, kind=kind, alpha=0.5, clients=2, per_class=500)
+    two = make_partition(labels, 10, kind=kind, alpha=0.5, clients=2, per_class=500, **shards)
     assert all(np.array_equal(a, b) for a, b in zip(parts.labeled[:2], two.labeled, strict=True))
+
+
+def test_balancing_worked_out_by_hand() -> None:
+    """12 images of three classes over three clients, 4 each if even; the shares of each class are given.
+
+    Class 0, 4 images: 0.5, 0.25, 0.25 gives 2, 1, 1. Class 1, 6 images: shares 0.5, 0.1, 0.4 add up to 0.5, 0.6, 1 and
+    cut at 3, 3 (of 3.6), so 3, 0, 3 and 5, 1, 4 in all. Clients 0 and 2 hold 4 or more: class 2 is client 1's alone.
+    """
+    shares = iter([[0.5, 0.25, 0.25], [0.5, 0.1, 0.4], [0.7, 0.2, 0.1]])
+    rows = [np.arange(0, 4), np.arange(4, 10), np.arange(10, 12)]
+    parts = partition.deal_balanced(rows, 12 / 3, lambda: np.array(next(shares)))
+    assert [part.tolist() for part in parts] == [[0, 1, 4, 5, 6], [2, 10, 11], [3, 7, 8, 9]]
+
+
+def test_shares_of_clients_that_are_not_full_are_scaled_up() -> None:
+    """Client 0 takes all of class 0, its even part. Of 0.5, 0.125, 0.375 the others have a quarter and the rest."""
+    shares = iter([[1.0, 0.0, 0.0], [0.5, 0.125, 0.375]])
+    parts = partition.deal_balanced([np.arange(8), np.arange(8, 24)], 24 / 3, lambda: np.array(next(shares)))
+    assert [part.tolist() for part in parts] == [[*range(8)], [*range(8, 12)], [*range(12, 24)]]
+
+
+def test_balanced_dirichlet_leaves_every_client_ten_images() -> None:
+    """SemiFL's CIFAR-10 at 0.1: 100 clients, 500 images each if even. A plain draw leaves some with less than ten."""
+    labels = labels_of([5000] * 10)
+    parts, plain = (
+        make_partition(labels, 10, kind=kind, alpha=0.1, clients=100, who="knowing-clients", labeled_clients=1)
+        for kind in ("balanced-dirichlet", "dirichlet")
+    )
+    assert min(len(plain.pool(k)) for k in range(100)) < 10
+    assert min(len(parts.pool(k)) for k in range(100)) >= 10
+    counts = class_counts([parts.pool(k) for k in range(100)], labels, 10)
+    for k, c in zip(*np.nonzero(counts[:99]), strict=True):  # the last one gets what rounding leaves over
+        assert counts[k, :c].sum() < 500  # who got more of a class did not hold 500 before it
+    assert counts.sum(1).max() > 500
+
+
+def test_balanced_dirichlet_gives_the_published_split_of_svhn() -> None:
+    """RSCFed's: all sizes, and the classes of its labeled client, which is number 2 of the draw and was put first."""
+    labels = labels_of(CLASS_COUNTS["svhn"])
+    parts = make_partition(
+        labels,
+        10,
+        kind="balanced-dirichlet",
+        alpha=0.75,
+        clients=10,
+        seed=1337,
+        who="knowing-clients",
+        labeled_clients=3,
+    )
+    counts = class_counts([parts.pool(k) for k in range(10)], labels, 10)
+    assert counts.sum(1).tolist() == [7578, 4594, 6621, 7972, 9178, 7781, 8852, 6374, 8311, 5996]
+    assert counts[2].tolist() == [15, 292, 986, 116, 63, 1285, 1352, 1438, 807, 267]
+
+
+def test_balanced_dirichlet_gives_the_published_split_of_cifar100() -> None:
+    """RSCFed's: number 9 of the draw is the labeled one, with 1 to 219 images of each of the 100 classes."""
+    labels = labels_of(CLASS_COUNTS["cifar100"])
+    parts = make_partition(
+        labels,
+        100,
+        kind="balanced-dirichlet",
+        alpha=0.8,
+        clients=10,
+        seed=1337,
+        who="knowing-clients",
+        labeled_clients=1,
+    )
+    counts = class_counts([parts.pool(k) for k in range(10)], labels, 100)
+    assert counts.sum(1).tolist() == [5008, 5079, 5071, 4565, 5040, 5097, 4941, 5098, 5000, 5101]
+    assert (counts[9].min(), counts[9].max()) == (1, 219)
+
+
+def test_balanced_dirichlet_asks_less_of_few_images() -> None:
+    """80 images over 4 clients: a quarter of the even 20."""
+    labels = labels_of([40, 40])
+    sizes = [
+        len(part)
+        for seed in range(40)
+        for part in make_partition(
+            labels,
+            2,
+            kind="balanced-dirichlet",
+            alpha=0.1,
+            clients=4,
+            who="knowing-clients",
+            labeled_clients=4,
+            seed=seed,
+        ).labeled
+    ]
+    assert 5 <= min(sizes) < 10
+
+
+def test_shards_have_one_class_each() -> None:
+    """Two shards for each of 20 clients, of ten classes: four shards a class, of 25 images or 26."""
+    labels = labels_of([100, 103, *[100] * 8])
+    parts = make_partition(labels, 10, kind="shards", alpha=1.0, clients=20, per_class=8, classes_per_client=2)
+    assert np.array_equal(rows_of(parts), np.arange(1003))
+    labeled, unlabeled = (class_counts(held, labels, 10) for held in parts)
+    assert set(labeled.ravel().tolist()) == {0, 2, 4}  # 4 where both shards are of one class
+    assert np.array_equal(labeled > 0, unlabeled > 0)
+    assert (labeled.sum(1) == 4).all()
+    assert set((unlabeled.sum(1)).tolist()) <= {46, 47, 48}
+    assert ((labeled > 0).sum(1) <= 2).all()
+    other = make_partition(labels, 10, kind="shards", alpha=1.0, clients=20, per_class=8, classes_per_client=2, seed=1)
+    assert not np.array_equal(class_counts(other.labeled, labels, 10), labeled)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_knowing_clients_have_the_labels_of_what_all_are_dealt(kind: str) -> None:
+    """Who knows labels changes nothing in who holds what."""
+    labels = labels_of([120, 100, 80, 60])
+    request = {"kind": kind, "alpha": 0.5, "clients": 8, "classes_per_client": 2 if kind == "shards" else None}
+    one, three, all_of_them = (
+        make_partition(labels, 4, who="knowing-clients", labeled_clients=k, **request)  # type: ignore[arg-type]
+        for k in (1, 3, 8)
+    )
+    for k in range(8):
+        assert np.array_equal(one.pool(k), three.pool(k))
+        assert np.array_equal(one.pool(k), all_of_them.labeled[k])
+    assert [len(rows) > 0 for rows in three.labeled] == [True] * 3 + [False] * 5
+    assert [len(rows) > 0 for rows in three.unlabeled] == [False] * 3 + [True] * 5
+    assert np.array_equal(rows_of(three), np.arange(360))
 
 
 def test_dirichlet_feeds_clients_left_with_nothing() -> None:
@@ -321,6 +449,23 @@ def test_dirichlet_feeds_clients_left_with_nothing() -> None:
         ({"labeled_clients": 21, "clients": 30, "kind": "iid"}, "labeled_clients = 21: 20 labeled images are too few"),
         ({"labeled_clients": 2, "clients": 64}, "clients without labels = 62: 50 unlabeled images are too few"),
         ({"seed": -1}, "partition seed = -1"),
+        ({"kind": "balanced-dirichlet", "alpha": 0.0}, "alpha = 0.0, expected at least 0.01"),
+        ({"kind": "shards"}, "partition.kind = 'shards' needs partition.classes_per_client"),
+        ({"classes_per_client": 2}, "classes_per_client = 2: only partition.kind = 'shards' has it"),
+        (
+            {"kind": "shards", "classes_per_client": 1, "clients": 5},
+            "5 clients with as many shards each make 5, expected",
+        ),
+        (
+            {"kind": "shards", "classes_per_client": 1, "labeled_clients": 1},
+            "1 clients with as many shards each make 1, expected a multiple of the 2 classes",
+        ),
+        ({"who": "few-clients"}, "partition.labels = 'few-clients' needs partition.labeled_clients"),
+        ({"who": "knowing-clients"}, "partition.labels = 'knowing-clients' needs partition.labeled_clients"),
+        ({"who": "all-clients", "labeled_clients": 2}, "does not go with partition.labels = 'all-clients'"),
+        ({"who": "knowing-clients", "labeled_clients": 5}, "labeled_clients = 5: expected at most the 4 clients"),
+        ({"who": "knowing-clients", "labeled_clients": 5, "clients": 71}, "71: 70 images are too few"),
+        ({"who": "knowing-client", "labeled_clients": 5}, "did you mean 'knowing-clients'"),
     ],
 )
 def test_bad_requests_are_named_in_one_line(changes: dict[str, object], message: str) -> None:

@@ -136,6 +136,20 @@ def test_who_has_no_labels_does_not_change_supervised_training(make_federation: 
     assert all(torch.equal(a[k], b[k]) for k in a)
 
 
+def test_clients_know_all_their_labels_or_none(make_federation: Make) -> None:
+    """Two of six: their pools are their labeled images; the others have no supervised loss."""
+    settings = ("partition.labels=knowing-clients", "partition.labeled_clients=2", "train.clients_per_round=6")
+    federation = make_federation(
+        "method.name=sage", "partition.clients=6", "partition.kind=balanced-dirichlet", *settings
+    )
+    assert [site.counts.labeled > 0 for site in federation.sites] == [True] * 2 + [False] * 4
+    assert [site.counts.labeled for site in federation.sites[:2]] == [site.counts.pool for site in federation.sites[:2]]
+    engine = LocalEngine(federation)
+    (result,) = engine.rounds(1)
+    assert np.isfinite(result.tally).all()
+    assert (engine.layout.unpack(result.tally[:, 0])["l_s"] > 0).tolist() == [client < 2 for client in result.clients]
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_where_few_clients_have_labels(method: str, make_federation: Make) -> None:
     settings = ("partition.kind=iid", "partition.labeled_clients=1", "train.clients_per_round=4")

@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, get_type_hints
 
-from ..data.shares import MIN_ALPHA, check_shares
+from ..data.shares import MIN_ALPHA, Terms, check_shards, check_shares, who_has_labels
 from ..errors import UserError, unknown
 from ..system.user_code import user_file
 from .schema import check_table, check_value, schema_of, several_runs
-from .settings import SECTIONS, Config, Data, MethodChoice, ServerChoice, Train, useless
+from .settings import KNOWING, LABEL_NUMBERS, SECTIONS, Config, Data, MethodChoice, ServerChoice, Train, useless
 
 MOST_IMAGES = 1_000_000  # of a step: beyond what a device holds
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
@@ -38,6 +38,7 @@ def parse(tables: Mapping[str, Any]) -> Config:
     if not config.card.is_dealt and "clients" not in tables.get("partition", {}):
         config = replace(config, partition=replace(config.partition, clients=0))  # known once the folder is read
     check_use(config.data.name, tables)
+    check_label_numbers(config, tables)
     check_combinations(config)
     return config
 
@@ -54,9 +55,23 @@ def check_use(dataset: str, tables: Mapping[str, Any]) -> None:
             raise UserError(f"{key} does not go with data.name = '{dataset}': {why}; leave it out")
 
 
+def check_label_numbers(config: Config, tables: Mapping[str, Any]) -> None:
+    """Refuse a number of labels where clients know all of theirs."""
+    if config.partition.labels == KNOWING:
+        for key in LABEL_NUMBERS:
+            if key.partition(".")[2] in tables.get("data", {}):
+                raise UserError(
+                    f"{key} does not go with partition.labels = '{KNOWING}': these know the labels of all their"
+                    " images; leave it out"
+                )
+
+
 def parse_section(section: str, table: Mapping[str, Any]) -> Any:
     table = {key: value for key, value in table.items() if (section, key, str(value)) not in RETIRED}
-    return KINDS[section](**check_table(table, SCHEMAS[section], section, elsewhere=keys_named))
+    values = check_table(table, SCHEMAS[section], section, elsewhere=keys_named)
+    if section == "partition":
+        values["labels"] = who_has_labels(values.get("labels"), values.get("labeled_clients"))
+    return KINDS[section](**values)
 
 
 def parse_method(table: Mapping[str, Any]) -> MethodChoice:
@@ -204,21 +219,27 @@ def check_dealing(config: Config) -> None:
         raise UserError("data.labels_per_class and data.label_fraction exclude each other: give one")
     if data.label_fraction == 0:
         raise UserError("data.label_fraction = 0: every client needs labels; expected a share above 0")
-    if part.kind != "iid" and part.alpha < MIN_ALPHA and (part.alpha > 0 or part.kind == "dirichlet"):
+    if part.has_alpha and part.alpha < MIN_ALPHA and (part.alpha > 0 or part.kind != "paired-dirichlet"):
         raise UserError(
             f"partition.alpha = {part.alpha:g}: {part.kind} expects at least {MIN_ALPHA}, below which hardly any skew"
             " is added; for an even split use partition.kind = 'iid'"
         )
-    if card.is_folder:  # the rest is known once it is read
-        if data.labels_per_class is None:
-            raise UserError(
-                f"data.name = '{data.name}' needs data.labels_per_class: how many of each class are labeled"
-            )
-        return
-    if config.labels_per_class > card.per_class_base:
+    terms = Terms(part.kind, part.labels, part.clients, part.labeled_clients, part.classes_per_client)
+    if config.picks_labels:
+        check_label_number(config)
+    if not card.is_folder:  # else the rest is known once it is read
+        num_labeled = config.labels_per_class * card.num_classes if config.picks_labels else 0
+        check_shares(terms, num_labeled, card.num_train)
+        check_shards(terms, card.num_classes)
+
+
+def check_label_number(config: Config) -> None:
+    """Refuse more labels than a class has images."""
+    data, card = config.data, config.card
+    if card.is_folder and data.labels_per_class is None:
+        raise UserError(f"data.name = '{data.name}' needs data.labels_per_class: how many of each class are labeled")
+    if not card.is_folder and config.labels_per_class > card.per_class_base:
         raise UserError(
             f"data.labels_per_class = {config.labels_per_class}: expected at most {card.per_class_base},"
             f" what {data.name} has per class"
         )
-    num_labeled = config.labels_per_class * card.num_classes
-    check_shares(part.kind, part.clients, part.labeled_clients, num_labeled, card.num_train)

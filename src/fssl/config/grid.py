@@ -11,7 +11,7 @@ from ..data.cards import CARDS
 from ..errors import UserError
 from ..system.files import DEEPEST, TOO_DEEP, is_too_deep
 from .checks import parse
-from .settings import Config, useless
+from .settings import KNOWING, LABEL_NUMBERS, Config, useless
 from .toml import toml_value
 
 SHOWN = 3  # runs of a grid that is too large
@@ -46,9 +46,10 @@ def split_setting(setting: str) -> tuple[str, Any]:
 
 def excluded_by(key: str, value: Any) -> tuple[str, ...]:
     """Settings of a file that make no sense beside this one."""
-    either = ("data.labels_per_class", "data.label_fraction")
-    if key in either:
-        return tuple(other for other in either if other != key)
+    if key in LABEL_NUMBERS:
+        return tuple(other for other in LABEL_NUMBERS if other != key)
+    if key == "partition.labels" and value == KNOWING:
+        return LABEL_NUMBERS
     if key == "data.name":
         card = CARDS.get(str(value))
         return (*useless(str(value)), *(["partition.clients"] if card and not card.is_dealt else []))

@@ -5,11 +5,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..data.cards import CARDS, Card, card
+from ..data.shares import HAVE_ALPHA
 from ..system.user_code import user_file
 from .schema import Filled, OneOf, Range
 
 Device = Literal["auto", "cpu", "cuda"]
 BY_A_RUN = Filled("by a run and checked by its repetition")
+KNOWING = "knowing-clients"  # their labels are no matter of numbers
 MANY = 100_000_000  # more clients or images than any federation has
 NETWORKS = ("resnet8", "cnn", "resnet18", "wrn-28-2", "wrn-28-8", "simple-cnn")
 Seed = Annotated[int, Range(0, 2**31 - 1)]
@@ -40,17 +42,28 @@ class Data:
 class Partition:
     """Who holds what."""
 
-    kind: Annotated[Literal["paired-dirichlet", "dirichlet", "iid"], "how images are dealt out to clients"] = (
-        "paired-dirichlet"
-    )
+    kind: Annotated[
+        Literal["paired-dirichlet", "dirichlet", "balanced-dirichlet", "shards", "iid"],
+        "how images are dealt out to clients",
+    ] = "paired-dirichlet"
     alpha: Annotated[float, Range(0.0, 1e6), "Dirichlet concentration; smaller is more skewed, 0 is an even split"] = (
         1.0
     )
     clients: Annotated[int, Range(1, MANY), "registered clients (folder: default as many as it has)"] = 20
     seed: Annotated[Seed, "0 is the paper's split"] = 0
+    classes_per_client: Annotated[int | None, Range(1, 10_000), "shards: pieces of a client, each of one class"] = None
+    labels: Annotated[
+        Literal["all-clients", "few-clients", "knowing-clients"],
+        "who has labels: all, a few that hold only the labeled images, or a few that know all labels of theirs",
+    ] = "all-clients"
     labeled_clients: Annotated[
-        int | None, Range(1, MANY), "only this many clients have labels, and nothing else (default: all have some)"
+        int | None, Range(1, MANY), 'how many have labels, the first; alone it means labels = "few-clients"'
     ] = None
+
+    @property
+    def has_alpha(self) -> bool:
+        """Whether alpha makes a difference."""
+        return self.kind in HAVE_ALPHA
 
 
 @dataclass(frozen=True)
@@ -207,6 +220,11 @@ class Config:
         return [file for file in map(user_file, (self.method.name, self.model.name)) if file]
 
     @property
+    def picks_labels(self) -> bool:
+        """Whether a number of images of each class is labeled, and the partition says no more than where."""
+        return self.card.is_dealt and self.partition.labels != KNOWING
+
+    @property
     def labels_per_class(self) -> int:
         if self.data.labels_per_class is not None:
             return self.data.labels_per_class
@@ -219,10 +237,12 @@ class Config:
 
 
 SECTIONS = tuple(f.name for f in fields(Config) if f.name not in ("seed", "protocol"))
+LABEL_NUMBERS = ("data.labels_per_class", "data.label_fraction")
 # A folder of clients' images says itself who holds what and which images are labeled.
 NOT_OF_A_FOLDER = (
-    *("data.labels_per_class", "data.label_fraction"),
-    *("partition.kind", "partition.alpha", "partition.seed", "partition.labeled_clients"),
+    *LABEL_NUMBERS,
+    *("partition.kind", "partition.alpha", "partition.seed", "partition.classes_per_client"),
+    *("partition.labels", "partition.labeled_clients"),
 )
 OF_A_FOLDER = ("data.classes", "data.size", "data.channels", "data.mean", "data.std", "data.digest")
 

@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any
 
 from .grid import forget
-from .settings import SECTIONS, Config, useless
+from .settings import KNOWING, SECTIONS, Config, useless
 
 # A resumed run may be longer than before, on other hardware, or find its data elsewhere.
 MAY_CHANGE = (
@@ -24,7 +24,7 @@ MAY_CHANGE = (
 def by_card(config: Config) -> Config:
     """The same run with the numbers filled in that the dataset's card decides: labels and rounds."""
     data = config.data
-    if config.card.is_dealt:
+    if config.picks_labels:
         data = replace(data, labels_per_class=config.labels_per_class, label_fraction=None)
     return replace(config, data=data, train=replace(config.train, rounds=config.rounds))
 
@@ -39,7 +39,10 @@ def as_tables(config: Config) -> dict[str, Any]:
             }
     method = config.method
     tables["method"] = {"name": method.name, **dict(method.settings), **({"digest": d} if (d := method.digest) else {})}
-    for key in (*useless(config.data.name), *([] if config.partition.clients else ["partition.clients"])):
+    part = config.partition
+    implied = [] if part.labels == KNOWING else ["partition.labels"]  # by labeled_clients, which --set may change
+    unknown = [] if part.clients else ["partition.clients"]
+    for key in (*useless(config.data.name), *implied, *unknown):
         forget(tables, key)
     return tables
 

@@ -63,9 +63,11 @@ def partition_images(config: Config, dataset: Dataset) -> Partition:
         kind=part.kind,
         alpha=part.alpha,
         clients=part.clients,
-        per_class=config.labels_per_class,
+        per_class=config.labels_per_class if config.picks_labels else None,
         seed=part.seed,
+        who=part.labels,
         labeled_clients=part.labeled_clients,
+        classes_per_client=part.classes_per_client,
     )
 
 

@@ -1,7 +1,8 @@
 """Labels in, index arrays per client out: which images each client holds, and which it knows the label of."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
@@ -10,12 +11,13 @@ from numpy.random import RandomState
 from numpy.typing import NDArray
 
 from ..errors import UserError, unknown
-from .shares import MIN_ALPHA, check_shares
+from .shares import HAVE_ALPHA, MIN_ALPHA, Terms, check_shards, check_shares, who_has_labels
 
 Index = NDArray[np.int64]
 
 LABEL_SEED = 7  # the released code picks the labeled images with 7 and deals images to clients with 0
 MAX_TRIES = 10_000
+LEAST = 10  # images of a client under `balanced-dirichlet`
 
 
 class Partition(NamedTuple):
@@ -29,6 +31,14 @@ class Partition(NamedTuple):
         return np.concatenate((self.unlabeled[k], self.labeled[k]))
 
 
+class Mix(NamedTuple):
+    """How classes are mixed over clients, and the seed of the draw."""
+
+    alpha: float
+    classes_per_client: int
+    seed: int
+
+
 def make_partition(
     labels: NDArray[np.int64],
     num_classes: int,
@@ -36,43 +46,80 @@ def make_partition(
     kind: str,
     alpha: float,
     clients: int,
-    per_class: int,
+    per_class: int | None = None,
     seed: int = 0,
+    who: str | None = None,
     labeled_clients: int | None = None,
+    classes_per_client: int | None = None,
 ) -> Partition:
-    """Pick `per_class` labeled images of each class and deal both kinds to clients. Seed 0 is the paper's.
+    """Deal images to clients, and say which of them are labeled. Seed 0 is the paper's.
 
-    The first `labeled_clients` clients, if given, get the labeled images and the others the unlabeled ones.
+    Args:
+        labels: The class of each training image.
+        num_classes: How many classes there are.
+        kind: How classes are mixed over clients, one of `KINDS`.
+        alpha: Dirichlet concentration, where the kind has one.
+        clients: How many clients there are.
+        per_class: How many images of each class are labeled; not for "knowing-clients".
+        seed: Of the draw.
+        who: Who has labels. "all-clients": each is dealt some of the labeled images. "few-clients": the first
+            `labeled_clients` get all of them and nothing else. "knowing-clients": all images are dealt to all
+            clients, and the first `labeled_clients` know every label of theirs.
+        labeled_clients: How many; alone it stands for "few-clients".
+        classes_per_client: Shards of a client, for the kind "shards".
     """
+    who = who_has_labels(who, labeled_clients)
     if kind == "paired-dirichlet" and alpha == 0:
         kind = "iid"  # what the released code means by it, although its own branch crashes
     _check(kind, alpha, clients, seed)
-    labeled, unlabeled = split_labels(labels, num_classes, per_class, LABEL_SEED + seed)
-    check_shares(kind, clients, labeled_clients, per_class * num_classes, len(labels))
-    deal = KINDS[kind]
-    if labeled_clients is None:
-        return deal(labeled, unlabeled, clients, alpha, seed)
+    num_labeled = 0
+    if who == "knowing-clients":
+        rows = shuffle_classes(labels, num_classes, LABEL_SEED + seed)
+    else:
+        labeled, unlabeled = split_labels(labels, num_classes, per_class or 0, LABEL_SEED + seed)
+        num_labeled = sum(map(len, labeled))
+    terms = Terms(kind, who, clients, labeled_clients, classes_per_client)
+    check_shares(terms, num_labeled, len(labels))
+    check_shards(terms, num_classes)
+    deal, mix, knowing = KINDS[kind], Mix(alpha, classes_per_client or 0, seed), labeled_clients or 0
+    if who == "all-clients":
+        return deal(labeled, unlabeled, clients, mix)
+    if who == "knowing-clients":
+        return _known_at(deal([part[:0] for part in rows], rows, clients, mix).unlabeled, knowing)
     nothing = [rows[:0] for rows in labeled]
-    knowing = deal(labeled, nothing, labeled_clients, alpha, seed)
-    others = deal(nothing, unlabeled, clients - labeled_clients, alpha, seed)
-    return Partition(knowing.labeled + others.labeled, knowing.unlabeled + others.unlabeled)
+    first = deal(labeled, nothing, knowing, mix)
+    others = deal(nothing, unlabeled, clients - knowing, mix)
+    return Partition(first.labeled + others.labeled, first.unlabeled + others.unlabeled)
+
+
+def _known_at(parts: Sequence[Index], knowing: int) -> Partition:
+    """The first clients know the labels of all their images, the others of none."""
+    return Partition(
+        tuple(rows if k < knowing else rows[:0] for k, rows in enumerate(parts)),
+        tuple(rows[:0] if k < knowing else rows for k, rows in enumerate(parts)),
+    )
+
+
+def shuffle_classes(labels: NDArray[np.int64], num_classes: int, seed: int = LABEL_SEED) -> list[Index]:
+    """Rows of each class in random order."""
+    if len(labels) and not (labels.min() >= 0 and labels.max() < num_classes):
+        raise UserError(f"labels run from {labels.min()} to {labels.max()}, expected 0 to {num_classes - 1}")
+    random = RandomState(seed)
+    return [random.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
 
 
 def split_labels(
     labels: NDArray[np.int64], num_classes: int, per_class: int, seed: int = LABEL_SEED
 ) -> tuple[list[Index], list[Index]]:
     """Rows of each class in random order, cut into the first `per_class` (labeled) and the rest."""
-    if len(labels) and not (labels.min() >= 0 and labels.max() < num_classes):
-        raise UserError(f"labels run from {labels.min()} to {labels.max()}, expected 0 to {num_classes - 1}")
-    counts = np.bincount(labels, minlength=num_classes)
-    rarest = int(counts.argmin())
+    order = shuffle_classes(labels, num_classes, seed)
+    counts = [len(rows) for rows in order]
+    rarest = int(np.argmin(counts))
     if not 1 <= per_class <= counts[rarest]:
         raise UserError(
             f"{per_class} labeled images per class, expected 1 to {counts[rarest]}:"
             f" class {rarest} has {counts[rarest]} images"
         )
-    random = RandomState(seed)
-    order = [random.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
     return [rows[:per_class] for rows in order], [rows[per_class:] for rows in order]
 
 
@@ -83,7 +130,7 @@ def class_counts(parts: Sequence[Index], labels: NDArray[np.int64], num_classes:
     return np.bincount(place, minlength=len(parts) * num_classes).reshape(-1, num_classes).astype(np.int64)
 
 
-def _paired(labeled: list[Index], unlabeled: list[Index], clients: int, alpha: float, seed: int) -> Partition:
+def _paired(labeled: list[Index], unlabeled: list[Index], clients: int, mix: Mix) -> Partition:
     """The released code's split: Dirichlet only inside pairs of clients, every pair a random sample.
 
     Of an odd number of clients the last one's images are such a sample by themselves, up to the equal cut.
@@ -91,8 +138,8 @@ def _paired(labeled: list[Index], unlabeled: list[Index], clients: int, alpha: f
     first shuffle takes a different number of draws.
     """
     return Partition(
-        _pairwise(labeled, clients, alpha, RandomState(seed)),
-        _pairwise(unlabeled, clients, alpha, RandomState(seed)),
+        _pairwise(labeled, clients, mix.alpha, RandomState(mix.seed)),
+        _pairwise(unlabeled, clients, mix.alpha, RandomState(mix.seed)),
     )
 
 
@@ -112,33 +159,81 @@ def _pairwise(rows: list[Index], clients: int, alpha: float, random: RandomState
 def _pair(block: Index, classes: Index, num_classes: int, alpha: float, random: RandomState) -> list[Index]:
     """Deal one block to two clients, again and again until both hold a quarter of it."""
     by_class = [block[classes == c] for c in range(num_classes)]
+    shares = partial(random.dirichlet, (alpha, alpha))
+    return _until_each_has(len(block) // 4, lambda: deal_balanced(by_class, len(block) / 2, shares))
+
+
+def _until_each_has(least: int, deal: Callable[[], list[Index]]) -> list[Index]:
+    """Deal again and again until every client holds `least` images."""
     for _ in range(MAX_TRIES):
-        halves: list[list[Index]] = [[], []]
-        sizes = np.zeros(2, np.int64)
-        for rows in by_class:
-            share = random.dirichlet((alpha, alpha)) * (sizes < len(block) / 2)
-            total = share.sum()
-            share = share / total if total > 0 else np.full(2, 0.5)
-            cut = int(share[0] * len(rows))
-            halves[0].append(rows[:cut])
-            halves[1].append(rows[cut:])
-            sizes += (cut, len(rows) - cut)
-        if sizes.min() >= len(block) // 4:
-            return [np.concatenate(half) for half in halves]
+        parts = deal()
+        if min(map(len, parts)) >= least:
+            return parts
     raise UserError(
-        f"no split of {len(block)} images over two clients was even enough in {MAX_TRIES} tries"
-        f" at alpha = {alpha}; use a larger alpha"
+        f"no split of {sum(map(len, parts))} images over {len(parts)} clients gave each at least {least} in"
+        f" {MAX_TRIES} tries; use a larger alpha or fewer clients"
     )
 
 
-def _dirichlet(labeled: list[Index], unlabeled: list[Index], clients: int, alpha: float, seed: int) -> Partition:
+def deal_balanced(by_class: Iterable[Index], even: float, draw: Callable[[], NDArray[np.float64]]) -> list[Index]:
+    """Cut each class over the clients by a draw of shares; who holds an even part of all images gets no more.
+
+    The other shares are scaled up. If they are all 0, as near the smallest alpha, the class is cut evenly.
+    """
+    pieces: list[list[Index]] = []
+    sizes: Index = np.zeros(1, np.int64)
+    for rows in by_class:
+        share = draw() * (sizes < even)
+        total = share.sum()
+        share = share / total if total > 0 else np.full(len(share), 1 / len(share))
+        pieces.append(np.split(rows, (share.cumsum()[:-1] * len(rows)).astype(np.int64)))
+        sizes = sizes + np.array([len(piece) for piece in pieces[-1]])
+    return [np.concatenate(parts) for parts in zip(*pieces, strict=True)]
+
+
+def _balanced(labeled: list[Index], unlabeled: list[Index], clients: int, mix: Mix) -> Partition:
+    """The split of SemiFL and RSCFed: a Dirichlet draw over all clients that leaves none with very little.
+
+    Labeled and unlabeled images are cut by separate draws. Of few images, a client has a quarter of an even part.
+    One stream shuffles a class and draws its shares, class after class: so RSCFed's split comes out of its seed.
+    """
+    random = RandomState(mix.seed)
+    shares = partial(random.dirichlet, np.full(clients, mix.alpha))
+
+    def spread(rows: list[Index]) -> list[Index]:
+        images = sum(map(len, rows))
+        if not images:
+            return [rows[0]] * clients
+        in_order = [np.sort(members) for members in rows]
+        least, even = min(LEAST, images // (4 * clients)), images / clients
+        return _until_each_has(least, lambda: deal_balanced(map(random.permutation, in_order), even, shares))
+
+    return _feed(spread(labeled), spread(unlabeled))
+
+
+def _shards(labeled: list[Index], unlabeled: list[Index], clients: int, mix: Mix) -> Partition:
+    """Cut every class into as many shards and deal these at random, the same number to each client.
+
+    A client's labeled images are of the same classes as its unlabeled ones.
+    """
+    per_class = mix.classes_per_client * clients // len(labeled)
+    order = RandomState(mix.seed).permutation(len(labeled) * per_class).reshape(clients, -1)
+
+    def spread(rows: list[Index]) -> list[Index]:
+        shards = [shard for members in rows for shard in np.array_split(members, per_class)]
+        return [np.concatenate([shards[s] for s in own]) for own in order]
+
+    return _feed(spread(labeled), spread(unlabeled))
+
+
+def _dirichlet(labeled: list[Index], unlabeled: list[Index], clients: int, mix: Mix) -> Partition:
     """The usual split of the literature: each class is cut over all clients by one Dirichlet draw.
 
     Labeled and unlabeled images are cut by separate draws. A client may get no labeled image. A client
     left with nothing at all gets one image from the client that holds the most.
     """
-    random = RandomState(seed)
-    return _feed(_spread(labeled, clients, alpha, random), _spread(unlabeled, clients, alpha, random))
+    random = RandomState(mix.seed)
+    return _feed(_spread(labeled, clients, mix.alpha, random), _spread(unlabeled, clients, mix.alpha, random))
 
 
 def _spread(rows: list[Index], clients: int, alpha: float, random: RandomState) -> list[Index]:
@@ -162,7 +257,7 @@ def _feed(labeled: list[Index], unlabeled: list[Index]) -> Partition:
     return Partition(tuple(labeled), tuple(unlabeled))
 
 
-def _iid(labeled: list[Index], unlabeled: list[Index], clients: int, alpha: float, seed: int) -> Partition:
+def _iid(labeled: list[Index], unlabeled: list[Index], clients: int, mix: Mix) -> Partition:
     """Deal like cards, class after class: class counts and sizes differ by at most one between clients."""
     x, u = np.concatenate(labeled), np.concatenate(unlabeled)
     first = len(x) % clients  # go on where the labeled images stopped, so that whole pools are even too
@@ -172,8 +267,14 @@ def _iid(labeled: list[Index], unlabeled: list[Index], clients: int, alpha: floa
     )
 
 
-Deal = Callable[[list[Index], list[Index], int, float, int], Partition]
-KINDS: dict[str, Deal] = {"paired-dirichlet": _paired, "dirichlet": _dirichlet, "iid": _iid}
+Deal = Callable[[list[Index], list[Index], int, Mix], Partition]
+KINDS: dict[str, Deal] = {
+    "paired-dirichlet": _paired,
+    "dirichlet": _dirichlet,
+    "balanced-dirichlet": _balanced,
+    "shards": _shards,
+    "iid": _iid,
+}
 
 
 def _check(kind: str, alpha: float, clients: int, seed: int) -> None:
@@ -183,6 +284,6 @@ def _check(kind: str, alpha: float, clients: int, seed: int) -> None:
         raise UserError(f"clients = {clients}, expected at least 1")
     if not 0 <= seed < 2**32 - LABEL_SEED:
         raise UserError(f"partition seed = {seed}, expected 0 to {2**32 - LABEL_SEED - 1}")
-    lowest = 0 if kind == "iid" else MIN_ALPHA
+    lowest = MIN_ALPHA if kind in HAVE_ALPHA else 0
     if not (lowest <= alpha and math.isfinite(alpha)):
         raise UserError(f"alpha = {alpha}, expected at least {lowest} (for an even split use kind 'iid')")

@@ -1,23 +1,73 @@
 """What any partition needs: a share for every client, and enough skew to draw. Without NumPy, for the settings."""
 
-from ..errors import UserError
+from typing import NamedTuple
+
+from ..errors import UserError, unknown
 
 MIN_ALPHA = 0.01  # below, both of two gamma draws underflow to 0 often enough to matter (24 % at 0.001)
+HAVE_ALPHA = ("paired-dirichlet", "dirichlet", "balanced-dirichlet")
+MAY_LACK_LABELS = ("dirichlet", "balanced-dirichlet", "shards")  # kinds that leave clients of "all-clients" without any
+WHO = ("all-clients", "few-clients", "knowing-clients")
 
 
-def check_shares(kind: str, clients: int, labeled_clients: int | None, num_labeled: int, num_images: int) -> None:
+class Terms(NamedTuple):
+    """The terms that images are dealt on, as far as they can be refused before a draw."""
+
+    kind: str
+    who: str  # has labels, of WHO
+    clients: int
+    labeled_clients: int | None = None
+    classes_per_client: int | None = None
+
+
+def who_has_labels(who: str | None, labeled_clients: int | None) -> str:
+    """Who has labels; a number of clients alone stands for "few-clients"."""
+    who = who or (WHO[0] if labeled_clients is None else "few-clients")
+    if who not in WHO:
+        raise unknown("partition.labels", who, WHO)
+    if who == WHO[0] and labeled_clients is not None:
+        raise UserError(
+            f"partition.labeled_clients = {labeled_clients} does not go with partition.labels = '{WHO[0]}';"
+            " give 'few-clients' or 'knowing-clients'"
+        )
+    if who != WHO[0] and labeled_clients is None:
+        raise UserError(f"partition.labels = '{who}' needs partition.labeled_clients: how many they are")
+    return who
+
+
+def check_shares(terms: Terms, num_labeled: int, num_images: int) -> None:
     """Check that every client gets an image."""
-    groups = [("partition.clients", clients, *((num_images, "") if kind == "dirichlet" else (num_labeled, "labeled ")))]
-    if labeled_clients is not None:
-        if labeled_clients >= clients:
-            raise UserError(f"partition.labeled_clients = {labeled_clients}: expected fewer than the {clients} clients")
+    kind, who, clients, knowing = terms.kind, terms.who, terms.clients, terms.labeled_clients or 0
+    most, fewer = (clients, "at most") if who == "knowing-clients" else (clients - 1, "fewer than")
+    if knowing > most:
+        raise UserError(f"partition.labeled_clients = {knowing}: expected {fewer} the {clients} clients")
+    by_image = who == "knowing-clients" or kind in MAY_LACK_LABELS
+    groups = [("partition.clients", clients, *((num_images, "") if by_image else (num_labeled, "labeled ")))]
+    if who == "few-clients":
         groups = [
-            ("partition.labeled_clients", labeled_clients, num_labeled, "labeled "),
-            ("clients without labels", clients - labeled_clients, num_images - num_labeled, "unlabeled "),
+            ("partition.labeled_clients", knowing, num_labeled, "labeled "),
+            ("clients without labels", clients - knowing, num_images - num_labeled, "unlabeled "),
         ]
-    for who, number, images, sort in groups:
+    for name, number, images, sort in groups:
         if number > images:
             raise UserError(
-                f"{who} = {number}: {images} {sort}images are too few for each client to hold one;"
+                f"{name} = {number}: {images} {sort}images are too few for each client to hold one;"
                 " use fewer clients or another number of labels"
+            )
+
+
+def check_shards(terms: Terms, num_classes: int) -> None:
+    """Check that shards come out even: as many of each class, as many for each client."""
+    own, few = terms.classes_per_client, terms.labeled_clients or 0
+    if terms.kind != "shards":
+        if own is not None:
+            raise UserError(f"partition.classes_per_client = {own}: only partition.kind = 'shards' has it")
+        return
+    if own is None:
+        raise UserError("partition.kind = 'shards' needs partition.classes_per_client, such as 2")
+    for group in [few, terms.clients - few] if terms.who == "few-clients" else [terms.clients]:
+        if own * group % num_classes:
+            raise UserError(
+                f"partition.classes_per_client = {own}: {group} clients with as many shards each make {own * group},"
+                f" expected a multiple of the {num_classes} classes"
             )

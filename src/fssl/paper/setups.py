@@ -43,8 +43,9 @@ def method_on(dataset: str, choice: MethodChoice) -> Method:
 
 def setup_of(config: Config) -> Setup:
     part, method = config.partition, method_on(config.data.name, config.method)
-    alpha = 0.0 if part.kind == "iid" else part.alpha
-    deal = part.kind if part.labeled_clients is None else f"{part.kind} with labeled_clients = {part.labeled_clients}"
+    alpha = part.alpha if part.has_alpha else 0.0
+    some = "" if part.labeled_clients is None else f" with labeled_clients = {part.labeled_clients}"
+    deal = part.kind + some + (f" and labels = {part.labels}" if some and part.labels != "few-clients" else "")
     return Setup(config.data.name, config.labels_per_class, deal, alpha, method)
 
 

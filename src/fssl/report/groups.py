@@ -49,7 +49,7 @@ def comparable_settings(run: Repetition, aside: str = "") -> dict[str, Any]:
     ignored = {"seed", "data.dir", aside, *(["model.digest"] if aside == "model.name" else [])}
     by_seed = "{seed}" in run.config.model.start  # then another file for each seed
     ignored |= {"model.start_digest"} if by_seed or aside == "model.start" else set()
-    ignored |= {"partition.alpha"} if run.config.partition.kind == "iid" else set()
+    ignored |= set() if run.config.partition.has_alpha else {"partition.alpha"}
     ignored |= {"train.local_epochs"} if run.config.train.steps_per_round else set()
     flat = flatten(run.config).items()
     return {k: v for k, v in flat if k not in ignored and not k.startswith(("compute.", "records."))}

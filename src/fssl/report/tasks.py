@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from ..config import Partition
 from .groups import Repetition, comparable_settings, what_varies
 
 R = TypeVar("R", bound=Repetition)
@@ -53,15 +54,23 @@ def short_title(run: Repetition, aside: str) -> str:
     facts, name = config.card, config.data.name
     if facts.is_folder:
         name = f"{name} {Path(config.data.dir or '').name}".strip()
-    where = " over all clients" if part.kind == "dirichlet" and aside != "partition.kind" else ""
     dealt = {
-        "partition.alpha": "even split" if part.kind == "iid" else f"α = {part.alpha:g}{where}",
-        "data.labels_per_class": f"{config.labels_per_class} labels per class",
+        "partition.alpha": skew(part, aside),
+        "data.labels_per_class": f"{config.labels_per_class} labels per class" if config.picks_labels else "",
     }
+    known = "" if config.picks_labels or not facts.is_dealt else "all "
     words = {
         "data.name": name,
         **(dealt if facts.is_dealt else {}),
         "partition.clients": f"{part.clients} clients",
-        "partition.labeled_clients": f"labels at {part.labeled_clients}" if part.labeled_clients else "",
+        "partition.labeled_clients": f"{known}labels at {part.labeled_clients}" if part.labeled_clients else "",
     }
     return " · ".join(text for key, text in words.items() if text and key != aside) or "all runs"
+
+
+def skew(part: Partition, aside: str) -> str:
+    """How classes are mixed over clients, in a few words."""
+    words = {"iid": "even split", "shards": f"{part.classes_per_client} classes per client"}
+    where = {"dirichlet": " over all clients", "balanced-dirichlet": " over all clients, balanced"}
+    wide = where.get(part.kind, "") if aside != "partition.kind" else ""
+    return words.get(part.kind, f"α = {part.alpha:g}{wide}")

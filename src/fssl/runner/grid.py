@@ -131,7 +131,7 @@ def list_runs(console: Console, runs: list[PlannedRun]) -> None:
     table = Table(Column("run folder", overflow="fold"), "method", "data", "alpha", "seed", "rounds", "state", **PLAIN)
     for run in runs:
         c = run.config
-        alpha = "" if c.partition.kind == "iid" or not c.card.is_dealt else f"{c.partition.alpha:g}"
+        alpha = f"{c.partition.alpha:g}" if c.partition.has_alpha and c.card.is_dealt else ""
         facts = (c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), folder_state(run))
         table.add_row(printable(str(run.folder)), *facts)
     print_table(console, table)
