@@ -192,7 +192,7 @@ def test_a_site_without_test_images_trains_whatever_the_server_tests_with(sites:
 @pytest.mark.parametrize(
     ("settings", "fragment"),
     [
-        (["train.clients_per_round=5"], "train.clients_per_round = 5 is more than the 4 clients"),
+        (["train.clients_per_round=5"], "train.clients_per_round = 5 is more than the 4 client folders"),
         (["partition.clients=5"], "partition.clients = 5, but there are 4 client folders"),
         (["data.digest=abc"], "data.digest = 'abc'"),
         (["data.classes=['a', 'b']"], "labeled/c: 'c' is not one of the agreed classes"),

@@ -454,11 +454,11 @@ def test_dirichlet_feeds_clients_left_with_nothing() -> None:
         ({"classes_per_client": 2}, "classes_per_client = 2: only partition.kind = 'shards' has it"),
         (
             {"kind": "shards", "classes_per_client": 1, "clients": 5},
-            "5 clients with as many shards each make 5, expected",
+            "for each of 5 clients make 5, expected",
         ),
         (
             {"kind": "shards", "classes_per_client": 1, "labeled_clients": 1},
-            "1 clients with as many shards each make 1, expected a multiple of the 2 classes",
+            "as many shards for each of 1 clients make 1, expected a multiple of the 2 classes",
         ),
         ({"who": "few-clients"}, "partition.labels = 'few-clients' needs partition.labeled_clients"),
         ({"who": "knowing-clients"}, "partition.labels = 'knowing-clients' needs partition.labeled_clients"),

@@ -372,6 +372,10 @@ def test_runs_without_a_cell_are_listed_with_the_reason(tmp_path: Path) -> None:
     reasons = {
         "digits": ("data.name=digits", "no table has digits"),
         "plain": ("partition.kind=dirichlet", "no table has partition.kind = dirichlet"),
+        "labels": (
+            "partition.labeled_clients=2",
+            "no table has partition.kind = paired-dirichlet with labeled_clients = 2",
+        ),
         "few": ("data.labels_per_class=5", "no table has 5 labels per class"),
         "alpha": ("partition.alpha=10.0", "no table has alpha 10"),
         "kappa": ("method.kappa=2.0", "no table has this method, or these settings of it, in that column"),
@@ -386,15 +390,20 @@ def test_runs_without_a_cell_are_listed_with_the_reason(tmp_path: Path) -> None:
     (own / "config.toml").write_text(
         to_toml({"data": own_data, "partition": {"clients": 20}, "method": {"name": "sage"}})
     )
+    listed = add(tmp_path, "listed", 50)
+    (listed / "config.toml").write_text(
+        to_toml({"data": {"name": "cifar100"}, "partition": {"clients": 20, "file": "split.json"}})
+    )
     strange = add(tmp_path, "strange", 50)
     (strange / "config.toml").write_text(
         (strange / "config.toml").read_text().replace('name = "sage"', 'name = "mine"')
     )
     result = tables_of(tmp_path)
-    assert result.num_runs == 10
+    assert result.num_runs == 12
     why = {path.name: text for path, text in result.unused.items()}
     assert why.pop("strange").startswith("method 'mine' is unknown")
     assert why.pop("own") == "no table has a folder of images"
+    assert why.pop("listed") == "no table has a partition from a file"
     assert why.pop("short") == "100 of the paper's 500 rounds; --short shows such runs where there is no other"
     assert why.pop("worse") == "its cells show other runs, longer or nearer to the paper's setting"
     assert why == {name: text for name, (_, text) in reasons.items()}

@@ -22,6 +22,7 @@ from fssl.report.latex import escape_latex
 from fssl.report.look import method_style
 from fssl.report.runs import by_round, find_runs, joined, number
 from fssl.report.show import print_run
+from fssl.report.tasks import group_by_task
 
 SAGE = 'method.name="sage"'
 
@@ -165,6 +166,44 @@ def test_settings_without_effect_do_not_part_repetitions(tmp_path: Path, capsys:
     write_run(tmp_path / "b", [60.0], SAGE, even, steps, "partition.alpha=0.5", "train.local_epochs=4", "seed=8")
     compare_runs(console, [tmp_path], None)
     assert "sage 7 8 55.00 ± 7.07" in said(capsys)
+
+
+def test_where_the_file_of_a_partition_was_does_not_part_repetitions(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its checksum does."""
+    for k, digest in enumerate(("abc", "abc", "def")):
+        file = f"partition.file='{k}/split.json'"
+        write_run(tmp_path / str(k), [50.0 + 10 * k], SAGE, file, f"partition.digest='{digest}'", f"seed={7 + k}")
+    compare_runs(console, [tmp_path], None)
+    assert "sage 7 8 55.00 ± 7.07" in (text := said(capsys))
+    assert "sage 9 70.00" in text
+
+
+@pytest.mark.parametrize(
+    ("settings", "title"),
+    [
+        ([], "digits · α = 0.5 · 8 labels per class · 6 clients"),
+        (["partition.labeled_clients=2"], "digits · α = 0.5 · 8 labels per class · 6 clients · labels at 2"),
+        (
+            [
+                "partition.labels='knowing-clients'",
+                "partition.labeled_clients=2",
+                "partition.kind='balanced-dirichlet'",
+            ],
+            "digits · α = 0.5 over all clients, balanced · 6 clients · all labels at 2",
+        ),
+        (
+            ["partition.kind='shards'", "partition.classes_per_client=5"],
+            "digits · 5 shards per client · 8 labels per class · 6 clients",
+        ),
+        (["partition.file='a/split.json'", "partition.clients=9"], "digits · split of split.json · 9 clients"),
+    ],
+)
+def test_a_task_is_called_by_its_partition(tmp_path: Path, settings: list[str], title: str) -> None:
+    write_run(tmp_path / "a", [50.0], SAGE, *settings)
+    (task,) = group_by_task(find_runs([tmp_path])[0])
+    assert task.name == title
 
 
 def test_lines_of_a_table_stay_whole_in_a_file(tmp_path: Path) -> None:

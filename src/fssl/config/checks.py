@@ -8,7 +8,7 @@ from ..data.shares import MIN_ALPHA, Terms, check_shards, check_shares, who_has_
 from ..errors import UserError, unknown
 from ..system.user_code import user_file
 from .schema import check_table, check_value, schema_of, several_runs
-from .settings import KNOWING, LABEL_NUMBERS, SECTIONS, Config, Data, MethodChoice, ServerChoice, Train, useless
+from .settings import SECTIONS, Config, Data, MethodChoice, ServerChoice, Train, useless
 
 MOST_IMAGES = 1_000_000  # of a step: beyond what a device holds
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
@@ -35,10 +35,11 @@ def parse(tables: Mapping[str, Any]) -> Config:
         else:
             values[key] = check_value(key, value, TOP[key])
     config = Config(**values)
-    if not config.card.is_dealt and "clients" not in tables.get("partition", {}):
-        config = replace(config, partition=replace(config.partition, clients=0))  # known once the folder is read
+    is_listed = not config.card.is_dealt or config.partition.file is not None
+    if is_listed and "clients" not in tables.get("partition", {}):
+        config = replace(config, partition=replace(config.partition, clients=0))  # known once folder or file is read
     check_use(config.data.name, tables)
-    check_label_numbers(config, tables)
+    check_superseded(config, tables)
     check_combinations(config)
     return config
 
@@ -55,15 +56,19 @@ def check_use(dataset: str, tables: Mapping[str, Any]) -> None:
             raise UserError(f"{key} does not go with data.name = '{dataset}': {why}; leave it out")
 
 
-def check_label_numbers(config: Config, tables: Mapping[str, Any]) -> None:
-    """Refuse a number of labels where clients know all of theirs."""
-    if config.partition.labels == KNOWING:
-        for key in LABEL_NUMBERS:
-            if key.partition(".")[2] in tables.get("data", {}):
-                raise UserError(
-                    f"{key} does not go with partition.labels = '{KNOWING}': these know the labels of all their"
-                    " images; leave it out"
-                )
+def check_superseded(config: Config, tables: Mapping[str, Any]) -> None:
+    """Refuse settings that a file, or clients that know all their labels, leave no say."""
+    part = config.partition
+    if part.file is None:
+        beside, why = f"partition.labels = '{part.labels}'", "these clients know the labels of all their images"
+    else:
+        beside, why = "partition.file", "the file says who holds what and which images are labeled"
+    for key in part.superseded:
+        section, _, name = key.partition(".")
+        if name in tables.get(section, {}):
+            raise UserError(f"{key} does not go with {beside}: {why}; leave it out")
+    if part.digest and part.file is None:
+        raise UserError("partition.digest: there is no partition.file; leave it out")
 
 
 def parse_section(section: str, table: Mapping[str, Any]) -> Any:
@@ -95,7 +100,7 @@ def check_combinations(config: Config) -> None:
     part, train = config.partition, config.train
     if config.card.is_folder:
         check_folder(config.data)
-    if config.card.is_dealt:
+    if config.card.is_dealt and part.file is None:
         check_dealing(config)
     if part.clients and train.clients_per_round > part.clients:
         raise UserError(

@@ -11,7 +11,7 @@ from ..data.cards import CARDS
 from ..errors import UserError
 from ..system.files import DEEPEST, TOO_DEEP, is_too_deep
 from .checks import parse
-from .settings import KNOWING, LABEL_NUMBERS, Config, useless
+from .settings import DEALING, KNOWING, LABEL_NUMBERS, Config, useless
 from .toml import toml_value
 
 SHOWN = 3  # runs of a grid that is too large
@@ -50,6 +50,8 @@ def excluded_by(key: str, value: Any) -> tuple[str, ...]:
         return tuple(other for other in LABEL_NUMBERS if other != key)
     if key == "partition.labels" and value == KNOWING:
         return LABEL_NUMBERS
+    if key == "partition.file":
+        return (*DEALING, "partition.clients")
     if key == "data.name":
         card = CARDS.get(str(value))
         return (*useless(str(value)), *(["partition.clients"] if card and not card.is_dealt else []))

@@ -12,6 +12,12 @@ from .schema import Filled, OneOf, Range
 Device = Literal["auto", "cpu", "cuda"]
 BY_A_RUN = Filled("by a run and checked by its repetition")
 KNOWING = "knowing-clients"  # their labels are no matter of numbers
+LABEL_NUMBERS = ("data.labels_per_class", "data.label_fraction")
+DEALING = (
+    *LABEL_NUMBERS,
+    *("partition.kind", "partition.alpha", "partition.seed", "partition.classes_per_client"),
+    *("partition.labels", "partition.labeled_clients"),
+)
 MANY = 100_000_000  # more clients or images than any federation has
 NETWORKS = ("resnet8", "cnn", "resnet18", "wrn-28-2", "wrn-28-8", "simple-cnn")
 Seed = Annotated[int, Range(0, 2**31 - 1)]
@@ -59,11 +65,18 @@ class Partition:
     labeled_clients: Annotated[
         int | None, Range(1, MANY), 'how many have labels, the first; alone it means labels = "few-clients"'
     ] = None
+    file: Annotated[str | None, "JSON file that says who holds what and knows which labels, in place of a deal"] = None
+    digest: Annotated[str | None, BY_A_RUN, "checksum of that file"] = None
 
     @property
     def has_alpha(self) -> bool:
         """Whether alpha makes a difference."""
-        return self.kind in HAVE_ALPHA
+        return self.kind in HAVE_ALPHA and self.file is None
+
+    @property
+    def superseded(self) -> tuple[str, ...]:
+        """Settings that have no say beside a file, or beside clients that know all their labels."""
+        return DEALING if self.file is not None else LABEL_NUMBERS if self.labels == KNOWING else ()
 
 
 @dataclass(frozen=True)
@@ -222,7 +235,7 @@ class Config:
     @property
     def picks_labels(self) -> bool:
         """Whether a number of images of each class is labeled, and the partition says no more than where."""
-        return self.card.is_dealt and self.partition.labels != KNOWING
+        return self.card.is_dealt and not self.partition.superseded
 
     @property
     def labels_per_class(self) -> int:
@@ -237,13 +250,8 @@ class Config:
 
 
 SECTIONS = tuple(f.name for f in fields(Config) if f.name not in ("seed", "protocol"))
-LABEL_NUMBERS = ("data.labels_per_class", "data.label_fraction")
 # A folder of clients' images says itself who holds what and which images are labeled.
-NOT_OF_A_FOLDER = (
-    *LABEL_NUMBERS,
-    *("partition.kind", "partition.alpha", "partition.seed", "partition.classes_per_client"),
-    *("partition.labels", "partition.labeled_clients"),
-)
+NOT_OF_A_FOLDER = (*DEALING, "partition.file", "partition.digest")
 OF_A_FOLDER = ("data.classes", "data.size", "data.channels", "data.mean", "data.std", "data.digest")
 
 

@@ -13,6 +13,7 @@ from .settings import KNOWING, SECTIONS, Config, useless
 MAY_CHANGE = (
     "train.rounds",
     "data.dir",
+    "partition.file",  # its checksum stays
     "compute.",
     "server.ship",
     "records.tensorboard",
@@ -42,7 +43,7 @@ def as_tables(config: Config) -> dict[str, Any]:
     part = config.partition
     implied = [] if part.labels == KNOWING else ["partition.labels"]  # by labeled_clients, which --set may change
     unknown = [] if part.clients else ["partition.clients"]
-    for key in (*useless(config.data.name), *implied, *unknown):
+    for key in (*useless(config.data.name), *part.superseded, *implied, *unknown):
         forget(tables, key)
     return tables
 

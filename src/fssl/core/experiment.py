@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from ..config import Config, ServerChoice, Train, by_card
@@ -11,6 +12,7 @@ from ..data.cards import Card
 from ..data.plan import Recipe
 from ..data.schedule import Schedule
 from ..data.sources import Dataset
+from ..data.split_file import read_partition
 from ..errors import UserError, described
 from ..methods.base import Method
 from ..methods.names import build_method, defaults_on, full_settings
@@ -89,7 +91,7 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     choose_device(config)  # a GPU that is asked for must be there
     if dataset is None and config.card.is_folder:
         dataset = load_dataset(config)
-    config = complete(config if dataset is None else with_folder(config, dataset))
+    config = complete(with_file(config if dataset is None else with_folder(config, dataset), dataset))
     method = build_method(config.method.name, dict(config.method.settings))
     check_method(config, method)
     experiment = Experiment(
@@ -106,19 +108,9 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
 
 def with_folder(config: Config, dataset: Dataset) -> Config:
     """The settings with what a folder of images decides; refuses a folder that they are not meant for."""
-    data, part = config.data, config.partition
+    data = config.data
     if dataset.partition is not None:
-        number = len(dataset.partition.labeled)
-        if part.clients not in (0, number):
-            raise UserError(
-                f"partition.clients = {part.clients}, but there are {number} client folders in '{data.dir}'"
-            )
-        if config.train.clients_per_round > number:
-            raise UserError(
-                f"train.clients_per_round = {config.train.clients_per_round} is more than the {number} clients"
-                f" in '{data.dir}'"
-            )
-        part = replace(part, clients=number)
+        config = with_clients(config, len(dataset.partition.labeled), f"client folders in '{data.dir}'")
     elif dataset.digest is None:
         return config
     if data.digest and dataset.digest not in (None, data.digest):  # None: a site alone does not see all files
@@ -127,7 +119,28 @@ def with_folder(config: Config, dataset: Dataset) -> Config:
             " leave data.digest out to train on them"
         )
     data = replace(data, classes=dataset.card.classes, digest=dataset.digest or data.digest)
-    return replace(config, data=data, partition=part)
+    return replace(config, data=data)
+
+
+def with_file(config: Config, dataset: Dataset | None) -> Config:
+    """The settings with what the file of a partition decides; refuses a file that is not meant for these images."""
+    file, recorded = config.partition.file, config.partition.digest
+    if file is None:
+        return config
+    num_images = config.card.num_train if dataset is None else len(dataset.train.labels)
+    partition, digest = read_partition(Path(file), num_images, recorded)
+    config = with_clients(config, len(partition.labeled), f"clients in '{file}'")
+    return replace(config, partition=replace(config.partition, digest=digest))
+
+
+def with_clients(config: Config, number: int, found: str) -> Config:
+    """The settings with the number of clients that was found, in words also where; refuses another one."""
+    part, train = config.partition, config.train
+    if part.clients not in (0, number):
+        raise UserError(f"partition.clients = {part.clients}, but there are {number} {found}")
+    if train.clients_per_round > number:
+        raise UserError(f"train.clients_per_round = {train.clients_per_round} is more than the {number} {found}")
+    return replace(config, partition=replace(part, clients=number))
 
 
 def complete(config: Config) -> Config:

@@ -11,6 +11,7 @@ from ..data.cards import Card
 from ..data.folder import Agreed
 from ..data.partition import Partition, make_partition
 from ..data.sources import Dataset, Split, load
+from ..data.split_file import read_partition
 from ..errors import UserError
 from ..system.machine import cores
 
@@ -57,6 +58,8 @@ def known_card(config: Config) -> Card:
 def partition_images(config: Config, dataset: Dataset) -> Partition:
     """Who holds what: as the images lie, or as they are dealt out."""
     part = config.partition
+    if part.file is not None:
+        return read_partition(Path(part.file), len(dataset.train.labels), part.digest)[0]
     return dataset.partition or make_partition(
         dataset.train.labels,
         dataset.card.num_classes,

@@ -68,6 +68,6 @@ def check_shards(terms: Terms, num_classes: int) -> None:
     for group in [few, terms.clients - few] if terms.who == "few-clients" else [terms.clients]:
         if own * group % num_classes:
             raise UserError(
-                f"partition.classes_per_client = {own}: {group} clients with as many shards each make {own * group},"
-                f" expected a multiple of the {num_classes} classes"
+                f"partition.classes_per_client = {own}: as many shards for each of {group} clients make"
+                f" {own * group}, expected a multiple of the {num_classes} classes"
             )

@@ -51,6 +51,8 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
         raise UserError(
             f"{config.own_files[0]}: the sites have no such file, they run the methods and networks of fssl"
         )
+    if config.partition.file is not None:
+        raise UserError("partition.file: the sites have no such file; leave it out")
     if config.card.is_folder and config.card.is_dealt:
         raise UserError(f"data.name = '{config.data.name}': sites hold images of their own; use data.name = 'folder'")
     dataset = server_dataset(config, part.test_images, len(part.sites)) if config.data.name == "folder" else None

@@ -57,6 +57,9 @@ def by_setup(runs: Iterable[Run]) -> tuple[dict[Setup, list[Run]], dict[Path, st
         if run.config.card.is_folder:
             strange[run.path] = "no table has a folder of images"
             continue
+        if run.config.partition.file is not None:
+            strange[run.path] = "no table has a partition from a file"
+            continue
         if run.config.own_files:  # nor would it be right to run them: reading a record must not run a user's file
             strange[run.path] = "no table has a method or a network of one's own"
             continue

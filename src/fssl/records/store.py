@@ -24,6 +24,7 @@ from .rounds import is_complete, summarize
 from .tensors import Tensors, Unsealed, sealed, unseal
 
 ERRORS = "error.txt"  # the last error that nobody foresaw, with its place in the code
+SPLIT = "split.json"  # a copy of the file that `partition.file` names
 INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
 
 
@@ -255,9 +256,9 @@ class RunFolder:
         known = read_json(self.env_file).get("sessions")
         return [entry for entry in known if isinstance(entry, dict)] if isinstance(known, list) else []
 
-    def keep(self, file: Path) -> None:
-        """Copy a file that the run depends on into the folder."""
-        write_atomic(self.path / file.name, file.read_bytes())
+    def keep(self, file: Path, name: str | None = None) -> None:
+        """Copy a file that the run depends on into the folder, under its own name or another."""
+        write_atomic(self.path / (name or file.name), file.expanduser().read_bytes())
 
     def write_partition(self, labeled: NDArray[np.int64] | None, unlabeled: NDArray[np.int64] | None) -> None:
         """Write the number of images per client and class, [clients, classes] each; None if unknown."""

@@ -49,6 +49,7 @@ def comparable_settings(run: Repetition, aside: str = "") -> dict[str, Any]:
     ignored = {"seed", "data.dir", aside, *(["model.digest"] if aside == "model.name" else [])}
     by_seed = "{seed}" in run.config.model.start  # then another file for each seed
     ignored |= {"model.start_digest"} if by_seed or aside == "model.start" else set()
+    ignored |= {"partition.file", *(["partition.digest"] if aside == "partition.file" else [])}  # where, not what
     ignored |= set() if run.config.partition.has_alpha else {"partition.alpha"}
     ignored |= {"train.local_epochs"} if run.config.train.steps_per_round else set()
     flat = flatten(run.config).items()

@@ -70,7 +70,9 @@ def short_title(run: Repetition, aside: str) -> str:
 
 def skew(part: Partition, aside: str) -> str:
     """How classes are mixed over clients, in a few words."""
-    words = {"iid": "even split", "shards": f"{part.classes_per_client} classes per client"}
+    if part.file is not None:
+        return f"split of {Path(part.file).name}"
+    words = {"iid": "even split", "shards": f"{part.classes_per_client} shards per client"}
     where = {"dirichlet": " over all clients", "balanced-dirichlet": " over all clients, balanced"}
     wide = where.get(part.kind, "") if aside != "partition.kind" else ""
     return words.get(part.kind, f"α = {part.alpha:g}{wide}")

@@ -19,7 +19,7 @@ from ..engines.snapshot import Snapshot, restore
 from ..engines.tensors import to
 from ..errors import RunError, UserError, described, is_out_of_memory
 from ..records.checkpoint import Saved
-from ..records.store import ERRORS, RunFolder
+from ..records.store import ERRORS, SPLIT, RunFolder
 from ..system.user_code import user_place
 from .loggers import Listener, Logged
 from .record import Line, record, save_state, write_result
@@ -63,6 +63,8 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
                 logged.say(text)
             for file in config.own_files:
                 folder.keep(file)
+            if config.partition.file is not None:
+                folder.keep(Path(config.partition.file), SPLIT)  # its own name may be one that a run writes
             with closing(make(federation)) as engine:
                 if resume:
                     engine.snapshot = resumed(saved, folder, engine, logged)

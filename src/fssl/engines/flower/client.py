@@ -83,6 +83,8 @@ def make_workshop(federation: Federation, client: int) -> Workshop:
 def at_site(config: Config, site: Site) -> Config:
     if config.own_files:
         raise SiteError(f"{config.own_files[0]}: a site runs the methods and networks of fssl, and no file")
+    if config.partition.file is not None:
+        raise SiteError("partition.file: a site reads no file that the server names")
     own = load_toml(site.folder / "site.toml", "site.toml")
     device = check_value("device", own.get("device", "auto"), schema_of(Compute)["device"], "site.toml: ")
     return replace(

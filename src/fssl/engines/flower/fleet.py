@@ -172,8 +172,11 @@ def flower_engine(fleet: FlowerFleet) -> Engine:
 
 def for_clients(config: Config) -> Config:
     """The settings that clients need: they have working folders of their own, and get all weights from the server."""
-    dir = config.data.dir and str(Path(config.data.dir).expanduser().resolve())
-    return without_start(replace(config, data=replace(config.data, dir=dir)))
+    dir, file = (
+        place and str(Path(place).expanduser().resolve()) for place in (config.data.dir, config.partition.file)
+    )
+    data, partition = replace(config.data, dir=dir), replace(config.partition, file=file)
+    return without_start(replace(config, data=data, partition=partition))
 
 
 def to_device(result: ClientResult, federation: Federation) -> ClientResult:
