@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +21,7 @@ from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
 from fssl.engines.lanes import HostLane
 from fssl.engines.local import LocalEngine
+from fssl.errors import UserError
 from fssl.methods import Method
 
 torch.set_num_threads(1)
@@ -63,6 +64,14 @@ def start(*words: str | Path, **options: Any) -> "subprocess.Popen[str]":
 
 def tiny_config(*settings: str) -> Config:
     return parse(override(TINY, list(settings)))
+
+
+def refusal(settings: Sequence[str], dataset: Dataset) -> str:
+    """The line with which settings are refused."""
+    with pytest.raises(UserError) as error:
+        prepare(tiny_config(*settings), dataset)
+    assert "\n" not in str(error.value)
+    return str(error.value)
 
 
 def completed(config: Config) -> Config:

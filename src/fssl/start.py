@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +14,7 @@ from .errors import UserError, described, shortened
 from .models import Net
 from .records.store import RunFolder
 from .records.tensors import unseal
+from .system.digest import check_unchanged, short_sum
 from .types import State, Weights
 
 NONE = "none"
@@ -76,7 +76,7 @@ def file_of(place: Path) -> Path:
 
 def digest_of_file(file: Path) -> str:
     try:
-        return sha256(file.read_bytes()).hexdigest()[:16]
+        return short_sum(file.read_bytes())
     except OSError as error:
         raise UserError(f"model.start = '{file}' cannot be read: {error.strerror}") from None
 
@@ -91,11 +91,7 @@ def first_weights(config: Config, card: Card, net: Net) -> Fitted:
     if place is None:
         return Fitted(net.first, [])
     digest = digest_of_file(file_of(place))
-    if model.start_digest not in (None, digest):
-        raise UserError(
-            f"model.start = '{place}' has changed: model.start_digest is '{model.start_digest}' in the settings and"
-            f" '{digest}' now; leave model.start_digest out to start from it as it is"
-        )
+    check_unchanged(f"model.start = '{place}'", digest, "model.start_digest", model.start_digest, "start from")
     start = read_start(place)
     fitted = fit(net, start.tensors, str(place), model.start_partial)
     return fitted._replace(notes=[*fitted.notes, *differences(start.facts, card, str(place))])

@@ -337,38 +337,24 @@ def test_balanced_dirichlet_leaves_every_client_ten_images() -> None:
     assert counts.sum(1).max() > 500
 
 
+def counts_of_rscfed(dataset: str, alpha: float) -> NDArray[np.int64]:
+    """Images of each class at each of ten clients, [clients, classes], drawn with the seed of its authors."""
+    labels, num_classes = labels_of(CLASS_COUNTS[dataset]), len(CLASS_COUNTS[dataset])
+    draw = {"kind": "balanced-dirichlet", "alpha": alpha, "seed": 1337}
+    parts = make_partition(labels, num_classes, clients=10, who="knowing-clients", labeled_clients=1, **draw)
+    return class_counts([parts.pool(k) for k in range(10)], labels, num_classes)
+
+
 def test_balanced_dirichlet_gives_the_published_split_of_svhn() -> None:
     """RSCFed's: all sizes, and the classes of its labeled client, which is number 2 of the draw and was put first."""
-    labels = labels_of(CLASS_COUNTS["svhn"])
-    parts = make_partition(
-        labels,
-        10,
-        kind="balanced-dirichlet",
-        alpha=0.75,
-        clients=10,
-        seed=1337,
-        who="knowing-clients",
-        labeled_clients=3,
-    )
-    counts = class_counts([parts.pool(k) for k in range(10)], labels, 10)
+    counts = counts_of_rscfed("svhn", 0.75)
     assert counts.sum(1).tolist() == [7578, 4594, 6621, 7972, 9178, 7781, 8852, 6374, 8311, 5996]
     assert counts[2].tolist() == [15, 292, 986, 116, 63, 1285, 1352, 1438, 807, 267]
 
 
 def test_balanced_dirichlet_gives_the_published_split_of_cifar100() -> None:
     """RSCFed's: number 9 of the draw is the labeled one, with 1 to 219 images of each of the 100 classes."""
-    labels = labels_of(CLASS_COUNTS["cifar100"])
-    parts = make_partition(
-        labels,
-        100,
-        kind="balanced-dirichlet",
-        alpha=0.8,
-        clients=10,
-        seed=1337,
-        who="knowing-clients",
-        labeled_clients=1,
-    )
-    counts = class_counts([parts.pool(k) for k in range(10)], labels, 100)
+    counts = counts_of_rscfed("cifar100", 0.8)
     assert counts.sum(1).tolist() == [5008, 5079, 5071, 4565, 5040, 5097, 4941, 5098, 5000, 5101]
     assert (counts[9].min(), counts[9].max()) == (1, 219)
 

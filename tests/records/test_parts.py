@@ -1,5 +1,6 @@
 """States of clients that have no room in memory: mapped from their files, and the run is the same."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -30,10 +31,12 @@ def test_the_oldest_parts_move_to_disk_until_the_others_fit(tmp_path: Path, monk
     assert list(parts.moved()) == ["clients.1"]
 
 
-def test_loaded_parts_beyond_the_room_are_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vouched = Parts(tmp_path).save(1, {f"clients.{k}": state(float(k)) for k in range(3)})
+@pytest.mark.parametrize("name", [b"plain", b"caf\xe9"])
+def test_loaded_parts_beyond_the_room_are_mapped(name: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / os.fsdecode(name)
+    vouched = Parts(folder).save(1, {f"clients.{k}": state(float(k)) for k in range(3)})
     monkeypatch.setattr(module, "room", lambda: 0)
-    loaded = Parts(tmp_path).load(vouched)
+    loaded = Parts(folder).load(vouched)
     assert loaded is not None
     assert [float(loaded[f"clients.{k}"]["table"][0]) for k in range(3)] == [0.0, 1.0, 2.0]
 

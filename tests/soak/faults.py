@@ -83,9 +83,11 @@ class Hurt:
 def under_faults(folder: Path, minutes: int, draw: random.Random, show: Callable[[int, int], None]) -> Iterator[str]:
     """Hurt a deployment for so many minutes; yields what is wrong."""
     hurt, begin, most, counts = Hurt(folder, draw), time.monotonic(), 0, dict[str, int]()
+    minute = 0
     try:
         while (passed := time.monotonic() - begin) < 60 * minutes:
-            show(max(1, int(passed / 60)), minutes)
+            while minute < int(passed / 60):  # a fault may take several
+                show(minute := minute + 1, minutes)
             if not hurt.advances(rounds(hurt.run)):
                 yield f"no round in {PATIENCE} s after {counts}: {hurt.command.said[-2000:]}"
                 return

@@ -100,13 +100,8 @@ PARTS: dict[str, tuple[Part, int, str]] = {
 
 def show(done: int, of: int) -> None:
     """Say how far a part has come, at every tenth of it."""
-    tenth = min(done, of) * 10 // of
-    if tenth > _shown.get(of, 0) or done == 1:
+    if done * 10 // of > (done - 1) * 10 // of:
         print(f"  {min(done, of)} of {of}", flush=True)
-    _shown[of] = tenth
-
-
-_shown: dict[int, int] = {}
 
 
 def main() -> int:

@@ -3,9 +3,9 @@
 import json
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, replace
-from hashlib import sha256
 from typing import Any
 
+from ..system.digest import short_sum
 from .grid import forget
 from .settings import KNOWING, SECTIONS, Config, useless
 
@@ -66,7 +66,7 @@ def run_id(tables: Mapping[str, Any]) -> str:
     It is taken of the tables as they were written, so that settings which later versions add do not change it.
     """
     kept = {key: value for key, value in keyed(tables).items() if not key.startswith(MAY_CHANGE)}
-    return sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()[:16]
+    return short_sum(json.dumps(kept, sort_keys=True, default=str).encode())
 
 
 def renewed(recorded: Mapping[str, Any], config: Config) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import ProblemsError, UserError, shortened
+from ..system.digest import short_sum
 from ..system.workers import forked, mapped
 from .cache import Progress, cache_folder, new_images, open_images
 from .cards import CARDS, Card
@@ -128,7 +129,7 @@ def found_classes(listing: Listing) -> tuple[str, ...]:
 def digest_of(listing: Listing) -> str:
     """Checksum of all names and sizes: the same for a copy, different once a file is added or removed."""
     text = "\n".join(f"{file.name}\t{file.num_bytes}" for file in listing.files())
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return short_sum(text.encode())
 
 
 def _load_all(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:

@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ..errors import UserError, shortened
-from ..system.files import write_atomic
+from ..system.digest import check_unchanged, short_sum
+from ..system.files import parse_json, write_atomic
 from .partition import Partition
 
 SHOWN = 3  # rows of those that nobody holds
@@ -35,12 +35,8 @@ def read_partition(file: Path, num_images: int, expected: str | None = None) -> 
         expected: The checksum in a record.
     """
     content = read_bytes(file, expected)
-    digest = sha256(content).hexdigest()[:16]
-    if expected not in (None, digest):
-        raise UserError(
-            f"partition.file = '{file}' has changed: partition.digest is '{expected}' in the settings{COPY} and"
-            f" '{digest}' now; leave partition.digest out to use it as it is"
-        )
+    digest = short_sum(content)
+    check_unchanged(f"partition.file = '{file}'", digest, "partition.digest", expected, "use", COPY)
     try:
         clients = clients_in(content)
         check_owners(clients, num_images)
@@ -61,8 +57,8 @@ def read_bytes(file: Path, expected: str | None) -> bytes:
 def clients_in(content: bytes) -> list[dict[str, list[int]]]:
     """The clients that a file lists; refuses another form than the documented one."""
     try:
-        whole = json.loads(content)
-    except (ValueError, RecursionError):  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        whole = parse_json(content)
+    except ValueError:
         raise UserError("this is no JSON") from None
     clients = whole.get("clients") if isinstance(whole, dict) and len(whole) == 1 else None
     if not isinstance(clients, list) or not clients:

@@ -1,6 +1,5 @@
 """A run of the connected sites: checked before they are asked, ordered, and followed to its end."""
 
-import fcntl
 import secrets
 import time
 from collections import Counter
@@ -66,27 +65,15 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
 
 def await_folder(out: Path, seconds: float, say: Callable[[str], None]) -> None:
     """Wait while another run writes into the folder: one that was stopped takes a moment to end."""
-    until = time.monotonic() + seconds
-    if not is_in_use(out):
+    until, folder = time.monotonic() + seconds, RunFolder(out)
+    if not folder.is_in_use:
         return
     say(f"{out} is in use by a run that goes on at the server; waiting up to {seconds:.0f} s for its end")
-    while is_in_use(out):
+    while folder.is_in_use:
         if time.monotonic() > until:
             after = "`fssl deploy status` lists it; resume with --resume once it has ended"
             raise RunError(f"{out}: the run that writes there goes on; waited {seconds:.0f} s. {after}")
         time.sleep(1)
-
-
-def is_in_use(out: Path) -> bool:
-    lock = out / ".lock"
-    if not lock.is_file():
-        return False
-    with lock.open() as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-    return False
 
 
 def write_order(part: ServerPart, run: Config, out: Path, resume: bool, insecure: bool) -> tuple[Path, Path]:

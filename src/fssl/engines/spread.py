@@ -78,7 +78,8 @@ def deal(clients: Sequence[int], work: Callable[[int], int], number: int) -> lis
         least = loads.index(min(loads))
         shares[least].append(client)
         loads[least] += work(client)
-    return [[client for client in clients if client in share] for share in shares]
+    place = {client: i for i, client in enumerate(clients)}
+    return [sorted(share, key=place.__getitem__) for share in shares]
 
 
 def working_on(device: torch.device) -> AbstractContextManager[Any]:

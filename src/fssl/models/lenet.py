@@ -26,5 +26,5 @@ class SimpleCnn(nn.Module):
         self.head = Head(f, classes)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        feature, logits = self.head(self.body(x)[:, :, None, None])
+        feature, logits = self.head(self.body(x))
         return feature, logits

@@ -8,20 +8,15 @@ round. Lines of a version without checks may come first; the first line with one
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import sha256
 from typing import Any, NamedTuple
 
+from ..system.digest import short_sum
 from ..system.files import parse_json
 
 Line = dict[str, Any]
-DIGITS = 16  # of a check, hexadecimal: 64 bits are far beyond what accidents hit
 MARK = b'"check": '  # in every line that has a check
 SETTINGS = "config.toml, or a line of rounds.jsonl without a check, was changed since"
 ENDING = re.compile(rb'(.*"after": "([0-9a-f]{16})"), "check": "([0-9a-f]{16})"\}', re.DOTALL)
-
-
-def short_sum(data: bytes) -> str:
-    return sha256(data).hexdigest()[:DIGITS]
 
 
 def linked(line: Mapping[str, Any], after: str) -> str:

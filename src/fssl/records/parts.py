@@ -8,11 +8,11 @@ when they are looked at, and forgets them when it needs the room.
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from safetensors.torch import load, load_file
+from safetensors.torch import load
 
 from ..system.files import write_atomic
 from ..system.machine import memory
-from .tensors import Tensors, checksum, packed, read_intact
+from .tensors import Tensors, checksum, mapped, packed, read_intact
 
 Vouched = dict[str, str]  # checksum by file name
 
@@ -54,12 +54,9 @@ class Parts:
             name = next(iter(self._held))
             excess -= self._held.pop(name)
             _, file, check = self._known[name]
-            moved[name] = self._mapped(file)
+            moved[name] = mapped(self.folder / file)
             self._known[name] = moved[name], file, check
         return moved
-
-    def _mapped(self, file: str) -> Tensors:
-        return load_file(self.folder / file)
 
     def _holds(self, name: str, tensors: Tensors) -> bool:
         return name in self._known and self._known[name][0] is tensors
@@ -75,7 +72,7 @@ class Parts:
             if left >= 0:
                 self._know(name, load(data), file, check, len(data))
             else:
-                self._known[name] = self._mapped(file), file, check
+                self._known[name] = mapped(self.folder / file), file, check
         return {name: tensors for name, (tensors, _, _) in self._known.items()}
 
     def keep_only(self, files: Collection[str]) -> None:

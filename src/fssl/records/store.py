@@ -141,6 +141,18 @@ class RunFolder:
         except BlockingIOError:
             raise UserError(f"{self.path} is in use by another process") from None
 
+    @property
+    def is_in_use(self) -> bool:
+        """Whether another process writes here."""
+        if not self._lock_file.is_file():
+            return False
+        with self._lock_file.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
     def close(self) -> None:
         if self._lock:
             self._lock.close()
@@ -246,9 +258,7 @@ class RunFolder:
 
     def write_env(self, device: torch.device, resumed_from: int) -> None:
         """Record versions and hardware; a resumed run adds an entry."""
-        known = read_json(self.env_file).get("sessions")
-        entry = {"from_round": resumed_from + 1, **environment(device)}
-        entries = [*known, entry] if isinstance(known, list) else [entry]
+        entries = [*self.sessions(), {"from_round": resumed_from + 1, **environment(device)}]
         write_atomic(self.env_file, json.dumps({"format": FORMAT, "sessions": entries}, indent=1) + "\n")
 
     def sessions(self) -> list[dict[str, Any]]:

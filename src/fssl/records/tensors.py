@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load, load_file, save
 from torch import Tensor
 
 from ..system.files import parse_json
@@ -30,6 +30,15 @@ def read_intact(path: Path, expected: object) -> bytes | None:
     """The bytes of a file; None if it is missing or its checksum differs."""
     data = path.read_bytes() if path.is_file() else b""
     return data if checksum(data) == expected else None
+
+
+def mapped(path: Path) -> Tensors:
+    """The tensors of a file, which the system reads when they are looked at; at once, if its name is not UTF-8."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:  # the library opens no such name
+        return load(path.read_bytes())
+    return load_file(path)
 
 
 def sealed(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:

@@ -6,14 +6,15 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 from zlib import crc32
 
 from ..errors import UserError, described
+from .digest import check_unchanged, short_sum
 
+COPY = " (a run folder keeps a copy of its file)"
 PLACE = re.compile(r"([^+]+\.py):(\w+)(\+.*)?")  # file, function, plug-ins of a method
 
 
@@ -29,14 +30,9 @@ def digest_of(key: str, name: str, expected: str | None) -> str | None:
     if file is None:
         return None
     if not file.is_file():
-        copy = " (a run folder keeps a copy of its file)" if expected else ""
-        raise UserError(f"there is no file {file.resolve()}{copy}")
-    digest = sha256(file.read_bytes()).hexdigest()[:16]
-    if expected not in (None, digest):
-        raise UserError(
-            f"{file} has changed: {key}.digest is '{expected}' in the settings (a run folder keeps a copy of its file)"
-            f" and '{digest}' now; leave {key}.digest out to run it as it is"
-        )
+        raise UserError(f"there is no file {file.resolve()}{COPY if expected else ''}")
+    digest = short_sum(file.read_bytes())
+    check_unchanged(str(file), digest, f"{key}.digest", expected, "run", COPY)
     return digest
 
 

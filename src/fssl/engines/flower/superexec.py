@@ -12,6 +12,7 @@ import secrets
 import subprocess
 import sys
 from concurrent.futures import Future, ProcessPoolExecutor, wait
+from multiprocessing import active_children
 from pathlib import Path
 
 from ...system.files import write_atomic
@@ -55,7 +56,7 @@ class ClientProcess:
     def close(self) -> None:
         """End the process at once."""
         if self._pool is not None:
-            for process in (self._pool._processes or {}).values():
+            for process in active_children():
                 process.kill()
             self._pool.shutdown(wait=False, cancel_futures=True)
             self._pool = self._task = None
