@@ -22,6 +22,7 @@ from fssl.data.sources import Dataset
 from fssl.engines.lanes import MOMENTUM
 from fssl.engines.local import LocalEngine
 from fssl.engines.snapshot import flat, parts, restore
+from fssl.errors import UserError
 from fssl.methods import METHODS
 from fssl.methods.optimizers import AdamW, Optimizer, Sgd, clip_norm
 from fssl.records.checkpoint import Saved
@@ -121,6 +122,13 @@ def test_a_scheduled_rate_multiplies_the_step_and_nothing_else() -> None:
         params, velocity = now.update(params, velocity, grads)
     torch.testing.assert_close(params["w"], weights.detach(), rtol=0, atol=1e-12)
     assert Sgd().at(Clock(*[torch.zeros(())] * 3, torch.tensor(0.5))) == Sgd()
+
+
+@pytest.mark.parametrize("optimizer", [Sgd(scheduled=True), AdamW(scheduled=True)])
+def test_a_step_that_does_not_ask_for_its_rate_is_refused(optimizer: Optimizer) -> None:
+    params = {"w": torch.ones(2, 2)}
+    with pytest.raises(UserError, match=r"self\.optimizer\.at\(batch\.clock\)"):
+        optimizer.update(params, optimizer.start(params), params)
 
 
 # The schedule.

@@ -158,6 +158,31 @@ def test_a_mistake_in_a_step_is_refused_with_its_place_before_any_compute(fssl: 
     assert not Path("out").exists()
 
 
+CONSTANT = """
+from fssl.methods.base import Method, descend
+from fssl.types import Trace
+
+class Constant(Method):
+    def step(self, net, payload, local, batch):
+        def loss(weights, state):
+            buffers, (x,) = net.fit(weights, batch.x)
+            return x.logits.square().mean(), (buffers, state, Trace({}, {}))
+        return descend(loss, self.optimizer, local)
+
+def mine() -> Constant:
+    return Constant()
+"""
+
+
+def test_a_step_that_leaves_the_schedule_out_is_refused(fssl: Fssl) -> None:
+    Path("constant.py").write_text(CONSTANT)
+    own = ("--set", "method.name=constant.py:mine", "--set", "train.schedule=cosine")
+    code, _, said = fssl("run", "smoke", *SMALL, *own, "--out", "out")
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "method 'constant.py:mine': train.schedule moves the rate" in said
+    assert not Path("out").exists()
+
+
 DRAWS = """
 import random
 from dataclasses import dataclass

@@ -91,7 +91,7 @@ def test_a_large_mean_costs_no_digits(shape: tuple[int, ...]) -> None:
         torch.testing.assert_close(stats[2 * i].double(), mean, rtol=1e-7, atol=0)
         torch.testing.assert_close(stats[2 * i + 1].double(), var, rtol=1e-5, atol=0)
     ours, plain = both(tensors, 2, torch.float32)
-    assert all(a < 1.5 * b + 2e-5 for a, b in zip(ours, plain, strict=True)), (ours, plain)
+    assert all(a < 3 * b + 2e-5 for a, b in zip(ours, plain, strict=True)), (ours, plain)
 
 
 def test_captured_they_give_the_same_bits_and_never_wait() -> None:

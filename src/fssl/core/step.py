@@ -81,7 +81,7 @@ def make_learn(net: Net, method: Method, probe: Probe, layout: Layout) -> Learn:
 
     def learn(payload: Payload, local: Local, tally: Tensor, shown: Shown) -> tuple[Local, Tensor]:
         batch, truth = shown
-        local, trace = method.at(batch.clock).step(net, payload, local, batch)
+        local, trace = method.step(net, payload, local, batch)
         new = layout.pack(probe(trace, truth))
         return local, tally + torch.stack([new, new * batch.clock.last_epoch])
 

@@ -1,8 +1,8 @@
 """What a federated method is: a frozen value that answers a few questions, each a pure function on tensors."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, Self, TypeVar
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -13,7 +13,6 @@ from ..label.assign import ConfidenceGap, Weigh
 from ..models import Net, Out
 from ..types import (
     Batch,
-    Clock,
     Counts,
     Local,
     Payload,
@@ -62,7 +61,7 @@ def descend(loss: Loss, optimizer: Optimizer, local: Local) -> tuple[Local, Trac
 
     Args:
         loss: A function of (weights, state) that returns the loss and (buffers, state, trace) beside it.
-        optimizer: Usually `self.optimizer` of the method.
+        optimizer: Usually `self.optimizer.at(batch.clock)`: the method's, with the rate of this step.
         local: The client's weights, momentum and state before the step.
 
     Returns:
@@ -183,10 +182,6 @@ class Method:
     labeled_weight: int = 0  # the released code counts each labeled image 2000 times more when averaging
     guard: float = 0.0  # added to probabilities in the logarithm of L_u; 1e-10 in the released code
     watch: bool = True  # also compute what only the probes look at
-
-    def at(self, clock: Clock) -> Self:
-        """The method at a step of the run: `optimizer.lr` is the rate of that step."""
-        return replace(self, optimizer=self.optimizer.at(clock)) if self.optimizer.scheduled else self
 
     @property
     def needs(self) -> Needs:

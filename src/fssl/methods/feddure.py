@@ -58,8 +58,8 @@ class FedDure(FixMatch):
 
         phi, velocity = take(PARAMS, local.state), take(VELOCITY, local.state)
         grads, (_, _, trace) = gradient(loss, Weights(phi, local.weights.buffers), {})
-        optimizer = replace(self.optimizer, lr=self.optimizer.lr * self.student_rate)
-        phi, velocity = optimizer.update(phi, velocity, grads)
+        optimizer = self.optimizer.at(batch.clock)
+        phi, velocity = replace(optimizer, lr=optimizer.lr * self.student_rate).update(phi, velocity, grads)
         again = (batch.x, view) if self.passes == "joint" else (batch.x,)
         _, (x, *_) = net.fit(Weights(phi, local.weights.buffers), *again)
         gain = batch.has_labels * (trace.losses["l_0"] - cross_entropy(x.logits, batch.y))

@@ -54,7 +54,7 @@ class FedDureFull(FedDure):
     def regulate(self, net: Net, local: Local, batch: Batch, labels: PseudoLabels) -> tuple[State, Tensor]:
         """One step of w down the labeled loss after a virtual step of the student; and the weights m_i then."""
         phi, w, buffers = take(PARAMS, local.state), take(REGULATOR, local.state), local.weights.buffers
-        eta = self.optimizer.lr * self.student_rate
+        eta = self.optimizer.at(batch.clock).lr * self.student_rate
 
         def student_loss(phi: State, buffers: State, w: State) -> tuple[Tensor, Tensor]:
             _, (_, u) = net.fit(Weights(phi, buffers), batch.x, batch.u_strong)

@@ -63,7 +63,7 @@ class FedLabel2M(FedLabel):
             trace = Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes)
             return l_s + self.mu_u * (l_u + beside), (buffers, state, trace)
 
-        after, trace = descend(loss, self.optimizer, local)
+        after, trace = descend(loss, self.optimizer.at(batch.clock), local)
         return hold(local, after, batch.clock.round <= self.burn_in), trace
 
     def agreement(self, logits: Tensor, votes: State) -> Tensor:

@@ -81,7 +81,7 @@ class FedLoKe(Method):
             trace = Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes)
             return l_s + self.ramp(batch) * l_u, ({**new_g, **put(OWN, new_l)}, state, trace)
 
-        return descend(loss, self.optimizer, local)
+        return descend(loss, self.optimizer.at(batch.clock), local)
 
     def vote(self, weak_l: Tensor, weak_g: Tensor) -> State:
         """Each model's soft labels for the other; target and mask are those of the uploaded model."""

@@ -106,7 +106,7 @@ class FixMatch(Method):
                 losses[self.extra_loss] = term.detach()
             return total, (buffers, state, Trace(losses, votes))
 
-        return descend(loss, self.optimizer, local)
+        return descend(loss, self.optimizer.at(batch.clock), local)
 
     @property
     def asks_global(self) -> bool:

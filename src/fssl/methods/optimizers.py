@@ -10,6 +10,7 @@ from typing import Literal, Self
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from ..types import Clock, State
 
 Tensors = list[Tensor]
@@ -24,7 +25,7 @@ NO_NORM = 1e-6  # added to a gradient's norm before it divides, as torch does
 class Optimizer:
     """What SGD and AdamW share: a rate, decay, and a bound on the gradient.
 
-    Inside `Method.step`, `lr` is the rate of that step: a number, or a 0-d tensor where a schedule moves it.
+    A step takes it `at` its clock: `lr` is then the rate of that step, a 0-d tensor where a schedule moves it.
     """
 
     lr: Rate = 0.1
@@ -37,6 +38,15 @@ class Optimizer:
     def at(self, clock: Clock) -> Self:
         """The optimizer with the rate of a step."""
         return replace(self, lr=self.lr * clock.rate) if self.scheduled else self
+
+    @property
+    def rate(self) -> Rate:
+        """The rate of this step; refuses to take one of an unknown place in the schedule."""
+        if self.scheduled and not isinstance(self.lr, Tensor):
+            raise UserError(
+                "train.schedule moves the rate, and its step does not ask for it: self.optimizer.at(batch.clock)"
+            )
+        return self.lr
 
     def start(self, params: State, velocity: State | None = None) -> State:
         """What the optimizer remembers before its first step: nothing, or a velocity where one is given."""
@@ -66,7 +76,7 @@ class Sgd(Optimizer):
         decayed = self.decayed(p, self.clipped(g))
         new_v = torch._foreach_add(torch._foreach_mul(v, self.momentum), decayed)
         slope = torch._foreach_add(decayed, new_v, alpha=self.momentum) if self.nesterov else new_v
-        new_p = stepped(p, list(slope), self.lr)
+        new_p = stepped(p, list(slope), self.rate)
         return dict(zip(names, new_p, strict=True)), dict(zip(names, new_v, strict=True))
 
     def decayed(self, p: Tensors, g: Tensors) -> Tensors:
@@ -103,8 +113,8 @@ class AdamW(Optimizer):
     def moved(self, p: Tensor, m: Tensor, v: Tensor, t: Tensor) -> Tensor:
         """p (1 - lr weight_decay) - lr m^ / (sqrt(v^) + epsilon), both moments without their bias to zero."""
         if self.decays(p):
-            p = p * (1 - self.lr * self.weight_decay)
-        size = self.lr / (1 - self.momentum**t)
+            p = p * (1 - self.rate * self.weight_decay)
+        size = self.rate / (1 - self.momentum**t)
         return p - size * m / (v.sqrt() / (1 - self.beta2**t).sqrt() + EPSILON)
 
 

@@ -36,7 +36,7 @@ class Supervised(Method):
             trace = Trace({"l_s": l_s.detach(), "l_u": torch.zeros_like(l_s)}, {})
             return total, (buffers, state, trace)
 
-        return descend(loss, self.optimizer, local)
+        return descend(loss, self.optimizer.at(batch.clock), local)
 
 
 @Source("McMahan et al. 2017", follows="paper", page="fedavg")

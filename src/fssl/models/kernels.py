@@ -474,7 +474,8 @@ def stem_backward(
     """The gradient of the convolution's weight, in parts [P, THIN, C] whose sum it is, and of the norm's [2, C]."""
     x, _, weight, bias = tensors
     parts, _, shared = reduce(grads, (z, weight, bias), stats, (eps, eps), z)
-    grid, constants = spread_over(z, STEM_BACKWARD, LEAST)
+    shape = STEM_BACKWARD._replace(tile=STEM_BACKWARD.tile * 2 // x.element_size())  # what shared memory has room for
+    grid, constants = spread_over(z, shape, LEAST)
     d_weight, d_affine = x.new_empty(grid[0], THIN, z.shape[1], dtype=torch.float32), torch.empty_like(stats)
     _stem_weight[grid](
         *(grads[0], grads[-1], x, z, weight, bias, stats, parts, d_weight, d_affine, rows_of(z), eps),
