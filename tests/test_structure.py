@@ -267,7 +267,8 @@ def watch_reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
 
 
 def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only defined: a run of two rounds, or one on images in a folder that starts from it, must ask for each."""
+    """Not only defined: one of three short runs must ask for each: a plain one, one with labels at the server, and one
+    on images in a folder that starts from the first."""
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     export_digits(tmp_path / "sites")
     reads = watch_reads(monkeypatch)
@@ -276,7 +277,8 @@ def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     (tmp_path / "small.toml").write_text(to_toml(tables))
     folder = ["--set", "data.name=folder", "--data-dir", str(tmp_path / "sites")]
     start = ["--set", f"model.start={tmp_path / 'run0'}", "--set", "model.start_partial=true"]
-    for words in ([], [*folder, *start, "--set", "train.optimizer=adamw"]):
+    at_server = ["--set", "partition.labels=server"]
+    for words in ([], at_server, [*folder, *start, "--set", "train.optimizer=adamw"]):
         out = str(tmp_path / f"run{len(words)}")
         assert exit_code(monkeypatch, "run", tmp_path / "small.toml", "--out", out, *words) == 0
     everything = {

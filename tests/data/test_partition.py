@@ -146,7 +146,7 @@ def released_split(rows: list[list[int]], clients: int, alpha: float) -> list[li
 def test_any_number_of_clients_is_dealt_to_as_published(clients: int, alpha: float) -> None:
     labels = labels_of([150, 90, 200, 173])
     parts = make_partition(labels, 4, kind="paired-dirichlet", alpha=alpha, clients=clients, per_class=50)
-    for ours, theirs in zip(parts, split_labels(labels, 4, 50), strict=True):
+    for ours, theirs in zip(parts[:2], split_labels(labels, 4, 50), strict=True):
         assert [part.tolist() for part in ours] == released_split([r.tolist() for r in theirs], clients, alpha)
 
 
@@ -266,7 +266,7 @@ def test_all_labels_known_leaves_no_unlabeled_rows() -> None:
 def test_dirichlet_cuts_labeled_and_unlabeled_apart() -> None:
     labels = labels_of([1000] * 10)
     parts = make_partition(labels, 10, kind="dirichlet", alpha=0.1, clients=10, per_class=500)
-    labeled, unlabeled = (class_counts(held, labels, 10) for held in parts)
+    labeled, unlabeled = (class_counts(held, labels, 10) for held in parts[:2])
     assert np.abs(labeled - unlabeled).sum() / 10_000 > 0.5
     even = make_partition(labels, 10, kind="dirichlet", alpha=1e6, clients=10, per_class=500)
     assert np.abs(class_counts(even.labeled, labels, 10) - 50).max() <= 1
@@ -295,7 +295,7 @@ def test_labels_may_lie_at_a_few_clients(kind: str) -> None:
     assert [len(rows) > 0 for rows in parts.labeled] == [True] * 2 + [False] * 18
     assert [len(rows) > 0 for rows in parts.unlabeled] == [False] * 2 + [True] * 18
     assert np.array_equal(rows_of(parts), np.arange(50_000))
-    for here, there in zip(parts, usual, strict=True):  # the same images are labeled
+    for here, there in zip(parts[:2], usual[:2], strict=True):  # the same images are labeled
         assert np.array_equal(np.sort(np.concatenate(here)), np.sort(np.concatenate(there)))
     if kind not in ("dirichlet", "balanced-dirichlet"):
         assert {len(parts.pool(k)) for k in range(20)} == {2500}
@@ -384,7 +384,7 @@ def test_shards_have_one_class_each() -> None:
     labels = labels_of([100, 103, *[100] * 8])
     parts = make_partition(labels, 10, kind="shards", alpha=1.0, clients=20, per_class=8, classes_per_client=2)
     assert np.array_equal(rows_of(parts), np.arange(1003))
-    labeled, unlabeled = (class_counts(held, labels, 10) for held in parts)
+    labeled, unlabeled = (class_counts(held, labels, 10) for held in parts[:2])
     assert set(labeled.ravel().tolist()) == {0, 2, 4}  # 4 where both shards are of one class
     assert np.array_equal(labeled > 0, unlabeled > 0)
     assert (labeled.sum(1) == 4).all()
@@ -409,6 +409,18 @@ def test_knowing_clients_have_the_labels_of_what_all_are_dealt(kind: str) -> Non
     assert [len(rows) > 0 for rows in three.labeled] == [True] * 3 + [False] * 5
     assert [len(rows) > 0 for rows in three.unlabeled] == [False] * 3 + [True] * 5
     assert np.array_equal(rows_of(three), np.arange(360))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_at_the_server_are_those_of_every_setting_and_no_client_has_them(kind: str) -> None:
+    labels = labels_of([120, 100, 80, 60])
+    request = {"kind": kind, "alpha": 0.5, "clients": 8, "classes_per_client": 2 if kind == "shards" else None}
+    parts = make_partition(labels, 4, who="server", per_class=20, **request)  # type: ignore[arg-type]
+    everywhere = make_partition(labels, 4, per_class=20, **request)  # type: ignore[arg-type]
+    assert np.bincount(labels[parts.server]).tolist() == [20] * 4
+    assert {*parts.server.tolist()} == {row for rows in everywhere.labeled for row in rows.tolist()}
+    assert not any(len(rows) for rows in parts.labeled)
+    assert np.array_equal(np.sort([*parts.server, *rows_of(parts)]), np.arange(360))
 
 
 def test_dirichlet_feeds_clients_left_with_nothing() -> None:
@@ -451,6 +463,8 @@ def test_dirichlet_feeds_clients_left_with_nothing() -> None:
         ({"who": "all-clients", "labeled_clients": 2}, "does not go with partition.labels = 'all-clients'"),
         ({"who": "knowing-clients", "labeled_clients": 5}, "labeled_clients = 5: expected at most the 4 clients"),
         ({"who": "knowing-clients", "labeled_clients": 5, "clients": 71}, "71: 70 images are too few"),
+        ({"who": "server", "labeled_clients": 2}, "does not go with partition.labels = 'server'"),
+        ({"who": "server", "clients": 51}, "partition.clients = 51: 50 unlabeled images are too few"),
         ({"who": "knowing-client", "labeled_clients": 5}, "did you mean 'knowing-clients'"),
     ],
 )

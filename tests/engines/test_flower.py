@@ -51,6 +51,7 @@ TRAINED = {
     ),
     "two broadcast": ("method.name=fedloke", "server.broadcast_momentum=true", "server.optimizer=momentum"),
     "adam": ("method.name=proxyfl", "server.optimizer=adam", "server.lr=0.01"),
+    "labels at the server": ("method.name=sage", "partition.labels=server", "train.keep_momentum=true"),
 }
 
 
@@ -63,7 +64,8 @@ def digest(snapshot: Snapshot) -> str:
     hasher = hashlib.sha256()
     memory = {str(client): state for client, state in snapshot.server.memory.items()}
     server = snapshot.server._replace(memory=memory)
-    for name, tensor in sorted(named(server=server, optimizer=snapshot.optimizer, smooth=snapshot.smooth).items()):
+    trees = {"optimizer": snapshot.optimizer, "smooth": snapshot.smooth, "training": snapshot.training}
+    for name, tensor in sorted(named(server=server, **trees).items()):
         hasher.update(f"{name} {tensor.dtype} {list(tensor.shape)}".encode() + tensor.numpy().tobytes())
     return hasher.hexdigest()
 

@@ -128,6 +128,7 @@ def check_combinations(config: Config) -> None:
         )
     check_training(config)
     check_server(config)
+    check_server_labels(config)
     if config.protocol == "authors" and config.compute.engine != "local":
         raise UserError(f"{AUTHORS_WAY}: compute.engine must be 'local'")
     if config.protocol == "authors" and (config.compute.lanes or 1) > 1:
@@ -200,6 +201,26 @@ def check_server(config: Config) -> None:
         raise UserError(f"{start} clients begin with their own, train.keep_momentum = True; give one")
     if config.protocol == "authors":
         raise UserError(f"{start} {AUTHORS_WAY}; leave it out")
+
+
+def check_server_labels(config: Config) -> None:
+    """Labels at the server: what only it has a use for, and what makes no sense beside it."""
+    usual, train = ServerChoice(), config.train
+    if not config.has_server_labels:
+        for key in ("epochs", "batch", "when"):
+            if (value := getattr(config.server, key)) != getattr(usual, key):
+                raise UserError(
+                    f"server.{key} = {value!r}: the server has no labels to train on; give partition.labels = 'server',"
+                    " or leave it out"
+                )
+        return
+    beside = "does not go with partition.labels = 'server'"
+    if train.labeled_weight:
+        raise UserError(
+            f"train.labeled_weight = {train.labeled_weight} {beside}: no client has labeled images; leave it out"
+        )
+    if config.protocol == "authors":
+        raise UserError(f"protocol = 'authors' {beside}: the released code knows no such server; use 'clean'")
 
 
 def check_folder(data: Data) -> None:

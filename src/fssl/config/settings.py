@@ -12,6 +12,8 @@ from .schema import Filled, OneOf, Range
 Device = Literal["auto", "cpu", "cuda"]
 BY_A_RUN = Filled("by a run and checked by its repetition")
 KNOWING = "knowing-clients"  # their labels are no matter of numbers
+AT_SERVER = "server"
+MANY_LABELS = 1000  # of a server: with more it takes the larger batch
 LABEL_NUMBERS = ("data.labels_per_class", "data.label_fraction")
 DEALING = (
     *LABEL_NUMBERS,
@@ -59,8 +61,9 @@ class Partition:
     seed: Annotated[Seed, "0 is the paper's split"] = 0
     classes_per_client: Annotated[int | None, Range(1, 10_000), "shards: pieces of a client, each of one class"] = None
     labels: Annotated[
-        Literal["all-clients", "few-clients", "knowing-clients"],
-        "who has labels: all, a few that hold only the labeled images, or a few that know all labels of theirs",
+        Literal["all-clients", "few-clients", "knowing-clients", "server"],
+        "who has labels: all, a few that hold only the labeled images, a few that know all labels of theirs, or nobody"
+        " but the server",
     ] = "all-clients"
     labeled_clients: Annotated[
         int | None, Range(1, MANY), 'how many have labels, the first; alone it means labels = "few-clients"'
@@ -142,7 +145,7 @@ class Train:
 
 @dataclass(frozen=True)
 class ServerChoice:
-    """What becomes of the clients' mean."""
+    """What becomes of the clients' mean, and what a server with labels does."""
 
     optimizer: Annotated[Literal["mean", "momentum", "adam"], "the mean itself, or a step towards it"] = "mean"
     lr: Annotated[float, Range(0.0, 1e6), "momentum, adam: length of the step; adam wants about 0.01"] = 1.0
@@ -158,6 +161,15 @@ class ServerChoice:
     ship: Annotated[
         Literal["plain", "ema"], "which of the two is model.safetensors; each also has a file of its own"
     ] = "plain"
+    epochs: Annotated[
+        int | None, Range(0, 10_000), "labels at the server: its epochs over them in a round (default 5; 0: none)"
+    ] = None
+    batch: Annotated[
+        int | None, Range(1, 65_536), "labels at the server: images per step (default 10; 250 of more than 1000)"
+    ] = None
+    when: Annotated[
+        Literal["after", "before"], "labels at the server: it trains after the mean, or before it sends the model"
+    ] = "after"
 
 
 @dataclass(frozen=True)
@@ -243,6 +255,23 @@ class Config:
             return self.data.labels_per_class
         fraction = 0.1 if self.data.label_fraction is None else self.data.label_fraction
         return max(1, round(fraction * self.card.per_class_base))
+
+    @property
+    def has_server_labels(self) -> bool:
+        """Whether the server has labels, and clients have none."""
+        return self.partition.labels == AT_SERVER and self.partition.file is None
+
+    @property
+    def server_epochs(self) -> int:
+        """Epochs of the server over its labeled images in a round."""
+        given = 5 if self.server.epochs is None else self.server.epochs
+        return given if self.has_server_labels else 0
+
+    @property
+    def server_batch(self) -> int:
+        """Labeled images in a step of the server: SemiFL's numbers, unless told otherwise."""
+        number = self.labels_per_class * self.card.num_classes
+        return self.server.batch or (250 if number > MANY_LABELS else 10)
 
     @property
     def rounds(self) -> int:

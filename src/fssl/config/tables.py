@@ -7,7 +7,7 @@ from typing import Any
 
 from ..system.digest import short_sum
 from .grid import forget
-from .settings import KNOWING, SECTIONS, Config, useless
+from .settings import AT_SERVER, KNOWING, SECTIONS, Config, useless
 
 # A resumed run may be longer than before, on other hardware, or find its data elsewhere.
 MAY_CHANGE = (
@@ -23,11 +23,13 @@ MAY_CHANGE = (
 
 
 def by_card(config: Config) -> Config:
-    """The same run with the numbers filled in that the dataset's card decides: labels and rounds."""
-    data = config.data
+    """The same run with the numbers filled in that the dataset's card decides: labels, rounds, the server's steps."""
+    data, server = config.data, config.server
     if config.picks_labels:
         data = replace(data, labels_per_class=config.labels_per_class, label_fraction=None)
-    return replace(config, data=data, train=replace(config.train, rounds=config.rounds))
+    if config.has_server_labels:
+        server = replace(server, epochs=config.server_epochs, batch=config.server_batch)
+    return replace(config, data=data, server=server, train=replace(config.train, rounds=config.rounds))
 
 
 def as_tables(config: Config) -> dict[str, Any]:
@@ -41,7 +43,8 @@ def as_tables(config: Config) -> dict[str, Any]:
     method = config.method
     tables["method"] = {"name": method.name, **dict(method.settings), **({"digest": d} if (d := method.digest) else {})}
     part = config.partition
-    implied = [] if part.labels == KNOWING else ["partition.labels"]  # by labeled_clients, which --set may change
+    # By labeled_clients, which --set may change.
+    implied = [] if part.labels in (KNOWING, AT_SERVER) else ["partition.labels"]
     unknown = [] if part.clients else ["partition.clients"]
     for key in (*useless(config.data.name), *part.superseded, *implied, *unknown):
         forget(tables, key)

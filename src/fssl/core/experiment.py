@@ -15,7 +15,7 @@ from ..data.sources import Dataset
 from ..data.split_file import read_partition
 from ..errors import UserError, described
 from ..methods.base import Method
-from ..methods.names import build_method, defaults_on, full_settings
+from ..methods.names import FROM_LABELS, build_method, defaults_on, full_settings
 from ..methods.optimizers import AdamW, Optimizer, Sgd
 from ..models import Net
 from ..probes.training import LabelProbe, Probe, losses_only
@@ -172,6 +172,11 @@ def with_training(config: Config, method: Method) -> Method:
     )
 
 
+def make_server_method(config: Config) -> Method:
+    """How the server learns from its labels: by cross-entropy, with the optimizer and the schedule of clients."""
+    return with_training(config, FROM_LABELS)
+
+
 def make_optimizer(train: Train) -> Optimizer:
     """The optimizer of clients that the settings ask for."""
     facts: dict[str, Any] = {
@@ -214,10 +219,21 @@ def check_method(config: Config, method: Method) -> None:
             f"privacy.clip: method '{name}' uses more of an upload than the mean of its parameters, "
             "which clipping and noise do not cover; choose another method"
         )
+    if config.has_server_labels:
+        check_without_labels(config, method)
     if not config.card.is_dealt and (method.needs.labels == "all" or method.needs.truth):
         raise UserError(
             f"method '{name}' asks for the true label of every image, which data.name = '{config.data.name}' has not"
         )
+
+
+def check_without_labels(config: Config, method: Method) -> None:
+    """Refuse a method whose clients cannot do without labels."""
+    start = f"partition.labels = 'server': method '{config.method.name}'"
+    if method.needs.labels == "all":
+        raise UserError(f"{start} gives clients the true label of every image; choose another method")
+    if method.needs.client_labels:
+        raise UserError(f"{start} learns from labels of clients, which have none; choose another method")
 
 
 def check_unused(config: Config) -> None:
@@ -257,6 +273,21 @@ def make_recipe(config: Config, method: Method, card: Card) -> Recipe:
         size=card.size,
         flip=config.data.flip,
         sweep=needs.sweep,
+        schedule=make_schedule(config),
+    )
+
+
+def make_server_recipe(config: Config, card: Card) -> Recipe:
+    """How the server walks through its labeled images."""
+    return Recipe(
+        batch=config.server_batch,
+        unlabeled_ratio=1,
+        local_epochs=config.server_epochs,
+        epoch="labeled",
+        steps_per_round=None,
+        views=FROM_LABELS.needs.views,
+        size=card.size,
+        flip=config.data.flip,
         schedule=make_schedule(config),
     )
 

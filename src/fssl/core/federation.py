@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data.partition import class_counts
-from ..data.plan import ClientPlan, make_sites, make_task, plan_client
+from ..data.plan import ClientPlan, make_sites, make_task, plan_client, server_site
 from ..data.sources import Split
 from ..methods.base import VELOCITY
 from ..probes.tally import Layout
@@ -18,11 +18,20 @@ from ..seeds import cohort
 from ..types import Counts, Payload, Server, State, Weights, put
 from .device import choose_devices, uses_bf16
 from .evaluate import Tester, TestPool, headline_norm, make_tester, norms_for_test
-from .experiment import Experiment, make_probe, make_recipe, make_server_optimizer
+from .experiment import (
+    Experiment,
+    make_probe,
+    make_recipe,
+    make_server_method,
+    make_server_optimizer,
+    make_server_recipe,
+)
 from .images import partition_images, split_for_test
 from .server import ServerOptimizer, smooth
 from .sketch import Sizes, try_step
 from .step import Learn, Pool, Show, Step, Visit, make_learn, make_show, make_step, make_visit
+
+AT_SERVER = -1  # the number of the server, where it trains as one more site
 
 
 class Federation:
@@ -34,6 +43,7 @@ class Federation:
         config, card, partition = self.config, self.dataset.card, partition_images(self.config, self.dataset)
         self.sites = make_sites(partition, self.method.needs.labels)
         self.task = make_task(self.sites, card.num_classes, config.seed)
+        self.server_site = server_site(partition)
         labels = self.dataset.train.labels
         sees_all = self.dataset.partition is None or self.dataset.digest is not None  # else images are at their sites
         self.labeled_counts: NDArray[np.int64] | None = (
@@ -42,6 +52,9 @@ class Federation:
         # True classes of the unlabeled images, which nobody knows where they come unlabeled.
         self.unlabeled_counts: NDArray[np.int64] | None = (
             None if self.dataset.partition else class_counts(partition.unlabeled, labels, card.num_classes)
+        )
+        self.server_counts: NDArray[np.int64] | None = (
+            class_counts([partition.server], labels, card.num_classes)[0] if len(partition.server) else None
         )
         self.devices, self.bf16 = choose_devices(config), uses_bf16(config)
         self.device = self.devices[0]
@@ -56,6 +69,16 @@ class Federation:
         other = copy(self)
         other.__dict__.pop("pool", None)
         other.device, other.norms = device, norms_for_test(self.dataset.card, device)
+        return other
+
+    def of_server(self) -> "Federation":
+        """The same federation with one site, the server and its labeled images, that learns from labels alone."""
+        other, card = copy(self), self.dataset.card
+        other.method, other.recipe = make_server_method(self.config), make_server_recipe(self.config, card)
+        other.sites = [self.server_site]
+        other.task = make_task(other.sites, card.num_classes, self.config.seed)
+        other.__dict__ |= {"pool": self.pool, "server_optimizer": ServerOptimizer()}  # it broadcasts nothing to itself
+        other.__dict__.pop("layout", None)
         return other
 
     @property

@@ -25,7 +25,7 @@ def export_digits(root: Path) -> None:
         train.labels, card.num_classes, kind="dirichlet", alpha=ALPHA, clients=len(SITES), per_class=PER_CLASS
     )
     files = {root / "test" / str(label) / f"{row:04d}.png": test.images[row] for row, label in enumerate(test.labels)}
-    for name, labeled, unlabeled in zip(SITES, *dealt, strict=True):
+    for name, labeled, unlabeled in zip(SITES, dealt.labeled, dealt.unlabeled, strict=True):
         site = root / "clients" / name
         files |= {site / "labeled" / str(train.labels[row]) / f"{row:04d}.png": train.images[row] for row in labeled}
         files |= {site / "unlabeled" / f"{row:04d}.png": train.images[row] for row in unlabeled}

@@ -82,9 +82,10 @@ def load_classes(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
 def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1, how: Loading = ALONE) -> Dataset:
     """The images of one site, number `client` of `clients`; the others' shares are empty. It may have no test."""
     dataset = _load(list_site(root), agreed, how)
-    nothing = np.zeros(0, np.int64)
+    nothing, own = np.zeros(0, np.int64), dataset.partition
+    assert own is not None
     labeled, unlabeled = (
-        tuple(part[0] if k == client else nothing for k in range(clients)) for part in dataset.partition or ()
+        tuple(part[0] if k == client else nothing for k in range(clients)) for part in (own.labeled, own.unlabeled)
     )
     return dataset._replace(partition=Partition(labeled, unlabeled))
 

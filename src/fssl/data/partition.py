@@ -25,6 +25,7 @@ class Partition(NamedTuple):
 
     labeled: tuple[Index, ...]
     unlabeled: tuple[Index, ...]
+    server: Index = np.zeros(0, np.int64)  # labeled images of the server, which no client has
 
     def pool(self, k: int) -> Index:
         """Rows of client k's unlabeled loader; its labeled rows come last, as in the released code."""
@@ -64,7 +65,8 @@ def make_partition(
         seed: Of the draw.
         who: Who has labels. "all-clients": each is dealt some of the labeled images. "few-clients": the first
             `labeled_clients` get all of them and nothing else. "knowing-clients": all images are dealt to all
-            clients, and the first `labeled_clients` know every label of theirs.
+            clients, and the first `labeled_clients` know every label of theirs. "server": the labeled images are the
+            server's, and clients are dealt the others.
         labeled_clients: How many; alone it stands for "few-clients".
         classes_per_client: Shards of a client, for the kind "shards".
     """
@@ -87,6 +89,8 @@ def make_partition(
     if who == "knowing-clients":
         return _known_at(deal([part[:0] for part in rows], rows, clients, mix).unlabeled, knowing)
     nothing = [rows[:0] for rows in labeled]
+    if who == "server":
+        return deal(nothing, unlabeled, clients, mix)._replace(server=np.concatenate(labeled))
     first = deal(labeled, nothing, knowing, mix)
     others = deal(nothing, unlabeled, clients - knowing, mix)
     return Partition(first.labeled + others.labeled, first.unlabeled + others.unlabeled)

@@ -33,6 +33,11 @@ def make_sites(partition: Partition, labels: Literal["few", "all"]) -> list[Site
     return [Site(p if labels == "all" else x, p) for x, p in zip(partition.labeled, pools, strict=True)]
 
 
+def server_site(partition: Partition) -> Site:
+    """The server's images: all of them have labels."""
+    return Site(partition.server, partition.server)
+
+
 def make_task(sites: list[Site], num_classes: int, seed: int) -> Task:
     return Task(num_classes, max(len(site.pool) for site in sites), seed)
 

@@ -7,7 +7,8 @@ from ..errors import UserError, unknown
 MIN_ALPHA = 0.01  # below, both of two gamma draws underflow to 0 often enough to matter (24 % at 0.001)
 HAVE_ALPHA = ("paired-dirichlet", "dirichlet", "balanced-dirichlet")
 MAY_LACK_LABELS = ("dirichlet", "balanced-dirichlet", "shards")  # kinds that leave clients of "all-clients" without any
-WHO = ("all-clients", "few-clients", "knowing-clients")
+WHO = ("all-clients", "few-clients", "knowing-clients", "server")
+SOME = ("few-clients", "knowing-clients")  # labels are at as many clients as are named
 
 
 class Terms(NamedTuple):
@@ -25,12 +26,12 @@ def who_has_labels(who: str | None, labeled_clients: int | None) -> str:
     who = who or (WHO[0] if labeled_clients is None else "few-clients")
     if who not in WHO:
         raise unknown("partition.labels", who, WHO)
-    if who == WHO[0] and labeled_clients is not None:
+    if who not in SOME and labeled_clients is not None:
         raise UserError(
-            f"partition.labeled_clients = {labeled_clients} does not go with partition.labels = '{WHO[0]}';"
+            f"partition.labeled_clients = {labeled_clients} does not go with partition.labels = '{who}';"
             " give 'few-clients' or 'knowing-clients'"
         )
-    if who != WHO[0] and labeled_clients is None:
+    if who in SOME and labeled_clients is None:
         raise UserError(f"partition.labels = '{who}' needs partition.labeled_clients: how many they are")
     return who
 
@@ -48,6 +49,8 @@ def check_shares(terms: Terms, num_labeled: int, num_images: int) -> None:
             ("partition.labeled_clients", knowing, num_labeled, "labeled "),
             ("clients without labels", clients - knowing, num_images - num_labeled, "unlabeled "),
         ]
+    if who == "server":
+        groups = [("partition.clients", clients, num_images - num_labeled, "unlabeled ")]
     for name, number, images, sort in groups:
         if number > images:
             raise UserError(

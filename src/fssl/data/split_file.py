@@ -13,14 +13,14 @@ from ..system.files import parse_json, write_atomic
 from .partition import Partition
 
 SHOWN = 3  # rows of those that nobody holds
-SORTS = Partition._fields
+SORTS = ("labeled", "unlabeled")
 COPY = " (a run folder keeps a copy, split.json)"
 
 
 def save_partition(partition: Partition, file: Path) -> None:
     """Write a partition for `partition.file`, a line for each client."""
     clients = [
-        json.dumps({sort: rows[k].tolist() for sort, rows in partition._asdict().items()})
+        json.dumps({sort: getattr(partition, sort)[k].tolist() for sort in SORTS})
         for k in range(len(partition.labeled))
     ]
     write_atomic(file, ('{"clients": [\n' + ",\n".join(clients) + "\n]}\n").encode())
@@ -42,8 +42,8 @@ def read_partition(file: Path, num_images: int, expected: str | None = None) -> 
         check_owners(clients, num_images)
     except UserError as error:
         raise UserError(f"partition.file = '{file}': {error}") from None
-    parts = (tuple(np.array(client[sort], np.int64) for client in clients) for sort in SORTS)
-    return Partition(*parts), digest
+    labeled, unlabeled = (tuple(np.array(client[sort], np.int64) for client in clients) for sort in SORTS)
+    return Partition(labeled, unlabeled), digest
 
 
 def read_bytes(file: Path, expected: str | None) -> bytes:

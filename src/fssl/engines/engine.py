@@ -1,7 +1,7 @@
 """The server's half of a round, the same for every engine: who takes part, what becomes of it, how good it is."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
@@ -15,6 +15,7 @@ from ..core.federation import Federation
 from ..seeds import stream
 from ..types import Server, State, Upload, Weights
 from .failure import NotFiniteError
+from .own import OwnTraining, Trained
 from .snapshot import Snapshot
 
 
@@ -33,6 +34,7 @@ class RoundResult(NamedTuple):
     seconds: float
     missing: list[Missing]
     smooth_tests: dict[str, Test] = {}  # noqa: RUF012 (never changed in place)
+    own_sums: dict[str, NDArray[np.float64]] = {}  # of the server's own steps, if it trained  # noqa: RUF012
 
 
 class RoundAgainError(Exception):
@@ -89,9 +91,14 @@ class Engine:
     """Rounds of one federation, trained by a fleet."""
 
     def __init__(
-        self, federation: Federation, fleet: Fleet, compiles: bool = False, after: After = lambda server, used: server
+        self,
+        federation: Federation,
+        fleet: Fleet,
+        compiles: bool = False,
+        after: After = lambda server, used: server,
+        own: OwnTraining | None = None,
     ) -> None:
-        self.federation, self.fleet, self.after = federation, fleet, after
+        self.federation, self.fleet, self.after, self.own = federation, fleet, after, own
         self.device, self.layout = federation.device, federation.layout
         server = federation.first_server()
         optimizer = federation.server_optimizer.start(server.weights.params)
@@ -108,21 +115,25 @@ class Engine:
         federation, round, server = self.federation, self.snapshot.round + 1, None
         while server is None:
             begin, passing = time.perf_counter(), Passing()
-            uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), self.snapshot))
+            own = self._trained("before", round, Trained(self.snapshot.server, self.snapshot.training, None))
+            sent = self.snapshot._replace(server=own.server)
+            uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), sent))
             with suppress(RoundAgainError), torch.no_grad():
-                mean = self._aggregated(round, uploads, passing)
-                stepped, optimizer = self._stepped(round, mean, passing)
-                server = self._remembered(stepped)
+                mean = self._aggregated(round, sent, uploads, passing)
+                stepped, optimizer = self._stepped(round, sent, mean, passing)
+                own = self._trained("after", round, own._replace(server=stepped))
+                server = self._remembered(own.server)
                 model = federation.method.deploy(server)
                 smooth = federation.smoothed(round, self.snapshot.smooth, model)
                 scores = [self.test(weights) for weights in (model, smooth) if weights.params]
         if round < until:
             self.fleet.prepare(round + 1, federation.drawn_clients(round + 1))  # while the device still works
         (tests, *others), tally = [read_tests(each, len(federation.test.labels)) for each in scores], passing.tally()
-        self._check_finite(passing.clients, tally, round, tests)
+        sums = self.own.sums(own) if self.own else {}
+        self._check_finite(passing.clients, tally, round, tests, sums)
         clients = {**self.snapshot.clients, **{k: self._kept(state) for k, state in passing.states.items()}}
         velocity = passing.velocity if federation.carries_momentum else {}
-        self.snapshot = Snapshot(round, server, clients, velocity, optimizer, smooth)
+        self.snapshot = Snapshot(round, server, clients, velocity, optimizer, smooth, own.kept)
         return RoundResult(
             round,
             passing.clients,
@@ -130,23 +141,30 @@ class Engine:
             tally,
             time.perf_counter() - begin,
             passing.missing,
-            *(dict(zip(federation.norms, of_smooth, strict=True)) for of_smooth in others),
+            dict(zip(federation.norms, others[0], strict=True)) if others else {},
+            sums,
         )
 
-    def _aggregated(self, round: int, uploads: Iterator[Upload], passing: Passing) -> Server:
+    def _trained(self, when: str, round: int, before: Trained) -> Trained:
+        """The server after its own training, if this is when it trains."""
+        if self.own is None or self.federation.config.server.when != when:
+            return before
+        return self.own.train(round, before.server, before.kept)
+
+    def _aggregated(self, round: int, sent: Snapshot, uploads: Iterator[Upload], passing: Passing) -> Server:
         """What the method makes of the uploads, and the engine of that."""
         federation = self.federation
         if federation.carries_momentum:  # they come in the order drawn
             uploads = iter(sorted(uploads, key=lambda u: u.client))
         rng = stream(federation.config.seed, "server", round)
-        server = federation.method.aggregate(federation.net, self.snapshot.server, uploads, rng)
+        server = federation.method.aggregate(federation.net, sent.server, uploads, rng)
         return self.after(server, len(passing.clients))
 
-    def _stepped(self, round: int, mean: Server, passing: Passing) -> tuple[Server, State]:
+    def _stepped(self, round: int, sent: Snapshot, mean: Server, passing: Passing) -> tuple[Server, State]:
         """The server's step, on the device: how many steps clients took is in their tallies."""
-        snapshot, number = self.snapshot, self.layout.sums.index("steps")
+        number = self.layout.sums.index("steps")
         steps = torch.stack([tally[0, number] for tally in passing.tallies]).mean()
-        return self.federation.after_mean(round, snapshot.server, mean, snapshot.optimizer, steps.to(self.device))
+        return self.federation.after_mean(round, sent.server, mean, sent.optimizer, steps.to(self.device))
 
     def _kept(self, state: State) -> State:
         """A client's state on the host, where idle clients cost no device memory; pinned for the way back."""
@@ -157,8 +175,16 @@ class Engine:
         old = self.snapshot.server.memory
         return server._replace(memory={k: s if s is old.get(k) else self._kept(s) for k, s in server.memory.items()})
 
-    def _check_finite(self, clients: list[int], tally: NDArray[np.float32], round: int, tests: list[Test]) -> None:
+    def _check_finite(
+        self,
+        clients: list[int],
+        tally: NDArray[np.float32],
+        round: int,
+        tests: list[Test],
+        own: Mapping[str, NDArray[np.float64]],
+    ) -> None:
         bad = [f"client {client}" for client, t in zip(clients, tally, strict=True) if not np.isfinite(t).all()]
+        bad += ["the server"] * (not all(np.isfinite(total).all() for total in own.values()))
         bad += ["the global model"] * (not all(np.isfinite(test.loss) for test in tests))
         if bad:
             kept = "; the checkpoint before it is kept" if round > 1 else ""

@@ -12,7 +12,7 @@ from safetensors.torch import save
 from ..config import as_tables, parse, parse_toml, to_toml
 from ..core.client import StepError, at
 from ..core.experiment import prepare
-from ..core.federation import Federation
+from ..core.federation import AT_SERVER, Federation
 from ..core.sketch import sketch
 from ..errors import RunError, UserError, described
 from ..records.tensors import unpacked
@@ -60,12 +60,16 @@ def client_error(federation: Federation, round: int, client: int, error: Excepti
     cause = error.__cause__ if isinstance(error, StepError) and error.__cause__ else error
     reason = str(cause) if isinstance(cause, RunError) else described(cause)
     if not isinstance(error, StepError):  # of a captured graph, or before the first step
-        return ClientError(f"round {round}, client {client}: {reason}")
-    where = f"round {round}, client {client}, step {int(error.draw.clock.step) + 1}"
+        return ClientError(f"round {round}, {name_of(client)}: {reason}")
+    where = f"round {round}, {name_of(client)}, step {int(error.draw.clock.step) + 1}"
     if folder is None:
         return ClientError(f"{where}: {reason}")
     save_step(federation, folder / SAVED, where, client, error)
     return ClientError(f"{where}: {reason}; `fssl replay {folder / SAVED}` takes this step again")
+
+
+def name_of(client: int) -> str:
+    return "the server" if client == AT_SERVER else f"client {client}"
 
 
 def save_step(federation: Federation, path: Path, where: str, client: int, failed: StepError) -> None:
@@ -84,7 +88,9 @@ def load_step(path: Path) -> SavedStep:
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} is no saved step ({described(error)})") from None
     federation = Federation(prepare(config))
-    if not 0 <= client < len(federation.sites):
+    if client == AT_SERVER and config.server_epochs:
+        federation = federation.of_server()
+    elif not 0 <= client < len(federation.sites):
         raise UserError(f"{path} does not fit its settings: there is no client {client}")
     with sketch(federation.method, federation.net, federation.task, federation.counts(client), client) as parts:
         like = {"payload": parts[0], "local": parts[1], "draw": at(federation.plan(1, client).draw, 0)}

@@ -5,6 +5,7 @@ from pathlib import Path
 from ..core.federation import Federation
 from .engine import Engine
 from .lanes import Lanes, compiles, set_up_torch
+from .own import own_training
 from .processes import ForkedLanes, forks
 from .spread import Spread
 
@@ -16,7 +17,8 @@ class LocalEngine(Engine):
 
     def __init__(self, federation: Federation, folder: Path | None = None, debug: bool = False) -> None:
         set_up_torch(federation)
-        super().__init__(federation, fleet(federation, folder, debug), compiles(federation, debug))
+        own = own_training(federation, folder, debug)
+        super().__init__(federation, fleet(federation, folder, debug), compiles(federation, debug), own=own)
 
 
 def fleet(federation: Federation, folder: Path | None, debug: bool) -> Lanes | Spread:

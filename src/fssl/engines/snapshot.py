@@ -17,12 +17,14 @@ class Snapshot(NamedTuple):
     velocity: State  # empty unless momentum is carried from client to client
     optimizer: State = {}  # what the server's optimizer remembers  # noqa: RUF012 (never changed in place)
     smooth: Weights = Weights({}, {})  # the smoothed model, if there is one
+    training: State = {}  # what the server keeps of its own training: its momentum  # noqa: RUF012
 
 
 def flat(snapshot: Snapshot) -> State:
     """What changes in every round."""
     server = snapshot.server._replace(memory={})
-    return named(server=server, velocity=snapshot.velocity, optimizer=snapshot.optimizer, smooth=snapshot.smooth)
+    trees = {name: tree for name, tree in snapshot._asdict().items() if name not in ("round", "clients")}
+    return named(**trees | {"server": server})
 
 
 def parts(snapshot: Snapshot) -> dict[str, State]:
@@ -54,8 +56,8 @@ def restore(like: Snapshot, saved: Saved) -> Snapshot:
     smooth = Weights(
         *(in_order(tree, take(f"smooth.{kind}.", saved.tensors)) for kind, tree in like.smooth._asdict().items())
     )
-    velocity = take("velocity.", saved.tensors)
-    snapshot = Snapshot(saved.round, server, group("clients"), velocity, optimizer, smooth)
+    velocity, training = (take(f"{name}.", saved.tensors) for name in ("velocity", "training"))
+    snapshot = Snapshot(saved.round, server, group("clients"), velocity, optimizer, smooth, training)
     unknown = saved.tensors.keys() - flat(snapshot).keys()
     if unknown:
         raise UserError(f"the checkpoint does not fit: nothing is called {min(unknown)} here (another version?)")

@@ -157,6 +157,7 @@ class Needs(NamedTuple):
     sweep: bool = False  # a client first shows its whole pool to `visit`
     truth: bool = False  # the true labels of unlabeled images are in the batch: for oracles only
     min_clients: int = 1  # with fewer, the method is not itself
+    client_labels: bool = False  # without labels at clients the method is not itself
     own_optimizer: bool = False  # its steps follow a rule of its own, whatever the run's optimizer is
 
 

@@ -11,7 +11,7 @@ from ..label.assign import VOTES, LocalOnly, hard
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net
 from ..types import Batch, Local, Payload, PseudoLabels, State, Trace, Weights, clone, drop, put, take
-from .base import Passes, Source, Value, fit, gradient
+from .base import Needs, Passes, Source, Value, fit, gradient
 from .fixmatch import FixMatch, Seen
 from .settings import StudentRate, Threshold, Weight
 
@@ -30,6 +30,10 @@ class FedDure(FixMatch):
     sign: Literal["released", "expected"] = "released"
     passes: Passes = "joint"  # of the student over labeled and unlabeled images
     extra_loss: ClassVar[str] = "l_d"
+
+    @property
+    def needs(self) -> Needs:
+        return super().needs._replace(client_labels=True)  # what the student is judged by
 
     def start(self, payload: Payload, state: State) -> Local:
         local, phi = super().start(payload, state), payload.weights.params

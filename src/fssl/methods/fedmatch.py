@@ -65,7 +65,8 @@ class FedMatch(Method):
     @property
     def needs(self) -> Needs:
         """At least a client and its helpers."""
-        return Needs(views=("x", "u_weak", "u_strong"), min_clients=1 + self.helpers, own_optimizer=True)
+        views, fewest = ("x", "u_weak", "u_strong"), 1 + self.helpers
+        return Needs(views, min_clients=fewest, client_labels=True, own_optimizer=True)
 
     @property
     def watched(self) -> Watched:

@@ -21,9 +21,10 @@ from .flexmatch import flexmatch
 from .freematch import freematch
 from .proxyfl import proxyfl
 from .sage import sage, with_oracle, with_sage
-from .supervised import fedavg, fedavg_sl, fedprox
+from .supervised import Supervised, fedavg, fedavg_sl, fedprox
 
 __all__ = [
+    "FROM_LABELS",
     "METHODS",
     "PLUGINS",
     "Method",
@@ -57,6 +58,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedmatch": fedmatch,
 }
 PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_oracle}
+FROM_LABELS = Supervised(steps="labeled")  # how a server with labels learns, whatever its clients do
 
 
 def declared_by(name: str) -> dict[str, Setting]:

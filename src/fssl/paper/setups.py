@@ -45,7 +45,8 @@ def setup_of(config: Config) -> Setup:
     part, method = config.partition, method_on(config.data.name, config.method)
     alpha = part.alpha if part.has_alpha else 0.0
     some = "" if part.labeled_clients is None else f" with labeled_clients = {part.labeled_clients}"
-    deal = part.kind + some + (f" and labels = {part.labels}" if some and part.labels != "few-clients" else "")
+    is_told = part.labels == "server" or (some and part.labels != "few-clients")
+    deal = part.kind + some + (f" and labels = {part.labels}" if is_told else "")
     return Setup(config.data.name, config.labels_per_class, deal, alpha, method)
 
 

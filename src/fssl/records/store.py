@@ -270,9 +270,17 @@ class RunFolder:
         """Copy a file that the run depends on into the folder, under its own name or another."""
         write_atomic(self.path / (name or file.name), file.expanduser().read_bytes())
 
-    def write_partition(self, labeled: NDArray[np.int64] | None, unlabeled: NDArray[np.int64] | None) -> None:
-        """Write the number of images per client and class, [clients, classes] each; None if unknown."""
-        known = {"labeled": labeled, "unlabeled": unlabeled}
+    def write_partition(
+        self,
+        labeled: NDArray[np.int64] | None,
+        unlabeled: NDArray[np.int64] | None,
+        server: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Write the number of images per client and class, [clients, classes] each; None if unknown.
+
+        The server's labeled images are counted by class where it has some.
+        """
+        known = {"labeled": labeled, "unlabeled": unlabeled, **({} if server is None else {"server": server})}
         counts = {name: None if table is None else table.tolist() for name, table in known.items()}
         write_facts(self.partition_file, counts)
 

@@ -68,6 +68,8 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
         yield from ((f"last round, {norm}", f"{test:.2f} %") for norm, test in tests.items() if test is not None)
     if (smooth := late(run, number("ema_accuracy"))) is not None:
         yield f"smoothed model (server.ema), mean of the last {min(LAST, len(run.lines))} rounds", f"{smooth:.2f} %"
+    if (loss := value(last, "server_loss")) is not None:
+        yield "loss of the server on its labels (server_loss)", f"{loss:.3f}"
     for key, words in SHARES.items():
         if (share := value(last, key)) is not None:
             yield f"{words} ({key})", f"{share:.3f}"

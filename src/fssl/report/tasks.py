@@ -64,6 +64,7 @@ def short_title(run: Repetition, aside: str) -> str:
         **(dealt if facts.is_dealt else {}),
         "partition.clients": f"{part.clients} clients",
         "partition.labeled_clients": f"{known}labels at {part.labeled_clients}" if part.labeled_clients else "",
+        "partition.labels": "labels at the server" if config.has_server_labels else "",
     }
     return " · ".join(text for key, text in words.items() if text and key != aside) or "all runs"
 

@@ -71,7 +71,7 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
                 if engine.snapshot.round == 0:
                     save_state(folder, engine)
                 folder.write_env(federation.device, engine.snapshot.round)
-                folder.write_partition(federation.labeled_counts, federation.unlabeled_counts)
+                folder.write_partition(federation.labeled_counts, federation.unlabeled_counts, federation.server_counts)
                 logged.started(config, folder.rounds())
                 while engine.snapshot.round < config.rounds:
                     logged.round(record(folder, engine, engine.round(config.rounds)))

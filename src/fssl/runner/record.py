@@ -1,9 +1,11 @@
 """A round written down: its line, its probes, its checkpoint."""
 
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..core.evaluate import Test, model_facts
 from ..core.federation import Federation
@@ -56,15 +58,23 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
         "accuracy": result.tests[federation.headline].accuracy,
         "test": {norm: test._asdict() for norm, test in result.tests.items()},
         **smooth_facts(result.smooth_tests, federation.headline),
+        **server_facts(result.own_sums),
         **rates(scalars(whole)),
         **by_majority(whole, known if known is None else known[result.clients]),
         "sums": scalars(whole),
         "last_epoch": scalars(last),
     }
     arrays = {"clients": np.array(result.clients, dtype=np.int64)}
-    for prefix, sums in (("", whole), ("last_epoch.", last)):
+    for prefix, sums in (("", whole), ("last_epoch.", last), ("server.", result.own_sums)):
         arrays |= {prefix + name: np.ascontiguousarray(v, dtype=np.float32) for name, v in sums.items()}
     return line, arrays
+
+
+def server_facts(sums: Mapping[str, NDArray[np.float64]]) -> Line:
+    """The loss and the number of steps of the server's own training, if it trained."""
+    if not sums:
+        return {}
+    return {"server_loss": float(sums["l_s"] / sums["steps"]), "server_steps": int(sums["steps"].round())}
 
 
 def smooth_facts(tests: dict[str, Test], headline: str) -> Line:

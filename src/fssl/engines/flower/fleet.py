@@ -19,6 +19,7 @@ from ...start import without_start
 from ...types import Payload, State
 from ..engine import Engine, Missing, RoundAgainError
 from ..lanes import compiles, set_up_torch
+from ..own import own_training
 from ..snapshot import Snapshot
 from ..tensors import FormError, to
 from .internals import tidy
@@ -165,9 +166,8 @@ def flower_engine(fleet: FlowerFleet) -> Engine:
     """Rounds whose clients are behind Flower."""
     federation, privacy = fleet.federation, fleet.privacy
     set_up_torch(federation)
-    if privacy is None:
-        return Engine(federation, fleet, compiles(federation))
-    return Engine(federation, fleet, compiles(federation), privacy.noised)
+    after = {} if privacy is None else {"after": privacy.noised}
+    return Engine(federation, fleet, compiles(federation), **after, own=own_training(federation))
 
 
 def for_clients(config: Config) -> Config:

@@ -1,0 +1,51 @@
+"""The server's own training: one more site, whose images have labels, in a lane of its own."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..core.federation import AT_SERVER, Federation
+from ..types import Payload, Server, State, Weights
+from .lanes import COMPILED_LANES, Lanes
+
+
+class Trained(NamedTuple):
+    """What a server's training gave."""
+
+    server: Server
+    kept: State  # its momentum, where clients keep theirs
+    tally: Tensor | None  # [2, P]; None: it did not train yet
+
+
+class OwnTraining:
+    """Steps of the server on its labeled images: the same steps as a client's, wherever clients train."""
+
+    def __init__(self, federation: Federation, folder: Path | None = None, debug: bool = False) -> None:
+        # One more variant of a step than the lanes of clients are; the compiler gives up after a number of them.
+        torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_LANES + 1)
+        self.lanes = Lanes(federation, folder, debug, most=1)
+
+    def train(self, round: int, server: Server, kept: State) -> Trained:
+        """The server after its epochs of a round; `kept` is its momentum of the round before."""
+        federation, (lane,) = self.lanes.federation, self.lanes.lanes
+        own = {name: server.weights.params[name] for name in federation.net.first.params}  # a method may have more
+        (plan,) = self.lanes.plans(round, [AT_SERVER])
+        with torch.no_grad(), lane.scope():
+            payload = Payload(Weights(own, server.weights.buffers), {})
+            upload, state, _, tally = self.lanes.client(lane, plan, payload, kept or None)
+        weights = Weights({**server.weights.params, **upload.weights.params}, upload.weights.buffers)
+        return Trained(server._replace(weights=weights), state, tally)
+
+    def sums(self, trained: Trained) -> dict[str, NDArray[np.float64]]:
+        """What was measured of the steps of a round, on the host."""
+        assert trained.tally is not None
+        return self.lanes.federation.layout.unpack(trained.tally[0].cpu().numpy())
+
+
+def own_training(federation: Federation, folder: Path | None = None, debug: bool = False) -> OwnTraining | None:
+    """The training of a server that has labels and takes steps with them."""
+    return OwnTraining(federation.of_server(), folder, debug) if federation.config.server_epochs else None
