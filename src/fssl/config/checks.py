@@ -129,6 +129,7 @@ def check_combinations(config: Config) -> None:
     check_training(config)
     check_server(config)
     check_server_labels(config)
+    check_static_norm(config)
     if config.protocol == "authors" and config.compute.engine != "local":
         raise UserError(f"{AUTHORS_WAY}: compute.engine must be 'local'")
     if config.protocol == "authors" and (config.compute.lanes or 1) > 1:
@@ -221,6 +222,15 @@ def check_server_labels(config: Config) -> None:
         )
     if config.protocol == "authors":
         raise UserError(f"protocol = 'authors' {beside}: the released code knows no such server; use 'clean'")
+
+
+def check_static_norm(config: Config) -> None:
+    """Statistics of BatchNorm that are measured: on images that are there, for norms that have some."""
+    start = f"server.static_norm = '{config.server.static_norm}':"
+    if config.server.static_norm == "server" and not config.has_server_labels:
+        raise UserError(f"{start} the server has no images; give partition.labels = 'server', or use 'all'")
+    if config.server.static_norm != "off" and config.model.norm != "batch":
+        raise UserError(f"{start} model.norm = '{config.model.norm}' has no running statistics; leave it out")
 
 
 def check_folder(data: Data) -> None:

@@ -170,6 +170,10 @@ class ServerChoice:
     when: Annotated[
         Literal["after", "before"], "labels at the server: it trains after the mean, or before it sends the model"
     ] = "after"
+    static_norm: Annotated[
+        Literal["off", "server", "all"],
+        "BatchNorm's running statistics are measured for each global model: on the server's images, or on all",
+    ] = "off"
 
 
 @dataclass(frozen=True)

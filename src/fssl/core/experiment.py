@@ -99,6 +99,11 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     )
     if is_untried(config.model):
         experiment.net.check(experiment.card.size)
+    if config.server.static_norm != "off" and not experiment.net.running:
+        raise UserError(
+            f"server.static_norm = '{config.server.static_norm}': network '{config.model.name}' has no BatchNorm;"
+            " leave it out"
+        )
     if user_file(config.method.name):
         check_step(experiment)
     if config.model.start_digest and not is_recorded:
@@ -238,6 +243,8 @@ def check_without_labels(config: Config, method: Method) -> None:
 
 def check_unused(config: Config) -> None:
     """Refuse settings of the optimizer for a method that has a rule of its own."""
+    if config.server.static_norm != "off":
+        raise UserError(f"server.static_norm: method '{config.method.name}' keeps its model in parts; leave it out")
     keys = [("train", key) for key in ("optimizer", "schedule", "nesterov", "keep_momentum", "clip", "decay_on")]
     usual = {"train": Train(), "server": ServerChoice()}
     for section, key in (*keys, ("server", "broadcast_momentum")):

@@ -29,6 +29,7 @@ from .experiment import (
 from .images import partition_images, split_for_test
 from .server import ServerOptimizer, smooth
 from .sketch import Sizes, try_step
+from .static import Collect, make_collect
 from .step import Learn, Pool, Show, Step, Visit, make_learn, make_show, make_step, make_visit
 
 AT_SERVER = -1  # the number of the server, where it trains as one more site
@@ -193,6 +194,14 @@ class Federation:
 
     def make_visit(self) -> Visit:
         return make_visit(self.net.copy(), self.method, self.pool)
+
+    def make_collect(self, compile: bool) -> Collect | None:
+        """What measures BatchNorm's statistics of a global model, where the settings ask for that."""
+        static_norm = self.config.server.static_norm
+        if static_norm == "off":
+            return None
+        rows = self.server_site.labeled if static_norm == "server" else np.arange(len(self.dataset.train.labels))
+        return make_collect(self.net, self.pool, torch.from_numpy(rows).to(self.device), compile)
 
     def make_tester(self, compile: bool) -> Tester:
         pool = TestPool(*on_device(self.test, self.device))

@@ -103,7 +103,7 @@ class Engine:
         server = federation.first_server()
         optimizer = federation.server_optimizer.start(server.weights.params)
         self.snapshot = Snapshot(0, server, {}, {}, optimizer, federation.first_smooth(server))
-        self.test = federation.make_tester(compiles)
+        self.test, self.collect = federation.make_tester(compiles), federation.make_collect(compiles)
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
         """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""
@@ -116,13 +116,14 @@ class Engine:
         while server is None:
             begin, passing = time.perf_counter(), Passing()
             own = self._trained("before", round, Trained(self.snapshot.server, self.snapshot.training, None))
-            sent = self.snapshot._replace(server=own.server)
+            is_measured = round > 1 and own.tally is None  # at the end of the round before
+            sent = self.snapshot._replace(server=own.server if is_measured else self._measured(own.server))
             uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), sent))
             with suppress(RoundAgainError), torch.no_grad():
                 mean = self._aggregated(round, sent, uploads, passing)
                 stepped, optimizer = self._stepped(round, sent, mean, passing)
                 own = self._trained("after", round, own._replace(server=stepped))
-                server = self._remembered(own.server)
+                server = self._remembered(self._measured(own.server))
                 model = federation.method.deploy(server)
                 smooth = federation.smoothed(round, self.snapshot.smooth, model)
                 scores = [self.test(weights) for weights in (model, smooth) if weights.params]
@@ -150,6 +151,13 @@ class Engine:
         if self.own is None or self.federation.config.server.when != when:
             return before
         return self.own.train(round, before.server, before.kept)
+
+    def _measured(self, server: Server) -> Server:
+        """The server with BatchNorm's statistics of its model, where they are measured."""
+        if self.collect is None:
+            return server
+        params, buffers = server.weights
+        return server._replace(weights=Weights(params, {**buffers, **self.collect(server.weights)}))
 
     def _aggregated(self, round: int, sent: Snapshot, uploads: Iterator[Upload], passing: Passing) -> Server:
         """What the method makes of the uploads, and the engine of that."""

@@ -65,6 +65,8 @@ class Net:
         self.first = Weights(detached(module.named_parameters()), detached(module.named_buffers()))
         self._names = [*self.first.params, *self.first.buffers]
         self._training, self._evaluation = weightless(module).train(), weightless(module).eval()
+        self._measuring = forgetful(weightless(module).train())
+        self.running = running_statistics(module)
         self.our_name: Callable[[str], str] = getattr(module, "our_name", str)  # for a tensor of the published weights
 
     def check(self, size: int) -> None:
@@ -96,7 +98,8 @@ class Net:
     def copy(self) -> "Net":
         """The same network for another thread; its builder is not called again."""
         other = copy(self)
-        other._training, other._evaluation = deepcopy(self._training), deepcopy(self._evaluation)
+        for mode in ("_training", "_evaluation", "_measuring"):
+            setattr(other, mode, deepcopy(getattr(self, mode)))
         return other
 
     def fit(self, weights: Weights, *views: Tensor) -> tuple[State, list[Out]]:
@@ -118,6 +121,12 @@ class Net:
     def infer(self, weights: Weights, x: Tensor) -> Out:
         """Run a batch in evaluation mode: BatchNorm uses its running statistics, and nothing is updated."""
         return self._call(self._evaluation, weights, x)
+
+    def statistics(self, weights: Weights, x: Tensor) -> State:
+        """BatchNorm's statistics of one batch in training mode, by the names of the buffers that keep them."""
+        buffers = clone(weights.buffers)
+        self._call(self._measuring, Weights(weights.params, buffers), x)
+        return {name: buffers[name] for name in self.running}
 
     def _call(self, module: nn.Module, weights: Weights, x: Tensor) -> Out:
         tensors = {**weights.params, **weights.buffers}
@@ -162,6 +171,21 @@ def build_module(name: str, channels: int, classes: int, width: int, **choices: 
 
 def detached(tensors: Iterable[tuple[str, Tensor]]) -> State:
     return {name: t.detach().clone() for name, t in tensors}
+
+
+def running_statistics(module: nn.Module) -> list[str]:
+    """Names of the buffers in which BatchNorm keeps running statistics."""
+    norms = {name: layer for name, layer in module.named_modules() if isinstance(layer, _BatchNorm)}
+    kept = (name for name, layer in norms.items() if layer.running_mean is not None)
+    return [f"{name}.{kind}" if name else kind for name in kept for kind in ("running_mean", "running_var")]
+
+
+def forgetful(module: nn.Module) -> nn.Module:
+    """The module with norms whose running statistics are those of the last batch alone."""
+    for layer in module.modules():
+        if isinstance(layer, _BatchNorm):
+            layer.momentum = 1.0
+    return module
 
 
 def weightless(module: nn.Module) -> nn.Module:
