@@ -61,6 +61,7 @@ class Draw(NamedTuple):
     noise: State  # per view: [B, K] small integers, see augment.policies
     has_labels: Tensor  # 0 for a client without labeled images; its x is then filled from its pool
     clock: Clock
+    extras: State = {}  # what only some methods ask for, see Batch  # noqa: RUF012 (never changed in place)
 
 
 class Sweep(NamedTuple):
@@ -72,6 +73,14 @@ class Sweep(NamedTuple):
     real: Tensor  # [B_u]: 0 where an image only fills the last batch
 
 
+class Orders(NamedTuple):
+    """The whole pool in a random order for each epoch, for a method that chooses images after the sweep."""
+
+    u_row: Tensor  # [epochs, P]
+    u_slot: Tensor  # [epochs, P]
+    real: Tensor  # [epochs, P] booleans: False where an image only fills the last batch
+
+
 class Batch(NamedTuple):
     """What a method may see. True labels of `u` are not in it, except for an oracle whose `needs.truth` asks."""
 
@@ -81,6 +90,9 @@ class Batch(NamedTuple):
     has_labels: Tensor
     clock: Clock
     truth: State  # {} or {"u": [B_u]}
+    # Where a method asks: "m_slot" [B_u] of images drawn with replacement, "numbers" of its own, and "real" [B_u] for
+    # one that chooses its images: 0 where an image only fills the batch.
+    extras: State = {}  # noqa: RUF012 (never changed in place)
 
     @property
     def x(self) -> Tensor:
@@ -107,6 +119,7 @@ class Trace(NamedTuple):
 
     losses: State
     votes: State
+    marks: State = {}  # "active": 0 for a step with nothing to learn from; without it every step counts  # noqa: RUF012
 
 
 class Task(NamedTuple):

@@ -17,6 +17,7 @@ from fssl.core.experiment import prepare
 from fssl.core.federation import AT_SERVER, Federation
 from fssl.data.sources import Dataset
 from fssl.engines.local import LocalEngine
+from fssl.engines.own import Trained
 from fssl.engines.snapshot import Snapshot, flat, parts, restore
 from fssl.methods import METHODS
 from fssl.records.checkpoint import Saved
@@ -102,6 +103,23 @@ def test_a_server_that_trains_before_sends_what_it_learned(make_federation: Make
     assert same(none[1].server.weights, make_federation(*settings).first_server().weights)
 
 
+def test_a_server_that_warms_up_trains_before_the_first_round_alone(make_federation: Make) -> None:
+    """Its first round, with clients that learn nothing: three times its epochs, with three draws of its own."""
+    settings = (*AT, *SHORT, *KEPT, "method.name=fedavg")
+    warm, cold = (make_federation(*settings, f"server.warmup={times}") for times in (2, 0))
+    server = warm.of_server()
+    rows = [server.plan(1, AT_SERVER - times).draw.x_row for times in range(3)]
+    assert not torch.equal(rows[0], rows[1])
+    assert not torch.equal(rows[1], rows[2])
+    engine = LocalEngine(cold)
+    assert engine.own is not None
+    state = Trained(engine.snapshot.server, {}, None)
+    engine.own.lanes.federation.sites = server.sites
+    for number in (-2, -3, -1):
+        state = engine.own.train(1, state.server, state.kept, number)
+    assert same(course(warm, 1)[0].server.weights, state.server.weights)
+
+
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ("fedavg-sl", "fedmatch")])
 def test_methods_run_with_labels_at_the_server(name: str, make_federation: Make, tiny_data: Dataset) -> None:
     settings = (f"method.name={name}", *AT, *SHORT)
@@ -167,6 +185,7 @@ def test_records_tell_of_the_server(tmp_path: Path, tiny_data: Dataset) -> None:
         ([*AT, "method.name=fedmatch"], "learns from labels of clients"),
         (["server.epochs=5"], "server.epochs = 5: the server has no labels to train on"),
         (["server.when=before"], "server.when = 'before': the server has no labels"),
+        ([*AT, "server.epochs=0", "server.warmup=2"], "server.warmup = 2: the server does not train"),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings: list[str], message: str, tiny_data: Dataset) -> None:

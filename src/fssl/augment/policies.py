@@ -14,6 +14,7 @@ __all__ = [
     "WEAK_NOISE",
     "draw_strong",
     "draw_weak",
+    "shows_drawn",
     "shows_labeled",
     "shows_strongly",
     "strong",
@@ -26,8 +27,13 @@ STRONG_NOISE = WEAK_NOISE + NUM_LAYERS * 4 + 2  # per layer: op, level, use, neg
 
 
 def shows_labeled(view: str) -> bool:
-    """Whether a view, by its name, is of the labeled images (`x...`) or of the unlabeled ones (`u...`)."""
+    """Whether a view, by its name, is of the labeled images (`x...`) or of the pool (`u...`, `m...`)."""
     return view.startswith("x")
+
+
+def shows_drawn(view: str) -> bool:
+    """Whether a view, by its name, is of images of the pool drawn with replacement (`m...`, for mixing)."""
+    return view.startswith("m")
 
 
 def shows_strongly(view: str) -> bool:

@@ -208,13 +208,15 @@ def check_server_labels(config: Config) -> None:
     """Labels at the server: what only it has a use for, and what makes no sense beside it."""
     usual, train = ServerChoice(), config.train
     if not config.has_server_labels:
-        for key in ("epochs", "batch", "when"):
+        for key in ("epochs", "batch", "when", "warmup"):
             if (value := getattr(config.server, key)) != getattr(usual, key):
                 raise UserError(
                     f"server.{key} = {value!r}: the server has no labels to train on; give partition.labels = 'server',"
                     " or leave it out"
                 )
         return
+    if config.server.warmup and not config.server_epochs:
+        raise UserError(f"server.warmup = {config.server.warmup}: the server does not train, server.epochs = 0")
     beside = "does not go with partition.labels = 'server'"
     if train.labeled_weight:
         raise UserError(

@@ -170,6 +170,9 @@ class ServerChoice:
     when: Annotated[
         Literal["after", "before"], "labels at the server: it trains after the mean, or before it sends the model"
     ] = "after"
+    warmup: Annotated[
+        int, Range(0, 100_000), "labels at the server: how many times it takes its epochs before the first round"
+    ] = 0
     static_norm: Annotated[
         Literal["off", "server", "all"],
         "BatchNorm's running statistics are measured for each global model: on the server's images, or on all",

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_map
 from ..data.plan import ClientPlan
 from ..errors import is_out_of_memory
 from ..methods.base import Method
-from ..types import Draw, Local, Payload, State, Sweep, Upload
+from ..types import Draw, Local, Orders, Payload, State, Sweep, Upload
 from .step import Learn, Show, Visit
 
 Run = Callable[[Payload, Local, Draw], tuple[Local, Tensor]]  # all steps of one client: -> local, tally
@@ -88,6 +88,34 @@ def loop(learn: Learn, show: Show, tally_size: int, device: torch.device) -> Run
     return run
 
 
+def chosen_first(draw: Draw, orders: Orders, chosen: Tensor) -> Draw:
+    """A client's steps with the chosen images of its pool first in every epoch, in the epoch's order.
+
+    Chosen images that were shown already fill the last batch that has some up, and count nothing there. Then come steps
+    without any: nothing is learned in them.
+
+    Args:
+        draw: All steps of the round.
+        orders: The pool in the order of each epoch.
+        chosen: Which slots of the pool are chosen [slots].
+    """
+    wanted = chosen[orders.u_slot] & orders.real  # [epochs, P]
+    first = (~wanted).int().argsort(dim=-1, stable=True)
+    number, place = wanted.sum(-1, keepdim=True), torch.arange(wanted.shape[1], device=wanted.device)
+    batch = draw.u_slot.shape[1]
+    fills = (place >= number) & (place < -(-number // batch) * batch)
+    index = first.gather(-1, torch.where(fills, place % number.clamp(min=1), place))
+
+    def steps(tree: Tensor) -> Tensor:
+        return tree.reshape(-1, batch)[: len(draw.u_slot)]
+
+    return draw._replace(
+        u_row=steps(orders.u_row.gather(-1, index)),
+        u_slot=steps(orders.u_slot.gather(-1, index)),
+        extras={**draw.extras, "real": steps((place < number).float())},
+    )
+
+
 SHOWN_AT_ONCE = 2**20  # numbers in the views of as many steps: more would not stay in a processor's cache
 
 
@@ -112,6 +140,9 @@ def client_round(
     if plan.sweep is not None:
         for i in range(len(plan.sweep.u_row)):
             local = trainer.visit(payload, local, at(plan.sweep, i))
-    local, tally = trainer.run(payload, local, plan.draw)
+    draw = plan.draw
+    if plan.orders is not None:
+        draw = chosen_first(draw, plan.orders, method.chosen(local))
+    local, tally = trainer.run(payload, local, draw)
     upload = method.upload(plan.client, payload, local, plan.counts)
     return ClientResult(upload, method.keep(local), local.velocity, tally)

@@ -174,6 +174,7 @@ def with_training(config: Config, method: Method) -> Method:
         labeled_weight=AUTHORS_REPLICATION if released else train.labeled_weight,
         guard=AUTHORS_GUARD if released else 0.0,
         watch=config.records.probes == "all",
+        labels_at_clients=not config.has_server_labels,
     )
 
 
@@ -280,6 +281,8 @@ def make_recipe(config: Config, method: Method, card: Card) -> Recipe:
         size=card.size,
         flip=config.data.flip,
         sweep=needs.sweep,
+        chooses=needs.chooses,
+        numbers=needs.numbers,
         schedule=make_schedule(config),
     )
 

@@ -32,7 +32,7 @@ from .sketch import Sizes, try_step
 from .static import Collect, make_collect
 from .step import Learn, Pool, Show, Step, Visit, make_learn, make_show, make_step, make_visit
 
-AT_SERVER = -1  # the number of the server, where it trains as one more site
+AT_SERVER = -1  # the number of the server, where it trains as one more site; lower ones are its warm-up
 
 
 class Federation:
@@ -76,7 +76,7 @@ class Federation:
         """The same federation with one site, the server and its labeled images, that learns from labels alone."""
         other, card = copy(self), self.dataset.card
         other.method, other.recipe = make_server_method(self.config), make_server_recipe(self.config, card)
-        other.sites = [self.server_site]
+        other.sites = [self.server_site] * (1 + self.config.server.warmup)  # as other sites it has other random numbers
         other.task = make_task(other.sites, card.num_classes, self.config.seed)
         other.__dict__ |= {"pool": self.pool, "server_optimizer": ServerOptimizer()}  # it broadcasts nothing to itself
         other.__dict__.pop("layout", None)

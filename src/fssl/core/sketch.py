@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..data.cards import Card
-from ..data.plan import Recipe
+from ..data.plan import Recipe, Site, plan_extras
 from ..errors import UserError
 from ..methods.base import Method
 from ..models import Net
@@ -65,12 +65,15 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
         UserError: The step leaves out some of what the next one starts with.
     """
     task, counts, recipe, card = sizes
+    pool = np.arange(recipe.unlabeled_batch)  # any images will do
+    forms = {k: (t.shape[1:], t.dtype) for k, t in plan_extras(Site(pool, pool), recipe, 0, 0, 0).items()}
     with sketch(method, net, task, counts) as (payload, local):
         pixels = (card.channels, card.size, card.size)
         views = {view: torch.zeros(recipe.images(view), *pixels) for view in recipe.views}
         truth, one = torch.zeros(recipe.unlabeled_batch, dtype=torch.long), torch.zeros(())
         known = {"u": truth} if method.needs.truth else {}
-        batch = Batch(views, truth[: recipe.batch], truth, one, Clock(one, one, one), known)
+        extras = {name: torch.zeros(shape, dtype=kind) for name, (shape, kind) in forms.items()}
+        batch = Batch(views, truth[: recipe.batch], truth, one, Clock(one, one, one), known, extras)
         after, trace = without_draws(lambda: method.step(net, payload, local, batch))
         check_whole(local, after)
         return Layout.of(probe(trace, truth))

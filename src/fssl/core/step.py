@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from ..augment.normalize import Normalize
-from ..augment.policies import shows_labeled, shows_strongly, strong, weak
+from ..augment.policies import shows_drawn, shows_labeled, shows_strongly, strong, weak
 from ..methods.base import Method
 from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import Probe
-from ..types import Batch, Draw, Local, Payload, Sweep
+from ..types import Batch, Draw, Local, Payload, State, Sweep, Weights
 
 
 class Shown(NamedTuple):
@@ -38,12 +38,20 @@ class Pool:
         """The batch a draw stands for; of several steps, with their axis first."""
         tensors = {}
         for view in views:
-            rows, noise = draw.x_row if shows_labeled(view) else draw.u_row, draw.noise[view]
+            rows, noise = rows_of(view, draw), draw.noise[view]
             augment = strong if shows_strongly(view) else weak
             made = self.normalize(augment(self.images, rows.flatten(), noise.flatten(0, -2)))
             tensors[view] = made.unflatten(0, rows.shape)
         truth = {"u": self.labels[draw.u_row]} if with_truth else {}
-        return Batch(tensors, self.labels[draw.x_row], draw.u_slot, draw.has_labels, draw.clock, truth)
+        labels = self.labels[draw.x_row]
+        return Batch(tensors, labels, draw.u_slot, draw.has_labels, draw.clock, truth, draw.extras)
+
+
+def rows_of(view: str, draw: Draw) -> Tensor:
+    """The images that a view shows."""
+    if shows_drawn(view):
+        return draw.extras["m_row"]
+    return draw.x_row if shows_labeled(view) else draw.u_row
 
 
 def make_visit(net: Net, method: Method, pool: Pool) -> Visit:
@@ -78,11 +86,26 @@ def make_show(method: Method, pool: Pool) -> Show:
 
 def make_learn(net: Net, method: Method, probe: Probe, layout: Layout) -> Learn:
     """(payload, local, tally, shown) -> (local, tally); the tally is [2, P]: whole round, last epoch."""
+    chooses = method.needs.chooses
 
     def learn(payload: Payload, local: Local, tally: Tensor, shown: Shown) -> tuple[Local, Tensor]:
         batch, truth = shown
+        before = local
         local, trace = method.step(net, payload, local, batch)
+        if chooses:
+            active = (batch.extras["real"].amax() > 0) | (batch.has_labels > 0)
+            local, trace = only_if(active, local, before), trace._replace(marks={"active": active.float()})
         new = layout.pack(probe(trace, truth))
         return local, tally + torch.stack([new, new * batch.clock.last_epoch])
 
     return learn
+
+
+def only_if(active: Tensor, after: Local, before: Local) -> Local:
+    """What a client has after a step; what it had before where there was nothing to learn from."""
+
+    def chosen(new: State, old: State) -> State:
+        return {name: torch.where(active, t, old[name]) for name, t in new.items()}
+
+    weights = Weights(*(chosen(new, old) for new, old in zip(after.weights, before.weights, strict=True)))
+    return Local(weights, chosen(after.velocity, before.velocity), chosen(after.state, before.state))

@@ -1,5 +1,6 @@
 """From a partition and seeds to a client's round: which rows, in which order, with which random numbers."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -7,13 +8,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..augment.policies import draw_strong, draw_weak, shows_labeled, shows_strongly
+from ..augment.policies import draw_strong, draw_weak, shows_drawn, shows_labeled, shows_strongly
 from ..seeds import stream
-from ..types import Clock, Counts, Draw, Sweep, Task
+from ..types import Clock, Counts, Draw, Orders, State, Sweep, Task
 from .partition import Partition
 from .schedule import Schedule
 
 Rows = NDArray[np.int64]
+Numbers = Callable[[np.random.Generator, int], NDArray[np.float64]]  # of so many steps, [steps, ...]
 
 
 class Site(NamedTuple):
@@ -55,6 +57,8 @@ class Recipe:
     size: int  # pixels
     flip: bool
     sweep: bool = False
+    chooses: bool = False  # the method trains on images that it chooses after the sweep
+    numbers: Numbers | None = None  # random numbers of the method's own
     schedule: Schedule = Schedule()  # noqa: RUF009 (a frozen value)
 
     @property
@@ -66,7 +70,12 @@ class Recipe:
         return self.batch if shows_labeled(view) else self.unlabeled_batch
 
     def epoch_steps(self, counts: Counts) -> int:
-        """Steps of one local epoch: the pool (or the labeled images) over the labeled batch, as released."""
+        """Steps of one local epoch: the pool (or the labeled images) over the labeled batch, as released.
+
+        Who chooses images takes at most as many as the whole pool needs, with an incomplete last batch.
+        """
+        if self.chooses:
+            return -(-counts.pool // self.unlabeled_batch)
         n = counts.pool if self.epoch == "pool" else counts.labeled
         return max(1, n // self.batch)
 
@@ -81,6 +90,7 @@ class ClientPlan(NamedTuple):
     counts: Counts
     draw: Draw
     sweep: Sweep | None
+    orders: Orders | None = None
 
 
 def passes(rng: np.random.Generator, n: int, batch: int, steps: int) -> Rows:
@@ -116,7 +126,13 @@ def plan_client(site: Site, recipe: Recipe, seed: int, round: int, client: int) 
     """Everything random in one client's round, from its own named streams."""
     counts, steps, size = site.counts, recipe.num_steps(site.counts), recipe.size
     x_row = labeled_rows(stream(seed, "labeled", round, client), site, recipe)
-    u_slot = epochs(stream(seed, "unlabeled", round, client), counts.pool, recipe.unlabeled_batch, recipe, counts)
+    rng = stream(seed, "unlabeled", round, client)
+    orders = plan_orders(site, recipe, rng) if recipe.chooses else None
+    u_slot = (
+        epochs(rng, counts.pool, recipe.unlabeled_batch, recipe, counts)
+        if orders is None
+        else orders.u_slot.reshape(-1, recipe.unlabeled_batch)[:steps].numpy()
+    )
     noise = {}
     for view in recipe.views:
         rng = stream(seed, f"view {view}", round, client)
@@ -132,9 +148,35 @@ def plan_client(site: Site, recipe: Recipe, seed: int, round: int, client: int) 
             noise,
             torch.full((steps,), float(len(site.labeled) > 0)),
             clock(round, steps, recipe.epoch_steps(counts), recipe.schedule),
+            plan_extras(site, recipe, seed, round, client),
         ),
         plan_sweep(site, recipe, stream(seed, "sweep", round, client)) if recipe.sweep else None,
+        orders,
     )
+
+
+def plan_extras(site: Site, recipe: Recipe, seed: int, round: int, client: int) -> State:
+    """What only some methods ask for, each from a stream of its own, [steps, ...]."""
+    shape = (recipe.num_steps(site.counts), recipe.unlabeled_batch)
+    extras: State = {}
+    if any(map(shows_drawn, recipe.views)):
+        slot = stream(seed, "drawn", round, client).integers(len(site.pool), size=shape)
+        extras |= {"m_row": torch.from_numpy(site.pool[slot]), "m_slot": torch.from_numpy(slot)}
+    if recipe.numbers is not None:
+        numbers = recipe.numbers(stream(seed, "numbers", round, client), shape[0])
+        extras["numbers"] = torch.from_numpy(numbers.astype(np.float32))
+    if recipe.chooses:
+        extras["real"] = torch.ones(shape)  # all of them, until the method has chosen
+    return extras
+
+
+def plan_orders(site: Site, recipe: Recipe, rng: np.random.Generator) -> Orders:
+    """The pool in random order, once for each epoch; its first images fill the last batch up."""
+    n, each = len(site.pool), recipe.epoch_steps(site.counts)
+    size, number = each * recipe.unlabeled_batch, -(-recipe.num_steps(site.counts) // each)
+    slot = np.stack([np.resize(rng.permutation(n), size) for _ in range(number)])
+    real = np.broadcast_to(np.arange(size) < n, slot.shape)
+    return Orders(*(torch.from_numpy(np.array(a)) for a in (site.pool[slot], slot, real)))
 
 
 def plan_sweep(site: Site, recipe: Recipe, rng: np.random.Generator) -> Sweep:

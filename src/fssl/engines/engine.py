@@ -115,7 +115,7 @@ class Engine:
         federation, round, server = self.federation, self.snapshot.round + 1, None
         while server is None:
             begin, passing = time.perf_counter(), Passing()
-            own = self._trained("before", round, Trained(self.snapshot.server, self.snapshot.training, None))
+            own = self._trained("before", round, self._begun(round))
             is_measured = round > 1 and own.tally is None  # at the end of the round before
             sent = self.snapshot._replace(server=own.server if is_measured else self._measured(own.server))
             uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), sent))
@@ -145,6 +145,11 @@ class Engine:
             dict(zip(federation.norms, others[0], strict=True)) if others else {},
             sums,
         )
+
+    def _begun(self, round: int) -> Trained:
+        """The server at the beginning of a round; before the first it may warm up."""
+        begun = Trained(self.snapshot.server, self.snapshot.training, None)
+        return self.own.warmed_up(begun) if self.own is not None and round == 1 else begun
 
     def _trained(self, when: str, round: int, before: Trained) -> Trained:
         """The server after its own training, if this is when it trains."""

@@ -69,7 +69,7 @@ def client_error(federation: Federation, round: int, client: int, error: Excepti
 
 
 def name_of(client: int) -> str:
-    return "the server" if client == AT_SERVER else f"client {client}"
+    return "the server" if client <= AT_SERVER else f"client {client}"
 
 
 def save_step(federation: Federation, path: Path, where: str, client: int, failed: StepError) -> None:
@@ -88,7 +88,7 @@ def load_step(path: Path) -> SavedStep:
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} is no saved step ({described(error)})") from None
     federation = Federation(prepare(config))
-    if client == AT_SERVER and config.server_epochs:
+    if client <= AT_SERVER and config.server_epochs:
         federation = federation.of_server()
     elif not 0 <= client < len(federation.sites):
         raise UserError(f"{path} does not fit its settings: there is no client {client}")

@@ -88,7 +88,7 @@ class Lanes:
     def plans(self, round: int, clients: list[int]) -> list[ClientPlan]:
         plans = [self.federation.plan(round, client) for client in clients]
         if self.device.type == "cuda":
-            return [p._replace(draw=pinned(p.draw), sweep=pinned(p.sweep)) for p in plans]
+            return [p._replace(draw=pinned(p.draw), sweep=pinned(p.sweep), orders=pinned(p.orders)) for p in plans]
         return plans
 
     def close(self) -> None:
@@ -132,7 +132,7 @@ class Lanes:
             state = {name: (kept or new)[name].to(self.device, non_blocking=True) for name in new}
             if federation.keeps_momentum:
                 own = to(take(MOMENTUM, known or {}), self.device) or None
-            plan = plan._replace(sweep=to(plan.sweep, self.device))
+            plan = plan._replace(sweep=to(plan.sweep, self.device), orders=to(plan.orders, self.device))
             result = client_round(lane, federation.method, payload, state, plan, own)
         except Exception as error:
             if is_out_of_memory(error):

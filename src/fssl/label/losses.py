@@ -12,6 +12,16 @@ def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(logits, y)
 
 
+def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:
+    """Of each image [B], with one class each."""
+    return F.cross_entropy(logits, y, reduction="none")
+
+
+def masked_mean(per_image: Tensor, mask: Tensor) -> Tensor:
+    """The mean over those images that count; 0 if none does."""
+    return (per_image * mask).sum() / mask.sum().clamp(min=1)
+
+
 def entropy(p: Tensor) -> Tensor:
     """Of each image [B], in nats; 0 log 0 is 0."""
     out: Tensor = torch.special.entr(p).sum(-1)

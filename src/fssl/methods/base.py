@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
+from ..data.plan import Numbers
 from ..label.assign import ConfidenceGap, Weigh
 from ..models import Net, Out
 from ..types import (
@@ -155,6 +156,8 @@ class Needs(NamedTuple):
     labels: Literal["few", "all"] = "few"  # clients know those of the setting, or the truth of every image
     epoch: Literal["pool", "labeled"] = "pool"  # what an epoch counts: the client's pool, or its labeled images
     sweep: bool = False  # a client first shows its whole pool to `visit`
+    chooses: bool = False  # then it trains on the images of its pool that `chosen` names
+    numbers: Numbers | None = None  # random numbers of the method's own, as a function of a generator and of steps
     truth: bool = False  # the true labels of unlabeled images are in the batch: for oracles only
     min_clients: int = 1  # with fewer, the method is not itself
     client_labels: bool = False  # without labels at clients the method is not itself
@@ -172,9 +175,9 @@ class Watched(NamedTuple):
 class Method:
     """The questions that a run asks of a method, with FedAvg's answers; every method answers `step` itself.
 
-    A round asks them in this order, for each client: `payload`, `start`, (`visit` for each batch of a
-    sweep over the client's whole pool, if `needs.sweep`), `step` for each step, `upload`, `keep`; then, once,
-    `aggregate` and `deploy`. docs/adding-a-method.md has an example of each.
+    A round asks them in this order, for each client: `payload`, `start`, (`visit` for each batch of a sweep over the
+    client's whole pool, if `needs.sweep`, then `chosen`, if `needs.chooses`), `step` for each step, `upload`, `keep`;
+    then, once, `aggregate` and `deploy`. docs/adding-a-method.md has an example of each.
 
     A run sets the fields below from its settings.
     """
@@ -183,6 +186,7 @@ class Method:
     labeled_weight: int = 0  # the released code counts each labeled image 2000 times more when averaging
     guard: float = 0.0  # added to probabilities in the logarithm of L_u; 1e-10 in the released code
     watch: bool = True  # also compute what only the probes look at
+    labels_at_clients: bool = True  # False: the server has them all, and no client's batch has a labeled image
 
     @property
     def needs(self) -> Needs:
@@ -230,6 +234,10 @@ class Method:
 
     def visit(self, net: Net, payload: Payload, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
         """One batch of the sweep: its weak views, and where they lie in the client's pool."""
+        raise NotImplementedError
+
+    def chosen(self, local: Local) -> Tensor:
+        """Which images of its pool the client trains on, as booleans by slot; asked after the sweep."""
         raise NotImplementedError
 
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:

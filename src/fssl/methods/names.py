@@ -18,9 +18,11 @@ from .fedloke import fedloke
 from .fedmatch import fedmatch
 from .fixmatch import fedprox_fixmatch, fixmatch_gpl, fixmatch_lpl
 from .flexmatch import flexmatch
+from .flfl import flfl
 from .freematch import freematch
 from .proxyfl import proxyfl
 from .sage import sage, with_oracle, with_sage
+from .semifl import semifl
 from .supervised import Supervised, fedavg, fedavg_sl, fedprox
 
 __all__ = [
@@ -56,6 +58,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "feddure": feddure,
     "feddure-full": feddure_full,
     "fedmatch": fedmatch,
+    "semifl": semifl,
+    "flfl": flfl,
 }
 PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_oracle}
 FROM_LABELS = Supervised(steps="labeled")  # how a server with labels learns, whatever its clients do
@@ -148,8 +152,8 @@ def differs_without(key: str, name: str, settings: Mapping[str, Any], method: Me
         return True
     try:
         without = build_method(name, {k: v for k, v in settings.items() if k != key})
-        training = {"optimizer": method.optimizer, "labeled_weight": method.labeled_weight, "watch": method.watch}
-        return replace(without, **training) != method  # type: ignore[arg-type]  # what a run has set
+        training = {key: getattr(method, key) for key in ("optimizer", "labeled_weight", "watch", "labels_at_clients")}
+        return replace(without, **training) != method  # what a run has set
     except RuntimeError:  # tensors among its fields
         return True
 

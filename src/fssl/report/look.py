@@ -39,6 +39,8 @@ METHODS = {
     "fedavg": ("FedAvg", Style(GREY, "dash", "circle")),
     "fedprox": ("FedProx", Style(GREY, "dot", "square")),
     "fedlabel-2m": ("FedLabel-2M", Style(PURPLE, "dot", "triangle-up")),
+    "semifl": ("SemiFL", Style(BLUE, "dot", "pentagon")),
+    "flfl": ("(FL)²", Style(VERMILION, "dot", "triangle-down")),
     "feddure-full": ("FedDure-full", Style(ORANGE, "dot", "x")),
 }
 PLUGINS = {"sage": ("SAGE", "dashdot"), "oracle": ("oracle", "longdash")}
