@@ -184,8 +184,8 @@ def accepted(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> object:
                 shutil.copytree(SMOKE, path, dirs_exist_ok=True)
     if words[0] == "figures":
         words = [*words, "--only", "16"]  # without, drawing them all takes longer than a page is worth
-    if words[0] in ("show", "compare", "tables", "figures", "predict"):
-        for path in map(Path, words[1:2] if words[0] == "predict" else words[1:]):
+    if words[0] in ("show", "compare", "tables", "figures", "predict", "export"):
+        for path in map(Path, words[1:2] if words[0] in ("predict", "export") else words[1:]):
             if not path.exists() and not str(path).startswith("-") and not path.suffix:
                 shutil.copytree(SMOKE, path)
     return exit_code(monkeypatch, *words)

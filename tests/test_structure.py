@@ -37,6 +37,7 @@ RANKS = (
     ("cli", "__main__", ""),
 )
 HEAVY = ("matplotlib", "huggingface_hub", "tensorboard", "torch.utils.tensorboard", "wandb", "plotly", "timm")
+HEAVY += ("onnx", "onnxruntime", "onnxscript", "pydicom", "fastapi", "uvicorn")
 
 
 class Import(NamedTuple):

@@ -10,6 +10,7 @@ from .core.experiment import Experiment, prepare
 from .core.images import Datasets
 from .data.sources import Dataset
 from .errors import UserError, told_in_python
+from .inference.export import export_model
 from .inference.trained import Trained, load_trained
 from .methods.names import check_effect
 from .report.runs import Run, find_runs
@@ -124,16 +125,37 @@ def runs(*folders: str | Path, as_is: bool = False) -> list[Run]:
 
 
 @told_in_python()
-def model(folder: str | Path) -> Trained:
+def load(folder: str | Path) -> Trained:
     """The final model of a finished run.
 
     Args:
         folder: The run folder.
 
     Returns:
-        The model; it has `classes` and `probabilities(images)` for uint8 images [N, H, W, C].
+        The model: `predict(images)` for files, arrays and tensors, `classes`, and `module()`, the network itself.
 
     Example:
-        >>> fssl.model("runs/smoke").classes
+        >>> fssl.load("runs/smoke").predict("photos").labels
     """
     return load_trained(Path(folder))
+
+
+model = load  # its former name
+
+
+@told_in_python()
+def export(folder: str | Path, file: str | Path, *, overwrite: bool = False) -> Path:
+    """Write the final model of a finished run for other programs.
+
+    Args:
+        folder: The run folder.
+        file: The file to write; its ending is the format: `.onnx`, `.pt2` or `.safetensors`.
+        overwrite: Whether to replace a file of that name.
+
+    Returns:
+        The file. Beside it, with `.json` after its name, are the facts that its user needs.
+
+    Example:
+        >>> fssl.export("runs/smoke", "digits.onnx")
+    """
+    return export_model(Path(folder), Path(file).suffix.removeprefix("."), Path(file), overwrite)[0]

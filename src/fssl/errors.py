@@ -15,6 +15,7 @@ IN_PYTHON = {
     "--debug": "`fssl run --debug`",
     "--engine ": "compute.engine=",
     "--out": "out",
+    "--overwrite": "overwrite=True",
     "--resume": "resume=True",
     "--set$": "a setting",
     "--set ": "",

@@ -15,13 +15,14 @@ from PIL import Image
 from rich.table import Table
 from safetensors.torch import save_file
 
-from conftest import Fssl, Said
+from conftest import Fssl, Said, exit_code
 from fssl.config import Config, as_tables, override, parse, read_toml, to_toml
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
 from fssl.core.images import load_dataset
 from fssl.data.export import export_digits
-from fssl.inference.predict import Predictions, by_class, by_truth, csv_text, truth_of
+from fssl.inference.answers import Predictions, truth_of
+from fssl.inference.predict import by_class, by_truth, csv_text
 from fssl.inference.trained import load_trained
 from fssl.models import build_net
 from fssl.runner.conduct import run_experiment
@@ -48,7 +49,7 @@ def fssl(fssl: Fssl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fssl:
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
 
     def call(*words: object) -> Said:
-        return fssl(*words)
+        return fssl(*words, *(["--overwrite"] if words[0] == "predict" else []))
 
     return call
 
@@ -144,6 +145,7 @@ def test_images_without_a_class_get_none(run: Path, fssl: Fssl, tmp_path: Path) 
     code, said, _ = fssl("predict", run, "photos")
     assert code == 0
     assert "3 images: predictions.csv" in said
+    assert "skipped notes.txt: not an image by its name" in said
     rows = rows_of(tmp_path / "predictions.csv")
     assert [row["image"] for row in rows] == ["a.png", "b/c/d.PNG", "b/e.webp"]
     assert list(rows[0]) == ["image", "class", "confidence"]
@@ -205,6 +207,36 @@ def test_the_truth_is_known_of_all_images_or_of_none() -> None:
     assert known is not None
     assert known.tolist() == [0, 1]
     assert truth_of(["cat/1.png", "2.png"], ("cat", "dog")) is None
+    below = truth_of(["dog/patient 7/left/1.png", "dog/cat/2.png"], ("cat", "dog"))
+    assert below is not None
+    assert below.tolist() == [1, 0]
+
+
+def test_all_probabilities_are_written_when_asked_for(run: Path, fssl: Fssl, tmp_path: Path) -> None:
+    assert fssl("predict", run, "--probabilities").code == 0
+    rows = rows_of(tmp_path / "predictions.csv")
+    p = np.array([[float(row[f"p_{c}"]) for c in range(10)] for row in rows])
+    np.testing.assert_allclose(p, load_trained(run).probabilities(load_dataset(small()).test.images), atol=1e-6)
+    assert [row["class"] for row in rows] == [str(c) for c in p.argmax(-1)]
+
+
+def test_a_file_is_written_over_only_when_told(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("predictions.csv").write_text("mine")
+    assert exit_code(monkeypatch, "predict", run) == 2
+    assert Path("predictions.csv").read_text() == "mine"
+    assert exit_code(monkeypatch, "predict", run, "--overwrite") == 0
+    assert len(rows_of(Path("predictions.csv"))) == 360
+
+
+def test_every_unreadable_file_is_named(run: Path, fssl: Fssl, tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    Image.fromarray(np.zeros((8, 8), np.uint8)).save(tmp_path / "bad/good.png")
+    for i in range(25):
+        (tmp_path / f"bad/{i:02}.png").write_bytes(b"no image")
+    code, _, errors = fssl("predict", run, "bad")
+    assert code == 1
+    assert all(f"{i:02}.png: no " in errors for i in range(25))
 
 
 def test_a_bad_file_does_not_spoil_the_others(run: Path, fssl: Fssl, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from ..system.machine import handled
 from ..system.terminal import by_line
 from .catalog import datasets, methods, presets
 from .deploy import app as deploy
-from .results import compare, figures, predict, report, show, tables
+from .results import compare, export, figures, predict, report, show, tables
 from .screen import console
 from .training import bench, replay, run
 
@@ -28,7 +28,8 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-for command in (run, replay, methods, datasets, presets, show, predict, compare, tables, figures, report, bench):
+COMMANDS = (run, replay, methods, datasets, presets, show, predict, export, compare, tables, figures, report, bench)
+for command in COMMANDS:
     app.command()(command)  # `fssl --help` lists them in this order
 app.add_typer(deploy, name="deploy")
 INTERRUPTED = 130  # exit code after Ctrl-C, or SIGTERM, which schedulers send

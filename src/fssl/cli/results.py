@@ -8,6 +8,7 @@ import typer
 from ..errors import complain
 from .screen import console, say
 
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")]
 AsIs = Annotated[bool, typer.Option("--as-is", help="Take records that were changed since they were written; marked.")]
 
 
@@ -26,11 +27,13 @@ def predict(
     images: Annotated[Path | None, typer.Argument(help="An image or a folder; default: the run's own test.")] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("predictions.csv"),
     data_dir: Annotated[Path | None, typer.Option(help="The dataset's folder, if it is not where it was.")] = None,
+    probabilities: Annotated[bool, typer.Option("--probabilities", help="A column more for every class.")] = False,
+    overwrite: Overwrite = False,
 ) -> None:
     """Label images with a run's final model: a CSV file of image, class and confidence, and a table.
 
-    Every PNG, JPEG and WebP file below the folder is read as in training. If all of them lie in folders that are
-    called like classes, the table says how many of each class are right.
+    Every image below the folder is read as in training; other files are named and skipped. If all of them lie in or
+    below folders that are called like classes, the table says how many of each class are right.
 
     Examples:
 
@@ -38,9 +41,33 @@ def predict(
 
     - `fssl predict runs/own photos --out labels.csv`
     """
+    from ..inference.predict import Output
     from ..inference.predict import predict as label
 
-    label(console, run, images, out, data_dir)
+    label(console, run, images, Output(out, overwrite, probabilities), data_dir)
+
+
+def export(
+    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    to: Annotated[str, typer.Option(help="onnx, pt2 (a program of torch.export) or safetensors (plain weights).")],
+    out: Annotated[Path | None, typer.Option(help="The file to write; default: the run's name and the format.")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write a run's final model for other programs, and a JSON file that tells how to feed it.
+
+    ONNX files and programs take uint8 images and give probabilities: the normalization is inside. Before a file is
+    written, it is run and must answer as `fssl predict` does.
+
+    Examples:
+
+    - `fssl export runs/smoke --to onnx`: smoke.onnx and smoke.onnx.json
+
+    - `fssl export runs/own --to safetensors --out weights.safetensors`
+    """
+    from ..inference.export import export_model
+
+    file, difference = export_model(run, to, out, overwrite)
+    say(f"{file} and {file.name}.json; tried: it answers as the run's model does (largest difference {difference:.0e})")
 
 
 def compare(

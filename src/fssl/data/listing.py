@@ -6,7 +6,7 @@ is `clients/NAME/`, a site each, and `test/CLASS/*`, the server's own. Images th
 """
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
@@ -47,6 +47,7 @@ class Listing(NamedTuple):
     sites: list[Site]
     test: ByClass
     problems: list[str]
+    skipped: Sequence[str] = ()  # other files, where they do not matter, and why
 
     def files(self) -> Iterator[File]:
         for site in self.sites:
@@ -104,14 +105,14 @@ def list_test(root: Path) -> Listing:
 
 
 def list_images(path: Path) -> Listing:
-    """Every image below a folder, or a single one, as those of a site without labels. Other files do not matter."""
+    """Every image below a folder, or a single one, as those of a site without labels. Other files are skipped."""
     walk = Walk(path if path.is_dir() or not path.exists() else path.parent)
     if path.is_file() and path.suffix.lower() not in SUFFIXES:
         raise UserError(f"'{path}' is not an image by its name, expected {', '.join(SUFFIXES)}")
     files = [file for file in (walk.below(path) if path.is_dir() else [walk.image(path, None)]) if file]
     if not files and not walk.problems:
         walk.note(walk.root, f"no image, expected {', '.join(SUFFIXES)}")
-    return Listing(walk.root, [Site("", {}, files, {})], {}, walk.problems)
+    return Listing(walk.root, [Site("", {}, files, {})], {}, walk.problems, walk.skipped)
 
 
 def list_federation(root: Path) -> Listing:
@@ -149,6 +150,10 @@ class Walk:
             raise UserError(f"'{root}' is no folder; expected one with images, see docs/own-images.md")
         self.root, self.inside = root, root.resolve()
         self.problems: list[str] = []
+        self.skipped: list[str] = []
+
+    def skip(self, path: Path, why: str) -> None:
+        self.skipped.append(f"{self.name(path)}: {why}")
 
     def note(self, path: Path, what: str) -> None:
         self.problems.append(f"{self.name(path)}: {what}")
@@ -206,10 +211,14 @@ class Walk:
     def below(self, folder: Path) -> Iterator[File | None]:
         """A link to a folder is passed over: it leads to images that have their own place below the root."""
         for path in self.entries(folder):
-            if path.is_dir():
-                yield from () if path.is_symlink() else self.below(path)
+            if path.is_dir() and path.is_symlink():
+                self.skip(path, "a link to a folder")
+            elif path.is_dir():
+                yield from self.below(path)
             elif path.suffix.lower() in SUFFIXES:
                 yield self.image(path, None)
+            else:
+                self.skip(path, "not an image by its name")
 
     def image(self, path: Path, label: str | None) -> File | None:
         if path.is_dir():

@@ -1,6 +1,7 @@
 """One image file of any size and mode in, pixels of one shape out, or the reason why not."""
 
 import warnings
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -19,15 +20,18 @@ class PictureError(ValueError):
     """Why a file is no image to train on, in words that follow its name."""
 
 
-def read_picture(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
-    """Pixels [size, size, channels]: upright, over grey, 8 bits, squeezed into a square with nothing cut off."""
+def read_picture(source: Path | bytes, size: int, channels: int) -> NDArray[np.uint8]:
+    """Pixels [size, size, channels]: upright, over grey, 8 bits, squeezed into a square with nothing cut off.
+
+    `source` is a file, or what is in one.
+    """
     try:
-        num_bytes = path.stat().st_size
+        num_bytes = len(source) if isinstance(source, bytes) else source.stat().st_size
         if not 0 < num_bytes <= MAX_BYTES:
             size_found = f"{num_bytes / 2**20:,.0f} MiB, expected at most {MAX_BYTES // 2**20}"
             raise PictureError(size_found if num_bytes else "an empty file")
         with warnings.catch_warnings(action="ignore"):  # odd metadata, and the size that is checked here
-            return _pixels(_decoded(path), size, channels)
+            return _pixels(_decoded(source), size, channels)
     except PictureError:
         raise
     except Image.DecompressionBombError:
@@ -40,8 +44,13 @@ def read_picture(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
         raise PictureError(f"damaged or cut short ({str(error) or type(error).__name__})") from error
 
 
-def _decoded(path: Path) -> Image.Image:
-    with Image.open(path, formats=IMAGE_FORMATS) as image:
+def fit_pixels(pixels: NDArray[np.uint8], size: int, channels: int) -> NDArray[np.uint8]:
+    """An image [H, W, 1, 3 or 4] that is decoded already, as `read_picture` makes it."""
+    return _pixels(Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels), size, channels)
+
+
+def _decoded(source: Path | bytes) -> Image.Image:
+    with Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=IMAGE_FORMATS) as image:
         width, height = image.size  # as the header has it: nothing is decoded yet
         if width * height > MAX_PIXELS:
             raise PictureError(f"{width} x {height} pixels, expected at most {MAX_PIXELS // 10**6} million")

@@ -1,8 +1,8 @@
 """Predictions of a run's model: a file with a line per image, and a table by class."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -19,58 +19,55 @@ from ..data.folder import Loading, raise_problems, read_images
 from ..data.listing import list_images
 from ..errors import ProblemsError, UserError
 from ..system.files import as_csv, write_file
-from ..system.machine import check_file, cores
+from ..system.machine import check_file, check_new, cores
+from .answers import Predictions, truth_of
 from .trained import Trained, best_device, load_trained
 
 Batch = tuple[list[str], NDArray[np.uint8]]  # names and images
 BATCH = 1000  # test images between two looks at the progress
 
 
-class Predictions(NamedTuple):
-    """One entry per image; `truth` is there if it is known of all of them."""
+class Output(NamedTuple):
+    """The file to write: whether it may replace another, and whether it has the probability of every class."""
 
-    classes: tuple[str, ...]
-    names: list[str]
-    probabilities: NDArray[np.float32]
-    truth: NDArray[np.int64] | None
-
-    @property
-    def said(self) -> NDArray[np.int64]:
-        return np.asarray(self.probabilities.argmax(-1))
-
-    @property
-    def confidence(self) -> NDArray[np.float32]:
-        return np.asarray(self.probabilities.max(-1))
+    file: Path
+    overwrite: bool = False
+    probabilities: bool = False
 
 
-def predict(console: Console, run: Path, images: Path | None, out: Path, data_dir: Path | None = None) -> None:
+def predict(console: Console, run: Path, images: Path | None, out: Output, data_dir: Path | None = None) -> None:
     """Label the images below a folder, or the run's own test images, and print a summary."""
     if images and data_dir:
         raise UserError("--data-dir says where the run's own test images are: leave it out, or the images")
-    check_file("--out", out, ".csv")
+    check_file("--out", out.file, ".csv")
+    check_new("--out", out.file, out.overwrite)
     model = load_trained(run, torch.device("cpu"))
     unread: list[str] = []
+    skipped: Sequence[str] = ()
     with RunView(console, "images", transient=True) as view:
         if images:
-            made, unread = of_files(model, images, view.loading())
+            made, unread, skipped = of_files(model, images, view.loading())
         else:
             made = of_test(model, data_dir, view.loading())
-    write_file(out, csv_text(made))
+    write_file(out.file, csv_text(made, out.probabilities))
     print_table(console, by_class(made) if made.truth is None else by_truth(made))
-    say(console, f"{several(len(made.names), 'image')}{accuracy(made)}: {out}")
+    say(console, f"{several(len(made.names), 'image')}{accuracy(made)}: {out.file}")
     if model.round is not None and model.round < model.config.rounds:
         say(console, f"by the model of round {model.round}; the run goes on to round {model.config.rounds}")
+    for line in skipped:
+        say(console, f"skipped {line}")
     if unread:
-        raise ProblemsError(f"{several(len(unread), 'file')} could not be read, so {out} lacks them:", unread, code=1)
+        headline = f"{several(len(unread), 'file')} could not be read, so {out.file} lacks them:"
+        raise ProblemsError(headline, unread, most=len(unread), code=1)
 
 
-def of_files(model: Trained, path: Path, progress: Progress) -> tuple[Predictions, list[str]]:
-    """Predictions for every readable image, and the names of the unreadable files."""
+def of_files(model: Trained, path: Path, progress: Progress) -> tuple[Predictions, list[str], Sequence[str]]:
+    """Predictions for every readable image, the unreadable files and those that are no images, with reasons."""
     listing = list_images(path)
     names, p = look_at(model, read_images(listing, model.card, Loading(progress=progress, workers=cores())))
     if not names:
         raise_problems(listing)
-    return Predictions(model.classes, names, p, truth_of(names, model.classes)), listing.problems
+    return Predictions(model.classes, names, p, truth_of(names, model.classes)), listing.problems, listing.skipped
 
 
 def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predictions:
@@ -101,20 +98,16 @@ def numbered(images: NDArray[np.uint8], rows: NDArray[np.int64], progress: Progr
         progress("looking at images", first + len(batch), len(rows))
 
 
-def truth_of(names: list[str], classes: tuple[str, ...]) -> NDArray[np.int64] | None:
-    """True classes if every image lies in a folder named after a class; else None."""
-    folders = [PurePath(name).parent.name for name in names]
-    return np.array([classes.index(f) for f in folders]) if set(folders) <= set(classes) else None
-
-
-def csv_text(made: Predictions) -> str:
+def csv_text(made: Predictions, probabilities: bool = False) -> str:
     columns: dict[str, Iterable[str]] = {
         "image": made.names,
-        "class": (made.classes[c] for c in made.said),
+        "class": made.labels,
         "confidence": (f"{c:.4f}" for c in made.confidence),
     }
     if made.truth is not None:
         columns["truth"] = (made.classes[c] for c in made.truth)
+    if probabilities:
+        columns |= {f"p_{name}": (f"{p:.6f}" for p in made.probabilities[:, c]) for c, name in enumerate(made.classes)}
     rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
     return as_csv(list(columns), rows)
 

@@ -1,27 +1,32 @@
 """A run's final model, ready for new images."""
 
 from pathlib import Path
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from ..augment.normalize import Normalize
 from ..config import Config
 from ..core.evaluate import BATCH, headline_norm, model_facts, norms_for_test
 from ..core.images import known_card
-from ..core.network import make_net
+from ..core.network import make_module, make_net
 from ..data.cards import Card
 from ..engines.snapshot import in_order
-from ..errors import UserError
+from ..errors import UserError, told_in_python
 from ..methods.names import with_defaults
 from ..models import Net, switch_tf32_off
 from ..records.store import RunFolder
 from ..system.user_code import digest_of
 from ..types import State, Weights, take
+from .answers import Predictions, truth_of
+from .given import Given, as_given, as_pixels, check_floats
 
 Facts = dict[str, Any]
+LENT = Lock()  # a call lends its weights to the network's module: one thread of a server at a time
 
 
 class Trained(NamedTuple):
@@ -46,19 +51,55 @@ class Trained(NamedTuple):
         weights = Weights(*({name: t.to(device) for name, t in tree.items()} for tree in self.weights))
         return self._replace(weights=weights, normalize=normalize_of(self.config, self.card, device))
 
-    def probabilities(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """[N, classes], for images [N, H, W, C] of the size that `card` says."""
+    @told_in_python()
+    def predict(self, images: Given) -> Predictions:
+        """What the model says of images.
+
+        Args:
+            images: Files or folders, the bytes of image files, or an array or tensor: uint8 of any size, or floats from
+                0 to 1 of the model's size. Files, bytes and uint8 pixels become the model's size as in training.
+
+        Returns:
+            `labels` (names of the likeliest classes), `confidence`, `probabilities` [N, classes], `names`, `classes`.
+
+        Raises:
+            UserError: An image cannot be read, or the pixels are none.
+
+        Example:
+            >>> fssl.load("runs/smoke").predict("photos/cat.jpg").labels
+        """
+        names, pixels = as_given(images, self.card)
+        is_pixels = isinstance(images, np.ndarray | torch.Tensor)
+        truth = None if is_pixels else truth_of(names, self.classes)
+        return Predictions(self.classes, names, self.probabilities(pixels), truth)
+
+    def probabilities(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        """[N, classes], for images [N, H, W, C] of the size that `card` says: uint8, or float32 from 0 to 1."""
         expected = (self.card.size, self.card.size, self.card.channels)
-        if images.dtype != np.uint8 or images.shape[1:] != expected:
-            raise ValueError(f"images are {images.dtype} {images.shape}, expected uint8 [N, {expected}]")
+        if images.dtype not in (np.uint8, np.float32) or images.shape[1:] != expected:
+            raise UserError(f"images are {images.dtype} {images.shape}, expected uint8 [N, {expected}]")
+        if images.dtype == np.float32:
+            check_floats(images)
         size = BATCH[self.normalize.scale.device.type]
         parts = [self._batch(images[i : i + size]) for i in range(0, len(images), size)]
         return np.concatenate([np.zeros((0, len(self.classes)), np.float32), *parts])
 
     @torch.no_grad()
-    def _batch(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        pixels = torch.from_numpy(np.array(images)).to(self.normalize.scale.device)
-        return self.net.infer(self.weights, self.normalize(pixels)).logits.softmax(-1).cpu().numpy()
+    def _batch(self, images: NDArray[Any]) -> NDArray[np.float32]:
+        pixels = as_pixels(images, self.normalize.scale.device)
+        with LENT:
+            return self.net.infer(self.weights, self.normalize(pixels)).logits.softmax(-1).cpu().numpy()
+
+    def module(self) -> nn.Module:
+        """The network as an ordinary module with these weights, for evaluation; it returns features and logits."""
+        module = make_module(self.config, self.card)
+        # Names are checked already. Strictly, a BatchNorm without its counter would refuse the one that it makes up.
+        module.load_state_dict(self.tensors(), strict=False)
+        return module.eval().requires_grad_(False).to(self.normalize.scale.device)
+
+    def tensors(self) -> State:
+        """Parameters and buffers by their names in the network."""
+        return {name: t.contiguous() for tree in self.weights for name, t in tree.items()}
 
 
 def best_device() -> torch.device:

@@ -67,6 +67,12 @@ def check_file(option: str, path: Path, *endings: str) -> None:
         raise UserError(f"{option} {path}: {reason}")
 
 
+def check_new(option: str, path: Path, overwrite: bool) -> None:
+    """Refuse, before the work, to write over an option's file unless that is asked for."""
+    if path.exists() and not overwrite:
+        raise UserError(f"{option} {path}: is there already; choose another name, or add --overwrite")
+
+
 def obstacle(folder: Path) -> str | None:
     """The reason why a folder, existing or new, cannot be written into; None if it can."""
     if reason := wrong_name(folder):

@@ -1,0 +1,197 @@
+"""A run's model for other programs: ONNX, a program of torch, or plain weights; each with facts, each tried first."""
+
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from io import BytesIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor, nn
+
+from .. import __version__
+from ..core.evaluate import model_facts
+from ..errors import RunError, UserError, described, unknown
+from ..system.files import write_file
+from ..system.machine import check_file, check_new
+from .trained import Trained, load_trained
+
+Answer = Callable[[NDArray[np.uint8]], NDArray[np.float32]]  # images to probabilities
+FACTS = "fssl"  # the key of the facts in a file's metadata
+INPUT, OUTPUT = "images", "probabilities"
+CLOSE = 1e-5  # how far an answer may be from that of `predict`
+TRIED = (1, 2, 7)  # images in the batches that a file is tried with
+RESIZE = "the whole image to a square, bicubic, antialiased; 8 bits (Pillow: Image.resize with BICUBIC)"
+
+
+class Served(nn.Module):
+    """uint8 images [N, H, W, C] to probabilities: the normalization and the softmax are part of it."""
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, model: Trained) -> None:
+        super().__init__()
+        self.net = model.module()
+        self.register_buffer("scale", model.normalize.scale)
+        self.register_buffer("shift", model.normalize.shift)
+
+    def forward(self, images: Tensor) -> Tensor:
+        _, logits = self.net((images * self.scale + self.shift).permute(0, 3, 1, 2))
+        return torch.softmax(logits, -1)
+
+
+class Made(NamedTuple):
+    """The content of a file, and what it answers when it is run."""
+
+    content: bytes
+    answer: Answer
+
+
+def export_model(run: Path, to: str, out: Path | None = None, overwrite: bool = False) -> tuple[Path, float]:
+    """Write a run's model and its facts.
+
+    Args:
+        run: The folder of a finished run.
+        to: `onnx`, `pt2` or `safetensors`.
+        out: The file; the facts go beside it, with `.json` after its name. Default: the run's name.
+        overwrite: Whether files of these names may be replaced.
+
+    Returns:
+        The file, and the largest difference of its answers from those of `predict`.
+    """
+    if to not in FORMATS:
+        raise unknown("format", to, FORMATS)
+    file = out or Path(f"{run.resolve().name}.{to}")
+    beside = file.with_name(f"{file.name}.json")
+    check_file("--out", file, f".{to}")
+    for path in (file, beside):
+        check_new("--out", path, overwrite)
+    model = load_trained(run, torch.device("cpu"))
+    facts = json.dumps(facts_of(model, to), indent=1, ensure_ascii=False)
+    made = FORMATS[to](model, facts)
+    difference = largest_difference(model, made.answer)
+    if not difference <= CLOSE:
+        raise RunError(f"{file} is not written: its answers differ from the run's by {difference:.1e}, above {CLOSE}")
+    write_file(file, made.content)
+    write_file(beside, facts + "\n")
+    return file, difference
+
+
+def facts_of(model: Trained, to: str) -> dict[str, Any]:
+    """What a program must know to feed the file and to read its answers."""
+    known, shape = model_facts(model.config, model.card), [model.card.size, model.card.size, model.card.channels]
+    facts = {"fssl": __version__, "format": to, "round": model.round, **known, "resize": RESIZE}
+    if to == "safetensors":
+        choices = ("name", "width", "norm", "stem")
+        network = {key: getattr(model.config.model, key) for key in choices}
+        size, channels = model.card.size, model.card.channels
+        pixels = {"type": "float32", "shape": ["batch", channels, size, size], "is": "(value / 255 - mean) / std"}
+        return {**facts, "network": network, "input": pixels, "output": "features and logits"}
+    return {
+        **facts,
+        "input": {"name": INPUT, "type": "uint8", "shape": ["batch", *shape]},
+        "output": {"name": OUTPUT, "type": "float32", "shape": ["batch", len(model.classes)]},
+    }
+
+
+def to_safetensors(model: Trained, facts: str) -> Made:
+    """Tensors by the names that `load_state_dict` of the network takes."""
+    content = save_tensors(model.tensors(), {FACTS: facts})
+    fresh = model.module()
+    fresh.load_state_dict(load_tensors(content), strict=False)
+
+    def answer(images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        logits: Tensor = fresh(model.normalize(torch.from_numpy(images)))[1]
+        return logits.softmax(-1).numpy()
+
+    return Made(content, answer)
+
+
+def to_pt2(model: Trained, facts: str) -> Made:
+    file = BytesIO()
+    with quiet(), exporting(model):
+        program = torch.export.export(Served(model), (example(model),), dynamic_shapes={INPUT: {0: any_batch()}})
+        torch.export.save(program, file, extra_files={"facts.json": facts})
+        content = file.getvalue()
+        run = torch.export.load(BytesIO(content)).module()
+    return Made(content, lambda images: run(torch.from_numpy(images)).numpy())
+
+
+def to_onnx(model: Trained, facts: str) -> Made:
+    try:
+        import onnx  # noqa: F401  # torch asks for it late, and in many words
+        import onnxruntime
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"exporting to ONNX needs packages: pip install 'fssl[export]' ({described(error)})") from None
+    with quiet(), exporting(model):
+        program = torch.onnx.export(
+            Served(model),
+            (example(model),),
+            dynamo=True,
+            dynamic_shapes={INPUT: {0: any_batch()}},
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            verbose=False,
+        )
+        assert program is not None
+        proto = program.model_proto
+        proto.metadata_props.add(key=FACTS, value=facts)
+        content = proto.SerializeToString()
+    session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+    return Made(content, lambda images: session.run([OUTPUT], {INPUT: images})[0])
+
+
+FORMATS: dict[str, Callable[[Trained, str], Made]] = {
+    "onnx": to_onnx,
+    "pt2": to_pt2,
+    "safetensors": to_safetensors,
+}
+
+
+def any_batch() -> Any:
+    return torch.export.Dim("batch")
+
+
+def example(model: Trained) -> Tensor:
+    """Two images: of one, torch would take the batch's size for a constant."""
+    return torch.from_numpy(noise(model, 2))
+
+
+def noise(model: Trained, number: int) -> NDArray[np.uint8]:
+    shape = (number, model.card.size, model.card.size, model.card.channels)
+    return np.random.default_rng(number).integers(0, 256, shape, np.uint8)
+
+
+def largest_difference(model: Trained, answer: Answer) -> float:
+    """Between the answers of a file and of the run's own model, for batches of several sizes."""
+    batches = [noise(model, number) for number in TRIED]
+    return max(float(np.abs(answer(images) - model.probabilities(images)).max()) for images in batches)
+
+
+@contextmanager
+def exporting(model: Trained) -> Iterator[None]:
+    """A network that torch cannot export is the user's own: refused in one line."""
+    try:
+        yield
+    except Exception as error:  # torch refuses in many ways
+        raise UserError(f"network '{model.net.name}' cannot be exported: {described(error)[:300]}") from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the exporter's notes on its own progress."""
+    with warnings.catch_warnings(action="ignore"):
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)

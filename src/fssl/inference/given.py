@@ -1,0 +1,102 @@
+"""Images as a script has them, made into what a model looks at: files, their bytes, arrays or tensors."""
+
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ..data.cards import Card
+from ..data.folder import raise_problems, read_images
+from ..data.listing import Listing, Site, list_images
+from ..data.pictures import PictureError, fit_pixels, read_picture
+from ..errors import UserError
+
+Encoded = str | Path | bytes  # a file or a folder, or what is in a file
+Pixels = NDArray[Any] | Tensor
+Given = Encoded | Sequence[Encoded] | Pixels
+PLANES = (1, 3, 4)  # grey, color, color with transparency
+SHAPES = "[N, H, W, C], [N, C, H, W], [H, W, C], [C, H, W] or [H, W]"
+
+
+def as_given(images: Given, card: Card) -> tuple[list[str], NDArray[Any]]:
+    """Names, and pixels [N, H, W, C] of the model's size: uint8, or floats from 0 to 1 if they were given so."""
+    if isinstance(images, np.ndarray | Tensor):
+        pixels = from_pixels(images, card)
+        return [str(i) for i in range(len(pixels))], pixels
+    several = list(images) if isinstance(images, list | tuple) else [images]
+    if several and all(isinstance(item, bytes) for item in several):
+        return [str(i) for i in range(len(several))], from_bytes(several, card)  # type: ignore[arg-type]
+    if not several or not all(isinstance(item, str | Path) for item in several):
+        raise UserError("expected a file or a folder, the bytes of a file, a list of these, an array or a tensor")
+    return from_files([Path(item) for item in several], card)  # type: ignore[arg-type]
+
+
+def from_files(paths: Sequence[Path], card: Card) -> tuple[list[str], NDArray[np.uint8]]:
+    """Every image at or below some paths; what cannot be read is an error that names it."""
+    listing = list_images(paths[0]) if len(paths) == 1 else listed_together(paths)
+    batches = list(read_images(listing, card))
+    raise_problems(listing, most=len(listing.problems))
+    return list(chain(*(names for names, _ in batches))), np.concatenate([pixels for _, pixels in batches])
+
+
+def listed_together(paths: Sequence[Path]) -> Listing:
+    """Several files and folders as one listing, each image by the path that leads to it."""
+    found = [(path, list_images(path)) for path in paths]
+    files = [
+        file._replace(name=str(path / file.name if path.is_dir() else path))
+        for path, listing in found
+        for file in listing.files()
+    ]
+    problems = [f"{path}: {line}" for path, listing in found for line in listing.problems]
+    return Listing(Path(), [Site("", {}, files, {})], {}, problems)
+
+
+def from_bytes(files: Sequence[bytes], card: Card) -> NDArray[np.uint8]:
+    read = []
+    for number, content in enumerate(files):
+        try:
+            read.append(read_picture(content, card.size, card.channels))
+        except PictureError as error:
+            raise UserError(f"image {number}: {error}") from None
+    return np.stack(read)
+
+
+def from_pixels(images: Pixels, card: Card) -> NDArray[Any]:
+    """One image or a batch, with its channels first or last."""
+    array = images.detach().cpu().numpy() if isinstance(images, Tensor) else images
+    batch = channels_last(array)
+    if batch.dtype == np.uint8:
+        is_fit = batch.shape[1:] == (card.size, card.size, card.channels)
+        return batch if is_fit else np.stack([fit_pixels(image, card.size, card.channels) for image in batch])
+    if not np.issubdtype(batch.dtype, np.floating):
+        raise UserError(f"images are {batch.dtype}, expected uint8, or floats from 0 to 1")
+    return batch.astype(np.float32)
+
+
+def channels_last(array: NDArray[Any]) -> NDArray[Any]:
+    """A batch [N, H, W, C] of what may be one image, or have its channels first."""
+    if array.ndim == 2:
+        array = array[..., None]
+    batch = array[None] if array.ndim == 3 else array
+    if batch.ndim == 4 and batch.shape[3] not in PLANES and batch.shape[1] in PLANES:
+        batch = batch.transpose(0, 2, 3, 1)
+    if batch.ndim != 4 or batch.shape[3] not in PLANES or 0 in batch.shape[1:]:
+        raise UserError(f"images have the shape {list(array.shape)}, expected {SHAPES}")
+    return batch
+
+
+def check_floats(images: NDArray[Any]) -> None:
+    """Refuse floats on another scale than 0 to 1, such as pixels up to 255 or normalized ones."""
+    if len(images) and not (images.min() >= 0 and images.max() <= 1):
+        raise UserError(f"floats are from {images.min():.3g} to {images.max():.3g}, expected 0 to 1")
+
+
+def as_pixels(images: NDArray[Any], device: torch.device) -> Tensor:
+    """On a device, in steps of which 255 are white."""
+    pixels = torch.from_numpy(np.array(images)).to(device)
+    return pixels if images.dtype == np.uint8 else pixels * 255
