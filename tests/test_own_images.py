@@ -280,7 +280,7 @@ def test_a_dry_run_names_the_problems(fssl: Fssl, sites: Path, tmp_path: Path) -
     assert err.splitlines() == [
         f"fssl: '{copy}' cannot be used, 2 problems:",
         "fssl:   clients/bob/labelled: did you mean 'labeled'?",
-        "fssl:   clients/ann/labeled/a/x.png: no PNG, JPEG or WebP image",
+        "fssl:   clients/ann/labeled/a/x.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image",
     ]
     assert not Path("runs").exists()
     code, out, err = fssl("datasets", "--check", str(copy))

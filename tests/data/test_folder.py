@@ -180,7 +180,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "wrong suffix": (
         lambda root: (root / "clients/a/unlabeled/x.gif").write_bytes(b"GIF89a"),
-        "clients/a/unlabeled/x.gif: not an image by its name, expected .png, .jpg, .jpeg, .webp",
+        "clients/a/unlabeled/x.gif: not an image by its name, expected .png, .jpg, .jpeg, .webp, .tif, .tiff, .bmp, .dcm, .dicom",
     ),
     "folder among images": (
         lambda root: (root / "clients/a/unlabeled/more").mkdir(),
@@ -208,7 +208,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "damaged": (
         lambda root: (root / "clients/c/unlabeled/a.png").write_bytes(b"nothing"),
-        "clients/c/unlabeled/a.png: no PNG, JPEG or WebP image",
+        "clients/c/unlabeled/a.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image",
     ),
     "a client's folder at the top": (
         lambda root: (root / "labeled").mkdir(),
@@ -234,7 +234,9 @@ def test_all_problems_come_in_one_list_which_ends(root: Path) -> None:
     (root / "clients/a/unlabeled/notes.txt").touch()
     found = problems(lambda: load_federation(root, PETS))
     assert found[0].startswith("clients/a/unlabeled/notes.txt")
-    assert found[1:20] == [f"clients/c/unlabeled/{i:02}.png: no PNG, JPEG or WebP image" for i in range(19)]
+    assert found[1:20] == [
+        f"clients/c/unlabeled/{i:02}.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image" for i in range(19)
+    ]
     assert found[20:] == ["and 11 more"]
     assert len(check(root).problems) == 31
 
@@ -369,7 +371,7 @@ def test_worker_processes_give_the_same(root: Path, tmp_path: Path, monkeypatch:
     assert np.array_equal(one.train.images, two.train.images)
     (root / "clients/c/unlabeled/a.png").write_bytes(b"nothing")
     assert problems(lambda: load_federation(root, PETS, Loading(workers=2))) == [
-        "clients/c/unlabeled/a.png: no PNG, JPEG or WebP image"
+        "clients/c/unlabeled/a.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image"
     ]
 
 

@@ -208,6 +208,6 @@ def test_damaged_files(tmp_path: Path, suffix: str) -> None:
     path.write_bytes(b"")
     assert complaint(path) == "an empty file"
     path.write_bytes(b"GIF89a and more")
-    assert complaint(path) == "no PNG, JPEG or WebP image"
+    assert complaint(path) == "no PNG, JPEG, WebP, TIFF, BMP or DICOM image"
     path.unlink()
     assert complaint(path) == "cannot be read (No such file or directory)"

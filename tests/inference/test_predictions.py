@@ -250,7 +250,7 @@ def test_a_bad_file_does_not_spoil_the_others(run: Path, fssl: Fssl, tmp_path: P
     code, said, errors = fssl("predict", run, "all", "--out", "all.csv")
     assert (code, "20 images: all.csv" in said) == (1, True)
     assert "1 file could not be read, so all.csv lacks them" in errors
-    assert "07.png: no PNG, JPEG or WebP image" in errors
+    assert "07.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image" in errors
     assert rows_of(tmp_path / "all.csv") == rows_of(tmp_path / "good.csv")
 
 
@@ -292,7 +292,7 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: 
         ([run, "--data-dir", "empty"], "digits needs no files"),
         ([run, "nowhere"], "'nowhere' is no folder"),
         ([run, "empty"], "no image, expected .png"),
-        ([run, "bad"], "cut.png: no PNG, JPEG or WebP image"),
+        ([run, "bad"], "cut.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image"),
         ([run, "bad/notes.txt"], "not an image by its name"),
         ([run, "bad", "--data-dir", "bad"], "leave it out, or the images"),
         ([run, "--out", "labels.txt"], "ends with .csv"),

@@ -42,9 +42,9 @@ def datasets(
     """List the datasets and where each comes from, or look at a folder of your own images.
 
     `digits` and `synthetic` need no files. `folder` is your own images: `clients/NAME/labeled/CLASS/*`,
-    `clients/NAME/unlabeled/*` and `test/CLASS/*`, PNG, JPEG or WebP of any size. `imagefolder` is a labeled dataset of
-    your own, `train/CLASS/*` and `test/CLASS/*`, dealt out by [partition]. The others are read from the hub's Parquet
-    files, decoded once.
+    `clients/NAME/unlabeled/*` and `test/CLASS/*`, PNG, JPEG, WebP, TIFF, BMP or DICOM of any size. `imagefolder` is a
+    labeled dataset of your own, `train/CLASS/*` and `test/CLASS/*`, dealt out by [partition]. The others are read from
+    the hub's Parquet files, decoded once.
 
     Examples:
 

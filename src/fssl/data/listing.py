@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ..errors import UserError
-from .pictures import SUFFIXES
+from .pictures import SUFFIXES, is_image
 
 ROLES = ("labeled", "unlabeled", "test")
 NOT_OURS = ("thumbs.db", "desktop.ini")  # file managers leave them behind, as they do names that start with a dot
@@ -107,7 +107,7 @@ def list_test(root: Path) -> Listing:
 def list_images(path: Path) -> Listing:
     """Every image below a folder, or a single one, as those of a site without labels. Other files are skipped."""
     walk = Walk(path if path.is_dir() or not path.exists() else path.parent)
-    if path.is_file() and path.suffix.lower() not in SUFFIXES:
+    if path.is_file() and not is_image(path):
         raise UserError(f"'{path}' is not an image by its name, expected {', '.join(SUFFIXES)}")
     files = [file for file in (walk.below(path) if path.is_dir() else [walk.image(path, None)]) if file]
     if not files and not walk.problems:
@@ -189,7 +189,7 @@ class Walk:
         """The folders of a folder; an image among them is in the wrong place."""
         found = self.entries(folder)
         for path in found:
-            if path.suffix.lower() in SUFFIXES and path.is_file():
+            if path.is_file() and is_image(path):
                 self.note(path, "an image in the wrong place")
         return [p for p in found if p.is_dir()]
 
@@ -215,7 +215,7 @@ class Walk:
                 self.skip(path, "a link to a folder")
             elif path.is_dir():
                 yield from self.below(path)
-            elif path.suffix.lower() in SUFFIXES:
+            elif is_image(path):
                 yield self.image(path, None)
             else:
                 self.skip(path, "not an image by its name")
@@ -225,7 +225,7 @@ class Walk:
             self.note(path, "a folder, expected images")
         elif not path.is_file():
             self.note(path, "not an ordinary file")
-        elif path.suffix.lower() not in SUFFIXES:
+        elif not is_image(path):
             self.note(path, f"not an image by its name, expected {', '.join(SUFFIXES)}")
         else:
             stat = path.stat()

@@ -8,9 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from ..errors import UserError
+from . import dicom
+
 # Naming the formats halves the time per WebP image: Pillow otherwise tries some forty in turn.
-IMAGE_FORMATS = ("PNG", "WEBP", "JPEG")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp")
+IMAGE_FORMATS = ("PNG", "WEBP", "JPEG", "TIFF", "BMP")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", *dicom.SUFFIXES)
 MAX_BYTES = 256 * 2**20  # a WebP file is read whole before its header is known
 MAX_PIXELS = 2**30 // 12  # 89 million, where Pillow begins to suspect a decompression bomb
 BACKDROP = (128, 128, 128, 255)  # seen through transparent pixels: about 0 once it is normalized
@@ -32,12 +35,12 @@ def read_picture(source: Path | bytes, size: int, channels: int) -> NDArray[np.u
             raise PictureError(size_found if num_bytes else "an empty file")
         with warnings.catch_warnings(action="ignore"):  # odd metadata, and the size that is checked here
             return _pixels(_decoded(source), size, channels)
-    except PictureError:
+    except (PictureError, UserError):  # the second: a package is missing
         raise
     except Image.DecompressionBombError:
         raise PictureError(f"more than {2 * MAX_PIXELS // 10**6} million pixels") from None
     except UnidentifiedImageError:
-        raise PictureError("no PNG, JPEG or WebP image") from None
+        raise PictureError("no PNG, JPEG, WebP, TIFF, BMP or DICOM image") from None
     except Exception as error:  # a damaged image makes Pillow raise almost anything
         if isinstance(error, OSError) and error.strerror:
             raise PictureError(f"cannot be read ({error.strerror})") from error
@@ -49,7 +52,19 @@ def fit_pixels(pixels: NDArray[np.uint8], size: int, channels: int) -> NDArray[n
     return _pixels(Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels), size, channels)
 
 
+def is_image(path: Path) -> bool:
+    """Whether a file is an image by its name, or begins as a DICOM file does."""
+    if path.suffix.lower() in SUFFIXES:
+        return True
+    try:
+        return path.is_file() and dicom.is_dicom(path)
+    except OSError:
+        return False
+
+
 def _decoded(source: Path | bytes) -> Image.Image:
+    if dicom.is_dicom(source):
+        return dicom.read_dicom(source, MAX_PIXELS)
     with Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=IMAGE_FORMATS) as image:
         width, height = image.size  # as the header has it: nothing is decoded yet
         if width * height > MAX_PIXELS:
@@ -67,6 +82,8 @@ def _pixels(image: Image.Image, size: int, channels: int) -> NDArray[np.uint8]:
 
 def _eight_bits(image: Image.Image) -> Image.Image:
     """16-bit grey scaled down, so that its brightest value is 255; Pillow itself would clip."""
+    if image.mode == "F":
+        raise PictureError("values are floating-point numbers, expected 8 or 16 bits")
     if not image.mode.startswith("I"):
         return image
     values = np.asarray(image).astype(np.int64).clip(0, 65535)
