@@ -189,6 +189,16 @@ def test_a_site_without_test_images_trains_whatever_the_server_tests_with(sites:
 # Settings.
 
 
+def test_all_sites_take_part_unless_the_settings_say_otherwise(sites: Path) -> None:
+    folder = ["data.name=folder", "data.size=8", f"data.dir='{sites}'", "compute.device=cpu"]
+    for settings, expected in (([], 4), (["train.clients_per_round=2"], 2)):
+        config = parse(override(read_toml("smoke"), [*folder, *settings]))
+        complete = prepare(config).config
+        assert (complete.partition.clients, complete.train.clients_per_round) == (4, expected)
+        assert parse(as_tables(complete)) == complete
+        assert prepare(parse(as_tables(config))).config == complete  # also of settings that are not complete yet
+
+
 @pytest.mark.parametrize(
     ("settings", "fragment"),
     [

@@ -15,6 +15,7 @@ from fssl.data import cache, folder, listing
 from fssl.data.dataset import Dataset
 from fssl.data.export import export_digits
 from fssl.data.folder import Agreed, Loading, check, load_federation, load_site, load_test
+from fssl.data.pictures import SUFFIXES
 from fssl.data.sources import load
 from fssl.errors import ProblemsError, RunError, UserError
 
@@ -180,11 +181,15 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "wrong suffix": (
         lambda root: (root / "clients/a/unlabeled/x.gif").write_bytes(b"GIF89a"),
-        "clients/a/unlabeled/x.gif: not an image by its name, expected .png, .jpg, .jpeg, .webp, .tif, .tiff, .bmp, .dcm, .dicom",
+        f"clients/a/unlabeled/x.gif: not an image by its name, expected {', '.join(SUFFIXES)}",
     ),
-    "folder among images": (
+    "empty folder among images": (
         lambda root: (root / "clients/a/unlabeled/more").mkdir(),
-        "clients/a/unlabeled/more: a folder, expected images",
+        "clients/a/unlabeled/more: an empty folder; remove it if that is meant",
+    ),
+    "link to a folder": (
+        lambda root: (root / "clients/a/unlabeled/more").symlink_to(root / "clients/c/unlabeled"),
+        "clients/a/unlabeled/more: a link to a folder, expected images",
     ),
     "image in the wrong place": (
         lambda root: paint(root / "clients/a/labeled/x.png", 1),
@@ -400,3 +405,61 @@ def test_exported_digits_come_back_as_they_were(tmp_path: Path) -> None:
     assert np.bincount(back.test.labels).tolist() == [36] * 10
     with pytest.raises(UserError, match="exists already"):
         export_digits(tmp_path / "sites")
+
+
+# Folders within folders, and files that are left out.
+
+
+def test_images_may_lie_at_any_depth_below_a_class_and_among_the_unlabeled(root: Path) -> None:
+    paint(root / "clients/a/labeled/cat/patient 7/left/2.png", 14)
+    paint(root / "clients/a/unlabeled/2021/march/7.png", 9)
+    paint(root / "test/dog/patient 8/0.png", 82)
+    data = load_federation(root, PETS)
+    assert brightness(data) == [9, 13, 10, 11, 14, 12, 20, 30, 31]
+    assert data.train.labels.tolist() == [-1, -1, 0, 0, 0, 1, 1, -1, -1]
+    assert data.test.labels.tolist() == [0, 1, 1, 1]
+    paint(root / "clients/a/labeled/cow/herd/1.png", 1)
+    assert problems(lambda: load_federation(root, PETS)) == [
+        "clients/a/labeled/cow: 'cow' is not one of the agreed classes; expected one of cat, dog"
+    ]
+
+
+def spoil(root: Path) -> list[str]:
+    """Four things that are wrong with files, and what is said of them."""
+    (root / "clients/a/labeled/cat/10.png").write_bytes(b"no image")
+    (root / "clients/c/unlabeled/notes.txt").write_text("text")
+    (root / "clients/b/labeled/dog/gone.png").symlink_to(root / "nowhere.png")
+    (root / "clients/b/unlabeled").mkdir()
+    return [
+        "clients/b/labeled/dog/gone.png: a link that leads nowhere",
+        "clients/b/unlabeled: an empty folder; remove it if that is meant",
+        f"clients/c/unlabeled/notes.txt: not an image by its name, expected {', '.join(SUFFIXES)}",
+        "clients/a/labeled/cat/10.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image",
+    ]
+
+
+def test_bad_files_are_left_out_and_listed_where_that_is_allowed(root: Path, tmp_path: Path) -> None:
+    lines = spoil(root)
+    assert sorted(problems(lambda: load_federation(root, PETS))) == sorted(lines)
+    allowed = PETS._replace(skip_bad=True)
+    data = load_federation(root, allowed)
+    assert brightness(data) == [13, 10, 12, 20, 30, 31]
+    assert list(data.skipped) == lines
+    again = load_federation(root, allowed)  # now from the cache
+    assert (brightness(again), again.skipped, again.digest) == (brightness(data), data.skipped, data.digest)
+    site = load_site(root / "clients/a", allowed, 0, clients=3)
+    assert brightness(site) == [13, 10, 12]
+    assert list(site.skipped) == ["labeled/cat/10.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image"]
+    paint(root / "clients/a/labeled/cat/10.png", 11)  # mended
+    assert brightness(load_federation(root, allowed)) == [13, 10, 11, 12, 20, 30, 31]
+    assert len(list((tmp_path / "cache").glob("*.bad.json"))) == 2  # of all, and of one site
+
+
+def test_what_is_wrong_with_the_layout_is_refused_all_the_same(root: Path) -> None:
+    allowed = PETS._replace(skip_bad=True)
+    (root / "clients/a/labelled").mkdir()
+    assert problems(lambda: load_federation(root, allowed)) == ["clients/a/labelled: did you mean 'labeled'?"]
+    (root / "clients/a/labelled").rmdir()
+    for name in ("a", "b"):
+        (root / f"clients/c/unlabeled/{name}.png").write_bytes(b"no image")
+    assert problems(lambda: load_federation(root, allowed)) == ["c: no image to train on can be read"]

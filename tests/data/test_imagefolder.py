@@ -1,6 +1,7 @@
 """Labeled images of one's own, dealt out to clients: from the folder to the record, and what is refused."""
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from PIL import Image
 
 from conftest import Fssl
 from fssl.data.folder import Agreed, load_classes
+from fssl.data.listing import File, list_classes, of_all
+from fssl.data.regroup import split_off
 from fssl.data.sources import load
 
 SIZES = {"train": {"one": 30, "two": 40, "three": 20}, "test": {"one": 6, "two": 6, "three": 6}}
@@ -99,3 +102,86 @@ def test_the_number_of_labels_has_no_default(fssl: Fssl) -> None:
     Path("bare.toml").write_text('[data]\nname = "imagefolder"\n')
     code, _, said = fssl("run", "bare.toml", "--data-dir", "numbers")
     assert (code, "needs data.labels_per_class" in said) == (2, True)
+
+
+def test_a_folder_of_validation_images_is_the_test_where_there_is_no_other(fssl: Fssl) -> None:
+    agreed = Agreed((), 8, 1, dataset="imagefolder")
+    before = load_classes(Path("numbers"), agreed)
+    Path("numbers/test").rename("numbers/val")
+    after = load_classes(Path("numbers"), agreed)
+    assert np.array_equal(before.test.images, after.test.images)
+    assert fssl("datasets", "--check", "numbers").code == 0
+    assert run(fssl)[0] == 0
+    Path("numbers/test/one").mkdir(parents=True)
+    Path("numbers/val/one/00.png").rename("numbers/test/one/00.png")
+    assert len(load_classes(Path("numbers"), agreed).test.labels) == 1
+
+
+def by_patient() -> None:
+    """Two images of each patient and class; the first ten patients have images of all three classes."""
+    shutil.rmtree("numbers/test")
+    for folder in sorted(Path("numbers/train").iterdir()):
+        for i, file in enumerate(sorted(folder.iterdir())):
+            patient = folder / f"patient {i // 2}" / "scans"
+            patient.mkdir(parents=True, exist_ok=True)
+            file.rename(patient / file.name)
+
+
+def patients(files: list[File]) -> set[str]:
+    return {file.name.split("/")[2] for file in files}
+
+
+@pytest.mark.parametrize("share", [0.1, 0.25, 0.5])
+def test_a_patient_is_never_in_training_and_test(share: float) -> None:
+    by_patient()
+    listing = list_classes(Path("numbers"), splits=True)
+    split = split_off(listing, share)
+    train, test = list(of_all(split.sites[0].labeled)), list(of_all(split.test))
+    assert not patients(train) & patients(test)
+    assert len(train) + len(test) == 90
+    for name, number in SIZES["train"].items():
+        assert share * number <= len(split.test[name]) < number  # patients of other classes come on top
+    assert split_off(listing, share) == split
+
+
+def test_images_in_no_folder_are_split_one_by_one() -> None:
+    shutil.rmtree("numbers/test")
+    split = split_off(list_classes(Path("numbers"), splits=True), 0.25)
+    assert {name: len(files) for name, files in split.test.items()} == {"one": 8, "three": 5, "two": 10}
+
+
+def test_a_run_splits_its_test_off_and_knows_it_again(fssl: Fssl) -> None:
+    by_patient()
+    words = ["--set", "data.test_share=0.25", "--set", "data.labels_per_class=8"]
+    assert run(fssl, *words)[0] == 0
+    code, said, _ = fssl("predict", "run")
+    last = json.loads(Path("run/rounds.jsonl").read_text().splitlines()[-1])
+    assert (code, f"{last['accuracy']:.2f} % right" in said) == (0, True), said
+    assert fssl("run", "run", "--resume", "--set", "train.rounds=3")[0] == 0
+    code, _, said = run(fssl, "--set", "data.test_share=0.3", "--set", "data.labels_per_class=8", "--resume")
+    assert (code, "data.test_share is 0.25 there and 0.3 here" in said) == (2, True), said
+
+
+def test_a_test_part_that_cannot_be_split_off_is_refused(fssl: Fssl) -> None:
+    code, _, said = run(fssl, "--set", "data.test_share=0.25")
+    assert (code, "has a folder of test images already" in said) == (2, True)
+    shutil.rmtree("numbers/test")
+    code, _, said = run(fssl)
+    assert (code, "no images in test, expected some in test/CLASS/*" in said) == (2, True)
+    one = Path("numbers/train/one/only patient")
+    one.mkdir()
+    for file in Path("numbers/train/one").glob("*.png"):
+        file.rename(one / file.name)
+    code, _, said = run(fssl, "--set", "data.test_share=0.25")
+    assert (code, "class 'one' has too few folders" in said) == (2, True)
+
+
+def test_files_that_a_run_does_without_are_listed_in_its_folder(fssl: Fssl) -> None:
+    Path("numbers/train/one/00.png").write_bytes(b"no image")
+    assert run(fssl)[0] == 2
+    code, said, _ = run(fssl, "--set", "data.skip_bad=true")
+    line = "train/one/00.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image"
+    assert (code, f"skipped {line}" in said.replace("\n", " ")) == (0, True)
+    assert Path("run/skipped.txt").read_text() == f"{line}\n"
+    assert np.sum(json.loads(Path("run/partition.json").read_text())["unlabeled"], 0).tolist() == [19, 10, 30]
+    assert fssl("run", "run", "--resume", "--set", "train.rounds=3")[0] == 0

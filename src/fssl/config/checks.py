@@ -38,6 +38,8 @@ def parse(tables: Mapping[str, Any]) -> Config:
     is_listed = not config.card.is_dealt or config.partition.file is not None
     if is_listed and "clients" not in tables.get("partition", {}):
         config = replace(config, partition=replace(config.partition, clients=0))  # known once folder or file is read
+    if not config.card.is_dealt and "clients_per_round" not in tables.get("train", {}):
+        config = replace(config, train=replace(config.train, clients_per_round=0))  # all, once the folder is read
     check_use(config.data.name, tables)
     check_superseded(config, tables)
     check_combinations(config)

@@ -54,7 +54,8 @@ def excluded_by(key: str, value: Any) -> tuple[str, ...]:
         return (*DEALING, "partition.clients")
     if key == "data.name":
         card = CARDS.get(str(value))
-        return (*useless(str(value)), *(["partition.clients"] if card and not card.is_dealt else []))
+        found = ["partition.clients", "train.clients_per_round"]  # in the folder: those of a preset are of its own data
+        return (*useless(str(value)), *(found if card and not card.is_dealt else []))
     return ()
 
 

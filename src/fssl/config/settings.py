@@ -43,6 +43,12 @@ class Data:
     channels: Annotated[int, Range(1, 3), "own images: 3 is color, 1 is grey"] = 3
     mean: Annotated[tuple[float, ...] | None, "own images: subtracted from each channel (default 0.5)"] = None
     std: Annotated[tuple[float, ...] | None, "own images: each channel is divided by it (default 0.25)"] = None
+    skip_bad: Annotated[bool, "own images: leave out files that cannot be used and list them, instead of refusing"] = (
+        False
+    )
+    test_share: Annotated[
+        float | None, Range(0.001, 0.9), "imagefolder without test images: share to test with, folders kept whole"
+    ] = None
     digest: Annotated[str | None, BY_A_RUN, "own images: checksum of its file list"] = None
 
 
@@ -116,7 +122,7 @@ class Train:
     """Rounds and steps."""
 
     rounds: Annotated[int | None, Range(1, 999_999), "default: the paper's number for the dataset"] = None
-    clients_per_round: Annotated[int, Range(1, MANY), "clients drawn each round"] = 8
+    clients_per_round: Annotated[int, Range(1, MANY), "clients drawn each round (folder: default all)"] = 8
     local_epochs: Annotated[int, Range(1, 10_000), "epochs a client trains in a round"] = 5
     steps_per_round: Annotated[int | None, Range(1, 1_000_000), "a fixed number of steps instead; 1 is FedSGD"] = None
     batch: Annotated[int, Range(1, 65_536), "labeled images per step"] = 128
@@ -287,8 +293,11 @@ class Config:
 
 SECTIONS = tuple(f.name for f in fields(Config) if f.name not in ("seed", "protocol"))
 # A folder of clients' images says itself who holds what and which images are labeled.
-NOT_OF_A_FOLDER = (*DEALING, "partition.file", "partition.digest")
-OF_A_FOLDER = ("data.classes", "data.size", "data.channels", "data.mean", "data.std", "data.digest")
+NOT_OF_A_FOLDER = (*DEALING, "partition.file", "partition.digest", "data.test_share")
+OF_A_FOLDER = (
+    *("data.classes", "data.size", "data.channels", "data.mean", "data.std", "data.digest"),
+    *("data.skip_bad", "data.test_share"),
+)
 
 
 def useless(dataset: str) -> tuple[str, ...]:

@@ -12,7 +12,8 @@ def choose_devices(config: Config) -> list[torch.device]:
     It is one where clients train one after another or Flower deals them out, and never more than there are clients.
     """
     is_shared = config.protocol != "authors" and config.compute.engine == "local"
-    return allowed_devices(config)[: config.train.clients_per_round if is_shared else 1]
+    most = config.train.clients_per_round or None  # 0: as many as a folder has, which is not known yet
+    return allowed_devices(config)[: most if is_shared else 1]
 
 
 def choose_device(config: Config) -> torch.device:

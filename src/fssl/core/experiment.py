@@ -145,7 +145,8 @@ def with_clients(config: Config, number: int, found: str) -> Config:
         raise UserError(f"partition.clients = {part.clients}, but there are {number} {found}")
     if train.clients_per_round > number:
         raise UserError(f"train.clients_per_round = {train.clients_per_round} is more than the {number} {found}")
-    return replace(config, partition=replace(part, clients=number))
+    train = replace(train, clients_per_round=train.clients_per_round or number)
+    return replace(config, partition=replace(part, clients=number), train=train)
 
 
 def complete(config: Config) -> Config:

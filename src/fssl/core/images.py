@@ -47,7 +47,9 @@ def load_dataset(config: Config, progress: Progress | None = None) -> Dataset:
 def shared_format(config: Config) -> Agreed:
     """What the sites of a federation with their own images have in common."""
     data = config.data
-    return Agreed(data.classes or (), data.size, data.channels, data.mean, data.std, data.name)
+    return Agreed(
+        data.classes or (), data.size, data.channels, data.mean, data.std, data.name, data.skip_bad, data.test_share
+    )
 
 
 def known_card(config: Config) -> Card:

@@ -24,3 +24,4 @@ class Dataset(NamedTuple):
     test: Split
     partition: Partition | None = None  # who holds what, where the source itself says so
     digest: str | None = None  # of such a source: tells whether it changed
+    skipped: tuple[str, ...] = ()  # files that could not be used, and why; only where that is allowed

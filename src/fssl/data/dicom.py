@@ -3,6 +3,7 @@
 Of the header only what describes the pixels is read; no name, date or number of a patient leaves the file.
 """
 
+from collections.abc import MutableSequence
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,7 @@ def shown(data: Any, pixels: NDArray[Any]) -> NDArray[np.uint8]:
 def first(data: Any, name: str) -> float:
     """A number of the header, the first of several; 0 without one."""
     value = data.get(name)
-    return float(value[0] if isinstance(value, list | tuple) or hasattr(value, "insert") else value or 0)
+    return float(value[0] if isinstance(value, MutableSequence) else value or 0)
 
 
 def windowed(values: NDArray[Any], center: float, width: float, function: str) -> Values:

@@ -1,13 +1,14 @@
 """A site's own images, or those of several sites on one machine: checked as a whole, then decoded once."""
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import accumulate, chain, compress, pairwise
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -15,19 +16,22 @@ from numpy.typing import NDArray
 
 from ..errors import ProblemsError, UserError, shortened
 from ..system.digest import short_sum
+from ..system.files import read_json, write_atomic
 from ..system.workers import forked, mapped
-from .cache import Progress, cache_folder, new_images, open_images
+from .cache import Progress, cache_folder, disk_errors, new_images, open_images
 from .cards import CARDS, Card
 from .dataset import Dataset, Split
 from .listing import File, Listing, is_site, list_classes, list_federation, list_site, list_test, listed, of_all
 from .partition import Index, Partition
 from .pictures import PictureError, read_picture
+from .regroup import class_folder, split_off, without
 
 FORMAT = 1  # of the cache; raise it when decoding changes
 BATCH = 1024  # images decoded between two writes
 Decoded = tuple[NDArray[np.uint8], NDArray[np.bool_]]  # images, and which of them could be read
 PIECE = 16  # images per task of a decoding process
 ATTEMPTS = 2  # a process that finds the folder changed may remove what was just built
+BAD = ".bad.json"  # instead of .npy: which files of a listing cannot be read
 UNKNOWN = -1  # the label of an unlabeled image
 
 
@@ -40,6 +44,8 @@ class Agreed(NamedTuple):
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     dataset: str = "folder"  # or imagefolder
+    skip_bad: bool = False  # files that cannot be used are left out, not refused
+    test_share: float | None = None  # of imagefolder: images of each class that fssl splits off for the test
 
     def card(self, num_train: int = 0, num_test: int = 0) -> Card:
         mean, std = self.mean or (0.5,) * self.channels, self.std or (0.25,) * self.channels
@@ -71,17 +77,19 @@ ALONE = Loading()
 
 def load_federation(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
     """All clients of a folder on this machine. Without agreed classes, those that any client has labels for."""
-    return _load_all(list_federation(root), agreed, how)
+    return _load_all(list_federation(root, agreed.skip_bad), agreed, how)
 
 
 def load_classes(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
-    """Labeled images that are yet to be dealt out to clients."""
-    return _load_all(list_classes(root), agreed, how)._replace(partition=None)
+    """Labeled images that are yet to be dealt out to clients; with a share for the test, that is split off first."""
+    share = agreed.test_share
+    listing = list_classes(root, agreed.skip_bad, splits=share is not None)
+    return _load_all(listing if share is None else split_off(listing, share), agreed, how)._replace(partition=None)
 
 
 def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1, how: Loading = ALONE) -> Dataset:
     """The images of one site, number `client` of `clients`; the others' shares are empty. It may have no test."""
-    dataset = _load(list_site(root), agreed, how)
+    dataset = _load(list_site(root, agreed.skip_bad), agreed, how)
     nothing, own = np.zeros(0, np.int64), dataset.partition
     assert own is not None
     labeled, unlabeled = (
@@ -92,7 +100,7 @@ def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1, how
 
 def load_test(root: Path, agreed: Agreed, how: Loading = ALONE) -> Split:
     """The test images of a server, `root/test/CLASS/*`."""
-    return _load(list_test(root), agreed, how).test
+    return _load(list_test(root, agreed.skip_bad), agreed, how).test
 
 
 def read_images(listing: Listing, card: Card, how: Loading = ALONE) -> Iterator[tuple[list[str], NDArray[np.uint8]]]:
@@ -135,12 +143,16 @@ def digest_of(listing: Listing) -> str:
 
 def _load_all(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
     """Load a whole folder; its class names define the classes unless they are agreed, its digest identifies it."""
+    if agreed.skip_bad:
+        listing = _readable(listing, how)
     if not agreed.classes:
         agreed = agreed._replace(classes=found_classes(listing))
-    return _load(listing, agreed, how)._replace(digest=digest_of(listing))
+    return _load(listing, agreed._replace(skip_bad=False), how)._replace(digest=digest_of(listing))
 
 
 def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
+    if agreed.skip_bad:
+        listing = _readable(listing, how)
     _check_classes(listing, agreed.classes)
     shares = [part for site in listing.sites for part in (site.unlabeled, list(of_all(site.labeled)))]
     train = [file for share in shares for file in share]
@@ -156,11 +168,29 @@ def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
         Split(images[:n], labels[:n]),
         Split(images[n:], labels[n:]),
         Partition(labeled=tuple(rows[1::2]), unlabeled=tuple(rows[::2])),
+        skipped=tuple(listing.skipped),
     )
 
 
+def _readable(listing: Listing, how: Loading) -> Listing:
+    """The listing without the files that cannot be read; a file beside the cache remembers which these are."""
+    files = list(listing.files())
+    memory = (cache_folder(how.cache) / _name(listing, files, Agreed(()))).with_suffix(BAD)
+    bad = read_json(memory).get("bad")
+    if not isinstance(bad, dict):
+        lines: list[str] = []
+        masks = [is_read for _, is_read in _decoded(files, Agreed((), 8), how, lines)]
+        is_bad = ~np.concatenate([np.ones(0, bool), *masks])
+        bad = {file.name: line for file, line in zip(compress(files, is_bad), lines, strict=True)}
+        with disk_errors(memory.parent, 0):
+            memory.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(memory, json.dumps({"bad": bad}), 0o600)
+        _remove_older(memory, BAD)
+    return without(listing, bad)
+
+
 def _check_classes(listing: Listing, classes: tuple[str, ...]) -> None:
-    for folder, name in {PurePath(f.name).parent: f.label for f in listing.files() if f.label}.items():
+    for folder, name in {class_folder(f): f.label for f in listing.files() if f.label}.items():
         if name not in classes:
             near = get_close_matches(name, classes, 1)
             hint = f"did you mean '{near[0]}'?" if near else f"expected one of {shortened(classes, 10)}"
@@ -185,10 +215,10 @@ def _images(listing: Listing, files: Sequence[File], agreed: Agreed, how: Loadin
     return found
 
 
-def _remove_older(path: Path) -> None:
+def _remove_older(path: Path, ending: str = ".npy") -> None:
     """The images of this folder as it was before; a process that has them mapped keeps them."""
     place = path.name.rpartition("-")[0]
-    for older in path.parent.glob(f"{place}-*.images.npy"):
+    for older in path.parent.glob(f"{place}-*.images{ending}"):
         if older != path:
             with suppress(OSError):
                 older.unlink()

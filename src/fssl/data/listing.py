@@ -2,7 +2,8 @@
 
 A site is `labeled/CLASS/*`, `unlabeled/*` and `test/CLASS/*`, each of them optional. A federation on one machine
 is `clients/NAME/`, a site each, and `test/CLASS/*`, the server's own. Images that are yet to be dealt out are
-`train/CLASS/*` and `test/CLASS/*`.
+`train/CLASS/*` and `test/CLASS/*`, or `val/CLASS/*`. Below a class, and below `unlabeled`, there may be folders at any
+depth, such as one for each patient.
 """
 
 import unicodedata
@@ -15,6 +16,7 @@ from ..errors import UserError
 from .pictures import SUFFIXES, is_image
 
 ROLES = ("labeled", "unlabeled", "test")
+TESTS = ("test", "val", "valid", "validation")  # what the test images of a dataset may be called, best first
 NOT_OURS = ("thumbs.db", "desktop.ini")  # file managers leave them behind, as they do names that start with a dot
 
 
@@ -47,7 +49,7 @@ class Listing(NamedTuple):
     sites: list[Site]
     test: ByClass
     problems: list[str]
-    skipped: Sequence[str] = ()  # other files, where they do not matter, and why
+    skipped: Sequence[str] = ()  # files that are left out, where that is allowed, and why
 
     def files(self) -> Iterator[File]:
         for site in self.sites:
@@ -75,33 +77,37 @@ def listed(root: Path) -> Listing:
     """A folder of any of the three kinds."""
     if is_site(root):
         return list_site(root)
-    return list_classes(root) if (root / "train").is_dir() else list_federation(root)
+    return list_classes(root, splits=True) if (root / "train").is_dir() else list_federation(root)
 
 
-def list_classes(root: Path) -> Listing:
-    """`train/CLASS/*` as the labeled images of somebody who holds all of them."""
-    walk = Walk(root)
+def list_classes(root: Path, skip_bad: bool = False, splits: bool = False) -> Listing:
+    """`train/CLASS/*` as the labeled images of somebody who holds all of them.
+
+    Test images are in the first folder of TESTS that is there; where a run `splits` them off, there may be none.
+    """
+    walk = Walk(root, skip_bad)
     known = {p.name: p for p in walk.folders(root)}
-    parts = {name: walk.by_class(known.get(name)) for name in ("train", "test")}
+    test = next((name for name in TESTS if name in known), "test")
+    parts = {name: walk.by_class(known.get(name)) for name in ("train", test)}
     for name, files in parts.items():
-        if not any(of_all(files)):
+        if not any(of_all(files)) and not (splits and name not in known):
             walk.note(root, f"no images in {name}, expected some in {name}/CLASS/*")
-    return Listing(root, [Site("(to be dealt out)", parts["train"], [], {})], parts["test"], walk.problems)
+    return Listing(root, [Site("(to be dealt out)", parts["train"], [], {})], parts[test], walk.problems, walk.skipped)
 
 
-def list_site(root: Path) -> Listing:
-    walk = Walk(root)
-    return Listing(root, [walk.site(root)], {}, walk.problems)
+def list_site(root: Path, skip_bad: bool = False) -> Listing:
+    walk = Walk(root, skip_bad)
+    return Listing(root, [walk.site(root)], {}, walk.problems, walk.skipped)
 
 
-def list_test(root: Path) -> Listing:
+def list_test(root: Path, skip_bad: bool = False) -> Listing:
     """Only `test/CLASS/*`, of a server without clients' images."""
-    walk = Walk(root)
+    walk = Walk(root, skip_bad)
     known = {p.name: p for p in walk.folders(root)}
     test = walk.by_class(known.get("test"))
     if not any(of_all(test)):
         walk.note(root, "no test images, expected some in test/CLASS/*")
-    return Listing(root, [], test, walk.problems)
+    return Listing(root, [], test, walk.problems, walk.skipped)
 
 
 def list_images(path: Path) -> Listing:
@@ -115,10 +121,10 @@ def list_images(path: Path) -> Listing:
     return Listing(walk.root, [Site("", {}, files, {})], {}, walk.problems, walk.skipped)
 
 
-def list_federation(root: Path) -> Listing:
+def list_federation(root: Path, skip_bad: bool = False) -> Listing:
     if not is_federation(root):
         raise UserError(f"'{root}' is the folder of a single site; expected {root}/clients/NAME/labeled and so on")
-    walk = Walk(root)
+    walk = Walk(root, skip_bad)
     known = {p.name: p for p in walk.folders(root)}
     for name in sorted(known.keys() - {"clients", "test"}):
         near = get_close_matches(name.lower(), ("clients", "test"), 1, 0.8)
@@ -134,7 +140,7 @@ def list_federation(root: Path) -> Listing:
         walk.note(root, "no test images, expected some in test/CLASS/* or clients/NAME/test/CLASS/*")
     if sites and not any(any(of_all(site.labeled)) for site in sites):
         walk.note(root, "no client has a labeled image, expected some in clients/NAME/labeled/CLASS/*")
-    return Listing(root, sites, test, walk.problems)
+    return Listing(root, sites, test, walk.problems, walk.skipped)
 
 
 def plain(name: str) -> str:
@@ -145,15 +151,19 @@ def plain(name: str) -> str:
 class Walk:
     """A walk through a folder, in an order that no file system decides. What is wrong is noted, not raised."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, skip_bad: bool = False) -> None:
         if not root.is_dir():
             raise UserError(f"'{root}' is no folder; expected one with images, see docs/own-images.md")
-        self.root, self.inside = root, root.resolve()
+        self.root, self.inside, self.skip_bad = root, root.resolve(), skip_bad
         self.problems: list[str] = []
         self.skipped: list[str] = []
 
     def skip(self, path: Path, why: str) -> None:
         self.skipped.append(f"{self.name(path)}: {why}")
+
+    def bad(self, path: Path, what: str) -> None:
+        """A file, or a folder without any, that a run may do without if it is allowed to."""
+        (self.skip if self.skip_bad else self.note)(path, what)
 
     def note(self, path: Path, what: str) -> None:
         self.problems.append(f"{self.name(path)}: {what}")
@@ -178,10 +188,11 @@ class Walk:
         try:
             target = path.resolve(strict=True) if path.is_symlink() else self.inside
         except (OSError, RuntimeError):  # nothing there, or a circle
-            self.note(path, "a link that leads nowhere")
+            self.bad(path, "a link that leads nowhere")
             return False
         if not target.is_relative_to(self.inside):
-            self.note(path, f"a link that leads out of the folder, to {target}; copy the files instead")
+            complain = self.note if target.is_dir() else self.bad
+            complain(path, f"a link that leads out of the folder, to {target}; copy the files instead")
             return False
         return True
 
@@ -203,10 +214,16 @@ class Walk:
         return list(seen.values())
 
     def images(self, folder: Path, label: str | None = None) -> list[File]:
-        found = self.entries(folder)
+        """The images at any depth below a folder."""
+        found, files = self.entries(folder), []
         if not found:
-            self.note(folder, "an empty folder; remove it if that is meant")
-        return [file for path in found if (file := self.image(path, label))]
+            self.bad(folder, "an empty folder; remove it if that is meant")
+        for path in found:
+            if path.is_dir() and not path.is_symlink():
+                files += self.images(path, label)
+            elif file := self.image(path, label):
+                files.append(file)
+        return files
 
     def below(self, folder: Path) -> Iterator[File | None]:
         """A link to a folder is passed over: it leads to images that have their own place below the root."""
@@ -222,11 +239,11 @@ class Walk:
 
     def image(self, path: Path, label: str | None) -> File | None:
         if path.is_dir():
-            self.note(path, "a folder, expected images")
+            self.bad(path, "a link to a folder, expected images")
         elif not path.is_file():
-            self.note(path, "not an ordinary file")
+            self.bad(path, "not an ordinary file")
         elif not is_image(path):
-            self.note(path, f"not an image by its name, expected {', '.join(SUFFIXES)}")
+            self.bad(path, f"not an image by its name, expected {', '.join(SUFFIXES)}")
         else:
             stat = path.stat()
             return File(path, self.name(path), label, stat.st_size, (stat.st_mtime_ns, stat.st_ctime_ns))

@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +24,7 @@ from .rounds import is_complete, summarize
 from .tensors import Tensors, Unsealed, sealed, unseal
 
 ERRORS = "error.txt"  # the last error that nobody foresaw, with its place in the code
+SKIPPED = "skipped.txt"  # image files that could not be used, with `data.skip_bad`
 SPLIT = "split.json"  # a copy of the file that `partition.file` names
 INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
 
@@ -269,6 +270,10 @@ class RunFolder:
     def keep(self, file: Path, name: str | None = None) -> None:
         """Copy a file that the run depends on into the folder, under its own name or another."""
         write_atomic(self.path / (name or file.name), file.expanduser().read_bytes())
+
+    def write_skipped(self, lines: Sequence[str]) -> None:
+        """Write which image files the run does without, and why."""
+        write_atomic(self.path / SKIPPED, "".join(f"{line}\n" for line in lines))
 
     def write_partition(
         self,

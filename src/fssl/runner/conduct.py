@@ -65,6 +65,8 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
                 folder.keep(file)
             if config.partition.file is not None:
                 folder.keep(Path(config.partition.file), SPLIT)  # its own name may be one that a run writes
+            if federation.dataset.skipped:
+                folder.write_skipped(federation.dataset.skipped)
             with closing(make(federation)) as engine:
                 if resume:
                     engine.snapshot = resumed(saved, folder, engine, logged)

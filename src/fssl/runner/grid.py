@@ -59,6 +59,7 @@ def plan_runs(
 
 def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
     """What somebody who starts these runs may not expect."""
+    runs = list(runs)
     configs = [run.config for run in runs]
     if any(config.protocol == "authors" for config in configs):
         yield (
@@ -68,6 +69,13 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
     if any(config.train.lr == 0 for config in configs):
         yield "train.lr = 0: the models stay as they are"
     yield from dict.fromkeys(filter(None, map(device_notice, configs)))
+    yield from dict.fromkeys(text for run in runs for text in skipped_files(run))
+
+
+def skipped_files(run: PlannedRun) -> list[str]:
+    """Files that a run does without, where that is allowed."""
+    lines = run.experiment.dataset.skipped if run.config.data.skip_bad else ()
+    return [f"skipped {line}" for line in lines]
 
 
 def device_notice(config: Config) -> str:

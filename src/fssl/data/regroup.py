@@ -1,0 +1,84 @@
+"""Listed images in other parts: without some files, or with a test part that shares no patient with the rest."""
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import PurePath
+
+import numpy as np
+
+from ..errors import UserError
+from .listing import ByClass, File, Listing, of_all
+
+Keep = Callable[[File], bool]
+
+
+def class_folder(file: File) -> PurePath:
+    """The folder of a labeled image's class; the image may lie deeper."""
+    return next((p for p in PurePath(file.name).parents if p.name == file.label), PurePath(file.name).parent)
+
+
+def group_of(file: File) -> str:
+    """Who an image is of: the folder below its class that it lies in, or below; else itself alone.
+
+    Folders of one name below two classes are one group: a patient may have images of several classes.
+    """
+    below = PurePath(file.name).relative_to(class_folder(file)).parts
+    return f"{below[0]}/" if len(below) > 1 else file.name
+
+
+def split_off(listing: Listing, share: float) -> Listing:
+    """The listing of one site with a share of each class's images as its test; a group is on one side as a whole."""
+    (site,) = listing.sites
+    if any(of_all(listing.test)):
+        raise UserError(
+            f"data.test_share = {share}: '{listing.root}' has a folder of test images already; leave it out"
+        )
+    tested = groups_for_test(list(of_all(site.labeled)), share)
+    test = kept(site.labeled, lambda file: group_of(file) in tested)
+    rest = kept(site.labeled, lambda file: group_of(file) not in tested)
+    for name in site.labeled:
+        if not test.get(name) or not rest.get(name):
+            why = f"class '{name}' has too few folders (of patients, for example) or images to be on both sides"
+            raise UserError(f"data.test_share = {share}: {why}")
+    return listing._replace(sites=[site._replace(labeled=rest)], test=test)
+
+
+def groups_for_test(files: Iterable[File], share: float) -> set[str]:
+    """Groups in an order that their names alone decide, class by class, until there are images enough of each."""
+    sizes: dict[str, Counter[str]] = defaultdict(Counter)  # of each class: images by group
+    for file in files:
+        sizes[file.label or ""][group_of(file)] += 1
+    tested: set[str] = set()
+    for label in sorted(sizes):
+        groups, wanted = sorted(sizes[label]), share * sizes[label].total()
+        have = sum(sizes[label][group] for group in tested)
+        for i in np.random.RandomState(0).permutation(len(groups)):
+            if have >= wanted:
+                break
+            if groups[i] not in tested:
+                tested.add(groups[i])
+                have += sizes[label][groups[i]]
+    return tested
+
+
+def without(listing: Listing, bad: Mapping[str, str]) -> Listing:
+    """The listing without these files; the reason for each goes to what is skipped."""
+
+    def good(file: File) -> bool:
+        return file.name not in bad
+
+    sites = [
+        site._replace(
+            labeled=kept(site.labeled, good), unlabeled=list(filter(good, site.unlabeled)), test=kept(site.test, good)
+        )
+        for site in listing.sites
+    ]
+    skipped = [*listing.skipped, *bad.values()]
+    for site in sites:
+        if not (site.unlabeled or any(of_all(site.labeled))):
+            listing.problems.append(f"{site.name}: no image to train on can be read")
+    return listing._replace(sites=sites, test=kept(listing.test, good), skipped=skipped)
+
+
+def kept(files: ByClass, keep: Keep) -> ByClass:
+    return {name: [file for file in members if keep(file)] for name, members in files.items()}
