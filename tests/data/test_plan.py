@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fssl.data.plan import Recipe, Site, passes, plan_client
+from fssl.data.plan import Recipe, Site, balanced, chances, passes, plan_client
 from fssl.seeds import cohort, stream
 from fssl.types import Counts
 
@@ -120,3 +120,23 @@ def test_a_client_without_labels_fills_up_from_its_pool() -> None:
 def test_streams_are_stable() -> None:
     assert stream(7, "labeled", 1, 2).integers(1000, size=4).tolist() == [708, 42, 284, 574]
     assert stream(7, "labeled", 1, 2).integers(1000) != stream(7, "labeled", 2, 1).integers(1000)
+
+
+def test_rare_classes_are_drawn_as_often_as_asked_for() -> None:
+    """Nine images of one class, one of another: 9 to 1 as they are, 3 to 1 with the root, 1 to 1 in balance."""
+    labels = np.array([0] * 9 + [1])
+    assert chances(labels, 1.0) == pytest.approx([1 / 18] * 9 + [1 / 2])
+    assert chances(labels, 0.5) == pytest.approx([1 / 12] * 9 + [1 / 4])
+    bare = Site(np.arange(10), np.arange(10))
+    assert balanced([bare], labels, 0.0) == [bare]
+    for epoch in ("pool", "labeled"):
+        recipe = Recipe(16, 2, 1, epoch, 500, ("x",), 8, False)  # type: ignore[arg-type]
+        for balance, expected in ((0.0, 0.1), (0.5, 0.25), (1.0, 0.5)):
+            (site,) = balanced([bare], labels, balance)
+            rows = plan_client(site, recipe, 7, 1, 0).draw.x_row.numpy()
+            assert np.mean(labels[rows] == 1) == pytest.approx(expected, abs=0.02)
+
+
+def test_a_client_without_labels_has_no_balance() -> None:
+    (site,) = balanced([Site(np.arange(0), np.arange(5))], np.zeros(5, np.int64), 1.0)
+    assert site.chances is None

@@ -126,6 +126,9 @@ class Train:
     local_epochs: Annotated[int, Range(1, 10_000), "epochs a client trains in a round"] = 5
     steps_per_round: Annotated[int | None, Range(1, 1_000_000), "a fixed number of steps instead; 1 is FedSGD"] = None
     batch: Annotated[int, Range(1, 65_536), "labeled images per step"] = 128
+    class_balance: Annotated[
+        float, Range(0.0, 1.0), "labeled images are drawn as they are (0) up to every class equally often (1)"
+    ] = 0.0
     unlabeled_ratio: Annotated[int, Range(1, 1000), "unlabeled images per labeled one in a step"] = 2
     optimizer: Annotated[Literal["sgd", "adamw"], "of a client's steps"] = "sgd"
     lr: Annotated[float, Range(0.0), "learning rate, before the schedule; adamw wants about 0.001"] = 0.1

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data.partition import class_counts
-from ..data.plan import ClientPlan, make_sites, make_task, plan_client, server_site
+from ..data.plan import ClientPlan, balanced, make_sites, make_task, plan_client, server_site
 from ..data.sources import Split
 from ..methods.base import VELOCITY
 from ..probes.tally import Layout
@@ -42,10 +42,10 @@ class Federation:
         self.experiment, self.dataset = experiment, experiment.dataset
         self.config, self.method, self.net = experiment.config, experiment.method, experiment.net
         config, card, partition = self.config, self.dataset.card, partition_images(self.config, self.dataset)
-        self.sites = make_sites(partition, self.method.needs.labels)
-        self.task = make_task(self.sites, card.num_classes, config.seed)
-        self.server_site = server_site(partition)
         labels = self.dataset.train.labels
+        sites = [*make_sites(partition, self.method.needs.labels), server_site(partition)]
+        *self.sites, self.server_site = balanced(sites, labels, config.train.class_balance)
+        self.task = make_task(self.sites, card.num_classes, config.seed)
         sees_all = self.dataset.partition is None or self.dataset.digest is not None  # else images are at their sites
         self.labeled_counts: NDArray[np.int64] | None = (
             class_counts(partition.labeled, labels, card.num_classes) if sees_all else None

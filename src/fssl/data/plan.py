@@ -23,6 +23,7 @@ class Site(NamedTuple):
 
     labeled: Rows
     pool: Rows
+    chances: NDArray[np.float64] | None = None  # of each labeled image to be drawn; None: the same for all
 
     @property
     def counts(self) -> Counts:
@@ -38,6 +39,22 @@ def make_sites(partition: Partition, labels: Literal["few", "all"]) -> list[Site
 def server_site(partition: Partition) -> Site:
     """The server's images: all of them have labels."""
     return Site(partition.server, partition.server)
+
+
+def balanced(sites: list[Site], labels: NDArray[np.int64], balance: float) -> list[Site]:
+    """The sites with labeled images drawn by class: as they are (0), every class as often as any other (1), or between.
+
+    A client counts its own images alone. An image of a class with n of them is drawn with a chance of n^-balance.
+    """
+    return [site._replace(chances=chances(labels[site.labeled], balance)) for site in sites] if balance else sites
+
+
+def chances(labels: NDArray[np.int64], balance: float) -> NDArray[np.float64] | None:
+    if not len(labels):
+        return None
+    _, which, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    weight = sizes[which].astype(np.float64) ** -balance
+    return np.asarray(weight / weight.sum())
 
 
 def make_task(sites: list[Site], num_classes: int, seed: int) -> Task:
@@ -117,6 +134,8 @@ def labeled_rows(rng: np.random.Generator, site: Site, recipe: Recipe) -> Rows:
     """[steps, batch] rows of labeled images; drawn from the pool where a client has none."""
     rows = site.labeled if len(site.labeled) else site.pool
     steps = recipe.num_steps(site.counts)
+    if site.chances is not None:
+        return rows[rng.choice(len(rows), (steps, recipe.batch), p=site.chances)]
     if recipe.epoch == "labeled" and len(site.labeled):
         return rows[epochs(rng, len(rows), recipe.batch, recipe, site.counts)]
     return rows[rng.integers(len(rows), size=(steps, recipe.batch))]
