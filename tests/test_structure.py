@@ -269,7 +269,7 @@ def watch_reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
 
 def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only defined: one of three short runs must ask for each: a plain one, one with labels at the server, and one
-    on images in a folder that starts from the first."""
+    on images in a folder that starts from the first; or a picture of them."""
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     export_digits(tmp_path / "sites")
     reads = watch_reads(monkeypatch)
@@ -282,6 +282,7 @@ def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     for words in ([], at_server, [*folder, *start, "--set", "train.optimizer=adamw"]):
         out = str(tmp_path / f"run{len(words)}")
         assert exit_code(monkeypatch, "run", tmp_path / "small.toml", "--out", out, *words) == 0
+    assert exit_code(monkeypatch, "compare", tmp_path, "--svg", tmp_path / "both.svg") == 0
     everything = {
         (section, f.name)
         for section, kind in get_type_hints(Config).items()

@@ -15,6 +15,8 @@ from fssl.deploy.home import init, server_part
 from fssl.errors import RunError, UserError
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import build_method, full_settings, split_name
+from fssl.report.page.write import write_page
+from fssl.system.digest import short_sum
 from fssl.system.user_code import loaded, user_file
 
 FILE = """
@@ -34,6 +36,9 @@ def number() -> int:
 
 text = "no function"
 """
+
+
+CHANGED = FILE.replace("mu_u=mu_u", "mu_u=2 * mu_u")
 
 
 @pytest.fixture(autouse=True)
@@ -88,10 +93,10 @@ def test_a_record_can_be_read_without_running_the_file(fssl: Fssl) -> None:
 def test_a_run_goes_on_with_the_file_it_began_with(fssl: Fssl) -> None:
     assert fssl("run", "smoke", *SMALL, "--set", "method.name=my.py:mine", "--out", "own")[0] == 0
     before = records("own")
-    Path("my.py").write_text(FILE + "# changed")
+    Path("my.py").write_text(CHANGED)
     loaded.cache_clear()
     code, _, said = fssl("run", "own", "--resume", "--set", "train.rounds=3")
-    assert (code, "my.py has changed: method.digest is" in said) == (2, True)
+    assert (code, "mine of my.py has changed: method.digest is" in said) == (2, True)
     assert records("own") == before
     assert Path("own/summary.json").is_file()
     assert Path("own/my.py").read_text() == FILE
@@ -101,7 +106,7 @@ def test_two_versions_of_a_file_are_two_methods(fssl: Fssl) -> None:
     """In a grid that is given again, and in a comparison."""
     grid = ["run", "smoke", *SMALL, "--set", 'grid.method.name=["my.py:mine"]', "--out", "grid", "--set"]
     assert fssl(*grid, "grid.seed=[7]")[0] == 0
-    Path("my.py").write_text(FILE + "# changed")
+    Path("my.py").write_text(CHANGED)
     loaded.cache_clear()
     code, _, said = fssl(*grid, "grid.seed=[7, 8]")
     assert (code, "holds another run: method.digest is" in said) == (2, True)
@@ -111,6 +116,80 @@ def test_two_versions_of_a_file_are_two_methods(fssl: Fssl) -> None:
     )
     code, said, _ = fssl("compare", "grid")
     assert (code, len(set(re.findall(r"my\.py:mine, digest=(\w+)", said)))) == (0, 2), said
+
+
+def test_a_comment_and_what_is_not_used_make_no_other_method(fssl: Fssl) -> None:
+    """Seed 7 before, seed 8 after: one line of the table, and the first run can go on."""
+    words = ["run", "smoke", *SMALL, "--set", "method.name=my.py:mine"]
+    assert fssl(*words, "--out", "runs/7").code == 0
+    Path("my.py").write_text("# A new remark.\n" + FILE.replace("return 3", "return 4"))
+    loaded.cache_clear()
+    assert fssl(*words, "--set", "seed=8", "--out", "runs/8").code == 0
+    code, said, _ = fssl("compare", "runs")
+    assert (code, len(re.findall(r"^ *my\.py:mine +7 8 ", said, re.MULTILINE))) == (0, 1), said
+    assert fssl("run", "runs/7", "--resume", "--set", "train.rounds=3").code == 0
+
+
+def test_a_run_of_before_knows_its_file_by_all_of_it(fssl: Fssl) -> None:
+    """Early versions recorded the checksum of the whole file."""
+    words = ["run", "smoke", *SMALL, "--set", "method.name=my.py:mine"]
+    assert fssl(*words, "--set", f"method.digest={short_sum(FILE.encode())}", "--out", "own").code == 0
+    assert fssl("run", "own", "--resume", "--set", "train.rounds=3").code == 0
+    Path("my.py").write_text(FILE + "# changed")
+    loaded.cache_clear()
+    code, _, said = fssl("run", "own", "--resume", "--set", "train.rounds=4")
+    assert (code, "has changed" in said) == (2, True)
+
+
+def test_a_file_is_the_same_by_any_path(fssl: Fssl, tmp_path: Path) -> None:
+    for seed, name in ((7, "my.py:mine"), (8, f"{tmp_path}/my.py:mine")):
+        words = ["--set", f"method.name={name}", "--set", f"seed={seed}", "--out", f"runs/{seed}"]
+        assert fssl("run", "smoke", *SMALL, *words).code == 0
+    code, said, _ = fssl("compare", "runs")
+    assert (code, len(re.findall(r"^ *my\.py:mine +7 8 ", said, re.MULTILINE))) == (0, 1), said
+    longer = ["--resume", "--set", "train.rounds=3", "--out", "runs/8", "--set", "seed=8"]
+    assert fssl("run", "smoke", *SMALL, "--set", "method.name=my.py:mine", *longer).code == 0
+
+
+def test_a_label_and_a_color_are_what_people_see(fssl: Fssl) -> None:
+    """In the table, LaTeX and the page; they make no other run, and may come later."""
+    look = ["--set", "method.label=Ours, of 2026", "--set", "method.color=#112233"]
+    words = ["run", "smoke", *SMALL, "--set", "method.name=my.py:mine"]
+    assert fssl(*words, "--out", "runs/7").code == 0
+    assert fssl(*words, *look, "--set", "seed=8", "--out", "runs/8").code == 0
+    assert fssl("run", "smoke", *SMALL, "--out", "runs/sage").code == 0
+    code, said, _ = fssl("compare", "runs", "--tex", "t.tex", "--svg", "c.svg", "--pdf", "c.pdf", "--png", "c.png")
+    assert (code, len(re.findall(r"^ *Ours, of 2026 +7 8 ", said, re.MULTILINE))) == (0, 1), said
+    assert "Ours, of 2026 &" in Path("t.tex").read_text()
+    assert "#112233" in Path("c.svg").read_text()
+    assert Path("c.pdf").read_bytes().startswith(b"%PDF")
+    assert Path("c.png").read_bytes().startswith(b"\x89PNG")
+    lines = write_page([Path("runs")], Path("report.html"), False)["tasks"][0]["groups"]
+    assert {line["name"]: line["style"]["color"] for line in lines} == {"Ours, of 2026": "#112233", "SAGE": "#D55E00"}
+    assert fssl("run", "runs/7", "--resume", "--set", "train.rounds=3", *look).code == 0
+    assert 'label = "Ours, of 2026"' in Path("runs/7/config.toml").read_text()
+    assert "Ours, of 2026 on digits" in fssl("show", "runs/7").out
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("method.label=''", "method.label = '': expected a line of at most 60 characters"),
+        ("method.color=red", "method.color = 'red': expected six hexadecimal digits"),
+    ],
+)
+def test_a_look_that_cannot_be_shown_is_refused(fssl: Fssl, setting: str, message: str) -> None:
+    code, _, said = fssl("run", "smoke", "--set", setting, "--dry-run")
+    assert (code, message in said) == (2, True), said
+
+
+def test_two_methods_of_one_label_are_told_apart(fssl: Fssl) -> None:
+    for name in ("fedavg", "sage"):
+        words = ["--set", f"method.name={name}", "--set", "method.label=Ours", "--out", f"runs/{name}"]
+        assert fssl("run", "smoke", *SMALL, *words).code == 0
+    said = fssl("compare", "runs").out
+    assert "Ours (fedavg)" in said
+    assert "Ours (sage)" in said
 
 
 def test_files_of_one_name_are_two_modules() -> None:

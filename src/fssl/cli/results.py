@@ -74,6 +74,8 @@ def compare(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
     by: Annotated[str, typer.Option(help="A setting, e.g. partition.alpha: a column for each of its values.")] = "",
     png: Annotated[Path | None, typer.Option(help="Also draw curves (or results, with --by) into this PNG.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="The same picture as SVG.")] = None,
+    pdf: Annotated[Path | None, typer.Option(help="The same picture as PDF, for LaTeX.")] = None,
     csv: Annotated[Path | None, typer.Option(help="Also write a line per run into this CSV file.")] = None,
     tex: Annotated[Path | None, typer.Option(help="Also write the tables into this LaTeX file (booktabs).")] = None,
     against: Annotated[str, typer.Option(help="A line of the table: how it stands beside each of the others.")] = "",
@@ -96,7 +98,7 @@ def compare(
     """
     from ..report.compare import compare_runs
 
-    compare_runs(console, runs, png, csv, tex, by, against, as_is)
+    compare_runs(console, runs, png, csv, tex, by, against, as_is, svg, pdf)
 
 
 def tables(

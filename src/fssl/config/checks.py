@@ -1,5 +1,6 @@
 """Plain tables in, a Config out: single settings by their schema, and combinations that make no sense."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, get_type_hints
@@ -10,6 +11,8 @@ from ..system.user_code import user_file
 from .schema import check_table, check_value, schema_of, several_runs
 from .settings import SECTIONS, Config, Data, MethodChoice, ServerChoice, Train, useless
 
+LONGEST_LABEL = 60  # characters that fit into a line of a table
+COLOR = re.compile(r"#[0-9A-Fa-f]{6}")
 MOST_IMAGES = 1_000_000  # of a step: beyond what a device holds
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
 RETIRED = {("partition", "setting", "all-clients")}  # stands in records of earlier versions, and says nothing
@@ -97,6 +100,15 @@ def keys_named(last: str) -> list[str]:
     return [*([last] if last in TOP else []), *(f"{name}.{last}" for name in SCHEMAS if last in SCHEMAS[name])]
 
 
+def check_look(method: MethodChoice) -> None:
+    """Refuse a label that no table can show, or a color that is none."""
+    label, color = method.label, method.color
+    if label is not None and not (label.strip() and label.isprintable() and len(label) <= LONGEST_LABEL):
+        raise UserError(f"method.label = {label!r}: expected a line of at most {LONGEST_LABEL} characters")
+    if color is not None and not COLOR.fullmatch(color):
+        raise UserError(f"method.color = {color!r}: expected six hexadecimal digits, such as '#D55E00'")
+
+
 def check_combinations(config: Config) -> None:
     """What no single key shows."""
     part, train = config.partition, config.train
@@ -113,6 +125,7 @@ def check_combinations(config: Config) -> None:
     for section, choice in (("method", config.method), ("model", config.model)):
         if choice.digest and not user_file(choice.name):
             raise UserError(f"{section}.digest: '{choice.name}' is no file of yours, so it has none; leave it out")
+    check_look(config.method)
     if config.model.start_digest and config.model.start == "none":
         raise UserError("model.start_digest: model.start = 'none' has no file; leave it out")
     if train.batch * (1 + train.unlabeled_ratio) > MOST_IMAGES:

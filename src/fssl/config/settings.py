@@ -94,7 +94,9 @@ class MethodChoice:
 
     name: Annotated[str, "method or FILE.py:FUNCTION, then its plug-ins"] = "sage"
     settings: tuple[tuple[str, Any], ...] = ()
-    digest: Annotated[str | None, BY_A_RUN, "FILE.py: its checksum"] = None
+    digest: Annotated[str | None, BY_A_RUN, "FILE.py: checksum of the function and what it uses"] = None
+    label: Annotated[str | None, "its name in tables, pages and LaTeX, such as Ours"] = None
+    color: Annotated[str | None, "its color in pictures and pages, such as #D55E00"] = None
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Model:
     stem: Annotated[
         Literal["cifar", "imagenet"], "resnet18: 3x3 for small images, or 7x7 and a maximum, both with stride 2"
     ] = "cifar"
-    digest: Annotated[str | None, BY_A_RUN, "FILE.py: its checksum"] = None
+    digest: Annotated[str | None, BY_A_RUN, "FILE.py: checksum of the function and what it uses"] = None
     start: Annotated[
         str, "none, or first weights: a run folder, a .safetensors file or a state dict; {seed} in it is the run's"
     ] = "none"

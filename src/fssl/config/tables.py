@@ -6,6 +6,7 @@ from dataclasses import MISSING, asdict, replace
 from typing import Any
 
 from ..system.digest import short_sum
+from ..system.user_code import short_name
 from .grid import forget
 from .settings import AT_SERVER, KNOWING, SECTIONS, Config, useless
 
@@ -19,7 +20,14 @@ MAY_CHANGE = (
     "records.tensorboard",
     "records.wandb",
     "records.checkpoint_every",
+    "method.label",
+    "method.color",
 )
+
+
+def may_change(key: str) -> bool:
+    """Whether a setting, by its dotted name, may be another when a run is resumed."""
+    return any(key.startswith(name) if name.endswith(".") else key == name for name in MAY_CHANGE)
 
 
 def by_card(config: Config) -> Config:
@@ -41,7 +49,9 @@ def as_tables(config: Config) -> dict[str, Any]:
                 k: list(v) if isinstance(v, tuple) else v for k, v in tables[section].items() if v is not None
             }
     method = config.method
-    tables["method"] = {"name": method.name, **dict(method.settings), **({"digest": d} if (d := method.digest) else {})}
+    facts = {"digest": method.digest, "label": method.label, "color": method.color}
+    known = {key: value for key, value in facts.items() if value is not None}
+    tables["method"] = {"name": method.name, **dict(method.settings), **known}
     part = config.partition
     # By labeled_clients, which --set may change.
     implied = [] if part.labels in (KNOWING, AT_SERVER) else ["partition.labels"]
@@ -69,7 +79,7 @@ def run_id(tables: Mapping[str, Any]) -> str:
 
     It is taken of the tables as they were written, so that settings which later versions add do not change it.
     """
-    kept = {key: value for key, value in keyed(tables).items() if not key.startswith(MAY_CHANGE)}
+    kept = {key: value for key, value in keyed(tables).items() if not may_change(key)}
     return short_sum(json.dumps(kept, sort_keys=True, default=str).encode())
 
 
@@ -80,7 +90,7 @@ def renewed(recorded: Mapping[str, Any], config: Config) -> dict[str, Any]:
     for key in {**recorded, **given}:
         old, new = recorded.get(key), given.get(key)
         if isinstance(old, dict) or (isinstance(new, dict) and old is None):
-            changed = {name: v for name, v in (new or {}).items() if f"{key}.{name}".startswith(MAY_CHANGE)}
+            changed = {name: v for name, v in (new or {}).items() if may_change(f"{key}.{name}")}
             kept = {name: v for name, v in (old or {}).items() if may_stay(f"{key}.{name}", name in changed)}
             out |= {key: kept | changed} if kept | changed else {}
         elif key in recorded:
@@ -90,7 +100,13 @@ def renewed(recorded: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 def may_stay(key: str, is_given: bool) -> bool:
     """Whether a recorded setting keeps its place; one that may change and is given no longer has its default again."""
-    return is_given or not key.startswith(MAY_CHANGE)
+    return is_given or not may_change(key)
+
+
+def plain(key: str, flat: Mapping[str, Any]) -> Any:
+    """A setting's value, with a file of the user's by its name alone."""
+    value = flat.get(key, MISSING)
+    return short_name(value) if key in ("method.name", "model.name") and isinstance(value, str) else value
 
 
 def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any]) -> str | None:
@@ -104,7 +120,7 @@ def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any])
     a = {f"method.{key}": value for key, value in defaults.items()} | flatten(stored)
     b = flatten(given)
     for key in a | b:
-        if not key.startswith(MAY_CHANGE) and a.get(key, MISSING) != b.get(key, MISSING):
+        if not may_change(key) and plain(key, a) != plain(key, b):
             return f"{key} is {a.get(key)!r} there and {b.get(key)!r} here"
     if stored.train.schedule != "constant" and stored.rounds != given.rounds:
         return f"train.rounds is {stored.rounds} there, which its schedule ends with, and {given.rounds} here"

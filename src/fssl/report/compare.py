@@ -1,5 +1,6 @@
 """`fssl compare`: runs beside each other, as tables in the terminal, a picture, CSV and LaTeX."""
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +10,8 @@ from ..console import print_table, say, setting_text
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file
 from .drawing import band, legend, level, mark_empty, points, render, settings, sheet
-from .groups import comparable_settings, distinct, named_groups
-from .look import Style, method_styles
+from .groups import comparable_settings, distinct, method_of, named_groups, shown_color
+from .look import Style, chosen_styles
 from .overview import (
     Groups,
     by_value,
@@ -50,14 +51,17 @@ def compare_runs(
     by: str = "",
     against: str = "",
     as_is: bool = False,
+    svg: Path | None = None,
+    pdf: Path | None = None,
 ) -> None:
     """Print tables and sentences for each task; runs of different tasks are not ranked together.
 
     With `by`, results are shown for each value of that setting, and a task may hold several of them.
     """
-    for option, file in (("--png", png), ("--csv", csv), ("--tex", tex)):
+    pictures = {kind: file for kind, file in (("png", png), ("svg", svg), ("pdf", pdf)) if file}
+    for kind, file in {**pictures, "csv": csv, "tex": tex}.items():
         if file:
-            check_file(option, file, f".{option[2:]}")
+            check_file(f"--{kind}", file, f".{kind}")
     found = find_runs(paths, as_is)
     runs = distinct(found.runs)
     if by:
@@ -91,9 +95,9 @@ def compare_runs(
     if tex:
         write_file(tex, "\n".join(latex_table(title, overviews[title], groups) for title, groups in tasks.items()))
         say(console, f"LaTeX: {tex}")
-    if png:
-        write_file(png, picture(tasks, by))
-        say(console, f"picture: {png}")
+    for kind, content in (drawn(tasks, by, [*pictures]) if pictures else {}).items():
+        write_file(pictures[kind], content)
+        say(console, f"picture: {pictures[kind]}")
 
 
 def csv_text(tasks: dict[str, Groups]) -> str:
@@ -116,13 +120,15 @@ def csv_row(title: str, name: str, run: Run) -> dict[str, Any]:
     return {"task": title, "method": name, "seed": run.config.seed, **numbers, **smooth, **quality, "folder": run.path}
 
 
-def picture(tasks: dict[str, Groups], by: str = "") -> bytes:
+def drawn(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[str, bytes]:
     """Test accuracy, pseudo-labels right and used, mean and spread over seeds; a row of panels per task.
 
     By round, or, of the last rounds, by the values of a setting.
     """
-    method_of = {name: runs[0].config.method.name for groups in tasks.values() for name, runs in groups.items()}
-    style_of = dict(zip(sorted(method_of), method_styles([method_of[name] for name in sorted(method_of)]), strict=True))
+    runs_of = {name: runs for groups in tasks.values() for name, runs in groups.items()}
+    names = sorted(runs_of)
+    styles = chosen_styles([method_of(runs_of[name][0]) for name in names], [shown_color(runs_of[n]) for n in names])
+    style_of = dict(zip(names, styles, strict=True))
     titles = ("test accuracy", "pseudo-label accuracy", "pseudo-labels used")
     reads = (number("accuracy"), percent("pl_accuracy"), percent("utilization"))
     with settings():
@@ -143,7 +149,7 @@ def picture(tasks: dict[str, Groups], by: str = "") -> bytes:
                 panels[0].set_title(f"{task}\n{titles[0]}", loc="left")
         mark_empty(figure)
         legend(figure, 4)
-        return render(figure, ("png",), 200)["png"]
+        return render(figure, formats, 200)
 
 
 def draw_by(

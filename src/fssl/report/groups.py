@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..config import Config, flatten
 from ..console import setting_text
+from ..system.user_code import short_name
 
 
 class Repetition(Protocol):
@@ -46,14 +47,23 @@ def comparable_settings(run: Repetition, aside: str = "") -> dict[str, Any]:
 
     Here and below `aside` is a setting that may differ as well, because results are shown by its values.
     """
-    ignored = {"seed", "data.dir", aside, *(["model.digest"] if aside == "model.name" else [])}
+    ignored = {
+        "seed",
+        "data.dir",
+        "method.label",
+        "method.color",
+        aside,
+        *(["model.digest"] if aside == "model.name" else []),
+    }
     by_seed = "{seed}" in run.config.model.start  # then another file for each seed
     ignored |= {"model.start_digest"} if by_seed or aside == "model.start" else set()
     ignored |= {"partition.file", *(["partition.digest"] if aside == "partition.file" else [])}  # where, not what
     ignored |= set() if run.config.partition.has_alpha else {"partition.alpha"}
     ignored |= {"train.local_epochs"} if run.config.train.steps_per_round else set()
-    flat = flatten(run.config).items()
-    return {k: v for k, v in flat if k not in ignored and not k.startswith(("compute.", "records."))}
+    flat = flatten(run.config)
+    for key in ("method.name", "model.name"):
+        flat[key] = short_name(flat[key])  # files of one name are told apart by their digests
+    return {k: v for k, v in flat.items() if k not in ignored and not k.startswith(("compute.", "records."))}
 
 
 def group_key(run: Repetition, aside: str = "") -> str:
@@ -73,11 +83,31 @@ def named_groups(runs: Iterable[R], aside: str = "") -> dict[str, list[R]]:
     groups = repetitions(runs, aside)
     settings = [json.loads(key) for key in groups]
     varying = what_varies(settings)
+    methods: dict[str, set[str]] = defaultdict(set)  # that go by a name
+    for members in groups.values():
+        methods[shown_name(members)].add(method_of(members[0]))
     named = {}
     for mine, members in zip(settings, groups.values(), strict=True):
         extra = [f"{k.rsplit('.', 1)[-1]}={setting_text(v)}" for k, v in mine.items() if peers(k, mine) in varying]
-        named[", ".join([members[0].config.method.name, *extra])] = members
+        name = shown_name(members)
+        unclear = f" ({method_of(members[0])})" if len(methods[name]) > 1 else ""
+        named[", ".join([name + unclear, *extra])] = members
     return named
+
+
+def method_of(run: Repetition) -> str:
+    """The method's name, a file of the user's without its folders."""
+    return short_name(run.config.method.name)
+
+
+def shown_name(runs: Sequence[Repetition]) -> str:
+    """What a method is called in tables: the label that one of its runs has, or its name."""
+    return next((label for run in runs if (label := run.config.method.label)), method_of(runs[0]))
+
+
+def shown_color(runs: Sequence[Repetition]) -> str | None:
+    """The color that one of a method's runs has chosen."""
+    return next((color for run in runs if (color := run.config.method.color)), None)
 
 
 def what_varies(settings: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:

@@ -13,6 +13,7 @@ from ..errors import UserError
 from ..records.environment import UNKNOWN, short_commit
 from ..records.rounds import LAST
 from ..records.store import RunFolder
+from .groups import shown_name
 from .overview import seconds_per_round
 from .runs import Run, damage_text, late, number, read_run, value
 
@@ -43,7 +44,7 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
     run = read_run(folder, as_is)
     if run is None:
         raise UserError(f"{path} has no finished round yet; `fssl run ... --resume` goes on with it")
-    say(console, f"{run.config.method.name} on {run.config.data.name}, seed {run.config.seed}: {path}")
+    say(console, f"{shown_name([run])} on {run.config.data.name}, seed {run.config.seed}: {path}")
     if not folder.is_finished:
         say(console, f"unfinished: {len(run.lines)} of {run.config.rounds} rounds; go on with --resume")
     table = Table(show_header=False)

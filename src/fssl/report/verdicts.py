@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 
 from ..records.rounds import LAST
-from .groups import Repetition, comparable_settings
+from .groups import Repetition, comparable_settings, method_of
 from .look import split_plugins
 
 
@@ -103,11 +103,11 @@ def beside_text(name: str, other: str, groups: Mapping[str, Sequence[Repetition]
 
 def host_group(run: Repetition, groups: Mapping[str, Sequence[Repetition]]) -> str | None:
     """The group of the method that this one is a plug-in on, with the same settings."""
-    method = run.config.method.name
+    method = method_of(run)
     if not method.endswith("+sage"):
         return None
     mine = comparable_settings(run)
-    hosts = {name: runs[0] for name, runs in groups.items() if runs[0].config.method.name == method[: -len("+sage")]}
+    hosts = {name: runs[0] for name, runs in groups.items() if method_of(runs[0]) == method[: -len("+sage")]}
     for name, host in hosts.items():
         if all(mine.get(k) == v for k, v in comparable_settings(host).items() if k != "method.name"):
             return name

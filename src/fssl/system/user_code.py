@@ -13,6 +13,7 @@ from zlib import crc32
 
 from ..errors import UserError, described
 from .digest import check_unchanged, short_sum
+from .source import source_digest
 
 COPY = " (a run folder keeps a copy of its file)"
 PLACE = re.compile(r"([^+]+\.py):(\w+)(\+.*)?")  # file, function, plug-ins of a method
@@ -24,16 +25,34 @@ def user_file(name: str) -> Path | None:
     return Path(found[1]) if found else None
 
 
+def short_name(name: str) -> str:
+    """A name without the folders of its file: wherever it lies, the checksum tells whether it is the same."""
+    found = PLACE.fullmatch(name)
+    return f"{Path(found[1]).name}:{found[2]}{found[3] or ''}" if found else name
+
+
 def digest_of(key: str, name: str, expected: str | None) -> str | None:
-    """The checksum of the file that a name refers to; refuse one that differs from the recorded checksum."""
+    """The checksum of the function that a name refers to; refuse one that differs from the recorded checksum."""
     file = user_file(name)
     if file is None:
         return None
     if not file.is_file():
         raise UserError(f"there is no file {file.resolve()}{COPY if expected else ''}")
-    digest = short_sum(file.read_bytes())
-    check_unchanged(str(file), digest, f"{key}.digest", expected, "run", COPY)
+    content = file.read_bytes()
+    if expected == short_sum(content):  # of the whole file, as early versions recorded it
+        return expected
+    try:
+        digest = source_digest(content, function_of(name))
+    except (SyntaxError, ValueError):  # loading the file says what is wrong with it
+        digest = short_sum(content)
+    check_unchanged(f"{function_of(name)} of {file}", digest, f"{key}.digest", expected, "run", COPY)
     return digest
+
+
+def function_of(name: str) -> str:
+    """The function after the colon, without plug-ins."""
+    found = PLACE.fullmatch(name)
+    return found[2] if found else ""
 
 
 def find_function(file: Path, name: str, what: str) -> Callable[..., Any]:

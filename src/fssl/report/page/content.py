@@ -13,8 +13,8 @@ import numpy as np
 from ... import __version__
 from ...config import as_tables, to_toml
 from ...records.rounds import LAST
-from ..groups import distinct, group_key, named_groups, repetitions
-from ..look import method_label, method_styles
+from ..groups import distinct, group_key, method_of, named_groups, repetitions, shown_color, shown_name
+from ..look import chosen_styles, method_label
 from ..runs import Numbers, mean_std
 from ..tasks import Task, group_by_task
 from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, reach, rivals, verdict
@@ -60,7 +60,7 @@ def headline_facts(runs: Sequence[Reading]) -> Json:
     return {
         "runs": len(runs),
         "finished": sum(r.is_finished for r in runs),
-        "methods": len({r.config.method.name for r in runs}),
+        "methods": len({method_of(r) for r in runs}),
         "seeds": sorted({r.config.seed for r in runs}),
         "rounds": sum(len(r.rounds) for r in runs),
         "seconds": float(np.nansum([np.nansum(r.values("seconds")) for r in runs])),
@@ -94,7 +94,7 @@ def task_data(task: Task[Reading]) -> Json:
     is_dealt = config.card.is_dealt
     groups = {label(name, members): members for name, members in named_groups(runs).items()}
     order, ranked = by_result(groups), rivals(groups)
-    styles = method_styles([groups[name][0].config.method.name for name in order])
+    styles = chosen_styles([method_of(groups[name][0]) for name in order], [shown_color(groups[n]) for n in order])
     place = places({name: mean_result(groups[name]) for name in ranked})
     lines = [{**group_data(name, groups[name]), "rank": place.get(name)} for name in order]
     return {
@@ -114,8 +114,8 @@ def task_data(task: Task[Reading]) -> Json:
 
 def label(name: str, members: Sequence[Reading]) -> str:
     """A group's name with the method as people write it."""
-    method = members[0].config.method.name
-    return method_label(method) + name.removeprefix(method)
+    method = method_of(members[0])
+    return method_label(method) + name.removeprefix(method) if shown_name(members) == method else name
 
 
 def places(results: Mapping[str, float]) -> dict[str, int]:
@@ -193,7 +193,7 @@ def command(runs: Sequence[Reading]) -> str:
     seeds = sorted({run.config.seed for run in runs})
     words += ["--set", f"grid.seed={seeds}".replace(" ", "")] if len(seeds) > 1 else []
     mark = crc32(group_key(first).encode())  # lines of one method must not meet in one folder
-    return shlex.join([*words, "--out", f"again/{first.config.method.name}-{mark:08x}"])
+    return shlex.join([*words, "--out", f"again/{method_of(first)}-{mark:08x}"])
 
 
 def recorded_commands(runs: Sequence[Reading]) -> list[str]:
