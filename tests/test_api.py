@@ -6,10 +6,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 import fssl
 from conftest import SMALL, Fssl, records
 from fssl.errors import UserError, in_python
+from fssl.models import Head
 
 
 def test_a_script_writes_what_the_command_line_writes(fssl: Fssl) -> None:
@@ -92,3 +95,53 @@ def test_names_are_there_but_cost_nothing() -> None:
     code = "import fssl, sys; print(fssl.__version__, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == f"{fssl.__version__} False\n"
+
+
+# Networks that are objects of a script.
+
+
+class Plain(nn.Module):
+    """A small network of somebody else."""
+
+    def __init__(self, channels: int, classes: int, width: int = 1) -> None:
+        super().__init__()
+        self.body = nn.Conv2d(channels, 8 * width, 3)
+        self.head = Head(8 * width, classes)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.head(self.body(x).relu())  # type: ignore[no-any-return]
+
+
+TINY = ("train.rounds=1", "train.steps_per_round=1", "compute.device=cpu", "train.lr=0")
+
+
+def test_a_network_may_be_a_class_or_a_module_with_its_weights(tmp_path: Path) -> None:
+    import numpy as np
+
+    module = Plain(1, 10)
+    for number, network in enumerate((Plain, module, lambda channels, classes, width: Plain(channels, classes))):
+        out = tmp_path / str(number)
+        fssl.run(fssl.experiment("smoke", *TINY, network=network), out)
+        fssl.run(fssl.experiment("smoke", *TINY, "train.rounds=2", network=network), out, resume=True)
+        assert len(records(out)) == 2
+        images = np.full((3, 8, 8, 1), 200, np.uint8)
+        assert fssl.load(out, network).predict(images).probabilities.shape == (3, 10)
+    kept = fssl.load(tmp_path / "1", module).tensors()  # with a rate of 0, the weights that it was given with
+    assert all(torch.equal(kept[name], value) for name, value in module.state_dict().items())
+    assert 'name = "python:Plain"' in (tmp_path / "0/config.toml").read_text()
+
+
+def test_a_network_that_does_not_fit_is_told(tmp_path: Path, fssl: Fssl) -> None:
+    import fssl as package
+
+    with pytest.raises(UserError, match=r"its last layer must be self\.head"):
+        package.experiment("smoke", network=nn.Linear(3, 4))
+    with pytest.raises(UserError, match=r"expected a torch\.nn\.Module, or a function that makes one"):
+        package.experiment("smoke", network="cnn")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="name two networks"):
+        package.experiment("smoke", "model.name=cnn", network=Plain)
+    package.run(package.experiment("smoke", *TINY), tmp_path / "cnn")
+    with pytest.raises(UserError, match="is a run of the network 'cnn'; leave out network="):
+        package.load(tmp_path / "cnn", Plain)
+    code, _, said = fssl("run", "smoke", "--set", "model.name=python:Unheard", "--dry-run")
+    assert (code, "network 'python:Unheard' is an object of a Python script" in said) == (2, True), said

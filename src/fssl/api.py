@@ -1,8 +1,10 @@
 """What scripts and notebooks need, in one place: settings to runs, runs to numbers and models."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from .config import Config, expand, only_run, override, read_toml
 from .console import Quiet
@@ -13,6 +15,8 @@ from .errors import UserError, told_in_python
 from .inference.export import export_model
 from .inference.trained import Trained, load_trained
 from .methods.names import check_effect
+from .models.net import PYTHON, make_known
+from .records.store import RunFolder
 from .report.runs import Run, find_runs
 from .runner.conduct import run_experiment
 from .runner.grid import check_machine, plan_runs
@@ -20,17 +24,22 @@ from .runner.loggers import Listener
 from .system.machine import check_name
 from .system.terminal import Screen
 
+Network = nn.Module | Callable[..., nn.Module]
 Source = str | Path | Mapping[str, Any]  # a preset, a TOML file, or tables like those of one
 
 
 @told_in_python()
-def experiment(source: Source, *settings: str, dataset: Dataset | None = None) -> Experiment:
+def experiment(
+    source: Source, *settings: str, dataset: Dataset | None = None, network: Network | None = None
+) -> Experiment:
     """Prepare one run: complete its settings, build its method, refuse what does not fit.
 
     Args:
         source: The name of a preset, a TOML file, or tables like those of one.
         settings: Changes as after `--set`, such as "seed=7" or "train.lr=0.05".
         dataset: Images of your own in memory, instead of those that `data.name` names.
+        network: A network of your own, instead of the one that `model.name` names: a `torch.nn.Module`, whose weights
+            the run begins with, or a function or class of channels, classes and width.
 
     Returns:
         The experiment, for `fssl.run`; its complete settings are `experiment.config`.
@@ -42,6 +51,10 @@ def experiment(source: Source, *settings: str, dataset: Dataset | None = None) -
         >>> fssl.experiment("smoke", "method.name=flexmatch+sage", "seed=8").config.rounds
         8
     """
+    if network is not None:
+        if any(isinstance(setting, str) and setting.startswith("model.name") for setting in settings):
+            raise UserError("network= and model.name name two networks; leave out one of them")
+        settings = (*settings, f"model.name={make_known(network)}")
     config = only_run(tables_of(source, settings))
     if dataset is not None:
         check_machine(config, debug=False)
@@ -125,11 +138,12 @@ def runs(*folders: str | Path, as_is: bool = False) -> list[Run]:
 
 
 @told_in_python()
-def load(folder: str | Path) -> Trained:
+def load(folder: str | Path, network: Network | None = None) -> Trained:
     """The final model of a finished run.
 
     Args:
         folder: The run folder.
+        network: The network of a run that was given one in Python.
 
     Returns:
         The model: `predict(images)` for files, arrays and tensors, `classes`, and `module()`, the network itself.
@@ -137,6 +151,11 @@ def load(folder: str | Path) -> Trained:
     Example:
         >>> fssl.load("runs/smoke").predict("photos").labels
     """
+    if network is not None:
+        name = RunFolder(Path(folder)).config().model.name
+        if not name.startswith(PYTHON):
+            raise UserError(f"{folder} is a run of the network '{name}'; leave out network=")
+        make_known(network, name)
     return load_trained(Path(folder))
 
 

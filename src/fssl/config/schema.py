@@ -40,12 +40,12 @@ class Range:
 class OneOf:
     """Strings that are allowed, where `Literal` cannot list them; with `own`, a word for it, also FILE.py:FUNCTION.
 
-    With `prefix`, a library's, also any name after it.
+    With `prefix`, a library's or several, also any name after it.
     """
 
     options: tuple[str, ...]
     own: str = ""
-    prefix: str = ""
+    prefix: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class Setting:
     limits: Range | None = None
     options: tuple[str, ...] = ()
     own: str = ""
-    prefix: str = ""
+    prefix: tuple[str, ...] = ()
     by_dataset: ByDataset | None = None
     filled: Filled | None = None
     help: str = ""

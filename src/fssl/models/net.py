@@ -1,5 +1,6 @@
 """Net: an architecture called with explicit weights. Nothing else in the project calls a module."""
 
+import re
 from collections.abc import Callable, Iterable
 from copy import copy, deepcopy
 from inspect import signature
@@ -30,6 +31,8 @@ MODELS: dict[str, Builder] = {
     "wrn-28-8": wrn_28_8,
     "simple-cnn": SimpleCnn,
 }
+PYTHON = "python:"  # before the names of networks that are objects of a script
+OBJECTS: dict[str, Builder] = {}  # those that this process knows
 USUAL = {"norm": "batch", "stem": "cifar"}  # what a network without a choice is taken to have
 
 
@@ -37,8 +40,33 @@ def find_network(name: str) -> Builder:
     """A network of the list or of timm, or the function of a file."""
     if name.startswith(PREFIX):
         return find_timm(name)
+    if name.startswith(PYTHON):
+        if name not in OBJECTS:
+            where = "there it is given as network= to fssl.experiment and fssl.load"
+            raise UserError(f"network '{name}' is an object of a Python script; {where}")
+        return OBJECTS[name]
     file = user_file(name)
     return find_function(file, name, "network") if file else MODELS[name]
+
+
+def make_known(network: Builder | nn.Module, name: str | None = None) -> str:
+    """Let settings name an object of a script: a function or class like those of MODELS, or a module as it is.
+
+    Returns:
+        Its name in the settings, for this process.
+    """
+    if not isinstance(network, nn.Module) and not callable(network):
+        raise UserError(f"network = {network!r:.60}: expected a torch.nn.Module, or a function that makes one")
+    own = type(network) if isinstance(network, nn.Module) else network
+    name = name or PYTHON + re.sub(r"\W", "_", getattr(own, "__name__", type(own).__name__))
+    OBJECTS[name] = copies_of(network) if isinstance(network, nn.Module) else network
+    return name
+
+
+def copies_of(module: nn.Module) -> Builder:
+    """A builder that gives a module as it is now, weights included."""
+    kept = deepcopy(module)
+    return lambda channels, classes, width: deepcopy(kept)
 
 
 def switch_tf32_off() -> None:
