@@ -94,14 +94,14 @@ def federation_of(*settings: str) -> Federation:
     return Federation(prepare(tiny_config(*SETTINGS, *settings)))
 
 
-def at_sites(folder: Path) -> Handler:
+def at_sites(folder: Path, settings: str = "") -> Handler:
     """Every client at a site of its own, with a folder on disk."""
 
     def handle(message: Message) -> Message:
         client = message.metadata.dst_node_id
         place = folder / f"site-{client}"
         place.mkdir(exist_ok=True)
-        (place / "site.toml").write_text("")
+        (place / "site.toml").write_text(settings)
         node = {"partition-id": client, "num-partitions": 4, "folder": str(place)}
         return train(message, Context(1, client, node, RecordDict(), {}))
 
@@ -142,6 +142,37 @@ def test_states_at_the_sites_give_the_bits_of_the_local_engine(method: str, tmp_
     again.snapshot = restore(again.snapshot, Saved(2, flat(first), parts(first)))
     assert digests(again, 4) == expected[2:]  # two rounds back: sites use their states of then
     assert bool(list(tmp_path.glob("site-*/state/*/*/*.safetensors"))) == (method != "sage")
+
+
+OWN_FILE = """
+from fssl.label.accept import FixedThreshold
+from fssl.methods.fixmatch import FixMatch
+from fssl.models.resnet import SmallCnn
+
+def mine(tau: float = 0.3) -> FixMatch:
+    return FixMatch(accept=FixedThreshold(tau))
+
+def net(channels: int, classes: int, width: int) -> SmallCnn:
+    return SmallCnn(channels, classes, width)
+"""
+
+
+def test_sites_with_the_same_file_give_the_bits_of_the_local_engine(tmp_path: Path) -> None:
+    """A method and a network of one's own; the third site has another version, and is missing with the reason."""
+    (tmp_path / "server").mkdir()
+    (tmp_path / "server/my.py").write_text(OWN_FILE)
+    names = (f"method.name={tmp_path}/server/my.py:mine+sage", f"model.name={tmp_path}/server/my.py:net")
+    federation = federation_of(*names, "train.clients_per_round=4")
+    expected = digests(LocalEngine(federation), 2)
+    allowed = at_sites(tmp_path, 'own = ["my.py:mine", "my.py:net"]')
+    for k in range(4):
+        (tmp_path / f"site-{k}/own").mkdir(parents=True)
+        (tmp_path / f"site-{k}/own/my.py").write_text(f"# The copy of site {k}.\n{OWN_FILE}")
+    assert digests(Engine(federation, fleet_of(federation, allowed)), 2) == expected
+    flower_client.workshop.cache_clear()
+    (tmp_path / "site-2/own/my.py").write_text(OWN_FILE.replace("0.3", "0.4"))
+    (result,) = Engine(federation, fleet_of(federation, catching(allowed), quorum=3)).rounds(1)
+    assert result.missing == [Missing(2, "my.py:mine: this site's own/my.py is not the one that the run means")]
 
 
 def last_states(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from conftest import SMALL, Fssl, records
-from fssl.config import MethodChoice
+from fssl.config import Config, MethodChoice
 from fssl.data.cards import CARDS
 from fssl.deploy.home import init, server_part
 from fssl.errors import RunError, UserError
@@ -17,6 +17,7 @@ from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import build_method, full_settings, split_name
 from fssl.report.page.write import write_page
 from fssl.system.digest import short_sum
+from fssl.system.source import source_digest
 from fssl.system.user_code import loaded, user_file
 
 FILE = """
@@ -460,19 +461,52 @@ def test_what_does_not_fit_is_one_line(name: str, message: str, fssl: Fssl) -> N
     assert not Path("run").exists()
 
 
-def test_sites_of_a_deployment_run_no_such_file(tmp_path: Path) -> None:
-    """The server refuses, and a site too, whatever the server says."""
+def test_a_site_runs_its_own_file_and_only_as_allowed(tmp_path: Path) -> None:
+    """By name, from its own folder, with the run's checksum; whatever the server says, nothing else is run."""
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.engines.flower.client import Site, at_site
+
+    site = Site(0, 2, tmp_path / "site", None)
+    (site.folder / "own").mkdir(parents=True)
+    settings, own = site.folder / "site.toml", site.folder / "own/my.py"
+    good = source_digest(FILE, "mine")
+
+    def asked(name: str = "/far/away/my.py:mine", digest: str | None = good) -> str:
+        return at_site(Config(method=MethodChoice(name, digest=digest)), site).method.name
+
+    def refused(message: str, **facts: Any) -> None:
+        with pytest.raises(RunError, match=message):
+            asked(**facts)
+
+    settings.write_text("")
+    own.write_text(FILE)
+    refused("my.py:mine: the operator of this site has not allowed it")
+    settings.write_text('own = "my.py:mine"')  # a text is no list, whose parts could be names
+    refused("has not allowed it")
+    settings.write_text('own = ["my.py:mine"]')
+    assert asked() == f"{own}:mine"
+    assert asked("/far/away/my.py:mine+sage") == f"{own}:mine+sage"
+    refused("has not allowed it", name="my.py:needs")
+    refused("has not allowed it", name="your.py:mine")
+    refused("is not the one that the run means", digest=None)
+    refused("is not the one that the run means", digest="0" * 16)
+    own.write_text(CHANGED)
+    refused("is not the one that the run means")
+    own.unlink()
+    Path("my.py").write_text(FILE)
+    refused("this site has no file own/my.py", name="my.py:mine")  # in the working folder there is one
+    assert not Path("runs.txt").exists()
+    assert at_site(Config(), site).method.name == "sage"
+
+
+def test_an_order_names_the_file_for_a_process_in_another_folder(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.deploy.runs import check, for_sites
-    from fssl.engines.flower.client import Site, workshop
-
-    with pytest.raises(RunError, match="a site runs the methods and networks of fssl, and no file"):
-        workshop('[method]\nname = "my.py:mine"\n', Site(0, 2, tmp_path, None))
-    assert not Path("runs.txt").exists()
 
     init(tmp_path / "home", 2)
-    with pytest.raises(UserError, match="the sites have no such file"):
-        check(server_part(tmp_path / "home"), for_sites({"method": {"name": "my.py:mine"}}, 2), tmp_path / "out", False)
+    tables = for_sites({"method": {"name": "my.py:mine+sage"}, "partition": {"kind": "iid"}}, 2)
+    run = check(server_part(tmp_path / "home"), tables, tmp_path / "out", False)
+    assert run.method.name == f"{tmp_path.resolve()}/my.py:mine+sage"
 
 
 def test_settings_mean_what_their_file_declares() -> None:

@@ -31,6 +31,7 @@ port = {own}                # of this site's SuperNode, for its own use on this 
 device = "auto"             # auto, cpu or cuda
 # data = "/path/to/images"  # labeled/CLASS/*, unlabeled/*; or a dataset's Parquet files. Same as --data
 # trusted = "trusted.yaml"  # Flower's --trusted-entities: see docs/deploy.md before you use it
+# own = ["margin.py:margin_match"]  # methods and networks that may run here, from files in own/: see docs/deploy.md
 """
 
 APP = """# A Flower app whose code is the installed package fssl: `flwr run` starts it as well.
@@ -117,6 +118,7 @@ class SitePart(NamedTuple):
     device: Device = "auto"
     data: str = ""
     trusted: str = ""
+    own: tuple[str, ...] = ()  # functions of files in the folder own/ that runs may name
 
 
 def init(home: Path, sites: int) -> list[Path]:

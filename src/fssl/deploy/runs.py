@@ -4,6 +4,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ..methods.names import check_effect
 from ..records.store import RunFolder
 from ..start import with_absolute_start
 from ..system.files import parse_json, write_atomic
+from ..system.user_code import absolute_name
 from .control import CONNECTION, flwr
 from .home import ServerPart
 from .keys import admitted_sites
@@ -45,11 +47,7 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
     """The run's settings, after all checks that need no site."""
     from .server_app import parse_run, server_dataset
 
-    config = with_absolute_start(parse_run(tables))
-    if config.own_files:
-        raise UserError(
-            f"{config.own_files[0]}: the sites have no such file, they run the methods and networks of fssl"
-        )
+    config = with_absolute_files(with_absolute_start(parse_run(tables)))
     if config.partition.file is not None:
         raise UserError("partition.file: the sites have no such file; leave it out")
     if config.card.is_folder and config.card.is_dealt:
@@ -61,6 +59,12 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
         split_for_test(config, dataset)
     RunFolder(out).check(experiment.config, resume, experiment.defaults)
     return config
+
+
+def with_absolute_files(config: Config) -> Config:
+    """The settings for a process in another folder; sites look for files of these names in their own."""
+    method, model = (absolute_name(choice.name) for choice in (config.method, config.model))
+    return replace(config, method=replace(config.method, name=method), model=replace(config.model, name=model))
 
 
 def await_folder(out: Path, seconds: float, say: Callable[[str], None]) -> None:

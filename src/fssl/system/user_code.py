@@ -31,6 +31,12 @@ def short_name(name: str) -> str:
     return f"{Path(found[1]).name}:{found[2]}{found[3] or ''}" if found else name
 
 
+def absolute_name(name: str) -> str:
+    """A name with the whole path of its file, for a process in another folder."""
+    found = PLACE.fullmatch(name)
+    return f"{Path(found[1]).resolve()}:{found[2]}{found[3] or ''}" if found else name
+
+
 def digest_of(key: str, name: str, expected: str | None) -> str | None:
     """The checksum of the function that a name refers to; refuse one that differs from the recorded checksum."""
     file = user_file(name)

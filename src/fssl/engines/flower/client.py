@@ -20,6 +20,7 @@ from ...types import State
 from ..lanes import Lanes, set_up_torch
 from ..tensors import fill, to
 from .messages import Forms, Job, SiteError, answer, message_forms, read_job, unpack
+from .own import with_own_files
 from .state import SiteState
 
 app = ClientApp()
@@ -81,12 +82,12 @@ def make_workshop(federation: Federation, client: int) -> Workshop:
 
 
 def at_site(config: Config, site: Site) -> Config:
-    if config.own_files:
-        raise SiteError(f"{config.own_files[0]}: a site runs the methods and networks of fssl, and no file")
     if config.partition.file is not None:
         raise SiteError("partition.file: a site reads no file that the server names")
     own = load_toml(site.folder / "site.toml", "site.toml")
     device = check_value("device", own.get("device", "auto"), schema_of(Compute)["device"], "site.toml: ")
+    allowed = own.get("own", [])
+    config = with_own_files(config, site.folder, allowed if isinstance(allowed, list) else [])
     return replace(
         config,
         compute=replace(config.compute, device=device),

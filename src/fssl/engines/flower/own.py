@@ -1,0 +1,44 @@
+"""Methods and networks that are files of a site's operator: run if they are there, allowed, and what the server means.
+
+A server sends no code this way. It names a function and its checksum; a site takes the file from its own folder.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from ...config import Config
+from ...errors import UserError
+from ...system.user_code import digest_of, short_name, user_file
+from .messages import SiteError
+
+FOLDER = "own"  # beside site.toml
+
+
+def with_own_files(config: Config, site: Path, allowed: Sequence[str]) -> Config:
+    """The settings with the site's files in place of the server's; nothing of a file is run before it is checked."""
+    method, model = config.method, config.model
+    method = replace(method, name=own_name("method", method.name, method.digest, site, allowed))
+    model = replace(model, name=own_name("model", model.name, model.digest, site, allowed))
+    return replace(config, method=method, model=model)
+
+
+def own_name(key: str, name: str, digest: str | None, site: Path, allowed: Sequence[str]) -> str:
+    """The name of the same function in this site's folder; a name of fssl's own stays."""
+    file = user_file(name)
+    if file is None:
+        return name
+    wanted, plus, plugins = short_name(name).partition("+")
+    if wanted not in allowed:
+        raise SiteError(f"{wanted}: the operator of this site has not allowed it (own in site.toml)")
+    place = site / FOLDER / file.name
+    if not place.is_file():
+        raise SiteError(f"{wanted}: allowed, but this site has no file {FOLDER}/{file.name}")
+    own = f"{place}:{wanted.rpartition(':')[2]}{plus}{plugins}"
+    try:
+        same = digest is not None and digest_of(key, own, digest) is not None
+    except UserError:
+        same = False
+    if not same:
+        raise SiteError(f"{wanted}: this site's {FOLDER}/{file.name} is not the one that the run means")
+    return own
