@@ -67,6 +67,32 @@ RUNS = {
 }
 
 
+OWN = """
+from fssl.label.accept import FixedThreshold
+from fssl.methods.fixmatch import FixMatch
+
+def mine(tau: float = 0.3) -> FixMatch:
+    return FixMatch(accept=FixedThreshold(tau))
+"""
+
+
+def test_a_method_that_sites_have_and_allow(trial: Trial) -> None:
+    """Sites 1 and 2 have the file and allow it, site 3 has it and does not."""
+    (trial.folder / "mine.py").write_text(OWN)
+    for number in (1, 2, 3):
+        place = trial.home / f"site-{number}"
+        (place / "own").mkdir()
+        (place / "own/mine.py").write_text(f"# The copy of site {number}.\n{OWN}")
+        if number < 3:
+            settings = place / "site.toml"
+            settings.write_text(f'{settings.read_text()}\nown = ["mine.py:mine"]\n')
+    run = trial.start("own-method", f"method.name={trial.folder}/mine.py:mine", "train.rounds=2")
+    assert run.ends() == 0, run.said
+    for line in lines(trial.folder / "own-method"):
+        why = "mine.py:mine: the operator of this site has not allowed it (own in site.toml)"
+        assert (line["clients"], line["missing"]) == ([0, 1], {"2": why})
+
+
 @pytest.mark.parametrize("name", RUNS)
 def test_parity(trial: Trial, name: str) -> None:
     settings = (*RUNS[name], "train.rounds=3")
