@@ -51,9 +51,10 @@ def records(run: str | Path) -> list[dict[str, Any]]:
     return [json.loads(line) | aside for line in Path(run, "rounds.jsonl").read_text().splitlines()]
 
 
-def outcome(run: str | Path) -> tuple[list[dict[str, Any]], bytes]:
+def outcome(run: str | Path) -> tuple[list[dict[str, Any]], dict[str, bytes]]:
     """What must not depend on how often a run was stopped."""
-    return records(run), Path(run, "model.safetensors").read_bytes()
+    files = ("model.safetensors", "measures.json")
+    return records(run), {name: Path(run, name).read_bytes() for name in files}
 
 
 def start(*words: str | Path, **options: Any) -> "subprocess.Popen[str]":

@@ -30,6 +30,7 @@ from fssl.engines.engine import Engine, RoundResult
 from fssl.engines.snapshot import Snapshot
 from fssl.errors import RunError, UserError
 from fssl.methods.names import METHODS
+from fssl.probes.measures import answers_of
 from fssl.probes.tally import Layout
 from fssl.records.chain import read_start
 from fssl.records.checkpoint import Checkpoints
@@ -37,7 +38,7 @@ from fssl.records.store import RunFolder
 from fssl.runner.conduct import conduct, run_experiment
 from fssl.types import Server, Weights
 
-Outcome = tuple[list[dict[str, Any]], bytes]
+Outcome = tuple[list[dict[str, Any]], dict[str, bytes]]
 
 
 def config(*settings: str) -> Config:
@@ -69,6 +70,9 @@ class ToyEngine(Engine):
 
     def model(self) -> Weights:
         return self.snapshot.server.weights
+
+    def tested(self, model: Weights) -> evaluate.Tested:
+        return evaluate.Tested(answers_of(np.eye(2, dtype=np.float32), np.arange(2)), float(model.params["w"].sum()))
 
     def close(self) -> None:
         """Nothing was started."""
@@ -506,7 +510,7 @@ def test_interrupt_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> None:
 
 def test_a_full_disk_ends_the_smoke_run_in_one_line(tmp_path: Path, unbroken: Outcome) -> None:
     """No file may be half as large as the model, and a checkpoint is larger."""
-    size = len(unbroken[1])
+    size = len(unbroken[1]["model.safetensors"])
 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))

@@ -22,6 +22,7 @@ DEALING = (
 )
 MANY = 100_000_000  # more clients or images than any federation has
 NETWORKS = ("resnet8", "cnn", "resnet18", "wrn-28-2", "wrn-28-8", "simple-cnn")
+Headline = Literal["accuracy", "balanced_accuracy", "macro_f1", "auroc"]  # measures of which more is better
 Seed = Annotated[int, Range(0, 2**31 - 1)]
 
 
@@ -231,6 +232,7 @@ class Records:
     """What is written down."""
 
     probes: Annotated[Literal["all", "losses"], "all: every accumulator of the paper's figures"] = "all"
+    metrics: Annotated[Headline, "the measure of the test whose last ten rounds are the result"] = "accuracy"
     checkpoint_every: Annotated[int, Range(1, 999_999), "rounds between checkpoints"] = 1
     tensorboard: Annotated[bool, "also write TensorBoard events"] = False
     wandb: Annotated[Literal["off", "offline", "online"], "also log to Weights & Biases"] = "off"

@@ -1,4 +1,4 @@
-"""The test: a model's accuracy and loss on the test images, under each normalization."""
+"""The test: how good a model's answers to the test images are, under each normalization."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -11,6 +11,7 @@ from ..augment.normalize import Normalize
 from ..config import Config
 from ..data.cards import Card
 from ..models import Net
+from ..probes.measures import Answers, auroc, read_answers, sums
 from ..types import Weights
 
 
@@ -20,46 +21,80 @@ class TestPool(NamedTuple):
 
 
 class Test(NamedTuple):
-    accuracy: float  # percent
+    """Single numbers of a test, shares in percent; AUROC has no value where all images are of one class."""
+
+    accuracy: float
+    loss: float
+    balanced_accuracy: float | None = None
+    macro_f1: float | None = None
+    auroc: float | None = None
+    ece: float | None = None
+
+
+class Tested(NamedTuple):
+    """All that a test tells: its answers, and the mean loss."""
+
+    answers: Answers
     loss: float
 
+    @property
+    def numbers(self) -> Test:
+        of = self.answers
+        return Test(of.accuracy, self.loss, of.balanced_accuracy, of.macro_f1, of.auroc, of.ece)
 
-Tester = Callable[[Weights], Tensor]  # -> [norms, 2]: right answers, summed loss; still on the device
+
+# -> [norms, sums]: the loss, `measures.sums`, the area of each class; still on the device
+Tester = Callable[[Weights], Tensor]
 
 
 BATCH = {"cuda": 1000, "cpu": 100}  # measured: a CPU is a third faster with few images at a time
 
 
 def make_tester(net: Net, pool: TestPool, norms: Sequence[Normalize], compile: bool = False) -> Tester:
-    """A test in batches of one fixed size; the last one is filled with images that do not count."""
+    """A test in batches of one fixed size; the last one is filled with images that do not count.
+
+    Nothing is copied to the host: sums are added up on the device, and the areas come of all probabilities, sorted.
+    """
     n, device = len(pool.labels), pool.labels.device
     batch = min(BATCH[device.type], n)
 
-    def score(weights: Weights, rows: Tensor, counts: Tensor) -> Tensor:
+    def score(weights: Weights, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         images, labels = pool.images[rows], pool.labels[rows]
-        scores = []
+        scores, probabilities = [], []
         for normalize in norms:
             logits = net.infer(weights, normalize(images)).logits
-            right = ((logits.argmax(-1) == labels) * counts).sum()
-            scores.append(torch.stack([right, (F.cross_entropy(logits, labels, reduction="none") * counts).sum()]))
-        return torch.stack(scores)
+            loss = (F.cross_entropy(logits, labels, reduction="none") * counts).sum()
+            p = logits.softmax(-1)
+            scores.append(torch.cat([loss.reshape(1), sums(p, logits.argmax(-1), labels, counts)]))
+            probabilities.append(p)
+        return torch.stack(scores), torch.stack(probabilities)
 
     run = torch.compile(score, fullgraph=True, dynamic=False) if compile else score
 
     @torch.no_grad()
     def tester(weights: Weights) -> Tensor:
-        total = torch.zeros(len(norms), 2, device=device)
+        total, said = torch.zeros(()), []
         for start in range(0, n, batch):
             rows = torch.arange(start, start + batch, device=device)
-            total += run(weights, rows.clamp(max=n - 1), (rows < n).float())
-        return total
+            scores, p = run(weights, rows.clamp(max=n - 1), (rows < n).float())
+            total = scores if start == 0 else total + scores
+            said.append(p)
+        areas = auroc(torch.cat(said, 1)[:, :n], pool.labels)
+        return torch.cat([total.double(), areas], 1)
 
     return tester
 
 
-def read_tests(scores: Tensor, n: int) -> list[Test]:
-    """Copy the scores to the host."""
-    return [Test(100.0 * right / n, loss / n) for right, loss in scores.double().cpu().tolist()]
+def read_tested(scores: Tensor, num_classes: int) -> list[Tested]:
+    """Copy what a tester returned to the host, once; an entry for each normalization."""
+    numbers = scores.cpu().numpy()
+    both = [(read_answers(row[1:], num_classes), float(row[0])) for row in numbers]
+    return [Tested(answers, loss / int(answers.confusion.sum())) for answers, loss in both]
+
+
+def read_tests(scores: Tensor, num_classes: int) -> list[Test]:
+    """The single numbers of what a tester returned."""
+    return [tested.numbers for tested in read_tested(scores, num_classes)]
 
 
 def norms_for_test(card: Card, device: torch.device) -> dict[str, Normalize]:

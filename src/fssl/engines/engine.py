@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..core.client import ClientResult
-from ..core.evaluate import Test, read_tests
+from ..core.evaluate import Test, Tested, read_tested, read_tests
 from ..core.federation import Federation
 from ..seeds import stream
 from ..types import Server, State, Upload, Weights
@@ -129,7 +129,7 @@ class Engine:
                 scores = [self.test(weights) for weights in (model, smooth) if weights.params]
         if round < until:
             self.fleet.prepare(round + 1, federation.drawn_clients(round + 1))  # while the device still works
-        (tests, *others), tally = [read_tests(each, len(federation.test.labels)) for each in scores], passing.tally()
+        (tests, *others), tally = [read_tests(each, federation.task.num_classes) for each in scores], passing.tally()
         sums = self.own.sums(own) if self.own else {}
         self._check_finite(passing.clients, tally, round, tests, sums)
         clients = {**self.snapshot.clients, **{k: self._kept(state) for k, state in passing.states.items()}}
@@ -212,6 +212,12 @@ class Engine:
 
     def model(self) -> Weights:
         return self.federation.method.deploy(self.snapshot.server)
+
+    def tested(self, model: Weights) -> Tested:
+        """All that the test tells of a model, under the headline's normalization."""
+        federation = self.federation
+        tests = read_tested(self.test(model), federation.task.num_classes)
+        return dict(zip(federation.norms, tests, strict=True))[federation.headline]
 
     def models(self) -> dict[str, Weights]:
         """The model by the name that `server.ship` has for it, and the smoothed one if there is one."""

@@ -1,6 +1,7 @@
 """From a round's tallies to a line of the record, and from lines to a summary."""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,13 @@ from numpy.typing import NDArray
 
 TARGETS = (30, 40, 45, 50)
 LAST = 10  # rounds whose mean is the result
+MEASURES = {  # of a test, in percent, and what they are called
+    "accuracy": "accuracy",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "auroc": "AUROC",
+    "ece": "calibration error",
+}
 Sums = Mapping[str, NDArray[np.float64]]
 
 
@@ -75,15 +83,18 @@ def by_majority(sums: Sums, unlabeled_counts: NDArray[np.int64] | None) -> dict[
     return out
 
 
-def summarize(lines: Sequence[Mapping[str, Any]], headline: str) -> dict[str, Any]:
-    """Last, best and mean of the last ten, and rounds to targets, under each normalization."""
-    out: dict[str, Any] = {"rounds": len(lines), "headline": headline}
+def summarize(lines: Sequence[Mapping[str, Any]], headline: str, measure: str = "accuracy") -> dict[str, Any]:
+    """Last, best and mean of the last ten, and rounds to targets, under each normalization.
+
+    The result is the mean of the last ten of one measure, under one normalization.
+    """
+    out: dict[str, Any] = {"rounds": len(lines), "headline": headline, "measure": measure}
     out |= summarize_tests(lines, "test")
     seconds = [line["timing"]["seconds"] for line in lines]
-    out["result"] = out[headline][f"mean_last_{LAST}"]
+    out["result"] = mean_of_last(lines, "test", headline, measure)
     if all("ema_test" in line for line in lines):
         out["ema"] = summarize_tests(lines, "ema_test")
-        out["ema_result"] = out["ema"][headline][f"mean_last_{LAST}"]
+        out["ema_result"] = mean_of_last(lines, "ema_test", headline, measure)
     out["timing"] = {
         "seconds_per_round": float(np.median(seconds)),
         "seconds_per_round_p90": float(np.quantile(seconds, 0.9)),
@@ -104,7 +115,17 @@ def summarize_tests(lines: Sequence[Mapping[str, Any]], key: str) -> dict[str, A
             f"mean_last_{LAST}": float(np.mean(curve[-LAST:])),
             "rounds_to": {str(t): first_reaching(curve, t) for t in TARGETS},
         }
+        means = {name: mean_of_last(lines, key, norm, name) for name in MEASURES if name != "accuracy"}
+        if known := {name: mean for name, mean in means.items() if mean is not None}:
+            out[norm]["measures"] = known
     return out
+
+
+def mean_of_last(lines: Sequence[Mapping[str, Any]], *keys: str) -> float | None:
+    """The mean over the last rounds of a test's number, as far as they have it: earlier versions had fewer measures."""
+    values = [reduce(lambda table, key: table.get(key) or {}, keys[:-1], line).get(keys[-1]) for line in lines[-LAST:]]
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
 
 
 def is_complete(line: Mapping[str, Any]) -> bool:

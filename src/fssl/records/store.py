@@ -43,6 +43,7 @@ class RunFolder:
         self.partition_file = path / "partition.json"
         self.rounds_file = path / "rounds.jsonl"
         self.model_file = path / "model.safetensors"
+        self.measures_file = path / "measures.json"
         self.summary_file = path / "summary.json"
         self.deployment_file = path / "deployment.json"  # of a run whose clients keep their states themselves
         self._probes = path / "probes"
@@ -302,9 +303,17 @@ class RunFolder:
             data = sealed(tensors, {"run": self.run_id, "round": len(lines), **facts, **which})
             for file in [self.path / f"model-{name}.safetensors"] * len(which) + [self.model_file] * (name == ship):
                 write_atomic(file, data)
-        summary = summarize(lines, headline)
+        summary = summarize(lines, headline, self.config().records.metrics)
         write_facts(self.summary_file, summary, indent=1)
         return summary
+
+    def write_measures(self, facts: Mapping[str, Any]) -> None:
+        """Write what single numbers do not tell of the final models' tests."""
+        write_facts(self.measures_file, facts)
+
+    def measures(self) -> dict[str, Any]:
+        """What was written of the models when the run was last finished; empty otherwise, and of earlier versions."""
+        return read_facts(self.measures_file)
 
     def check_finished(self) -> None:
         """Refuse a folder that holds no run, or one that is not finished."""

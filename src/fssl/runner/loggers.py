@@ -7,6 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..config import Config, flatten
 from ..errors import UserError
+from ..records.rounds import MEASURES
 from ..system.files import write_atomic
 
 Line = dict[str, Any]
@@ -32,10 +33,15 @@ Opener = Callable[[Config, Path, int], Logger]  # settings, run folder, rounds d
 
 
 def logged_values(line: Line) -> dict[str, float]:
-    """What a line tells a logger: test accuracies, and every other single number of it."""
-    tests = {f"test_accuracy/{norm}": test["accuracy"] for norm, test in line["test"].items()}
-    tests |= {f"test_accuracy/ema_{norm}": test["accuracy"] for norm, test in line.get("ema_test", {}).items()}
-    aside = ("accuracy", "ema_accuracy")
+    """What a line tells a logger: measures of the tests, and every other single number of it."""
+    named = {**line["test"], **{f"ema_{norm}": test for norm, test in line.get("ema_test", {}).items()}}
+    tests = {
+        f"test_{measure}/{norm}": test[measure]
+        for measure in MEASURES
+        for norm, test in named.items()
+        if test.get(measure) is not None
+    }
+    aside = {*MEASURES, *(f"ema_{measure}" for measure in MEASURES)}
     numbers = {name: value for name, value in line.items() if isinstance(value, float) and name not in aside}
     return tests | {f"training/{name}": value for name, value in numbers.items()}
 

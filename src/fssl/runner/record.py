@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..core.evaluate import Test, model_facts
+from ..core.evaluate import Test, Tested, model_facts
 from ..core.federation import Federation
 from ..engines.engine import Engine, RoundResult
 from ..engines.snapshot import flat, parts, with_parts
 from ..engines.tensors import named
 from ..probes.tally import Layout
-from ..records.rounds import by_majority, rates, scalars
+from ..records.rounds import MEASURES, by_majority, rates, scalars
 from ..records.store import RunFolder
 
 Line = dict[str, Any]
@@ -43,8 +43,22 @@ def write_result(folder: RunFolder, engine: Engine) -> Line:
     """Write the model, with what its user must know of it, and the summary."""
     federation = engine.federation
     facts = model_facts(federation.config, federation.dataset.card)
+    folder.write_measures(measured(engine))
     models = {name: named(**weights._asdict()) for name, weights in engine.models().items()}
     return folder.finish(models, federation.config.server.ship, federation.headline, facts)
+
+
+def measured(engine: Engine) -> Line:
+    """The test of each final model once more, with all that it tells: a resumed run has it just the same."""
+    federation, round = engine.federation, engine.snapshot.round
+    tests = {name: {"round": round, "test": facts_of_test(engine.tested(m))} for name, m in engine.models().items()}
+    classes = list(federation.dataset.card.class_names)
+    return {"headline": federation.headline, "class_names": classes, "models": tests}
+
+
+def facts_of_test(tested: Tested) -> Line:
+    """Single numbers of a test, then its classes, confusion matrix and calibration."""
+    return {**tested.numbers._asdict(), **tested.answers.facts()}
 
 
 def describe(federation: Federation, layout: Layout, result: RoundResult) -> tuple[Line, dict[str, Any]]:
@@ -55,7 +69,7 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
         "round": result.round,
         "clients": result.clients,
         **({"missing": {str(m.client): m.reason for m in result.missing}} if result.missing else {}),
-        "accuracy": result.tests[federation.headline].accuracy,
+        **headline_facts(result.tests[federation.headline]),
         "test": {norm: test._asdict() for norm, test in result.tests.items()},
         **smooth_facts(result.smooth_tests, federation.headline),
         **server_facts(result.own_sums),
@@ -77,11 +91,16 @@ def server_facts(sums: Mapping[str, NDArray[np.float64]]) -> Line:
     return {"server_loss": float(sums["l_s"] / sums["steps"]), "server_steps": int(sums["steps"].round())}
 
 
+def headline_facts(test: Test) -> Line:
+    """The measures of a test that stand in the line themselves; of another normalization they are below `test`."""
+    return {name: value for name, value in test._asdict().items() if name in MEASURES}
+
+
 def smooth_facts(tests: dict[str, Test], headline: str) -> Line:
     """The tests of the smoothed model, if there is one."""
     if not tests:
         return {}
     return {
-        "ema_accuracy": tests[headline].accuracy,
+        **{f"ema_{name}": value for name, value in headline_facts(tests[headline]).items()},
         "ema_test": {norm: test._asdict() for norm, test in tests.items()},
     }
