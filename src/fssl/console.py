@@ -21,7 +21,7 @@ from rich.table import Table
 
 from .config import Config
 from .errors import printable
-from .records.rounds import LAST
+from .records.rounds import LAST, MEASURES
 from .system.terminal import Screen
 
 Line = dict[str, Any]
@@ -82,8 +82,11 @@ def setting_text(value: object) -> str:
 
 def result_line(folder: Path, summary: Line) -> str:
     """How a run ended."""
+    measure = summary.get("measure", "accuracy")
+    what = "" if measure == "accuracy" else f"{MEASURES[measure]}, "
     return (
-        f"{folder}: {summary['result']:.2f} % (mean of the last {several(min(LAST, summary['rounds']), 'round')}), "
+        f"{folder}: {summary['result']:.2f} % ({what}mean of the last"
+        f" {several(min(LAST, summary['rounds']), 'round')}), "
         f"last {summary[summary['headline']]['last']:.2f} %, "
         f"{summary['timing']['seconds_per_round']:.2f} s per round"
     )

@@ -10,7 +10,7 @@ from safetensors.numpy import save_file
 
 from fssl.config import Config, as_tables, expand, override, parse, read_toml, to_toml
 from fssl.core.experiment import complete
-from fssl.records.rounds import by_majority, rates, scalars
+from fssl.records.rounds import MEASURES, by_majority, rates, scalars
 
 PAPER = {"data": {"name": "cifar100"}, "train": {"precision": "fp32"}}
 
@@ -91,9 +91,10 @@ def imitate(folder: Path, config: Config, rounds: int, probe_every: int) -> Path
         split = {}
         if "lam_sure_by_class" in sums:
             split = by_majority(sums, np.tile(np.arange(CLASSES), (clients, 1)))
-        tests = {norm: {"accuracy": accuracy, "loss": 2.0} for norm in ("train_norm", "authors_norm")}
-        line = {"round": r, "clients": list(range(clients)), "accuracy": accuracy, "test": tests}
-        line |= {"ema_accuracy": accuracy, "ema_test": tests}
+        measures = {name: accuracy - place for place, name in enumerate(MEASURES)}
+        tests = {norm: {**measures, "loss": 2.0} for norm in ("train_norm", "authors_norm")}
+        line = {"round": r, "clients": list(range(clients)), **measures, "test": tests}
+        line |= {**{f"ema_{name}": number for name, number in measures.items()}, "ema_test": tests}
         line |= {**rates(total), **split, "sums": scalars(sums), "last_epoch": scalars(sums)}
         line["timing"] = {"seconds": 3.0, "record_seconds": 0.0}
         lines.append(line)

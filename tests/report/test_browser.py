@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
+import numpy as np
 import pytest
 from handmade import append, write_run
 
@@ -132,12 +133,36 @@ def browser(chromium: Browser, page: Path) -> Browser:
     return chromium
 
 
+def test_confusion_matrices_are_the_sum_over_seeds(browser: Browser, runs: Path) -> None:
+    """Of the line that is chosen; what is wrong is drawn apart from what is right, in percent of the true class."""
+    name = browser.run("return document.getElementById('confusion-line').selectedOptions[0].textContent")
+    paths = browser.run("return chartLines().find(line => line.title === arguments[0]).runs", name)
+    found = [json.loads(Path(path, "measures.json").read_text())["models"]["plain"] for path in paths]
+    total = sum(np.array(model["test"]["confusion"]) for model in found)
+    browser.chart("plot-confusion")
+    data = "return document.getElementById('plot-confusion').data"
+    wrong, right = browser.run(data)
+    assert np.array_equal(wrong["customdata"], total)
+    shares = 100 * total / total.sum(1, keepdims=True)
+    assert np.allclose([row[i] for i, row in enumerate(right["z"])], shares.diagonal())
+    assert [row[i] for i, row in enumerate(wrong["z"])] == [None] * len(total)
+    assert wrong["z"][0][1] == pytest.approx(shares[0, 1])
+    assert f"{total.sum():,} answers of {len(paths)} seeds" in browser.one("#confusion-about").text
+    options = browser.run("return [...document.getElementById('confusion-line').options].map(o => o.value)")
+    browser.choose("confusion-line", options[1])
+    assert not np.array_equal(browser.wait(data)[0]["customdata"], total)
+    by_class = browser.run("return document.getElementById('plot-byclass').data.map(t => t.name)")
+    assert by_class == ["precision", "recall", "F1"]
+    ARTIFACTS.mkdir(exist_ok=True)
+    browser.one("#confusion").screenshot(str(ARTIFACTS / "confusion.png"))
+
+
 def test_the_page_opens_from_disk_without_a_network_or_a_complaint(browser: Browser, page: Path) -> None:
     assert len(browser.all("#results tbody tr")) == 6
     assert [card.text.split("\n")[0] for card in browser.all("#words .card")] == [
         f"digits · α = {alpha} · 6 labels per class · 10 clients" for alpha in ("0.1", "0.5")
     ]
-    drawn = ["accuracy", "ranking", "pl_accuracy", "lam_sure", "seconds", "classes", "labeled", "unlabeled"]
+    drawn = ["main", "ranking", "pl_accuracy", "macro_f1", "seconds", "confusion", "classes", "labeled", "unlabeled"]
     for name in drawn:
         browser.chart(f"plot-{name}")
     assert browser.run("return performance.getEntriesByType('resource').map(e => e.name)") == []
@@ -153,12 +178,12 @@ def test_a_curve_on_the_page_is_that_of_the_records(browser: Browser, runs: Path
     files = [runs / f"sage_tau0.3/seed{seed}/alpha0.1/rounds.jsonl" for seed in (7, 8)]
     curves = [[json.loads(text)["accuracy"] for text in file.read_text().splitlines()] for file in files]
     expected = [sum(values) / 2 for values in zip(*curves, strict=True)]
-    place = browser.chart("plot-accuracy")
-    script = "return document.getElementById('plot-accuracy').data.find(t => t.name === 'SAGE').y"
+    place = browser.chart("plot-main")
+    script = "return document.getElementById('plot-main').data.find(t => t.name === 'SAGE').y"
     assert browser.run(script) == pytest.approx(expected, abs=1e-3)
     ActionChains(browser.driver).move_to_element_with_offset(place, 10, 30).perform()
-    browser.wait("return document.querySelector('#plot-accuracy .hoverlayer').textContent.includes('SAGE')")
-    shown = browser.run("return document.querySelector('#plot-accuracy .hoverlayer').textContent")
+    browser.wait("return document.querySelector('#plot-main .hoverlayer').textContent.includes('SAGE')")
+    shown = browser.run("return document.querySelector('#plot-main .hoverlayer').textContent")
     assert any(f"{value:.2f}".rstrip("0").rstrip(".") in shown for value in expected)
     assert "2 seeds" in shown
 
@@ -167,8 +192,8 @@ def test_a_band_is_one_standard_deviation_to_either_side(browser: Browser, runs:
     files = [runs / f"sage_tau0.3/seed{seed}/alpha0.1/rounds.jsonl" for seed in (7, 8)]
     curves = [[json.loads(text)["accuracy"] for text in file.read_text().splitlines()] for file in files]
     means, stds = zip(*((mean(values), stdev(values)) for values in zip(*curves, strict=True)), strict=True)
-    browser.chart("plot-accuracy")
-    find = "const data = document.getElementById('plot-accuracy').data;"
+    browser.chart("plot-main")
+    find = "const data = document.getElementById('plot-main').data;"
     find += "const color = data.find(t => t.name === 'SAGE').line.color;"
     band = browser.run(find + "return data.find(t => t.fill && t.fillcolor.startsWith(color)).y")
     high = [m + s for m, s in zip(means, stds, strict=True)]
@@ -219,34 +244,34 @@ def test_a_chosen_task_stays_chosen_when_another_comes_before_it(browser: Browse
 
 
 def test_the_legend_toggles_a_method_everywhere(browser: Browser) -> None:
-    browser.chart("plot-accuracy")
-    assert browser.visible("plot-accuracy") == [True] * 3
+    browser.chart("plot-main")
+    assert browser.visible("plot-main") == [True] * 3
     button = browser.all("#legend button")[0]
     name = button.text
     button.send_keys(Keys.SPACE)
     hidden = (
         "return document.getElementById(arguments[0]).data.filter(t => t.visible === false && t.name).map(t => t.name)"
     )
-    assert browser.run(hidden, "plot-accuracy") == [name]
+    assert browser.run(hidden, "plot-main") == [name]
     assert browser.all("#legend button")[0].get_attribute("aria-pressed") == "false"
     assert name not in browser.run("return document.getElementById('plot-ranking').data[1].y")
     browser.chart("plot-pl_accuracy")
     assert browser.visible("plot-pl_accuracy").count(False) == (name != "FedAvg")
     browser.all("#legend button")[0].click()
-    browser.chart("plot-accuracy")
-    assert browser.visible("plot-accuracy") == [True] * 3
+    browser.chart("plot-main")
+    assert browser.visible("plot-main") == [True] * 3
 
 
 def test_one_button_hides_and_shows_all(browser: Browser) -> None:
     """So that two of many methods can be compared with three clicks."""
-    browser.chart("plot-accuracy")
+    browser.chart("plot-main")
     browser.one("#legend .all").send_keys(Keys.ENTER)
-    assert browser.visible("plot-accuracy") == [False] * 3
+    assert browser.visible("plot-main") == [False] * 3
     assert browser.run("return document.activeElement.textContent") == "Show all"  # the focus stays
     browser.all("#legend button")[1].click()
-    assert browser.visible("plot-accuracy").count(True) == 1
+    assert browser.visible("plot-main").count(True) == 1
     browser.one("#legend .all").click()
-    assert browser.visible("plot-accuracy") == [True] * 3
+    assert browser.visible("plot-main") == [True] * 3
 
 
 def test_best_and_second_of_each_task_are_marked(browser: Browser) -> None:
@@ -265,8 +290,8 @@ def test_axes_of_shares_end_where_shares_do(browser: Browser) -> None:
 
 
 def test_dragging_zooms_and_a_toggle_keeps_the_zoom(browser: Browser) -> None:
-    place = browser.chart("plot-accuracy")
-    ranges = "return document.getElementById('plot-accuracy')._fullLayout.xaxis.range"
+    place = browser.chart("plot-main")
+    ranges = "return document.getElementById('plot-main')._fullLayout.xaxis.range"
     before = browser.run(ranges)
     ActionChains(browser.driver).move_to_element_with_offset(place, -80, -40).click_and_hold().move_by_offset(
         160, 80
@@ -309,7 +334,7 @@ def test_dark_mode_follows_the_system_until_told_otherwise(browser: Browser, pag
 def test_a_phone_needs_no_sideways_scrolling(browser: Browser, page: Path) -> None:
     browser.resize(390)
     browser.open(page.as_uri())
-    browser.chart("plot-accuracy")
+    browser.chart("plot-main")
     assert browser.run("return document.documentElement.scrollWidth") <= 390
     narrow = "return [...document.querySelectorAll('main .card')].every(e => e.getBoundingClientRect().right <= 390)"
     assert browser.run(narrow)
@@ -336,7 +361,7 @@ def test_short_runs_have_their_rounds_below_the_table_and_no_band_leaves_a_share
     chromium.open((tmp_path / "report.html").as_uri())
     for place in ("caption", "made"):
         assert "of the last 8 rounds" in chromium.run("return document.getElementById(arguments[0]).textContent", place)
-    for id in ("plot-accuracy", "plot-pl_accuracy"):
+    for id in ("plot-main", "plot-pl_accuracy"):
         chromium.chart(id)
         edges = chromium.run("return document.getElementById(arguments[0]).data.find(t => t.fill).y", id)
         assert {*edges} == {0, 100}
@@ -351,8 +376,8 @@ def test_many_lines_do_not_bury_a_chart_under_their_values(chromium: Browser, tm
         write_run(tmp_path / "runs" / method, [10.0 + number, 20.0 + number], f'method.name="{method}"')
     write_page([tmp_path / "runs"], tmp_path / "report.html")
     chromium.open((tmp_path / "report.html").as_uri())
-    chromium.chart("plot-accuracy")
-    mode = "return document.getElementById('plot-accuracy')._fullLayout.hovermode"
+    chromium.chart("plot-main")
+    mode = "return document.getElementById('plot-main')._fullLayout.hovermode"
     assert chromium.run(mode) == "closest"
     chromium.all("#legend button")[0].click()
     assert chromium.run(mode) == "x unified"
@@ -366,7 +391,7 @@ def test_hostile_names_stay_text(chromium: Browser, tmp_path: Path) -> None:
     write_page([folder], tmp_path / "report.html")
     chromium.complaints()
     chromium.open((tmp_path / "report.html").as_uri())
-    chromium.chart("plot-accuracy")
+    chromium.chart("plot-main")
     chromium.one("#again summary").click()
     assert chromium.one("h1").text == name
     assert chromium.all("main img") == []
@@ -399,14 +424,14 @@ def follow(browser: Browser, server: Server, folder: Path) -> None:
     browser.open(server.address)
     browser.wait("return document.querySelector('#results tbody tr') !== null")
     assert browser.column(11) == ["1 of 3"]
-    browser.chart("plot-accuracy")
-    assert browser.all("#plot-accuracy .scatterlayer .point")  # one round is no line, and still seen
+    browser.chart("plot-main")
+    assert browser.all("#plot-main .scatterlayer .point")  # one round is no line, and still seen
     browser.run("window.same = true")
     append(folder, 2, 70.0)
     browser.wait("return document.querySelector('#results').textContent.includes('2 of 3')")
     assert browser.column(2) == ["60.00"]
-    browser.chart("plot-accuracy")
-    browser.wait("return document.getElementById('plot-accuracy').data.at(-1).y.length === 2")
+    browser.chart("plot-main")
+    browser.wait("return document.getElementById('plot-main').data.at(-1).y.length === 2")
     write_run(folder.parent / "b", [80.0], 'method.name="fedavg"', "train.rounds=3")
     browser.wait("return document.querySelectorAll('#results tbody tr').length === 2")
     assert browser.run("return window.same") is True  # never reloaded

@@ -10,6 +10,7 @@ from .screen import console, say
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")]
 AsIs = Annotated[bool, typer.Option("--as-is", help="Take records that were changed since they were written; marked.")]
+Measure = Annotated[str, typer.Option(help="accuracy, balanced_accuracy, macro_f1 or auroc; default: the runs' own.")]
 
 
 def show(run: Annotated[Path, typer.Argument(help="A run folder.")], as_is: AsIs = False) -> None:
@@ -80,6 +81,7 @@ def compare(
     tex: Annotated[Path | None, typer.Option(help="Also write the tables into this LaTeX file (booktabs).")] = None,
     against: Annotated[str, typer.Option(help="A line of the table: how it stands beside each of the others.")] = "",
     as_is: AsIs = False,
+    measure: Measure = "",
 ) -> None:
     """Compare runs: mean and spread over seeds, optionally a picture, CSV and LaTeX.
 
@@ -95,10 +97,12 @@ def compare(
     - `fssl compare runs --by partition.alpha --png alpha.png --tex alpha.tex`: methods × α, as papers print them
 
     - `fssl compare runs --against sage`: SAGE beside every other method, seed by seed
+
+    - `fssl compare runs --measure macro_f1`: by another measure than the runs' own `records.metrics`
     """
     from ..report.compare import compare_runs
 
-    compare_runs(console, runs, png, csv, tex, by, against, as_is, svg, pdf)
+    compare_runs(console, runs, png, csv, tex, by, against, as_is, svg, pdf, measure)
 
 
 def tables(
@@ -154,6 +158,7 @@ def report(
     watch: Annotated[bool, typer.Option("--watch", help="Serve the page on this machine while runs go on.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --watch; 0 takes a free one.")] = 0,
     as_is: AsIs = False,
+    measure: Measure = "",
 ) -> None:
     """Write a report: one HTML file with words, tables and charts that opens anywhere, without a network.
 
@@ -171,10 +176,10 @@ def report(
     if watch:
         from ..report.page.live import watch as serve
 
-        return serve(runs, port, say, as_is)
+        return serve(runs, port, say, as_is, measure)
     from ..report.page.write import write_page
 
-    data = write_page(runs, out, as_is)
+    data = write_page(runs, out, as_is, measure)
     say(f"report: {out} ({several(data['facts']['runs'], 'run')}, {out.stat().st_size / 1e6:.1f} MB)")
     if data["notes"]:
         notes, lines = several(len(data["notes"]), "note"), several(data["damaged"], "damaged line")

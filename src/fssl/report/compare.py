@@ -7,6 +7,7 @@ from typing import Any
 from rich.console import Console
 
 from ..console import print_table, say, setting_text
+from ..records.rounds import MEASURES
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file
 from .drawing import band, legend, level, mark_empty, points, render, settings, sheet
@@ -33,9 +34,11 @@ CSV_FIELDS = (
     "method",
     "seed",
     "rounds",
+    "measure",
     "result",
     "last",
     "ema_result",
+    *MEASURES,
     "pl_accuracy",
     "utilization",
     "folder",
@@ -53,17 +56,20 @@ def compare_runs(
     as_is: bool = False,
     svg: Path | None = None,
     pdf: Path | None = None,
+    measure: str = "",
 ) -> None:
     """Print tables and sentences for each task; runs of different tasks are not ranked together.
 
-    With `by`, results are shown for each value of that setting, and a task may hold several of them.
+    With `by`, results are shown for each value of that setting, and a task may hold several of them. Without a
+    `measure`, runs are judged by the one that their settings name.
     """
     pictures = {kind: file for kind, file in (("png", png), ("svg", svg), ("pdf", pdf)) if file}
     for kind, file in {**pictures, "csv": csv, "tex": tex}.items():
         if file:
             check_file(f"--{kind}", file, f".{kind}")
-    found = find_runs(paths, as_is)
-    runs = distinct(found.runs)
+    every = find_runs(paths, as_is)
+    found = every.by_measure(measure)
+    runs, judged_by = distinct(found.runs), MEASURES[found.runs[0].measure]
     if by:
         check_setting(by, runs)
     tasks = {task.title: named_groups(task.runs, by) for task in group_by_task(runs, by)}
@@ -79,7 +85,12 @@ def compare_runs(
             say(console, text)
     most = {last_rounds(run for members in groups.values() for run in members) for groups in tasks.values()}
     others = ")" if by else "; last round), labels right, labels used"
-    say(console, f"In percent: test accuracy (mean of the last {' or '.join(map(str, sorted(most)))} rounds{others}.")
+    say(
+        console, f"In percent: test {judged_by} (mean of the last {' or '.join(map(str, sorted(most)))} rounds{others}."
+    )
+    named = sorted({run.config.records.metrics for run in every.runs})
+    if len(named) > 1 and not measure:
+        say(console, f"These runs are of several headline measures ({', '.join(named)}): --measure chooses one")
     signs = {sign for overview in overviews.values() for texts in overview.rows for sign in texts[1]}
     if "*" in signs:
         say(console, "* unfinished: the last of its rounds so far")
@@ -114,14 +125,15 @@ def csv_text(tasks: dict[str, Groups]) -> str:
 
 def csv_row(title: str, name: str, run: Run) -> dict[str, Any]:
     """One run, unrounded."""
-    numbers = {"rounds": run.last_round, "result": run.result, "last": run.curve[-1]}
-    smooth = {"ema_result": late(run, number("ema_accuracy"))}
+    numbers = {"rounds": run.last_round, "measure": run.measure, "result": run.result, "last": run.curve[-1]}
+    smooth = {"ema_result": late(run, number(f"ema_{run.measure}"))}
+    smooth |= {measure: late(run, number(measure)) for measure in MEASURES}
     quality = {key: late(run, percent(key)) for key in ("pl_accuracy", "utilization")}
     return {"task": title, "method": name, "seed": run.config.seed, **numbers, **smooth, **quality, "folder": run.path}
 
 
 def drawn(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[str, bytes]:
-    """Test accuracy, pseudo-labels right and used, mean and spread over seeds; a row of panels per task.
+    """The headline measure, pseudo-labels right and used, mean and spread over seeds; a row of panels per task.
 
     By round, or, of the last rounds, by the values of a setting.
     """
@@ -129,8 +141,9 @@ def drawn(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[
     names = sorted(runs_of)
     styles = chosen_styles([method_of(runs_of[name][0]) for name in names], [shown_color(runs_of[n]) for n in names])
     style_of = dict(zip(names, styles, strict=True))
-    titles = ("test accuracy", "pseudo-label accuracy", "pseudo-labels used")
-    reads = (number("accuracy"), percent("pl_accuracy"), percent("utilization"))
+    measure = next(run.measure for runs in runs_of.values() for run in runs)
+    titles = (f"test {MEASURES[measure]}", "pseudo-label accuracy", "pseudo-labels used")
+    reads = (number(measure), percent("pl_accuracy"), percent("utilization"))
     with settings():
         figure, axes = sheet(9, 3.4 * len(tasks), len(tasks), 3)
         for panels, (task, groups) in zip(axes, tasks.items(), strict=True):

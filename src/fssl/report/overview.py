@@ -10,6 +10,7 @@ from rich.text import Text
 
 from ..console import PLAIN, setting_text
 from ..errors import UserError, printable, unknown
+from ..records.rounds import MEASURES
 from .groups import comparable_settings, seeds_text
 from .latex import bold, escape_latex, tabular
 from .runs import Run, is_number, label_quality, late, number, spread, value
@@ -64,7 +65,8 @@ def latex_table(title: str, overview: Overview, groups: Groups) -> str:
     seeds = seeds_text(runs)
     seeds += " (* unfinished)" if "*" in seeds else ""
     seeds += " (! changed records, taken as they are)" if "!" in seeds else ""
-    what = f"mean of the last {last_rounds(runs)} rounds, then mean ± sample standard deviation over seeds {seeds}"
+    what = "" if runs[0].measure == "accuracy" else f"{MEASURES[runs[0].measure]}, "
+    what += f"mean of the last {last_rounds(runs)} rounds, then mean ± sample standard deviation over seeds {seeds}"
     wanted = [j for j, name in enumerate(overview.head) if name not in NOT_PRINTED]
     rows = [
         [bold(escape_latex(texts[j])) if (i, j) in overview.best else escape_latex(texts[j]) for j in wanted]
@@ -82,7 +84,7 @@ def words_on(groups: Groups, against: str = "") -> list[str]:
 def smoothed_results(groups: Groups) -> list[str]:
     """The results of smoothed models, where runs have them."""
     known = {
-        name: [x for run in runs if (x := late(run, number("ema_accuracy"))) is not None]
+        name: [x for run in runs if (x := late(run, number(f"ema_{run.measure}"))) is not None]
         for name, runs in groups.items()
     }
     texts = [f"{name} {spread(values)}" for name, values in known.items() if values]

@@ -3,17 +3,17 @@
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config import Config
-from ..errors import UserError, shortened
+from ..config import Config, Headline
+from ..errors import UserError, shortened, unknown
 from ..methods.names import with_defaults
 from ..records.chain import Chain
 from ..records.environment import UNKNOWN, short_commit
-from ..records.rounds import LAST
+from ..records.rounds import LAST, MEASURES
 from ..records.store import INSIDE_A_RUN, RunFolder
 
 Numbers = NDArray[np.float64]
@@ -31,6 +31,7 @@ class Run(NamedTuple):
     damaged: list[int]  # numbers of the lines of rounds.jsonl that could not be read
     fault: str | None = None  # what of the record was changed since, if it is taken as it is
     sessions: Sequence[Mapping[str, Any]] = ()  # what env.json says of each start
+    measure: str = "accuracy"  # of the test, that it is judged by
 
     @property
     def commits(self) -> list[str]:
@@ -39,7 +40,8 @@ class Run(NamedTuple):
 
     @property
     def curve(self) -> list[float]:
-        return [line["accuracy"] for line in self.lines]
+        """The headline measure by round."""
+        return [number for line in self.lines if (number := value(line, self.measure)) is not None]
 
     @property
     def result(self) -> float:
@@ -61,12 +63,33 @@ class Found(NamedTuple):
     runs: list[Run]
     unreadable: dict[Path, str]  # folders with a record that cannot be used, and why
 
+    def by_measure(self, wanted: str = "") -> "Found":
+        """The same runs by one measure; those whose record lacks it are left out."""
+        measure = choose_measure((run.config for run in self.runs), wanted)
+        runs = [run._replace(measure=measure) for run in self.runs]
+        lacking = {run.path: without(measure) for run in runs if not run.curve}
+        if len(lacking) == len(runs):
+            raise UserError(f"--measure {measure}: {without(measure)}, in none of these runs")
+        return Found([run for run in runs if run.curve], {**self.unreadable, **lacking})
+
     @property
     def remarks(self) -> list[str]:
         """What of the records is not in a result, for the terminal."""
         said = [f"left out: {path}: {why}" for path, why in self.unreadable.items()]
         said += [f"taken as it is: {run.path}: {run.fault}" for run in self.runs if run.fault]
         return said + [damage_text(RunFolder(run.path).rounds_file, run.damaged) for run in self.runs if run.damaged]
+
+
+def choose_measure(configs: Iterable[Config], wanted: str = "") -> str:
+    """The measure that runs are judged by: the one that is asked for, or that all of them name; else accuracy."""
+    if wanted and wanted not in get_args(Headline):
+        raise unknown("--measure", wanted, get_args(Headline))
+    named = {config.records.metrics for config in configs}
+    return wanted or (named.pop() if len(named) == 1 else "accuracy")
+
+
+def without(measure: str) -> str:
+    return f"its record has no {MEASURES[measure]}"
 
 
 def read_run(folder: RunFolder, as_is: bool = False) -> Run | None:
@@ -79,7 +102,9 @@ def read_run(folder: RunFolder, as_is: bool = False) -> Run | None:
     lines, damaged = whole_lines(chain, file.read_bytes().splitlines() if file.is_file() else ())
     if chain.fault and not as_is:
         raise UserError(f"{folder.path}: {changed(chain.fault)}")
-    return Run(folder.path, config, lines, damaged, chain.fault, folder.sessions()) if lines else None
+    if not lines:
+        return None
+    return Run(folder.path, config, lines, damaged, chain.fault, folder.sessions(), config.records.metrics)
 
 
 def changed(fault: str) -> str:

@@ -11,11 +11,11 @@ from rich.table import Table
 from ..console import say
 from ..errors import UserError
 from ..records.environment import UNKNOWN, short_commit
-from ..records.rounds import LAST
+from ..records.rounds import LAST, MEASURES
 from ..records.store import RunFolder
 from .groups import shown_name
 from .overview import seconds_per_round
-from .runs import Run, damage_text, late, number, read_run, value
+from .runs import Run, by_round, damage_text, late, number, read_run, value
 
 SHARES = {
     "pl_accuracy": "labels right",
@@ -60,15 +60,20 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
 
 def run_facts(run: Run) -> Iterator[tuple[str, str]]:
     """Names and values of a run's facts, one per line."""
-    last, best = run.lines[-1], max(run.lines, key=lambda line: float(line["accuracy"]))
-    yield f"accuracy, mean of the last {min(LAST, len(run.lines))} rounds", f"{run.result:.2f} %"
-    yield "last round", f"{last['accuracy']:.2f} %"
-    yield "best round (no result: the test chose it)", f"{best['accuracy']:.2f} % (round {best['round']})"
-    tests = {norm: value(last, "test", norm, "accuracy") for norm in ("train_norm", "authors_norm")}
+    last, of_last = run.lines[-1], f"mean of the last {min(LAST, len(run.lines))} rounds"
+    curve = by_round(run, number(run.measure))
+    best = max(curve, key=curve.__getitem__)
+    yield f"{MEASURES[run.measure]}, {of_last}", f"{run.result:.2f} %"
+    yield "last round", f"{run.curve[-1]:.2f} %"
+    yield "best round (no result: the test chose it)", f"{curve[best]:.2f} % (round {best})"
+    tests = {norm: value(last, "test", norm, run.measure) for norm in ("train_norm", "authors_norm")}
     if len(set(tests.values())) > 1:
         yield from ((f"last round, {norm}", f"{test:.2f} %") for norm, test in tests.items() if test is not None)
-    if (smooth := late(run, number("ema_accuracy"))) is not None:
-        yield f"smoothed model (server.ema), mean of the last {min(LAST, len(run.lines))} rounds", f"{smooth:.2f} %"
+    for measure, title in MEASURES.items():
+        if measure != run.measure and (mean := late(run, number(measure))) is not None:
+            yield f"{title}, {of_last}", f"{mean:.2f} %"
+    if (smooth := late(run, number(f"ema_{run.measure}"))) is not None:
+        yield f"smoothed model (server.ema), {of_last}", f"{smooth:.2f} %"
     if (loss := value(last, "server_loss")) is not None:
         yield "loss of the server on its labels (server_loss)", f"{loss:.3f}"
     for key, words in SHARES.items():

@@ -12,10 +12,10 @@ import numpy as np
 
 from ... import __version__
 from ...config import as_tables, to_toml
-from ...records.rounds import LAST
+from ...records.rounds import LAST, MEASURES
 from ..groups import distinct, group_key, method_of, named_groups, repetitions, shown_color, shown_name
 from ..look import chosen_styles, method_label
-from ..runs import Numbers, mean_std
+from ..runs import Numbers, mean_std, without
 from ..tasks import Task, group_by_task
 from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, reach, rivals, verdict
 from .curves import Json, curves_of, divide, plain
@@ -28,6 +28,7 @@ MACHINE_PACKAGES = ("fssl", "torch", "numpy")
 def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
     """The page's data; of the runs, and of the curves of lines, only those that changed after version `since`."""
     known = [r for r in readings if r.is_shown]
+    measure = readings[0].measure if readings else "accuracy"
     shown = distinct(known)
     repeats = {r.path for r in known} - {r.path for r in shown}
     return {
@@ -35,12 +36,14 @@ def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
         "made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
         "fssl": __version__,
         "last": LAST,
-        "quantities": [{**q._asdict(), "digits": q.digits} for q in QUANTITIES],
+        "measure": MEASURES[measure],
+        "quantities": [{**q._asdict(), "digits": q.digits} for q in sorted(QUANTITIES, key=lambda q: q.key != measure)],
         "facts": headline_facts(shown),
         "tasks": task_list(shown),
         "hardware": hardware_table(shown),
         "notes": [
             *(note for r in readings for note in r.problems),
+            *(f"{r.path}: left out, {without(measure)}" for r in readings if r.is_known and not r.has_measure),
             *(
                 f"{path}: left out, a run that is as long or longer has its settings and seed"
                 for path in sorted(repeats)
@@ -77,6 +80,7 @@ def run_data(run: Reading) -> Json:
         "damaged": len(run.skipped),
         "changed": run.fault is not None,
         "result": round(run.result, 6),
+        "models": run.models,
     }
 
 
@@ -156,7 +160,7 @@ def group_data(name: str, runs: list[Reading]) -> Json:
         "seeds": [run.config.seed for run in runs],
         "rounds": [reach(runs), runs[0].config.rounds],
         "result": mean_and_deviation([run.result for run in runs]),
-        "last": mean_and_deviation([float(run.values("accuracy")[-1]) for run in runs]),
+        "last": mean_and_deviation([run.at_last for run in runs]),
         "right": mean_and_deviation([run.late("pl_accuracy") for run in runs]),
         "used": mean_and_deviation([run.late("utilization") for run in runs]),
         "seconds": middle(np.concatenate([run.values("seconds") for run in runs])),

@@ -16,9 +16,9 @@ from urllib.parse import parse_qs
 
 from ...errors import UserError
 from ..groups import distinct, repetitions
-from ..runs import run_folders
+from ..runs import choose_measure, run_folders
 from .content import content
-from .reading import Reading
+from .reading import Reading, judge_by
 from .write import page, page_title, plotly
 
 LOOPBACK = "127.0.0.1"
@@ -29,8 +29,9 @@ ASKING, ANSWERING = 10.0, 30.0  # seconds for a whole request and a whole answer
 class Watcher:
     """Run folders looked at again and again; each look reads only what was added."""
 
-    def __init__(self, paths: list[Path], as_is: bool = False) -> None:
+    def __init__(self, paths: list[Path], as_is: bool = False, measure: str = "") -> None:
         self.paths, self.title, self._as_is = paths, page_title(paths), as_is
+        self._wanted, self._measure = measure, choose_measure([], measure)  # that is asked for, and that is shown
         self.version, self._looked = 0, float("-inf")
         self._readings: dict[Path, Reading] = {}
         self._lines: set[tuple[Path, ...]] = set()  # the runs of each line of the table
@@ -54,6 +55,9 @@ class Watcher:
         changed = {folder for folder, reading in self._readings.items() if reading.update()}
         if self.version and not changed and not gone:
             return
+        before, self._measure = self._measure, judge_by(self._readings.values(), self._wanted)
+        if self._measure != before:  # then every number is another one
+            changed = {*self._readings}
         self.version += 1
         self._date(changed)
 
@@ -142,9 +146,9 @@ def version_in(query: str) -> int:
 class Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, paths: list[Path], port: int, as_is: bool = False) -> None:
+    def __init__(self, paths: list[Path], port: int, as_is: bool = False, measure: str = "") -> None:
         super().__init__((LOOPBACK, port), Handler)
-        self.watcher = Watcher(paths, as_is)
+        self.watcher = Watcher(paths, as_is, measure)
         self.page = page(self.watcher.title, None).encode()
         self.names = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
 
@@ -158,14 +162,14 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def watch(paths: list[Path], port: int, say: Callable[[str], None], as_is: bool = False) -> None:
+def watch(paths: list[Path], port: int, say: Callable[[str], None], as_is: bool = False, measure: str = "") -> None:
     """Serve until Ctrl-C."""
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path} is no folder; start `fssl run` first, or give the folder that it will write")
     plotly()
     try:
-        server = Server(paths, port, as_is)
+        server = Server(paths, port, as_is, measure)
     except OSError as error:
         raise UserError(f"--port {port}: {os.strerror(error.errno or 0)}; choose another, or leave it out") from None
     with server:

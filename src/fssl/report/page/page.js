@@ -32,6 +32,7 @@ const state = {
   curves: {}, // by the folder of a line's first run
   filters: {},
   task: null, // its title, or "all"
+  confusion: { line: null, model: null }, // whose confusion matrix: the key of a line, and which of its models
   hidden: new Set(), // keys of lines
   sort: { column: "result", way: -1 },
 };
@@ -350,9 +351,9 @@ function drawRanking(drawn) {
   const rows = drawn.filter((line) => !isHidden(line)).toReversed();
   const height = Math.max(isNarrow() ? 240 : 380, 90 + 26 * rows.length);
   $("plot-ranking").style.height = `${height}px`;
-  $("plot-accuracy").style.height = isNarrow() ? "" : `${Math.min(height, 560)}px`; // its neighbour, where it has one
+  $("plot-main").style.height = isNarrow() ? "" : `${Math.min(height, 560)}px`; // its neighbour, where it has one
   const extra = {
-    xaxis: { ticksuffix: " %", title: { text: `test accuracy, last ${lastOf(rows)} rounds` } },
+    xaxis: { ticksuffix: " %", title: { text: `test ${state.data.measure}, last ${lastOf(rows)} rounds` } },
     yaxis: { type: "category", ticklabelstandoff: 6 },
   };
   const results = rows.toReversed().map((line) => `${line.title} ${plus(line.result)} percent`);
@@ -397,6 +398,115 @@ function drawClasses(drawn) {
   };
   const words = `Pseudo-label accuracy by class for ${rows.map((line) => safe(line.title)).join(", ")}`;
   draw("plot-classes", rows.length ? [classMap(rows)] : [], extra, rows.length ? words : NO_PROBES);
+}
+
+// Confusion matrices: of the final models, added up over the seeds of a line.
+
+const MODELS = { plain: "of the last round", ema: "smoothed (server.ema)", best: "best on the validation part" };
+const WRONG = [[0, "rgba(213,94,0,0)"], [0.02, "rgba(213,94,0,.12)"], [1, "rgba(213,94,0,1)"]];
+const RIGHT = [[0, "rgba(0,114,178,.06)"], [1, "rgba(0,114,178,1)"]];
+
+// The matrices of a line by model, where all its runs that have one agree on the classes.
+function matricesOf(line) {
+  const sums = {};
+  for (const { models } of runsOf(line)) {
+    for (const [name, { round, confusion }] of Object.entries(models)) {
+      const known = sums[name] ??= { rounds: [], table: confusion.map((row) => row.map(() => 0)) };
+      if (known.table.length !== confusion.length) continue;
+      known.rounds.push(round);
+      known.table = known.table.map((row, i) => row.map((number, j) => number + confusion[i][j]));
+    }
+  }
+  return sums;
+}
+
+const total = (numbers) => numbers.reduce((one, other) => one + other, 0);
+const share = (part, whole) => (whole ? 100 * part / whole : null);
+
+// Plotly draws the first row at the bottom, so the axis is turned round.
+function matrixMap(table, names, isDiagonal, colorscale) {
+  const shares = table.map((row) => row.map((number) => share(number, total(row))));
+  return {
+    type: "heatmap",
+    z: shares.map((row, i) => row.map((value, j) => ((i === j) === isDiagonal ? value : null))),
+    x: names,
+    y: names,
+    customdata: table,
+    zmin: 0,
+    zmax: 100,
+    colorscale,
+    showscale: false,
+    xgap: names.length > FEW ? 0 : 2,
+    ygap: names.length > FEW ? 0 : 2,
+    hoverongaps: false,
+    hovertemplate: "true class %{y}, said %{x}: %{customdata:,} images, %{z:.1f} %<extra></extra>",
+    text: shares.map((row) => row.map((value) => (value >= 0.5 ? value.toFixed(0) : ""))),
+    ...(names.length <= FEW && !isNarrow() ? { texttemplate: "%{text}" } : {}),
+  };
+}
+
+function classMarks(table, names) {
+  const columns = table.map((_, j) => total(table.map((row) => row[j])));
+  const right = table.map((row, i) => row[i]);
+  const values = {
+    precision: right.map((number, i) => share(number, columns[i])),
+    recall: right.map((number, i) => share(number, total(table[i]))),
+    F1: right.map((number, i) => share(2 * number, total(table[i]) + columns[i])),
+  };
+  const looks = {
+    precision: ["triangle-right", "#009E73"],
+    recall: ["triangle-left", "#0072B2"],
+    F1: ["circle", "#D55E00"],
+  };
+  return Object.entries(values).map(([name, x]) => ({
+    x,
+    y: names,
+    name,
+    mode: "markers",
+    type: "scatter",
+    marker: { symbol: looks[name][0], color: looks[name][1], size: names.length > FEW ? 5 : 10 },
+    hovertemplate: `class %{y}: ${name} %{x:.1f} %<extra></extra>`,
+  }));
+}
+
+function fillSelect(select, options, value) {
+  select.replaceChildren(...options.map(([key, text]) => el("option", { value: key }, text)));
+  select.value = options.some(([key]) => key === value) ? value : options[0][0];
+  return select.value;
+}
+
+function drawConfusion(drawn) {
+  const known = drawn.map((line) => ({ line, models: matricesOf(line) })).filter((each) =>
+    Object.keys(each.models).length
+  );
+  $("confusion").hidden = !known.length;
+  if (!known.length) return;
+  const chosen = fillSelect($("confusion-line"), known.map(({ line }) => [line.key, line.title]), state.confusion.line);
+  const { line, models } = known.find((each) => each.line.key === chosen);
+  const named = Object.keys(models).map((name) => [name, MODELS[name] ?? name]);
+  const model = fillSelect($("confusion-model"), named, state.confusion.model);
+  $("confusion-model-label").hidden = named.length < 2;
+  const { table, rounds } = models[model];
+  const names = classNames(line.task, table.length);
+  $("confusion-about").textContent =
+    `${line.title}, ${MODELS[model] ?? model}, round ${[...new Set(rounds)].join(", ")}; ` +
+    `${count(total(table.flat()), "answer")} of ${count(rounds.length, "seed")}`;
+  const height = `${Math.min(720, Math.max(300, 110 + 36 * names.length))}px`;
+  $("plot-confusion").style.height = $("plot-byclass").style.height = height;
+  const turned = { type: "category", autorange: "reversed", title: { text: "true class" }, showgrid: false };
+  const matrix = {
+    xaxis: { type: "category", title: { text: "class that the model says" }, showgrid: false },
+    yaxis: { ...turned, ticklabelstandoff: 4 },
+  };
+  const maps = [matrixMap(table, names, false, WRONG), matrixMap(table, names, true, RIGHT)];
+  draw("plot-confusion", maps, matrix, `Confusion matrix of ${line.title}`);
+  const extra = {
+    showlegend: true,
+    legend: { orientation: "h", y: 1.06, x: 0 },
+    xaxis: { ticksuffix: " %", range: [-3, 103] },
+    yaxis: { type: "category", autorange: "reversed", ticklabelstandoff: 4 },
+  };
+  draw("plot-byclass", classMarks(table, names), extra, `Precision, recall and F1 of ${line.title} by class`);
 }
 
 // Who holds what.
@@ -455,10 +565,12 @@ function drawHolders(kind, color, task) {
 
 function renderCharts() {
   const drawn = chartLines();
-  const [accuracy, ...diagnostics] = state.data.quantities;
+  const [headline, ...diagnostics] = state.data.quantities;
   drawRanking(drawn);
-  drawCurves("plot-accuracy", accuracy, drawn);
+  $("main-title").textContent = headline.title;
+  drawCurves("plot-main", headline, drawn);
   for (const quantity of diagnostics) drawDiagnostic(quantity, drawn);
+  drawConfusion(drawn);
   drawClasses(drawn);
   drawHolders("labeled", "#D55E00", drawn[0]?.task);
   drawHolders("unlabeled", "#0072B2", drawn[0]?.task);
@@ -590,7 +702,7 @@ const roundsText = ({ rounds: [done, planned] }) => (done === planned ? String(d
 /** @type {Column[]} */
 const COLUMNS = [
   { key: "name", title: "Method", value: (line) => line.name, isText: true },
-  { key: "result", title: "Accuracy, %", value: (line) => line.result[0], text: (line) => plus(line.result) },
+  { key: "result", title: "Result, %", value: (line) => line.result[0], text: (line) => plus(line.result) },
   { key: "dataset", title: "Dataset", value: (line) => line.task.dataset, isText: true },
   { key: "alpha", title: "α", value: (line) => line.task.alpha },
   { key: "labels", title: "Labels / class", value: (line) => line.task.labels },
@@ -655,7 +767,7 @@ function renderTable() {
   table.tBodies[0].replaceChildren(...rows.map(tableRow));
   table.tHead.querySelector(`[data-column="${focused}"]`)?.focus();
   $("caption").textContent = `${rows.length} of ${count(lines().length, "line")}. ` +
-    `Accuracy: mean of the last ${lastOf(rows)} rounds ± standard deviation over seeds; ` +
+    `Result: test ${state.data.measure}, mean of the last ${lastOf(rows)} rounds ± standard deviation over seeds; ` +
     "within a task, best bold, second underlined. Labels: pseudo-labels, over the same rounds.";
 }
 
@@ -801,6 +913,12 @@ $("task").addEventListener("change", () => {
   state.task = value === "all" ? "all" : state.data.tasks[value].title;
   renderSelection();
 });
+for (const part of ["line", "model"]) {
+  $(`confusion-${part}`).addEventListener("change", () => {
+    state.confusion[part] = $(`confusion-${part}`).value;
+    drawConfusion(chartLines());
+  });
+}
 $("filters").addEventListener("submit", (event) => event.preventDefault());
 
 let themeOnScreen = null; // paper is light

@@ -14,15 +14,15 @@ from ...config import Config
 from ...errors import UserError
 from ...methods.names import with_defaults
 from ...records.chain import Chain
-from ...records.rounds import LAST
+from ...records.rounds import LAST, MEASURES
 from ...records.store import RunFolder
 from ...system.workers import forked, mapped
-from ..runs import NO_ROUND, Numbers, changed, damage_text, read_probe, value, whole_lines
+from ..runs import NO_ROUND, Numbers, changed, choose_measure, damage_text, read_probe, value, whole_lines
 
 MANY = 40  # runs from which a second process pays for its start
 
 
-TESTED = ("accuracy", "ema_accuracy")  # recorded in percent; all other shares are not
+TESTED = (*MEASURES, "ema_accuracy")  # recorded in percent; all other shares are not
 
 
 class Quantity(NamedTuple):
@@ -44,6 +44,10 @@ class Quantity(NamedTuple):
 
 QUANTITIES = (
     Quantity("accuracy", "Test accuracy", "%", "share of test images that the global model classifies correctly"),
+    Quantity("balanced_accuracy", "Balanced accuracy", "%", "recall averaged over classes, so that rare ones count"),
+    Quantity("macro_f1", "Macro F1", "%", "F1 averaged over classes"),
+    Quantity("auroc", "AUROC", "%", "area under the ROC curve of each class against the rest, averaged"),
+    Quantity("ece", "Calibration error", "%", "how far confidence and accuracy are apart, over 15 bins"),
     Quantity("ema_accuracy", "Test accuracy, smoothed model", "%", "the same of the mean over rounds (server.ema)"),
     Quantity("pl_accuracy", "Pseudo-label accuracy", "%", "correct among the pseudo-labels that were used"),
     Quantity("utilization", "Pseudo-labels used", "%", "share of unlabeled images with a pseudo-label"),
@@ -71,6 +75,7 @@ class Reading:
         self.path, self.folder, self._as_is = path, RunFolder(path), as_is
         self.version = 0  # of the page's content when this run last changed
         self.line_version = 0  # and when the line of the table that it is the first run of did
+        self.measure = "accuracy"  # that it is judged by, among the others
         self._seen: list[object] = []
         self._file = 0  # which file the record was: a resumed run writes a new one
         self._forget()
@@ -92,7 +97,16 @@ class Reading:
 
     @property
     def is_shown(self) -> bool:
+        return self.is_known and self.has_measure
+
+    @property
+    def is_known(self) -> bool:
+        """Whether the record and its settings can be taken."""
         return bool(self.rounds) and self.settings is not None and (self._as_is or not self.fault)
+
+    @property
+    def has_measure(self) -> bool:
+        return self.late(self.measure) is not None
 
     @property
     def fault(self) -> str | None:
@@ -101,7 +115,13 @@ class Reading:
 
     @property
     def result(self) -> float:
-        return float(np.mean(self.values("accuracy")[-LAST:]))
+        return float(np.nanmean(self.values(self.measure)[-LAST:]))
+
+    @property
+    def at_last(self) -> float | None:
+        """The headline measure in the last round."""
+        last = float(self.values(self.measure)[-1])
+        return None if np.isnan(last) else last
 
     @property
     def last_round(self) -> int:
@@ -139,7 +159,7 @@ class Reading:
 
     def _watched(self) -> Iterable[Path]:
         of = self.folder
-        return of.config_file, of.env_file, of.partition_file, of.rounds_file, of.summary_file
+        return of.config_file, of.env_file, of.partition_file, of.rounds_file, of.summary_file, of.measures_file
 
     def _read_rounds(self) -> None:
         if not self.folder.has_rounds:
@@ -182,6 +202,7 @@ class Reading:
         if not self.folder.summary() and self.folder.summary_file.is_file():
             self._note("summary.json cannot be read; the numbers here come from rounds.jsonl")
         self.partition = self._partition()
+        self.models = self._models()
         self.labels_by_class, self.correct_by_class = self._by_class()
 
     def _note(self, text: str) -> None:
@@ -202,6 +223,16 @@ class Reading:
             self._note("partition.json is damaged")
         return None if is_damaged else counts
 
+    def _models(self) -> dict[str, dict[str, Any]]:
+        """The confusion matrix of each final model, and the round that it is of; earlier versions have none."""
+        models = self.folder.measures().get("models", {})
+        if not models and self.folder.measures_file.is_file():
+            self._note("measures.json is damaged")
+        tables = {name: table_of_counts(facts.get("test", {}).get("confusion")) for name, facts in models.items()}
+        return {
+            name: {"round": models[name].get("round"), "confusion": table} for name, table in tables.items() if table
+        }
+
     def _by_class(self) -> tuple[Numbers, Numbers]:
         """Pseudo-labels used and correct, by the class they name, over the last rounds."""
         totals: tuple[Numbers, Numbers] = (np.zeros(0), np.zeros(0))
@@ -216,6 +247,15 @@ class Reading:
         if unreadable:
             self._note(f"probes of {unreadable} of the last {len(self.rounds[-LAST:])} rounds are damaged")
         return totals
+
+
+def judge_by(readings: Iterable[Reading], wanted: str = "") -> str:
+    """Have all runs shown by one measure: the one that is asked for, or that all name; returns it."""
+    readings = list(readings)
+    measure = choose_measure((reading.config for reading in readings if reading.is_known), wanted)
+    for reading in readings:
+        reading.measure = measure
+    return measure
 
 
 def table_of_counts(rows: Any) -> list[list[int]] | None:

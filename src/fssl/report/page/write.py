@@ -14,18 +14,21 @@ from typing import Any
 from ...errors import UserError
 from ...system.files import write_file
 from ...system.machine import check_file, cores
-from ..runs import no_runs, run_folders
+from ..runs import choose_measure, no_runs, run_folders
 from .content import content
-from .reading import read_all
+from .reading import judge_by, read_all
 
 FILES = Path(__file__).parent
 
 
-def write_page(paths: list[Path], out: Path, as_is: bool = False) -> dict[str, Any]:
+def write_page(paths: list[Path], out: Path, as_is: bool = False, measure: str = "") -> dict[str, Any]:
     """Write the report of all runs below `paths`; return the data it shows."""
     check_file("--out", out, ".html", ".htm")
     plotly()  # before the work, if it is missing
-    data = content(read_all(run_folders(paths), cores(), as_is), page_title(paths))
+    choose_measure([], measure)  # refuses one that there is not
+    readings = read_all(run_folders(paths), cores(), as_is)
+    judge_by(readings, measure)
+    data = content(readings, page_title(paths))
     if not data["runs"]:
         raise no_runs(paths, "".join(data["notes"][:1]))
     write_file(out, page(data["title"], data))
