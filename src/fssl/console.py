@@ -88,8 +88,14 @@ def result_line(folder: Path, summary: Line) -> str:
         f"{folder}: {summary['result']:.2f} % ({what}mean of the last"
         f" {several(min(LAST, summary['rounds']), 'round')}), "
         f"last {summary[summary['headline']]['last']:.2f} %, "
-        f"{summary['timing']['seconds_per_round']:.2f} s per round"
+        f"{summary['timing']['seconds_per_round']:.2f} s per round{ending(summary)}"
     )
+
+
+def ending(summary: Line) -> str:
+    """Why a run stopped before its last round, if it did."""
+    stopped = summary.get("stopped")
+    return f"; stopped after round {stopped['round']}: {stopped['why']}" if stopped else ""
 
 
 def say(console: Console, text: str) -> None:

@@ -142,6 +142,7 @@ def check_combinations(config: Config) -> None:
             f"privacy.noise = {config.privacy.noise:g}: noise is a multiple of privacy.clip, which is unset"
         )
     check_training(config)
+    check_choice(config)
     check_server(config)
     check_server_labels(config)
     check_static_norm(config)
@@ -189,6 +190,17 @@ def check_training(config: Config) -> None:
         raise UserError("train.warmup and train.schedule = 'warmup-cosine' belong together: give both, or neither")
     if train.warmup is not None and train.warmup >= config.rounds:
         raise UserError(f"train.warmup = {train.warmup}: expected fewer than the {config.rounds} rounds of the run")
+
+
+def check_choice(config: Config) -> None:
+    """Refuse to choose a model by the test images that are reported."""
+    asked = {"records.keep_best": config.records.keep_best, "train.patience": config.train.patience}
+    for key, value in asked.items():
+        if value and config.chosen_by is None:
+            raise UserError(
+                f"{key} = {value}: the only images to choose by are the reported test images;"
+                " give data.validation, such as 0.1, or data.test = 'tuning'"
+            )
 
 
 def check_server(config: Config) -> None:

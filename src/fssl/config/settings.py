@@ -38,6 +38,11 @@ class Data:
         Literal["all", "tuning", "final"],
         "all test images, or a half: tuning to choose settings by, final to report",
     ] = "all"
+    validation: Annotated[
+        float | None,
+        Range(0.001, 0.5),
+        "share of the labeled images that nobody trains on, to choose a model by; unset: none",
+    ] = None
     flip: Annotated[bool, "horizontal flips in weak and strong views (the paper flips digits too)"] = True
     classes: Annotated[tuple[str, ...] | None, "own images: class names in order (default: those found, sorted)"] = None
     size: Annotated[int, Range(8, 256), "own images: images are resized to this many pixels both ways"] = 32
@@ -125,6 +130,9 @@ class Train:
     """Rounds and steps."""
 
     rounds: Annotated[int | None, Range(1, 999_999), "default: the paper's number for the dataset"] = None
+    patience: Annotated[
+        int | None, Range(1, 999_999), "rounds without a better validation after which a run stops; unset: never"
+    ] = None
     clients_per_round: Annotated[int, Range(1, MANY), "clients drawn each round (folder: default all)"] = 8
     local_epochs: Annotated[int, Range(1, 10_000), "epochs a client trains in a round"] = 5
     steps_per_round: Annotated[int | None, Range(1, 1_000_000), "a fixed number of steps instead; 1 is FedSGD"] = None
@@ -233,6 +241,9 @@ class Records:
 
     probes: Annotated[Literal["all", "losses"], "all: every accumulator of the paper's figures"] = "all"
     metrics: Annotated[Headline, "the measure of the test whose last ten rounds are the result"] = "accuracy"
+    keep_best: Annotated[bool, "also keep the model of the best round, by the validation part (data.validation)"] = (
+        False
+    )
     checkpoint_every: Annotated[int, Range(1, 999_999), "rounds between checkpoints"] = 1
     tensorboard: Annotated[bool, "also write TensorBoard events"] = False
     wandb: Annotated[Literal["off", "offline", "online"], "also log to Weights & Biases"] = "off"
@@ -292,6 +303,13 @@ class Config:
         """Labeled images in a step of the server: SemiFL's numbers, unless told otherwise."""
         number = self.labels_per_class * self.card.num_classes
         return self.server.batch or (250 if number > MANY_LABELS else 10)
+
+    @property
+    def chosen_by(self) -> Literal["validation", "test"] | None:
+        """The images that a model may be chosen by; none if all that there are beside training are those reported."""
+        if self.data.validation is not None:
+            return "validation"
+        return "test" if self.data.test == "tuning" else None
 
     @property
     def rounds(self) -> int:

@@ -13,6 +13,7 @@ from .settings import AT_SERVER, KNOWING, SECTIONS, Config, useless
 # A resumed run may be longer than before, on other hardware, or find its data elsewhere.
 MAY_CHANGE = (
     "train.rounds",
+    "train.patience",
     "data.dir",
     "partition.file",  # its checksum stays
     "compute.",

@@ -26,7 +26,7 @@ from .experiment import (
     make_server_optimizer,
     make_server_recipe,
 )
-from .images import partition_images, split_for_test
+from .images import divide_images, split_for_test
 from .server import ServerOptimizer, smooth
 from .sketch import Sizes, try_step
 from .static import Collect, make_collect
@@ -41,7 +41,8 @@ class Federation:
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self.dataset = experiment, experiment.dataset
         self.config, self.method, self.net = experiment.config, experiment.method, experiment.net
-        config, card, partition = self.config, self.dataset.card, partition_images(self.config, self.dataset)
+        config, card = self.config, self.dataset.card
+        partition, self.held_out = divide_images(config, self.dataset)
         labels = self.dataset.train.labels
         sites = [*make_sites(partition, self.method.needs.labels), server_site(partition)]
         *self.sites, self.server_site = balanced(sites, labels, config.train.class_balance)
@@ -206,6 +207,14 @@ class Federation:
     def make_tester(self, compile: bool) -> Tester:
         pool = TestPool(*on_device(self.test, self.device))
         return make_tester(self.net, pool, list(self.norms.values()), compile=compile)
+
+    def make_validator(self, compile: bool) -> Tester | None:
+        """The same with the validation part, under the headline's normalization alone; nothing if there is no part."""
+        if not len(self.held_out):
+            return None
+        images, labels = self.dataset.train
+        pool = TestPool(*on_device(Split(images[self.held_out], labels[self.held_out]), self.device))
+        return make_tester(self.net, pool, [self.norms[self.headline]], compile=compile)
 
 
 def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:

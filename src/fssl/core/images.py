@@ -9,7 +9,7 @@ from ..config import Config
 from ..data.cache import Progress
 from ..data.cards import Card
 from ..data.folder import Agreed
-from ..data.partition import Partition, make_partition
+from ..data.partition import Index, Partition, hold_out, make_partition
 from ..data.sources import Dataset, Split, load
 from ..data.split_file import read_partition
 from ..errors import UserError
@@ -74,6 +74,17 @@ def partition_images(config: Config, dataset: Dataset) -> Partition:
         labeled_clients=part.labeled_clients,
         classes_per_client=part.classes_per_client,
     )
+
+
+def divide_images(config: Config, dataset: Dataset) -> tuple[Partition, Index]:
+    """Who trains on what, and the rows of the validation part, which nobody trains on."""
+    partition, share = partition_images(config, dataset), config.data.validation
+    if share is None:
+        return partition, np.zeros(0, np.int64)
+    rest, held = hold_out(partition, dataset.train.labels, share, config.partition.seed)
+    if not len(held):
+        raise UserError(f"data.validation = {share:g}: there are too few labeled images to hold some of them out")
+    return rest, held
 
 
 def split_for_test(config: Config, dataset: Dataset) -> Split:

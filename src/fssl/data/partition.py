@@ -16,6 +16,7 @@ from .shares import HAVE_ALPHA, MIN_ALPHA, Terms, check_shards, check_shares, wh
 Index = NDArray[np.int64]
 
 LABEL_SEED = 7  # the released code picks the labeled images with 7 and deals images to clients with 0
+HOLD_OUT_SEED = 11  # another stream than those of the deal
 MAX_TRIES = 10_000
 LEAST = 10  # images of a client under `balanced-dirichlet`
 
@@ -125,6 +126,33 @@ def split_labels(
             f" class {rarest} has {counts[rarest]} images"
         )
     return [rows[:per_class] for rows in order], [rows[per_class:] for rows in order]
+
+
+def hold_out(partition: Partition, labels: NDArray[np.int64], share: float, seed: int = 0) -> tuple[Partition, Index]:
+    """Take a share of each class's labeled images from clients and server; returns what is left, and the rows taken.
+
+    Of a class with two labels or more it is one at least. No client loses its last labeled image.
+
+    Args:
+        partition: Who holds what.
+        labels: The class of each training image.
+        share: Of the labeled images of each class, over all clients.
+        seed: Of the draw, as of the partition.
+    """
+    holders = (*partition.labeled, partition.server)
+    rows, left = np.concatenate(holders), [len(own) for own in holders]
+    holder = np.repeat(np.arange(len(holders)), left)
+    classes, counts = np.unique(labels[rows], return_counts=True)
+    wanted = {c: max(1, int(share * n + 0.5)) if n > 1 else 0 for c, n in zip(classes, counts, strict=True)}
+    taken = []
+    for i in RandomState(HOLD_OUT_SEED + seed).permutation(len(rows)):
+        label, k = labels[rows[i]], holder[i]
+        if wanted[label] and left[k] > 1:
+            wanted[label], left[k] = wanted[label] - 1, left[k] - 1
+            taken.append(rows[i])
+    held = np.sort(np.array(taken, np.int64))
+    *labeled, server = (own[~np.isin(own, held)] for own in holders)
+    return partition._replace(labeled=tuple(labeled), server=server), held
 
 
 def class_counts(parts: Sequence[Index], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.int64]:

@@ -130,6 +130,11 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
         raise UserError('data.classes: a deployment\'s sites must agree on a list of classes, e.g. ["cat", "dog"]')
     if test is None:
         raise UserError("server.toml: `test` is missing: where the server has its test images (test/CLASS/*)")
+    if config.data.validation is not None:
+        raise UserError(
+            f"data.validation = {config.data.validation:g}: labeled images stay at the sites, where nobody tests the"
+            " model; choose by half of the server's test images, data.test = 'tuning'"
+        )
     tests = load_test(test, agreed)
     black = Split(np.zeros((1, agreed.size, agreed.size, agreed.channels), np.uint8), np.full(1, -1))
     nothing, one = np.zeros(0, np.int64), np.zeros(1, np.int64)

@@ -35,6 +35,7 @@ class RoundResult(NamedTuple):
     missing: list[Missing]
     smooth_tests: dict[str, Test] = {}  # noqa: RUF012 (never changed in place)
     own_sums: dict[str, NDArray[np.float64]] = {}  # of the server's own steps, if it trained  # noqa: RUF012
+    validation: Test | None = None
 
 
 class RoundAgainError(Exception):
@@ -104,6 +105,7 @@ class Engine:
         optimizer = federation.server_optimizer.start(server.weights.params)
         self.snapshot = Snapshot(0, server, {}, {}, optimizer, federation.first_smooth(server))
         self.test, self.collect = federation.make_tester(compiles), federation.make_collect(compiles)
+        self.validate = federation.make_validator(compiles)
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
         """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""
@@ -127,8 +129,10 @@ class Engine:
                 model = federation.method.deploy(server)
                 smooth = federation.smoothed(round, self.snapshot.smooth, model)
                 scores = [self.test(weights) for weights in (model, smooth) if weights.params]
+                held_out = self.validate(model) if self.validate else None
         if round < until:
             self.fleet.prepare(round + 1, federation.drawn_clients(round + 1))  # while the device still works
+        validation = None if held_out is None else read_tests(held_out, federation.task.num_classes)[0]
         (tests, *others), tally = [read_tests(each, federation.task.num_classes) for each in scores], passing.tally()
         sums = self.own.sums(own) if self.own else {}
         self._check_finite(passing.clients, tally, round, tests, sums)
@@ -144,6 +148,7 @@ class Engine:
             passing.missing,
             dict(zip(federation.norms, others[0], strict=True)) if others else {},
             sums,
+            validation,
         )
 
     def _begun(self, round: int) -> Trained:
@@ -218,6 +223,10 @@ class Engine:
         federation = self.federation
         tests = read_tested(self.test(model), federation.task.num_classes)
         return dict(zip(federation.norms, tests, strict=True))[federation.headline]
+
+    def validated(self, model: Weights) -> Tested | None:
+        """The same of the validation part, if there is one."""
+        return read_tested(self.validate(model), self.federation.task.num_classes)[0] if self.validate else None
 
     def models(self) -> dict[str, Weights]:
         """The model by the name that `server.ship` has for it, and the smoothed one if there is one."""

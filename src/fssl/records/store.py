@@ -17,6 +17,7 @@ from ..system.files import is_draft, read_json, sweep, write_atomic
 from ..system.machine import obstacle
 from .chain import Chain, Start, chain_after, linked, read_start
 from .checkpoint import Checkpoints, Saved
+from .choice import is_over
 from .environment import environment
 from .facts import read_facts, write_facts
 from .layout import ENVIRONMENT, FORMAT, check_format
@@ -25,6 +26,7 @@ from .tensors import Tensors, Unsealed, sealed, unseal
 
 ERRORS = "error.txt"  # the last error that nobody foresaw, with its place in the code
 SKIPPED = "skipped.txt"  # image files that could not be used, with `data.skip_bad`
+BEST = "best"  # the name of the model that is kept of the best round
 SPLIT = "split.json"  # a copy of the file that `partition.file` names
 INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
 
@@ -59,6 +61,10 @@ class RunFolder:
         """Existing probe files, by round."""
         return sorted(self._probes.glob("[0-9]*.safetensors"))
 
+    def named_model(self, name: str) -> Path:
+        """The file of one of several models: the plain one, the smoothed one, the best one."""
+        return self.path / f"model-{name}.safetensors"
+
     def summary(self) -> dict[str, Any]:
         """The results of the run when it was last finished; empty otherwise."""
         return read_facts(self.summary_file)
@@ -79,9 +85,9 @@ class RunFolder:
 
     @property
     def is_finished(self) -> bool:
-        """Whether the summary is of as many rounds as the run is to have; one that goes on keeps the last summary."""
+        """Whether the summary is of the run's last round; one that goes on keeps the last summary."""
         try:
-            return bool(summary := self.summary()) and summary.get("rounds") == self.config().rounds
+            return bool(summary := self.summary()) and is_over(summary, self.config())
         except UserError:
             return False
 
@@ -291,19 +297,29 @@ class RunFolder:
         write_facts(self.partition_file, counts)
 
     def finish(
-        self, models: Mapping[str, Tensors], ship: str, headline: str, facts: Mapping[str, Any]
+        self,
+        models: Mapping[str, Tensors],
+        ship: str,
+        headline: str,
+        facts: Mapping[str, Any],
+        choice: Mapping[str, Any],
+        best: Tensors | None = None,
     ) -> dict[str, Any]:
         """Write the model with facts about it, then the summary, which marks the run as complete.
 
-        Of several models, each also has a file with its name, and `ship` is the name of the run's own.
+        Of several models, each also has a file with its name, and `ship` is the name of the run's own. The best one, of
+        the round that `choice` tells, has a file beside them.
         """
         lines = self.rounds()
         for name, tensors in models.items():
             which = {"model": name} if len(models) > 1 else {}
             data = sealed(tensors, {"run": self.run_id, "round": len(lines), **facts, **which})
-            for file in [self.path / f"model-{name}.safetensors"] * len(which) + [self.model_file] * (name == ship):
+            for file in [self.named_model(name)] * len(which) + [self.model_file] * (name == ship):
                 write_atomic(file, data)
-        summary = summarize(lines, headline, self.config().records.metrics)
+        if best is not None:
+            of_best = {"run": self.run_id, **facts, "round": choice["chosen"]["round"], "model": BEST}
+            write_atomic(self.named_model(BEST), sealed(best, of_best))
+        summary = {**summarize(lines, headline, self.config().records.metrics), **choice}
         write_facts(self.summary_file, summary, indent=1)
         return summary
 

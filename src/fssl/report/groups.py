@@ -21,6 +21,8 @@ class Repetition(Protocol):
     @property
     def last_round(self) -> int: ...
     @property
+    def reached(self) -> int: ...
+    @property
     def fault(self) -> str | None: ...
 
 
@@ -133,6 +135,6 @@ def seeds_text(runs: Iterable[Repetition]) -> str:
     """Seeds as a table shows them: a star for unfinished runs, an exclamation mark for changed records."""
     marks: dict[int, set[str]] = defaultdict(set)
     for run in runs:
-        marks[run.config.seed] |= {"*"} if run.last_round < run.config.rounds else set()
+        marks[run.config.seed] |= {"*"} if run.reached < run.config.rounds else set()
         marks[run.config.seed] |= {"!"} if run.fault else set()
     return " ".join(f"{seed}{''.join(sorted(signs))}" for seed, signs in sorted(marks.items()))

@@ -12,6 +12,7 @@ from ..config import Config, Headline
 from ..errors import UserError, shortened, unknown
 from ..methods.names import with_defaults
 from ..records.chain import Chain
+from ..records.choice import has_stopped
 from ..records.environment import UNKNOWN, short_commit
 from ..records.rounds import LAST, MEASURES
 from ..records.store import INSIDE_A_RUN, RunFolder
@@ -32,6 +33,7 @@ class Run(NamedTuple):
     fault: str | None = None  # what of the record was changed since, if it is taken as it is
     sessions: Sequence[Mapping[str, Any]] = ()  # what env.json says of each start
     measure: str = "accuracy"  # of the test, that it is judged by
+    is_stopped: bool = False  # before its last round, by its patience
 
     @property
     def commits(self) -> list[str]:
@@ -50,6 +52,11 @@ class Run(NamedTuple):
     @property
     def last_round(self) -> int:
         return int(self.lines[-1]["round"])
+
+    @property
+    def reached(self) -> int:
+        """How far it has come: one that has stopped early is at its end."""
+        return self.config.rounds if self.is_stopped else self.last_round
 
 
 class Series(NamedTuple):
@@ -104,7 +111,8 @@ def read_run(folder: RunFolder, as_is: bool = False) -> Run | None:
         raise UserError(f"{folder.path}: {changed(chain.fault)}")
     if not lines:
         return None
-    return Run(folder.path, config, lines, damaged, chain.fault, folder.sessions(), config.records.metrics)
+    is_stopped = has_stopped(folder.summary(), config)
+    return Run(folder.path, config, lines, damaged, chain.fault, folder.sessions(), config.records.metrics, is_stopped)
 
 
 def changed(fault: str) -> str:

@@ -12,7 +12,7 @@ from ..console import say
 from ..errors import UserError
 from ..records.environment import UNKNOWN, short_commit
 from ..records.rounds import LAST, MEASURES
-from ..records.store import RunFolder
+from ..records.store import BEST, RunFolder
 from .groups import shown_name
 from .overview import seconds_per_round
 from .runs import Run, by_round, damage_text, late, number, read_run, value
@@ -48,7 +48,7 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
     if not folder.is_finished:
         say(console, f"unfinished: {len(run.lines)} of {run.config.rounds} rounds; go on with --resume")
     table = Table(show_header=False)
-    for name, text in run_facts(run):
+    for name, text in (*run_facts(run), *choice_facts(folder)):
         table.add_row(name, text)
     console.print(table)
     if run.damaged:
@@ -81,6 +81,18 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
             yield f"{words} ({key})", f"{share:.3f}"
     yield "seconds per round (median)", seconds_per_round([run])
     yield "commit", ", ".join(map(start_text, run.sessions)) or UNKNOWN
+
+
+def choice_facts(folder: RunFolder) -> Iterator[tuple[str, str]]:
+    """The round that the validation part chose, the test of its model, and why the run stopped there."""
+    summary, best = folder.summary(), folder.measures().get("models", {}).get(BEST, {})
+    if isinstance(chosen := summary.get("chosen"), dict):
+        where, title = {"test": "tuning half"}.get(chosen["by"], chosen["by"]), MEASURES[chosen["measure"]]
+        yield f"best round by {title} on the {where}", f"{chosen['value']:.2f} % (round {chosen['round']})"
+        if (tested := value(best, "test", chosen["measure"])) is not None:
+            yield f"its model (model-{BEST}.safetensors), {title} of the test", f"{tested:.2f} %"
+    if isinstance(stopped := summary.get("stopped"), dict):
+        yield f"stopped after round {stopped['round']}", str(stopped["why"])
 
 
 def start_text(session: Mapping[str, Any]) -> str:

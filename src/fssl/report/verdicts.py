@@ -16,8 +16,8 @@ def is_bound(method: str) -> bool:
 
 
 def reach(runs: Sequence[Repetition]) -> int:
-    """The last round that all runs have reached."""
-    return min(run.last_round for run in runs)
+    """The last round that all runs have reached; who has stopped early has no more to come."""
+    return min(run.reached for run in runs)
 
 
 def last_rounds(runs: Iterable[Repetition]) -> int:

@@ -22,7 +22,7 @@ from ..records.checkpoint import Saved
 from ..records.store import ERRORS, SPLIT, RunFolder
 from ..system.user_code import user_place
 from .loggers import Listener, Logged
-from .record import Line, record, save_state, write_result
+from .record import Choice, Line, record, save_state, write_result
 
 COMPILING = "compiling the training step: a minute or more; the next run of this shape starts faster"
 MakeEngine = Callable[[Federation], Engine]
@@ -70,14 +70,15 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
             with closing(make(federation)) as engine:
                 if resume:
                     engine.snapshot = resumed(saved, folder, engine, logged)
+                choice = Choice(config, folder.rounds(), saved.parts if saved else {})
                 if engine.snapshot.round == 0:
-                    save_state(folder, engine)
+                    save_state(folder, engine, choice)
                 folder.write_env(federation.device, engine.snapshot.round)
                 folder.write_partition(federation.labeled_counts, federation.unlabeled_counts, federation.server_counts)
                 logged.started(config, folder.rounds())
-                while engine.snapshot.round < config.rounds:
-                    logged.round(record(folder, engine, engine.round(config.rounds)))
-                summary = write_result(folder, engine)
+                while engine.snapshot.round < config.rounds and not choice.progress.is_over:
+                    logged.round(record(folder, engine, engine.round(config.rounds), choice))
+                summary = write_result(folder, engine, choice)
                 for name in (ERRORS, SAVED):  # of an earlier start; this one got past it
                     (out / name).unlink(missing_ok=True)
                 return summary

@@ -17,6 +17,7 @@ from ..core.experiment import Experiment, prepare
 from ..core.images import Datasets, test_rows
 from ..errors import RunError, UserError, complain, described, printable
 from ..methods.names import check_effect
+from ..records.choice import is_over
 from ..records.store import RunFolder
 from .conduct import check_engine, run_experiment
 from .loggers import check_loggers
@@ -121,9 +122,10 @@ def unfinished(console: Console, runs: list[PlannedRun], resume: bool) -> list[P
 def is_done(run: PlannedRun, may_skip: bool, resume: bool) -> bool:
     """Whether a run is finished already; a folder that cannot take it is refused here, before any compute."""
     stored = RunFolder(run.folder)
-    done = may_skip and stored.summary().get("rounds") == run.config.rounds
+    summary = stored.summary()
+    done = may_skip and is_over(summary, run.config)
     stored.check(run.config, resume or done, run.experiment.defaults)
-    return done and len(stored.rounds()) == run.config.rounds  # else the record is damaged
+    return done and len(stored.rounds()) == summary["rounds"]  # else the record is damaged
 
 
 def load_images(console: Console, runs: list[PlannedRun], datasets: Datasets) -> None:

@@ -35,6 +35,7 @@ Opener = Callable[[Config, Path, int], Logger]  # settings, run folder, rounds d
 def logged_values(line: Line) -> dict[str, float]:
     """What a line tells a logger: measures of the tests, and every other single number of it."""
     named = {**line["test"], **{f"ema_{norm}": test for norm, test in line.get("ema_test", {}).items()}}
+    named |= {"validation": line["validation"]} if "validation" in line else {}
     tests = {
         f"test_{measure}/{norm}": test[measure]
         for measure in MEASURES

@@ -1,25 +1,50 @@
 """A round written down: its line, its probes, its checkpoint."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config import Config
 from ..core.evaluate import Test, Tested, model_facts
 from ..core.federation import Federation
 from ..engines.engine import Engine, RoundResult
 from ..engines.snapshot import flat, parts, with_parts
-from ..engines.tensors import named
+from ..engines.tensors import fill, named, to
 from ..probes.tally import Layout
+from ..records.choice import Progress
 from ..records.rounds import MEASURES, by_majority, rates, scalars
-from ..records.store import RunFolder
+from ..records.store import BEST, RunFolder
+from ..types import State, Weights
 
 Line = dict[str, Any]
 
 
-def record(folder: RunFolder, engine: Engine, result: RoundResult) -> Line:
+class Choice:
+    """The best round so far, and its model on the host if that is to be kept: a part of every checkpoint."""
+
+    def __init__(self, config: Config, lines: Iterable[Line], saved: Mapping[str, State]) -> None:
+        self.progress, self._keeps = Progress(config, lines), config.records.keep_best
+        self.parts = {name: state for name, state in saved.items() if name.startswith(f"{BEST}.")}
+
+    def take(self, line: Line, engine: Engine) -> None:
+        """Hear of the round that the engine has just trained."""
+        if self.progress.take(line) and self._keeps:
+            model = named(**engine.model()._asdict())
+            self.parts = {f"{BEST}.{line['round']}": {name: t.detach().cpu() for name, t in model.items()}}
+
+    def moved(self, parts: Mapping[str, State]) -> None:
+        """Take over what lies on disk alone from now on."""
+        self.parts = {name: parts.get(name, state) for name, state in self.parts.items()}
+
+    @property
+    def model(self) -> State | None:
+        return next(iter(self.parts.values()), None)
+
+
+def record(folder: RunFolder, engine: Engine, result: RoundResult, choice: Choice) -> Line:
     """Write a round down, its line before the checkpoint that relies on it."""
     begin = time.perf_counter()
     config = engine.federation.config
@@ -27,33 +52,49 @@ def record(folder: RunFolder, engine: Engine, result: RoundResult) -> Line:
     folder.write_probes(result.round, probes)
     line["timing"] = {"seconds": result.seconds, "record_seconds": time.perf_counter() - begin}
     folder.append(line)
-    if result.round % config.records.checkpoint_every == 0 or result.round == config.rounds:
-        save_state(folder, engine)
+    choice.take(line, engine)
+    is_last = result.round == config.rounds or choice.progress.is_over
+    if result.round % config.records.checkpoint_every == 0 or is_last:
+        save_state(folder, engine, choice)
     return line
 
 
-def save_state(folder: RunFolder, engine: Engine) -> None:
+def save_state(folder: RunFolder, engine: Engine, choice: Choice) -> None:
     """Write a checkpoint of the state after the last round; what has no room in memory stays there alone."""
-    folder.checkpoint(engine.snapshot.round, flat(engine.snapshot), parts(engine.snapshot))
+    folder.checkpoint(engine.snapshot.round, flat(engine.snapshot), {**parts(engine.snapshot), **choice.parts})
     if moved := folder.moved_parts():
         engine.snapshot = with_parts(engine.snapshot, moved)
+        choice.moved(moved)
 
 
-def write_result(folder: RunFolder, engine: Engine) -> Line:
+def write_result(folder: RunFolder, engine: Engine, choice: Choice) -> Line:
     """Write the model, with what its user must know of it, and the summary."""
-    federation = engine.federation
-    facts = model_facts(federation.config, federation.dataset.card)
-    folder.write_measures(measured(engine))
+    federation, config = engine.federation, engine.federation.config
+    facts = model_facts(config, federation.dataset.card)
+    folder.write_measures(measured(engine, choice))
     models = {name: named(**weights._asdict()) for name, weights in engine.models().items()}
-    return folder.finish(models, federation.config.server.ship, federation.headline, facts)
+    chosen = choice.progress.facts(stops=engine.snapshot.round < config.rounds)
+    return folder.finish(models, config.server.ship, federation.headline, facts, chosen, choice.model)
 
 
-def measured(engine: Engine) -> Line:
+def measured(engine: Engine, choice: Choice) -> Line:
     """The test of each final model once more, with all that it tells: a resumed run has it just the same."""
     federation, round = engine.federation, engine.snapshot.round
-    tests = {name: {"round": round, "test": facts_of_test(engine.tested(m))} for name, m in engine.models().items()}
-    classes = list(federation.dataset.card.class_names)
-    return {"headline": federation.headline, "class_names": classes, "models": tests}
+    models = {name: (round, weights) for name, weights in engine.models().items()}
+    if choice.model is not None and choice.progress.best:
+        models[BEST] = choice.progress.best.round, to(fill(engine.model(), choice.model), engine.device)
+    return {
+        "headline": federation.headline,
+        "class_names": list(federation.dataset.card.class_names),
+        "models": {name: facts_of_model(engine, *each) for name, each in models.items()},
+    }
+
+
+def facts_of_model(engine: Engine, round: int, weights: Weights) -> Line:
+    """The round that a model is of, and its tests."""
+    held_out = engine.validated(weights)
+    validation = {"validation": held_out.numbers._asdict()} if held_out else {}
+    return {"round": round, "test": facts_of_test(engine.tested(weights)), **validation}
 
 
 def facts_of_test(tested: Tested) -> Line:
@@ -73,6 +114,7 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
         "test": {norm: test._asdict() for norm, test in result.tests.items()},
         **smooth_facts(result.smooth_tests, federation.headline),
         **server_facts(result.own_sums),
+        **({"validation": result.validation._asdict()} if result.validation else {}),
         **rates(scalars(whole)),
         **by_majority(whole, known if known is None else known[result.clients]),
         "sums": scalars(whole),

@@ -17,7 +17,7 @@ from ..groups import distinct, group_key, method_of, named_groups, repetitions, 
 from ..look import chosen_styles, method_label
 from ..runs import Numbers, mean_std, without
 from ..tasks import Task, group_by_task
-from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, reach, rivals, verdict
+from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, rivals, verdict
 from .curves import Json, curves_of, divide, plain
 from .reading import QUANTITIES, Reading
 
@@ -158,7 +158,7 @@ def group_data(name: str, runs: list[Reading]) -> Json:
         "method": runs[0].config.method.name,
         "runs": [str(run.path) for run in runs],
         "seeds": [run.config.seed for run in runs],
-        "rounds": [reach(runs), runs[0].config.rounds],
+        "rounds": [min(run.last_round for run in runs), runs[0].config.rounds],
         "result": mean_and_deviation([run.result for run in runs]),
         "last": mean_and_deviation([run.at_last for run in runs]),
         "right": mean_and_deviation([run.late("pl_accuracy") for run in runs]),

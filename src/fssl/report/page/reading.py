@@ -14,6 +14,7 @@ from ...config import Config
 from ...errors import UserError
 from ...methods.names import with_defaults
 from ...records.chain import Chain
+from ...records.choice import has_stopped
 from ...records.rounds import LAST, MEASURES
 from ...records.store import RunFolder
 from ...system.workers import forked, mapped
@@ -132,6 +133,11 @@ class Reading:
         """Numbers of the lines that are not shown: damaged ones, and the last while it is half-written."""
         return [*self.damaged, *([self._lines + 1] if self._is_torn else [])]
 
+    @property
+    def reached(self) -> int:
+        """How far it has come: one that has stopped early is at its end."""
+        return self.config.rounds if self.is_stopped else self.last_round
+
     def values(self, key: str) -> Numbers:
         """A quantity by round; nan where nothing was counted."""
         place, quantity = next((i, q) for i, q in enumerate(QUANTITIES) if q.key == key)
@@ -199,6 +205,7 @@ class Reading:
             self._note(f"left out, its settings cannot be read: {error}")
         self.sessions = self._sessions()
         self.is_finished = self.folder.is_finished
+        self.is_stopped = self.settings is not None and has_stopped(self.folder.summary(), self.settings)
         if not self.folder.summary() and self.folder.summary_file.is_file():
             self._note("summary.json cannot be read; the numbers here come from rounds.jsonl")
         self.partition = self._partition()

@@ -1,0 +1,236 @@
+"""The best model and early stopping: chosen by images that nobody reports, the same after any number of kills."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import test_resume
+import torch
+from safetensors.torch import load_file
+
+from conftest import outcome, records, tiny_config
+from fssl.config import Config, override, parse, read_toml
+from fssl.console import Quiet, result_line
+from fssl.core import evaluate
+from fssl.core.experiment import prepare
+from fssl.core.federation import Federation
+from fssl.data.sources import Dataset
+from fssl.engines.engine import RoundResult
+from fssl.errors import UserError
+from fssl.records.choice import Chosen, Progress
+from fssl.records.store import RunFolder
+from fssl.report.groups import seeds_text
+from fssl.report.page.reading import read
+from fssl.report.runs import find_runs
+from fssl.report.verdicts import rivals
+from fssl.runner.conduct import conduct, run_experiment
+from fssl.runner.grid import PlannedRun, is_done
+
+VALUES = [10.0, 30.0, 30.0, 20.0, 40.0, 40.0, 35.0, 39.0, 50.0]  # on the validation part, by round
+CHOOSING = ("data.validation=0.2", "records.keep_best=true")
+
+
+def config(*settings: str) -> Config:
+    return parse(override(read_toml("smoke"), [f"train.rounds={len(VALUES)}", *CHOOSING, *settings]))
+
+
+def lines(*values: float | None) -> list[dict[str, Any]]:
+    return [{"round": r, "accuracy": 0.0, "validation": {"accuracy": v}} for r, v in enumerate(values, 1)]
+
+
+# The rule by itself.
+
+
+def test_the_first_of_equal_rounds_is_the_best() -> None:
+    progress = Progress(config(), lines(*VALUES[:8]))
+    assert progress.best == Chosen(5, 40.0)
+    assert not progress.is_over  # without patience
+    assert progress.take({"round": 9, "validation": {"accuracy": 50.0}})
+    assert progress.best == Chosen(9, 50.0)
+
+
+def test_patience_counts_rounds_after_the_best() -> None:
+    over = [Progress(config("train.patience=3"), lines(*VALUES[:n])).is_over for n in range(len(VALUES))]
+    assert over == [False] * 8 + [True]
+    assert [Progress(config("train.patience=2"), lines(*VALUES[:n])).is_over for n in (3, 4)] == [False, True]
+
+
+def test_a_round_without_a_value_is_no_better() -> None:
+    progress = Progress(config("train.patience=2"), lines(None, 10.0, None, None))
+    assert progress.best == Chosen(2, 10.0)
+    assert progress.is_over
+
+
+def test_the_tuning_half_is_chosen_by_where_there_is_no_validation_part() -> None:
+    settings = parse(override(read_toml("smoke"), ["data.test=tuning", "train.patience=1", "records.metrics=macro_f1"]))
+    progress = Progress(settings, [{"round": 1, "macro_f1": 30.0}, {"round": 2, "macro_f1": 20.0}])
+    assert progress.best == Chosen(1, 30.0)
+    assert progress.is_over
+    assert "on the tuning half of the test" in progress.facts(stops=True)["stopped"]["why"]
+
+
+@pytest.mark.parametrize("setting", ["records.keep_best=true", "train.patience=5"])
+@pytest.mark.parametrize("test", ["all", "final"])
+def test_the_reported_test_images_are_refused(setting: str, test: str) -> None:
+    with pytest.raises(UserError) as error:
+        tiny_config(setting, f"data.test={test}")
+    assert "the only images to choose by are the reported test images" in str(error.value)
+    assert "\n" not in str(error.value)
+    tiny_config(setting, "data.test=tuning")
+    tiny_config(setting, f"data.test={test}", "data.validation=0.1")
+
+
+# Runs whose learning is one line of arithmetic, killed at every step on disk.
+
+
+class ToyEngine(test_resume.ToyEngine):
+    def round(self, until: int) -> RoundResult:
+        result = super().round(until)
+        return result._replace(validation=evaluate.Test(VALUES[result.round - 1], 1.0))
+
+
+def go(folder: Path, settings: Config, resume: bool = True) -> dict[str, Any]:
+    return conduct(prepare(settings), folder, Quiet(), resume, ToyEngine)
+
+
+def all_of(run: Path) -> tuple[Any, ...]:
+    summary = {k: v for k, v in RunFolder(run).summary().items() if k != "timing"}
+    best = run / "model-best.safetensors"
+    return outcome(run), summary, best.read_bytes() if best.exists() else None
+
+
+def test_both_models_are_in_the_folder_each_with_its_round_and_measures(tmp_path: Path) -> None:
+    summary = go(tmp_path / "run", config("train.patience=3"), resume=False)
+    assert summary["rounds"] == 8
+    assert summary["chosen"] == {"round": 5, "by": "validation", "measure": "accuracy", "value": 40.0}
+    assert summary["stopped"] == {
+        "round": 8,
+        "patience": 3,
+        "best_round": 5,
+        "why": "no better accuracy on the validation part in 3 rounds",
+    }
+    assert summary["result"] == np.mean([10.0 * r for r in range(1, 9)])  # of the last rounds, and not of the best
+    assert "stopped after round 8: no better accuracy" in result_line(tmp_path, summary)
+    go(tmp_path / "five", config("train.rounds=5"), resume=False)
+    last, best = (load_file(tmp_path / f"run/model{name}.safetensors") for name in ("", "-best"))
+    fifth = load_file(tmp_path / "five" / "model.safetensors")
+    assert all(torch.equal(best[name], fifth[name]) for name in fifth)
+    assert not all(torch.equal(best[name], last[name]) for name in fifth)
+    models = RunFolder(tmp_path / "run").measures()["models"]
+    assert {name: model["round"] for name, model in models.items()} == {"plain": 8, "best": 5}
+    assert models["best"]["test"]["loss"] == pytest.approx(float(fifth["params.w"].sum()))  # as the toy tests
+    assert RunFolder(tmp_path / "run").is_finished
+
+
+@pytest.mark.parametrize("every", [1, 3])
+@pytest.mark.parametrize(
+    "arm", [test_resume.before_an_operation, test_resume.in_the_middle_of_a_write], ids=["before", "within"]
+)
+def test_a_kill_at_any_step_on_disk_keeps_best_and_patience(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: Any, every: int
+) -> None:
+    settings = config("train.patience=3", f"records.checkpoint_every={every}")
+    prepared = prepare(settings)
+    monkeypatch.setattr(test_resume, "go", lambda folder: conduct(prepared, folder, Quiet(), True, ToyEngine))
+    monkeypatch.setattr(
+        "os.fsync", test_resume.FLUSH if arm is test_resume.in_the_middle_of_a_write else lambda f: None
+    )
+    go(tmp_path / "unbroken", settings, resume=False)
+    expected = all_of(tmp_path / "unbroken")
+    for number in range(0, 1000, 5):
+        folder = tmp_path / "run"
+        if not test_resume.killed_at(number, folder, arm):
+            break
+        conduct(prepared, folder, Quiet(), True, ToyEngine)
+        assert all_of(folder) == expected, number
+        shutil.rmtree(folder)
+    assert number > 40
+
+
+def test_a_run_that_stopped_is_done_and_goes_on_with_more_patience(tmp_path: Path) -> None:
+    short, long = config("train.patience=3"), config("train.patience=4")
+    go(tmp_path / "run", short, resume=False)
+    assert is_done(PlannedRun("run", prepare(short), tmp_path / "run"), may_skip=True, resume=True)
+    assert not is_done(PlannedRun("run", prepare(long), tmp_path / "run"), may_skip=True, resume=True)
+    summary = go(tmp_path / "run", long)
+    assert (summary["rounds"], summary["chosen"]["round"]) == (9, 9)
+    assert "stopped" not in summary
+    go(tmp_path / "unbroken", long, resume=False)
+    assert records(tmp_path / "run") == records(tmp_path / "unbroken")
+    models = (load_file(tmp_path / run / "model-best.safetensors") for run in ("run", "unbroken"))
+    one, other = models
+    assert all(torch.equal(one[name], other[name]) for name in one | other)
+
+
+def test_a_run_that_stopped_early_is_compared_as_a_whole_one(tmp_path: Path) -> None:
+    """One stops after round 8 of 9; a third is killed there, and is not as far as the others."""
+    for name, patience in {"stopped": 3, "whole": 4, "cut": 5}.items():
+        go(tmp_path / name, config(f"train.patience={patience}"), resume=False)
+    (tmp_path / "cut" / "summary.json").unlink()
+    record = tmp_path / "cut" / "rounds.jsonl"
+    record.write_text("".join(record.read_text().splitlines(keepends=True)[:8]))
+    runs = {run.path.name: [run] for run in find_runs([tmp_path]).runs}
+    assert {name: seeds_text(runs[name]) for name in runs} == {"cut": "7*", "stopped": "7", "whole": "7"}
+    assert {*rivals(runs)} == {"stopped", "whole"}
+    readings = [read(tmp_path / name) for name in runs]
+    assert {reading.path.name: reading.reached for reading in readings} == {"cut": 8, "stopped": 9, "whole": 9}
+    assert [reading.is_finished for reading in readings] == [False, True, True]
+
+
+# The validation part.
+
+
+def test_nobody_trains_on_the_validation_part(tiny_data: Dataset) -> None:
+    """8 labels of each of 4 classes: a quarter of them is 2 of each."""
+    plain = Federation(prepare(tiny_config(), tiny_data))
+    federation = Federation(prepare(tiny_config("data.validation=0.25"), tiny_data))
+    held = federation.held_out
+    assert np.bincount(tiny_data.train.labels[held]).tolist() == [2, 2, 2, 2]
+    for before, after in zip(plain.sites, federation.sites, strict=True):
+        assert not np.isin(after.pool, held).any()
+        assert after.labeled.tolist() == [row for row in before.labeled if row not in held]
+        assert after.pool.tolist() == [row for row in before.pool if row not in held]
+        assert len(after.labeled) >= 1
+    assert federation.labeled_counts is not None
+    assert federation.labeled_counts.sum() == 24
+
+
+def test_the_validation_part_is_drawn_by_the_seed_of_the_partition(tiny_data: Dataset) -> None:
+    def held(*settings: str) -> list[int]:
+        federation = Federation(prepare(tiny_config("data.validation=0.25", *settings), tiny_data))
+        return list(federation.held_out)
+
+    assert held() == held("seed=99")
+    assert held() != held("partition.seed=1")
+
+
+def test_a_part_of_few_labels_is_refused_only_if_it_would_be_empty(tiny_data: Dataset) -> None:
+    few = tiny_config("data.validation=0.001", "data.labels_per_class=2", "partition.kind=iid", "partition.clients=4")
+    assert len(Federation(prepare(few, tiny_data)).held_out) == 4  # one of each class
+    single = tiny_config("data.validation=0.5", "data.labels_per_class=1", "partition.kind=iid", "partition.clients=4")
+    with pytest.raises(UserError, match="too few labeled images"):
+        Federation(prepare(single, tiny_data))
+
+
+def test_what_is_recorded_of_the_validation_part_is_its_test(tmp_path: Path, tiny_data: Dataset) -> None:
+    """A real run: the line's numbers are those of the kept model on the held out images, and resume keeps them."""
+    settings = tiny_config("data.validation=0.25", "records.keep_best=true", "train.rounds=3")
+    experiment = prepare(settings, tiny_data)
+    run_experiment(experiment, tmp_path / "run", Quiet())
+    folder, found = RunFolder(tmp_path / "run"), records(tmp_path / "run")
+    best = max(found, key=lambda line: (line["validation"]["accuracy"], -line["round"]))
+    summary, models = folder.summary(), folder.measures()["models"]
+    assert summary["chosen"]["round"] == best["round"] == models["best"]["round"]
+    assert models["best"]["validation"] == best["validation"]
+    assert models["best"]["test"]["accuracy"] == best["accuracy"]
+    assert models["plain"]["validation"] == found[-1]["validation"]
+    assert sum(map(sum, models["best"]["test"]["confusion"])) == len(tiny_data.test.labels)
+    facts = json.loads(json.dumps(folder.measures()))
+    shorter = prepare(tiny_config("data.validation=0.25", "records.keep_best=true", "train.rounds=2"), tiny_data)
+    run_experiment(shorter, tmp_path / "resumed", Quiet())
+    run_experiment(experiment, tmp_path / "resumed", Quiet(), resume=True)
+    assert RunFolder(tmp_path / "resumed").measures() == facts
+    assert all_of(tmp_path / "resumed")[0] == outcome(tmp_path / "run")
