@@ -138,11 +138,12 @@ def runs(*folders: str | Path, as_is: bool = False) -> list[Run]:
 
 
 @told_in_python()
-def load(folder: str | Path, network: Network | None = None) -> Trained:
-    """The final model of a finished run.
+def load(folder: str | Path, which: str = "", network: Network | None = None) -> Trained:
+    """The final model of a run, or another one that it keeps; of an unfinished run that of its newest checkpoint.
 
     Args:
         folder: The run folder.
+        which: "best" for the model of the best round (`records.keep_best`), "plain" or "ema" with `server.ema`.
         network: The network of a run that was given one in Python.
 
     Returns:
@@ -156,7 +157,7 @@ def load(folder: str | Path, network: Network | None = None) -> Trained:
         if not name.startswith(PYTHON):
             raise UserError(f"{folder} is a run of the network '{name}'; leave out network=")
         make_known(network, name)
-    return load_trained(Path(folder))
+    return load_trained(Path(folder), which=which)
 
 
 model = load  # its former name

@@ -282,11 +282,16 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: 
     for copy in (unfinished, damaged, other):
         shutil.copytree(run, copy)
     (unfinished / "model.safetensors").unlink()
+    shutil.rmtree(unfinished / "checkpoint")
     (damaged / "model.safetensors").write_bytes(b"1234567890")
     (other / "config.toml").write_text((run / "config.toml").read_text().replace("width = 1", "width = 2"))
     for words, expected in (
         (["nowhere"], "nowhere is not a run folder"),
-        ([unfinished], "has no model.safetensors"),
+        ([unfinished], "has no model yet"),
+        ([run, "--model", "best"], "keeps no best model"),
+        ([run, "--model", "ema"], "has no smoothed model"),
+        ([run, "--model", "bets"], "did you mean 'best'?"),
+        ([run, "--measures", "bad/notes.txt"], "notes.txt is a file"),
         ([damaged], "is damaged"),
         ([other], "is of another run than"),
         ([run, "--data-dir", "empty"], "digits needs no files"),

@@ -24,28 +24,34 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder.")], as_is: AsIs
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
     images: Annotated[Path | None, typer.Argument(help="An image or a folder; default: the run's own test.")] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("predictions.csv"),
     data_dir: Annotated[Path | None, typer.Option(help="The dataset's folder, if it is not where it was.")] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="A column more for every class.")] = False,
     overwrite: Overwrite = False,
+    model: Annotated[str, typer.Option(help="best, plain or ema, of several; default: the run's own.")] = "",
+    measures: Annotated[Path | None, typer.Option(help="Folder for measures and a confusion matrix.")] = None,
 ) -> None:
-    """Label images with a run's final model: a CSV file of image, class and confidence, and a table.
+    """Label images with a run's model: a CSV file of image, class and confidence, and a table.
 
     Every image below the folder is read as in training; other files are named and skipped. If all of them lie in or
-    below folders that are called like classes, the table says how many of each class are right.
+    below folders that are called like classes, the table says how many of each class are right, and `--measures`
+    writes precision, recall, F1, AUROC, calibration and the confusion matrix into files and a page. An unfinished run
+    labels with the model of its newest checkpoint.
 
     Examples:
 
     - `fssl predict runs/smoke`: the test images, class by class
 
     - `fssl predict runs/own photos --out labels.csv`
+
+    - `fssl predict runs/own photos --model best --measures measures`: by the best model, with a page of measures
     """
     from ..inference.predict import Output
     from ..inference.predict import predict as label
 
-    label(console, run, images, Output(out, overwrite, probabilities), data_dir)
+    label(console, run, images, Output(out, overwrite, probabilities), data_dir, model, measures)
 
 
 def export(

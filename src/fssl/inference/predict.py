@@ -18,9 +18,12 @@ from ..data.cache import Progress
 from ..data.folder import Loading, raise_problems, read_images
 from ..data.listing import list_images
 from ..errors import ProblemsError, UserError
+from ..probes.measures import answers_of
+from ..records.store import BEST, RunFolder
 from ..system.files import as_csv, write_file
-from ..system.machine import check_file, check_new, cores
+from ..system.machine import check_file, check_folder, check_new, cores
 from .answers import Predictions, truth_of
+from .measures import PAGE, in_words, write_measures
 from .trained import Trained, best_device, load_trained
 
 Batch = tuple[list[str], NDArray[np.uint8]]  # names and images
@@ -35,13 +38,23 @@ class Output(NamedTuple):
     probabilities: bool = False
 
 
-def predict(console: Console, run: Path, images: Path | None, out: Output, data_dir: Path | None = None) -> None:
+def predict(
+    console: Console,
+    run: Path,
+    images: Path | None,
+    out: Output,
+    data_dir: Path | None = None,
+    which: str = "",
+    measures: Path | None = None,
+) -> None:
     """Label the images below a folder, or the run's own test images, and print a summary."""
     if images and data_dir:
         raise UserError("--data-dir says where the run's own test images are: leave it out, or the images")
     check_file("--out", out.file, ".csv")
     check_new("--out", out.file, out.overwrite)
-    model = load_trained(run, torch.device("cpu"))
+    if measures:
+        check_folder("--measures", measures)
+    model = load_trained(run, torch.device("cpu"), which)
     unread: list[str] = []
     skipped: Sequence[str] = ()
     with RunView(console, "images", transient=True) as view:
@@ -52,7 +65,17 @@ def predict(console: Console, run: Path, images: Path | None, out: Output, data_
     write_file(out.file, csv_text(made, out.probabilities))
     print_table(console, by_class(made) if made.truth is None else by_truth(made))
     say(console, f"{several(len(made.names), 'image')}{accuracy(made)}: {out.file}")
-    if model.round is not None and model.round < model.config.rounds:
+    if made.truth is not None and len(made.truth):
+        answers = answers_of(made.probabilities, made.truth)
+        say(console, in_words(answers))
+        if measures:
+            write_measures(measures, answers, made.classes, f"{run.name}: {images or 'test images'}")
+            say(console, f"measures: {measures / PAGE}")
+    elif measures:
+        say(console, f"no measures: not every image lies in a folder that is called like a class, so {measures} is not")
+    if which == BEST:
+        say(console, f"by the best model, that of round {model.round}")
+    elif model.round is not None and model.round < model.config.rounds and not RunFolder(run).is_finished:
         say(console, f"by the model of round {model.round}; the run goes on to round {model.config.rounds}")
     for line in skipped:
         say(console, f"skipped {line}")

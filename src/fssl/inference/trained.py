@@ -1,4 +1,4 @@
-"""A run's final model, ready for new images."""
+"""A run's model, ready for new images: its final one, the best one, or that of the newest checkpoint."""
 
 from pathlib import Path
 from threading import Lock
@@ -16,17 +16,19 @@ from ..core.images import known_card
 from ..core.network import make_module, make_net
 from ..data.cards import Card
 from ..engines.snapshot import in_order
-from ..errors import UserError, told_in_python
-from ..methods.names import with_defaults
+from ..engines.tensors import named
+from ..errors import UserError, told_in_python, unknown
+from ..methods.names import build_method, with_defaults
 from ..models import Net, switch_tf32_off
-from ..records.store import RunFolder
+from ..records.store import BEST, RunFolder
 from ..system.user_code import digest_of
-from ..types import State, Weights, take
+from ..types import Server, State, Weights, take
 from .answers import Predictions, truth_of
 from .given import Given, as_given, as_pixels, check_floats
 
 Facts = dict[str, Any]
 LENT = Lock()  # a call lends its weights to the network's module: one thread of a server at a time
+WHICH = ("", BEST, "plain", "ema")  # the run's own model, or one of several
 
 
 class Trained(NamedTuple):
@@ -110,35 +112,84 @@ def normalize_of(config: Config, card: Card, device: torch.device) -> Normalize:
     return norms_for_test(card, device)[headline_norm(config)]
 
 
-def load_trained(run: Path, device: torch.device | None = None) -> Trained:
-    """The final model of a finished run, by its folder; on a GPU, if there is one and no other device is named."""
+class Found(NamedTuple):
+    """A model in a run folder: where it is, its tensors, and what is known of it."""
+
+    file: Path
+    tensors: State
+    facts: Facts | None
+
+
+def load_trained(run: Path, device: torch.device | None = None, which: str = "") -> Trained:
+    """A model of a run, by its folder; on a GPU, if there is one and no other device is named.
+
+    Args:
+        run: The run folder.
+        device: Where it is to compute.
+        which: "best", "plain" or "ema" for one of several; else the run's own, of its last round. A run that is not
+            finished has those of its newest checkpoint.
+    """
+    if which not in WHICH:
+        raise unknown("--model", which, WHICH[1:])
     folder = RunFolder(run)
-    folder.check_finished()
+    folder.check_run()
     switch_tf32_off()
     config, device = with_defaults(folder.config()), device or best_device()
     card = known_card(config)
     digest_of("model", config.model.name, config.model.digest)  # refuses to run another file than the run's
     net = make_net(config, card)
-    tensors, facts = folder.model()
-    check_facts(folder, facts, model_facts(config, card))
-    weights = usable_weights(folder, tensors, net)
+    model = find_model(folder, config, which)
+    check_facts(model, model_facts(config, card))
+    weights = usable_weights(folder, model, net)
     weights = Weights(*({name: t.to(device) for name, t in tree.items()} for tree in weights))
-    return Trained(config, card, net, weights, normalize_of(config, card, device), (facts or {}).get("round"))
+    return Trained(config, card, net, weights, normalize_of(config, card, device), (model.facts or {}).get("round"))
 
 
-def check_facts(folder: RunFolder, facts: Facts | None, expected: Facts) -> None:
+def find_model(folder: RunFolder, config: Config, which: str) -> Found:
+    """The model in its file, or as the newest checkpoint has it."""
+    file = folder.named_model(which) if which else folder.model_file
+    if which == "plain" and not file.is_file():  # a run with one model writes it under one name
+        file = folder.model_file
+    if file.is_file():
+        return Found(file, *folder.model(file))
+    if which == BEST and not config.records.keep_best:
+        raise UserError(f"--model {which}: {folder.path} keeps no best model; runs with records.keep_best=true do")
+    if which == "ema" and config.server.ema is None:
+        raise UserError(f"--model {which}: {folder.path} has no smoothed model; runs with server.ema do")
+    return model_in_checkpoint(folder, config, which)
+
+
+def model_in_checkpoint(folder: RunFolder, config: Config, which: str) -> Found:
+    """A model of a run that is not finished."""
+    saved = folder.newest_state()
+    if saved is None or saved.round == 0:
+        raise UserError(f"{folder.path} has no model yet: it has no finished round with a checkpoint; --resume goes on")
+    file, round, name = folder.path / "checkpoint", saved.round, which or config.server.ship
+    tensors = {k.removeprefix("smooth."): t for k, t in saved.tensors.items() if k.startswith("smooth.")}
+    if name == BEST:
+        part, tensors = next(iter(saved.parts.items()))
+        round = int(part.partition(".")[2])
+    elif name == "plain":
+        params, buffers = (take(f"server.weights.{kind}.", saved.tensors) for kind in Weights._fields)
+        server = Server(Weights(params, buffers), take("server.extras.", saved.tensors))
+        method = build_method(config.method.name, dict(config.method.settings))
+        tensors = named(**method.deploy(server)._asdict())
+    return Found(file, tensors, {"round": round, **model_facts(config, known_card(config))})
+
+
+def check_facts(model: Found, expected: Facts) -> None:
     """Refuse a model that was trained for other images than this version would give it."""
     for name, value in expected.items():
-        if facts and facts.get(name) != value:
-            raise UserError(f"{folder.model_file} was trained with {name} = {facts.get(name)}, not with {value}")
+        if model.facts and model.facts.get(name) != value:
+            raise UserError(f"{model.file} was trained with {name} = {model.facts.get(name)}, not with {value}")
 
 
-def usable_weights(folder: RunFolder, tensors: State, net: Net) -> Weights:
+def usable_weights(folder: RunFolder, model: Found, net: Net) -> Weights:
     """Weights in the network's order; refused if they do not fit, or are not numbers."""
-    refusal = f"{folder.model_file} does not fit the network of {folder.config_file}"
-    found = zip(net.first, (take("params.", tensors), take("buffers.", tensors)), strict=True)
+    refusal = f"{model.file} does not fit the network of {folder.config_file}"
+    found = zip(net.first, (take("params.", model.tensors), take("buffers.", model.tensors)), strict=True)
     weights = Weights(*(in_order(like, tree, refusal) for like, tree in found))
     for name, tensor in {**weights.params, **weights.buffers}.items():
         if not torch.isfinite(tensor).all():
-            raise UserError(f"{folder.model_file}: {name} has values that are not finite; the training diverged")
+            raise UserError(f"{model.file}: {name} has values that are not finite; the training diverged")
     return weights

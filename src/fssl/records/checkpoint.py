@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,6 +68,18 @@ class Checkpoints:
             self._keep_only(candidates)
         return saved
 
+    def newest(self, marks: Sequence[str | None], parts: str) -> Saved | None:
+        """The same for a reader: nothing is removed, and of the parts only those whose names begin like this are read.
+
+        A run that goes on may remove a checkpoint while it is read; then there is a newer one.
+        """
+        for manifest in reversed(self._manifests()):
+            if manifest.stem <= stem(len(marks) - 1):
+                with suppress(FileNotFoundError):
+                    if saved := self._read_whole(manifest, marks, parts):
+                        return saved
+        return None
+
     @property
     def is_begun(self) -> bool:
         """Whether there is more than the beginning."""
@@ -91,14 +104,15 @@ class Checkpoints:
             {file for manifest in manifests.values() for file in read_json(manifest).get("parts", {})}
         )
 
-    def _read_whole(self, manifest: Path, marks: Sequence[str | None]) -> Saved | None:
+    def _read_whole(self, manifest: Path, marks: Sequence[str | None], only: str = "") -> Saved | None:
         """A checkpoint of this record whose bytes are those that were written, else None."""
         facts = read_json(manifest)
         round, files = facts.get("round"), facts.get("parts")
         if type(round) is not int or manifest.stem != stem(round) or facts.get("record") != marks[round]:
             return None
         data = read_intact(manifest.with_suffix(".safetensors"), facts.get("sha256"))
-        parts = self._parts.load(files) if isinstance(files, dict) else None
+        files = {f: check for f, check in files.items() if f.startswith(only)} if isinstance(files, dict) else None
+        parts = None if files is None else self._parts.load(files)
         return None if data is None or parts is None else Saved(round, load(data), parts)
 
 

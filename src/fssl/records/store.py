@@ -331,26 +331,35 @@ class RunFolder:
         """What was written of the models when the run was last finished; empty otherwise, and of earlier versions."""
         return read_facts(self.measures_file)
 
-    def check_finished(self) -> None:
-        """Refuse a folder that holds no run, or one that is not finished."""
+    def check_run(self) -> None:
+        """Refuse a folder that holds no run."""
         if not self.config_file.is_file():
             raise UserError(f"{self.path} is not a run folder (no config.toml); `fssl run` makes one")
+
+    def check_finished(self) -> None:
+        """Refuse a folder that holds no run, or one that is not finished."""
+        self.check_run()
         if not self.model_file.is_file():
             raise UserError(
                 f"{self.path} has no model.safetensors, which a run writes once it is finished; --resume goes on"
             )
 
-    def model(self) -> Unsealed:
-        """The model as it was written by this run, when it was last finished."""
+    def model(self, file: Path | None = None) -> Unsealed:
+        """The model, or one of several, as it was written by this run, when it was last finished."""
+        file = file or self.model_file
         try:
-            model = unseal(self.model_file)
+            model = unseal(file)
         except ValueError as error:
-            raise UserError(f"{self.model_file} is damaged ({error})") from None
+            raise UserError(f"{file} is damaged ({error})") from None
         if model.facts is None and any(self._start().marks[1:]):
-            raise UserError(f"{self.model_file} has no checksum, but the rounds have: it is not this run's")
+            raise UserError(f"{file} has no checksum, but the rounds have: it is not this run's")
         if model.facts is not None and model.facts.get("run") != self.run_id:
-            raise UserError(f"{self.model_file} is of another run than {self.config_file}, or that was changed since")
+            raise UserError(f"{file} is of another run than {self.config_file}, or that was changed since")
         return model
+
+    def newest_state(self) -> Saved | None:
+        """The state of a run that is not finished, with the best model among its parts if that is kept."""
+        return self._checkpoints.newest(self._start().marks, f"{BEST}.")
 
 
 def left_by_a_kill(path: Path) -> bool:

@@ -1,0 +1,190 @@
+"""Measures of predictions with known truth, as files: numbers, tables, and a page with the confusion matrix."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from ..errors import printable
+from ..probes.measures import BINS, Answers
+from ..records.rounds import MEASURES
+from ..system.files import as_csv, write_file
+
+PAGE = "index.html"
+RIGHT, WRONG = "#0072B2", "#D55E00"  # as on the report's page
+FEW = 25  # classes whose cells have room for a number
+BOARD = 720  # units of the drawing that the cells of all classes share
+COLUMNS = ("images", "precision", "recall", "f1", "auroc")
+STYLE = """
+:root { color-scheme: light dark; --ink: #1b2733; --quiet: #5c6b7a; --line: #dde3e9; --paper: #fff }
+@media (prefers-color-scheme: dark) { :root { --ink: #e8edf2; --quiet: #9fb0c0; --line: #33404d; --paper: #141b22 } }
+body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
+  max-width: 60rem; padding: 0 1rem }
+h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem } p { color: var(--quiet) }
+dl { display: flex; flex-wrap: wrap; gap: 1rem 2.5rem } dt { color: var(--quiet); font-size: .85rem }
+dd { margin: 0; font-size: 1.5rem; font-weight: 600 }
+svg { width: 100%; height: auto; max-width: 52rem } svg text { fill: var(--ink) } svg .quiet { fill: var(--quiet) }
+svg .axis { stroke: var(--line) } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
+th, td { padding: .25rem .9rem; text-align: right; border-bottom: 1px solid var(--line) }
+th:first-child { text-align: left }
+"""
+DOCUMENT = Template("""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>$title</title>
+<style>$style</style>
+</head>
+<body>
+<h1>$title</h1>
+<dl>$numbers</dl>
+<h2>Confusion matrix</h2>
+<p>A row is a true class, a column the class that the model says. Blue is right, orange is wrong, the darker the more of
+the row. Numbers are images; point at a cell for its share.</p>
+$matrix
+<h2>By class, in percent</h2>
+$table
+<h2>How sure, and how right</h2>
+<p>A bar is the share of right answers among those of one confidence; the line is where both would be the same.</p>
+$calibration
+</body>
+</html>
+""")
+
+
+def in_words(answers: Answers) -> str:
+    """All measures but accuracy in one line."""
+    known = {title: getattr(answers, name) for name, title in MEASURES.items() if name != "accuracy"}
+    return ", ".join(f"{title} {value:.2f} %" for title, value in known.items() if value is not None)
+
+
+def write_measures(folder: Path, answers: Answers, classes: Sequence[str], title: str) -> None:
+    """Write measures.json, classes.csv, confusion.csv, confusion.svg and a page with all of it."""
+    facts = answers.facts()
+    numbers = {name: getattr(answers, name) for name in MEASURES}
+    columns = facts["classes"]
+    rows = [{"class": name, **{c: columns[c][i] for c in COLUMNS}} for i, name in enumerate(classes)]
+    told = (
+        {"class": name, **dict(zip(classes, row, strict=True))}
+        for name, row in zip(classes, facts["confusion"], strict=True)
+    )
+    files = {
+        "measures.json": json.dumps({"class_names": [*classes], **numbers, **facts}) + "\n",
+        "classes.csv": as_csv(["class", *COLUMNS], rows),
+        "confusion.csv": as_csv(["class", *classes], told),
+        "confusion.svg": matrix_picture(answers, classes, alone=True),
+        PAGE: page(answers, classes, title, rows),
+    }
+    for name, content in files.items():
+        write_file(folder / name, content)
+
+
+def page(answers: Answers, classes: Sequence[str], title: str, rows: Iterable[dict[str, Any]]) -> str:
+    numbers = {words: getattr(answers, name) for name, words in MEASURES.items()}
+    shown = ((words, "–" if value is None else f"{value:.2f} %") for words, value in numbers.items())
+    images = ("images", f"{answers.confusion.sum():,}")
+    return DOCUMENT.substitute(
+        title=quoted(title),
+        style=STYLE,
+        numbers="".join(f"<div><dt>{words}</dt><dd>{text}</dd></div>" for words, text in (*shown, images)),
+        matrix=matrix_picture(answers, classes),
+        table=table(rows),
+        calibration=calibration_picture(answers),
+    )
+
+
+def quoted(text: str) -> str:
+    """Text for HTML and SVG, whatever a folder is called."""
+    return escape(printable(text)).encode("utf-8", "replace").decode()
+
+
+def table(rows: Iterable[dict[str, Any]]) -> str:
+    def cell(value: Any) -> str:
+        return f"<td>{'–' if value is None else f'{value:.1f}' if isinstance(value, float) else value}</td>"
+
+    body = (f"<tr><th>{quoted(row['class'])}</th>{''.join(cell(row[c]) for c in COLUMNS)}</tr>" for row in rows)
+    head = "".join(f"<th>{name}</th>" for name in ("class", *COLUMNS[:3], "F1", "AUROC"))
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def matrix_picture(answers: Answers, classes: Sequence[str], alone: bool = False) -> str:
+    """The matrix as SVG; `alone` it is a file of its own, black on white."""
+    step = BOARD / len(classes)
+    names = [quoted(name if len(name) <= FEW else f"{name[: FEW - 1]}…") for name in classes]
+    size = min(15.0, 0.8 * step)
+    margin = 40 + 0.6 * size * max(map(len, names))
+    parts = [*cells(answers, names, margin, step), *labels(names, margin, step, size)]
+    whole = BOARD + margin + 10
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {whole:.0f} {whole:.0f}" role="img" '
+    look = 'font-family="system-ui, sans-serif" aria-label="Confusion matrix">'
+    paper = f'<rect width="{whole:.0f}" height="{whole:.0f}" fill="#ffffff"/>' if alone else ""
+    return "".join([head, look, paper, *parts, "</svg>\n"])
+
+
+def cells(answers: Answers, names: Sequence[str], margin: float, step: float) -> Iterator[str]:
+    """A square for each pair of classes that some image has, with its number where there is room."""
+    gap = 1.5 if len(names) <= FEW else 0
+    for i, (row, total) in enumerate(zip(answers.confusion.tolist(), answers.images.tolist(), strict=True)):
+        for j, number in enumerate(row):
+            share = number / total if total else 0
+            x, y, color = margin + j * step, margin + i * step, RIGHT if i == j else WRONG
+            depth = f"{max(share**0.6, 0.06):.3f}" if number else "0.05" if i == j else "0"
+            told = f"<title>{names[i]}, taken for {names[j]}: {number:,} of {total:,} ({100 * share:.1f} %)</title>"
+            box = f'width="{step - gap:.2f}" height="{step - gap:.2f}" rx="{3 if gap else 0}"'
+            yield f'<rect x="{x:.2f}" y="{y:.2f}" {box} fill="{color}" fill-opacity="{depth}">{told}</rect>'
+            if number and len(names) <= FEW:
+                ink = ' style="fill:#ffffff"' if share > 0.5 else ""
+                place = f'x="{x + (step - gap) / 2:.1f}" y="{y + (step - gap) / 2:.1f}"'
+                middle = f'text-anchor="middle" dominant-baseline="central" font-size="{min(16, 0.34 * step):.1f}"'
+                yield f'<text {place} {middle}{ink} pointer-events="none">{number}</text>'
+
+
+def labels(names: Sequence[str], margin: float, step: float, size: float) -> Iterator[str]:
+    """Class names beside the rows, and turned above the columns; what both are."""
+    every = max(1, round(9 / step))  # of many classes, as many as can be read
+    size, edge, middle = size if every == 1 else 9.0, margin - 8, margin + BOARD / 2
+    for i, name in enumerate(names):
+        if i % every == 0:
+            at = margin + (i + 0.5) * step
+            yield words(name, edge, at, size, "end")
+            yield words(name, at, edge, size, "start", turned=True)
+    yield words("said", middle, 14, 14, quiet=True)
+    yield words("true", 14, middle, 14, quiet=True, turned=True)
+
+
+def words(
+    text: str, x: float, y: float, size: float, anchor: str = "middle", quiet: bool = False, turned: bool = False
+) -> str:
+    """A text of the drawing, upright or turned to the left."""
+    turn = f"translate({x:.1f} {y:.1f})" + (" rotate(-90)" if turned else "")
+    look = f'text-anchor="{anchor}" dominant-baseline="central" font-size="{size:.1f}"'
+    kind = ' class="quiet"' if quiet else ""
+    return f'<text transform="{turn}" {look}{kind}>{text}</text>'
+
+
+def calibration_picture(answers: Answers) -> str:
+    """Bars of the right answers by confidence, beside the line on which a calibrated model lies."""
+    wide, high, left, base = 560.0, 300.0, 50.0, 320.0
+    right_end = left + wide
+    parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {right_end + 20:.0f} 370" role="img">']
+    for share in (0.0, 0.5, 1.0):
+        y, text = base - share * high, f"{100 * share:.0f} %"
+        parts.append(f'<line class="axis" x1="{left}" x2="{right_end}" y1="{y}" y2="{y}"/>')
+        parts += [
+            words(text, left - 6, y, 12, "end", True),
+            words(text, left + share * wide, base + 16, 12, quiet=True),
+        ]
+    for i, (images, confidence, right) in enumerate(answers.bins.T.tolist()):
+        if images:
+            tall, x = high * right / images, left + i * wide / BINS
+            told = f"{images:.0f} images: sure to {100 * confidence / images:.1f} %, {100 * right / images:.1f} % right"
+            box = f'x="{x + 1:.1f}" y="{base - tall:.1f}" width="{wide / BINS - 2:.1f}" height="{tall:.1f}"'
+            parts.append(f'<rect {box} fill="{RIGHT}" fill-opacity="0.75"><title>{told}</title></rect>')
+    ends = f'x1="{left}" y1="{base}" x2="{right_end}" y2="{base - high}"'
+    parts.append(f'<line {ends} stroke="{WRONG}" stroke-dasharray="6 4"/>')
+    parts.append(words("confidence", left + wide / 2, base + 40, 13, quiet=True))
+    return "".join([*parts, "</svg>\n"])

@@ -1,0 +1,182 @@
+"""Which model of a run is at work: the last, the best, or that of a run that is not finished; and its measures."""
+
+import csv
+import json
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from sklearn import metrics
+
+from conftest import Fssl, records
+from fssl import api
+from fssl.config import Config, override, parse, read_toml
+from fssl.console import Quiet
+from fssl.core.experiment import prepare
+from fssl.inference.measures import write_measures
+from fssl.inference.trained import load_trained
+from fssl.methods.names import METHODS
+from fssl.probes.measures import answers_of
+from fssl.records.store import RunFolder
+from fssl.runner.conduct import run_experiment
+
+SMALL = [
+    *("train.rounds=4", "train.steps_per_round=3", "data.labels_per_class=8", "partition.clients=4"),
+    *("train.clients_per_round=2", "compute.device=cpu", "data.validation=0.2", "records.keep_best=true"),
+]
+CPU = torch.device("cpu")
+
+
+def small(*settings: str) -> Config:
+    return parse(override(read_toml("smoke"), [*SMALL, *settings]))
+
+
+class Impatient(Quiet):
+    """Ends a run after some rounds, as Ctrl-C does."""
+
+    def __init__(self, rounds: int) -> None:
+        super().__init__()
+        self.rounds = rounds
+
+    def round(self, line: dict[str, Any]) -> None:
+        if line["round"] == self.rounds:
+            raise KeyboardInterrupt
+
+
+def stopped(folder: Path, rounds: int, *settings: str) -> Path:
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(prepare(small(*settings)), folder, Impatient(rounds))
+    return folder
+
+
+def right(path: str) -> float:
+    rows = list(csv.DictReader(Path(path).read_text().splitlines()))
+    return float(100 * np.mean([row["class"] == row["truth"] for row in rows]))
+
+
+def accuracy_of(run: Path, round: int) -> float:
+    return float(records(run)[round - 1]["accuracy"])
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run whose best round is not its last one, by the seed."""
+    for seed in range(7, 20):
+        folder = tmp_path_factory.mktemp("chosen") / "run"
+        summary = run_experiment(prepare(small(f"seed={seed}")), folder, Quiet())
+        best = summary["chosen"]["round"]
+        if best < 4 and accuracy_of(folder, best) != accuracy_of(folder, 4):
+            return folder
+    raise AssertionError
+
+
+def test_the_best_model_has_the_accuracy_of_its_round(run: Path, fssl: Fssl) -> None:
+    best = RunFolder(run).summary()["chosen"]["round"]
+    said = fssl("predict", run, "--model", "best", "--out", "best.csv").out
+    assert right("best.csv") == pytest.approx(accuracy_of(run, best))
+    assert f"by the best model, that of round {best}" in said
+    for words in ([], ["--model", "plain"]):
+        said = fssl("predict", run, *words, "--out", "last.csv").out
+        assert right("last.csv") == pytest.approx(accuracy_of(run, 4))
+        assert "by the" not in said
+    assert api.model(run, "best").round == best
+    assert api.model(run).round == 4
+
+
+def test_a_run_can_start_from_the_best_model(run: Path, fssl: Fssl) -> None:
+    code, _, _ = fssl(
+        *("run", "smoke", "--device", "cpu", "--set", "train.lr=0", "--set", "train.rounds=1", "--out", "next"),
+        *("--set", f"model.start={run / 'model-best.safetensors'}", "--set", "train.steps_per_round=1"),
+    )
+    best = load_trained(run, CPU, "best").weights.params
+    begun = load_trained(Path("next"), CPU).weights.params
+    assert code == 0
+    assert all(torch.equal(best[name], begun[name]) for name in best)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_an_unfinished_run_has_the_model_of_its_newest_checkpoint(method: str, tmp_path: Path) -> None:
+    """Bit for bit that of a run which ended there."""
+    name = f"method.name={method}"
+    folder = stopped(tmp_path / "run", 2, name)
+    run_experiment(prepare(small(name, "train.rounds=2")), tmp_path / "two", Quiet())
+    for which in ("", "best"):
+        begun, whole = (load_trained(tmp_path / run, CPU, which) for run in ("run", "two"))
+        assert begun.round == whole.round
+        for one, other in zip(begun.weights, whole.weights, strict=True):
+            assert list(one) == list(other)
+            assert all(torch.equal(one[k], other[k]) for k in one)
+    assert not (folder / "model.safetensors").exists()
+
+
+def test_predict_says_that_a_run_goes_on(tmp_path: Path, fssl: Fssl) -> None:
+    run = stopped(tmp_path / "run", 3, "records.checkpoint_every=2", "server.ema=0.5")
+    before = sorted(path for path in run.rglob("*") if path.is_file())
+    said = fssl("predict", run, "--out", "p.csv")
+    assert (said.code, "by the model of round 2; the run goes on to round 4" in said.out) == (0, True)
+    assert right("p.csv") == pytest.approx(accuracy_of(run, 2))
+    assert fssl("predict", run, "--model", "ema", "--out", "p.csv").code == 0
+    assert right("p.csv") == pytest.approx(records(run)[1]["ema_accuracy"])
+    assert sorted(path for path in run.rglob("*") if path.is_file()) == before  # a reader removes nothing
+    damaged = max((run / "checkpoint").glob("round-*.safetensors"))
+    damaged.write_bytes(b"")
+    assert "has no model yet" in fssl("predict", run, "--out", "p.csv").err  # before it there is round 0 alone
+
+
+def test_measures_in_files_and_on_a_page(run: Path, fssl: Fssl) -> None:
+    fssl("datasets", "--export-digits", "sites")
+    said = fssl("predict", run, "sites/test", "--out", "p.csv", "--measures", "measures").out
+    rows = list(csv.DictReader(Path("p.csv").read_text().splitlines()))
+    truth, answer = ([row[key] for row in rows] for key in ("truth", "class"))
+    facts = json.loads(Path("measures/measures.json").read_text())
+    assert facts["confusion"] == metrics.confusion_matrix(truth, answer, labels=facts["class_names"]).tolist()
+    assert facts["macro_f1"] == pytest.approx(100 * metrics.f1_score(truth, answer, average="macro"))
+    assert f"macro F1 {facts['macro_f1']:.2f} %" in said
+    assert facts["macro_f1"] == pytest.approx(records(run)[-1]["macro_f1"])  # of the same images in the last round
+    assert facts["auroc"] == pytest.approx(records(run)[-1]["auroc"], abs=0.01)
+    table = list(csv.DictReader(Path("measures/classes.csv").read_text().splitlines()))
+    recall = metrics.recall_score(truth, answer, average=None, labels=facts["class_names"])
+    assert [float(row["recall"]) for row in table] == pytest.approx(100 * recall)
+    matrix = list(csv.reader(Path("measures/confusion.csv").read_text().splitlines()))
+    assert [list(map(int, row[1:])) for row in matrix[1:]] == facts["confusion"]
+    picture = ElementTree.parse("measures/confusion.svg").getroot()
+    numbers = [e.text for e in picture.iter("{http://www.w3.org/2000/svg}text") if "middle" in e.get("text-anchor", "")]
+    assert [int(n) for n in numbers if n and n.isdigit()] == [n for row in facts["confusion"] for n in row if n]
+    assert "http" not in Path("measures/index.html").read_text().replace("http://www.w3.org/2000/svg", "").replace(
+        "http-equiv", ""
+    )
+
+
+def test_no_measures_without_the_truth(run: Path, fssl: Fssl) -> None:
+    fssl("datasets", "--export-digits", "sites")
+    Path("flat").mkdir()
+    next(Path("sites/test/3").iterdir()).rename("flat/a.png")
+    said = fssl("predict", run, "flat", "--out", "p.csv", "--measures", "measures").out
+    assert "no measures" in said
+    assert not Path("measures").exists()
+
+
+def test_a_class_may_be_called_anything(tmp_path: Path) -> None:
+    classes = ["<script>alert(1)</script>", "a & b", "=1+1"]
+    answers = answers_of(np.eye(3, dtype=np.float32), np.arange(3))
+    write_measures(tmp_path / "m", answers, classes, "<i>run</i>")
+    text = (tmp_path / "m/index.html").read_text()
+    tags: list[str] = []
+    parser = HTMLParser()
+    parser.handle_starttag = lambda tag, attributes: tags.append(tag)  # type: ignore[method-assign]
+    parser.feed(text)
+    assert not {"script", "i"} & {*tags}
+    ElementTree.parse(tmp_path / "m/confusion.svg")
+    assert "'=1+1" in (tmp_path / "m/classes.csv").read_text()
+
+
+def test_a_hundred_classes_are_drawn_without_numbers(tmp_path: Path) -> None:
+    p = np.random.default_rng(0).dirichlet(np.ones(100), 500).astype(np.float32)
+    write_measures(tmp_path / "m", answers_of(p, np.arange(500) % 100), [str(c) for c in range(100)], "many")
+    picture = ElementTree.parse(tmp_path / "m/confusion.svg").getroot()
+    assert len(list(picture.iter("{http://www.w3.org/2000/svg}rect"))) == 100 * 100 + 1
+    assert len(list(picture.iter("{http://www.w3.org/2000/svg}text"))) < 250
