@@ -328,3 +328,35 @@ def test_the_digits_can_be_written_out_and_trained_on(fssl: Fssl) -> None:
     code, _, err = fssl("datasets", "--export-digits", "sites")
     assert code == 2
     assert "exists already" in err
+
+
+def test_clients_with_test_images_of_their_own_have_measures_of_their_own(
+    fssl: Fssl, sites: Path, tmp_path: Path
+) -> None:
+    """By the same model as the test of all: what `predict` says of a client's folder."""
+    root = tmp_path / "own-tests"
+    shutil.copytree(sites, root)
+    for client, count in {"ann": 2, "dot": 1}.items():
+        for label in "abc":
+            for file in sorted((root / "test" / label).iterdir())[:count]:
+                save(root / "clients" / client / "test" / label / file.name, np.array(Image.open(file)))
+    run_experiment(prepare(small(root, "records.metrics=macro_f1")), tmp_path / "run", Quiet())
+    model = json.loads((tmp_path / "run/measures.json").read_text())["models"]["plain"]
+    assert {client: facts["images"] for client, facts in model["clients"].items()} == {"0": 6, "3": 3}
+    assert sum(map(sum, model["test"]["confusion"])) == 12 + 6 + 3
+    for client, name in {"0": "ann", "3": "dot"}.items():
+        fssl("predict", tmp_path / "run", root / "clients" / name / "test", "--out", "p.csv", "--measures", name)
+        alone = json.loads((Path(name) / "measures.json").read_text())
+        keys = ("accuracy", "balanced_accuracy", "macro_f1", "auroc", "ece")
+        assert {k: model["clients"][client][k] for k in keys} == pytest.approx({k: alone[k] for k in keys}, rel=1e-4)
+    shown = fssl("show", tmp_path / "run").out
+    assert "macro F1 on the 6 test images of client 0" in shown
+
+
+def test_a_validation_part_of_own_images_is_held_out(sites: Path) -> None:
+    plain, held = (Federation(prepare(small(sites, *words))) for words in ([], ["data.validation=0.2"]))
+    assert len(plain.held_out) == 0
+    before, after = ([tuple(f.counts(k)) for k in range(4)] for f in (plain, held))
+    assert sum(x for x, _ in before) - sum(x for x, _ in after) == len(held.held_out) > 0
+    assert (plain.dataset.train.labels[held.held_out] >= 0).all()
+    assert after[2] == before[2]  # who has no labels keeps all images

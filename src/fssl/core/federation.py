@@ -26,7 +26,7 @@ from .experiment import (
     make_server_optimizer,
     make_server_recipe,
 )
-from .images import divide_images, split_for_test
+from .images import divide_images, split_for_clients, split_for_test
 from .server import ServerOptimizer, smooth
 from .sketch import Sizes, try_step
 from .static import Collect, make_collect
@@ -207,6 +207,13 @@ class Federation:
     def make_tester(self, compile: bool) -> Tester:
         pool = TestPool(*on_device(self.test, self.device))
         return make_tester(self.net, pool, list(self.norms.values()), compile=compile)
+
+    def make_client_testers(self) -> dict[int, Tester]:
+        """A test for each client that has test images of its own, under the headline's normalization alone."""
+        splits = split_for_clients(self.config, self.dataset)
+        pools = {client: TestPool(*on_device(split, self.device)) for client, split in splits.items()}
+        norms = [self.norms[self.headline]]
+        return {client: make_tester(self.net, pool, norms) for client, pool in pools.items()}
 
     def make_validator(self, compile: bool) -> Tester | None:
         """The same with the validation part, under the headline's normalization alone; nothing if there is no part."""

@@ -95,6 +95,16 @@ def split_for_test(config: Config, dataset: Dataset) -> Split:
     return Split(dataset.test.images[rows], dataset.test.labels[rows])
 
 
+def split_for_clients(config: Config, dataset: Dataset) -> dict[int, Split]:
+    """The test images that are a client's own, of each client that has some; they are part of the test of all."""
+    if dataset.testers is None:
+        return {}
+    rows = test_rows(config, dataset.test.labels)
+    owners = dataset.testers[rows]
+    own = {int(k): rows[owners == k] for k in np.unique(owners) if k >= 0}
+    return {k: Split(dataset.test.images[mine], dataset.test.labels[mine]) for k, mine in own.items()}
+
+
 def test_rows(config: Config, labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Numbers of these images: all, or every other one of each class, and `final` has the others."""
     if config.data.test == "all":

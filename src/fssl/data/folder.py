@@ -156,7 +156,8 @@ def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
     _check_classes(listing, agreed.classes)
     shares = [part for site in listing.sites for part in (site.unlabeled, list(of_all(site.labeled)))]
     train = [file for share in shares for file in share]
-    test = [file for files in (listing.test, *(site.test for site in listing.sites)) for file in of_all(files)]
+    tests = [list(of_all(files)) for files in (listing.test, *(site.test for site in listing.sites))]
+    test = [file for files in tests for file in files]
     images = _images(listing, [*train, *test], agreed, how)
     number = {name: c for c, name in enumerate(agreed.classes)}
     labels = np.array([number.get(file.label or "", UNKNOWN) for file in (*train, *test)], np.int64)
@@ -169,6 +170,7 @@ def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
         Split(images[n:], labels[n:]),
         Partition(labeled=tuple(rows[1::2]), unlabeled=tuple(rows[::2])),
         skipped=tuple(listing.skipped),
+        testers=np.repeat(np.arange(-1, len(listing.sites)), [*map(len, tests)]),
     )
 
 

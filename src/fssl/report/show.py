@@ -24,6 +24,7 @@ SHARES = {
     "disagreement": "models disagree",
     "lam_sure": "weight of the local vote",
 }
+CLIENTS = 12  # with test images of their own that are listed
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
@@ -48,7 +49,7 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
     if not folder.is_finished:
         say(console, f"unfinished: {len(run.lines)} of {run.config.rounds} rounds; go on with --resume")
     table = Table(show_header=False)
-    for name, text in (*run_facts(run), *choice_facts(folder)):
+    for name, text in (*run_facts(run), *choice_facts(folder), *client_facts(folder, run.measure)):
         table.add_row(name, text)
     console.print(table)
     if run.damaged:
@@ -93,6 +94,16 @@ def choice_facts(folder: RunFolder) -> Iterator[tuple[str, str]]:
             yield f"its model (model-{BEST}.safetensors), {title} of the test", f"{tested:.2f} %"
     if isinstance(stopped := summary.get("stopped"), dict):
         yield f"stopped after round {stopped['round']}", str(stopped["why"])
+
+
+def client_facts(folder: RunFolder, measure: str) -> Iterator[tuple[str, str]]:
+    """The final model on the test images of each client that has its own."""
+    clients = folder.measures().get("models", {}).get("plain", {}).get("clients", {})
+    for client, facts in [*clients.items()][:CLIENTS]:
+        if (tested := value(facts, measure)) is not None:
+            yield f"{MEASURES[measure]} on the {facts['images']} test images of client {client}", f"{tested:.2f} %"
+    if len(clients) > CLIENTS:
+        yield f"and of {len(clients) - CLIENTS} more clients", f"see {folder.measures_file.name}"
 
 
 def start_text(session: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import Config
-from ..core.evaluate import Test, Tested, model_facts
+from ..core.evaluate import Test, Tested, Tester, model_facts, read_tested
 from ..core.federation import Federation
 from ..engines.engine import Engine, RoundResult
 from ..engines.snapshot import flat, parts, with_parts
@@ -81,20 +81,27 @@ def measured(engine: Engine, choice: Choice) -> Line:
     """The test of each final model once more, with all that it tells: a resumed run has it just the same."""
     federation, round = engine.federation, engine.snapshot.round
     models = {name: (round, weights) for name, weights in engine.models().items()}
+    testers = federation.make_client_testers()
     if choice.model is not None and choice.progress.best:
         models[BEST] = choice.progress.best.round, to(fill(engine.model(), choice.model), engine.device)
     return {
         "headline": federation.headline,
         "class_names": list(federation.dataset.card.class_names),
-        "models": {name: facts_of_model(engine, *each) for name, each in models.items()},
+        "models": {name: facts_of_model(engine, testers, *each) for name, each in models.items()},
     }
 
 
-def facts_of_model(engine: Engine, round: int, weights: Weights) -> Line:
-    """The round that a model is of, and its tests."""
-    held_out = engine.validated(weights)
+def facts_of_model(engine: Engine, testers: Mapping[int, Tester], round: int, weights: Weights) -> Line:
+    """The round that a model is of, and its tests: with all images, with the validation part, with clients' own."""
+    held_out, num_classes = engine.validated(weights), engine.federation.task.num_classes
     validation = {"validation": held_out.numbers._asdict()} if held_out else {}
-    return {"round": round, "test": facts_of_test(engine.tested(weights)), **validation}
+    of_clients = {client: read_tested(test(weights), num_classes)[0] for client, test in testers.items()}
+    clients = {
+        str(client): {"images": int(tested.answers.images.sum()), **tested.numbers._asdict()}
+        for client, tested in of_clients.items()
+    }
+    all_images = facts_of_test(engine.tested(weights))
+    return {"round": round, "test": all_images, **validation, **({"clients": clients} if clients else {})}
 
 
 def facts_of_test(tested: Tested) -> Line:
