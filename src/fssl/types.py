@@ -50,6 +50,7 @@ class Clock(NamedTuple):
     last_epoch: Tensor  # 1 in the last local epoch of the round, else 0
     rate: Tensor = torch.ones(())  # the factor that the schedule gives the learning rate
     rounds: Tensor = torch.ones(())  # that the run is to have; a resumed run may have more than it was begun with
+    group: Tensor = torch.zeros(())  # of the round's, where a method asks for several; `step` begins anew in each
 
 
 class Draw(NamedTuple):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from torch.utils._pytree import tree_leaves
 
 from fssl.data.plan import Recipe, Site, balanced, chances, passes, plan_client
 from fssl.seeds import cohort, stream
@@ -140,3 +141,24 @@ def test_rare_classes_are_drawn_as_often_as_asked_for() -> None:
 def test_a_client_without_labels_has_no_balance() -> None:
     (site,) = balanced([Site(np.arange(0), np.arange(5))], np.zeros(5, np.int64), 1.0)
     assert site.chances is None
+
+
+def test_clients_with_labels_may_have_epochs_of_their_own() -> None:
+    recipe = replace(SMALL, labeled_epochs=3)
+    assert [recipe.num_steps(Counts(labeled, 100)) for labeled in (0, 100)] == [12 * SMALL.local_epochs, 12 * 3]
+    assert replace(recipe, steps_per_round=2).num_steps(Counts(100, 100)) == 2
+
+
+def test_labeled_images_may_come_without_replacement() -> None:
+    """Sixteen in batches of eight: each is in each second step."""
+    rows = plan_client(site(labeled=16), replace(SMALL, shuffles=True), 7, 1, 0).draw.x_row
+    assert all(len({*rows[i : i + 2].flatten().tolist()}) == 16 for i in range(0, 12, 2))
+
+
+def test_groups_follow_each_other_and_the_first_is_what_it_was() -> None:
+    alone, both = plan_client(site(), SMALL, 7, 3, 5).draw, plan_client(site(), SMALL, 7, 3, 5, (0, 2)).draw
+    steps = len(alone.x_row)
+    assert all(torch.equal(a, b[:steps]) for a, b in zip(tree_leaves(alone), tree_leaves(both), strict=True))
+    assert not torch.equal(both.x_row[:steps], both.x_row[steps:])
+    assert both.clock.group.tolist() == [0.0] * steps + [2.0] * steps
+    assert torch.equal(both.clock.step[steps:], alone.clock.step)

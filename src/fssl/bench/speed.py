@@ -48,7 +48,7 @@ def measure(experiment: Experiment, rounds: int) -> dict[str, Any]:
             start = time.perf_counter() - begin
         results.append(result)
     seconds = [r.seconds for r in results[1:]]
-    steps = sum(federation.recipe.num_steps(federation.counts(k)) for k in results[-1].clients)
+    steps = sum(federation.num_steps(k) for group in federation.drawn_groups(rounds + 1) for k in group)
     images = sum(federation.recipe.images(view) for view in federation.method.needs.views)
     median = float(np.median(seconds))
     return {

@@ -285,6 +285,8 @@ def make_recipe(config: Config, method: Method, card: Card) -> Recipe:
         chooses=needs.chooses,
         numbers=needs.numbers,
         schedule=make_schedule(config),
+        labeled_epochs=needs.labeled_epochs,
+        shuffles=needs.shuffles,
     )
 
 

@@ -104,12 +104,24 @@ class Federation:
 
     def drawn_clients(self, round: int) -> list[int]:
         """Who takes part, sorted; in the order drawn where momentum passes from one to the next."""
-        config = self.config
-        drawn = cohort(config.seed, config.partition.clients, config.train.clients_per_round, round)
+        drawn = [*dict.fromkeys(client for group in self.drawn_groups(round) for client in group)]
         return drawn if self.carries_momentum else sorted(drawn)
 
+    def drawn_groups(self, round: int) -> list[list[int]]:
+        """The round's groups of clients: one, unless the method asks for several; they may share clients."""
+        config, number = self.config, self.method.needs.groups
+        sizes = config.partition.clients, config.train.clients_per_round
+        return [cohort(config.seed, *sizes, number * (round - 1) + group + 1) for group in range(number)]
+
     def plan(self, round: int, client: int) -> ClientPlan:
-        return plan_client(self.sites[client], self.recipe, self.config.seed, round, client)
+        """A client's round: its steps in each group that it was drawn into, or in the first if in none."""
+        mine = [group for group, drawn in enumerate(self.drawn_groups(round)) if client in drawn]
+        return plan_client(self.sites[client], self.recipe, self.config.seed, round, client, mine or [0])
+
+    def longest_plan(self) -> ClientPlan:
+        """The round with the most steps that there can be: of the busiest client, in every group."""
+        groups = range(self.method.needs.groups)
+        return plan_client(self.sites[self.busiest], self.recipe, self.config.seed, 1, self.busiest, groups)
 
     def first_server(self) -> Server:
         """What the server holds before the first round."""

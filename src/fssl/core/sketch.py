@@ -4,6 +4,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..methods.base import Method
 from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import Probe
+from ..seeds import stream
 from ..types import Batch, Clock, Counts, Local, Payload, Task, Weights
 
 T = TypeVar("T")
@@ -66,7 +68,7 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
     """
     task, counts, recipe, card = sizes
     pool = np.arange(recipe.unlabeled_batch)  # any images will do
-    forms = {k: (t.shape[1:], t.dtype) for k, t in plan_extras(Site(pool, pool), recipe, 0, 0, 0).items()}
+    forms = {k: (t.shape[1:], t.dtype) for k, t in plan_extras(Site(pool, pool), recipe, partial(stream, 0)).items()}
     with sketch(method, net, task, counts) as (payload, local):
         pixels = (card.channels, card.size, card.size)
         views = {view: torch.zeros(recipe.images(view), *pixels) for view in recipe.views}

@@ -1,12 +1,13 @@
 """From a partition and seeds to a client's round: which rows, in which order, with which random numbers."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from ..augment.policies import draw_strong, draw_weak, shows_drawn, shows_labeled, shows_strongly
 from ..seeds import stream
@@ -77,6 +78,8 @@ class Recipe:
     chooses: bool = False  # the method trains on images that it chooses after the sweep
     numbers: Numbers | None = None  # random numbers of the method's own
     schedule: Schedule = Schedule()  # noqa: RUF009 (a frozen value)
+    labeled_epochs: int | None = None  # of clients with labels; unset: local_epochs
+    shuffles: bool = False  # labeled images come without replacement, whatever an epoch counts
 
     @property
     def unlabeled_batch(self) -> int:
@@ -97,7 +100,8 @@ class Recipe:
         return max(1, n // self.batch)
 
     def num_steps(self, counts: Counts) -> int:
-        return self.steps_per_round or self.local_epochs * self.epoch_steps(counts)
+        epochs = (counts.labeled and self.labeled_epochs) or self.local_epochs
+        return self.steps_per_round or epochs * self.epoch_steps(counts)
 
 
 class ClientPlan(NamedTuple):
@@ -136,16 +140,31 @@ def labeled_rows(rng: np.random.Generator, site: Site, recipe: Recipe) -> Rows:
     steps = recipe.num_steps(site.counts)
     if site.chances is not None:
         return rows[rng.choice(len(rows), (steps, recipe.batch), p=site.chances)]
-    if recipe.epoch == "labeled" and len(site.labeled):
+    if (recipe.epoch == "labeled" or recipe.shuffles) and len(site.labeled):
         return rows[epochs(rng, len(rows), recipe.batch, recipe, site.counts)]
     return rows[rng.integers(len(rows), size=(steps, recipe.batch))]
 
 
-def plan_client(site: Site, recipe: Recipe, seed: int, round: int, client: int) -> ClientPlan:
-    """Everything random in one client's round, from its own named streams."""
+def plan_client(
+    site: Site, recipe: Recipe, seed: int, round: int, client: int, groups: Sequence[int] = (0,)
+) -> ClientPlan:
+    """Everything random in one client's round, from its own named streams: its steps in one group after another."""
+    first, *others = [plan_in_group(site, recipe, seed, round, client, group) for group in groups]
+    if not others:
+        return first
+    leaves = zip(*(tree_leaves(plan.draw) for plan in (first, *others)), strict=True)
+    return first._replace(draw=tree_unflatten([torch.cat(each) for each in leaves], tree_structure(first.draw)))
+
+
+def plan_in_group(site: Site, recipe: Recipe, seed: int, round: int, client: int, group: int) -> ClientPlan:
+    """The steps of a client in one group of a round; most methods have no other."""
     counts, steps, size = site.counts, recipe.num_steps(site.counts), recipe.size
-    x_row = labeled_rows(stream(seed, "labeled", round, client), site, recipe)
-    rng = stream(seed, "unlabeled", round, client)
+
+    def named(purpose: str) -> np.random.Generator:
+        return stream(seed, f"{purpose} in group {group}" if group else purpose, round, client)
+
+    x_row = labeled_rows(named("labeled"), site, recipe)
+    rng = named("unlabeled")
     orders = plan_orders(site, recipe, rng) if recipe.chooses else None
     u_slot = (
         epochs(rng, counts.pool, recipe.unlabeled_batch, recipe, counts)
@@ -154,7 +173,7 @@ def plan_client(site: Site, recipe: Recipe, seed: int, round: int, client: int) 
     )
     noise = {}
     for view in recipe.views:
-        rng = stream(seed, f"view {view}", round, client)
+        rng = named(f"view {view}")
         draw = draw_strong if shows_strongly(view) else draw_weak
         noise[view] = torch.from_numpy(draw(rng, (steps, recipe.images(view)), size, recipe.flip))
     return ClientPlan(
@@ -166,23 +185,25 @@ def plan_client(site: Site, recipe: Recipe, seed: int, round: int, client: int) 
             torch.from_numpy(u_slot),
             noise,
             torch.full((steps,), float(len(site.labeled) > 0)),
-            clock(round, steps, recipe.epoch_steps(counts), recipe.schedule),
-            plan_extras(site, recipe, seed, round, client),
+            clock(round, steps, recipe.epoch_steps(counts), recipe.schedule)._replace(
+                group=torch.full((steps,), float(group))
+            ),
+            plan_extras(site, recipe, named),
         ),
-        plan_sweep(site, recipe, stream(seed, "sweep", round, client)) if recipe.sweep else None,
+        plan_sweep(site, recipe, named("sweep")) if recipe.sweep else None,
         orders,
     )
 
 
-def plan_extras(site: Site, recipe: Recipe, seed: int, round: int, client: int) -> State:
+def plan_extras(site: Site, recipe: Recipe, named: Callable[[str], np.random.Generator]) -> State:
     """What only some methods ask for, each from a stream of its own, [steps, ...]."""
     shape = (recipe.num_steps(site.counts), recipe.unlabeled_batch)
     extras: State = {}
     if any(map(shows_drawn, recipe.views)):
-        slot = stream(seed, "drawn", round, client).integers(len(site.pool), size=shape)
+        slot = named("drawn").integers(len(site.pool), size=shape)
         extras |= {"m_row": torch.from_numpy(site.pool[slot]), "m_slot": torch.from_numpy(slot)}
     if recipe.numbers is not None:
-        numbers = recipe.numbers(stream(seed, "numbers", round, client), shape[0])
+        numbers = recipe.numbers(named("numbers"), shape[0])
         extras["numbers"] = torch.from_numpy(numbers.astype(np.float32))
     if recipe.chooses:
         extras["real"] = torch.ones(shape)  # all of them, until the method has chosen

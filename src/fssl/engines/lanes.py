@@ -79,7 +79,7 @@ class Lanes:
         server = federation.first_server()
         payload = federation.payload(server, federation.server_optimizer.start(server.weights.params), longest)
         local = method.start(payload, to(federation.new_state(payload, longest), self.device))
-        draw = to(federation.plan(1, longest).draw, self.device)
+        draw = to(federation.longest_plan().draw, self.device)
         return [CapturedLane(tick, visit, payload, local, draw, federation.layout.size) for _ in range(number)]
 
     def prepare(self, round: int, clients: list[int]) -> None:

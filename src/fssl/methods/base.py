@@ -155,6 +155,9 @@ class Needs(NamedTuple):
     views: tuple[str, ...] = ("x",)  # of a step: x, x_strong, u_weak, u_strong, or a further one named like these
     labels: Literal["few", "all"] = "few"  # clients know those of the setting, or the truth of every image
     epoch: Literal["pool", "labeled"] = "pool"  # what an epoch counts: the client's pool, or its labeled images
+    labeled_epochs: int | None = None  # of a client with labels, in a round; unset: as many as the others'
+    shuffles: bool = False  # labeled images come in random order without replacement, as where an epoch counts them
+    groups: int = 1  # of clients, each drawn anew in a round; who is in several trains once for each
     sweep: bool = False  # a client first shows its whole pool to `visit`
     chooses: bool = False  # then it trains on the images of its pool that `chosen` names
     numbers: Numbers | None = None  # random numbers of the method's own, as a function of a generator and of steps
