@@ -59,6 +59,8 @@ def test_bytes_by_hand() -> None:
     assert sizes("flexmatch") == Sizes(MODEL, MODEL, client=8 * 2500, server=0, memory=0)  # one whole number an image
     assert sizes("freematch").client == 4 * (1 + 10 + 10)
     assert sizes("feddure-full").client == 4 * (10 * 100 + 100 + 100 + 1)
+    assert sizes("cbafed") == Sizes(MODEL + 40, MODEL + 44, 0, server=MODEL + 84, memory=0)  # classes; an older model
+    assert sizes("rscfed") == Sizes(MODEL, 3 * MODEL + 16, client=MODEL + 4, server=0, memory=0)  # groups; a teacher
 
 
 def test_bytes_of_fedmatch_by_hand() -> None:

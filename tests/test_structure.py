@@ -311,7 +311,7 @@ def test_a_plug_in_changes_nothing_but_its_own_fields(name: str) -> None:
 
 
 def test_the_hosts_of_plug_ins_are_all_methods_that_take_them() -> None:
-    refusing = ("fedavg", "fedprox", "fedavg-sl", "fedloke", "fedmatch", "semifl", "flfl")
+    refusing = ("fedavg", "fedprox", "fedavg-sl", "fedloke", "fedmatch", "semifl", "flfl", "cbafed", "rscfed")
     assert {*HOSTS, "sage", *refusing} == set(METHODS)
     for name, plugin in product(refusing, PLUGINS):
         with pytest.raises(UserError, match=f"the plug-in '{plugin}' needs a method with pseudo-labels"):

@@ -30,13 +30,29 @@ from fssl.engines.flower.simulation import simulate
 Make = Callable[[Federation], Engine]
 ROUNDS = 3
 SHORT = ("train.steps_per_round=2", "data.labels_per_class=2", "train.clients_per_round=2")
+KNOWING = ("partition.labels=knowing-clients", "partition.labeled_clients=1", "partition.kind=iid")
 # What three rounds would not reach with the defaults.
-REACHED = {"fedmatch": ("method.helper_interval=2",), "fedlabel-2m": ("method.burn_in=1",)}
+REACHED = {
+    "fedmatch": ("method.helper_interval=2",),
+    "fedlabel-2m": ("method.burn_in=1",),
+    "cbafed": ("method.burn_in=1", "method.base=0", *KNOWING),
+    "rscfed": KNOWING,
+}
 # Every method, and what a plug-in could change of a message: what a client remembers are other labels, and an oracle
 # needs the truth where it trains. Names, shapes and types are those of the host: see the test of all combinations.
 SENT = [*METHODS, "flexmatch+sage", "sage+oracle"]
 # Those of which a resumed run has more to bring back than the model: with clients, on the server, or both.
-STATEFUL = ["flexmatch", "freematch", "fedloke", "feddure-full", "fedmatch", "proxyfl", "flexmatch+sage"]
+STATEFUL = [
+    "flexmatch",
+    "freematch",
+    "fedloke",
+    "feddure-full",
+    "fedmatch",
+    "proxyfl",
+    "cbafed",
+    "rscfed",
+    "flexmatch+sage",
+]
 KEEPING = "flexmatch"  # a method whose clients remember
 # What of the training itself travels, or stays with clients and server.
 TRAINED = {
@@ -56,7 +72,8 @@ TRAINED = {
 
 
 def settings(name: str) -> tuple[str, ...]:
-    return (f"method.name={name}", *SHORT, *REACHED.get(name.split("+")[0], ()))
+    given = (f"method.name={name}", *SHORT, *REACHED.get(name.split("+")[0], ()))
+    return tuple(each for each in given if KNOWING[0] not in given or not each.startswith("data.labels_per_class"))
 
 
 def digest(snapshot: Snapshot) -> str:

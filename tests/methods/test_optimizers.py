@@ -206,7 +206,8 @@ def test_every_method_learns_with_every_part_at_once(name: str, make_federation:
         steps, loss = (engine.layout.sums.index(key) for key in ("steps", "l_s"))
         start, end = (r.tally[:, 0, loss].sum() / r.tally[:, 0, steps].sum() for r in (first, last))
         assert np.isfinite(last.tally).all()
-        assert end < start or name == "fedlabel-2m"  # half of its mean is a model that is idle until round 50
+        # Half of FedLabel-2M's mean is a model that is idle until round 50; CBAFed's first round has 11 epochs.
+        assert end < start or name in ("fedlabel-2m", "cbafed")
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])

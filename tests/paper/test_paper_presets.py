@@ -18,6 +18,7 @@ from fssl.methods.names import METHODS
 from fssl.types import Counts
 
 README = (PRESETS / "paper" / "README.md").read_text()
+ELSEWHERE = {"cbafed", "rscfed"}  # methods for labels that not all clients have: presets/settings runs them
 
 # Cells: datasets x alphas x methods x seeds.
 CELLS = {
@@ -162,7 +163,7 @@ def test_convergence_tables_have_the_paper_s_rows():
 def test_sanity_runs_every_method_and_every_plug_in_of_the_paper():
     runs = cells("sanity")
     names = [c.method.name for c in runs.values()]
-    assert set(METHODS) <= set(names)
+    assert set(METHODS) - ELSEWHERE <= set(names)
     hosts = {"fedprox+fixmatch", "flexmatch", "fedlabel", "feddure", "feddb"}
     assert {f"{host}+sage" for host in hosts} <= set(names)
     assert {(c.data.name, c.partition.alpha, c.seed, c.rounds) for c in runs.values()} == {("cifar10", 0.1, 7, 20)}

@@ -9,6 +9,7 @@ from ..data.cards import Card
 from ..errors import UserError, unknown
 from ..system.user_code import build, find_function, refuse_without_function, user_file
 from .base import Method
+from .cbafed import cbafed
 from .feddb import feddb
 from .feddure import feddure
 from .feddure_full import feddure_full
@@ -21,6 +22,7 @@ from .flexmatch import flexmatch
 from .flfl import flfl
 from .freematch import freematch
 from .proxyfl import proxyfl
+from .rscfed import rscfed
 from .sage import sage, with_oracle, with_sage
 from .semifl import semifl
 from .supervised import Supervised, fedavg, fedavg_sl, fedprox
@@ -60,6 +62,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedmatch": fedmatch,
     "semifl": semifl,
     "flfl": flfl,
+    "cbafed": cbafed,
+    "rscfed": rscfed,
 }
 PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_oracle}
 FROM_LABELS = Supervised(steps="labeled")  # how a server with labels learns, whatever its clients do

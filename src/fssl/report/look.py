@@ -42,6 +42,8 @@ METHODS = {
     "semifl": ("SemiFL", Style(BLUE, "dot", "pentagon")),
     "flfl": ("(FL)²", Style(VERMILION, "dot", "triangle-down")),
     "feddure-full": ("FedDure-full", Style(ORANGE, "dot", "x")),
+    "cbafed": ("CBAFed", Style(SKY, "dot", "diamond")),
+    "rscfed": ("RSCFed", Style(GREEN, "dot", "pentagon")),
 }
 PLUGINS = {"sage": ("SAGE", "dashdot"), "oracle": ("oracle", "longdash")}
 UNKNOWN = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)

@@ -1,0 +1,214 @@
+"""CBAFed (Li et al., CVPR 2023): class-balanced thresholds, and weights that are connected with older ones."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..config import ByDataset, Range
+from ..data.cards import Card
+from ..label.losses import cross_entropy, soft_cross_entropy
+from ..models import Net
+from ..types import Batch, Counts, Local, Payload, PseudoLabels, Server, State, Task, Trace, Upload, Weights, clone
+from .base import Method, Needs, RunningMean, Source, Value, Watched, descend, flat, unflat
+from .roles import at_rate, choose, mixed, packed, shown_to, unpacked
+from .settings import Share, StudentRate, Threshold
+
+# The classes that are trained with: on the server those of the last round, in a client's round those seen so far.
+CLASSES, LABELED, ROUNDS = "cbafed.classes", "cbafed.labeled", "cbafed.rounds"
+SEEN, SIZE, KNOWS = "cbafed.seen", "cbafed.size", "cbafed.knows"
+OLDER = "cbafed.older."  # the weights that newer ones are connected with
+EVERY = 5  # epochs of a client with labels, and rounds of the server
+KEPT_BY_CLIENT, KEPT_BY_SERVER = 0.8, 0.5  # how much of the older weights
+
+
+def class_shares(counts: Tensor) -> Tensor:
+    """q: the classes' shares, in tenths of an even one; even before anything is known."""
+    num_classes, total = len(counts), counts.sum()
+    shares = torch.where(total > 0, counts / total.clamp(min=1e-12), 1 / num_classes)
+    return shares * (num_classes / 10)
+
+
+@dataclass(frozen=True)
+class ClassBalance:
+    """Which images the broadcast model labels: a class with fewer images in the whole federation is accepted earlier.
+
+    T_c = min(q_c + base - std(q), cap); an image that is not accepted is given its second class if that is rare.
+    """
+
+    base: float = 0.84
+    cap: float = 0.95
+    rare: float = 0.03
+
+    def thresholds(self, q: Tensor) -> Tensor:
+        return (q + self.base - q.std()).clamp(max=self.cap)
+
+    def __call__(self, p: Tensor, q: Tensor) -> PseudoLabels:
+        (confidence, _), (first, second) = (t.unbind(-1) for t in p.topk(2))
+        sure = confidence > self.thresholds(q)[first]  # strictly, as released
+        helps = ~sure & (q < self.rare)[second]
+        label = torch.where(helps, second, first)
+        return PseudoLabels((label[:, None] == torch.arange(p.shape[-1], device=p.device)).to(p.dtype), sure | helps)
+
+
+@dataclass(frozen=True)
+class CBAFed(Method):
+    """A client with labels trains on these alone; one without on what the broadcast model labels, in the same views.
+
+    In the first `burn_in` rounds only clients with labels learn. State of a client lasts for one round.
+    """
+
+    accept: ClassBalance = ClassBalance()
+    burn_in: int = 27
+    labeled_epochs: int = 11
+    unlabeled_rate: float = 2 / 3
+    residual: bool = True
+
+    @property
+    def needs(self) -> Needs:
+        return Needs(views=("x", "u_weak"), shuffles=True, labeled_epochs=self.labeled_epochs, client_labels=True)
+
+    @property
+    def watched(self) -> Watched:
+        return Watched(tau=self.accept.cap)
+
+    def init(self, net: Net, weights: Weights, task: Task) -> Server:
+        empty = weights.params[next(iter(weights.params))].new_zeros(task.num_classes)
+        extras = {CLASSES: empty, LABELED: empty.clone(), ROUNDS: empty.new_zeros(())}
+        return Server(weights, {**extras, **clone(packed(OLDER, weights))})
+
+    def payload(self, server: Server, client: int) -> Payload:
+        return Payload(server.weights, {CLASSES: server.extras[CLASSES]})
+
+    def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
+        size = torch.tensor(float(counts.pool))
+        own = {CLASSES: torch.zeros(task.num_classes), SEEN: torch.zeros(()), SIZE: size}
+        return {**own, **clone(packed(OLDER, payload.weights))}
+
+    def keep(self, local: Local) -> State:
+        """Nothing: the next round counts anew."""
+        return {}
+
+    def vote(self, net: Net, payload: Payload, batch: Batch) -> State:
+        """What the broadcast model says of the unlabeled images, and which of them a client without labels takes."""
+        p = net.infer(payload.weights, batch.u_weak).logits.softmax(-1)
+        target, mask = self.accept(p, class_shares(payload.extras[CLASSES]))
+        mask = mask & (batch.has_labels == 0) & (batch.clock.round > self.burn_in)
+        return {"p_l": p, "sure_l": mask, "target": target, "mask": mask}
+
+    def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
+        votes = self.vote(net, payload, batch)
+        images, y = shown_to(batch, "u_weak")
+
+        def loss(weights: Weights, state: State) -> Value:
+            buffers, (out,) = net.fit(weights, images)
+            l_s = batch.has_labels * cross_entropy(out.logits, y)
+            l_u = soft_cross_entropy(out.logits, PseudoLabels(votes["target"], votes["mask"]))
+            return l_s + l_u, (buffers, state, Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes))
+
+        after, trace = descend(loss, at_rate(self.optimizer, batch, self.unlabeled_rate), local)
+        learns = votes["mask"].any() | (batch.has_labels > 0)
+        weights = Weights(*(choose(learns, *pair) for pair in zip(after.weights, local.weights, strict=True)))
+        held = Local(weights, choose(learns, after.velocity, local.velocity), self.counted(votes, batch, local.state))
+        return (self.connected(held, batch) if self.residual else held), trace
+
+    def counted(self, votes: State, batch: Batch, state: State) -> State:
+        """The state with the classes of the images that were trained on, and how many were shown."""
+        known = (batch.y[:, None] == torch.arange(votes["target"].shape[-1], device=batch.y.device)).float().sum(0)
+        given = (votes["target"] * votes["mask"].unsqueeze(-1)).sum(0)
+        classes = torch.where(batch.has_labels > 0, known, given)
+        shown = torch.where(batch.has_labels > 0, float(len(batch.y)), float(len(votes["mask"])))
+        return {**state, CLASSES: state[CLASSES] + classes, SEEN: state[SEEN] + shown}
+
+    def connected(self, local: Local, batch: Batch) -> Local:
+        """After every fifth epoch of a client with labels: theta <- 0.8 older + 0.2 theta; older <- theta."""
+        steps = torch.div(local.state[SIZE], len(batch.y), rounding_mode="floor").clamp(min=1)
+        epoch = torch.div(batch.clock.step, steps, rounding_mode="floor")
+        due = (torch.remainder(batch.clock.step + 1, steps) == 0) & (torch.remainder(epoch, EVERY) == 0)
+        older = unpacked(OLDER, local.state)
+        mixes = due & (epoch > 0) & (batch.has_labels > 0)
+        trees = [
+            choose(mixes, mixed(KEPT_BY_CLIENT, old, new), new) for old, new in zip(older, local.weights, strict=True)
+        ]
+        weights = Weights(*trees)
+        newer = Weights(*(choose(due, *pair) for pair in zip(weights, older, strict=True)))
+        return local._replace(weights=weights, state={**local.state, **packed(OLDER, newer)})
+
+    def num_samples(self, counts: Counts) -> int:
+        """All its images, whatever `train.labeled_weight` says; without labels, only those accepted count."""
+        return counts.pool
+
+    def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
+        """The model, and the classes of all images that it was trained on, each counted once."""
+        state = local.state
+        images = float(counts.labeled or counts.pool)
+        classes = state[CLASSES] * (images / state[SEEN].clamp(min=1))
+        knows = torch.full_like(state[SEEN], float(counts.labeled > 0))
+        return super().upload(client, payload, local, counts)._replace(extras={CLASSES: classes, KNOWS: knows})
+
+    def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
+        """The mean by images trained on, connected with that of older rounds; the classes of the round."""
+        mean = RunningMean()
+        labeled, given = (torch.zeros_like(server.extras[CLASSES]) for _ in range(2))
+        for u in uploads:
+            classes = u.extras[CLASSES]
+            if u.extras[KNOWS].item():
+                labeled = labeled + classes
+                mean.add(flat(u.weights), u.num_samples)
+            else:
+                given = given + classes
+                mean.add(flat(u.weights), classes.sum().item())
+        weights = unflat(mean.value) if mean.value else server.weights  # nobody had anything to learn from
+        labeled = labeled if labeled.any() else server.extras[LABELED]
+        weights, older = self.connected_to_older(server, weights)
+        extras = {CLASSES: labeled + given, LABELED: labeled, ROUNDS: server.extras[ROUNDS] + 1}
+        return server._replace(weights=weights, extras={**extras, **clone(packed(OLDER, older))})
+
+    def connected_to_older(self, server: Server, weights: Weights) -> tuple[Weights, Weights]:
+        """After rounds 5, 10, ... of the second stage, counted from 0: theta <- (older + theta) / 2; older <- theta."""
+        t, older = int(server.extras[ROUNDS].item()) - self.burn_in, unpacked(OLDER, server.extras)
+        if t < 0:
+            return weights, weights  # the second stage begins with the model of the first as the older one
+        if not self.residual or t == 0 or t % EVERY:
+            return weights, older
+        joined = Weights(*(mixed(KEPT_BY_SERVER, old, new) for old, new in zip(older, weights, strict=True)))
+        return joined, joined
+
+
+def first_stage(card: Card) -> int:
+    """As many epochs of the clients with labels alone as the run has rounds, at 11 epochs a round: 501 and 501."""
+    return card.rounds // 11
+
+
+@Source(
+    "Li et al. 2023",
+    follows="released code",
+    page="cbafed",
+    server="model of older rounds, class counts",
+    note="class counts go down and up with the model; for clients of which some know all labels and some none",
+)
+def cbafed(
+    burn_in: Annotated[int, Range(0, 1e6), ByDataset(first_stage)] = 27,
+    base: Share = 0.84,
+    cap: Annotated[Threshold, ByDataset(lambda card: 0.9 if card.name == "svhn" else 0.95)] = 0.95,
+    rare: Share = 0.03,
+    labeled_epochs: Annotated[int, Range(1, 10_000)] = 11,
+    unlabeled_rate: StudentRate = 2 / 3,
+    residual: bool = True,
+) -> CBAFed:
+    """Clients without labels train on what the broadcast model labels, with thresholds by class.
+
+    burn_in: rounds in which only clients with labels learn, by default an eleventh of the dataset's. base, cap, rare:
+    of the thresholds. labeled_epochs: of a client with labels in a round; others take train.local_epochs.
+    unlabeled_rate: the rate of clients without labels, in train.lr. residual: weights are mixed with older ones.
+    """
+    return CBAFed(
+        accept=ClassBalance(base, cap, rare),
+        burn_in=burn_in,
+        labeled_epochs=labeled_epochs,
+        unlabeled_rate=unlabeled_rate,
+        residual=residual,
+    )

@@ -1,0 +1,46 @@
+"""Clients of two kinds, those with labels and those without: what each trains on, and at which rate."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..types import Batch, State, Weights, put, take
+from .optimizers import Optimizer
+
+
+def shown_to(batch: Batch, view: str) -> tuple[Tensor, Tensor]:
+    """The images that a client trains on, and their labels, which mean nothing for a client without any.
+
+    They are labeled images for a client that has some, else a view of its pool. Labeled ones are repeated until they
+    are as many as the view shows: neither the mean over a batch nor its statistics change by that.
+    """
+    times = len(batch.views[view]) // len(batch.y)
+    x, y = batch.x.repeat(times, 1, 1, 1), batch.y.repeat(times)
+    return torch.where(batch.has_labels > 0, x, batch.views[view]), y
+
+
+def at_rate(optimizer: Optimizer, batch: Batch, unlabeled_rate: float) -> Optimizer:
+    """The optimizer of a client at this step: without labels, it learns at another rate."""
+    here, factor = optimizer.at(batch.clock), batch.has_labels + (1 - batch.has_labels) * unlabeled_rate
+    return replace(here, lr=here.lr * factor)
+
+
+def choose(first: Tensor, a: State, b: State) -> State:
+    """One of two dicts of tensors, without looking which on the host."""
+    return {name: torch.where(first, t, b[name]) for name, t in a.items()}
+
+
+def mixed(share: float | Tensor, old: State, new: State) -> State:
+    """share old + (1 - share) new; counters are the new ones."""
+    return {name: torch.lerp(t, old[name], share) if t.is_floating_point() else t.clone() for name, t in new.items()}
+
+
+def packed(prefix: str, weights: Weights) -> State:
+    """A model among other tensors, under a prefix."""
+    return {**put(f"{prefix}params.", weights.params), **put(f"{prefix}buffers.", weights.buffers)}
+
+
+def unpacked(prefix: str, tree: State) -> Weights:
+    """The model under a prefix."""
+    return Weights(take(f"{prefix}params.", tree), take(f"{prefix}buffers.", tree))
