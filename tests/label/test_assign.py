@@ -1,11 +1,12 @@
 """Assignment rules, worked by hand."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from fssl.label.assign import KAPPA_STAR, ConfidenceGap, Constant, GlobalOnly, LocalOnly, Sage, hard, soft
+from fssl.label.assign import KAPPA_STAR, ConfidenceGap, Constant, GlobalOnly, LocalOnly, Sage, hard, soft, weight_in
 from fssl.methods.sage import sage
 
 TAU = 0.95
@@ -115,3 +116,32 @@ def test_soft_votes_mix_probabilities() -> None:
 
 def test_ties_vote_for_the_first_class() -> None:
     assert hard(torch.tensor([[0.4, 0.4, 0.2]])).tolist() == [[1.0, 0.0, 0.0]]
+
+
+def test_global_first_by_hand() -> None:
+    """Rows 2, 5 and 6 of the vectors, and one where the models disagree at a gap of 0.05: the global vote has half.
+
+    Row 5: the global model is not sure, the local one is, so its vote counts alone; row 6 is the same.
+    """
+    p_l = torch.tensor([[0.96, 0.03, 0.01], [0.98, 0.01, 0.01], [0.95, 0.03, 0.02], [0.92, 0.07, 0.01]])
+    p_g = torch.tensor([[0.99, 0.005, 0.005], [0.20, 0.20, 0.60], [0.4, 0.5, 0.1], [0.01, 0.97, 0.02]])
+    rule = Sage(order="global-first")
+    target, mask = rule(p_l, p_g, p_l.amax(-1) >= TAU, p_g.amax(-1) >= TAU)
+    assert mask.tolist() == [True] * 4
+    torch.testing.assert_close(target, torch.tensor([[1.0, 0, 0], [1, 0, 0], [1, 0, 0], [0.5, 0.5, 0]]))
+    torch.testing.assert_close(weight_in(rule)(p_l, p_g)[3], torch.tensor(0.5))
+    torch.testing.assert_close(weight_in(rule)(p_l, p_g)[0], torch.tensor(1 - 2**-0.6))  # a gap of 0.03
+
+
+def test_global_first_is_sage_with_the_models_in_each_other_s_place() -> None:
+    p_l, p_g, sure_l, sure_g = random_probabilities()
+    for rule in (Sage(), Sage(supplement=False), Sage(Constant(0.3)), Sage(vote=soft)):
+        swapped = replace(rule, order="global-first")(p_l, p_g, sure_l, sure_g)
+        expected = rule(p_g, p_l, sure_g, sure_l)
+        assert torch.equal(swapped.target, expected.target)
+        assert torch.equal(swapped.mask, expected.mask)
+    alone = Sage(Constant(1.0), supplement=False, order="global-first")(p_l, p_g, sure_l, sure_g)
+    theirs = GlobalOnly()(p_l, p_g, sure_l, sure_g)
+    assert torch.equal(alone.target[alone.mask], theirs.target[theirs.mask])
+    assert torch.equal(alone.mask, theirs.mask)
+    assert sage(order="global-first").assign == Sage(order="global-first")

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ KAPPA_STAR = math.log(2) / 0.05  # both models weigh the same at a gap of 1 - 0.
 Vote = Callable[[Tensor], Tensor]
 Weigh = Callable[[Tensor, Tensor], Tensor]
 Score = Callable[[Tensor], Tensor]
+Order = Literal["local-first", "global-first"]
 
 
 def hard(p: Tensor) -> Tensor:
@@ -112,18 +113,28 @@ class Sage:
     weigh: Weigh = ConfidenceGap()
     supplement: bool = True
     vote: Vote = hard
+    order: Order = "local-first"  # "global-first" lets the models change places: not in the paper
     uses_global: ClassVar[bool] = True
 
     def __call__(self, p_l: Tensor, p_g: Tensor, sure_l: Tensor, sure_g: Tensor) -> PseudoLabels:
+        if self.order == "global-first":
+            p_l, p_g, sure_l, sure_g = p_g, p_l, sure_g, sure_l
         delta_l, delta_g = self.vote(p_l), self.vote(p_g)  # Eqs. 4, 5
         lam = self.weigh(p_l, p_g).unsqueeze(-1)  # weighs the local vote, as Eq. 6 says; some prose swaps it
         y_tilde = lam * delta_l + (1 - lam) * delta_g  # Eq. 6
         y_hat = torch.where(sure_l.unsqueeze(-1), y_tilde, delta_g)  # Eq. 7
         return PseudoLabels(y_hat, sure_l | sure_g if self.supplement else sure_l)
 
+    def weigh_local(self, p_l: Tensor, p_g: Tensor) -> Tensor:
+        """The weight of the local vote beside the global one, whichever comes first."""
+        lam = self.weigh(p_l, p_g)
+        return lam if self.order == "local-first" else 1 - lam
+
 
 def weight_in(assign: Assign) -> Weigh:
     """The weight of the local vote that records show: the rule's own, or SAGE's where it has none."""
+    if isinstance(assign, Sage) and assign.order == "global-first":
+        return assign.weigh_local
     weigh: Weigh = getattr(assign, "weigh", ConfidenceGap())
     return weigh
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Literal
 
 from ..errors import UserError
-from ..label.assign import KAPPA_STAR, VOTES, ConfidenceGap, Constant, Sage
+from ..label.assign import KAPPA_STAR, VOTES, ConfidenceGap, Constant, Order, Sage
 from .base import Method, Source
 from .fixmatch import FixMatch, fixmatch_lpl
 from .settings import Share, Sharpness, Threshold, Weight
@@ -20,13 +20,15 @@ def sage(
     lam: Share | None = None,
     vote: Literal["hard", "soft"] = "hard",
     label_bn: Literal["train", "eval"] = "train",
+    order: Order = "local-first",
 ) -> FixMatch:
     """Local labels, where unsure global ones (CPG), softened by the gap of their confidences (CDSC).
 
     Ablations: cpg=false or cdsc=false switches one idea off, lam=0.3 fixes the weight of the local vote,
-    vote='soft' keeps whole probabilities, label_bn='eval' labels with running statistics.
+    vote='soft' keeps whole probabilities, label_bn='eval' labels with running statistics. order='global-first': the
+    models change places, for clients without labels.
     """
-    return with_sage(fixmatch_lpl(tau, mu_u, "hard", label_bn), kappa, cpg, cdsc, lam, vote)
+    return with_sage(fixmatch_lpl(tau, mu_u, "hard", label_bn), kappa, cpg, cdsc, lam, vote, order)
 
 
 @Source("Liu et al. 2025", follows="reconstruction", page="sage")
@@ -37,6 +39,7 @@ def with_sage(
     cdsc: bool = True,
     lam: Share | None = None,
     vote: Literal["hard", "soft"] = "hard",
+    order: Order = "local-first",
 ) -> FixMatch:
     """SAGE as a plug-in (Tab. 4): the base keeps its thresholds, terms and aggregation."""
     if not isinstance(base, FixMatch):
@@ -45,7 +48,7 @@ def with_sage(
         raise UserError("method.lam fixes the weight of the local vote, so it excludes cdsc=false and kappa: give one")
     fixed = lam if cdsc else 1.0
     weigh = ConfidenceGap(kappa) if fixed is None else Constant(fixed)
-    return base.relabeled(Sage(weigh, cpg, VOTES[vote]))
+    return base.relabeled(Sage(weigh, cpg, VOTES[vote], order))
 
 
 @Source("Liu et al. 2025", follows="paper", page="sage")
