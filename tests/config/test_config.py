@@ -395,7 +395,7 @@ def test_a_resumed_run_may_differ_in_length_and_hardware_only() -> None:
 
 
 ROUNDS = {"cifar10": 300, "cifar100": 500, "svhn": 150, "cinic10": 400}  # of the paper
-ROUNDS |= {"digits": 30, "synthetic": 30, "folder": 100, "imagefolder": 100}
+ROUNDS |= {"digits": 30, "synthetic": 30, "folder": 100, "imagefolder": 100, "fmnist": 150}
 
 
 def test_every_dataset_has_a_configuration_with_its_rounds() -> None:

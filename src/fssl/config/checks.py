@@ -58,6 +58,7 @@ def check_use(dataset: str, tables: Mapping[str, Any]) -> None:
                 "imagefolder": "classes may differ in size, so give data.labels_per_class",
             }
             why = reasons.get(dataset, "only a folder of your own images has a use for it")
+            why = "its images are not made to fit" if key == "data.fit" else why
             raise UserError(f"{key} does not go with data.name = '{dataset}': {why}; leave it out")
 
 

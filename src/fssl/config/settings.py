@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from ..data.cards import CARDS, Card, card
+from ..data.cards import CARDS, Card, Fit, card
 from ..data.shares import HAVE_ALPHA
 from ..system.user_code import user_file
 from .schema import Filled, OneOf, Range
@@ -56,6 +56,7 @@ class Data:
         float | None, Range(0.001, 0.9), "imagefolder without test images: share to test with, folders kept whole"
     ] = None
     digest: Annotated[str | None, BY_A_RUN, "own images: checksum of its file list"] = None
+    fit: Annotated[Fit, "fmnist: 28 pixels become 32 by stretching, or by a black margin"] = "resize"
 
 
 @dataclass(frozen=True)
@@ -267,7 +268,7 @@ class Config:
 
     @property
     def card(self) -> Card:
-        facts = card(self.data.name)
+        facts = replace(card(self.data.name), fit=self.data.fit)
         return replace(facts, num_classes=len(self.data.classes)) if self.data.classes else facts
 
     @property
@@ -328,6 +329,7 @@ OF_A_FOLDER = (
 def useless(dataset: str) -> tuple[str, ...]:
     """Settings that this dataset has no use for."""
     facts = CARDS.get(dataset)
+    unfit = () if facts is not None and facts.file_size is not None else ("data.fit",)
     if facts is None or not facts.is_folder:
-        return OF_A_FOLDER
-    return ("data.label_fraction",) if facts.is_dealt else NOT_OF_A_FOLDER
+        return (*OF_A_FOLDER, *unfit)
+    return ("data.label_fraction", *unfit) if facts.is_dealt else (*NOT_OF_A_FOLDER, *unfit)

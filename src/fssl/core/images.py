@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from ..config import Config
 from ..data.cache import Progress
-from ..data.cards import Card
+from ..data.cards import Card, Fit
 from ..data.folder import Agreed
 from ..data.partition import Index, Partition, hold_out, make_partition
 from ..data.sources import Dataset, Split, load
@@ -15,7 +15,7 @@ from ..data.split_file import read_partition
 from ..errors import UserError
 from ..system.machine import cores
 
-Source = tuple[str, str | None, Agreed | None]
+Source = tuple[str, str | None, Agreed | None, Fit]
 
 
 class Datasets:
@@ -34,14 +34,14 @@ class Datasets:
 
 def source_of(config: Config) -> Source:
     """The settings that decide which images are loaded."""
-    return config.data.name, config.data.dir, shared_format(config) if config.card.is_folder else None
+    return config.data.name, config.data.dir, shared_format(config) if config.card.is_folder else None, config.card.fit
 
 
 def load_dataset(config: Config, progress: Progress | None = None) -> Dataset:
     """The configured images; the first time, files are decoded into a cache."""
-    name, dir, agreed = source_of(config)
+    name, dir, agreed, fit = source_of(config)
     folder, options = Path(dir).expanduser() if dir else None, agreed._asdict() if agreed else {}
-    return load(name, folder, progress=progress, workers=cores(), **options)
+    return load(name, folder, progress=progress, workers=cores(), fit=fit, **options)
 
 
 def shared_format(config: Config) -> Agreed:

@@ -1,9 +1,11 @@
 """What is known about each dataset before a file is opened: sizes, normalization, where it comes from."""
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from ..errors import unknown
 
+Fit = Literal["resize", "pad"]
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
 CIFAR10_STD = (0.2471, 0.2435, 0.2616)
 
@@ -30,6 +32,9 @@ class Card:
     hub_config: str | None = None  # also the folder inside the repository; None means `data`
     image_column: str = "image"
     label_column: str = "label"
+    file_size: int | None = None  # pixels of the images in its files, where they are made to fit `size`
+    fit: Fit = "resize"  # how: stretched, or with a black margin
+    idx_files: bool = False  # also comes as the four files of MNIST's format
     is_folder: bool = False  # of one's own: how many images and classes, and of which size, is known once it is read
     is_dealt: bool = True  # to clients, by [partition]; else it says itself who holds what
 
@@ -137,6 +142,29 @@ _ALL = (
         test_mean=(0.4789, 0.4723, 0.4305),
         test_std=(0.2421, 0.2383, 0.2587),
         hub_repo="flwrlabs/cinic10",
+    ),
+    Card(
+        name="fmnist",
+        title="Fashion-MNIST: 28x28 grey pictures of 10 kinds of clothes, made 32x32",
+        num_classes=10,
+        size=32,
+        channels=1,
+        num_train=60_000,
+        num_test=10_000,
+        per_class_base=6000,
+        rounds=150,
+        train_mean=(0.2860,),
+        train_std=(0.3530,),
+        test_mean=(0.2860,),
+        test_std=(0.3530,),
+        classes=(
+            *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
+            *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
+        ),
+        hub_repo="zalando-datasets/fashion_mnist",
+        hub_config="fashion_mnist",
+        file_size=28,
+        idx_files=True,
     ),
     (
         folder := Card(

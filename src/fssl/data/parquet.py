@@ -1,9 +1,8 @@
 """Images from the hub's Parquet files: found or downloaded, checked, decoded once and cached."""
 
-import hashlib
 import io
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,17 +15,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import UserError
-from ..system.files import atomic
 from ..system.workers import forked, mapped
-from .cache import Progress, cache_folder, disk_errors, from_environment, new_images, open_images
+from .cache import Progress, cache_folder, from_environment
 from .cards import Card
 from .dataset import Dataset, Split
+from .decoded import SPLITS, cached_split, fitted, num_images
 from .pictures import IMAGE_FORMATS
 
 Rows = tuple[Path, int, list[bytes | None]]  # file, number of the first row, encoded images
 
-SPLITS = ("train", "test")
-FORMAT = 1  # of the cache; raise it when decoding changes
 BATCH = 2048  # rows read at a time: about 6 MB decoded
 PIECE = 128  # rows per task of a decoding process
 SHARD = re.compile(r"-(\d+)-of-(\d+)(?:-[0-9a-f]+)?\.parquet$")
@@ -47,7 +44,12 @@ def load_parquet(
     """
     files = find_files(facts, dir)
     folder = cache_folder(cache)
-    train, test = (_cached(facts, split, files[split], folder, progress, workers) for split in SPLITS)
+
+    def decoded(split: str) -> Iterator[Split]:
+        _check_files(facts, split, files[split])
+        return _decoded(facts, files[split], workers)
+
+    train, test = (cached_split(facts, split, files[split], folder, decoded, progress) for split in SPLITS)
     return Dataset(facts, train, test)
 
 
@@ -124,70 +126,9 @@ def _download(facts: Card, lead: str) -> Path:
         raise UserError(f"{lead}, and the download of {facts.hub_repo} failed ({reason}); {_place(facts)}") from error
 
 
-def _cached(facts: Card, split: str, files: list[Path], folder: Path, progress: Progress | None, workers: int) -> Split:
-    """The split from its cache, which is built first where it is missing, damaged or half-written."""
-    num_rows = facts.num_train if split == "train" else facts.num_test
-    stem = f"{facts.name}-{split}-{_key(facts, files)}"
-    # Images go first and labels last, so labels without images, or the reverse, mean: not finished.
-    paths = folder / f"{stem}.images.npy", folder / f"{stem}.labels.npy"
-    shape = (num_rows, facts.size, facts.size, facts.channels)
-    found = _open(*paths, shape)
-    if found is None:
-        _check_files(facts, split, files, num_rows)
-        tick = partial(progress, f"decoding {facts.name} {split}") if progress else None
-        _build(_decoded(facts, files, workers), *paths, shape, tick)
-        found = _open(*paths, shape)
-    if found is None:
-        raise UserError(f"the image cache '{paths[0]}' cannot be read back; delete it and try again")
-    return found
-
-
-def _key(facts: Card, files: list[Path]) -> str:
-    """Hash of the files' contents and of everything about the card that decoding depends on."""
-    used = (FORMAT, facts.size, facts.channels, facts.num_classes, facts.image_column, facts.label_column)
-    digest = hashlib.sha256(repr(used).encode())
-    for file in files:
-        try:
-            with file.open("rb") as stream:
-                digest.update(hashlib.file_digest(stream, "sha256").digest())
-        except OSError as error:
-            raise UserError(f"'{file}' cannot be read ({error.strerror or error})") from error
-    return digest.hexdigest()[:32]
-
-
-def _open(images_path: Path, labels_path: Path, shape: tuple[int, ...]) -> Split | None:
-    images = open_images(images_path, shape)
-    try:
-        labels = np.load(labels_path)
-    except (OSError, ValueError, EOFError):  # absent, cut short, or not an array
-        return None
-    fits = images is not None and labels.shape == shape[:1] and labels.dtype == np.int64
-    return Split(images, labels) if images is not None and fits else None
-
-
-def _build(
-    batches: Iterator[Split],
-    images_path: Path,
-    labels_path: Path,
-    shape: tuple[int, ...],
-    tick: Callable[[int, int], None] | None,
-) -> None:
-    labels: list[NDArray[np.int64]] = []
-    done = 0
-    with new_images(images_path, shape) as write:
-        for batch in batches:
-            write(batch.images)
-            labels.append(batch.labels)
-            done += len(batch.labels)
-            if tick:
-                tick(done, shape[0])
-    with disk_errors(labels_path.parent, 8 * shape[0]), atomic(labels_path) as out:
-        np.save(out, np.concatenate(labels))
-
-
-def _check_files(facts: Card, split: str, files: list[Path], num_rows: int) -> None:
+def _check_files(facts: Card, split: str, files: list[Path]) -> None:
     """Columns and row counts, which Parquet tells without reading any image."""
-    found = 0
+    found, num_rows = 0, num_images(facts, split)
     for file in files:
         with _parquet(facts, file) as parquet:
             _check_columns(facts, file, parquet.schema_arrow)
@@ -266,7 +207,8 @@ def _labels(facts: Card, file: Path, first: int, column: pa.Array) -> NDArray[np
 
 def _decode(facts: Card, rows: Rows) -> NDArray[np.uint8]:
     file, first, encoded = rows
-    shape = (facts.size, facts.size, facts.channels)
+    size = facts.file_size or facts.size
+    shape = (size, size, facts.channels)
     mode = "RGB" if facts.channels == 3 else "L"
     images = np.empty((len(encoded), *shape), np.uint8)
     for i, data in enumerate(encoded):
@@ -280,7 +222,7 @@ def _decode(facts: Card, rows: Rows) -> NDArray[np.uint8]:
             ) from error
         if pixels.shape[:2] != shape[:2]:
             height, width = pixels.shape[:2]
-            wanted = f"expected {facts.size}x{facts.size}"
+            wanted = f"expected {size}x{size}"
             raise UserError(f"'{file}', row {first + i}: the image is {width}x{height}, {wanted}")
         images[i] = pixels.reshape(shape)
-    return images
+    return fitted(images, facts)

@@ -1,6 +1,7 @@
 """Named datasets as arrays: embedded, generated, or read from files."""
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +10,10 @@ import numpy as np
 from ..errors import UserError, unknown
 from . import synthetic
 from .cache import Progress
-from .cards import Card, card
+from .cards import Card, Fit, card
 from .dataset import Dataset, Split
 from .folder import Agreed, Loading, load_classes, load_federation
+from .idx import find_idx, load_idx
 from .parquet import load_parquet
 
 __all__ = ["Dataset", "Split", "load"]
@@ -25,10 +27,11 @@ def load(
     cache: Path | None = None,
     progress: Progress | None = None,
     workers: int = 1,
+    fit: Fit = "resize",
     **options: Any,
 ) -> Dataset:
     """A dataset by name. `options` are those of `synthetic.make` or `folder.Agreed`, the rest as in `load_parquet`."""
-    facts = card(name)
+    facts = replace(card(name), fit=fit)
     if name == "synthetic":
         return _synthetic(options)
     if facts.is_folder:
@@ -42,6 +45,8 @@ def load(
         )
     if name == "digits":
         return _digits(facts)
+    if facts.idx_files and (files := find_idx(facts, dir)):
+        return load_idx(facts, files, cache, progress)
     return load_parquet(facts, dir, cache, progress, workers)
 
 

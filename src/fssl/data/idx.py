@@ -1,0 +1,95 @@
+"""Images from the four files of MNIST's format (IDX), packed by gzip or not."""
+
+import gzip
+import math
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UserError
+from .cache import Progress, cache_folder, from_environment
+from .cards import Card
+from .dataset import Dataset, Split
+from .decoded import SPLITS, cached_split, fitted, num_images
+
+NAMES = {"train": "train", "test": "t10k"}
+BYTES = 0x08  # the only kind of numbers that these files have
+BATCH = 2048  # images made to fit at a time
+
+
+class Files(NamedTuple):
+    """One split's."""
+
+    images: Path
+    labels: Path
+
+
+def find_idx(facts: Card, dir: Path | None = None) -> dict[str, Files] | None:
+    """The files of both splits in `dir`, else $FSSL_DATA, in a folder of the dataset's name or not; None if none is."""
+    root = dir or from_environment("FSSL_DATA")
+    for folder in (root / facts.name, root) if root else ():
+        if any(_present(folder, name) for split in SPLITS for name in _names(split)):
+            return {split: Files(*(_file(facts, folder, name) for name in _names(split))) for split in SPLITS}
+    return None
+
+
+def _names(split: str) -> tuple[str, str]:
+    return f"{NAMES[split]}-images-idx3-ubyte", f"{NAMES[split]}-labels-idx1-ubyte"
+
+
+def _present(folder: Path, name: str) -> list[Path]:
+    return [path for path in (folder / f"{name}.gz", folder / name) if path.is_file()]
+
+
+def _file(facts: Card, folder: Path, name: str) -> Path:
+    if present := _present(folder, name):
+        return present[0]
+    raise UserError(f"{facts.name}: '{folder / name}.gz' is missing beside the others")
+
+
+def load_idx(
+    facts: Card, files: dict[str, Files], cache: Path | None = None, progress: Progress | None = None
+) -> Dataset:
+    """The dataset from these files; read once into `cache`, as Parquet files are."""
+
+    def decoded(split: str) -> Iterator[Split]:
+        return _batches(facts, files[split], num_images(facts, split))
+
+    folder = cache_folder(cache)
+    train, test = (cached_split(facts, split, [*files[split]], folder, decoded, progress) for split in SPLITS)
+    return Dataset(facts, train, test)
+
+
+def _batches(facts: Card, files: Files, number: int) -> Iterator[Split]:
+    size = facts.file_size or facts.size
+    images, labels = read_idx(files.images, (number, size, size)), read_idx(files.labels, (number,))
+    wrong = np.flatnonzero(labels >= facts.num_classes)
+    if len(wrong):
+        row = int(wrong[0])
+        raise UserError(f"'{files.labels}', row {row}: label {labels[row]}, expected 0 to {facts.num_classes - 1}")
+    for first in range(0, number, BATCH):
+        rows = slice(first, first + BATCH)
+        yield Split(fitted(images[rows, :, :, None], facts), labels[rows].astype(np.int64))
+
+
+def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """The numbers of one file, which must have this shape."""
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"'{path}' cannot be read ({reason}); get it again") from error
+    header = 4 + 4 * len(shape)
+    start = bytes([0, 0, BYTES, len(shape)])
+    if len(content) < header or content[:4] != start:
+        raise UserError(f"'{path}' is no IDX file of bytes with {len(shape)} axes; get it again")
+    found = tuple(int(n) for n in np.frombuffer(content, ">u4", len(shape), 4))
+    if found != shape:
+        raise UserError(f"'{path}' has the shape {found}, expected {shape}; get it again")
+    if len(content) != header + math.prod(shape):
+        raise UserError(f"'{path}' has {len(content):,} bytes, expected {header + math.prod(shape):,}; get it again")
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
