@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import complain
+from ..errors import UserError, complain
 from .screen import console, say
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")]
@@ -117,6 +117,9 @@ def tables(
     table: Annotated[int | None, typer.Option(help="Also print this table, 1 to 8.")] = None,
     dataset: Annotated[str | None, typer.Option(help="With --table: this dataset only.")] = None,
     short: Annotated[bool, typer.Option("--short", help="Also take runs with fewer rounds than the paper's.")] = False,
+    setting: Annotated[
+        str | None, typer.Option(help="Another paper's table instead, by its preset in settings/: twin-sight.")
+    ] = None,
     as_is: AsIs = False,
 ) -> None:
     """Fill the paper's Tables 1 to 8 with runs, beside the printed numbers: Markdown, CSV and LaTeX.
@@ -130,7 +133,15 @@ def tables(
     - `fssl tables runs`: every run below a folder, files in tables/
 
     - `fssl tables runs/paper runs/paper-600 --table 2 --out paper/tables`: and Table 2 on the screen
+
+    - `fssl tables runs --setting twin-sight`: numbers that others print where only some clients have labels
     """
+    if setting is not None:
+        from ..paper.others import make_other
+
+        if table is not None or dataset is not None:
+            raise UserError("--setting is a table of another paper: leave out --table and --dataset")
+        return make_other(console, runs, out, setting, as_is, short)
     from ..paper.tables import Shown, make_tables
 
     make_tables(console, runs, out, Shown(table, dataset), as_is, short)

@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from math import isnan, nan
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from ..data.cards import card
 from ..report.groups import one_per_seed
@@ -15,6 +15,15 @@ from .setups import PROTOCOLS, Setup, by_setup, differences, result_at, setup_of
 
 PAPER = "paper"
 GAIN_ROW = "SAGE minus best other"
+
+
+class Reading(Protocol):
+    """How a column is read off a run: up to which round, and for rounds-to-accuracy the accuracy in percent."""
+
+    @property
+    def rounds(self) -> int: ...
+    @property
+    def target(self) -> int | None: ...
 
 
 class Cell(NamedTuple):
@@ -184,7 +193,7 @@ def find_cells(
     return {protocol: best_cell(choices, column) for protocol, choices in groups.items()}
 
 
-def shortness(run: Run, column: Column) -> list[str]:
+def shortness(run: Run, column: Reading) -> list[str]:
     """A remark on a run that ends before the round at which the paper reads its number; else empty."""
     last = run.last_round
     if last >= column.rounds:
@@ -194,7 +203,7 @@ def shortness(run: Run, column: Column) -> list[str]:
     return [f"{last} rounds (paper: {column.rounds})"]
 
 
-def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell:
+def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Reading) -> Cell:
     """The group of repetitions that says most.
 
     That is the farthest, up to where the paper reads; then the one with fewest differences; the longest; most seeds.
@@ -225,7 +234,7 @@ def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Column) -> Cell
     return Cell(value, std, tuple(runs), setting, tuple(remarks))
 
 
-def column_value(run: Run, column: Column) -> float | None:
+def column_value(run: Run, column: Reading) -> float | None:
     """What a column takes from a run: its result, or the first round at or above the target, if there is one."""
     if column.target is None:
         return result_at(run, column.rounds)

@@ -1,0 +1,202 @@
+"""Tables of other papers, whose labels lie elsewhere: what they print, from others.toml, beside our runs."""
+
+import tomllib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from math import isnan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+
+from ..config import Config, override, parse, read_toml
+from ..console import RULED, say
+from ..errors import unknown
+from ..records.rounds import LAST
+from ..report.markdown import escape_markdown
+from ..report.runs import Found, Run, find_runs
+from ..system.files import as_csv, write_atomic
+from ..system.machine import check_folder
+from .fill import Cell, best_cell, shortness
+from .markup import letter, markdown_row
+from .setups import Setup, by_setup, differences, setup_of
+
+FIELDS = ("table", "row", "column", "source", "value", "std", "runs", "remarks", "folders")
+
+
+class Place(NamedTuple):
+    """A column or a row: its name, and what it adds to the preset; rows also have what is printed, and its spread."""
+
+    name: str
+    set: Mapping[str, Any] | None = None
+    printed: Sequence[float] = ()
+    std: Sequence[float] = ()
+
+
+class OtherTable(NamedTuple):
+    name: str
+    title: str
+    preset: str
+    notes: Sequence[str]
+    columns: Sequence[Place]
+    rows: Sequence[Place]
+
+    def config(self, row: Place, column: Place) -> Config | None:
+        """The setting of a cell, in the arithmetic of released codes; None if we have no such method."""
+        if row.set is None:
+            return None
+        base = {key: value for key, value in read_toml(self.preset).items() if key != "grid"}
+        given = {**(column.set or {}), **row.set, "train.precision": "fp32"}
+        return parse(override(base, [f"{key}={value}" for key, value in given.items()]))
+
+
+class End(NamedTuple):
+    """A number is read at the last round as published."""
+
+    rounds: int
+    target: int | None = None
+
+
+class FilledRow(NamedTuple):
+    place: Place
+    cells: list[Cell | None]  # ours, by column
+
+
+class FilledOther(NamedTuple):
+    table: OtherTable
+    rows: list[FilledRow]
+
+    @property
+    def reasons(self) -> list[str]:
+        """Every reason for a mark, in the order in which they appear."""
+        cells = [cell for row in self.rows for cell in row.cells if cell]
+        return list(dict.fromkeys(mark for cell in cells for mark in cell.marks))
+
+
+@cache
+def other_tables() -> dict[str, OtherTable]:
+    """By name."""
+    content = tomllib.loads((Path(__file__).parent / "others.toml").read_text("utf-8"))
+    return {name: parse_other(name, entry) for name, entry in content.items()}
+
+
+def parse_other(name: str, entry: dict[str, Any]) -> OtherTable:
+    columns, rows = ([Place(**place) for place in entry[key]] for key in ("columns", "rows"))
+    return OtherTable(name, entry["title"], entry["preset"], entry.get("notes", []), columns, rows)
+
+
+def make_other(console: Console, paths: list[Path], out: Path, name: str, as_is: bool, short: bool) -> None:
+    """Fill one table with runs, print it, and write it as Markdown and CSV."""
+    if name not in other_tables():
+        raise unknown("setting", name, other_tables())
+    check_folder("--out", out)
+    filled = fill_other(other_tables()[name], find_runs(paths, as_is), short)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomic(out / f"{name}.md", markdown(filled))
+    write_atomic(out / f"{name}.csv", csv_text(filled))
+    say(console, filled.table.title)
+    for part in terminal(filled):
+        console.print(part)
+    for text in remarks(filled):
+        say(console, text)
+    say(console, f"written: {out / name}.md and {name}.csv")
+
+
+def fill_other(table: OtherTable, found: Found, short: bool = False) -> FilledOther:
+    """The table with the runs that come as far as its numbers; `short` takes the others too, marked."""
+    known, _ = by_setup(found.runs)
+    rows = [
+        FilledRow(row, [find_cell(table, row, column, known, short) for column in table.columns]) for row in table.rows
+    ]
+    return FilledOther(table, rows)
+
+
+def find_cell(
+    table: OtherTable, row: Place, column: Place, known: Mapping[Setup, Sequence[Run]], short: bool
+) -> Cell | None:
+    """Our runs of a cell, those nearest to its setting."""
+    config = table.config(row, column)
+    if config is None:
+        return None
+    end, choices = End(config.rounds), defaultdict[tuple[str, ...], list[Run]](list)
+    for run in known.get(setup_of(config), ()):
+        late = shortness(run, end)
+        if short or not late:
+            choices[(*differences(run.config, config), *late)].append(run)
+    return best_cell(choices, end) if choices else None
+
+
+# As text.
+
+
+def lines_of(filled: FilledOther) -> Iterable[tuple[str, str, list[str]]]:
+    """Name, source and texts of each line: what is printed, then ours where there is a run."""
+    for place, cells in filled.rows:
+        name = place.name
+        if place.printed:
+            spread = place.std or [float("nan")] * len(place.printed)
+            yield name, "printed", [printed_text(*pair) for pair in zip(place.printed, spread, strict=True)]
+            name = ""
+        if any(cells) or (place.set is not None and not place.printed):
+            yield name, "ours", [cell_text(cell, filled.reasons) for cell in cells]
+
+
+def printed_text(value: float, std: float) -> str:
+    return "" if isnan(value) else f"{value:.2f}" if isnan(std) else f"{value:.2f} ± {std:.2f}"
+
+
+def cell_text(cell: Cell | None, reasons: Sequence[str]) -> str:
+    if cell is None or cell.value is None:
+        return ""
+    spread = "" if cell.std is None else f" ± {cell.std:.2f}"
+    marks = ",".join(sorted(letter(reasons.index(mark)) for mark in cell.marks))
+    return f"{cell.value:.2f}{spread} ({len(cell.runs)}){' ' * bool(marks)}{marks}"
+
+
+def parts_of(table: OtherTable) -> list[list[int]]:
+    """Columns that stand together in a terminal: all, or those of one dataset where it has several."""
+    by_dataset: dict[str, list[int]] = defaultdict(list)
+    for i, column in enumerate(table.columns):
+        by_dataset[(column.set or {})["data.name"]].append(i)
+    single = all(len(each) == 1 for each in by_dataset.values())
+    return [[*range(len(table.columns))]] if single else [*by_dataset.values()]
+
+
+def terminal(filled: FilledOther) -> Iterable[Table]:
+    for part in parts_of(filled.table):
+        out = Table("method", "source", *(filled.table.columns[i].name for i in part), **RULED)
+        for name, source, texts in lines_of(filled):
+            out.add_row(name, source, *(texts[i] for i in part), style="dim" if source == "printed" else "")
+        yield out
+
+
+def remarks(filled: FilledOther) -> list[str]:
+    ours = f"Ours: mean of the last {LAST} rounds, then mean ± standard deviation over seeds, in parentheses how many."
+    reasons = [f"  {letter(i)}  {reason}" for i, reason in enumerate(filled.reasons)]
+    return [*reasons, ours, *filled.table.notes, f"All of it: fssl run {filled.table.preset} --out RUNS"]
+
+
+def markdown(filled: FilledOther) -> str:
+    head = ["method", "source", *(column.name for column in filled.table.columns)]
+    lines = [f"# {filled.table.title}", "", markdown_row(head), markdown_row(["---"] * len(head))]
+    lines += [markdown_row([name, source, *texts]) for name, source, texts in lines_of(filled)]
+    return "\n".join([*lines, "", *(f"- {escape_markdown(text.strip())}" for text in remarks(filled))]) + "\n"
+
+
+def csv_text(filled: FilledOther) -> str:
+    return as_csv(FIELDS, csv_rows(filled))
+
+
+def csv_rows(filled: FilledOther) -> Iterable[dict[str, Any]]:
+    for place, cells in filled.rows:
+        for i, column in enumerate(filled.table.columns):
+            where = {"table": filled.table.name, "row": place.name, "column": column.name}
+            if place.printed and not isnan(place.printed[i]):
+                std = place.std[i] if place.std else None
+                yield {**where, "source": "printed", "value": place.printed[i], "std": std}
+            if cell := cells[i]:
+                folders = "; ".join(str(run.path) for run in cell.runs)
+                ours = {"value": cell.value, "std": cell.std, "runs": len(cell.runs), "folders": folders}
+                yield {**where, "source": "ours", **ours, "remarks": "; ".join(cell.marks)}

@@ -1,0 +1,97 @@
+"""Tables of other papers: what is printed, and our runs beside it, from a handful of made-up ones."""
+
+from pathlib import Path
+
+import pytest
+from folders import write_run
+
+from conftest import Fssl, method_of
+from fssl.config import expand, override, parse, read_toml
+from fssl.paper.others import FilledOther, fill_other, lines_of, markdown, other_tables
+from fssl.paper.setups import setup_of
+from fssl.report.runs import find_runs
+
+TABLES = other_tables()
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_every_cell_is_a_run_of_its_preset(name: str) -> None:
+    """And every run of the preset has a cell."""
+    table = TABLES[name]
+    wanted = {
+        setup_of(config) for row in table.rows for column in table.columns if (config := table.config(row, column))
+    }
+    assert wanted == {setup_of(config) for _, config in expand(read_toml(table.preset))}
+    for row in table.rows:
+        assert len(row.printed) in (0, len(table.columns))
+        assert len(row.std) in (0, len(row.printed))
+        assert row.printed or row.set
+        for column in table.columns:
+            if config := table.config(row, column):
+                method_of(config)  # refuses what does not fit
+
+
+def test_twin_sight_s_setting() -> None:
+    table = TABLES["twin-sight"]
+    config = table.config(table.rows[2], table.columns[0])
+    assert config is not None
+    part, train = config.partition, config.train
+    assert (part.kind, part.alpha, part.clients, part.labels) == ("dirichlet", 0.1, 10, "knowing-clients")
+    assert (part.labeled_clients, train.clients_per_round, config.rounds, train.local_epochs) == (4, 5, 500, 1)
+    assert (train.batch, train.lr, config.model.name) == (64, 0.01, "resnet18")
+    printed = {row.name: row.printed for row in table.rows}
+    assert printed["Twin-sight"] == [70.06, 49.98, 62.94, 79.95]
+    assert printed["FedAvg + FixMatch"][0] == 63.58
+    assert printed["FedAvg on the 4 labeled"] == [61.58, 48.36, 51.10, 72.46]
+
+
+def add(folder: Path, last: float, *settings: str, rounds: int = 500) -> None:
+    base = {key: value for key, value in read_toml("settings/twin-sight").items() if key != "grid"}
+    config = parse(override(base, ["data.name=cifar10", "train.precision=fp32", *settings]))
+    write_run(folder, config, [10.0] * (rounds - 10) + [last] * 10)
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> FilledOther:
+    for seed, value in ((7, 60.0), (8, 62.0), (9, 64.0)):
+        add(tmp_path / f"runs/sage{seed}", value, "method.name=sage", f"seed={seed}")
+    add(tmp_path / "runs/fedavg", 55.0, "method.name=fedavg", "train.lr=0.1")
+    add(tmp_path / "runs/short", 55.0, "method.name=fixmatch-lpl", rounds=20)
+    return fill_other(TABLES["twin-sight"], find_runs([tmp_path / "runs"]))
+
+
+def test_runs_stand_beside_what_is_printed(filled: FilledOther) -> None:
+    lines = [*lines_of(filled)]
+    assert ("FedAvg on the 4 labeled", "printed", ["61.58", "48.36", "51.10", "72.46"]) in lines
+    assert ("", "ours", ["55.00 (1) a,b", "", "", ""]) in lines
+    assert filled.reasons == ["train.lr = 0.1 (paper: 0.01)", "1 of 3 seeds"]
+    assert ("SAGE", "ours", ["62.00 ± 2.00 (3)", "", "", ""]) in lines
+    (late,) = (row for row in filled.rows if row.place.name == "FedAvg + FixMatch")
+    assert late.cells == [None] * 4  # its run is too short
+
+
+def test_short_runs_are_shown_where_asked_for(filled: FilledOther, tmp_path: Path) -> None:
+    again = fill_other(filled.table, find_runs([tmp_path / "runs"]), short=True)
+    (row,) = (row for row in again.rows if row.place.name == "FedAvg + FixMatch")
+    assert row.cells[0] is not None
+    assert "unfinished: read at round 20 of 500" in row.cells[0].marks
+
+
+def test_the_command_prints_and_writes(filled: FilledOther, fssl: Fssl, tmp_path: Path) -> None:
+    said = fssl("tables", tmp_path / "runs", "--setting", "twin-sight", "--out", tmp_path / "out")
+    assert said.code == 0
+    assert "62.00 ± 2.00 (3)" in said.out
+    assert "82.78" in said.out
+    assert max(map(len, said.out.splitlines())) <= 120
+    assert (tmp_path / "out/twin-sight.md").read_text() == markdown(filled)
+    rows = (tmp_path / "out/twin-sight.csv").read_text().splitlines()
+    assert rows[1] == 'twin-sight,"FedAvg, all 10 labeled",CIFAR-10,printed,82.78,,,,'
+    assert any(row.startswith("twin-sight,SAGE,CIFAR-10,ours,62.0,2.0,3,") for row in rows)
+
+
+def test_wrong_words_are_one_line(fssl: Fssl, tmp_path: Path) -> None:
+    said = fssl("tables", tmp_path, "--setting", "twinsight")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "did you mean 'twin-sight'" in said.err
+    said = fssl("tables", tmp_path, "--setting", "twin-sight", "--table", "1")
+    assert (said.code, "leave out --table" in said.err) == (2, True)
