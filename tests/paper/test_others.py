@@ -1,5 +1,6 @@
 """Tables of other papers: what is printed, and our runs beside it, from a handful of made-up ones."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from folders import write_run
 from conftest import Fssl, method_of
 from fssl.config import expand, override, parse, read_toml
 from fssl.paper.others import FilledOther, fill_other, lines_of, markdown, other_tables
-from fssl.paper.setups import setup_of
+from fssl.paper.setups import differences, setup_of
 from fssl.report.runs import find_runs
 
 TABLES = other_tables()
@@ -16,12 +17,19 @@ TABLES = other_tables()
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_cell_is_a_run_of_its_preset(name: str) -> None:
-    """And every run of the preset has a cell."""
+    """And every run of the preset has a cell, in which nothing of it is a difference."""
     table = TABLES[name]
     wanted = {
-        setup_of(config) for row in table.rows for column in table.columns if (config := table.config(row, column))
+        setup_of(config): config
+        for row in table.rows
+        for column in table.columns
+        if (config := table.config(row, column))
     }
-    assert wanted == {setup_of(config) for _, config in expand(read_toml(table.preset))}
+    runs = [config for preset in table.presets for _, config in expand(read_toml(preset))]
+    for run in runs:
+        assert differences(replace(run, train=replace(run.train, precision="fp32")), wanted[setup_of(run)]) == []
+    alone = {"fedavg"} if name == "semifl" else set()  # training on the server, whatever the partition
+    assert {config.method.name for config in wanted.values()} - {run.method.name for run in runs} == alone
     for row in table.rows:
         assert len(row.printed) in (0, len(table.columns))
         assert len(row.std) in (0, len(row.printed))
@@ -95,3 +103,33 @@ def test_wrong_words_are_one_line(fssl: Fssl, tmp_path: Path) -> None:
     assert "did you mean 'twin-sight'" in said.err
     said = fssl("tables", tmp_path, "--setting", "twin-sight", "--table", "1")
     assert (said.code, "leave out --table" in said.err) == (2, True)
+
+
+def test_semifl_s_setting() -> None:
+    """Labels of the server: 250 of 10 classes are 25 each; CIFAR-100 has the wider network, SVHN no flips."""
+    table = TABLES["semifl"]
+    shards = next(row for row in table.rows if row.name == "SemiFL, K = 2")
+    configs = [table.config(shards, column) for column in table.columns]
+    labels, nets, flips = zip(
+        *((c.labels_per_class * c.card.num_classes, c.model.name, c.data.flip) for c in configs if c), strict=True
+    )
+    assert labels == (250, 4000, 250, 1000, 2500, 10000)
+    assert nets == (*["wrn-28-2"] * 4, *["wrn-28-8"] * 2)
+    assert flips == (True, True, False, False, True, True)
+    assert [c.server_batch for c in configs if c] == [10, 250, 10, 10, 250, 250]
+    first = configs[0]
+    assert first is not None
+    part, train, server = first.partition, first.train, first.server
+    assert (part.clients, part.labels, part.classes_per_client, train.clients_per_round) == (100, "server", 2, 10)
+    assert (first.rounds, train.local_epochs, train.batch, train.lr, train.schedule) == (800, 5, 10, 0.03, "cosine")
+    assert (train.nesterov, train.keep_momentum, train.clip, train.weight_decay) == (True, True, 1, 5e-4)
+    assert (server.optimizer, server.momentum, server.static_norm, first.server_epochs) == ("momentum", 0.5, "all", 5)
+    assert (shards.printed, shards.std) == ([60.0, 85.3, 87.5, 92.2, 35.2, 62.1], [0.9, 0.3, 1.1, 0.8, 0.3, 0.4])
+
+
+def test_flfl_s_setting() -> None:
+    table = TABLES["flfl"]
+    configs = [config for column in table.columns if (config := table.config(table.rows[0], column))]
+    assert [c.labels_per_class * c.card.num_classes for c in configs] == [10, 40, 250, 100, 400, 40]
+    assert {(c.train.batch, c.train.schedule, c.server_batch) for c in configs} == {(32, "constant", 10)}
+    assert [c.server.warmup for c in configs] == [10, 10, 16, 0, 0, 10]

@@ -18,7 +18,7 @@ from fssl.methods.names import METHODS
 from fssl.types import Counts
 
 README = (PRESETS / "paper" / "README.md").read_text()
-ELSEWHERE = {"cbafed", "rscfed"}  # methods for labels that not all clients have: presets/settings runs them
+ELSEWHERE = {"cbafed", "rscfed", "semifl", "flfl"}  # of labels that not all clients have: presets/settings runs them
 
 # Cells: datasets x alphas x methods x seeds.
 CELLS = {

@@ -97,13 +97,13 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     experiment = Experiment(
         config, with_training(config, method), defaults_on(config.method.name, config.card), dataset
     )
-    if is_untried(config.model):
+    if is_untried(config.model):  # all others have BatchNorm, and need not be built for it
         experiment.net.check(experiment.card.size)
-    if config.server.static_norm != "off" and not experiment.net.running:
-        raise UserError(
-            f"server.static_norm = '{config.server.static_norm}': network '{config.model.name}' has no BatchNorm;"
-            " leave it out"
-        )
+        if config.server.static_norm != "off" and not experiment.net.running:
+            raise UserError(
+                f"server.static_norm = '{config.server.static_norm}': network '{config.model.name}' has no BatchNorm;"
+                " leave it out"
+            )
     if user_file(config.method.name):
         check_step(experiment)
     if config.model.start_digest and not is_recorded:

@@ -1,5 +1,6 @@
 """Tables of other papers, whose labels lie elsewhere: what they print, from others.toml, beside our runs."""
 
+import json
 import tomllib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,12 +28,16 @@ FIELDS = ("table", "row", "column", "source", "value", "std", "runs", "remarks",
 
 
 class Place(NamedTuple):
-    """A column or a row: its name, and what it adds to the preset; rows also have what is printed, and its spread."""
+    """A column or a row: its name, and what it adds to the preset.
+
+    Rows also have what is printed, and its spread; a column may have a preset of its own.
+    """
 
     name: str
     set: Mapping[str, Any] | None = None
     printed: Sequence[float] = ()
     std: Sequence[float] = ()
+    preset: str | None = None
 
 
 class OtherTable(NamedTuple):
@@ -43,13 +48,18 @@ class OtherTable(NamedTuple):
     columns: Sequence[Place]
     rows: Sequence[Place]
 
+    @property
+    def presets(self) -> list[str]:
+        """All that its cells are made of."""
+        return list(dict.fromkeys(column.preset or self.preset for column in self.columns))
+
     def config(self, row: Place, column: Place) -> Config | None:
         """The setting of a cell, in the arithmetic of released codes; None if we have no such method."""
         if row.set is None:
             return None
-        base = {key: value for key, value in read_toml(self.preset).items() if key != "grid"}
+        base = {key: value for key, value in read_toml(column.preset or self.preset).items() if key != "grid"}
         given = {**(column.set or {}), **row.set, "train.precision": "fp32"}
-        return parse(override(base, [f"{key}={value}" for key, value in given.items()]))
+        return parse(override(base, [f"{key}={json.dumps(value)}" for key, value in given.items()]))
 
 
 class End(NamedTuple):
@@ -175,7 +185,8 @@ def terminal(filled: FilledOther) -> Iterable[Table]:
 def remarks(filled: FilledOther) -> list[str]:
     ours = f"Ours: mean of the last {LAST} rounds, then mean ± standard deviation over seeds, in parentheses how many."
     reasons = [f"  {letter(i)}  {reason}" for i, reason in enumerate(filled.reasons)]
-    return [*reasons, ours, *filled.table.notes, f"All of it: fssl run {filled.table.preset} --out RUNS"]
+    commands = "; ".join(f"fssl run {preset}" for preset in filled.table.presets)
+    return [*reasons, ours, *filled.table.notes, f"All of it: {commands}"]
 
 
 def markdown(filled: FilledOther) -> str:
