@@ -232,8 +232,9 @@ class Privacy:
         float | None, Range(1e-9, 1e9), "largest norm of a client's update (parameters only); unset: off"
     ] = None
     noise: Annotated[
-        float, Range(0.0, 1e6), "noise on the mean, in multiples of clip / clients; 1 or more is strong"
+        float, Range(0.0, 1e6), "noise on the mean, in multiples of clip / clients; the run says what it guarantees"
     ] = 0.0
+    delta: Annotated[float, Range(1e-30, 0.5), "of the guarantee (epsilon, delta) that the run tells"] = 1e-5
 
 
 @dataclass(frozen=True)

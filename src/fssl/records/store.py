@@ -302,13 +302,13 @@ class RunFolder:
         ship: str,
         headline: str,
         facts: Mapping[str, Any],
-        choice: Mapping[str, Any],
+        said: Mapping[str, Any],
         best: Tensors | None = None,
     ) -> dict[str, Any]:
         """Write the model with facts about it, then the summary, which marks the run as complete.
 
         Of several models, each also has a file with its name, and `ship` is the name of the run's own. The best one, of
-        the round that `choice` tells, has a file beside them.
+        the round that `said` tells, has a file beside them. All that is `said` stands in the summary.
         """
         lines = self.rounds()
         for name, tensors in models.items():
@@ -317,9 +317,9 @@ class RunFolder:
             for file in [self.named_model(name)] * len(which) + [self.model_file] * (name == ship):
                 write_atomic(file, data)
         if best is not None:
-            of_best = {"run": self.run_id, **facts, "round": choice["chosen"]["round"], "model": BEST}
+            of_best = {"run": self.run_id, **facts, "round": said["chosen"]["round"], "model": BEST}
             write_atomic(self.named_model(BEST), sealed(best, of_best))
-        summary = {**summarize(lines, headline, self.config().records.metrics), **choice}
+        summary = {**summarize(lines, headline, self.config().records.metrics), **said}
         write_facts(self.summary_file, summary, indent=1)
         return summary
 

@@ -1,6 +1,7 @@
 """`fssl show`: one run in the terminal."""
 
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +50,8 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
     if not folder.is_finished:
         say(console, f"unfinished: {len(run.lines)} of {run.config.rounds} rounds; go on with --resume")
     table = Table(show_header=False)
-    for name, text in (*run_facts(run), *choice_facts(folder), *client_facts(folder, run.measure)):
+    facts = (run_facts(run), choice_facts(folder), client_facts(folder, run.measure), privacy_facts(folder))
+    for name, text in chain(*facts):
         table.add_row(name, text)
     console.print(table)
     if run.damaged:
@@ -104,6 +106,15 @@ def client_facts(folder: RunFolder, measure: str) -> Iterator[tuple[str, str]]:
             yield f"{MEASURES[measure]} on the {facts['images']} test images of client {client}", f"{tested:.2f} %"
     if len(clients) > CLIENTS:
         yield f"and of {len(clients) - CLIENTS} more clients", f"see {folder.measures_file.name}"
+
+
+def privacy_facts(folder: RunFolder) -> Iterator[tuple[str, str]]:
+    """What a finished run with noise spent of one client's privacy."""
+    if spent := folder.summary().get("privacy"):
+        yield (
+            f"privacy of one client (delta {spent['delta']:g})",
+            f"epsilon {spent['hidden']:.3g}; {spent['known']:.3g} for who knows who took part",
+        )
 
 
 def start_text(session: Mapping[str, Any]) -> str:

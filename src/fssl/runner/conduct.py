@@ -11,6 +11,7 @@ from ..config import Config
 from ..core.device import choose_device
 from ..core.experiment import Experiment
 from ..core.federation import Federation
+from ..core.privacy import privacy_notes
 from ..engines.engine import Engine
 from ..engines.failure import SAVED, ClientError
 from ..engines.lanes import compiles
@@ -59,7 +60,7 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
             folder.open(config, resume, experiment.defaults)
             saved = folder.resume_point(logged.say) if resume else None
             federation.begins = saved is None
-            for text in notes:
+            for text in [*notes, *privacy_notes(config)]:
                 logged.say(text)
             for file in config.own_files:
                 folder.keep(file)

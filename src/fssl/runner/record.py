@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ..config import Config
 from ..core.evaluate import Test, Tested, Tester, model_facts, read_tested
 from ..core.federation import Federation
+from ..core.privacy import Spent, spent
 from ..engines.engine import Engine, RoundResult
 from ..engines.snapshot import flat, parts, with_parts
 from ..engines.tensors import fill, named, to
@@ -73,8 +74,13 @@ def write_result(folder: RunFolder, engine: Engine, choice: Choice) -> Line:
     facts = model_facts(config, federation.dataset.card)
     folder.write_measures(measured(engine, choice))
     models = {name: named(**weights._asdict()) for name, weights in engine.models().items()}
-    chosen = choice.progress.facts(stops=engine.snapshot.round < config.rounds)
-    return folder.finish(models, config.server.ship, federation.headline, facts, chosen, choice.model)
+    rounds = engine.snapshot.round
+    said = {**choice.progress.facts(stops=rounds < config.rounds), **privacy_facts(spent(config, rounds))}
+    return folder.finish(models, config.server.ship, federation.headline, facts, said, choice.model)
+
+
+def privacy_facts(private: Spent | None) -> Line:
+    return {"privacy": private._asdict()} if private else {}
 
 
 def measured(engine: Engine, choice: Choice) -> Line:

@@ -1,0 +1,80 @@
+"""What a run with clipping and noise tells about one client, by Google's accountant (package dp-accounting)."""
+
+from collections import Counter
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+from ..config import Config
+from ..seeds import cohort
+
+REPLACED = 2.0  # one client's clipped update in the place of another moves the sum by twice the clip
+
+
+class Spent(NamedTuple):
+    """A client's (epsilon, delta) after a run: another client with any other images in its place could be told by
+    nobody with more than that.
+
+    `hidden`: by who sees all global models, and not who took part. `known`: by who also knows that, as the server and
+    everyone with the seed or the record does; then the rounds count in which the busiest client takes part.
+    """
+
+    hidden: float
+    known: float
+    delta: float
+    rounds: int
+    most_rounds: int
+
+
+def spent(config: Config, rounds: int) -> Spent | None:
+    """What so many rounds of a run spend; None without noise, or without the accountant."""
+    noise, delta = config.privacy.noise, config.privacy.delta
+    if not noise or not has_accountant():
+        return None
+    most = most_rounds(config, rounds)
+    known = epsilon(noise, most, delta)
+    hidden = epsilon(noise, rounds, delta, (config.partition.clients, config.train.clients_per_round))
+    return Spent(min(hidden, known), known, delta, rounds, most)
+
+
+def has_accountant() -> bool:
+    return find_spec("dp_accounting") is not None
+
+
+def most_rounds(config: Config, rounds: int) -> int:
+    """How often the client takes part that is drawn most."""
+    drawn: Counter[int] = Counter()
+    for round in range(1, rounds + 1):
+        drawn.update(cohort(config.seed, config.partition.clients, config.train.clients_per_round, round))
+    return max(drawn.values())
+
+
+def epsilon(noise: float, rounds: int, delta: float, sampled: tuple[int, int] | None = None) -> float:
+    """Of so many Gaussian mechanisms in a row; each on a secret draw, if `sampled` says of how many how many."""
+    import dp_accounting as dp
+    from dp_accounting.rdp import RdpAccountant
+
+    event: Any = dp.GaussianDpEvent(noise / REPLACED)
+    if sampled and sampled[1] < sampled[0]:
+        event = dp.SampledWithoutReplacementDpEvent(*sampled, event)
+    accountant = RdpAccountant(neighboring_relation=dp.NeighboringRelation.REPLACE_ONE)
+    accountant.compose(dp.SelfComposedDpEvent(event, rounds))
+    return float(accountant.get_epsilon(delta))
+
+
+def privacy_notes(config: Config) -> list[str]:
+    """What a user should know of the guarantee before the run, a line each."""
+    privacy = config.privacy
+    if privacy.clip is None:
+        return []
+    if not privacy.noise:
+        return ["privacy: updates are clipped, but without privacy.noise nothing is guaranteed"]
+    found = spent(config, config.rounds)
+    if found is None:
+        return ["privacy: what is spent is not computed; pip install 'fssl[privacy]' brings the accountant"]
+    lines = [
+        f"privacy of one client after {found.rounds} rounds, delta {found.delta:g}: epsilon {found.hidden:.3g} for who"
+        f" sees the models, {found.known:.3g} for who also knows who took part (at most {found.most_rounds} rounds)"
+    ]
+    if config.model.norm == "batch":
+        lines.append("privacy: running statistics of BatchNorm are not covered; --set model.norm=group has none")
+    return lines

@@ -1,0 +1,54 @@
+"""What noise guarantees, beside the exact law of the Gaussian mechanism."""
+
+from dataclasses import replace
+from math import exp, sqrt
+from statistics import NormalDist
+
+import pytest
+
+from conftest import tiny_config
+from fssl.config.settings import Privacy
+from fssl.core.privacy import epsilon, most_rounds, privacy_notes, spent
+
+CUMULATIVE = NormalDist().cdf
+
+
+def exact_delta(epsilon: float, sigma: float) -> float:
+    """Balle and Wang 2018, Theorem 8, with a sensitivity of 1."""
+    return CUMULATIVE(0.5 / sigma - epsilon * sigma) - exp(epsilon) * CUMULATIVE(-0.5 / sigma - epsilon * sigma)
+
+
+@pytest.mark.parametrize(("noise", "rounds"), [(4.0, 1), (20.0, 30), (60.0, 300)])
+def test_it_bounds_the_exact_guarantee_closely(noise: float, rounds: int) -> None:
+    """Rounds in a row are one mechanism with sqrt(rounds) less noise; a replaced client moves the sum by two clips."""
+    sigma, found = noise / 2 / sqrt(rounds), epsilon(noise, rounds, 1e-5)
+    assert exact_delta(found, sigma) <= 1e-5
+    assert exact_delta(0.8 * found, sigma) > 1e-5
+
+
+def test_a_secret_draw_of_few_clients_spends_less() -> None:
+    whole, few, all_of_them = (epsilon(10.0, 50, 1e-5, s) for s in (None, (100, 5), (100, 100)))
+    assert few < 0.2 * whole
+    assert all_of_them == whole
+
+
+def test_a_run_tells_what_it_spends_before_it_starts() -> None:
+    config = tiny_config("train.rounds=20", "train.clients_per_round=2", "partition.clients=4")
+    assert privacy_notes(config) == []
+    config = replace(config, privacy=Privacy(clip=1.0, noise=30.0))
+    found = spent(config, 20)
+    assert found is not None
+    assert (found.rounds, found.most_rounds) == (20, most_rounds(config, 20))
+    assert 10 <= found.most_rounds < 20
+    assert found.known == epsilon(30.0, found.most_rounds, 1e-5)
+    assert found.hidden <= min(found.known, epsilon(30.0, 20, 1e-5, (4, 2)))
+    line, norms = privacy_notes(config)
+    assert f"epsilon {found.hidden:.3g} for who sees" in line
+    assert f"(at most {found.most_rounds} rounds)" in line
+    assert "model.norm=group" in norms
+
+
+def test_without_noise_nothing_is_guaranteed() -> None:
+    config = replace(tiny_config(), privacy=Privacy(clip=1.0))
+    assert spent(config, 20) is None
+    assert "nothing is guaranteed" in privacy_notes(config)[0]
