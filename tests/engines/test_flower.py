@@ -68,6 +68,7 @@ TRAINED = {
     "two broadcast": ("method.name=fedloke", "server.broadcast_momentum=true", "server.optimizer=momentum"),
     "adam": ("method.name=proxyfl", "server.optimizer=adam", "server.lr=0.01"),
     "labels at the server": ("method.name=sage", "partition.labels=server", "train.keep_momentum=true"),
+    "statistics": ("method.name=flfl", "partition.labels=server", "server.static_norm=all", "server.when=before"),
 }
 
 
@@ -160,7 +161,7 @@ def switched(make: Make, folder: Path) -> dict[str, Path]:
 
 
 def test_every_method_gives_the_same_bits_in_every_engine(found: Found) -> None:
-    assert len(SENT) == 19
+    assert len(SENT) == 21
     assert {*found.local} == {*SENT, *TRAINED}
     assert all(len(set(digests)) == ROUNDS for digests in found.local.values())  # each round learned something
     assert [name for name in found.local if found.flower[name] != found.local[name]] == []

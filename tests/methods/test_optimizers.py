@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from strict import Strict
+from test_every_method import AT_SERVER, labeled_loss
 from torch import nn
 from torch.utils._pytree import tree_flatten
 
@@ -199,12 +200,11 @@ def test_each_setting_changes_the_run(setting: str, make_federation: Make) -> No
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "fedmatch"])
 def test_every_method_learns_with_every_part_at_once(name: str, make_federation: Make) -> None:
     parts = ["train.clip=5", "train.schedule=cosine", "train.decay_on=weights", "train.keep_momentum=true"]
-    parts += ["train.rounds=4", "train.clients_per_round=4"]
+    parts += ["train.rounds=4", "train.clients_per_round=4", *["partition.labels=server"] * (name in AT_SERVER)]
     for rule in (("train.nesterov=true", "train.lr=0.05"), ("train.optimizer=adamw", "train.lr=0.003")):
         engine = LocalEngine(make_federation(f"method.name={name}", *parts, *rule))
         first, *_, last = engine.rounds(4)
-        steps, loss = (engine.layout.sums.index(key) for key in ("steps", "l_s"))
-        start, end = (r.tally[:, 0, loss].sum() / r.tally[:, 0, steps].sum() for r in (first, last))
+        start, end = (labeled_loss(engine, result) for result in (first, last))
         assert np.isfinite(last.tally).all()
         # Half of FedLabel-2M's mean is a model that is idle until round 50; CBAFed's first round has 11 epochs.
         assert end < start or name in ("fedlabel-2m", "cbafed")

@@ -404,6 +404,13 @@ KINDS = {
     "kept momentum": ("train.keep_momentum=true", "train.nesterov=true", "train.schedule=cosine", "train.clip=1"),
     "kept moments": ("train.keep_momentum=true", "train.optimizer=adamw", "train.lr=0.001", "method.name=fedloke"),
     "server's momentum": ("server.optimizer=momentum", "server.momentum=0.5", "records.checkpoint_every=2"),
+    "server's labels": (
+        "partition.labels=server",
+        "server.warmup=2",
+        "server.static_norm=all",
+        "train.keep_momentum=true",
+        "method.name=semifl",
+    ),
     "server's moments": ("server.optimizer=adam", "server.lr=0.01", "method.name=proxyfl"),
     "broadcast momentum": (
         "server.broadcast_momentum=true",
