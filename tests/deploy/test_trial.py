@@ -64,6 +64,12 @@ RUNS = {
     "fedloke": ("method.name=fedloke",),
     "kept": ("method.name=flexmatch", "train.keep_momentum=true", "train.nesterov=true", "train.schedule=cosine"),
     "broadcast": ("method.name=sage", "server.broadcast_momentum=true", "server.optimizer=momentum"),
+    "labels": (
+        "method.name=semifl",
+        "partition.labels=server",
+        "server.static_norm=server",
+        "train.keep_momentum=true",
+    ),
 }
 
 

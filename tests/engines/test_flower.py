@@ -161,7 +161,7 @@ def switched(make: Make, folder: Path) -> dict[str, Path]:
 
 
 def test_every_method_gives_the_same_bits_in_every_engine(found: Found) -> None:
-    assert len(SENT) == 21
+    assert len(SENT) == 23
     assert {*found.local} == {*SENT, *TRAINED}
     assert all(len(set(digests)) == ROUNDS for digests in found.local.values())  # each round learned something
     assert [name for name in found.local if found.flower[name] != found.local[name]] == []
