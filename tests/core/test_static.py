@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -66,6 +67,16 @@ def test_a_run_tests_and_sends_models_with_their_own_statistics(settings: list[s
     assert len(sent) == 6
     for weights in sent:
         assert all(torch.equal(t, weights.buffers[name]) for name, t in collect(weights).items())
+
+
+def test_images_of_the_validation_part_are_not_measured(make_federation: Make) -> None:
+    federation = make_federation(*AT, "server.static_norm=all", "data.validation=0.4")
+    collect, others = federation.make_collect(False), np.setdiff1d(np.arange(160), federation.held_out)
+    assert collect is not None
+    assert len(others) == 160 - 8
+    found, first = collect(federation.net.first), federation.net.first
+    expected = make_collect(federation.net, federation.pool, torch.from_numpy(others))(first)
+    assert all(torch.equal(t, expected[name]) for name, t in found.items())
 
 
 def test_what_has_no_statistics_is_refused(tiny_data: Dataset) -> None:

@@ -213,7 +213,8 @@ class Federation:
         static_norm = self.config.server.static_norm
         if static_norm == "off":
             return None
-        rows = self.server_site.labeled if static_norm == "server" else np.arange(len(self.dataset.train.labels))
+        everyone = np.setdiff1d(np.arange(len(self.dataset.train.labels)), self.held_out)
+        rows = self.server_site.labeled if static_norm == "server" else everyone
         return make_collect(self.net, self.pool, torch.from_numpy(rows).to(self.device), compile)
 
     def make_tester(self, compile: bool) -> Tester:
