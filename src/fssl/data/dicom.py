@@ -3,6 +3,7 @@
 Of the header only what describes the pixels is read; no name, date or number of a patient leaves the file.
 """
 
+import logging
 from collections.abc import MutableSequence
 from io import BytesIO
 from pathlib import Path
@@ -17,6 +18,10 @@ from ..errors import UserError
 SUFFIXES = (".dcm", ".dicom")
 MARK, MARK_AT = b"DICM", 128  # after a preamble that may be anything
 Values = NDArray[np.float64]
+
+
+class DicomError(ValueError):
+    """Why there is no picture in a DICOM file, in words that follow its name."""
 
 
 def is_dicom(source: Path | bytes) -> bool:
@@ -36,18 +41,21 @@ def read_dicom(source: Path | bytes, max_pixels: int) -> Image.Image:
         from pydicom.pixels import pixel_array
     except ImportError:
         raise UserError("DICOM files need a package: pip install 'fssl[medical]'") from None
+    logging.getLogger("pydicom").setLevel(logging.CRITICAL)  # what is wrong with a file is told once, by us
     data = dcmread(BytesIO(source) if isinstance(source, bytes) else source)
     if "PixelData" not in data:
-        raise ValueError(f"a DICOM file without pixels ({data.get('Modality', 'of no modality')})")
+        raise DicomError(f"a DICOM file without pixels ({data.get('Modality', 'of no modality')})")
     rows, columns = int(data.Rows), int(data.Columns)
     if rows * columns > max_pixels:
-        raise ValueError(f"{columns} x {rows} pixels, expected at most {max_pixels // 10**6} million")
+        raise DicomError(f"{columns} x {rows} pixels, expected at most {max_pixels // 10**6} million")
     frames = int(data.get("NumberOfFrames") or 1)
     try:
         pixels = pixel_array(data, index=frames // 2)
     except (RuntimeError, NotImplementedError) as error:
+        if "missing" not in str(error):
+            raise
         syntax = data.file_meta.TransferSyntaxUID.name
-        raise ValueError(f"DICOM pixels as {syntax} cannot be decoded here: {error!s:.100}") from error
+        raise DicomError(f"{syntax}: its decoder for pydicom is not installed (see pylibjpeg)") from error
     kind = data.PhotometricInterpretation
     if kind == "PALETTE COLOR":
         return Image.fromarray(colored(data, pixels))

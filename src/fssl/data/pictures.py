@@ -37,6 +37,8 @@ def read_picture(source: Path | bytes, size: int, channels: int) -> NDArray[np.u
             return _pixels(_decoded(source), size, channels)
     except (PictureError, UserError):  # the second: a package is missing
         raise
+    except dicom.DicomError as error:
+        raise PictureError(str(error)) from None
     except Image.DecompressionBombError:
         raise PictureError(f"more than {2 * MAX_PIXELS // 10**6} million pixels") from None
     except UnidentifiedImageError:
