@@ -501,12 +501,15 @@ def test_a_site_runs_its_own_file_and_only_as_allowed(tmp_path: Path) -> None:
 
 def test_an_order_names_the_file_for_a_process_in_another_folder(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-    from fssl.deploy.runs import check, for_sites
+    from fssl.deploy.runs import check, for_sites, needed_at_sites
 
     init(tmp_path / "home", 2)
     tables = for_sites({"method": {"name": "my.py:mine+sage"}, "partition": {"kind": "iid"}}, 2)
     run = check(server_part(tmp_path / "home"), tables, tmp_path / "out", False)
     assert run.method.name == f"{tmp_path.resolve()}/my.py:mine+sage"
+    assert needed_at_sites(run) == [
+        "my.py:mine: sites take part that have the same file in own/ and allow it in site.toml"
+    ]
 
 
 def test_settings_mean_what_their_file_declares() -> None:

@@ -155,7 +155,7 @@ def start(
     from ..deploy.control import CONNECTION, check_manner, connect, flwr
     from ..deploy.home import server_part
     from ..deploy.programs import require_flower
-    from ..deploy.runs import absences, await_folder, check, follow, for_sites, run_status, write_order
+    from ..deploy.runs import absences, await_folder, check, follow, for_sites, needed_at_sites, run_status, write_order
     from ..records.store import RunFolder
 
     part, out = server_part(home), out or Path("runs") / Path(config.removesuffix(".toml")).name
@@ -163,6 +163,8 @@ def start(
     warn(insecure)
     tables = for_sites(override(read_toml(config), settings or []), len(part.sites))
     run = check(part, tables, out, resume)
+    for text in needed_at_sites(run):
+        say(text)
     check_manner(part, insecure)
     await_folder(out, part.wait_seconds, say)
     connect(part, insecure)

@@ -18,7 +18,7 @@ from ..methods.names import check_effect
 from ..records.store import RunFolder
 from ..start import with_absolute_start
 from ..system.files import parse_json, write_atomic
-from ..system.user_code import absolute_name
+from ..system.user_code import absolute_name, short_name, user_file
 from .control import CONNECTION, flwr
 from .home import ServerPart
 from .keys import admitted_sites
@@ -65,6 +65,13 @@ def with_absolute_files(config: Config) -> Config:
     """The settings for a process in another folder; sites look for files of these names in their own."""
     method, model = (absolute_name(choice.name) for choice in (config.method, config.model))
     return replace(config, method=replace(config.method, name=method), model=replace(config.model, name=model))
+
+
+def needed_at_sites(config: Config) -> list[str]:
+    """A line for each function of a file that sites must have and allow."""
+    names = [name for name in (config.method.name, config.model.name) if user_file(name)]
+    wanted = [short_name(name).partition("+")[0] for name in names]
+    return [f"{name}: sites take part that have the same file in own/ and allow it in site.toml" for name in wanted]
 
 
 def await_folder(out: Path, seconds: float, say: Callable[[str], None]) -> None:
