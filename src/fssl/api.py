@@ -164,12 +164,13 @@ model = load  # its former name
 
 
 @told_in_python()
-def export(folder: str | Path, file: str | Path, *, overwrite: bool = False) -> Path:
-    """Write the final model of a finished run for other programs.
+def export(folder: str | Path, file: str | Path, *, which: str = "", overwrite: bool = False) -> Path:
+    """Write a run's model for other programs.
 
     Args:
         folder: The run folder.
         file: The file to write; its ending is the format: `.onnx`, `.pt2` or `.safetensors`.
+        which: "best", "plain" or "ema" for one of several models, as of `fssl.load`.
         overwrite: Whether to replace a file of that name.
 
     Returns:
@@ -178,4 +179,4 @@ def export(folder: str | Path, file: str | Path, *, overwrite: bool = False) -> 
     Example:
         >>> fssl.export("runs/smoke", "digits.onnx")
     """
-    return export_model(Path(folder), Path(file).suffix.removeprefix("."), Path(file), overwrite)[0]
+    return export_model(Path(folder), Path(file).suffix.removeprefix("."), Path(file), overwrite, which)[0]

@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from sklearn import metrics
 
 from conftest import Fssl, records
@@ -96,6 +97,25 @@ def test_a_run_can_start_from_the_best_model(run: Path, fssl: Fssl) -> None:
     begun = load_trained(Path("next"), CPU).weights.params
     assert code == 0
     assert all(torch.equal(best[name], begun[name]) for name in best)
+
+
+def test_the_best_model_can_be_exported(run: Path, fssl: Fssl) -> None:
+    assert fssl("export", run, "--to", "safetensors", "--model", "best", "--out", "best.safetensors").code == 0
+    best, expected = load_file("best.safetensors"), load_trained(run, CPU, "best")
+    assert all(torch.equal(best[name], value) for name, value in expected.tensors().items())
+    assert json.loads(Path("best.safetensors.json").read_text())["round"] == expected.round
+    assert "--model 'worst' is unknown" in fssl("export", run, "--to", "pt2", "--model", "worst").err
+
+
+def test_an_unfinished_run_runs_no_other_file_than_its_own(tmp_path: Path, fssl: Fssl) -> None:
+    """Its method says what of a checkpoint is the model."""
+    text = "from fssl.methods.fixmatch import FixMatch\n\ndef mine() -> FixMatch:\n    return FixMatch()\n"
+    (tmp_path / "mine.py").write_text(text)
+    run = stopped(tmp_path / "run", 2, f"method.name={tmp_path}/mine.py:mine")
+    assert fssl("predict", run, "--out", "p.csv").code == 0
+    (tmp_path / "mine.py").write_text(text.replace("FixMatch()", "FixMatch(mu_u=2.0)"))
+    code, _, said = fssl("predict", run, "--out", "q.csv")
+    assert (code, "mine.py has changed: method.digest is" in said) == (2, True)
 
 
 @pytest.mark.parametrize("method", METHODS)

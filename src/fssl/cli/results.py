@@ -9,6 +9,7 @@ from ..errors import UserError, complain
 from .screen import console, say
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")]
+WhichModel = Annotated[str, typer.Option(help="best, plain or ema, of several; default: the run's own.")]
 AsIs = Annotated[bool, typer.Option("--as-is", help="Take records that were changed since they were written; marked.")]
 Measure = Annotated[str, typer.Option(help="accuracy, balanced_accuracy, macro_f1 or auroc; default: the runs' own.")]
 
@@ -30,7 +31,7 @@ def predict(
     data_dir: Annotated[Path | None, typer.Option(help="The dataset's folder, if it is not where it was.")] = None,
     probabilities: Annotated[bool, typer.Option("--probabilities", help="A column more for every class.")] = False,
     overwrite: Overwrite = False,
-    model: Annotated[str, typer.Option(help="best, plain or ema, of several; default: the run's own.")] = "",
+    model: WhichModel = "",
     measures: Annotated[Path | None, typer.Option(help="Folder for measures and a confusion matrix.")] = None,
 ) -> None:
     """Label images with a run's model: a CSV file of image, class and confidence, and a table.
@@ -55,12 +56,13 @@ def predict(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="The folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
     to: Annotated[str, typer.Option(help="onnx, pt2 (a program of torch.export) or safetensors (plain weights).")],
     out: Annotated[Path | None, typer.Option(help="The file to write; default: the run's name and the format.")] = None,
     overwrite: Overwrite = False,
+    model: WhichModel = "",
 ) -> None:
-    """Write a run's final model for other programs, and a JSON file that tells how to feed it.
+    """Write a run's model for other programs, and a JSON file that tells how to feed it.
 
     ONNX files and programs take uint8 images and give probabilities: the normalization is inside. Before a file is
     written, it is run and must answer as `fssl predict` does.
@@ -70,10 +72,12 @@ def export(
     - `fssl export runs/smoke --to onnx`: smoke.onnx and smoke.onnx.json
 
     - `fssl export runs/own --to safetensors --out weights.safetensors`
+
+    - `fssl export runs/own --to onnx --model best`: of the best round, if the run keeps it (`records.keep_best`)
     """
     from ..inference.export import export_model
 
-    file, difference = export_model(run, to, out, overwrite)
+    file, difference = export_model(run, to, out, overwrite, model)
     say(f"{file} and {file.name}.json; tried: it answers as the run's model does (largest difference {difference:.0e})")
 
 

@@ -55,14 +55,17 @@ class Made(NamedTuple):
     answer: Answer
 
 
-def export_model(run: Path, to: str, out: Path | None = None, overwrite: bool = False) -> tuple[Path, float]:
+def export_model(
+    run: Path, to: str, out: Path | None = None, overwrite: bool = False, which: str = ""
+) -> tuple[Path, float]:
     """Write a run's model and its facts.
 
     Args:
-        run: The folder of a finished run.
+        run: The run folder.
         to: `onnx`, `pt2` or `safetensors`.
         out: The file; the facts go beside it, with `.json` after its name. Default: the run's name.
         overwrite: Whether files of these names may be replaced.
+        which: "best", "plain" or "ema" for one of several models.
 
     Returns:
         The file, and the largest difference of its answers from those of `predict`.
@@ -74,7 +77,7 @@ def export_model(run: Path, to: str, out: Path | None = None, overwrite: bool = 
     check_file("--out", file, f".{to}")
     for path in (file, beside):
         check_new("--out", path, overwrite)
-    model = load_trained(run, torch.device("cpu"))
+    model = load_trained(run, torch.device("cpu"), which)
     facts = json.dumps(facts_of(model, to), indent=1, ensure_ascii=False)
     made = FORMATS[to](model, facts)
     difference = largest_difference(model, made.answer)

@@ -172,6 +172,7 @@ def model_in_checkpoint(folder: RunFolder, config: Config, which: str) -> Found:
     elif name == "plain":
         params, buffers = (take(f"server.weights.{kind}.", saved.tensors) for kind in Weights._fields)
         server = Server(Weights(params, buffers), take("server.extras.", saved.tensors))
+        digest_of("method", config.method.name, config.method.digest)  # nor another method
         method = build_method(config.method.name, dict(config.method.settings))
         tensors = named(**method.deploy(server)._asdict())
     return Found(file, tensors, {"round": round, **model_facts(config, known_card(config))})
