@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,9 @@ import pytest
 from PIL import Image
 
 from conftest import Fssl
+from fssl.config import override, parse, read_toml
+from fssl.core.experiment import prepare
+from fssl.core.images import divide_images
 from fssl.data.folder import Agreed, load_classes
 from fssl.data.listing import File, list_classes, of_all
 from fssl.data.regroup import split_off
@@ -185,3 +189,18 @@ def test_files_that_a_run_does_without_are_listed_in_its_folder(fssl: Fssl) -> N
     assert Path("run/skipped.txt").read_text() == f"{line}\n"
     assert np.sum(json.loads(Path("run/partition.json").read_text())["unlabeled"], 0).tolist() == [19, 10, 30]
     assert fssl("run", "run", "--resume", "--set", "train.rounds=3")[0] == 0
+
+
+def test_the_validation_part_shares_no_patient_with_training(fssl: Fssl) -> None:
+    by_patient()
+    words = ["--set", "data.test_share=0.2", "--set", "data.labels_per_class=12", "--set", "data.validation=0.2"]
+    config = parse(override(read_toml("smoke"), [w for w in (*WORDS, *SMALL, *words) if "=" in w]))
+    config = replace(config, data=replace(config.data, dir="numbers"))
+    experiment = prepare(config)
+    partition, held = divide_images(experiment.config, experiment.dataset)
+    groups = experiment.dataset.groups
+    assert groups is not None
+    trained = np.concatenate([partition.pool(k) for k in range(6)])
+    assert len(held) >= 6
+    assert not set(groups[trained]) & set(groups[held])
+    assert run(fssl, *words)[0] == 0

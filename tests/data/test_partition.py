@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fssl.data import partition
 from fssl.data.cards import CARDS
-from fssl.data.partition import KINDS, Partition, class_counts, make_partition, split_labels
+from fssl.data.partition import KINDS, Partition, class_counts, hold_out, make_partition, split_labels
 from fssl.errors import UserError
 
 CLASS_COUNTS = {
@@ -494,3 +494,34 @@ def test_a_pair_that_cannot_be_even_gives_up(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(partition, "MAX_TRIES", 1)
     with pytest.raises(UserError, match="use a larger alpha"):
         make_partition(labels_of([400]), 1, kind="paired-dirichlet", alpha=0.01, clients=2, per_class=200)
+
+
+# The validation part.
+
+
+def test_a_patient_is_held_out_as_a_whole() -> None:
+    """Ten patients of four images: two labeled ones of each class, and two unlabeled at another client."""
+    groups = np.repeat(np.arange(10), 4)
+    labels = np.tile([0, 1, 0, 1], 10)
+    rows = np.arange(40)
+    mine, others = rows[rows % 4 < 2], rows[rows % 4 > 1]
+    nobody = np.zeros(0, np.int64)
+    split = Partition((mine, nobody), (nobody, others))
+    rest, held = hold_out(split, labels, 0.3, 0, groups)
+    assert len(set(groups[held])) == 3
+    assert np.bincount(labels[held]).tolist() == [3, 3]
+    trained = np.concatenate([rest.pool(0), rest.pool(1)])
+    assert not set(groups[trained]) & set(groups[held])
+    assert [len(rest.labeled[0]), len(rest.unlabeled[1])] == [14, 14]
+    alone, few = hold_out(split, labels, 0.3)
+    assert np.bincount(labels[few]).tolist() == [3, 3]
+    assert len(alone.unlabeled[1]) == 20
+
+
+def test_whole_patients_leave_a_client_its_last_label() -> None:
+    split = Partition((np.arange(4), np.arange(4, 8)), (np.zeros(0, np.int64),) * 2)
+    labels, groups = np.array([0, 0, 1, 1] * 2), np.array([0, 0, 0, 0, 1, 1, 2, 2])
+    rest, held = hold_out(split, labels, 0.2, 0, groups)
+    assert set(groups[held]) <= {1, 2}
+    assert len(held) == 2
+    assert all(map(len, rest.labeled))

@@ -81,9 +81,12 @@ def divide_images(config: Config, dataset: Dataset) -> tuple[Partition, Index]:
     partition, share = partition_images(config, dataset), config.data.validation
     if share is None:
         return partition, np.zeros(0, np.int64)
-    rest, held = hold_out(partition, dataset.train.labels, share, config.partition.seed)
+    rest, held = hold_out(partition, dataset.train.labels, share, config.partition.seed, dataset.groups)
     if not len(held):
         raise UserError(f"data.validation = {share:g}: there are too few labeled images to hold some of them out")
+    for k in range(len(rest.labeled)):
+        if len(partition.pool(k)) and not len(rest.pool(k)):
+            raise UserError(f"data.validation = {share:g}: client {k} has images of held-out folders alone")
     return rest, held
 
 

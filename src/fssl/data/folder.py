@@ -24,7 +24,7 @@ from .dataset import Dataset, Split
 from .listing import File, Listing, is_site, list_classes, list_federation, list_site, list_test, listed, of_all
 from .partition import Index, Partition
 from .pictures import PictureError, read_picture
-from .regroup import class_folder, split_off, without
+from .regroup import class_folder, numbered_groups, split_off, without
 
 FORMAT = 1  # of the cache; raise it when decoding changes
 BATCH = 1024  # images decoded between two writes
@@ -170,6 +170,7 @@ def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
         Split(images[n:], labels[n:]),
         Partition(labeled=tuple(rows[1::2]), unlabeled=tuple(rows[::2])),
         skipped=tuple(listing.skipped),
+        groups=numbered_groups(listing),
         testers=np.repeat(np.arange(-1, len(listing.sites)), [*map(len, tests)]),
     )
 

@@ -1,6 +1,7 @@
 """Labels in, index arrays per client out: which images each client holds, and which it knows the label of."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -128,31 +129,48 @@ def split_labels(
     return [rows[:per_class] for rows in order], [rows[per_class:] for rows in order]
 
 
-def hold_out(partition: Partition, labels: NDArray[np.int64], share: float, seed: int = 0) -> tuple[Partition, Index]:
+def hold_out(
+    partition: Partition,
+    labels: NDArray[np.int64],
+    share: float,
+    seed: int = 0,
+    groups: NDArray[np.int64] | None = None,
+) -> tuple[Partition, Index]:
     """Take a share of each class's labeled images from clients and server; returns what is left, and the rows taken.
 
-    Of a class with two labels or more it is one at least. No client loses its last labeled image.
+    Of a class with two labels or more it is one at least. No client loses its last labeled image. A group is taken as a
+    whole, so that there may be more of a class; its unlabeled images are left out of both parts.
 
     Args:
         partition: Who holds what.
         labels: The class of each training image.
         share: Of the labeled images of each class, over all clients.
         seed: Of the draw, as of the partition.
+        groups: A number for each training image, the same for images of one patient, say; default: each alone.
     """
+    groups = np.arange(len(labels)) if groups is None else groups
     holders = (*partition.labeled, partition.server)
-    rows, left = np.concatenate(holders), [len(own) for own in holders]
-    holder = np.repeat(np.arange(len(holders)), left)
+    rows, left = np.concatenate(holders), Counter({k: len(own) for k, own in enumerate(holders)})
+    holder = np.repeat(np.arange(len(holders)), [len(own) for own in holders])
     classes, counts = np.unique(labels[rows], return_counts=True)
     wanted = {c: max(1, int(share * n + 0.5)) if n > 1 else 0 for c, n in zip(classes, counts, strict=True)}
-    taken = []
-    for i in RandomState(HOLD_OUT_SEED + seed).permutation(len(rows)):
-        label, k = labels[rows[i]], holder[i]
-        if wanted[label] and left[k] > 1:
-            wanted[label], left[k] = wanted[label] - 1, left[k] - 1
-            taken.append(rows[i])
-    held = np.sort(np.array(taken, np.int64))
-    *labeled, server = (own[~np.isin(own, held)] for own in holders)
-    return partition._replace(labeled=tuple(labeled), server=server), held
+    members: dict[int, list[int]] = {}
+    for i, group in enumerate(groups[rows].tolist()):
+        members.setdefault(group, []).append(i)
+    together, taken = list(members.values()), []
+    for g in RandomState(HOLD_OUT_SEED + seed).permutation(len(together)):
+        mine, lost = together[g], Counter(holder[together[g]].tolist())
+        if any(wanted[c] > 0 for c in labels[rows[mine]]) and all(left[k] > n for k, n in lost.items()):
+            taken += mine
+            left -= lost
+            for c in labels[rows[mine]]:
+                wanted[c] -= 1
+    held = np.sort(rows[taken])
+    is_held = np.isin(groups, groups[held])
+    labeled, unlabeled = (
+        tuple(own[~is_held[own]] for own in part) for part in (partition.labeled, partition.unlabeled)
+    )
+    return Partition(labeled, unlabeled, partition.server[~is_held[partition.server]]), held
 
 
 def class_counts(parts: Sequence[Index], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.int64]:

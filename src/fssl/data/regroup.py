@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import PurePath
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..errors import UserError
 from .listing import ByClass, File, Listing, of_all
@@ -18,12 +19,21 @@ def class_folder(file: File) -> PurePath:
 
 
 def group_of(file: File) -> str:
-    """Who an image is of: the folder below its class that it lies in, or below; else itself alone.
+    """Who an image is of: the folder below its class, or below `unlabeled`, that it lies in; else itself alone.
 
     Folders of one name below two classes are one group: a patient may have images of several classes.
     """
-    below = PurePath(file.name).relative_to(class_folder(file)).parts
+    path = PurePath(file.name)
+    home = class_folder(file) if file.label else next((p for p in path.parents if p.name == "unlabeled"), path.parent)
+    below = path.relative_to(home).parts
     return f"{below[0]}/" if len(below) > 1 else file.name
+
+
+def numbered_groups(listing: Listing) -> NDArray[np.int64]:
+    """The number of each training image's group, site by site: patients of two sites are two, whatever their names."""
+    files = [(k, file) for k, s in enumerate(listing.sites) for file in (*s.unlabeled, *of_all(s.labeled))]
+    number: dict[tuple[int, str], int] = {}
+    return np.array([number.setdefault((k, group_of(file)), len(number)) for k, file in files], np.int64)
 
 
 def split_off(listing: Listing, share: float) -> Listing:
