@@ -345,7 +345,7 @@ def test_clients_with_test_images_of_their_own_have_measures_of_their_own(
     assert {client: facts["images"] for client, facts in model["clients"].items()} == {"0": 6, "3": 3}
     assert sum(map(sum, model["test"]["confusion"])) == 12 + 6 + 3
     for client, name in {"0": "ann", "3": "dot"}.items():
-        fssl("predict", tmp_path / "run", root / "clients" / name / "test", "--out", "p.csv", "--measures", name)
+        fssl("predict", tmp_path / "run", root / "clients" / name / "test", "--out", f"{name}.csv", "--measures", name)
         alone = json.loads((Path(name) / "measures.json").read_text())
         keys = ("accuracy", "balanced_accuracy", "macro_f1", "auroc", "ece")
         assert {k: model["clients"][client][k] for k in keys} == pytest.approx({k: alone[k] for k in keys}, rel=1e-4)

@@ -81,7 +81,7 @@ def test_the_best_model_has_the_accuracy_of_its_round(run: Path, fssl: Fssl) -> 
     assert right("best.csv") == pytest.approx(accuracy_of(run, best))
     assert f"by the best model, that of round {best}" in said
     for words in ([], ["--model", "plain"]):
-        said = fssl("predict", run, *words, "--out", "last.csv").out
+        said = fssl("predict", run, *words, "--out", "last.csv", "--overwrite").out
         assert right("last.csv") == pytest.approx(accuracy_of(run, 4))
         assert "by the" not in said
     assert api.model(run, "best").round == best
@@ -139,12 +139,12 @@ def test_predict_says_that_a_run_goes_on(tmp_path: Path, fssl: Fssl) -> None:
     said = fssl("predict", run, "--out", "p.csv")
     assert (said.code, "by the model of round 2; the run goes on to round 4" in said.out) == (0, True)
     assert right("p.csv") == pytest.approx(accuracy_of(run, 2))
-    assert fssl("predict", run, "--model", "ema", "--out", "p.csv").code == 0
-    assert right("p.csv") == pytest.approx(records(run)[1]["ema_accuracy"])
+    assert fssl("predict", run, "--model", "ema", "--out", "ema.csv").code == 0
+    assert right("ema.csv") == pytest.approx(records(run)[1]["ema_accuracy"])
     assert sorted(path for path in run.rglob("*") if path.is_file()) == before  # a reader removes nothing
     damaged = max((run / "checkpoint").glob("round-*.safetensors"))
     damaged.write_bytes(b"")
-    assert "has no model yet" in fssl("predict", run, "--out", "p.csv").err  # before it there is round 0 alone
+    assert "has no model yet" in fssl("predict", run, "--out", "q.csv").err  # before it there is round 0 alone
 
 
 def test_measures_in_files_and_on_a_page(run: Path, fssl: Fssl) -> None:
