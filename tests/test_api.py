@@ -125,8 +125,8 @@ def test_a_network_may_be_a_class_or_a_module_with_its_weights(tmp_path: Path) -
         fssl.run(fssl.experiment("smoke", *TINY, "train.rounds=2", network=network), out, resume=True)
         assert len(records(out)) == 2
         images = np.full((3, 8, 8, 1), 200, np.uint8)
-        assert fssl.load(out, network).predict(images).probabilities.shape == (3, 10)
-    kept = fssl.load(tmp_path / "1", module).tensors()  # with a rate of 0, the weights that it was given with
+        assert fssl.load(out, network=network).predict(images).probabilities.shape == (3, 10)
+    kept = fssl.load(tmp_path / "1", network=module).tensors()  # with a rate of 0, the weights that it was given with
     assert all(torch.equal(kept[name], value) for name, value in module.state_dict().items())
     assert 'name = "python:Plain"' in (tmp_path / "0/config.toml").read_text()
 
@@ -142,6 +142,6 @@ def test_a_network_that_does_not_fit_is_told(tmp_path: Path, fssl: Fssl) -> None
         package.experiment("smoke", "model.name=cnn", network=Plain)
     package.run(package.experiment("smoke", *TINY), tmp_path / "cnn")
     with pytest.raises(UserError, match="is a run of the network 'cnn'; leave out network="):
-        package.load(tmp_path / "cnn", Plain)
+        package.load(tmp_path / "cnn", network=Plain)
     code, _, said = fssl("run", "smoke", "--set", "model.name=python:Unheard", "--dry-run")
     assert (code, "network 'python:Unheard' is an object of a Python script" in said) == (2, True), said

@@ -138,7 +138,7 @@ def runs(*folders: str | Path, as_is: bool = False) -> list[Run]:
 
 
 @told_in_python()
-def load(folder: str | Path, which: str = "", network: Network | None = None) -> Trained:
+def load(folder: str | Path, which: str = "", *, network: Network | None = None) -> Trained:
     """The final model of a run, or another one that it keeps; of an unfinished run that of its newest checkpoint.
 
     Args:

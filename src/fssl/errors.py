@@ -14,6 +14,7 @@ IN_PYTHON = {
     "--data-dir": "data.dir",
     "--debug": "`fssl run --debug`",
     "--engine ": "compute.engine=",
+    "--model ": "which=",
     "--out": "out",
     "--overwrite": "overwrite=True",
     "--resume": "resume=True",
