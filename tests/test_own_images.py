@@ -360,3 +360,14 @@ def test_a_validation_part_of_own_images_is_held_out(sites: Path) -> None:
     assert sum(x for x, _ in before) - sum(x for x, _ in after) == len(held.held_out) > 0
     assert (plain.dataset.train.labels[held.held_out] >= 0).all()
     assert after[2] == before[2]  # who has no labels keeps all images
+
+
+def test_a_test_of_one_class_has_no_area_to_be_judged_by(fssl: Fssl, sites: Path, tmp_path: Path) -> None:
+    shutil.copytree(sites, tmp_path / "one")
+    for label in "bc":
+        shutil.rmtree(tmp_path / "one/test" / label)
+    config = small(tmp_path / "one", "records.metrics=auroc")
+    with pytest.raises(UserError, match="all test images are of one class"):
+        run_experiment(prepare(config), tmp_path / "run", Quiet())
+    run_experiment(prepare(small(tmp_path / "one")), tmp_path / "run", Quiet())
+    assert json.loads((tmp_path / "run/measures.json").read_text())["models"]["plain"]["test"]["auroc"] is None

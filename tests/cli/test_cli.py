@@ -416,7 +416,7 @@ def test_a_run_leaves_a_whole_record(fssl: Fssl) -> None:
     folder = Path("runs/tiny")
     assert {p.name for p in folder.iterdir()} == {
         *(".lock", "config.toml", "env.json", "rounds.jsonl", "summary.json", "model.safetensors"),
-        *("checkpoint", "probes", "partition.json"),
+        *("checkpoint", "probes", "partition.json", "measures.json"),
     }
     counts = json.loads((folder / "partition.json").read_text())
     assert [sum(client) for client in zip(*counts["labeled"], strict=True)] == [8] * 10  # labels per class

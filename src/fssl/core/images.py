@@ -92,10 +92,18 @@ def divide_images(config: Config, dataset: Dataset) -> tuple[Partition, Index]:
 
 def split_for_test(config: Config, dataset: Dataset) -> Split:
     """The images that a run is tested with."""
+    check_test(config, dataset)
     if config.data.test == "all":
         return dataset.test
     rows = test_rows(config, dataset.test.labels)
     return Split(dataset.test.images[rows], dataset.test.labels[rows])
+
+
+def check_test(config: Config, dataset: Dataset) -> None:
+    """Refuse test images that are too few for two halves, or have no value of the measure that is the result."""
+    labels = dataset.test.labels[test_rows(config, dataset.test.labels)]
+    if config.records.metrics == "auroc" and len(np.unique(labels)) < 2:
+        raise UserError("records.metrics = 'auroc': all test images are of one class, so that there is no rest")
 
 
 def split_for_clients(config: Config, dataset: Dataset) -> dict[int, Split]:

@@ -64,15 +64,8 @@ def predict(
             made = of_test(model, data_dir, view.loading())
     write_file(out.file, csv_text(made, out.probabilities))
     print_table(console, by_class(made) if made.truth is None else by_truth(made))
+    tell_measures(console, made, measures, f"{run.resolve().name}: {images or 'test images'}")
     say(console, f"{several(len(made.names), 'image')}{accuracy(made)}: {out.file}")
-    if made.truth is not None and len(made.truth):
-        answers = answers_of(made.probabilities, made.truth)
-        say(console, in_words(answers))
-        if measures:
-            write_measures(measures, answers, made.classes, f"{run.name}: {images or 'test images'}")
-            say(console, f"measures: {measures / PAGE}")
-    elif measures:
-        say(console, f"no measures: not every image lies in a folder that is called like a class, so {measures} is not")
     if which == BEST:
         say(console, f"by the best model, that of round {model.round}")
     elif model.round is not None and model.round < model.config.rounds and not RunFolder(run).is_finished:
@@ -82,6 +75,19 @@ def predict(
     if unread:
         headline = f"{several(len(unread), 'file')} could not be read, so {out.file} lacks them:"
         raise ProblemsError(headline, unread, most=len(unread), code=1)
+
+
+def tell_measures(console: Console, made: Predictions, folder: Path | None, title: str) -> None:
+    """Print the measures of predictions whose truth is known, and write them into a folder if one is named."""
+    if made.truth is None:
+        if folder:
+            say(console, f"{folder} is not written: not every image lies in a folder that is called like a class")
+        return
+    answers = answers_of(made.probabilities, made.truth)
+    say(console, in_words(answers))
+    if folder:
+        write_measures(folder, answers, made.classes, title)
+        say(console, f"measures: {folder / PAGE}")
 
 
 def of_files(model: Trained, path: Path, progress: Progress) -> tuple[Predictions, list[str], Sequence[str]]:

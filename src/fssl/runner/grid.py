@@ -14,7 +14,7 @@ from ..config import Config
 from ..console import PLAIN, RunView, print_table, result_line, say
 from ..core.device import allowed_devices, choose_device, choose_devices
 from ..core.experiment import Experiment, prepare
-from ..core.images import Datasets, test_rows
+from ..core.images import Datasets, check_test
 from ..errors import RunError, UserError, complain, described, printable
 from ..methods.names import check_effect
 from ..records.choice import is_over
@@ -133,7 +133,7 @@ def load_images(console: Console, runs: list[PlannedRun], datasets: Datasets) ->
     with RunView(console, "data", transient=True) as view:
         for run in runs:
             run.experiment.load(datasets, view.loading())
-            test_rows(run.config, run.experiment.dataset.test.labels)  # too few for two halves are refused
+            check_test(run.config, run.experiment.dataset)
 
 
 def list_runs(console: Console, runs: list[PlannedRun]) -> None:
