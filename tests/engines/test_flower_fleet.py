@@ -654,6 +654,15 @@ def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(metho
     assert digests(Engine(federation, fleet_of(federation, handle)), 3) == expected
 
 
+def test_a_validation_part_at_sites_is_refused_and_the_tuning_half_is_not(sites: Path) -> None:
+    from fssl.deploy.server_app import server_dataset
+
+    with pytest.raises(UserError, match=r"data\.validation = 0\.1: labeled images stay at the sites"):
+        server_dataset(own_config("sage", "partition.clients=3", "data.validation=0.1"), sites, 3)
+    config = own_config("sage", "partition.clients=3", "data.test=tuning", "records.keep_best=true")
+    assert len(Federation(prepare(config, server_dataset(config, sites, 3))).test.labels) == 4
+
+
 def test_a_site_without_data_says_so(sites: Path) -> None:
     from fssl.deploy.server_app import server_dataset
 
