@@ -144,7 +144,7 @@ def test_predict_says_that_a_run_goes_on(tmp_path: Path, fssl: Fssl) -> None:
     assert sorted(path for path in run.rglob("*") if path.is_file()) == before  # a reader removes nothing
     damaged = max((run / "checkpoint").glob("round-*.safetensors"))
     damaged.write_bytes(b"")
-    assert "has no model yet" in fssl("predict", run, "--out", "q.csv").err  # before it there is round 0 alone
+    assert "has no model yet" in fssl("predict", run, "--out", "none.csv").err  # before it there is round 0 alone
 
 
 def test_measures_in_files_and_on_a_page(run: Path, fssl: Fssl) -> None:
@@ -169,6 +169,15 @@ def test_measures_in_files_and_on_a_page(run: Path, fssl: Fssl) -> None:
     assert "http" not in Path("measures/index.html").read_text().replace("http://www.w3.org/2000/svg", "").replace(
         "http-equiv", ""
     )
+
+
+def test_a_page_of_measures_is_written_over_only_if_asked(run: Path, fssl: Fssl) -> None:
+    words = ("predict", run, "--measures", "measures", "--out")
+    assert fssl(*words, "a.csv").code == 0
+    said = fssl(*words, "b.csv")
+    assert (said.code, "--measures measures/index.html: is there already" in said.err) == (2, True)
+    assert not Path("b.csv").exists()
+    assert fssl(*words, "b.csv", "--overwrite").code == 0
 
 
 def test_no_measures_without_the_truth(run: Path, fssl: Fssl) -> None:

@@ -54,6 +54,7 @@ def predict(
     check_new("--out", out.file, out.overwrite)
     if measures:
         check_folder("--measures", measures)
+        check_new("--measures", measures / PAGE, out.overwrite)
     model = load_trained(run, torch.device("cpu"), which)
     unread: list[str] = []
     skipped: Sequence[str] = ()
