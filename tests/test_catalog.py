@@ -109,7 +109,7 @@ def test_one_method_in_full(name: str) -> None:
     print_method(console, name)
     text = console.export_text()
     expected = {
-        "fedloke": ["method.mu_own", "4,921,128 bytes with each client", "docs/methods/fedloke.md"],
+        "fedloke": ["method.mu_own", "4,921,128 bytes with each client", "fssl docs fedloke"],
         "flexmatch+sage": ["method.persistent", "method.kappa", "4,921,128 bytes down"],
         "X+sage": ["method.kappa", "as X"],
         "fedavg-sl": ["no settings", "upper bound"],

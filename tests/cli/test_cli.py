@@ -385,7 +385,7 @@ def test_help_is_fast() -> None:
     ("command", "names"),
     [
         ("methods", ["sage", "flexmatch", "released code"]),
-        ("methods sage", ["kappa", "docs/methods/sage.md"]),
+        ("methods sage", ["kappa", "fssl docs sage"]),
         ("datasets", ["cifar10", "digits"]),
         ("presets", ["smoke", "demo"]),
     ],

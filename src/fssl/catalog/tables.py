@@ -57,7 +57,7 @@ def facts_of(entry: Entry) -> list[tuple[str, str]]:
     rows = []
     if entry.source:
         rows = [("paper", entry.source.paper), ("follows", entry.source.follows)]
-        rows += [("page", f"docs/methods/{entry.source.page}.md")]
+        rows += [("page", f"fssl docs {entry.source.page}")]
     rows += [("keeps", keeps(entry) + kept_bytes(entry)), ("sends", sent_bytes(entry))]
     cost = step_cost(entry)
     if entry.cost:

@@ -13,7 +13,7 @@ import typer
 from ..errors import ProblemsError, RunError, UserError, complain, is_out_of_memory
 from ..system.machine import handled
 from ..system.terminal import by_line
-from .catalog import datasets, methods, presets
+from .catalog import datasets, docs, methods, presets
 from .deploy import app as deploy
 from .results import compare, export, figures, predict, report, show, tables
 from .screen import console
@@ -28,7 +28,22 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["--help", "-h"]},
 )
-COMMANDS = (run, replay, methods, datasets, presets, show, predict, export, compare, tables, figures, report, bench)
+COMMANDS = (
+    run,
+    replay,
+    methods,
+    datasets,
+    presets,
+    show,
+    predict,
+    export,
+    compare,
+    tables,
+    figures,
+    report,
+    bench,
+    docs,
+)
 for command in COMMANDS:
     app.command()(command)  # `fssl --help` lists them in this order
 app.add_typer(deploy, name="deploy")

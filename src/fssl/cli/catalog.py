@@ -1,4 +1,4 @@
-"""Commands that list what there is: `fssl methods`, `fssl datasets` and `fssl presets`."""
+"""Commands that list what there is: `fssl methods`, `fssl datasets`, `fssl presets` and `fssl docs`."""
 
 import re
 from pathlib import Path
@@ -117,6 +117,41 @@ def presets(
         first = (PRESETS / f"{preset}.toml").read_text().splitlines()[0].lstrip("# ")
         table.add_row(Text(preset, "bold"), first, str(num_runs(read_toml(preset))))
     console.print(table)
+
+
+def docs(
+    topic: Annotated[str | None, typer.Argument(help="One page: print it, in a terminal page by page.")] = None,
+) -> None:
+    """List the pages of the documentation, or print one.
+
+    Examples:
+
+    - `fssl docs labels`: where labels may be
+
+    - `fssl docs sage`: a method's idea, equation and settings
+
+    - `fssl docs configuration | grep lr`: a pipe gets plain text
+    """
+    from ..catalog.pages import pages, title
+    from ..console import PLAIN
+
+    found = pages()
+    if topic and topic not in found:
+        raise unknown("topic", topic, found)
+    if topic:
+        return print_page(found[topic].read_text(encoding="utf-8"))
+    table = Table(Column("topic", no_wrap=True), "what it is about", **PLAIN)
+    for name, page in found.items():
+        table.add_row(Text(name, "bold"), title(page))
+    console.print(table)
+
+
+def print_page(text: str) -> None:
+    if not console.is_terminal:
+        return print_lines(text)
+    from pydoc import pager
+
+    pager(text)
 
 
 def print_lines(text: str) -> None:

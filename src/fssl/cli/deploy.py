@@ -12,7 +12,7 @@ from .screen import console, say
 app = typer.Typer(
     help="Sites with their own images train together, over Flower's own programs, encrypted and authenticated.\n\n"
     "In order: `init`, `keys`, then `server` and one `site` per site (each in a terminal of its own), then `start`. "
-    "docs/deploy.md is a tutorial.",
+    "`fssl docs deploy` is a tutorial.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )

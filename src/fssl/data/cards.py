@@ -169,7 +169,7 @@ _ALL = (
     (
         folder := Card(
             name="folder",
-            title="your own images, by client and class: see docs/own-images.md",
+            title="your own images, by client and class: see `fssl docs own-images`",
             num_classes=0,
             size=32,
             channels=3,

@@ -153,7 +153,7 @@ class Walk:
 
     def __init__(self, root: Path, skip_bad: bool = False) -> None:
         if not root.is_dir():
-            raise UserError(f"'{root}' is no folder; expected one with images, see docs/own-images.md")
+            raise UserError(f"'{root}' is no folder; expected one with images, see `fssl docs own-images`")
         self.root, self.inside, self.skip_bad = root, root.resolve(), skip_bad
         self.problems: list[str] = []
         self.skipped: list[str] = []

@@ -30,8 +30,8 @@ server = "127.0.0.1:{port}"   # the server's name, as in its certificate, and po
 port = {own}                # of this site's SuperNode, for its own use on this machine
 device = "auto"             # auto, cpu or cuda
 # data = "/path/to/images"  # labeled/CLASS/*, unlabeled/*; or a dataset's Parquet files. Same as --data
-# trusted = "trusted.yaml"  # Flower's --trusted-entities: see docs/deploy.md before you use it
-# own = ["margin.py:margin_match"]  # methods and networks that may run here, from files in own/: see docs/deploy.md
+# trusted = "trusted.yaml"  # Flower's --trusted-entities: see `fssl docs deploy` before you use it
+# own = ["margin.py:margin_match"]  # methods and networks that may run here, from files in own/: `fssl docs deploy`
 """
 
 APP = """# A Flower app whose code is the installed package fssl: `flwr run` starts it as well.

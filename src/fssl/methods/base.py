@@ -180,7 +180,7 @@ class Method:
 
     A round asks them in this order, for each client: `payload`, `start`, (`visit` for each batch of a sweep over the
     client's whole pool, if `needs.sweep`, then `chosen`, if `needs.chooses`), `step` for each step, `upload`, `keep`;
-    then, once, `aggregate` and `deploy`. docs/adding-a-method.md has an example of each.
+    then, once, `aggregate` and `deploy`. `fssl docs adding-a-method` has an example of each.
 
     A run sets the fields below from its settings.
     """
