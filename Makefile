@@ -7,7 +7,7 @@ DENO := DENO_DIR=$(VENV)/deno DENO_NO_UPDATE_CHECK=1 $(BIN)/deno
 USABLE := $(VENV)/.usable
 TESTABLE := $(VENV)/.testable
 
-.PHONY: demo test soak browser format clean
+.PHONY: demo test docs soak browser format clean
 
 # torch first and alone: everything else then takes the build that is there.
 $(USABLE): pyproject.toml constraints.txt
@@ -33,6 +33,10 @@ test: $(TESTABLE) browser
 	$(DENO) lint
 	$(DENO) check src/fssl/report/page/page.js
 	$(BIN)/pytest -n auto
+
+# The pages as a site, build/site/index.html. Set, the variable leaves out the theme's word on its successor.
+docs: $(TESTABLE)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # Hours instead of minutes: strange settings, damaged files, kills, faults. SOAK="--help" tells more.
 soak: $(TESTABLE)

@@ -47,7 +47,7 @@ def experiment(
     Raises:
         UserError: The settings are wrong or do not fit together; nothing has been computed.
 
-    Example:
+    Examples:
         >>> fssl.experiment("smoke", "method.name=flexmatch+sage", "seed=8").config.rounds
         8
     """
@@ -75,7 +75,7 @@ def experiments(source: Source, *settings: str) -> dict[str, Experiment]:
     Returns:
         The experiments by their names within the grid, such as "sage/seed7".
 
-    Example:
+    Examples:
         >>> list(fssl.experiments("demo", "seed=7"))
         ['sage', 'fixmatch-lpl', 'fixmatch-gpl', 'fedavg']
     """
@@ -107,9 +107,9 @@ def run(
         listener: An object with the methods `started`, `round` and `say` that hears of every round.
 
     Returns:
-        The summary, as in summary.json: its "result" is the mean test accuracy of the last ten rounds.
+        The summary, as in summary.json; its "result" is the mean test accuracy of the last ten rounds.
 
-    Example:
+    Examples:
         >>> summary = fssl.run(fssl.experiment("smoke"), "runs/smoke")
     """
     if not isinstance(experiment, Experiment):
@@ -129,7 +129,7 @@ def runs(*folders: str | Path, as_is: bool = False) -> list[Run]:
     Returns:
         The runs; each has `config`, `lines` (the record), `curve` (accuracy by round) and `result`.
 
-    Example:
+    Examples:
         >>> {run.config.method.name: run.result for run in fssl.runs("runs")}
     """
     if not folders:
@@ -149,7 +149,7 @@ def load(folder: str | Path, which: str = "", *, network: Network | None = None)
     Returns:
         The model: `predict(images)` for files, arrays and tensors, `classes`, and `module()`, the network itself.
 
-    Example:
+    Examples:
         >>> fssl.load("runs/smoke").predict("photos").labels
     """
     if network is not None:
@@ -176,7 +176,7 @@ def export(folder: str | Path, file: str | Path, *, which: str = "", overwrite: 
     Returns:
         The file. Beside it, with `.json` after its name, are the facts that its user needs.
 
-    Example:
+    Examples:
         >>> fssl.export("runs/smoke", "digits.onnx")
     """
     return export_model(Path(folder), Path(file).suffix.removeprefix("."), Path(file), overwrite, which)[0]

@@ -67,7 +67,7 @@ class Trained(NamedTuple):
         Raises:
             UserError: An image cannot be read, or the pixels are none.
 
-        Example:
+        Examples:
             >>> fssl.load("runs/smoke").predict("photos/cat.jpg").labels
         """
         names, pixels = as_given(images, self.card)

@@ -58,7 +58,7 @@ class Stateless:
 class FixedThreshold(Stateless):
     """Sure where the largest probability reaches tau (the paper's algorithm says >=, its equations >).
 
-    Example:
+    Examples:
         >>> FixedThreshold(0.75).sure(torch.tensor([[0.75, 0.25], [0.5, 0.5]]), {})
         tensor([ True, False])
     """

@@ -103,7 +103,7 @@ class Sage:
     """CPG and CDSC. An ablation is another value of a field: weigh=Constant(1.0) is CPG alone,
     supplement=False is CDSC alone, vote=soft is the soft-label row of Tab. 5.
 
-    Example:
+    Examples:
         >>> p_l, p_g = torch.tensor([[0.96, 0.04]]), torch.tensor([[0.01, 0.99]])
         >>> sure = torch.tensor([True])
         >>> Sage(Constant(0.75))(p_l, p_g, sure, sure).target

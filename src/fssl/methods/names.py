@@ -108,7 +108,7 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
     Raises:
         UserError: The name, a setting or its value does not fit.
 
-    Example:
+    Examples:
         >>> build_method("sage", {"tau": 0.9}).accept.tau
         0.9
     """

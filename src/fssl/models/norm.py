@@ -31,9 +31,9 @@ class NormReLU(nn.BatchNorm2d):
     Its parameters and buffers are those of `nn.BatchNorm2d`.
 
     Returns:
-        When called with maps [B, C, H, W]: relu(norm(maps)), or relu(norm(maps) + residual).
+        relu(norm(maps)), or relu(norm(maps) + residual), when called with maps [B, C, H, W].
 
-    Example:
+    Examples:
         >>> layer = NormReLU(16)
         >>> layer(torch.zeros(2, 16, 4, 4), residual=torch.ones(2, 16, 4, 4)).mean()
         tensor(1., grad_fn=<MeanBackward0>)

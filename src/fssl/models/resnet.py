@@ -37,10 +37,10 @@ class Head(nn.Module):
         classes: Number of classes; the linear layer has a row for each.
 
     Returns:
-        When called with maps [B, features, H, W], or with [B, features] that already are means: features
-        [B, features] and logits [B, classes].
+        Features [B, features] and logits [B, classes], when called with maps [B, features, H, W] or with
+        [B, features] that already are means.
 
-    Example:
+    Examples:
         >>> feature, logits = Head(16, 10)(torch.zeros(2, 16, 4, 4))
         >>> feature.shape, logits.shape
         (torch.Size([2, 16]), torch.Size([2, 10]))
