@@ -126,7 +126,7 @@ def docs(
 
     Examples:
 
-    - `fssl docs labels`: where labels may be
+    - `fssl docs first-hour`: from nothing to a report of a method of your own
 
     - `fssl docs sage`: a method's idea, equation and settings
 
