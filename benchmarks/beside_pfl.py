@@ -67,7 +67,7 @@ def pfl_rounds(wait: Callable[[int], None]) -> None:
     from fssl.config import only_run, override, read_toml
     from fssl.core.experiment import prepare
     from fssl.core.federation import Federation
-    from fssl.models import find_network
+    from fssl.models.net import find_network
 
     tables = {k: v for k, v in read_toml("demo").items() if k != "grid"}
     federation = Federation(prepare(only_run(override(tables, SETTINGS))))
