@@ -20,13 +20,13 @@ def sums(p: Tensor, said: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
         labels: True classes [B].
         counts: 1 for an image that counts, 0 for one that only fills a batch [B].
     """
-    num_classes = p.shape[-1]
+    num_classes, counts = p.shape[-1], counts.to(p.dtype)
     confidence = p.amax(-1)
     cell = labels * num_classes + said
     bin = (torch.ceil(confidence * BINS).long() - 1).clamp(0, BINS - 1)
     right = (said == labels).to(counts.dtype)
-    matrix = torch.zeros(num_classes**2, device=p.device).scatter_add(0, cell, counts)
-    parts = [torch.zeros(BINS, device=p.device).scatter_add(0, bin, counts * x) for x in (1, confidence, right)]
+    matrix = counts.new_zeros(num_classes**2).scatter_add(0, cell, counts)
+    parts = [counts.new_zeros(BINS).scatter_add(0, bin, counts * x) for x in (1, confidence, right)]
     return torch.cat([matrix, *parts])
 
 
