@@ -2,13 +2,23 @@
 
 from dataclasses import replace
 from math import exp, sqrt
+from pathlib import Path
 from statistics import NormalDist
 
 import pytest
 
 from conftest import tiny_config
 from fssl.config.settings import Privacy
+from fssl.console import Quiet
+from fssl.core.experiment import prepare
 from fssl.core.privacy import epsilon, most_rounds, privacy_notes, spent
+from fssl.data.sources import Dataset
+from fssl.engines.local import LocalEngine
+from fssl.records.store import RunFolder
+from fssl.report.page.content import content
+from fssl.report.page.reading import Reading
+from fssl.report.runs import privacy_text
+from fssl.runner.conduct import conduct
 
 CUMULATIVE = NormalDist().cdf
 
@@ -52,3 +62,17 @@ def test_without_noise_nothing_is_guaranteed() -> None:
     config = replace(tiny_config(), privacy=Privacy(clip=1.0))
     assert spent(config, 20) is None
     assert "nothing is guaranteed" in privacy_notes(config)[0]
+
+
+def test_a_run_says_records_and_shows_what_it_spends(tmp_path: Path, tiny_data: Dataset) -> None:
+    config = replace(tiny_config("train.rounds=2", "train.steps_per_round=1"), privacy=Privacy(clip=1.0, noise=30.0))
+    heard, folder, found = Quiet(), RunFolder(tmp_path / "run"), spent(config, 2)
+    summary = conduct(prepare(config, tiny_data), folder.path, heard, False, LocalEngine)
+    assert heard.said[:1] == privacy_notes(config)[:1]
+    assert found is not None
+    assert summary["privacy"] == found._asdict()
+    text = f"epsilon {found.hidden:.3g} with delta 1e-05; {found.known:.3g} for who knows who took part"
+    assert privacy_text(folder) == text
+    reading = Reading(folder.path)
+    reading.update()
+    assert f"{folder.path}: privacy of one client: {text}" in content([reading], "")["notes"]

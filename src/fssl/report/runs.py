@@ -222,6 +222,15 @@ def no_runs(paths: Iterable[Path], why: str) -> UserError:
     return UserError(f"no runs in {', '.join(map(str, paths))}; `fssl run` makes one" + (f" ({why})" if why else ""))
 
 
+def privacy_text(folder: RunFolder) -> str:
+    """What a finished run with noise spent of one client's privacy; empty if nothing is known of it."""
+    spent = folder.summary().get("privacy")
+    if not isinstance(spent, dict) or not all(is_number(spent.get(key)) for key in ("hidden", "known", "delta")):
+        return ""
+    known = f"{spent['known']:.3g} for who knows who took part"
+    return f"epsilon {spent['hidden']:.3g} with delta {spent['delta']:g}; {known}"
+
+
 def commits_of(runs: Iterable[Run]) -> list[str]:
     """Every commit that made one of these runs, in order."""
     return list(dict.fromkeys(commit for run in runs for commit in run.commits))

@@ -1,7 +1,6 @@
 """`fssl show`: one run in the terminal."""
 
 from collections.abc import Iterator, Mapping
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ..records.rounds import LAST, MEASURES
 from ..records.store import BEST, RunFolder
 from .groups import shown_name
 from .overview import seconds_per_round
-from .runs import Run, by_round, damage_text, late, number, read_run, value
+from .runs import Run, by_round, damage_text, late, number, privacy_text, read_run, value
 
 SHARES = {
     "pl_accuracy": "labels right",
@@ -50,9 +49,10 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
     if not folder.is_finished:
         say(console, f"unfinished: {len(run.lines)} of {run.config.rounds} rounds; go on with --resume")
     table = Table(show_header=False)
-    facts = (run_facts(run), choice_facts(folder), client_facts(folder, run.measure), privacy_facts(folder))
-    for name, text in chain(*facts):
+    for name, text in (*run_facts(run), *choice_facts(folder), *client_facts(folder, run.measure)):
         table.add_row(name, text)
+    if private := privacy_text(folder):
+        table.add_row("privacy of one client", private)
     console.print(table)
     if run.damaged:
         say(console, damage_text(folder.rounds_file, run.damaged))
@@ -106,15 +106,6 @@ def client_facts(folder: RunFolder, measure: str) -> Iterator[tuple[str, str]]:
             yield f"{MEASURES[measure]} on the {facts['images']} test images of client {client}", f"{tested:.2f} %"
     if len(clients) > CLIENTS:
         yield f"and of {len(clients) - CLIENTS} more clients", f"see {folder.measures_file.name}"
-
-
-def privacy_facts(folder: RunFolder) -> Iterator[tuple[str, str]]:
-    """What a finished run with noise spent of one client's privacy."""
-    if spent := folder.summary().get("privacy"):
-        yield (
-            f"privacy of one client (delta {spent['delta']:g})",
-            f"epsilon {spent['hidden']:.3g}; {spent['known']:.3g} for who knows who took part",
-        )
 
 
 def start_text(session: Mapping[str, Any]) -> str:

@@ -43,6 +43,7 @@ def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
         "hardware": hardware_table(shown),
         "notes": [
             *(note for r in readings for note in r.problems),
+            *(f"{r.path}: privacy of one client: {r.private}" for r in readings if r.private),
             *(f"{r.path}: left out, {without(measure)}" for r in readings if r.is_known and not r.has_measure),
             *(
                 f"{path}: left out, a run that is as long or longer has its settings and seed"

@@ -18,7 +18,7 @@ from ...records.choice import has_stopped
 from ...records.rounds import LAST, MEASURES
 from ...records.store import RunFolder
 from ...system.workers import forked, mapped
-from ..runs import NO_ROUND, Numbers, changed, choose_measure, damage_text, read_probe, value, whole_lines
+from ..runs import NO_ROUND, Numbers, changed, choose_measure, damage_text, privacy_text, read_probe, value, whole_lines
 
 MANY = 40  # runs from which a second process pays for its start
 
@@ -88,6 +88,7 @@ class Reading:
         self._place = self._lines = 0  # bytes and lines that were read
         self._is_torn = False  # whether the last line is not whole yet
         self.problems: list[str] = []
+        self.private = ""  # what it spent of one client's privacy
         self.settings: Config | None = None
         self._chain: Chain | None = None
 
@@ -204,7 +205,7 @@ class Reading:
             self.settings = None
             self._note(f"left out, its settings cannot be read: {error}")
         self.sessions = self._sessions()
-        self.is_finished = self.folder.is_finished
+        self.is_finished, self.private = self.folder.is_finished, privacy_text(self.folder)
         self.is_stopped = self.settings is not None and has_stopped(self.folder.summary(), self.settings)
         if not self.folder.summary() and self.folder.summary_file.is_file():
             self._note("summary.json cannot be read; the numbers here come from rounds.jsonl")
