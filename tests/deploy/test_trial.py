@@ -114,8 +114,8 @@ def test_parity(trial: Trial, name: str) -> None:
 def test_sites_start_from_weights_that_the_server_alone_has(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command is given a relative path; the server's app works in another folder."""
     monkeypatch.chdir(trial.folder)
-    trial.local("labels", "method.name=fedavg", "train.rounds=2")
-    settings = ("model.start=labels", "train.rounds=2")
+    trial.local("first", "method.name=fedavg", "train.rounds=2")
+    settings = ("model.start=first", "train.rounds=2")
     run = trial.start("warm", *settings)
     assert run.ends() == 0, run.said
     expected, given = trial.local("warm-local", *settings), trial.folder / "warm"
