@@ -155,6 +155,11 @@ def zeros_like(tree: State) -> State:
     return {name: torch.zeros_like(t) for name, t in tree.items()}
 
 
+def choose(first: Tensor, a: State, b: State) -> State:
+    """One of two dicts of tensors, without looking which on the host."""
+    return {name: torch.where(first, t, b[name]) for name, t in a.items()}
+
+
 # Several models in one dict of tensors: each under a prefix of its own.
 
 
@@ -171,3 +176,13 @@ def take(prefix: str, tree: State) -> State:
 def drop(prefix: str, tree: State) -> State:
     """Everything else."""
     return {name: t for name, t in tree.items() if not name.startswith(prefix)}
+
+
+def packed(prefix: str, weights: Weights) -> State:
+    """A model among other tensors, under a prefix."""
+    return {**put(f"{prefix}params.", weights.params), **put(f"{prefix}buffers.", weights.buffers)}
+
+
+def unpacked(prefix: str, tree: State) -> Weights:
+    """The model under a prefix."""
+    return Weights(take(f"{prefix}params.", tree), take(f"{prefix}buffers.", tree))

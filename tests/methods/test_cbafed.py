@@ -11,8 +11,7 @@ from fssl.data.cards import card
 from fssl.engines.local import LocalEngine
 from fssl.methods.cbafed import CLASSES, KNOWS, LABELED, OLDER, ROUNDS, CBAFed, ClassBalance, cbafed, class_shares
 from fssl.methods.names import defaults_on
-from fssl.methods.roles import unpacked
-from fssl.types import Batch, Clock, Local, State, Task, Upload, Weights
+from fssl.types import Batch, Clock, Local, State, Task, Upload, Weights, unpacked
 
 Make = Callable[..., Federation]
 # The labeled client of RSCFed's and CBAFed's split of SVHN.

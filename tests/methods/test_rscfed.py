@@ -10,9 +10,8 @@ import torch
 from fssl.core.client import at, part
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
-from fssl.methods.roles import unpacked
 from fssl.methods.rscfed import MEMBER, STEPS, TEACHER, Member, RSCFed, rscfed, sharpened, teacher_share
-from fssl.types import Server, Upload, Weights
+from fssl.types import Server, Upload, Weights, unpacked
 
 Make = Callable[..., Federation]
 FEW = (

@@ -1,5 +1,6 @@
 """An experiment made real: who holds which images, on which device, and what a step is, as every engine needs it."""
 
+from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
 
@@ -115,7 +116,8 @@ class Federation:
 
     def plan(self, round: int, client: int) -> ClientPlan:
         """A client's round: its steps in each group that it was drawn into, or in the first if in none."""
-        mine = [group for group, drawn in enumerate(self.drawn_groups(round)) if client in drawn]
+        several = self.drawn_groups(round) if self.method.needs.groups > 1 else []  # of one there is nothing to look up
+        mine = [group for group, drawn in enumerate(several) if client in drawn]
         return plan_client(self.sites[client], self.recipe, self.config.seed, round, client, mine or [0])
 
     def longest_plan(self) -> ClientPlan:
@@ -218,23 +220,24 @@ class Federation:
         return make_collect(self.net, self.pool, torch.from_numpy(rows).to(self.device), compile)
 
     def make_tester(self, compile: bool) -> Tester:
-        pool = TestPool(*on_device(self.test, self.device))
-        return make_tester(self.net, pool, list(self.norms.values()), compile=compile)
+        return self.tester_on(self.test, list(self.norms), compile)
+
+    def tester_on(self, split: Split, norms: Sequence[str], compile: bool = False) -> Tester:
+        """A test with these images, under some of the normalizations."""
+        pool = TestPool(*on_device(split, self.device))
+        return make_tester(self.net, pool, [self.norms[name] for name in norms], compile=compile)
 
     def make_client_testers(self) -> dict[int, Tester]:
         """A test for each client that has test images of its own, under the headline's normalization alone."""
         splits = split_for_clients(self.config, self.dataset)
-        pools = {client: TestPool(*on_device(split, self.device)) for client, split in splits.items()}
-        norms = [self.norms[self.headline]]
-        return {client: make_tester(self.net, pool, norms) for client, pool in pools.items()}
+        return {client: self.tester_on(split, [self.headline]) for client, split in splits.items()}
 
     def make_validator(self, compile: bool) -> Tester | None:
         """The same with the validation part, under the headline's normalization alone; nothing if there is no part."""
         if not len(self.held_out):
             return None
         images, labels = self.dataset.train
-        pool = TestPool(*on_device(Split(images[self.held_out], labels[self.held_out]), self.device))
-        return make_tester(self.net, pool, [self.norms[self.headline]], compile=compile)
+        return self.tester_on(Split(images[self.held_out], labels[self.held_out]), [self.headline], compile)
 
 
 def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:

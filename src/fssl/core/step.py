@@ -12,7 +12,7 @@ from ..methods.base import Method
 from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import Probe
-from ..types import Batch, Draw, Local, Payload, State, Sweep, Weights
+from ..types import Batch, Draw, Local, Payload, Sweep, Weights, choose
 
 
 class Shown(NamedTuple):
@@ -103,9 +103,5 @@ def make_learn(net: Net, method: Method, probe: Probe, layout: Layout) -> Learn:
 
 def only_if(active: Tensor, after: Local, before: Local) -> Local:
     """What a client has after a step; what it had before where there was nothing to learn from."""
-
-    def chosen(new: State, old: State) -> State:
-        return {name: torch.where(active, t, old[name]) for name, t in new.items()}
-
-    weights = Weights(*(chosen(new, old) for new, old in zip(after.weights, before.weights, strict=True)))
-    return Local(weights, chosen(after.velocity, before.velocity), chosen(after.state, before.state))
+    weights = Weights(*(choose(active, *pair) for pair in zip(after.weights, before.weights, strict=True)))
+    return Local(weights, choose(active, after.velocity, before.velocity), choose(active, after.state, before.state))

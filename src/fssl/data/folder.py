@@ -89,7 +89,7 @@ def load_classes(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
 
 def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1, how: Loading = ALONE) -> Dataset:
     """The images of one site, number `client` of `clients`; the others' shares are empty. It may have no test."""
-    dataset = _load(list_site(root, agreed.skip_bad), agreed, how)
+    dataset = _load(_usable(list_site(root, agreed.skip_bad), agreed, how), agreed, how)
     nothing, own = np.zeros(0, np.int64), dataset.partition
     assert own is not None
     labeled, unlabeled = (
@@ -100,7 +100,7 @@ def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1, how
 
 def load_test(root: Path, agreed: Agreed, how: Loading = ALONE) -> Split:
     """The test images of a server, `root/test/CLASS/*`."""
-    return _load(list_test(root, agreed.skip_bad), agreed, how).test
+    return _load(_usable(list_test(root, agreed.skip_bad), agreed, how), agreed, how).test
 
 
 def read_images(listing: Listing, card: Card, how: Loading = ALONE) -> Iterator[tuple[list[str], NDArray[np.uint8]]]:
@@ -143,16 +143,13 @@ def digest_of(listing: Listing) -> str:
 
 def _load_all(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
     """Load a whole folder; its class names define the classes unless they are agreed, its digest identifies it."""
-    if agreed.skip_bad:
-        listing = _readable(listing, how)
+    listing = _usable(listing, agreed, how)
     if not agreed.classes:
         agreed = agreed._replace(classes=found_classes(listing))
-    return _load(listing, agreed._replace(skip_bad=False), how)._replace(digest=digest_of(listing))
+    return _load(listing, agreed, how)._replace(digest=digest_of(listing))
 
 
 def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
-    if agreed.skip_bad:
-        listing = _readable(listing, how)
     _check_classes(listing, agreed.classes)
     shares = [part for site in listing.sites for part in (site.unlabeled, list(of_all(site.labeled)))]
     train = [file for share in shares for file in share]
@@ -175,8 +172,13 @@ def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
     )
 
 
-def _readable(listing: Listing, how: Loading) -> Listing:
-    """The listing without the files that cannot be read; a file beside the cache remembers which these are."""
+def _usable(listing: Listing, agreed: Agreed, how: Loading) -> Listing:
+    """The listing without the files that cannot be read, where a run may do without them.
+
+    A file beside the cache remembers which these are.
+    """
+    if not agreed.skip_bad:
+        return listing
     files = list(listing.files())
     memory = (cache_folder(how.cache) / _name(listing, files, Agreed(()))).with_suffix(BAD)
     bad = read_json(memory).get("bad")

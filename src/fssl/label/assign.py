@@ -19,9 +19,14 @@ Score = Callable[[Tensor], Tensor]
 Order = Literal["local-first", "global-first"]
 
 
+def one_hot(y: Tensor, like: Tensor) -> Tensor:
+    """Classes [B] as votes [B, C], with the classes and the precision of others."""
+    return (y.unsqueeze(-1) == torch.arange(like.shape[-1], device=y.device)).to(like.dtype)
+
+
 def hard(p: Tensor) -> Tensor:
     """One-hot vote for the likeliest class."""
-    return (p.argmax(-1, keepdim=True) == torch.arange(p.shape[-1], device=p.device)).to(p.dtype)
+    return one_hot(p.argmax(-1), p)
 
 
 def soft(p: Tensor) -> Tensor:

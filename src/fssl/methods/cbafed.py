@@ -10,11 +10,28 @@ from torch import Tensor
 
 from ..config import ByDataset, Range
 from ..data.cards import Card
+from ..label.assign import one_hot
 from ..label.losses import cross_entropy, soft_cross_entropy
 from ..models import Net
-from ..types import Batch, Counts, Local, Payload, PseudoLabels, Server, State, Task, Trace, Upload, Weights, clone
+from ..types import (
+    Batch,
+    Counts,
+    Local,
+    Payload,
+    PseudoLabels,
+    Server,
+    State,
+    Task,
+    Trace,
+    Upload,
+    Weights,
+    choose,
+    clone,
+    packed,
+    unpacked,
+)
 from .base import Method, Needs, RunningMean, Source, Value, Watched, descend, flat, unflat
-from .roles import at_rate, choose, mixed, packed, shown_to, unpacked
+from .roles import at_rate, mixed, shown_to
 from .settings import Share, StudentRate, Threshold
 
 # The classes that are trained with: on the server those of the last round, in a client's round those seen so far.
@@ -51,7 +68,7 @@ class ClassBalance:
         sure = confidence > self.thresholds(q)[first]  # strictly, as released
         helps = ~sure & (q < self.rare)[second]
         label = torch.where(helps, second, first)
-        return PseudoLabels((label[:, None] == torch.arange(p.shape[-1], device=p.device)).to(p.dtype), sure | helps)
+        return PseudoLabels(one_hot(label, p), sure | helps)
 
 
 @dataclass(frozen=True)
@@ -117,7 +134,7 @@ class CBAFed(Method):
 
     def counted(self, votes: State, batch: Batch, state: State) -> State:
         """The state with the classes of the images that were trained on, and how many were shown."""
-        known = (batch.y[:, None] == torch.arange(votes["target"].shape[-1], device=batch.y.device)).float().sum(0)
+        known = one_hot(batch.y, votes["target"]).sum(0)
         given = (votes["target"] * votes["mask"].unsqueeze(-1)).sum(0)
         classes = torch.where(batch.has_labels > 0, known, given)
         shown = torch.where(batch.has_labels > 0, float(len(batch.y)), float(len(votes["mask"])))

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..config import Range
 from ..label.accept import FixedThreshold
 from ..label.assign import SCORES, Winner
-from ..label.losses import cross_entropy, image_cross_entropy, kl_divergence
+from ..label.losses import cross_entropy, image_cross_entropy, kl_divergence, masked_mean
 from ..models import Net
 from ..types import Batch, Counts, Local, Payload, Server, State, Task, Trace, Upload, Weights, put, take
 from .base import Passes, RunningMean, Source, Value, descend, fit, flat, unflat
@@ -97,7 +97,7 @@ def one(prefix: str, weights: Weights) -> Weights:
 def pseudo_loss(logits: Tensor, votes: State) -> Tensor:
     """Cross-entropy on accepted images, divided by their number: the released code drops the others."""
     per_image = image_cross_entropy(logits, votes["target"])
-    return (per_image * votes["mask"]).sum() / votes["mask"].sum().clamp(min=1)
+    return masked_mean(per_image, votes["mask"])
 
 
 def drift(params: State, reference: State) -> Tensor:

@@ -23,13 +23,15 @@ from ..types import (
     Weights,
     clone,
     drop,
+    packed,
     put,
     take,
+    unpacked,
 )
 from .base import Method, Needs, Passes, Source, Value, Watched, broadcast_velocity, descend, fit
 from .settings import Share, Threshold, Weight
 
-OWN, OWN_PARAMS, OWN_BUFFERS = "own.", "own.params.", "own.buffers."
+OWN = "own."
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class FedLoKe(Method):
 
     def start(self, payload: Payload, state: State) -> Local:
         """theta_l <- mu theta_l + (1 - mu) theta_g, running statistics included; both move from there."""
-        old = Weights(take(OWN_PARAMS, state), take(OWN_BUFFERS, state))
+        old = unpacked(OWN, state)
         trees = [
             {**clone(new), **put(OWN, {name: torch.lerp(t, known[name], self.mu_own) for name, t in new.items()})}
             for new, known in zip(payload.weights, old, strict=True)
@@ -113,7 +115,8 @@ def shared(weights: Weights) -> Weights:
 
 
 def kept(weights: Weights) -> State:
-    return {**put(OWN_PARAMS, weights.params), **put(OWN_BUFFERS, weights.buffers)}
+    """An own model as the client's state has it."""
+    return packed(OWN, weights)
 
 
 @Source("Zhang et al. 2023", follows="released code", page="fedloke", client="own model")

@@ -1,7 +1,7 @@
 """All methods and plug-ins by name. A name like 'flexmatch+sage' is a method with a plug-in on it."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from ..config import Config, MethodChoice, Setting, as_declared, check_value, schema_of
@@ -156,8 +156,8 @@ def differs_without(key: str, name: str, settings: Mapping[str, Any], method: Me
         return True
     try:
         without = build_method(name, {k: v for k, v in settings.items() if k != key})
-        training = {key: getattr(method, key) for key in ("optimizer", "labeled_weight", "watch", "labels_at_clients")}
-        return replace(without, **training) != method  # what a run has set
+        training = {f.name: getattr(method, f.name) for f in fields(Method)}  # what a run has set
+        return replace(without, **training) != method
     except RuntimeError:  # tensors among its fields
         return True
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from ..config import ByDataset, Range
 from ..data.cards import Card
 from ..label.accept import FixedThreshold
-from ..label.assign import Constant, GlobalOnly, Sage, hard
+from ..label.assign import Constant, GlobalOnly, Sage, hard, one_hot
 from ..models import CLASSIFIER, Net
 from ..seeds import stream
 from ..types import Batch, Counts, Local, Payload, Server, State, Task, Upload, Weights, clone, drop
@@ -135,10 +135,6 @@ class ProxyFL(FixMatch):
 
     def deploy(self, server: Server) -> Weights:
         return server.weights._replace(params=drop(FEATURES, drop(PROXIES, server.weights.params)))
-
-
-def one_hot(y: Tensor, like: Tensor) -> Tensor:
-    return (y.unsqueeze(-1) == torch.arange(like.shape[-1], device=y.device)).to(like.dtype)
 
 
 def new_heads(classifier: Tensor, seed: int) -> State:

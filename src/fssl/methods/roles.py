@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..types import Batch, State, Weights, put, take
+from ..types import Batch, State
 from .optimizers import Optimizer
 
 
@@ -26,21 +26,6 @@ def at_rate(optimizer: Optimizer, batch: Batch, unlabeled_rate: float) -> Optimi
     return replace(here, lr=here.lr * factor)
 
 
-def choose(first: Tensor, a: State, b: State) -> State:
-    """One of two dicts of tensors, without looking which on the host."""
-    return {name: torch.where(first, t, b[name]) for name, t in a.items()}
-
-
 def mixed(share: float | Tensor, old: State, new: State) -> State:
     """share old + (1 - share) new; counters are the new ones."""
     return {name: torch.lerp(t, old[name], share) if t.is_floating_point() else t.clone() for name, t in new.items()}
-
-
-def packed(prefix: str, weights: Weights) -> State:
-    """A model among other tensors, under a prefix."""
-    return {**put(f"{prefix}params.", weights.params), **put(f"{prefix}buffers.", weights.buffers)}
-
-
-def unpacked(prefix: str, tree: State) -> Weights:
-    """The model under a prefix."""
-    return Weights(take(f"{prefix}params.", tree), take(f"{prefix}buffers.", tree))

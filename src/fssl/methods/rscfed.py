@@ -11,9 +11,25 @@ from torch import Tensor
 from ..config import Range
 from ..label.losses import cross_entropy
 from ..models import Net
-from ..types import Batch, Counts, Local, Payload, Server, State, Task, Trace, Upload, Weights, clone, drop
+from ..types import (
+    Batch,
+    Counts,
+    Local,
+    Payload,
+    Server,
+    State,
+    Task,
+    Trace,
+    Upload,
+    Weights,
+    choose,
+    clone,
+    drop,
+    packed,
+    unpacked,
+)
 from .base import Method, Needs, RunningMean, Source, Value, descend, flat, unflat
-from .roles import at_rate, choose, mixed, packed, shown_to, unpacked
+from .roles import at_rate, mixed, shown_to
 from .settings import Share, StudentRate, Weight
 
 TEACHER, STEPS = "rscfed.teacher.", "rscfed.steps"  # stay with a client
