@@ -282,7 +282,8 @@ def test_a_stem_is_the_definition(
         [distance(g, e) for g, e in zip(everything(f, x, *tensors), exact, strict=True)] for f in (kernels, plain)
     )
     first = len(dy) + 3
-    limits = [1e-5 if dtype == torch.float32 else 1.1 * far for far in theirs[:first]]
+    # In fp32 some of ten million values near 0 are on the other side of ReLU than in double precision, plain or not.
+    limits = [max(1e-5, 1.1 * far) if dtype == torch.float32 else 1.1 * far for far in theirs[:first]]
     assert all(near < limit for near, limit in zip(ours[:first], limits, strict=True)), (ours, theirs)
     assert max([0.0, *ours[first:]]) < 1e-4, ours
     frozen = conv_relu(x, weight.to(dtype), tensors[2], None, *settings[2:])

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import torch
@@ -11,6 +12,10 @@ from torch.utils._pytree import tree_map
 from ..core.client import at
 from ..core.step import Step, Visit
 from ..types import Draw, Local, Payload, Sweep
+
+# A visit is compiled when it is first made, in some lane's thread; the compiler cannot bear that another thread calls
+# compiled code meanwhile.
+ONE_VISIT = Lock()
 
 
 def make_tick(step: Step) -> Any:
@@ -87,7 +92,8 @@ class CapturedLane:
         outside.wait_stream(self.stream)
 
     def visit(self, payload: Payload, local: Local, sweep: Sweep) -> Local:
-        self._visit(payload, local, sweep)
+        with ONE_VISIT:
+            self._visit(payload, local, sweep)
         return local
 
     def run(self, payload: Payload, local: Local, draw: Draw) -> tuple[Local, Tensor]:
