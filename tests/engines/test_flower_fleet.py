@@ -659,8 +659,11 @@ def test_a_validation_part_at_sites_is_refused_and_the_tuning_half_is_not(sites:
 
     with pytest.raises(UserError, match=r"data\.validation = 0\.1: labeled images stay at the sites"):
         server_dataset(own_config("sage", "partition.clients=3", "data.validation=0.1"), sites, 3)
-    config = own_config("sage", "partition.clients=3", "data.test=tuning", "records.keep_best=true")
-    assert len(Federation(prepare(config, server_dataset(config, sites, 3))).test.labels) == 4
+    for half in ("tuning", "final"):
+        config = own_config("sage", "partition.clients=3", f"data.test={half}", "records.keep_best=true")
+        federation = Federation(prepare(config, server_dataset(config, sites, 3)))
+        assert len(federation.test.labels) == 4
+        assert (federation.make_validator(False) is not None) == (half == "final")
 
 
 def test_a_site_without_data_says_so(sites: Path) -> None:

@@ -19,6 +19,7 @@ from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset
 from fssl.engines.engine import RoundResult
+from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
 from fssl.records.choice import Chosen, Progress
 from fssl.records.store import RunFolder
@@ -73,14 +74,13 @@ def test_the_tuning_half_is_chosen_by_where_there_is_no_validation_part() -> Non
 
 
 @pytest.mark.parametrize("setting", ["records.keep_best=true", "train.patience=5"])
-@pytest.mark.parametrize("test", ["all", "final"])
-def test_the_reported_test_images_are_refused(setting: str, test: str) -> None:
+def test_the_reported_test_images_are_refused(setting: str) -> None:
     with pytest.raises(UserError) as error:
-        tiny_config(setting, f"data.test={test}")
+        tiny_config(setting)
     assert "the only images to choose by are the reported test images" in str(error.value)
     assert "\n" not in str(error.value)
-    tiny_config(setting, "data.test=tuning")
-    tiny_config(setting, f"data.test={test}", "data.validation=0.1")
+    for images in ("data.test=tuning", "data.test=final", "data.validation=0.1"):
+        tiny_config(setting, images)
 
 
 # Runs whose learning is one line of arithmetic, killed at every step on disk.
@@ -196,6 +196,24 @@ def test_nobody_trains_on_the_validation_part(tiny_data: Dataset) -> None:
         assert len(after.labeled) >= 1
     assert federation.labeled_counts is not None
     assert federation.labeled_counts.sum() == 24
+
+
+def test_beside_the_final_half_the_tuning_half_is_the_validation_part(tiny_data: Dataset) -> None:
+    """One run says what a choice goes by and what is reported; a validation part of one's own comes first."""
+    settings = {"tuning": ["data.test=tuning"], "final": ["data.test=final"]}
+    settings["held"] = ["data.test=final", "data.validation=0.25"]
+    rounds = {}
+    for name, given in settings.items():
+        federation = Federation(prepare(tiny_config(*given), tiny_data))
+        (rounds[name],) = LocalEngine(federation).rounds(1)
+        assert len(federation.held_out) == (8 if name == "held" else 0)
+    tested, final = rounds["tuning"].tests["train_norm"], rounds["final"]
+    assert rounds["tuning"].validation is None
+    assert final.validation == tested
+    assert final.tests["train_norm"].loss != tested.loss
+    assert rounds["held"].validation not in (None, tested)
+    settings_final = tiny_config("data.test=final", "train.patience=2")
+    assert Progress(settings_final, lines(30.0, 20.0, 10.0)).best == Chosen(1, 30.0)
 
 
 def test_the_validation_part_is_drawn_by_the_seed_of_the_partition(tiny_data: Dataset) -> None:

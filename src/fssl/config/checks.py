@@ -200,7 +200,7 @@ def check_choice(config: Config) -> None:
         if value and config.chosen_by is None:
             raise UserError(
                 f"{key} = {value}: the only images to choose by are the reported test images;"
-                " give data.validation, such as 0.1, or data.test = 'tuning'"
+                " give data.validation, such as 0.1, or data.test = 'final'"
             )
 
 

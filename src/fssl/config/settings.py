@@ -36,7 +36,7 @@ class Data:
     label_fraction: Annotated[float | None, Range(0.0, 1.0), "or their share, as the paper counts it"] = None
     test: Annotated[
         Literal["all", "tuning", "final"],
-        "all test images, or a half: tuning to choose settings by, final to report",
+        "all test images, or a half: tuning to choose settings by, final to report, with tuning as validation part",
     ] = "all"
     validation: Annotated[
         float | None,
@@ -309,7 +309,7 @@ class Config:
     @property
     def chosen_by(self) -> Literal["validation", "test"] | None:
         """The images that a model may be chosen by; none if all that there are beside training are those reported."""
-        if self.data.validation is not None:
+        if self.data.validation is not None or self.data.test == "final":
             return "validation"
         return "test" if self.data.test == "tuning" else None
 

@@ -27,7 +27,7 @@ from .experiment import (
     make_server_optimizer,
     make_server_recipe,
 )
-from .images import divide_images, split_for_clients, split_for_test
+from .images import divide_images, split_for_clients, split_for_test, split_to_choose_by
 from .server import ServerOptimizer, smooth
 from .sketch import Sizes, try_step
 from .static import Collect, make_collect
@@ -234,10 +234,8 @@ class Federation:
 
     def make_validator(self, compile: bool) -> Tester | None:
         """The same with the validation part, under the headline's normalization alone; nothing if there is no part."""
-        if not len(self.held_out):
-            return None
-        images, labels = self.dataset.train
-        return self.tester_on(Split(images[self.held_out], labels[self.held_out]), [self.headline], compile)
+        split = split_to_choose_by(self.config, self.dataset, self.held_out)
+        return None if split is None else self.tester_on(split, [self.headline], compile)
 
 
 def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -1,5 +1,6 @@
 """The images that a configuration names: which ones, who holds them, and which of them are the test."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,15 @@ def split_for_test(config: Config, dataset: Dataset) -> Split:
         return dataset.test
     rows = test_rows(config, dataset.test.labels)
     return Split(dataset.test.images[rows], dataset.test.labels[rows])
+
+
+def split_to_choose_by(config: Config, dataset: Dataset, held_out: Index) -> Split | None:
+    """The validation part: labeled images that are held out, else the tuning half beside the final one; or nothing."""
+    if len(held_out):
+        return Split(dataset.train.images[held_out], dataset.train.labels[held_out])
+    if config.data.test != "final":
+        return None
+    return split_for_test(replace(config, data=replace(config.data, test="tuning")), dataset)
 
 
 def check_test(config: Config, dataset: Dataset) -> None:

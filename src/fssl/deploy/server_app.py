@@ -133,7 +133,7 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
     if config.data.validation is not None:
         raise UserError(
             f"data.validation = {config.data.validation:g}: labeled images stay at the sites, where nobody tests the"
-            " model; choose by half of the server's test images, data.test = 'tuning'"
+            " model; choose by half of the server's test images and report the other, data.test = 'final'"
         )
     tests = load_test(test, agreed)
     black = Split(np.zeros((1, agreed.size, agreed.size, agreed.channels), np.uint8), np.full(1, -1))
