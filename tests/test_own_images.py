@@ -18,7 +18,9 @@ from fssl.console import Quiet, brief, numbers
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.images import shared_format
+from fssl.data.dataset import Dataset, Split
 from fssl.data.folder import load_site
+from fssl.data.partition import Partition
 from fssl.data.synthetic import make
 from fssl.errors import UserError
 from fssl.methods.names import METHODS
@@ -317,6 +319,49 @@ def test_a_check_counts_images_by_client_and_class(fssl: Fssl, sites: Path) -> N
     code, out, _ = fssl("datasets", "--check", str(sites / "clients/bob"))
     assert code == 0
     assert "bob" in out
+
+
+def test_a_server_with_labels_trains_beside_sites_that_have_none(fssl: Fssl) -> None:
+    """The same folder counted, tried, trained and resumed; what it has decides the server's batch."""
+    assert fssl("datasets", "--export-digits", "sites", "--labels-at-server")[0] == 0
+    code, out, _ = fssl("datasets", "--check", "sites")
+    assert (code, out.count("100 (0: 10")) == (0, 1)
+    words = ["run", "smoke", "--set", "data.name=folder", "--set", "data.size=8", "--set", "data.channels=1"]
+    words += ["--data-dir", "sites", "--out", "runs/own", "--set", "partition.labels=server"]
+    assert fssl(*words, "--set", "train.rounds=1")[0] == 0
+    assert fssl("run", "runs/own", "--resume", "--set", "train.rounds=3")[0] == 0
+    lines = [json.loads(line) for line in Path("runs/own/rounds.jsonl").read_text().splitlines()]
+    assert [line["server_steps"] for line in lines] == [50] * 3  # 5 epochs of 100 images in tens
+    assert lines[-1]["server_loss"] < lines[0]["server_loss"]
+    recorded = Path("runs/own/config.toml").read_text()
+    assert 'labels = "server"' in recorded
+    assert json.loads(Path("runs/own/partition.json").read_text())["server"] == [10] * 10
+    code, _, err = fssl(*words[:-1], "partition.labels=few-clients", "--set", "partition.labeled_clients=1")
+    assert (code, "does not go with data.name = 'folder'" in err) == (2, True)
+    code, _, err = fssl("datasets", "--labels-at-server")
+    assert (code, err.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(("number", "batch"), [(1000, 10), (1001, 250)])
+def test_a_server_with_many_images_takes_larger_steps(number: int, batch: int, sites: Path) -> None:
+    config = small(sites, "partition.labels=server", "partition.clients=2", "train.clients_per_round=2")
+    rows = np.arange(number) + 2
+    image = np.zeros((number + 2, 8, 8, 3), np.uint8)
+    labels = np.concatenate(([-1, -1], rows % 3))
+    nothing = rows[:0]
+    held = Partition((nothing, nothing), (np.zeros(1, np.int64), np.ones(1, np.int64)), rows)
+    split = Split(image, labels)
+    dataset = Dataset(shared_format(config)._replace(classes=("a", "b", "c")).card(number + 2, 3), split, split, held)
+    assert prepare(config, dataset).config.server.batch == batch
+    assert (
+        prepare(
+            small(
+                sites, "partition.labels=server", "server.batch=7", "partition.clients=2", "train.clients_per_round=2"
+            ),
+            dataset,
+        ).config.server.batch
+        == 7
+    )
 
 
 def test_the_digits_can_be_written_out_and_trained_on(fssl: Fssl) -> None:

@@ -2,6 +2,7 @@
 
 import os
 import random
+import shutil
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from PIL import Image
 from fssl.data import cache, folder, listing
 from fssl.data.dataset import Dataset
 from fssl.data.export import export_digits
-from fssl.data.folder import Agreed, Loading, check, load_federation, load_site, load_test
+from fssl.data.folder import Agreed, Loading, check, load_federation, load_server, load_site
 from fssl.data.pictures import SUFFIXES
 from fssl.data.sources import load
 from fssl.errors import ProblemsError, RunError, UserError
@@ -122,10 +123,64 @@ def test_one_site_sees_the_rows_that_it_has_in_the_federation(root: Path) -> Non
 
 
 def test_a_server_has_its_test_images_alone(root: Path) -> None:
-    assert load_test(root, PETS).labels.tolist() == [0, 1]
-    assert problems(lambda: load_test(root / "clients", PETS)) == [
+    assert load_server(root, PETS).test.labels.tolist() == [0, 1]
+    assert problems(lambda: load_server(root / "clients", PETS)) == [
         ".: no test images, expected some in test/CLASS/*",
     ]
+
+
+def with_server(root: Path) -> Path:
+    """The folder with all labels at the server."""
+    for name in "abc":
+        shutil.rmtree(root / "clients" / name / "labeled", ignore_errors=True)
+        paint(root / "clients" / name / "unlabeled" / "more.png", 9)
+    for number, name in enumerate(("cat", "dog", "dog")):
+        paint(root / "server" / name / f"{number}.png", 40 + number)
+    return root
+
+
+def test_the_labels_may_be_at_the_server(root: Path) -> None:
+    at_server = PETS._replace(at_server=True)
+    data, own = load_federation(with_server(root), at_server), load_server(root, at_server)
+    assert data.partition is not None
+    assert own.partition is not None
+    assert all(len(rows) == 0 for rows in data.partition.labeled)
+    assert [data.train.labels[rows].tolist() for rows in data.partition.unlabeled] == [
+        [-1] * len(rows) for rows in data.partition.unlabeled
+    ]
+    rows = data.partition.server
+    assert data.train.labels[rows].tolist() == own.train.labels.tolist() == [0, 1, 1]
+    assert data.train.images[rows].mean((1, 2, 3)).tolist() == [40, 41, 42]
+    assert np.array_equal(own.train.images[own.partition.server], data.train.images[rows])
+    assert data.groups is not None
+    assert len({*data.groups[rows].tolist()} - {*data.groups[: rows[0]].tolist()}) == 3
+    assert load_federation(root, Agreed((), 8, 1, at_server=True)).card.classes == ("cat", "dog")
+
+
+def test_labels_at_the_server_and_at_clients_are_not_mixed(root: Path) -> None:
+    at_server = PETS._replace(at_server=True)
+    moved = "has labeled images, but partition.labels = 'server'; move them to unlabeled, or leave that out"
+    assert problems(lambda: load_federation(root, at_server)) == [
+        f"clients/a: {moved}",
+        f"clients/b: {moved}",
+        ".: no labeled images of the server, expected some in server/CLASS/*",
+    ]
+    assert problems(lambda: load_site(root / "clients/a", at_server)) == [f".: {moved}"]
+    assert problems(lambda: load_server(root, at_server)) == [
+        ".: no labeled images of the server, expected some in server/CLASS/*"
+    ]
+    with_server(root)
+    assert problems(lambda: load_federation(root, PETS)) == [
+        ".: no client has a labeled image, expected some in clients/NAME/labeled/CLASS/*, or in server/CLASS/* with"
+        " partition.labels = 'server'"
+    ]
+    paint(root / "server" / "fish" / "0.png", 1)
+    assert problems(lambda: load_federation(root, at_server)) == [
+        "server/fish: 'fish' is not one of the agreed classes; expected one of cat, dog"
+    ]
+    (root / "server" / "cat" / "bad.png").write_text("no image")
+    (skipped,) = load_federation(root, at_server._replace(skip_bad=True, classes=("cat", "dog", "fish"))).skipped
+    assert skipped.startswith("server/cat/bad.png: ")
 
 
 def test_normalization_is_a_constant_unless_it_is_given(root: Path) -> None:
@@ -260,7 +315,8 @@ def test_a_federation_needs_clients_labels_and_a_test(root: Path, tmp_path: Path
             path.rmdir()
     assert problems(lambda: load_federation(root, PETS)) == [
         ".: no test images, expected some in test/CLASS/* or clients/NAME/test/CLASS/*",
-        ".: no client has a labeled image, expected some in clients/NAME/labeled/CLASS/*",
+        ".: no client has a labeled image, expected some in clients/NAME/labeled/CLASS/*, or in server/CLASS/* with"
+        " partition.labels = 'server'",
     ]
     with pytest.raises(UserError, match="is no folder"):
         load_federation(tmp_path / "nowhere", PETS)
@@ -324,7 +380,7 @@ def test_a_folder_has_one_cache_however_often_it_changes(root: Path, tmp_path: P
     """Others' stay: of another size, of the test alone, of a single site; and whoever uses an old one goes on."""
     first = load_federation(root, PETS)
     load_federation(root, PETS._replace(size=16))
-    load_test(root, PETS)
+    load_server(root, PETS)
     load_site(root / "clients/c", PETS)
     others = {*(tmp_path / "cache").iterdir()}
     assert len(others) == 4

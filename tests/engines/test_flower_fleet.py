@@ -2,6 +2,7 @@
 
 import gc
 import re
+import shutil
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
@@ -631,16 +632,8 @@ def own_config(method: str, *more: str) -> Any:
     return parse(override(tables, [*OWN, f"method.name={method}", "train.steps_per_round=2", *more]))
 
 
-@pytest.mark.parametrize("method", ["sage", "flexmatch", "fedloke", "feddb"])
-def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(method: str, sites: Path) -> None:
-    from fssl.deploy.server_app import server_dataset
-
-    together = Federation(prepare(own_config(method, f'data.dir="{sites}"')))
-    expected = digests(LocalEngine(together), 3)
-    config = own_config(method, "partition.clients=3")
-    federation = Federation(prepare(config, server_dataset(config, sites, 3)))
-    assert len(federation.dataset.train.labels) == 1  # the server has none of their images
-    assert (federation.labeled_counts, federation.unlabeled_counts) == (None, None)  # and cannot count them
+def images_at_sites(sites: Path) -> Handler:
+    """Each client at a site that has its folder of images."""
 
     def handle(message: Message) -> Message:
         client = message.metadata.dst_node_id
@@ -651,7 +644,42 @@ def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(metho
         node = {"partition-id": client, "num-partitions": 3, "folder": str(place), "data": data}
         return train(message, Context(1, client, node, RecordDict(), {}))
 
-    assert digests(Engine(federation, fleet_of(federation, handle)), 3) == expected
+    return handle
+
+
+@pytest.mark.parametrize("method", ["sage", "flexmatch", "fedloke", "feddb"])
+def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(method: str, sites: Path) -> None:
+    from fssl.deploy.server_app import server_dataset
+
+    together = Federation(prepare(own_config(method, f'data.dir="{sites}"')))
+    expected = digests(LocalEngine(together), 3)
+    config = own_config(method, "partition.clients=3")
+    federation = Federation(prepare(config, server_dataset(config, sites, 3)))
+    assert len(federation.dataset.train.labels) == 1  # the server has none of their images
+    assert (federation.labeled_counts, federation.unlabeled_counts) == (None, None)  # and cannot count them
+    assert digests(Engine(federation, fleet_of(federation, images_at_sites(sites))), 3) == expected
+
+
+def test_a_server_with_labels_and_sites_without_give_the_bits_of_one_machine(sites: Path) -> None:
+    """The server trains on its own folder, sites label their images; a site with labels of its own is left out."""
+    from fssl.deploy.server_app import server_dataset
+
+    at = ("partition.labels=server", "server.epochs=2", "server.batch=4", "train.keep_momentum=true")
+    for client in "abc":
+        shutil.rmtree(sites / "clients" / client / "labeled", ignore_errors=True)
+    for name in ("cat", "dog"):
+        write_images(sites / "server" / name, 4, 7 + ord(name[0]))
+    together = Federation(prepare(own_config("sage", *at, f'data.dir="{sites}"')))
+    expected = digests(LocalEngine(together), 3)
+    config = own_config("sage", *at, "partition.clients=3")
+    federation = Federation(prepare(config, server_dataset(config, sites, 3)))
+    engine = flower_engine(fleet_of(federation, catching(images_at_sites(sites))))
+    assert digests(engine, 3) == expected
+    write_images(sites / "clients" / "c" / "labeled" / "dog", 1, 3)
+    cast(Any, flower_client.workshop).cache_clear()  # as in a process that starts again
+    *_, result = engine.fleet.train(4, [0, 1, 2], engine.snapshot)
+    assert isinstance(result, Missing)
+    assert result.reason.startswith("this site's images cannot be used")
 
 
 def test_a_validation_part_at_sites_is_refused_and_the_tuning_half_is_not(sites: Path) -> None:

@@ -8,7 +8,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..errors import unknown
+from ..errors import UserError, unknown
 from .screen import console, say
 
 
@@ -38,13 +38,15 @@ def methods(
 def datasets(
     check: Annotated[Path | None, typer.Option(help="Count the images in this folder and name every problem.")] = None,
     export_digits: Annotated[Path | None, typer.Option(help="Write the digits here as PNG files of 3 sites.")] = None,
+    labels_at_server: Annotated[bool, typer.Option(help="With --export-digits: the server has the labels.")] = False,
 ) -> None:
     """List the datasets and where each comes from, or look at a folder of your own images.
 
     `digits` and `synthetic` need no files. `folder` is your own images: `clients/NAME/labeled/CLASS/*`,
-    `clients/NAME/unlabeled/*` and `test/CLASS/*`, PNG, JPEG, WebP, TIFF, BMP or DICOM of any size. `imagefolder` is a
-    labeled dataset of your own, `train/CLASS/*` and `test/CLASS/*`, dealt out by [partition]. The others are read from
-    the hub's Parquet files, decoded once.
+    `clients/NAME/unlabeled/*` and `test/CLASS/*`, PNG, JPEG, WebP, TIFF, BMP or DICOM of any size; with
+    partition.labels=server the labeled ones are in `server/CLASS/*`. `imagefolder` is a labeled dataset of your own,
+    `train/CLASS/*` and `test/CLASS/*`, dealt out by [partition]. The others are read from the hub's Parquet files,
+    decoded once.
 
     Examples:
 
@@ -61,10 +63,12 @@ def datasets(
 
     - `fssl run my.toml --set data.name=imagefolder --set data.labels_per_class=20 --data-dir photos`
     """
+    if labels_at_server and not export_digits:
+        raise UserError("--labels-at-server: says where --export-digits puts labels; give that too")
     if export_digits:
         from ..data.export import export_digits as export
 
-        export(export_digits)
+        export(export_digits, labels_at_server)
         say(f"{export_digits}: the digits of three sites; `fssl datasets --check {export_digits}` counts them")
     if check:
         from ..report.images import print_folder

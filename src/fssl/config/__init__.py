@@ -3,7 +3,19 @@
 from .checks import AUTHORS_WAY, parse
 from .grid import check_size, expand, grid_axes, num_runs, only_run, override
 from .schema import ByDataset, OneOf, Range, Setting, as_declared, check_table, check_value, schema_of
-from .settings import MANY, Compute, Config, Device, Headline, MethodChoice, Model, Partition, ServerChoice, Train
+from .settings import (
+    MANY,
+    Compute,
+    Config,
+    Device,
+    Headline,
+    MethodChoice,
+    Model,
+    Partition,
+    ServerChoice,
+    Train,
+    usual_batch,
+)
 from .tables import as_tables, by_card, first_difference, flatten, renewed, run_id
 from .toml import PRESETS, load_toml, parse_toml, presets, read_toml, to_toml
 
@@ -46,4 +58,5 @@ __all__ = [
     "run_id",
     "schema_of",
     "to_toml",
+    "usual_batch",
 ]

@@ -50,7 +50,7 @@ def parse(tables: Mapping[str, Any]) -> Config:
 
 
 def check_use(dataset: str, tables: Mapping[str, Any]) -> None:
-    for key in useless(dataset):
+    for key in useless(dataset, tables.get("partition", {}).get("labels")):
         section, _, name = key.partition(".")
         if name in tables.get(section, {}):
             reasons = {

@@ -13,7 +13,6 @@ Device = Literal["auto", "cpu", "cuda"]
 BY_A_RUN = Filled("by a run and checked by its repetition")
 KNOWING = "knowing-clients"  # their labels are no matter of numbers
 AT_SERVER = "server"
-MANY_LABELS = 1000  # of a server: with more it takes the larger batch
 LABEL_NUMBERS = ("data.labels_per_class", "data.label_fraction")
 DEALING = (
     *LABEL_NUMBERS,
@@ -302,9 +301,9 @@ class Config:
 
     @property
     def server_batch(self) -> int:
-        """Labeled images in a step of the server: SemiFL's numbers, unless told otherwise."""
+        """Labeled images in a step of the server."""
         number = self.labels_per_class * self.card.num_classes
-        return self.server.batch or (250 if number > MANY_LABELS else 10)
+        return self.server.batch or usual_batch(number)
 
     @property
     def chosen_by(self) -> Literal["validation", "test"] | None:
@@ -318,6 +317,11 @@ class Config:
         return self.train.rounds or self.card.rounds
 
 
+def usual_batch(labels: int) -> int:
+    """Images in a step of a server that has so many labels: SemiFL's numbers."""
+    return 250 if labels > 1000 else 10
+
+
 SECTIONS = tuple(f.name for f in fields(Config) if f.name not in ("seed", "protocol"))
 # A folder of clients' images says itself who holds what and which images are labeled.
 NOT_OF_A_FOLDER = (*DEALING, "partition.file", "partition.digest", "data.test_share")
@@ -327,10 +331,13 @@ OF_A_FOLDER = (
 )
 
 
-def useless(dataset: str) -> tuple[str, ...]:
-    """Settings that this dataset has no use for."""
+def useless(dataset: str, labels: Any = None) -> tuple[str, ...]:
+    """Settings that this dataset has no use for; a folder of clients says who has `labels`, but for the server."""
     facts = CARDS.get(dataset)
     unfit = () if facts is not None and facts.file_size is not None else ("data.fit",)
     if facts is None or not facts.is_folder:
         return (*OF_A_FOLDER, *unfit)
-    return ("data.label_fraction", *unfit) if facts.is_dealt else (*NOT_OF_A_FOLDER, *unfit)
+    if facts.is_dealt:
+        return ("data.label_fraction", *unfit)
+    decided = (key for key in NOT_OF_A_FOLDER if key != "partition.labels" or labels != AT_SERVER)
+    return (*decided, *unfit)

@@ -58,7 +58,7 @@ def as_tables(config: Config) -> dict[str, Any]:
     implied = [] if part.labels in (KNOWING, AT_SERVER) else ["partition.labels"]
     unknown = [] if part.clients else ["partition.clients"]
     unknown += [] if config.train.clients_per_round else ["train.clients_per_round"]
-    for key in (*useless(config.data.name), *part.superseded, *implied, *unknown):
+    for key in (*useless(config.data.name, part.labels), *part.superseded, *implied, *unknown):
         forget(tables, key)
     return tables
 

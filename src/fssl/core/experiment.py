@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..config import Config, ServerChoice, Train, by_card
+from ..config import Config, ServerChoice, Train, by_card, usual_batch
 from ..data.cache import Progress
 from ..data.cards import Card
 from ..data.plan import Recipe
@@ -124,7 +124,10 @@ def with_folder(config: Config, dataset: Dataset) -> Config:
             " leave data.digest out to train on them"
         )
     data = replace(data, classes=dataset.card.classes, digest=dataset.digest or data.digest)
-    return replace(config, data=data)
+    server = config.server
+    if dataset.partition is not None and (number := len(dataset.partition.server)):
+        server = replace(server, batch=server.batch or usual_batch(number))
+    return replace(config, data=data, server=server)
 
 
 def with_file(config: Config, dataset: Dataset | None) -> Config:

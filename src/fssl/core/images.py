@@ -49,7 +49,15 @@ def shared_format(config: Config) -> Agreed:
     """What the sites of a federation with their own images have in common."""
     data = config.data
     return Agreed(
-        data.classes or (), data.size, data.channels, data.mean, data.std, data.name, data.skip_bad, data.test_share
+        data.classes or (),
+        data.size,
+        data.channels,
+        data.mean,
+        data.std,
+        data.name,
+        data.skip_bad,
+        data.test_share,
+        config.has_server_labels and not config.card.is_dealt,  # else the deal says which images are the server's
     )
 
 

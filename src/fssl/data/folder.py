@@ -21,8 +21,8 @@ from ..system.workers import forked, mapped
 from .cache import Progress, cache_folder, disk_errors, new_images, open_images
 from .cards import CARDS, Card
 from .dataset import Dataset, Split
-from .listing import File, Listing, is_site, list_classes, list_federation, list_site, list_test, listed, of_all
-from .partition import Index, Partition
+from .listing import File, Listing, is_site, list_classes, list_federation, list_server, list_site, listed, of_all
+from .partition import Partition
 from .pictures import PictureError, read_picture
 from .regroup import class_folder, numbered_groups, split_off, without
 
@@ -46,6 +46,7 @@ class Agreed(NamedTuple):
     dataset: str = "folder"  # or imagefolder
     skip_bad: bool = False  # files that cannot be used are left out, not refused
     test_share: float | None = None  # of imagefolder: images of each class that fssl splits off for the test
+    at_server: bool = False  # the labels are at the server, and clients have none
 
     def card(self, num_train: int = 0, num_test: int = 0) -> Card:
         mean, std = self.mean or (0.5,) * self.channels, self.std or (0.25,) * self.channels
@@ -77,7 +78,7 @@ ALONE = Loading()
 
 def load_federation(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
     """All clients of a folder on this machine. Without agreed classes, those that any client has labels for."""
-    return _load_all(list_federation(root, agreed.skip_bad), agreed, how)
+    return _load_all(list_federation(root, agreed.skip_bad, agreed.at_server), agreed, how)
 
 
 def load_classes(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
@@ -89,7 +90,7 @@ def load_classes(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
 
 def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1, how: Loading = ALONE) -> Dataset:
     """The images of one site, number `client` of `clients`; the others' shares are empty. It may have no test."""
-    dataset = _load(_usable(list_site(root, agreed.skip_bad), agreed, how), agreed, how)
+    dataset = _load(_usable(list_site(root, agreed.skip_bad, agreed.at_server), agreed, how), agreed, how)
     nothing, own = np.zeros(0, np.int64), dataset.partition
     assert own is not None
     labeled, unlabeled = (
@@ -98,9 +99,9 @@ def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1, how
     return dataset._replace(partition=Partition(labeled, unlabeled))
 
 
-def load_test(root: Path, agreed: Agreed, how: Loading = ALONE) -> Split:
-    """The test images of a server, `root/test/CLASS/*`."""
-    return _load(_usable(list_test(root, agreed.skip_bad), agreed, how), agreed, how).test
+def load_server(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
+    """The images of a server: its test, and what it trains on where it has the labels; no client's."""
+    return _load(_usable(list_server(root, agreed.skip_bad, agreed.at_server), agreed, how), agreed, how)
 
 
 def read_images(listing: Listing, card: Card, how: Loading = ALONE) -> Iterator[tuple[list[str], NDArray[np.uint8]]]:
@@ -123,14 +124,15 @@ def check(root: Path, how: Loading = ALONE) -> Listing:
 
 
 def found_classes(listing: Listing) -> tuple[str, ...]:
-    """All class names of any client's labeled images, in the order of their characters."""
+    """All class names of anybody's labeled images, in the order of their characters."""
     seen: dict[str, str] = {}
-    names = [(site, name) for site in listing.sites for name in site.labeled]
-    for site, name in names:
+    holders = [*((site.name, site.labeled) for site in listing.sites), ("server", listing.server)]
+    names = [(holder, name) for holder, files in holders for name in files]
+    for holder, name in names:
         twin = seen.setdefault(name.strip().casefold(), name)
         if twin != name:
-            listing.problems.append(f"{site.name}: class '{name}' is '{twin}' elsewhere; use one name")
-    if len(seen) < 2 and any(any(of_all(site.labeled)) for site in listing.sites):
+            listing.problems.append(f"{holder}: class '{name}' is '{twin}' elsewhere; use one name")
+    if len(seen) < 2 and any(any(of_all(files)) for _, files in holders):
         listing.problems.append(f".: only one class has labeled images ({', '.join(seen.values())}), expected two")
     return tuple(sorted({name for _, name in names}))
 
@@ -152,6 +154,7 @@ def _load_all(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
 def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
     _check_classes(listing, agreed.classes)
     shares = [part for site in listing.sites for part in (site.unlabeled, list(of_all(site.labeled)))]
+    shares.append(list(of_all(listing.server)))
     train = [file for share in shares for file in share]
     tests = [list(of_all(files)) for files in (listing.test, *(site.test for site in listing.sites))]
     test = [file for files in tests for file in files]
@@ -159,13 +162,13 @@ def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
     number = {name: c for c, name in enumerate(agreed.classes)}
     labels = np.array([number.get(file.label or "", UNKNOWN) for file in (*train, *test)], np.int64)
     cuts = [0, *accumulate(map(len, shares))]
-    rows: list[Index] = [np.arange(first, last) for first, last in pairwise(cuts)]
+    *rows, at_server = [np.arange(first, last) for first, last in pairwise(cuts)]
     n = len(train)
     return Dataset(
         agreed.card(n, len(test)),
         Split(images[:n], labels[:n]),
         Split(images[n:], labels[n:]),
-        Partition(labeled=tuple(rows[1::2]), unlabeled=tuple(rows[::2])),
+        Partition(labeled=tuple(rows[1::2]), unlabeled=tuple(rows[::2]), server=at_server),
         skipped=tuple(listing.skipped),
         groups=numbered_groups(listing),
         testers=np.repeat(np.arange(-1, len(listing.sites)), [*map(len, tests)]),

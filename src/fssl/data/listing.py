@@ -1,9 +1,9 @@
 """Which images lie in a folder, by client and class, and everything that is wrong with it.
 
 A site is `labeled/CLASS/*`, `unlabeled/*` and `test/CLASS/*`, each of them optional. A federation on one machine
-is `clients/NAME/`, a site each, and `test/CLASS/*`, the server's own. Images that are yet to be dealt out are
-`train/CLASS/*` and `test/CLASS/*`, or `val/CLASS/*`. Below a class, and below `unlabeled`, there may be folders at any
-depth, such as one for each patient.
+is `clients/NAME/`, a site each, and the server's own images: `test/CLASS/*` and, where the labels are at the server,
+`server/CLASS/*`. Images that are yet to be dealt out are `train/CLASS/*` and `test/CLASS/*`, or `val/CLASS/*`. Below a
+class, and below `unlabeled`, there may be folders at any depth, such as one for each patient.
 """
 
 import unicodedata
@@ -43,19 +43,21 @@ class Site(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The files of all clients, the server's own test images, and one line for everything that is wrong."""
+    """The files of all clients, the server's own, and one line for everything that is wrong."""
 
     root: Path
     sites: list[Site]
     test: ByClass
     problems: list[str]
     skipped: Sequence[str] = ()  # files that are left out, where that is allowed, and why
+    server: ByClass = {}  # its labeled images, where it has the labels  # noqa: RUF012 (never changed in place)
 
     def files(self) -> Iterator[File]:
         for site in self.sites:
             yield from site.unlabeled
             yield from of_all(site.labeled)
             yield from of_all(site.test)
+        yield from of_all(self.server)
         yield from of_all(self.test)
 
 
@@ -77,7 +79,9 @@ def listed(root: Path) -> Listing:
     """A folder of any of the three kinds."""
     if is_site(root):
         return list_site(root)
-    return list_classes(root, splits=True) if (root / "train").is_dir() else list_federation(root)
+    if (root / "train").is_dir():
+        return list_classes(root, splits=True)
+    return list_federation(root, at_server=(root / "server").is_dir() and not any(root.glob("clients/*/labeled")))
 
 
 def list_classes(root: Path, skip_bad: bool = False, splits: bool = False) -> Listing:
@@ -95,19 +99,22 @@ def list_classes(root: Path, skip_bad: bool = False, splits: bool = False) -> Li
     return Listing(root, [Site("(to be dealt out)", parts["train"], [], {})], parts[test], walk.problems, walk.skipped)
 
 
-def list_site(root: Path, skip_bad: bool = False) -> Listing:
+def list_site(root: Path, skip_bad: bool = False, at_server: bool = False) -> Listing:
     walk = Walk(root, skip_bad)
-    return Listing(root, [walk.site(root)], {}, walk.problems, walk.skipped)
+    site = walk.site(root)
+    if at_server:
+        walk.refuse_labels(root, site)
+    return Listing(root, [site], {}, walk.problems, walk.skipped)
 
 
-def list_test(root: Path, skip_bad: bool = False) -> Listing:
-    """Only `test/CLASS/*`, of a server without clients' images."""
+def list_server(root: Path, skip_bad: bool = False, at_server: bool = False) -> Listing:
+    """Only the server's own images: `test/CLASS/*` and, where it has the labels, `server/CLASS/*`."""
     walk = Walk(root, skip_bad)
     known = {p.name: p for p in walk.folders(root)}
     test = walk.by_class(known.get("test"))
     if not any(of_all(test)):
         walk.note(root, "no test images, expected some in test/CLASS/*")
-    return Listing(root, [], test, walk.problems, walk.skipped)
+    return Listing(root, [], test, walk.problems, walk.skipped, walk.server(known.get("server"), at_server))
 
 
 def list_images(path: Path) -> Listing:
@@ -121,7 +128,7 @@ def list_images(path: Path) -> Listing:
     return Listing(walk.root, [Site("", {}, files, {})], {}, walk.problems, walk.skipped)
 
 
-def list_federation(root: Path, skip_bad: bool = False) -> Listing:
+def list_federation(root: Path, skip_bad: bool = False, at_server: bool = False) -> Listing:
     if not is_federation(root):
         raise UserError(f"'{root}' is the folder of a single site; expected {root}/clients/NAME/labeled and so on")
     walk = Walk(root, skip_bad)
@@ -138,9 +145,16 @@ def list_federation(root: Path, skip_bad: bool = False) -> Listing:
     test = walk.by_class(known.get("test"))
     if not any(of_all(test)) and not any(any(of_all(site.test)) for site in sites):
         walk.note(root, "no test images, expected some in test/CLASS/* or clients/NAME/test/CLASS/*")
-    if sites and not any(any(of_all(site.labeled)) for site in sites):
-        walk.note(root, "no client has a labeled image, expected some in clients/NAME/labeled/CLASS/*")
-    return Listing(root, sites, test, walk.problems, walk.skipped)
+    if at_server:
+        for site in sites:
+            walk.refuse_labels(known["clients"] / site.name, site)
+    elif sites and not any(any(of_all(site.labeled)) for site in sites):
+        walk.note(
+            root,
+            "no client has a labeled image, expected some in clients/NAME/labeled/CLASS/*, or in server/CLASS/* with"
+            " partition.labels = 'server'",
+        )
+    return Listing(root, sites, test, walk.problems, walk.skipped, walk.server(known.get("server"), at_server))
 
 
 def plain(name: str) -> str:
@@ -267,3 +281,17 @@ class Walk:
         if not (unlabeled or any(of_all(labeled))):
             self.note(folder, "no images to train on, expected some in labeled/CLASS/* or unlabeled/*")
         return Site(plain(folder.name or folder.resolve().name), labeled, unlabeled, test)
+
+    def server(self, folder: Path | None, at_server: bool) -> ByClass:
+        """The server's labeled images; it must have some where it has the labels, and any others are not looked at."""
+        files = self.by_class(folder) if at_server else {}
+        if at_server and not any(of_all(files)):
+            self.note(self.root, "no labeled images of the server, expected some in server/CLASS/*")
+        return files
+
+    def refuse_labels(self, folder: Path, site: Site) -> None:
+        """Note the labeled images of a client where only the server has labels."""
+        if any(of_all(site.labeled)):
+            self.note(
+                folder, "has labeled images, but partition.labels = 'server'; move them to unlabeled, or leave that out"
+            )

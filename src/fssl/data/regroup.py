@@ -32,6 +32,7 @@ def group_of(file: File) -> str:
 def numbered_groups(listing: Listing) -> NDArray[np.int64]:
     """The number of each training image's group, site by site: patients of two sites are two, whatever their names."""
     files = [(k, file) for k, s in enumerate(listing.sites) for file in (*s.unlabeled, *of_all(s.labeled))]
+    files += [(len(listing.sites), file) for file in of_all(listing.server)]
     number: dict[tuple[int, str], int] = {}
     return np.array([number.setdefault((k, group_of(file)), len(number)) for k, file in files], np.int64)
 
@@ -87,7 +88,8 @@ def without(listing: Listing, bad: Mapping[str, str]) -> Listing:
     for site in sites:
         if not (site.unlabeled or any(of_all(site.labeled))):
             listing.problems.append(f"{site.name}: no image to train on can be read")
-    return listing._replace(sites=sites, test=kept(listing.test, good), skipped=skipped)
+    test, server = (kept(files, good) for files in (listing.test, listing.server))
+    return listing._replace(sites=sites, test=test, skipped=skipped, server=server)
 
 
 def kept(files: ByClass, keep: Keep) -> ByClass:

@@ -19,7 +19,8 @@ sites = [{sites}]  # in client order: the first is client 0
 quorum = 2                  # clients without whom a round does not begin, and of whom something must come back
 wait_seconds = 600          # how long to wait for them before the run stops (it can be resumed)
 answer_seconds = 3600       # how long one client may take for a round
-# test = "test-images"      # the server's own test images (test-images/test/CLASS/*), for data.name = "folder"
+# test = "images"           # for data.name = "folder": the server's own images, images/test/CLASS/* to test with, and
+#                           # images/server/CLASS/* to train on with partition.labels = "server"
 """
 
 SITE = """# One site of this deployment. The key in this folder is the site's identity: keep it here.

@@ -15,7 +15,7 @@ from ..core.experiment import prepare
 from ..core.federation import Federation
 from ..core.images import shared_format
 from ..data.dataset import Dataset, Split
-from ..data.folder import load_test
+from ..data.folder import load_server
 from ..data.partition import Partition
 from ..engines.engine import Engine
 from ..engines.flower.fleet import FlowerFleet, Policy, flower_engine
@@ -121,9 +121,9 @@ def run_name(out: Path) -> str:
 
 
 def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
-    """The server's dataset when images stay at the sites: their format, and its own test images.
+    """The server's dataset when images stay at the sites: their format, its own test, and its labeled images if any.
 
-    Every client stands for one black image: a server does not train.
+    All clients' images are one black image here: nobody trains on it.
     """
     agreed = shared_format(config)
     if not agreed.classes:
@@ -135,11 +135,12 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
             f"data.validation = {config.data.validation:g}: labeled images stay at the sites, where nobody tests the"
             " model; choose by half of the server's test images and report the other, data.test = 'final'"
         )
-    tests = load_test(test, agreed)
-    black = Split(np.zeros((1, agreed.size, agreed.size, agreed.channels), np.uint8), np.full(1, -1))
+    own = load_server(test, agreed)
+    images = np.concatenate((np.zeros((1, agreed.size, agreed.size, agreed.channels), np.uint8), own.train.images))
+    labels = np.concatenate((np.full(1, -1), own.train.labels))
     nothing, one = np.zeros(0, np.int64), np.zeros(1, np.int64)
-    held = Partition((nothing,) * clients, (one,) * clients)
-    return Dataset(agreed.card(1, len(tests.labels)), black, tests, held)
+    held = Partition((nothing,) * clients, (one,) * clients, np.arange(1, len(labels)))
+    return Dataset(agreed.card(len(labels), len(own.test.labels)), Split(images, labels), own.test, held)
 
 
 class Journal:

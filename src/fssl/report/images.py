@@ -19,11 +19,11 @@ def print_folder(console: Console, root: Path) -> None:
     table = Table(client, labeled, Column("unlabeled", justify="right"), test)
     for site in listing.sites:
         table.add_row(site.name, counts(site.labeled), str(len(site.unlabeled)), counts(site.test))
-    if listing.test:
-        table.add_row("(server)", "", "", counts(listing.test))
+    if listing.test or listing.server:
+        table.add_row("(server)", counts(listing.server) if listing.server else "", "", counts(listing.test))
     console.print(table)
     raise_problems(listing, most=len(listing.problems))
-    classes = sorted({name for site in listing.sites for name in site.labeled})
+    classes = sorted({name for labeled in (listing.server, *(s.labeled for s in listing.sites)) for name in labeled})
     say(console, f"{len(classes)} classes: {', '.join(classes)}. No problems.")
 
 
