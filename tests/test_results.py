@@ -60,6 +60,49 @@ def test_every_sanity_run_has_a_true_row() -> None:
         assert said == [*numbers, percent(last, "pl_accuracy"), percent(last, "utilization")], method
 
 
+def means_of(folder: Path, first: int, last: int) -> list[str]:
+    """Accuracy, labels right and labels used over these rounds; a dash where there are none."""
+    lines = lines_of(folder)[first - 1 : last]
+    if len(lines) <= last - first:
+        return ["–"] * 3
+    accuracy = f"{np.mean([line['accuracy'] for line in lines]):.2f}"
+    return [accuracy, *("–" if lines[0].get(key) is None else percent(lines, key) for key in SHARES)]
+
+
+SHARES = ("pl_accuracy", "utilization")
+ELSEWHERE = "Labels elsewhere: the first rounds on CIFAR-10"
+
+
+def test_every_run_with_labels_elsewhere_has_a_true_row() -> None:
+    clients, server = RESULTS / "settings" / "clients", RESULTS / "settings" / "server"
+    found = []
+    for label, *said in rows(ELSEWHERE):
+        folder = (clients if len(said) == 5 else server) / label.strip("`")
+        found.append(folder)
+        ours, theirs = (curve(folder, norm) for norm in NORMS)
+        if folder.parent == clients:
+            assert len(ours) == 20
+            mean, *labels = means_of(folder, 11, 20)
+            assert said == [mean, both([ours[-1], theirs[-1]]), f"{max(ours):.2f}", *labels], label
+        else:
+            early, *labels = means_of(folder, 6, 8)
+            late, *_ = means_of(folder, 15, 17)
+            assert said == [str(len(ours)), early, late, f"{ours[-1]:.2f}", *labels], label
+    assert sorted(found) == sorted((*clients.iterdir(), *server.iterdir()))
+
+
+def test_what_is_said_of_labels_elsewhere_is_so() -> None:
+    table = {(len(row), row[0].strip("`")): row[1:] for row in rows(ELSEWHERE)}
+    at_one = {name: float(said[0]) for (size, name), said in table.items() if size == 6}
+    at_server = {name: float(said[2]) for (size, name), said in table.items() if size == 7 and said[2] != "–"}
+    text = one_line(TEXT)
+    assert f"`sage` by {at_server['sage'] - at_server['fedavg']:.2f} points in rounds 15 to 17" in text
+    assert f"SAGE is {at_one['fedavg'] - at_one['sage']:.2f} points behind it" in text
+    assert f"such labels, is {at_one['fedavg'] - at_one['fixmatch-lpl']:.2f} behind" in text
+    assert f"and {at_one['sage'] - at_one['sage-global-first']:.2f} points less with labels at one client" in text
+    assert [name for name, mean in at_one.items() if mean > at_one["fedavg"] + 1] == ["cbafed"]
+
+
 @pytest.mark.parametrize("row", rows("CIFAR-100, α = 1"), ids=lambda row: row[0])
 def test_every_run_of_table_2_is_as_its_row_says(row: list[str]) -> None:
     method, protocol = re.findall("`([^`]+)`", row[0])
