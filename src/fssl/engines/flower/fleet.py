@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from flwr.app import Message, MessageType
+from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from ...config import Config, as_tables, to_toml
@@ -44,6 +44,14 @@ class Policy(NamedTuple):
     poll: float = 0.02
 
 
+class Order(NamedTuple):
+    """What a client is asked to do."""
+
+    job: Job
+    payload: Payload
+    content: RecordDict
+
+
 class Sent(NamedTuple):
     """An order on its way."""
 
@@ -65,10 +73,17 @@ class FlowerFleet:
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.federation, self.grid, self.nodes, self.policy, self.say = federation, grid, nodes, policy, say
-        self.config = to_toml(as_tables(for_clients(federation.config)))
+        self.config = to_toml(as_tables(self.for_clients(federation.config)))
         self.forms = message_forms(federation)
         self.privacy = make_privacy(federation)
         self._attempts: tuple[int, int] = (0, 0)  # a round, and how often it was tried
+
+    def for_clients(self, config: Config) -> Config:
+        return for_clients(config)
+
+    def needed(self, drawn: int) -> int:
+        """Clients without whom there is no round."""
+        return min(self.policy.quorum, drawn)
 
     def prepare(self, round: int, clients: list[int]) -> None:
         """Nothing: clients draw their own plans."""
@@ -93,7 +108,7 @@ class FlowerFleet:
     def _quorum(self, round: int, clients: list[int]) -> Connected:
         """The clients' nodes, once enough of them are connected."""
         policy, told, until = self.policy, "", time.monotonic() + self.policy.wait
-        needed = min(policy.quorum, len(clients))
+        needed = self.needed(len(clients))
         while len((there := self.nodes.of(clients)).nodes) < needed:
             text = f"round {round}: {len(there.nodes)} of {len(clients)} clients connected, {needed} needed"
             if time.monotonic() > until:
@@ -108,7 +123,7 @@ class FlowerFleet:
 
     def _check_enough(self, round: int, used: int, drawn: int) -> None:
         """A round of which too little came back does not count."""
-        needed = min(self.policy.quorum, drawn)
+        needed = self.needed(drawn)
         if used >= needed:
             return
         last, times = self._attempts
@@ -119,18 +134,24 @@ class FlowerFleet:
         self.say(f"{text}; once more")
         raise RoundAgainError
 
-    def _send(self, round: int, client: int, node: int, snapshot: Snapshot) -> Sent:
+    def _order(self, round: int, client: int, snapshot: Snapshot) -> Order:
         policy, kept = self.policy, snapshot.clients.get(client, {})
         counted = counted_in(kept) if policy.run else 0
         job = Job(self.config, round, client, policy.run, counted, resumable_from(self.federation.config, round))
         payload = self.federation.payload(snapshot.server, snapshot.optimizer, client)
-        content = order(job, payload, None if policy.run else kept)
+        return Order(job, payload, order(job, payload, None if policy.run else kept))
+
+    def _send(self, round: int, client: int, node: int, snapshot: Snapshot) -> Sent:
+        job, payload, content = self._order(round, client, snapshot)
         message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=str(round))
-        ids = list(self.grid.push_messages([message]))
-        return Sent(job, payload, ids[0] if ids else "", time.monotonic() + policy.answer)
+        return Sent(job, payload, self._push(message), time.monotonic() + self.policy.answer)
+
+    def _push(self, message: Message) -> str:
+        """A message's number by which its answer is asked for; empty if it could not be sent."""
+        return next(iter(self.grid.push_messages([message])), "")
 
     def _receive(self, sent: Sent) -> ClientResult | Missing:
-        job, reply = sent.job, self._reply(sent)
+        job, reply = sent.job, self._reply(sent.message, sent.deadline)
         if reply is None:
             return self._lost(job.round, job.client, f"no answer within {self.policy.answer:.0f} s")
         if reply.has_error():
@@ -140,17 +161,20 @@ class FlowerFleet:
         except FormError as error:
             return self._lost(job.round, job.client, f"{REJECTED}: {error}")
         result = to_device(result, self.federation)
-        if job.run:
-            result = result._replace(state=mark(job.round))
+        result = result._replace(state=self._state(job, result.state))
         if self.privacy is None:
             return result
         return result._replace(upload=self.privacy.clipped(result.upload, sent.payload))
 
-    def _reply(self, sent: Sent) -> Message | None:
-        while sent.message:
-            for reply in self.grid.pull_messages([sent.message]):
+    def _state(self, job: Job, sent: State) -> State:
+        """What the server keeps of a client: what came along, or which round its site's state is of."""
+        return mark(job.round) if job.run else sent
+
+    def _reply(self, message: str, deadline: float) -> Message | None:
+        while message:
+            for reply in self.grid.pull_messages([message]):
                 return reply
-            if time.monotonic() > sent.deadline:  # asked at least once: it may lie there since long
+            if time.monotonic() > deadline:  # asked at least once: it may lie there since long
                 break
             time.sleep(self.policy.poll)
         return None
