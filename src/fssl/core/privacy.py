@@ -68,10 +68,7 @@ def privacy_notes(config: Config) -> list[str]:
     """What a user should know of the guarantee before the run, a line each."""
     privacy = config.privacy
     if privacy.aggregation == "secagg+":
-        return [
-            f"privacy: masks of Flower's SecAgg+ hide uploads from a look, not from who computes: a seed has {MASK_BITS}"
-            " bits"
-        ]
+        return [f"privacy: secagg+ hides uploads from a look, not from an attack: masks have seeds of {MASK_BITS} bits"]
     if privacy.clip is None:
         return []
     if not privacy.noise:

@@ -100,7 +100,7 @@ class FlowerFleet:
                 if following in there.nodes:
                     sent[following] = self._send(round, following, there.nodes[following], snapshot)
             answers = client in sent
-            result = self._receive(sent.pop(client)) if answers else self._lost(round, client, there.why_not(client))
+            result = self._receive(sent.pop(client)) if answers else self.lost(round, client, there.why_not(client))
             used += isinstance(result, ClientResult)
             yield result
         self._check_enough(round, used, len(clients))
@@ -144,42 +144,37 @@ class FlowerFleet:
     def _send(self, round: int, client: int, node: int, snapshot: Snapshot) -> Sent:
         job, payload, content = self._order(round, client, snapshot)
         message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=str(round))
-        return Sent(job, payload, self._push(message), time.monotonic() + self.policy.answer)
+        return Sent(job, payload, self.push(message), time.monotonic() + self.policy.answer)
 
-    def _push(self, message: Message) -> str:
+    def push(self, message: Message) -> str:
         """A message's number by which its answer is asked for; empty if it could not be sent."""
         return next(iter(self.grid.push_messages([message])), "")
 
     def _receive(self, sent: Sent) -> ClientResult | Missing:
-        job, reply = sent.job, self._reply(sent.message, sent.deadline)
-        if reply is None:
-            return self._lost(job.round, job.client, f"no answer within {self.policy.answer:.0f} s")
-        if reply.has_error():
-            return self._lost(job.round, job.client, tidy(reply.error.reason or ""))
+        job, reply = sent.job, self.reply(sent.message, sent.deadline)
+        if isinstance(reply, str):
+            return self.lost(job.round, job.client, reply)
         try:
             result = read_result(reply.content, job, self.forms)
         except FormError as error:
-            return self._lost(job.round, job.client, f"{REJECTED}: {error}")
+            return self.lost(job.round, job.client, f"{REJECTED}: {error}")
         result = to_device(result, self.federation)
-        result = result._replace(state=self._state(job, result.state))
+        result = result._replace(state=kept(job, result.state))
         if self.privacy is None:
             return result
         return result._replace(upload=self.privacy.clipped(result.upload, sent.payload))
 
-    def _state(self, job: Job, sent: State) -> State:
-        """What the server keeps of a client: what came along, or which round its site's state is of."""
-        return mark(job.round) if job.run else sent
-
-    def _reply(self, message: str, deadline: float) -> Message | None:
+    def reply(self, message: str, deadline: float) -> Message | str:
+        """The answer to a message, or why there is none."""
         while message:
             for reply in self.grid.pull_messages([message]):
-                return reply
+                return tidy(reply.error.reason or "") if reply.has_error() else reply
             if time.monotonic() > deadline:  # asked at least once: it may lie there since long
                 break
             time.sleep(self.policy.poll)
-        return None
+        return f"no answer within {self.policy.answer:.0f} s"
 
-    def _lost(self, round: int, client: int, reason: str) -> Missing:
+    def lost(self, round: int, client: int, reason: str) -> Missing:
         if self.policy.strict:
             raise RunError(f"round {round}, client {client}: {reason}; the checkpoint before it is kept")
         self.say(f"round {round}: client {client} is missing: {reason}")
@@ -212,6 +207,11 @@ def to_device(result: ClientResult, federation: Federation) -> ClientResult:
 def mark(round: int) -> State:
     """What a server keeps of a client whose state is at its site: which round left that state."""
     return {"round": torch.tensor(round)}
+
+
+def kept(job: Job, sent: State) -> State:
+    """What a server keeps of a client: the state that came along, or the mark of one at its site."""
+    return mark(job.round) if job.run else sent
 
 
 def counted_in(mark: State) -> int:

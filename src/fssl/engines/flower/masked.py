@@ -11,21 +11,22 @@ from typing import Any
 import torch
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 from safetensors.torch import load, save
 
 from ...config import Config
 from ...core.client import ClientResult
 from ...core.federation import Federation
-from ...core.privacy import FEWEST_MASKED as FEWEST
+from ...core.privacy import FEWEST_MASKED
 from ...errors import RunError, described
 from ...types import Upload, Weights
 from ..engine import Missing
 from ..snapshot import Snapshot
-from ..tensors import FormError, fill, named, to
-from .fleet import REJECTED, FlowerFleet, Order, Policy
-from .internals import MODULUS, SECAGG, HaltedError, MaskedSum, MaskTerms, Told, tidy, to_be_masked
+from ..tensors import fill, named, to
+from .fleet import REJECTED, FlowerFleet, Order, Policy, kept
+from .internals import MODULUS, SECAGG, HaltedError, MaskedSum, MaskTerms, Told, to_be_masked
 from .messages import Forms, Job, SiteError, check_facts, check_finite
-from .nodes import Connected, Nodes
+from .nodes import Nodes
 
 NEEDED = 2 / 3  # of the clients that begin a round
 
@@ -74,96 +75,103 @@ def check_masks(content: RecordDict, config: Config) -> None:
 class MaskedFleet(FlowerFleet):
     """A fleet whose server sees no single upload: each result bears the mean of all, which is its own mean."""
 
-    def __init__(self, federation: Federation, *given: Any) -> None:
-        super().__init__(federation, *given)
-        self._why: dict[int, str] = {}  # by node
+    max_weight = 1
 
     def for_clients(self, config: Config) -> Config:
         """The settings with the weight that clients' weights are sent as shares of."""
         federation, privacy = self.federation, config.privacy
         known = (federation.method.num_samples(federation.counts(k)) for k in range(config.partition.clients))
-        self.terms_weight = privacy.max_weight or max(1, *known)
-        return super().for_clients(replace(config, privacy=replace(privacy, max_weight=self.terms_weight)))
+        self.max_weight = privacy.max_weight or max(1, *known)
+        return super().for_clients(replace(config, privacy=replace(privacy, max_weight=self.max_weight)))
 
     def needed(self, drawn: int) -> int:
-        return max(FEWEST, super().needed(drawn))
+        return max(FEWEST_MASKED, super().needed(drawn))
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterator[ClientResult | Missing]:
-        there, self._why = self._quorum(round, clients), {}
+        there = self._quorum(round, clients)
+        gone = {k: self.lost(round, k, there.why_not(k)) for k in clients if k not in there.nodes}
         orders = {there.nodes[k]: self._order(round, k, snapshot) for k in clients if k in there.nodes}
         if len(orders) < len(there.nodes):
             raise RunError("privacy.aggregation = 'secagg+' needs a node for each client; start as many as clients")
-        try:
-            results = self._opened(round, orders)
-        except HaltedError as halted:
-            self.say(f"round {round}: {halted}; nothing was opened")
-            results = {}
+        masked = MaskedRound(self, round, orders, self.terms(len(orders), len(clients)))
+        results = masked.opened()
         for client in clients:
-            yield results.get(client) or self._lost(round, client, self._reason(client, there))
+            yield results.get(client) or gone.get(client) or masked.missing[client]
         self._check_enough(round, len(results), len(clients))
 
-    def _reason(self, client: int, there: Connected) -> str:
-        if client not in there.nodes:
-            return there.why_not(client)
-        return self._why.get(there.nodes[client], "its upload was not opened")
+    def terms(self, asked: int, drawn: int) -> MaskTerms:
+        """What a round agrees on. What it would not use is not opened: two means that differ by a client tell of it."""
+        threshold = max(self.needed(drawn), round(NEEDED * asked))
+        levels = MODULUS >> asked.bit_length()  # the finest that cannot overflow
+        return MaskTerms(threshold, self.max_weight, self.federation.config.privacy.range, levels)
 
-    def _opened(self, round: int, orders: dict[int, Order]) -> dict[int, ClientResult]:
-        """Each client's result; all bear the same mean."""
-        masked = MaskedSum(self._ask, {node: order.content for node, order in orders.items()}, self._terms(len(orders)))
-        results: dict[int, ClientResult] = {}
 
-        def check(told: dict[int, Told]) -> None:
-            results.update({orders[node].job.client: self._read(orders[node].job, each) for node, each in told.items()})
-            if sum(result.upload.num_samples > 0 for result in results.values()) < FEWEST:
-                raise HaltedError(f"fewer than {FEWEST} clients have a weight in the mean")
+class MaskedRound:
+    """One round of SecAgg+ with the nodes that have orders, and what became of each client."""
 
+    def __init__(self, fleet: MaskedFleet, round: int, orders: dict[int, Order], terms: MaskTerms) -> None:
+        self.fleet, self.round, self.orders, self.terms = fleet, round, orders, terms
+        self.told: dict[int, ClientResult] = {}  # by client: all but its upload
+        self.missing: dict[int, Missing] = {}
+
+    def opened(self) -> dict[int, ClientResult]:
+        """Each client's result, all with the same mean; none, if nothing could be opened."""
+        contents = {node: order.content for node, order in self.orders.items()}
+        masked = MaskedSum(self.ask, contents, self.terms)
         try:
-            masked.run(round, check)
-            mean = self._mean(masked.mean)
-        except HaltedError:
+            masked.run(self.round, self.hear)
+            mean = self.mean(masked.mean)
+        except RunError:
             raise
-        except FormError as error:
-            raise HaltedError(f"{REJECTED}: {error}") from None
-        except Exception as error:  # whatever Flower makes of bytes from outside, it must not end the run
-            raise HaltedError(f"{REJECTED}: {described(error)}") from error
-        return {k: r._replace(upload=r.upload._replace(weights=mean)) for k, r in results.items()}
+        except HaltedError as error:
+            return self.halted(str(error))
+        except Exception as error:  # whatever is made of bytes from outside, it must not end the run
+            return self.halted(f"{REJECTED}: {described(error)}")
+        return {k: r._replace(upload=r.upload._replace(weights=mean)) for k, r in self.told.items()}
 
-    def _terms(self, clients: int) -> MaskTerms:
-        threshold = max(FEWEST, round(NEEDED * clients))
-        levels = MODULUS >> clients.bit_length()  # the finest that cannot overflow
-        return MaskTerms(threshold, self.terms_weight, self.federation.config.privacy.range, levels)
+    def halted(self, reason: str) -> dict[int, ClientResult]:
+        for order in self.orders.values():
+            self.lose(order.job.client, f"nothing was opened: {reason}")
+        return {}
 
-    def _ask(self, messages: list[Message]) -> list[Message]:
-        """The nodes' answers; of others, why there is none."""
-        until = time.monotonic() + self.policy.answer
-        sent = [(message.metadata.dst_node_id, self._push(message)) for message in messages]
-        answers = []
+    def lose(self, client: int, reason: str) -> None:
+        if client not in self.missing:
+            self.missing[client] = self.fleet.lost(self.round, client, reason)
+
+    def ask(self, messages: list[Message]) -> list[Message]:
+        """The nodes' answers. Who said all that it has to say is not lost, even if it does not help to open the sum."""
+        fleet, answers = self.fleet, []
+        until = time.monotonic() + fleet.policy.answer
+        sent = [(message.metadata.dst_node_id, fleet.push(message)) for message in messages]
         for node, number in sent:
-            reply = self._reply(number, until)
-            if reply is None:
-                self._why[node] = f"no answer within {self.policy.answer:.0f} s"
-            elif reply.has_error():
-                self._why[node] = tidy(reply.error.reason or "")
-            else:
+            client, reply = self.orders[node].job.client, fleet.reply(number, until)
+            if isinstance(reply, Message):
                 answers.append(reply)
+            elif client not in self.told:
+                self.lose(client, reply)
         return answers
 
-    def _read(self, job: Job, told: Told) -> ClientResult:
-        """What a client said in the clear; its upload is in the mean, and nowhere else."""
+    def hear(self, told: dict[int, Told]) -> None:
+        """Take what clients said in the clear; stops before a mean of too few is opened."""
+        jobs = {node: self.orders[node].job for node in told}
+        self.told = {jobs[node].client: self.read(jobs[node], each) for node, each in told.items()}
+        if sum(result.upload.num_samples > 0 for result in self.told.values()) < FEWEST_MASKED:
+            raise HaltedError(f"fewer than {FEWEST_MASKED} clients have a weight in the mean")
+
+    def read(self, job: Job, told: Told) -> ClientResult:
         samples = check_facts({**told.facts, "num_samples": told.num_samples}, job)
-        if samples > self.terms_weight:
-            raise FormError(f"client {job.client}: its weight is {samples}, at most {self.terms_weight} was agreed")
+        if samples > self.terms.max_weight:
+            raise HaltedError(f"client {job.client} has a weight of {samples}, and {self.terms.max_weight} is the most")
         tally = load(told.facts["tally"])
         check_finite(tally)
-        state = self._state(job, load(told.facts["state"]) if "state" in told.facts and not job.run else {})
-        filled = fill({"tally": self.forms.tally}, tally)["tally"]
-        return ClientResult(Upload(job.client, Weights({}, {}), samples, {}), state, {}, filled)
+        state = load(told.facts["state"]) if "state" in told.facts and not job.run else {}
+        filled = fill({"tally": self.fleet.forms.tally}, tally)["tally"]
+        nothing = Upload(job.client, Weights({}, {}), samples, {})
+        return ClientResult(nothing, kept(job, state), {}, filled)
 
-    def _mean(self, arrays: list[Any]) -> Weights:
-        like = named(weights=self.forms.upload.weights)
-        opened = {
-            name: torch.from_numpy(array).reshape(t.shape).to(t.dtype)
-            for (name, t), array in zip(like.items(), arrays, strict=True)
-        }
-        mean: Weights = fill({"weights": self.forms.upload.weights}, opened)["weights"]
-        return Weights(*to(mean, self.federation.device))
+    def mean(self, arrays: list[NDArray[Any]]) -> Weights:
+        form = {"weights": self.fleet.forms.upload.weights}
+        pairs = zip(named(**form).items(), arrays, strict=True)
+        opened = {name: torch.from_numpy(array).reshape(t.shape).to(t.dtype) for (name, t), array in pairs}
+        mean: Weights = to(fill(form, opened)["weights"], self.fleet.federation.device)
+        return mean
