@@ -36,6 +36,8 @@ FOR_PROGRAMS = "/v1/runtime/"  # SuperExec and apps, by a shared secret and toke
 LIST_NODES, ACQUIRE_TASK = "/v1/control/list-nodes", "/v1/runtime/acquire-task"
 LOOKS = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # in the environment: seconds between a SuperExec's looks for tasks
 WRAPPING = ("Message: ", "occurred. ")  # what precedes an exception's own message
+MODULUS = 2**32  # of SecAgg+: masked numbers are whole, from 0 to here
+SECAGG = "secaggplus_configs"  # the record by which a message belongs to SecAgg+
 
 
 def run_superlink(words: list[str], guard: Callable[[Any], Any]) -> None:
@@ -220,10 +222,6 @@ def add_noise(arrays: list["NDArray[Any]"], noise: float, clip: float, clients: 
     from flwr.supercore.differential_privacy import add_gaussian_noise_inplace, compute_stdv
 
     add_gaussian_noise_inplace(arrays, compute_stdv(noise, clip, clients))
-
-
-MODULUS = 2**32  # of SecAgg+: masked numbers are whole, from 0 to here
-SECAGG = "secaggplus_configs"  # the record by which a message belongs to SecAgg+
 
 
 class MaskTerms(NamedTuple):
