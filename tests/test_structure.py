@@ -14,7 +14,9 @@ import pytest
 
 import fssl
 from conftest import exit_code, method_of
-from fssl.config import Config, expand, override, presets, read_toml, to_toml
+from fssl.config import Config, expand, override, parse, presets, read_toml, to_toml
+from fssl.core.experiment import prepare
+from fssl.core.federation import Federation
 from fssl.data.export import export_digits
 from fssl.engines.flower import internals
 from fssl.errors import UserError
@@ -269,7 +271,8 @@ def watch_reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
 
 def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only defined: one of three short runs must ask for each: a plain one, one with labels at the server, and one
-    on images in a folder that starts from the first; or a picture of them."""
+    on images in a folder that starts from the first; or a picture of them, or a fleet that masks uploads."""
+    fleets = pytest.importorskip("fssl.engines.flower.masked", reason="Flower is not installed")
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     export_digits(tmp_path / "sites")
     reads = watch_reads(monkeypatch)
@@ -283,6 +286,8 @@ def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.Monk
         out = str(tmp_path / f"run{len(words)}")
         assert exit_code(monkeypatch, "run", tmp_path / "small.toml", "--out", out, *words) == 0
     assert exit_code(monkeypatch, "compare", tmp_path, "--svg", tmp_path / "both.svg") == 0
+    masked = override(tables, ["privacy.aggregation=secagg+"])
+    fleets.make_fleet(Federation(prepare(parse(masked))), None, None, fleets.Policy(window=1)).terms(3, 3)
     everything = {
         (section, f.name)
         for section, kind in get_type_hints(Config).items()

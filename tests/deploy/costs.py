@@ -5,15 +5,27 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from logging import ERROR, getLogger
 from pathlib import Path
 
+import numpy as np
+import torch
+from flwr.app import Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+from safetensors.torch import save
+from torch.utils._pytree import tree_map
 from trial import COMMAND, Trial, lines
 
 from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
+from fssl.engines.flower.internals import LOGGER, MaskedSum, MaskTerms, Told, mask, to_be_masked
 from fssl.engines.flower.messages import Job, answer, message_forms, order
+from fssl.engines.tensors import named
 from fssl.methods.names import METHODS
 from fssl.types import Server, Upload
 
@@ -28,22 +40,21 @@ DEMO = [  # the demo's clients with a site each
 ]
 
 
-def num_bytes(content: object) -> int:
+def num_bytes(content: RecordDict) -> int:
     """All array bytes of a message, headers of the arrays included."""
-    records = content.array_records.values()  # type: ignore[attr-defined]
-    return sum(len(array.data) for record in records for array in record.values())
+    return sum(len(array.data) for record in content.array_records.values() for array in record.values())
+
+
+def federation_of(method: str, model: list[str]) -> Federation:
+    tables = {k: v for k, v in read_toml("demo").items() if k != "grid"}
+    return Federation(prepare(parse(override(tables, [f"method.name={method}", "compute.device=cpu", *model]))))
 
 
 def wire(method: str, model: list[str]) -> tuple[int, int]:
     """Bytes down to and up from one client in a round."""
-    tables = {k: v for k, v in read_toml("demo").items() if k != "grid"}
-    federation = Federation(prepare(parse(override(tables, [f"method.name={method}", "compute.device=cpu", *model]))))
-    forms = message_forms(federation)
-    import torch
+    forms = message_forms(federation_of(method, model))
 
     def real(server: Server) -> Server:
-        from torch.utils._pytree import tree_map
-
         made: Server = tree_map(lambda t: torch.zeros(t.shape, dtype=t.dtype), server)
         return made
 
@@ -51,6 +62,48 @@ def wire(method: str, model: list[str]) -> tuple[int, int]:
     job = Job("", 1, 0)
     result = ClientResult(Upload(0, sent.weights, 1, sent.extras), {}, {}, torch.zeros(forms.tally.shape))
     return num_bytes(order(job, payload, None)), num_bytes(answer(job, result, with_state=False))
+
+
+def all_bytes(content: RecordDict) -> int:
+    """The same, and all keys, shares and masked numbers."""
+    values = [value for record in content.config_records.values() for value in record.values()]
+    single = [each for value in values for each in (value if isinstance(value, list) else [value])]
+    return num_bytes(content) + sum(len(each) for each in single if isinstance(each, bytes))
+
+
+def masked_wire(clients: int, model: list[str]) -> tuple[int, int]:
+    """Bytes down to and up from one client in the four exchanges of a masked round."""
+    forms, (down, up) = message_forms(federation_of("sage", model)), (0, 0)
+    arrays = [np.zeros(t.shape) for t in named(weights=forms.upload.weights).values()]
+    facts = {"tally": save({"tally": torch.zeros(forms.tally.shape)})}
+    contexts = {node: Context(1, node, {}, RecordDict(), {}) for node in range(clients)}
+    payload = tree_map(lambda t: torch.zeros(t.shape, dtype=t.dtype), forms.payload)
+
+    def app(message: Message, context: Context) -> Message:
+        return Message(to_be_masked(arrays, Told(1, facts)), reply_to=message)
+
+    def ask(messages: list[Message]) -> list[Message]:
+        nonlocal down, up
+        down += all_bytes(messages[0].content)
+        replies = [mask(deepcopy(each), contexts[each.metadata.dst_node_id], app) for each in messages]
+        up += all_bytes(replies[0].content)
+        return replies
+
+    orders = {node: order(Job("", 1, node), payload, None) for node in range(clients)}
+    terms = MaskTerms(max(3, round(2 * clients / 3)), 1, 64.0, 2**32 >> clients.bit_length())
+    MaskedSum(ask, orders, terms).run(1, lambda told: None)
+    return down, up
+
+
+def print_masked_bytes() -> None:
+    getLogger(LOGGER).setLevel(ERROR)
+    TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # messages want to know who sends them
+    print("| `sage` | small CNN: down | up | ResNet-8×4: down | up |\n|---|---|---|---|---|")
+    models = ([], ["model.name=resnet8", "model.width=4"])
+    print(f"| plain | {' | '.join(f'{n:,}' for model in models for n in wire('sage', model))} |")
+    for clients in (3, 10, 50):
+        numbers = [n for model in models for n in masked_wire(clients, model)]
+        print(f"| `secagg+`, {clients} clients a round | {' | '.join(f'{n:,}' for n in numbers)} |")
 
 
 def print_bytes() -> None:
@@ -72,32 +125,60 @@ def timed(words: list[str], out: Path) -> tuple[float, float, float, float]:
     return (time.perf_counter() - begin, *seconds(out))
 
 
+@contextmanager
+def deployment(folder: Path) -> Iterator[Trial]:
+    """Four sites and a server."""
+    trial = Trial(folder, sites=4)
+    try:
+        trial.server()
+        for number in range(1, 5):
+            trial.site(number)
+        trial.connected(4)
+        yield trial
+    finally:
+        trial.end()
+
+
 def print_seconds(folder: Path) -> None:
     sets = [word for setting in DEMO for word in ("--set", setting)]
     rows = {
         "local": timed(["run", "demo", *sets], folder / "local"),
         "Flower simulation": timed(["run", "demo", *sets, "--engine", "flower"], folder / "simulation"),
     }
-    trial = Trial(folder / "deployment", sites=4)
-    try:
-        trial.server()
-        for number in range(1, 5):
-            trial.site(number)
-        trial.connected(4)
+    with deployment(folder / "deployment") as trial:
         rows["deployment, 4 sites, TLS"] = timed(
             ["deploy", "start", "demo", *sets, "--home", str(trial.home)], folder / "deployed"
         )
-    finally:
-        trial.end()
     models = {p.read_bytes() for p in folder.glob("*/model.safetensors")}
     assert len(models) == 1
+    print_rows(rows)
+
+
+def print_masked_seconds(folder: Path) -> None:
+    rows = {}
+    with deployment(folder / "deployment") as trial:
+        for kind in ("plain", "secagg+"):
+            sets = [word for setting in (*DEMO, f"privacy.aggregation={kind}") for word in ("--set", setting)]
+            simulated = ["run", "demo", *sets, "--engine", "flower"]
+            rows[f"Flower simulation, {kind}"] = timed(simulated, folder / f"simulation-{kind}")
+            deployed = ["deploy", "start", "demo", *sets, "--home", str(trial.home)]
+            rows[f"deployment, 4 sites, TLS, {kind}"] = timed(deployed, folder / f"deployed-{kind}")
+    print_rows(dict(sorted(rows.items(), reverse=True)))
+
+
+def print_rows(rows: dict[str, tuple[float, float, float, float]]) -> None:
     print("| engine | whole command, s | first round, s | fastest round, s | median round, s |\n|---|---|---|---|---|")
     for name, (total, *rest) in rows.items():
         print(f"| {name} | {total:.1f} | {' | '.join(f'{s:.2f}' for s in rest)} |")
 
 
+PARTS = {
+    "bytes": print_bytes,
+    "seconds": lambda: print_seconds(Path(tempfile.mkdtemp())),
+    "masked-bytes": print_masked_bytes,
+    "masked-seconds": lambda: print_masked_seconds(Path(tempfile.mkdtemp())),
+}
+
 if __name__ == "__main__":
-    if "seconds" not in sys.argv[1:]:
-        print_bytes()
-    if "bytes" not in sys.argv[1:]:
-        print_seconds(Path(tempfile.mkdtemp()))
+    for name in sys.argv[1:] or PARTS:
+        PARTS[name]()

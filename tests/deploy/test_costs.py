@@ -25,8 +25,9 @@ def costs(what: str) -> str:
     return done.stdout
 
 
-def test_the_page_has_the_bytes_that_are_measured() -> None:
-    assert costs("bytes") in PAGE.read_text()
+@pytest.mark.parametrize("what", ["bytes", "masked-bytes"])
+def test_the_page_has_the_bytes_that_are_measured(what: str) -> None:
+    assert costs(what) in PAGE.read_text()
 
 
 @pytest.mark.deploy

@@ -421,6 +421,9 @@ def test_own_images_need_classes_and_test_images_before_a_site_is_asked(home: Pa
         check(part, tables, tmp_path / "out", resume=False)
     with pytest.raises(UserError, match="no test images"):
         check(part._replace(test=str(tmp_path)), tables, tmp_path / "out", resume=False)
+    masked = {**tables, "privacy": {"aggregation": "secagg+"}}
+    with pytest.raises(UserError, match=r"privacy\.max_weight: sites do not tell beforehand how many images they have"):
+        check(part._replace(test=str(tmp_path)), masked, tmp_path / "out", resume=False)
     del data["classes"]
     with pytest.raises(UserError, match=r"data\.classes"):
         check(part, tables, tmp_path / "out", resume=False)
@@ -441,6 +444,8 @@ def test_a_runs_settings_fit_the_sites() -> None:
         (["protocol=authors"], "which sites cannot"),
         (["records.tensorboard=true"], "are for `fssl run`"),
         (["privacy.clip=1", "method.name=feddb"], "privacy.clip: method 'feddb' uses more"),
+        (["privacy.aggregation=secagg+", "method.name=feddb"], r"'secagg\+': method 'feddb' uses more"),
+        (["privacy.aggregation=secagg+", "train.clients_per_round=2"], "train.clients_per_round = 2: .* expects 3 to"),
     ],
 )
 def test_what_sites_cannot_do_is_refused_before_they_are_asked(

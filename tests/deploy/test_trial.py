@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from trial import Trial, lines, states, without_time
 
 from fssl.deploy.home import site_part
@@ -109,6 +111,33 @@ def test_parity(trial: Trial, name: str) -> None:
     assert (given / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
     assert states(given) == states(expected)
     assert set(states(given)) == {"round-000002", "round-000003"}
+
+
+def test_masked_uploads(trial: Trial) -> None:
+    """One round, so that the models can be compared: values below 64 in steps of 2^7 / 2^30."""
+    settings = ("method.name=flexmatch", "train.rounds=1")
+    run = trial.start("masked", *settings, "privacy.aggregation=secagg+")
+    assert run.ends() == 0, run.said
+    assert "masks have seeds of 28 bits" in run.said
+    expected, given = trial.local("masked-local", *settings), trial.folder / "masked"
+    models = [load_file(place / "model.safetensors") for place in (given, expected)]
+    assert max(float(abs(t - models[1][name]).max()) for name, t in models[0].items()) < 1e-5
+    assert not np.array_equal(*(next(iter(model.values())) for model in models))
+    again = trial.start("masked", "method.name=flexmatch", "train.rounds=3", "privacy.aggregation=secagg+", resume=True)
+    assert again.ends() == 0, again.said
+    assert [line["clients"] for line in lines(given)] == [[0, 1, 2]] * 3
+
+
+def test_a_site_leaves_a_masked_round(trial: Trial) -> None:
+    """Of three nobody may: the round is given up, and goes on once the site is back."""
+    run = trial.start("masked-leave", "train.rounds=12", "privacy.aggregation=secagg+")
+    run.until("^round +1/12")
+    trial.programs["site-3"].stop(signal.SIGTERM)
+    run.until("2 of 3 clients connected, 3 needed|0 of 3 clients gave something usable, 3 needed; once more")
+    trial.site(3)
+    assert run.ends(600) == 0, run.said
+    print(run.said)
+    assert all(line["clients"] == [0, 1, 2] for line in lines(trial.folder / "masked-leave"))
 
 
 def test_sites_start_from_weights_that_the_server_alone_has(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:

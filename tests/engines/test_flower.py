@@ -113,6 +113,7 @@ class Found(NamedTuple):
     flower: dict[str, list[str]]
     resumed: dict[str, list[str]]
     failure: str
+    masked: dict[str, float]
     runs: dict[str, Path]
 
 
@@ -131,7 +132,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
             flower[name] = straight.digests
             if name in ("sage", *STATEFUL, *TRAINED):
                 again[name] = resumed(make(federation), straight.first)
-        return Found(local, flower, again, failing(make), switched(make, folder))
+        return Found(local, flower, again, failing(make), masked(make), switched(make, folder))
 
     return simulate(tiny_config(), folder / "flower.log", work)
 
@@ -141,6 +142,22 @@ def failing(make: Make) -> str:
     with pytest.raises(RunError) as error:
         list(make(Federation(prepare(tiny_config(*SHORT, "train.lr=1e30")))).rounds(1))
     return str(error.value)
+
+
+def masked(make: Make) -> dict[str, float]:
+    """How far the mean of masked uploads is from the plain one, in the first round and in a resumed one."""
+    config = tiny_config(*settings(KEEPING), "train.clients_per_round=3", "privacy.aggregation=secagg+")
+    federation, found = Federation(prepare(config)), {}
+    before = make(federation).snapshot
+    for name in ("first", "resumed"):
+        engine, plain = make(federation), LocalEngine(federation)
+        engine.snapshot = plain.snapshot = restore(before, Saved(before.round, flat(before), parts(before)))
+        for each in (engine, plain):
+            list(each.rounds(before.round + 1))
+        ours, expected = (named(server=each.snapshot.server) for each in (engine, plain))
+        found[name] = max(float((t - expected[key]).abs().max()) for key, t in ours.items())
+        before = engine.snapshot
+    return found
 
 
 def experiment(rounds: int) -> Experiment:
@@ -194,3 +211,9 @@ def test_a_run_may_change_its_engine_when_it_is_resumed(found: Found) -> None:
 def test_a_client_that_blows_up_is_named(found: Found) -> None:
     assert found.failure.startswith("round 1, client ")
     assert "not finite" in found.failure
+
+
+def test_masked_uploads_have_the_plain_mean(found: Found) -> None:
+    """Three equal clients, values below 64 in steps of 2^7 / 2^30; test_flower_masked.py has the bound."""
+    assert {*found.masked} == {"first", "resumed"}
+    assert all(0 < far <= 1.5 * 2**-23 + 3 * 2**-22 for far in found.masked.values())

@@ -36,6 +36,7 @@ CASES = {
     ("--ray-address", "auto"): "compute.ray_address = 'auto': only compute.engine = 'flower' has it",
     ("--set", "privacy.clip=1"): "privacy.clip = 1.0: only compute.engine = 'flower' has it",
     ("--set", "privacy.noise=1"): "privacy.noise = 1: noise is a multiple of privacy.clip, which is unset",
+    ("--set", "privacy.aggregation=secagg+"): "privacy.aggregation = 'secagg+': only compute.engine = 'flower' has it",
     ("--engine", "flower", "--clients-per-gpu", "0"): "compute.clients_per_gpu = 0: expected a number from 1 to 64",
 }
 

@@ -9,7 +9,7 @@ from ..data.shares import MIN_ALPHA, Terms, check_shards, check_shares, who_has_
 from ..errors import UserError, unknown
 from ..system.user_code import user_file
 from .schema import check_table, check_value, schema_of, several_runs
-from .settings import SECTIONS, Config, Data, MethodChoice, ServerChoice, Train, useless
+from .settings import SECTIONS, Config, Data, MethodChoice, Privacy, ServerChoice, Train, useless
 
 LONGEST_LABEL = 60  # characters that fit into a line of a table
 COLOR = re.compile(r"#[0-9A-Fa-f]{6}")
@@ -138,10 +138,7 @@ def check_combinations(config: Config) -> None:
         raise UserError(
             "method.label_bn = 'eval' labels with BatchNorm's running statistics: model.norm must be 'batch'"
         )
-    if config.privacy.noise and config.privacy.clip is None:
-        raise UserError(
-            f"privacy.noise = {config.privacy.noise:g}: noise is a multiple of privacy.clip, which is unset"
-        )
+    check_privacy(config.privacy)
     check_training(config)
     check_choice(config)
     check_server(config)
@@ -154,6 +151,22 @@ def check_combinations(config: Config) -> None:
     check_devices(config)
     if config.protocol == "authors" and train.labeled_weight:
         raise UserError(f"train.labeled_weight = {train.labeled_weight}: protocol 'authors' has its own; leave it out")
+
+
+def check_privacy(privacy: Privacy) -> None:
+    """Noise without a bound, and what masks exclude or nobody but masks has a use for."""
+    if privacy.noise and privacy.clip is None:
+        raise UserError(f"privacy.noise = {privacy.noise:g}: noise is a multiple of privacy.clip, which is unset")
+    if privacy.aggregation == "secagg+":
+        if privacy.clip is not None:
+            raise UserError(
+                f"privacy.clip = {privacy.clip:g}: the server clips single uploads, which privacy.aggregation ="
+                " 'secagg+' hides from it; give one of the two"
+            )
+        return
+    for key in ("range", "max_weight"):
+        if (value := getattr(privacy, key)) != getattr(Privacy(), key):
+            raise UserError(f"privacy.{key} = {value:g}: only privacy.aggregation = 'secagg+' has it; leave it out")
 
 
 def check_devices(config: Config) -> None:

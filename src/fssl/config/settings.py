@@ -23,6 +23,7 @@ MANY = 100_000_000  # more clients or images than any federation has
 NETWORKS = ("resnet8", "cnn", "resnet18", "wrn-28-2", "wrn-28-8", "simple-cnn")
 Headline = Literal["accuracy", "balanced_accuracy", "macro_f1", "auroc"]  # measures of which more is better
 Seed = Annotated[int, Range(0, 2**31 - 1)]
+DEFAULT_RANGE = 64.0  # running variances are the largest values of a model
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class Privacy:
-    """Central differential privacy, with engine flower and in deployments."""
+    """Central differential privacy or masked uploads, with engine flower and in deployments."""
 
     clip: Annotated[
         float | None, Range(1e-9, 1e9), "largest norm of a client's update (parameters only); unset: off"
@@ -234,6 +235,18 @@ class Privacy:
         float, Range(0.0, 1e6), "noise on the mean, in multiples of clip / clients; the run says what it guarantees"
     ] = 0.0
     delta: Annotated[float, Range(1e-30, 0.5), "of the guarantee (epsilon, delta) that the run tells"] = 1e-5
+    aggregation: Annotated[
+        Literal["plain", "secagg+"], "secagg+: uploads are masked, and the server opens their mean alone"
+    ] = "plain"
+    range: Annotated[
+        float, Range(1e-3, 1e6), "secagg+: absolute values of a model are below it; smaller makes finer steps"
+    ] = DEFAULT_RANGE
+    max_weight: Annotated[
+        int | None,
+        Range(1, MANY),
+        "secagg+: no client's weight in the mean is larger; unset: the largest client's, which sites with own images"
+        " do not tell",
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from ..types import Counts, Task
 from .device import choose_device, uses_bf16
 from .images import Datasets, known_card, load_dataset
 from .network import is_untried, make_net
+from .privacy import FEWEST_MASKED, MOST_MASKED
 from .server import ServerOptimizer
 from .sketch import Sizes, try_step
 
@@ -224,16 +225,35 @@ def check_method(config: Config, method: Method) -> None:
         )
     if method.needs.own_optimizer:
         check_unused(config)
-    if config.privacy.clip is not None and type(method).aggregate is not Method.aggregate:
-        raise UserError(
-            f"privacy.clip: method '{name}' uses more of an upload than the mean of its parameters, "
-            "which clipping and noise do not cover; choose another method"
-        )
+    check_mean(config, method)
     if config.has_server_labels:
         check_without_labels(config, method)
     if not config.card.is_dealt and (method.needs.labels == "all" or method.needs.truth):
         raise UserError(
             f"method '{name}' asks for the true label of every image, which data.name = '{config.data.name}' has not"
+        )
+
+
+def check_mean(config: Config, method: Method) -> None:
+    """Refuse privacy for a method or a number of clients that it does not cover."""
+    name, privacy, drawn = config.method.name, config.privacy, config.train.clients_per_round
+    uses_more = type(method).aggregate is not Method.aggregate
+    if privacy.clip is not None and uses_more:
+        raise UserError(
+            f"privacy.clip: method '{name}' uses more of an upload than the mean of its parameters, "
+            "which clipping and noise do not cover; choose another method"
+        )
+    if privacy.aggregation == "plain":
+        return
+    if uses_more:
+        raise UserError(
+            f"privacy.aggregation = 'secagg+': method '{name}' uses more of an upload than the mean of its parameters, "
+            "which is all that is opened; choose another method"
+        )
+    if 0 < drawn < FEWEST_MASKED or drawn > MOST_MASKED:
+        raise UserError(
+            f"train.clients_per_round = {drawn}: privacy.aggregation = 'secagg+' expects {FEWEST_MASKED} to"
+            f" {MOST_MASKED}; of two, each could tell the other's upload from the mean"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a run with clipping and noise tells about one client, by Google's accountant (package dp-accounting)."""
+"""What a run tells about one client: with clipping and noise by Google's accountant (package dp-accounting)."""
 
 from collections import Counter
 from importlib.util import find_spec
@@ -8,6 +8,9 @@ from ..config import Config
 from ..seeds import cohort
 
 REPLACED = 2.0  # one client's clipped update in the place of another moves the sum by twice the clip
+FEWEST_MASKED = 3  # uploads in a mean that hides them: of two, each client could tell the other's
+MOST_MASKED = 1000  # more would leave too few whole numbers for a value of one client's
+MASK_BITS = 28  # of the seed of a mask between two clients, in Flower 1.41
 
 
 class Spent(NamedTuple):
@@ -64,6 +67,8 @@ def epsilon(noise: float, rounds: int, delta: float, sampled: tuple[int, int] | 
 def privacy_notes(config: Config) -> list[str]:
     """What a user should know of the guarantee before the run, a line each."""
     privacy = config.privacy
+    if privacy.aggregation == "secagg+":
+        return [f"privacy: secagg+ hides uploads from a look, not from an attack: masks have seeds of {MASK_BITS} bits"]
     if privacy.clip is None:
         return []
     if not privacy.noise:

@@ -18,8 +18,9 @@ from ..data.dataset import Dataset, Split
 from ..data.folder import load_server
 from ..data.partition import Partition
 from ..engines.engine import Engine
-from ..engines.flower.fleet import FlowerFleet, Policy, flower_engine
+from ..engines.flower.fleet import Policy, flower_engine
 from ..engines.flower.identity import AdmittedSite
+from ..engines.flower.masked import make_fleet
 from ..engines.flower.nodes import AdmittedNodes, AnyNode, AskedNodes, Nodes
 from ..errors import RunError, UserError, described
 from ..records.store import RunFolder
@@ -69,7 +70,7 @@ def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
 
     def make(federation: Federation) -> Engine:
         policy, nodes = simulation(grid) if not sites else deployment(grid, terms, sites, out)
-        return flower_engine(FlowerFleet(federation, grid, nodes, policy, listener.say))
+        return flower_engine(make_fleet(federation, grid, nodes, policy, listener.say))
 
     test = Path(terms.test) if terms.test else None
     dataset = server_dataset(config, test, len(sites)) if sites and config.data.name == "folder" else None
@@ -134,6 +135,11 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
         raise UserError(
             f"data.validation = {config.data.validation:g}: labeled images stay at the sites, where nobody tests the"
             " model; choose by half of the server's test images and report the other, data.test = 'final'"
+        )
+    if config.privacy.aggregation == "secagg+" and config.privacy.max_weight is None:
+        raise UserError(
+            "privacy.max_weight: sites do not tell beforehand how many images they have; give the number of the largest"
+            " site, or more"
         )
     own = load_server(test, agreed)
     images = np.concatenate((np.zeros((1, agreed.size, agreed.size, agreed.channels), np.uint8), own.train.images))

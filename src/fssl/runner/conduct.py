@@ -119,6 +119,7 @@ def check_engine(config: Config, debug: bool) -> None:
         "compute.ray_address": compute.ray_address,
         "privacy.clip": privacy.clip,
         "privacy.noise": privacy.noise or None,
+        "privacy.aggregation": None if privacy.aggregation == "plain" else privacy.aggregation,
     }
     if compute.engine == "local":
         for key, value in of_flower.items():

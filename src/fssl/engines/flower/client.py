@@ -19,11 +19,13 @@ from ...data.folder import load_site
 from ...types import State
 from ..lanes import Lanes, set_up_torch
 from ..tensors import fill, to
+from .internals import mask
+from .masked import check_masks, is_masked, masked_answer
 from .messages import Forms, Job, SiteError, answer, message_forms, read_job, unpack
 from .own import with_own_files
 from .state import SiteState
 
-app = ClientApp()
+app = ClientApp(mods=[mask])
 
 
 class Site(NamedTuple):
@@ -115,6 +117,7 @@ def trained(job: Job, content: RecordDict, site: Site | None) -> RecordDict:
     if site and site.client != job.client:
         raise SiteError(f"this site is client {site.client}; asked for client {job.client}")
     federation, lanes, forms = workshop(job.config, site)
+    check_masks(content, federation.config)
     store = SiteState(site.folder, job.run, job.client) if site else None
     kept = store.after(job.counted) if store else sent_state(content)
     payload = to(fill(forms.payload, unpack(content["payload"])), federation.device)
@@ -124,6 +127,8 @@ def trained(job: Job, content: RecordDict, site: Site | None) -> RecordDict:
         result = lanes.client(lane, plan, payload, kept)
     if store:
         store.keep(job.round, result.state, job.counted, job.resumable)
+    if is_masked(federation.config):
+        return masked_answer(job, result, forms, federation.config, with_state=store is None)
     return answer(job, result, with_state=store is None)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from flwr.app import Message, MessageType
+from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 
 from ...config import Config, as_tables, to_toml
@@ -44,6 +44,14 @@ class Policy(NamedTuple):
     poll: float = 0.02
 
 
+class Order(NamedTuple):
+    """What a client is asked to do."""
+
+    job: Job
+    payload: Payload
+    content: RecordDict
+
+
 class Sent(NamedTuple):
     """An order on its way."""
 
@@ -65,10 +73,17 @@ class FlowerFleet:
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.federation, self.grid, self.nodes, self.policy, self.say = federation, grid, nodes, policy, say
-        self.config = to_toml(as_tables(for_clients(federation.config)))
+        self.config = to_toml(as_tables(self.for_clients(federation.config)))
         self.forms = message_forms(federation)
         self.privacy = make_privacy(federation)
         self._attempts: tuple[int, int] = (0, 0)  # a round, and how often it was tried
+
+    def for_clients(self, config: Config) -> Config:
+        return for_clients(config)
+
+    def needed(self, drawn: int) -> int:
+        """Clients without whom there is no round."""
+        return min(self.policy.quorum, drawn)
 
     def prepare(self, round: int, clients: list[int]) -> None:
         """Nothing: clients draw their own plans."""
@@ -85,7 +100,7 @@ class FlowerFleet:
                 if following in there.nodes:
                     sent[following] = self._send(round, following, there.nodes[following], snapshot)
             answers = client in sent
-            result = self._receive(sent.pop(client)) if answers else self._lost(round, client, there.why_not(client))
+            result = self._receive(sent.pop(client)) if answers else self.lost(round, client, there.why_not(client))
             used += isinstance(result, ClientResult)
             yield result
         self._check_enough(round, used, len(clients))
@@ -93,7 +108,7 @@ class FlowerFleet:
     def _quorum(self, round: int, clients: list[int]) -> Connected:
         """The clients' nodes, once enough of them are connected."""
         policy, told, until = self.policy, "", time.monotonic() + self.policy.wait
-        needed = min(policy.quorum, len(clients))
+        needed = self.needed(len(clients))
         while len((there := self.nodes.of(clients)).nodes) < needed:
             text = f"round {round}: {len(there.nodes)} of {len(clients)} clients connected, {needed} needed"
             if time.monotonic() > until:
@@ -108,7 +123,7 @@ class FlowerFleet:
 
     def _check_enough(self, round: int, used: int, drawn: int) -> None:
         """A round of which too little came back does not count."""
-        needed = min(self.policy.quorum, drawn)
+        needed = self.needed(drawn)
         if used >= needed:
             return
         last, times = self._attempts
@@ -119,43 +134,47 @@ class FlowerFleet:
         self.say(f"{text}; once more")
         raise RoundAgainError
 
-    def _send(self, round: int, client: int, node: int, snapshot: Snapshot) -> Sent:
+    def _order(self, round: int, client: int, snapshot: Snapshot) -> Order:
         policy, kept = self.policy, snapshot.clients.get(client, {})
         counted = counted_in(kept) if policy.run else 0
         job = Job(self.config, round, client, policy.run, counted, resumable_from(self.federation.config, round))
         payload = self.federation.payload(snapshot.server, snapshot.optimizer, client)
-        content = order(job, payload, None if policy.run else kept)
+        return Order(job, payload, order(job, payload, None if policy.run else kept))
+
+    def _send(self, round: int, client: int, node: int, snapshot: Snapshot) -> Sent:
+        job, payload, content = self._order(round, client, snapshot)
         message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=str(round))
-        ids = list(self.grid.push_messages([message]))
-        return Sent(job, payload, ids[0] if ids else "", time.monotonic() + policy.answer)
+        return Sent(job, payload, self.push(message), time.monotonic() + self.policy.answer)
+
+    def push(self, message: Message) -> str:
+        """A message's number by which its answer is asked for; empty if it could not be sent."""
+        return next(iter(self.grid.push_messages([message])), "")
 
     def _receive(self, sent: Sent) -> ClientResult | Missing:
-        job, reply = sent.job, self._reply(sent)
-        if reply is None:
-            return self._lost(job.round, job.client, f"no answer within {self.policy.answer:.0f} s")
-        if reply.has_error():
-            return self._lost(job.round, job.client, tidy(reply.error.reason or ""))
+        job, reply = sent.job, self.reply(sent.message, sent.deadline)
+        if isinstance(reply, str):
+            return self.lost(job.round, job.client, reply)
         try:
             result = read_result(reply.content, job, self.forms)
         except FormError as error:
-            return self._lost(job.round, job.client, f"{REJECTED}: {error}")
+            return self.lost(job.round, job.client, f"{REJECTED}: {error}")
         result = to_device(result, self.federation)
-        if job.run:
-            result = result._replace(state=mark(job.round))
+        result = result._replace(state=kept(job, result.state))
         if self.privacy is None:
             return result
         return result._replace(upload=self.privacy.clipped(result.upload, sent.payload))
 
-    def _reply(self, sent: Sent) -> Message | None:
-        while sent.message:
-            for reply in self.grid.pull_messages([sent.message]):
-                return reply
-            if time.monotonic() > sent.deadline:  # asked at least once: it may lie there since long
+    def reply(self, message: str, deadline: float) -> Message | str:
+        """The answer to a message, or why there is none."""
+        while message:
+            for reply in self.grid.pull_messages([message]):
+                return tidy(reply.error.reason or "") if reply.has_error() else reply
+            if time.monotonic() > deadline:  # asked at least once: it may lie there since long
                 break
             time.sleep(self.policy.poll)
-        return None
+        return f"no answer within {self.policy.answer:.0f} s"
 
-    def _lost(self, round: int, client: int, reason: str) -> Missing:
+    def lost(self, round: int, client: int, reason: str) -> Missing:
         if self.policy.strict:
             raise RunError(f"round {round}, client {client}: {reason}; the checkpoint before it is kept")
         self.say(f"round {round}: client {client} is missing: {reason}")
@@ -188,6 +207,11 @@ def to_device(result: ClientResult, federation: Federation) -> ClientResult:
 def mark(round: int) -> State:
     """What a server keeps of a client whose state is at its site: which round left that state."""
     return {"round": torch.tensor(round)}
+
+
+def kept(job: Job, sent: State) -> State:
+    """What a server keeps of a client: the state that came along, or the mark of one at its site."""
+    return mark(job.round) if job.run else sent
 
 
 def counted_in(mark: State) -> int:

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .identity import Node, fingerprint
 
 if TYPE_CHECKING:
+    from flwr.app import Context, Message, RecordDict
     from numpy.typing import NDArray
 
 LOGGER = "flwr"  # the name of Flower's logger
@@ -35,6 +36,8 @@ FOR_PROGRAMS = "/v1/runtime/"  # SuperExec and apps, by a shared secret and toke
 LIST_NODES, ACQUIRE_TASK = "/v1/control/list-nodes", "/v1/runtime/acquire-task"
 LOOKS = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # in the environment: seconds between a SuperExec's looks for tasks
 WRAPPING = ("Message: ", "occurred. ")  # what precedes an exception's own message
+MODULUS = 2**32  # of SecAgg+: masked numbers are whole, from 0 to here
+SECAGG = "secaggplus_configs"  # the record by which a message belongs to SecAgg+
 
 
 def run_superlink(words: list[str], guard: Callable[[Any], Any]) -> None:
@@ -219,3 +222,114 @@ def add_noise(arrays: list["NDArray[Any]"], noise: float, clip: float, clients: 
     from flwr.supercore.differential_privacy import add_gaussian_noise_inplace, compute_stdv
 
     add_gaussian_noise_inplace(arrays, compute_stdv(noise, clip, clients))
+
+
+class MaskTerms(NamedTuple):
+    """What a round of SecAgg+ agrees on."""
+
+    threshold: int  # clients without whom nothing is opened
+    max_weight: int  # of a client in the mean: its weight is sent as a share of it
+    range: float  # absolute values of a model are below it
+    levels: int  # whole numbers that they are rounded to; those of all clients together stay below the modulus
+
+
+class Told(NamedTuple):
+    """What a client says in the clear beside its masked upload."""
+
+    num_samples: int
+    facts: dict[str, Any]
+
+
+class HaltedError(Exception):
+    """A round of SecAgg+ that opens nothing, and why."""
+
+
+def mask(message: "Message", context: "Context", call_next: Callable[..., "Message"]) -> "Message":
+    """Answer what belongs to SecAgg+ by Flower's mod of a client, which asks the app itself once in a round."""
+    from flwr.client.mod import secaggplus_mod
+
+    return (secaggplus_mod if SECAGG in message.content else just_call)(message, context, call_next)
+
+
+def just_call(message: "Message", context: "Context", call_next: Callable[..., "Message"]) -> "Message":
+    return call_next(message, context)
+
+
+def to_be_masked(arrays: list["NDArray[Any]"], told: Told) -> "RecordDict":
+    """An app's answer for Flower's mod, which takes the arrays out and puts masked ones in."""
+    from flwr.common import Code, FitRes, Status, ndarrays_to_parameters
+    from flwr.compat.common.recorddict_compat import fitres_to_recorddict
+
+    result = FitRes(Status(Code.OK, ""), ndarrays_to_parameters(arrays), told.num_samples, told.facts)
+    return fitres_to_recorddict(result, keep_input=False)
+
+
+class MaskedSum:
+    """A round of SecAgg+ by Flower's workflow. That is made for a strategy of the old kind, which this stands for.
+
+    Args:
+        ask: Sends messages to nodes and returns their answers.
+        orders: What each node is asked to train.
+    """
+
+    def __init__(
+        self, ask: Callable[["list[Message]"], "list[Message]"], orders: dict[int, "RecordDict"], terms: MaskTerms
+    ) -> None:
+        from flwr.server.workflow import SecAggPlusWorkflow
+
+        self.ask, self.orders = ask, orders
+        self.mean: list[NDArray[Any]] = []
+        self.workflow = SecAggPlusWorkflow(
+            num_shares=1.0,  # everyone has a share of everyone's secrets
+            reconstruction_threshold=terms.threshold,
+            max_weight=terms.max_weight,
+            clipping_range=terms.range,
+            quantization_range=terms.levels,
+            modulus_range=MODULUS,
+        )
+
+    def run(self, round: int, check: Callable[[dict[int, Told]], None]) -> dict[int, Told]:
+        """What the nodes told whose uploads are in `mean`; `check` sees it before anything is opened."""
+        from flwr.app import ArrayRecord
+        from flwr.server.workflow.constant import MAIN_CONFIGS_RECORD, MAIN_PARAMS_RECORD, Key
+        from flwr.server.workflow.secure_aggregation.secaggplus_workflow import WorkflowState
+
+        workflow, state = self.workflow, WorkflowState()
+        records = SimpleNamespace(
+            config_records={MAIN_CONFIGS_RECORD: {Key.CURRENT_ROUND: round}},
+            array_records={MAIN_PARAMS_RECORD: ArrayRecord()},
+        )
+        around: Any = SimpleNamespace(state=records, strategy=self, client_manager=self, history=None)
+        grid: Any = SimpleNamespace(send_and_receive=lambda messages, timeout: self.ask(messages))
+        go_on(workflow.setup_stage(grid, around, state), "to exchange keys")
+        go_on(workflow.share_keys_stage(grid, around, state), "to share secrets")
+        # Flower would ask for shares of a node that left before it gave any out, and no node could answer.
+        state.sampled_node_ids = set(state.active_node_ids)
+        state.nid_to_neighbours = {n: state.nid_to_neighbours[n] & state.active_node_ids for n in state.active_node_ids}
+        state.nid_to_fitins = {node: self.orders[node] for node in state.active_node_ids}
+        go_on(workflow.collect_masked_vectors_stage(grid, around, state), "of those that shared secrets to train")
+        told = {proxy.node_id: Told(result.num_examples, result.metrics) for proxy, result in state.legacy_results}
+        check(told)
+        go_on(workflow.unmask_stage(grid, around, state), "to open the sum")
+        return told
+
+    # What the workflow asks of a strategy and of those around it.
+
+    def configure_fit(self, *given: Any) -> list[tuple[Any, Any]]:
+        from flwr.common import FitIns, Parameters
+
+        return [(SimpleNamespace(node_id=node), FitIns(Parameters([], ""), {})) for node in self.orders]
+
+    def num_available(self) -> int:
+        return len(self.orders)
+
+    def aggregate_fit(self, round: int, results: list[tuple[Any, Any]], failures: Any) -> tuple[None, dict[str, Any]]:
+        from flwr.common import parameters_to_ndarrays
+
+        self.mean = parameters_to_ndarrays(results[0][1].parameters)
+        return None, {}
+
+
+def go_on(enough: bool, purpose: str) -> None:
+    if not enough:
+        raise HaltedError(f"too few clients were left {purpose}")

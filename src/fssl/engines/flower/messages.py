@@ -1,5 +1,6 @@
 """Our records in Flower's messages: a payload and a job go down, an upload and a tally come up."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,19 +105,29 @@ def read_result(content: RecordDict, job: Job, forms: Forms) -> ClientResult:
     for name in ("facts", "upload", "tally"):
         if name not in content:
             raise BadUploadError(f"its message has no '{name}'")
-    client, round, samples = (content["facts"].get(key) for key in ("client", "round", "num_samples"))
-    if (client, round) != (job.client, job.round):
-        raise BadUploadError(f"it is of client {client!r}, round {round!r}")
-    if type(samples) is not int or not 0 <= samples <= MOST_SAMPLES:
-        raise BadUploadError(f"num_samples is {samples!r}, expected a whole number from 0 to {MOST_SAMPLES:.0e}")
+    samples = check_facts(content["facts"], job)
     try:
         flat, tally = unpack(content["upload"]), unpack(content["tally"])
         state = unpack(content["state"]) if "state" in content and not job.run else {}  # a site keeps its own
     except Exception as error:  # whatever reading makes of bytes from outside, it must not end the run
         raise BadUploadError(f"it cannot be read: {described(error)}") from None
     sent: Payload = fill(forms.upload, flat)
-    for name, tensor in {**flat, **tally}.items():
-        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
-            raise BadUploadError(f"{name} has a value that is not finite")
+    check_finite({**flat, **tally})
     upload = Upload(job.client, sent.weights, samples, sent.extras)
     return ClientResult(upload, state, {}, fill({"tally": forms.tally}, tally)["tally"])
+
+
+def check_facts(facts: Mapping[str, Any], job: Job) -> int:
+    """A client's weight in the mean; refuses what is of another client or round."""
+    client, round, samples = (facts.get(key) for key in ("client", "round", "num_samples"))
+    if (client, round) != (job.client, job.round):
+        raise BadUploadError(f"it is of client {client!r}, round {round!r}")
+    if type(samples) is not int or not 0 <= samples <= MOST_SAMPLES:
+        raise BadUploadError(f"num_samples is {samples!r}, expected a whole number from 0 to {MOST_SAMPLES:.0e}")
+    return samples
+
+
+def check_finite(tensors: State) -> None:
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise BadUploadError(f"{name} has a value that is not finite")

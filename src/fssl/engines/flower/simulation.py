@@ -22,8 +22,9 @@ from ...errors import RunError, UserError
 from ...system.machine import cores
 from ..engine import Engine
 from .client import app as client_app
-from .fleet import FlowerFleet, Policy, flower_engine
+from .fleet import Policy, flower_engine
 from .internals import EMPTY_POOL, LOGGER, count_actors
+from .masked import make_fleet
 from .nodes import AnyNode
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ def simulate(config: Config, log: Path, work: Callable[[MakeEngine], T]) -> T:
 
 
 def simulated_engine(federation: Federation, grid: Grid, actors: int) -> Engine:
-    return flower_engine(FlowerFleet(federation, grid, AnyNode(grid), Policy(window=2 * actors)))
+    return flower_engine(make_fleet(federation, grid, AnyNode(grid), Policy(window=2 * actors)))
 
 
 def client_resources(config: Config) -> dict[str, float]:

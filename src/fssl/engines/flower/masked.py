@@ -1,0 +1,177 @@
+"""Uploads that the server sees masked, by Flower's SecAgg+: of a round it opens the mean alone.
+
+Keys, shares, masks and rounding are Flower's own, and so are their limits: docs/flower.md has them.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import torch
+from flwr.app import Message, RecordDict
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+from safetensors.torch import load, save
+
+from ...config import Config
+from ...core.client import ClientResult
+from ...core.federation import Federation
+from ...core.privacy import FEWEST_MASKED
+from ...errors import RunError, described
+from ...types import Upload, Weights
+from ..engine import Missing
+from ..snapshot import Snapshot
+from ..tensors import fill, named, to
+from .fleet import REJECTED, FlowerFleet, Order, Policy, kept
+from .internals import MODULUS, SECAGG, HaltedError, MaskedSum, MaskTerms, Told, to_be_masked
+from .messages import Forms, Job, SiteError, check_facts, check_finite
+from .nodes import Nodes
+
+NEEDED = 2 / 3  # of the clients that begin a round
+
+
+def make_fleet(
+    federation: Federation, grid: Grid, nodes: Nodes, policy: Policy, say: Callable[[str], None] = lambda text: None
+) -> FlowerFleet:
+    """The fleet that the settings ask for."""
+    kind = MaskedFleet if is_masked(federation.config) else FlowerFleet
+    return kind(federation, grid, nodes, policy, say)
+
+
+def is_masked(config: Config) -> bool:
+    return config.privacy.aggregation == "secagg+"
+
+
+# At a client.
+
+
+def masked_answer(job: Job, result: ClientResult, forms: Forms, config: Config, with_state: bool) -> RecordDict:
+    """What a client hands to Flower's mod; refuses what its rounding would spoil in silence."""
+    upload, privacy = result.upload, config.privacy
+    if privacy.max_weight is None or upload.num_samples > privacy.max_weight:
+        raise SiteError(f"its weight in the mean is {upload.num_samples}; privacy.max_weight is {privacy.max_weight}")
+    tensors = named(weights=upload.weights)
+    for name, tensor in tensors.items():
+        if not float(largest := tensor.abs().max() if tensor.numel() else torch.zeros(())) < privacy.range:
+            raise SiteError(f"{name} has a value of {largest:g}; privacy.range is {privacy.range:g}")
+    # In double precision: Flower rounds in that of the arrays.
+    arrays = [tensors[name].double().cpu().numpy() for name in named(weights=forms.upload.weights)]
+    facts = {"client": job.client, "round": job.round, "tally": save({"tally": result.tally.contiguous()})}
+    if with_state and result.state:
+        facts["state"] = save({name: t.contiguous() for name, t in result.state.items()})
+    return to_be_masked(arrays, Told(upload.num_samples, facts))
+
+
+def check_masks(content: RecordDict, config: Config) -> None:
+    """Refuse an order that would let an upload out unmasked though the settings promise masks."""
+    if is_masked(config) and SECAGG not in content:
+        raise SiteError("privacy.aggregation = 'secagg+', but the order is not part of it")
+
+
+# At the server.
+
+
+class MaskedFleet(FlowerFleet):
+    """A fleet whose server sees no single upload: each result bears the mean of all, which is its own mean."""
+
+    max_weight = 1
+
+    def for_clients(self, config: Config) -> Config:
+        """The settings with the weight that clients' weights are sent as shares of."""
+        federation, privacy = self.federation, config.privacy
+        known = (federation.method.num_samples(federation.counts(k)) for k in range(config.partition.clients))
+        self.max_weight = privacy.max_weight or max(1, *known)
+        return super().for_clients(replace(config, privacy=replace(privacy, max_weight=self.max_weight)))
+
+    def needed(self, drawn: int) -> int:
+        return max(FEWEST_MASKED, super().needed(drawn))
+
+    def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterator[ClientResult | Missing]:
+        there = self._quorum(round, clients)
+        gone = {k: self.lost(round, k, there.why_not(k)) for k in clients if k not in there.nodes}
+        orders = {there.nodes[k]: self._order(round, k, snapshot) for k in clients if k in there.nodes}
+        if len(orders) < len(there.nodes):
+            raise RunError("privacy.aggregation = 'secagg+' needs a node for each client; start as many as clients")
+        masked = MaskedRound(self, round, orders, self.terms(len(orders), len(clients)))
+        results = masked.opened()
+        for client in clients:
+            yield results.get(client) or gone.get(client) or masked.missing[client]
+        self._check_enough(round, len(results), len(clients))
+
+    def terms(self, asked: int, drawn: int) -> MaskTerms:
+        """What a round agrees on. What it would not use is not opened: two means that differ by a client tell of it."""
+        threshold = max(self.needed(drawn), round(NEEDED * asked))
+        levels = MODULUS >> asked.bit_length()  # the finest that cannot overflow
+        return MaskTerms(threshold, self.max_weight, self.federation.config.privacy.range, levels)
+
+
+class MaskedRound:
+    """One round of SecAgg+ with the nodes that have orders, and what became of each client."""
+
+    def __init__(self, fleet: MaskedFleet, round: int, orders: dict[int, Order], terms: MaskTerms) -> None:
+        self.fleet, self.round, self.orders, self.terms = fleet, round, orders, terms
+        self.told: dict[int, ClientResult] = {}  # by client: all but its upload
+        self.missing: dict[int, Missing] = {}
+
+    def opened(self) -> dict[int, ClientResult]:
+        """Each client's result, all with the same mean; none, if nothing could be opened."""
+        contents = {node: order.content for node, order in self.orders.items()}
+        masked = MaskedSum(self.ask, contents, self.terms)
+        try:
+            masked.run(self.round, self.hear)
+            mean = self.mean(masked.mean)
+        except RunError:
+            raise
+        except HaltedError as error:
+            return self.halted(str(error))
+        except Exception as error:  # whatever is made of bytes from outside, it must not end the run
+            return self.halted(f"{REJECTED}: {described(error)}")
+        return {k: r._replace(upload=r.upload._replace(weights=mean)) for k, r in self.told.items()}
+
+    def halted(self, reason: str) -> dict[int, ClientResult]:
+        for order in self.orders.values():
+            self.lose(order.job.client, f"nothing was opened: {reason}")
+        return {}
+
+    def lose(self, client: int, reason: str) -> None:
+        if client not in self.missing:
+            self.missing[client] = self.fleet.lost(self.round, client, reason)
+
+    def ask(self, messages: list[Message]) -> list[Message]:
+        """The nodes' answers. Who said all that it has to say is not lost, even if it does not help to open the sum."""
+        fleet, answers = self.fleet, []
+        until = time.monotonic() + fleet.policy.answer
+        sent = [(message.metadata.dst_node_id, fleet.push(message)) for message in messages]
+        for node, number in sent:
+            client, reply = self.orders[node].job.client, fleet.reply(number, until)
+            if isinstance(reply, Message):
+                answers.append(reply)
+            elif client not in self.told:
+                self.lose(client, reply)
+        return answers
+
+    def hear(self, told: dict[int, Told]) -> None:
+        """Take what clients said in the clear; stops before a mean of too few is opened."""
+        jobs = {node: self.orders[node].job for node in told}
+        self.told = {jobs[node].client: self.read(jobs[node], each) for node, each in told.items()}
+        if sum(result.upload.num_samples > 0 for result in self.told.values()) < FEWEST_MASKED:
+            raise HaltedError(f"fewer than {FEWEST_MASKED} clients have a weight in the mean")
+
+    def read(self, job: Job, told: Told) -> ClientResult:
+        samples = check_facts({**told.facts, "num_samples": told.num_samples}, job)
+        if samples > self.terms.max_weight:
+            raise HaltedError(f"client {job.client} has a weight of {samples}, and {self.terms.max_weight} is the most")
+        tally = load(told.facts["tally"])
+        check_finite(tally)
+        state = load(told.facts["state"]) if "state" in told.facts and not job.run else {}
+        filled = fill({"tally": self.fleet.forms.tally}, tally)["tally"]
+        nothing = Upload(job.client, Weights({}, {}), samples, {})
+        return ClientResult(nothing, kept(job, state), {}, filled)
+
+    def mean(self, arrays: list[NDArray[Any]]) -> Weights:
+        form = {"weights": self.fleet.forms.upload.weights}
+        pairs = zip(named(**form).items(), arrays, strict=True)
+        opened = {name: torch.from_numpy(array).reshape(t.shape).to(t.dtype) for (name, t), array in pairs}
+        mean: Weights = to(fill(form, opened)["weights"], self.fleet.federation.device)
+        return mean
