@@ -122,7 +122,7 @@ def test_one_site_sees_the_rows_that_it_has_in_the_federation(root: Path) -> Non
 
 
 def test_a_server_has_its_test_images_alone(root: Path) -> None:
-    assert load_test(root, PETS).labels.tolist() == [0, 1]
+    assert load_test(root, PETS).test.labels.tolist() == [0, 1]
     assert problems(lambda: load_test(root / "clients", PETS)) == [
         ".: no test images, expected some in test/CLASS/*",
     ]

@@ -98,9 +98,9 @@ def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1, how
     return dataset._replace(partition=Partition(labeled, unlabeled))
 
 
-def load_test(root: Path, agreed: Agreed, how: Loading = ALONE) -> Split:
-    """The test images of a server, `root/test/CLASS/*`."""
-    return _load(_usable(list_test(root, agreed.skip_bad), agreed, how), agreed, how).test
+def load_test(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
+    """The test images of a server, `root/test/CLASS/*`, and nothing to train on."""
+    return _load(_usable(list_test(root, agreed.skip_bad), agreed, how), agreed, how)
 
 
 def read_images(listing: Listing, card: Card, how: Loading = ALONE) -> Iterator[tuple[list[str], NDArray[np.uint8]]]:
@@ -167,7 +167,8 @@ def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
         Split(images[n:], labels[n:]),
         Partition(labeled=tuple(rows[1::2]), unlabeled=tuple(rows[::2])),
         skipped=tuple(listing.skipped),
-        groups=numbered_groups(listing),
+        groups=numbered_groups((*s.unlabeled, *of_all(s.labeled)) for s in listing.sites),
+        test_groups=numbered_groups(tests),
         testers=np.repeat(np.arange(-1, len(listing.sites)), [*map(len, tests)]),
     )
 

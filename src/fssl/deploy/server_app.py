@@ -139,7 +139,7 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
     black = Split(np.zeros((1, agreed.size, agreed.size, agreed.channels), np.uint8), np.full(1, -1))
     nothing, one = np.zeros(0, np.int64), np.zeros(1, np.int64)
     held = Partition((nothing,) * clients, (one,) * clients)
-    return Dataset(agreed.card(1, len(tests.labels)), black, tests, held)
+    return tests._replace(card=agreed.card(1, len(tests.test.labels)), train=black, partition=held, groups=None)
 
 
 class Journal:
