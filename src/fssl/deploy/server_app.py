@@ -154,7 +154,7 @@ class Journal:
                 file.write(json.dumps({kind: content}) + "\n")
 
     def started(self, config: Config, done: list[Line]) -> None:
-        self.write("started", {"rounds": config.rounds, "done": len(done)})
+        self.write("started", {"rounds": config.rounds, "done": len(done), "measure": config.records.metrics})
 
     def round(self, line: Line) -> None:
         self.write("round", line)
