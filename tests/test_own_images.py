@@ -365,6 +365,14 @@ def test_clients_with_test_images_of_their_own_have_measures_of_their_own(
     assert "macro F1 on the 6 test images of client 0" in shown
 
 
+def test_a_report_finds_nothing_wrong_with_what_cannot_be_known(fssl: Fssl, sites: Path, tmp_path: Path) -> None:
+    run_experiment(prepare(small(sites)), tmp_path / "run", Quiet())
+    code, _, said = fssl("report", tmp_path / "run", "--out", "page.html")
+    assert (code, said) == (0, "")
+    (tmp_path / "run/probes/000002.safetensors").write_bytes(b"no probes")
+    assert "1 note on the records" in fssl("report", tmp_path / "run", "--out", "page.html").err
+
+
 def test_a_validation_part_of_own_images_is_held_out(sites: Path) -> None:
     plain, held = (Federation(prepare(small(sites, *words))) for words in ([], ["data.validation=0.2"]))
     assert len(plain.held_out) == 0
