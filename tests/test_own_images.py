@@ -17,7 +17,7 @@ from fssl.config import Config, as_tables, expand, first_difference, override, p
 from fssl.console import Quiet, brief, numbers
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
-from fssl.core.images import shared_format
+from fssl.core.images import rows_for_test, shared_format
 from fssl.data.dataset import Dataset, Split
 from fssl.data.folder import load_site
 from fssl.data.partition import Partition
@@ -176,6 +176,18 @@ def test_a_site_trains_by_itself_as_it_does_among_all(sites: Path) -> None:
             mine, same = getattr(ours.draw, row), getattr(theirs.draw, row)
             assert site.pool.images[mine].equal(everyone.pool.images[same])
             assert site.pool.labels[mine].equal(everyone.pool.labels[same])
+
+
+def test_a_site_weighs_its_classes_by_itself_as_it_does_among_all(sites: Path) -> None:
+    """Ann has as many labels of each class, Bob of one class alone, Cem none; Dot has 5, 3 and 7."""
+    everyone = Federation(prepare(small(sites, "train.class_weights=1")))
+    agreed = shared_format(everyone.config)
+    for k, name in enumerate(("ann", "bob", "cem", "dot")):
+        site = Federation(prepare(everyone.config, load_site(sites / "clients" / name, agreed, k, 4)))
+        ours, theirs = (f.plan(1, k).draw.extras["class_weights"][0].tolist() for f in (site, everyone))
+        counts = np.bincount(site.dataset.train.labels[site.dataset.train.labels >= 0], minlength=3)
+        assert ours == theirs == pytest.approx([counts.sum() / (np.sum(counts > 0) * n) if n else 1 for n in counts])
+        assert (len(set(ours)) > 1) == (name == "dot")
 
 
 def test_a_site_without_test_images_trains_whatever_the_server_tests_with(sites: Path) -> None:
@@ -398,6 +410,14 @@ def test_clients_with_test_images_of_their_own_have_measures_of_their_own(
     assert "macro F1 on the 6 test images of client 0" in shown
 
 
+def test_a_report_finds_nothing_wrong_with_what_cannot_be_known(fssl: Fssl, sites: Path, tmp_path: Path) -> None:
+    run_experiment(prepare(small(sites)), tmp_path / "run", Quiet())
+    code, _, said = fssl("report", tmp_path / "run", "--out", "page.html")
+    assert (code, said) == (0, "")
+    (tmp_path / "run/probes/000002.safetensors").write_bytes(b"no probes")
+    assert "1 note on the records" in fssl("report", tmp_path / "run", "--out", "page.html").err
+
+
 def test_a_validation_part_of_own_images_is_held_out(sites: Path) -> None:
     plain, held = (Federation(prepare(small(sites, *words))) for words in ([], ["data.validation=0.2"]))
     assert len(plain.held_out) == 0
@@ -405,6 +425,42 @@ def test_a_validation_part_of_own_images_is_held_out(sites: Path) -> None:
     assert sum(x for x, _ in before) - sum(x for x, _ in after) == len(held.held_out) > 0
     assert (plain.dataset.train.labels[held.held_out] >= 0).all()
     assert after[2] == before[2]  # who has no labels keeps all images
+
+
+def test_a_patient_s_test_images_are_in_one_half(fssl: Fssl, sites: Path, tmp_path: Path) -> None:
+    """Six patients with images of two classes each, at the server and at a client; the halves make the whole."""
+    root = tmp_path / "patients"
+    shutil.copytree(sites, root)
+    for place in ("test", "clients/ann/test"):
+        for c, label in enumerate("abc"):
+            for i, file in enumerate(sorted((sites / "test" / label).iterdir())):
+                where = root / place / label / f"p{(i // 2 + c) % 3}" / file.name
+                save(where, np.array(Image.open(file)))
+                (root / place / label / file.name).unlink(missing_ok=True)
+    halves = {part: Federation(prepare(small(root, f"data.test={part}"))) for part in ("tuning", "final")}
+    data = halves["final"].dataset
+    groups = data.test_groups
+    assert groups is not None
+    assert len(set(groups)) == 6
+    rows = {part: rows_for_test(f.config, data) for part, f in halves.items()}
+    assert sorted(np.concatenate([*rows.values()])) == list(range(24))
+    assert not set(groups[rows["tuning"]]) & set(groups[rows["final"]])
+    assert [np.bincount(f.test.labels).tolist() for f in halves.values()] == [[4, 4, 4]] * 2
+    run_experiment(prepare(small(root, "data.test=final")), tmp_path / "run", Quiet())
+    assert fssl("predict", tmp_path / "run").code == 0
+    told = Path("predictions.csv").read_text().splitlines()[1:]
+    assert [int(line.partition(",")[0]) for line in told] == rows["final"].tolist()
+
+
+def test_patients_that_are_too_few_for_two_halves_are_refused(sites: Path) -> None:
+    """One patient of each class: all are in the first half, where it makes no difference."""
+    federation = Federation(prepare(small(sites, "data.test=final")))
+    data = federation.dataset._replace(test_groups=federation.dataset.test.labels)
+    assert len(rows_for_test(small(sites, "data.test=tuning"), data)) == 12
+    with pytest.raises(
+        UserError, match=r"'final': 12 test images of 3 groups \(folders of patients, say\) are too few"
+    ):
+        rows_for_test(federation.config, data)
 
 
 def test_a_test_of_one_class_has_no_area_to_be_judged_by(fssl: Fssl, sites: Path, tmp_path: Path) -> None:

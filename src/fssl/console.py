@@ -36,18 +36,24 @@ def percent(value: float | None) -> str:
     return "   –" if value is None else f"{100 * value:4.1f}"
 
 
-def numbers(line: Line) -> str:
-    """Accuracy, and pseudo-label accuracy and utilization where there are pseudo-labels, as far as they are known."""
-    text = f"test {line['accuracy']:5.2f} %"
+def tested(line: Line, measure: str, form: str) -> str:
+    """The headline measure of a round's test, with its name if it is another than accuracy."""
+    value, name = line.get(measure), "test" if measure == "accuracy" else MEASURES[measure]
+    return f"{name} {'–' if value is None else format(value, form)} %"
+
+
+def numbers(line: Line, measure: str = "accuracy") -> str:
+    """The test, and pseudo-label accuracy and utilization where there are pseudo-labels, as far as they are known."""
+    text = tested(line, measure, "5.2f")
     if "utilization" in line:
         right = f"right {percent(line['pl_accuracy'])} % · " if knows_truth(line) else ""
         text += f" · labels {right}used {percent(line['utilization'])} %"
     return text
 
 
-def brief(line: Line) -> str:
+def brief(line: Line, measure: str = "accuracy") -> str:
     """The same for a bar, which shares its line with a name and times."""
-    text = f"test {line['accuracy']:4.1f} %"
+    text = tested(line, measure, "4.1f")
     if "utilization" in line:
         right = f" · right {percent(line['pl_accuracy'])}" if knows_truth(line) else ""
         text += f"{right} · used {percent(line['utilization'])}"
@@ -64,15 +70,16 @@ def several(number: int, thing: str) -> str:
     return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
-def round_text(line: Line, total: int) -> str:
+def round_text(line: Line, total: int, measure: str) -> str:
     """How a round went."""
-    return f"round {line['round']:>4}/{total}  {numbers(line)}"
+    return f"round {line['round']:>4}/{total}  {numbers(line, measure)}"
 
 
-def round_line(name: str, line: Line, total: int) -> str:
+def round_line(name: str, line: Line, total: int, measure: str) -> str:
     """The same where there are no bars: of which run, and how long it takes."""
     seconds = line["timing"]["seconds"]
-    return f"{name}  {round_text(line, total)}  {seconds:.2f} s  ETA {duration((total - line['round']) * seconds)}"
+    left = duration((total - line["round"]) * seconds)
+    return f"{name}  {round_text(line, total, measure)}  {seconds:.2f} s  ETA {left}"
 
 
 def setting_text(value: object) -> str:
@@ -84,10 +91,11 @@ def result_line(folder: Path, summary: Line) -> str:
     """How a run ended."""
     measure = summary.get("measure", "accuracy")
     what = "" if measure == "accuracy" else f"{MEASURES[measure]}, "
+    last = summary.get("last", summary[summary["headline"]]["last"])  # earlier versions had that of accuracy alone
     return (
         f"{folder}: {summary['result']:.2f} % ({what}mean of the last"
         f" {several(min(LAST, summary['rounds']), 'round')}), "
-        f"last {summary[summary['headline']]['last']:.2f} %, "
+        f"last {last:.2f} %, "
         f"{summary['timing']['seconds_per_round']:.2f} s per round{ending(summary)}"
     )
 
@@ -148,20 +156,20 @@ class RunView(View):
 
     def __init__(self, console: Console, title: str, transient: bool = False) -> None:
         super().__init__(console, transient)
-        self.title, self._total = title, 0
+        self.title, self._total, self._measure = title, 0, "accuracy"
         self._task = self.bars.add_task(printable(title), total=None, numbers="preparing")
 
     def started(self, config: Config, done: list[Line]) -> None:
-        self._total = config.rounds
-        latest = brief(done[-1]) if done else "compiling and warming up"
+        self._total, self._measure = config.rounds, config.records.metrics
+        latest = brief(done[-1], self._measure) if done else "compiling and warming up"
         if not self.is_live:
             self.say(f"{self.title}  {several(config.rounds, 'round')}" + (f", {len(done)} done" if done else ""))
         self.bars.update(self._task, total=config.rounds, completed=len(done), numbers=latest)
 
     def round(self, line: Line) -> None:
-        self.bars.update(self._task, completed=line["round"], numbers=brief(line))
+        self.bars.update(self._task, completed=line["round"], numbers=brief(line, self._measure))
         if not self.is_live:
-            self.say(round_line(self.title, line, self._total))
+            self.say(round_line(self.title, line, self._total, self._measure))
 
     def loading(self) -> Callable[[str, int, int], None]:
         """A progress function for decoding a dataset."""
@@ -181,7 +189,7 @@ class GridView(View):
         self._tasks: dict[str, TaskID] = {}
         self._shown: dict[str, list[Line]] = {}
 
-    def running(self, name: str, total: int, lines: list[Line]) -> None:
+    def running(self, name: str, total: int, lines: list[Line], measure: str = "accuracy") -> None:
         """Renew one run's bar, or print its new rounds; what it had before it started here is no news."""
         if name not in self._tasks:
             self._tasks[name] = self.bars.add_task(printable(name), total=total, numbers="preparing")
@@ -189,11 +197,11 @@ class GridView(View):
             if not self.is_live:
                 self.say(f"{name}  preparing" + (f", {len(lines)} of {several(total, 'round')} done" if lines else ""))
         if lines:
-            self.bars.update(self._tasks[name], completed=len(lines), numbers=brief(lines[-1]))
+            self.bars.update(self._tasks[name], completed=len(lines), numbers=brief(lines[-1], measure))
         if not self.is_live:
             before = self._shown[name]  # some rounds are trained again, if it goes on from an older checkpoint
             for line in (line for i, line in enumerate(lines) if before[i : i + 1] != [line]):
-                self.say(round_line(name, line, total))
+                self.say(round_line(name, line, total, measure))
         self._shown[name] = lines
 
     def ended(self, name: str, said: list[str]) -> None:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
+CLASS_WEIGHTS = "class_weights"  # in the extras of a batch
 
 
 class Weights(NamedTuple):
@@ -92,7 +93,7 @@ class Batch(NamedTuple):
     clock: Clock
     truth: State  # {} or {"u": [B_u]}
     # Where a method asks: "m_slot" [B_u] of images drawn with replacement, "numbers" of its own, and "real" [B_u] for
-    # one that chooses its images: 0 where an image only fills the batch.
+    # one that chooses its images: 0 where an image only fills the batch. Where the run asks: CLASS_WEIGHTS [C].
     extras: State = {}  # noqa: RUF012 (never changed in place)
 
     @property
@@ -106,6 +107,11 @@ class Batch(NamedTuple):
     @property
     def u_strong(self) -> Tensor:
         return self.views["u_strong"]
+
+    @property
+    def class_weights(self) -> Tensor | None:
+        """[C] how much a labeled image of each class counts in L_s; None: all the same."""
+        return self.extras.get(CLASS_WEIGHTS)
 
 
 class PseudoLabels(NamedTuple):

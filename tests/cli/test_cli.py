@@ -22,7 +22,7 @@ from rich.console import Console
 from safetensors.numpy import load_file
 from torch._subclasses.fake_tensor import FakeTensor
 
-from conftest import ENVIRONMENT, Fssl, completed, outcome, start
+from conftest import ENVIRONMENT, SMALL, Fssl, completed, outcome, records, start
 from fssl.cli import app as cli
 from fssl.cli.screen import console
 from fssl.config import by_card, parse, read_toml
@@ -621,6 +621,19 @@ def test_rounds_are_said_once_each_whatever_a_resumed_run_drops() -> None:
     said = [line.split()[1:3] for line in out.getvalue().splitlines()]
     assert said[0][0] == "preparing,"
     assert [text for _, text in said[1:]] == [f"{r}/9" for r in (5, 6, 7, 8, 9, 1, 2, 3)]
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_what_a_run_says_is_its_headline_measure(fssl: Fssl, jobs: str) -> None:
+    """The rounds, and the last one in the closing line: what `show` says, too."""
+    words = ("--set", "records.metrics=macro_f1", "--set", "grid.seed=[7, 8]", "--jobs", jobs, "--out", "runs")
+    said = fssl("run", "smoke", *SMALL, *words).out
+    for run in sorted(path.parent for path in Path("runs").glob("**/rounds.jsonl")):
+        curve = [line["macro_f1"] for line in records(run)]
+        assert all(f"macro F1 {value:5.2f} %" in said for value in curve)
+        assert re.search(rf"{run}: .*\(macro F1, mean of the last 2 rounds\), last {curve[-1]:.2f} %", said)
+        assert re.search(rf"last round +│ {curve[-1]:.2f} %", fssl("show", run).out)
+    assert "test " not in said
 
 
 def test_a_setting_may_be_without_effect_in_some_cells_of_a_grid(fssl: Fssl) -> None:

@@ -183,7 +183,7 @@ def test_a_test_part_that_cannot_be_split_off_is_refused(fssl: Fssl) -> None:
 def test_files_that_a_run_does_without_are_listed_in_its_folder(fssl: Fssl) -> None:
     Path("numbers/train/one/00.png").write_bytes(b"no image")
     assert run(fssl)[0] == 2
-    code, said, _ = run(fssl, "--set", "data.skip_bad=true")
+    code, said, _ = run(fssl, "--skip-bad")
     line = "train/one/00.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image"
     assert (code, f"skipped {line}" in said.replace("\n", " ")) == (0, True)
     assert Path("run/skipped.txt").read_text() == f"{line}\n"

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fssl.data import partition
 from fssl.data.cards import CARDS
-from fssl.data.partition import KINDS, Partition, class_counts, hold_out, make_partition, split_labels
+from fssl.data.partition import KINDS, Partition, class_counts, hold_out, make_partition, second_half, split_labels
 from fssl.errors import UserError
 
 CLASS_COUNTS = {
@@ -525,3 +525,33 @@ def test_whole_patients_leave_a_client_its_last_label() -> None:
     assert set(groups[held]) <= {1, 2}
     assert len(held) == 2
     assert all(map(len, rest.labeled))
+
+
+# The halves of the test.
+
+
+def test_halves_by_hand() -> None:
+    """Alone, every other image of a class is in the second half, as it always was."""
+    labels = np.array([0, 1, 0, 0, 1, 2, 0])
+    assert second_half(labels).tolist() == [False, False, True, False, True, False, True]
+    assert second_half(labels, np.arange(7)[::-1] * 3).tolist() == second_half(labels).tolist()
+
+
+def test_a_patient_is_in_one_half() -> None:
+    """Patients of 4, 3 and 2 images, and one image alone: 4 and 1 of class 0 face 3 and 2, whatever their order."""
+    groups = np.array([5, 7, 7, 9, 9, 9, 9, 2, 2, 2])
+    labels = np.zeros(10, np.int64)
+    assert second_half(labels, groups).tolist() == [False, *[True] * 2, *[False] * 4, *[True] * 3]
+    # A patient of two classes goes where both are more even: four of class 0, three of class 1 are in the first half.
+    labels, groups = np.array([0] * 4 + [1] * 3 + [0, 1] + [1]), np.array([0] * 4 + [1] * 3 + [2] * 2 + [3])
+    assert second_half(labels, groups).tolist() == [*[False] * 4, *[False] * 3, *[True] * 2, True]
+
+
+def test_halves_of_many_patients_are_halves() -> None:
+    rng = np.random.RandomState(0)
+    groups = rng.randint(60, size=600)
+    labels = rng.randint(5, size=600)
+    second = second_half(labels, groups)
+    assert not set(groups[second]) & set(groups[~second])
+    first, other = (np.bincount(labels[rows]) for rows in (~second, second))
+    assert (abs(first - other) <= 6).all()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from fssl.data.plan import Recipe, Site, balanced, chances, passes, plan_client
+from fssl.data.plan import Recipe, Site, balanced, chances, class_weights, passes, plan_client, weighed
 from fssl.seeds import cohort, stream
 from fssl.types import Counts
 
@@ -141,6 +141,28 @@ def test_rare_classes_are_drawn_as_often_as_asked_for() -> None:
 def test_a_client_without_labels_has_no_balance() -> None:
     (site,) = balanced([Site(np.arange(0), np.arange(5))], np.zeros(5, np.int64), 1.0)
     assert site.chances is None
+
+
+def test_weights_of_classes_by_hand() -> None:
+    """Nine images and one: 10 / (2 n), so that both classes weigh 5 in all; with the root 7.5 and 2.5."""
+    labels = np.array([0] * 9 + [1])
+    assert class_weights(labels, 3, 1.0) == pytest.approx([5 / 9, 5, 1])
+    assert class_weights(labels, 3, 0.5) == pytest.approx([5 / 6, 2.5, 1])
+    for power in (0.25, 0.5, 1.0):
+        assert class_weights(labels, 3, power)[labels].mean() == pytest.approx(1)
+        assert class_weights(np.repeat([0, 2], 7), 3, power).tolist() == [1, 1, 1]  # exactly
+        assert class_weights(labels[:0], 3, power).tolist() == [1, 1, 1]
+
+
+def test_each_client_weighs_its_own_classes_in_every_step() -> None:
+    bare = [Site(np.arange(10), np.arange(10)), Site(np.arange(8, 10), np.arange(10)), Site(np.arange(0), np.arange(5))]
+    labels = np.array([0] * 9 + [1])
+    assert weighed(bare, labels, 2, 0.0) == bare
+    sites = weighed(bare, labels, 2, 1.0)
+    plain, given = (plan_client(site, SMALL, 7, 1, 0).draw for site in (bare[0], sites[0]))
+    assert given.extras["class_weights"].tolist() == [pytest.approx([5 / 9, 5])] * 3
+    assert torch.equal(plain.x_row, given.x_row)  # nothing is drawn otherwise
+    assert [site.weights.tolist() for site in sites[1:] if site.weights is not None] == [[1, 1], [1, 1]]
 
 
 def test_clients_with_labels_may_have_epochs_of_their_own() -> None:

@@ -68,6 +68,7 @@ TRAINED = {
     "two broadcast": ("method.name=fedloke", "server.broadcast_momentum=true", "server.optimizer=momentum"),
     "adam": ("method.name=proxyfl", "server.optimizer=adam", "server.lr=0.01"),
     "labels at the server": ("method.name=sage", "partition.labels=server", "train.keep_momentum=true"),
+    "class weights": ("method.name=sage", "train.class_weights=1", "data.labels_per_class=8", "partition.alpha=0.5"),
     "statistics": ("method.name=flfl", "partition.labels=server", "server.static_norm=all", "server.when=before"),
 }
 

@@ -614,7 +614,9 @@ def sites(tmp_path: Path) -> Path:
     root = tmp_path / "images"
     for seed, (client, labeled, unlabeled) in enumerate((("a", ("cat", "dog"), 9), ("b", ("dog",), 5), ("c", (), 7))):
         for name in labeled:
-            write_images(root / "clients" / client / "labeled" / name, 3, 10 * seed + len(name) + ord(name[0]))
+            write_images(
+                root / "clients" / client / "labeled" / name, 3 - (name == "cat"), 10 * seed + len(name) + ord(name[0])
+            )
         write_images(root / "clients" / client / "unlabeled", unlabeled, 100 + seed)
     for name in ("cat", "dog"):
         write_images(root / "test" / name, 4, ord(name[0]))
@@ -647,13 +649,15 @@ def images_at_sites(sites: Path) -> Handler:
     return handle
 
 
-@pytest.mark.parametrize("method", ["sage", "flexmatch", "fedloke", "feddb"])
-def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(method: str, sites: Path) -> None:
+@pytest.mark.parametrize(
+    "words", [["sage"], ["flexmatch"], ["fedloke"], ["feddb"], ["sage", "train.class_weights=1"]], ids=" ".join
+)
+def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(words: list[str], sites: Path) -> None:
     from fssl.deploy.server_app import server_dataset
 
-    together = Federation(prepare(own_config(method, f'data.dir="{sites}"')))
+    together = Federation(prepare(own_config(*words, f'data.dir="{sites}"')))
     expected = digests(LocalEngine(together), 3)
-    config = own_config(method, "partition.clients=3")
+    config = own_config(*words, "partition.clients=3")
     federation = Federation(prepare(config, server_dataset(config, sites, 3)))
     assert len(federation.dataset.train.labels) == 1  # the server has none of their images
     assert (federation.labeled_counts, federation.unlabeled_counts) == (None, None)  # and cannot count them

@@ -4,10 +4,34 @@ import math
 
 import pytest
 import torch
+import torch.nn.functional as F
 
-from fssl.label.losses import cross_entropy, soft_cross_entropy, squared_distance
+from fssl.label.losses import cross_entropy, soft_cross_entropy, squared_distance, supervised_loss
 from fssl.methods.terms import Proximal
-from fssl.types import PseudoLabels, Server, Weights
+from fssl.types import Batch, Clock, PseudoLabels, Server, Weights
+
+
+def test_class_weights_by_hand() -> None:
+    """p = 1/4, 3/4 in each row: (2 ln 4 + 0.5 ln 4/3 + 0.5 ln 4/3) / 3; weights of 1 change no bit."""
+    logits = torch.tensor([[0.0, math.log(3)]] * 3, requires_grad=True)
+    y = torch.tensor([0, 1, 1])
+    loss = cross_entropy(logits, y, torch.tensor([2.0, 0.5]))
+    assert loss.item() == pytest.approx((2 * math.log(4) + math.log(4 / 3)) / 3)
+    plain, ones = cross_entropy(logits, y), cross_entropy(logits, y, torch.ones(2))
+    assert torch.equal(plain, ones)
+    assert torch.equal(*(torch.autograd.grad(each, logits)[0] for each in (plain, ones)))
+
+
+def test_a_step_s_loss_is_none_without_labels_and_takes_other_labels() -> None:
+    logits, y, one = torch.tensor([[0.0, math.log(3)]] * 2), torch.tensor([0, 1]), torch.ones(())
+    batch = Batch({}, y, y, one, Clock(one, one, one), {}, {"class_weights": torch.tensor([1.5, 0.5])})
+    first, second = 1.5 * math.log(4), 0.5 * math.log(4 / 3)
+    assert supervised_loss(logits, batch).item() == pytest.approx((first + second) / 2)
+    twice = supervised_loss(logits.repeat(2, 1), batch, y.repeat(2))
+    assert twice.item() == pytest.approx((first + second) / 2)
+    assert supervised_loss(logits, batch, 1 - y[:1].repeat(2)).item() == pytest.approx(second)
+    assert supervised_loss(logits, batch._replace(has_labels=0 * one)).item() == 0
+    assert supervised_loss(logits, batch._replace(extras={})).item() == F.cross_entropy(logits, y).item()
 
 
 def test_unlabeled_loss_divides_by_the_whole_batch() -> None:

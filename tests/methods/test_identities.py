@@ -27,11 +27,11 @@ def trained(federation: Federation, method: Any = None) -> dict[str, torch.Tenso
     """Client 1's parameters after its first round, with another method value if given."""
     if method is not None:
         federation.method = replace(method, optimizer=federation.method.optimizer)
-    net = federation.net
-    server = federation.method.init(net, net.first, federation.task)
+    net, method = federation.net, federation.method
+    sent = method.payload(method.init(net, net.first, federation.task), 1)
     lane = host_lane(federation)
     with torch.no_grad():
-        result = client_round(lane, federation.method, server, federation.new_state(server, 1), federation.plan(1, 1))
+        result = client_round(lane, method, sent, federation.new_state(sent, 1), federation.plan(1, 1))
     return result.upload.weights.params
 
 

@@ -83,6 +83,7 @@ def test_summary_of_twelve_rounds() -> None:
     out = summarize(lines, "train_norm")
     assert out["rounds"] == 12
     assert out["result"] == 37.5
+    assert out["last"] == out[out["headline"]]["last"]
     best = {"last": 60.0, "best": 60.0, "best_round": 12, "mean_last_10": 37.5}
     assert out["train_norm"] == {**best, "rounds_to": {"30": 6, "40": 8, "45": 9, "50": 10}}
     assert out["authors_norm"]["rounds_to"] == {"30": 12, "40": None, "45": None, "50": None}

@@ -27,6 +27,7 @@ def run(
     resume: Annotated[bool, typer.Option("--resume", help="Go on after the newest checkpoint in --out.")] = False,
     jobs: Annotated[int, typer.Option(min=1, help="Runs of a grid to train at the same time.")] = 1,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the dataset's files.")] = None,
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Own images: leave out bad files, with a list.")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     precision: Annotated[str | None, typer.Option(help="auto, bf16 or fp32.")] = None,
     engine: Annotated[str | None, typer.Option(help="local, or flower: clients in a Ray cluster.")] = None,
@@ -65,6 +66,7 @@ def run(
 
     short = {
         "data.dir": data_dir and str(data_dir),
+        "data.skip_bad": skip_bad or None,
         "compute.device": device,
         "train.precision": precision,
         "compute.engine": engine,

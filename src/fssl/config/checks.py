@@ -186,6 +186,11 @@ def check_training(config: Config) -> None:
     """The optimizer of clients, and its rate."""
     train = config.train
     has_momentum = train.optimizer == "adamw" or train.momentum > 0
+    if train.class_balance and train.class_weights:
+        raise UserError(
+            f"train.class_balance = {train.class_balance:g}, train.class_weights = {train.class_weights:g}: both make"
+            " up for rare classes, one by draws and one in the loss; give one"
+        )
     if train.nesterov and train.optimizer != "sgd":
         raise UserError("train.nesterov = True: only train.optimizer = 'sgd' has that form")
     if train.nesterov and not has_momentum:

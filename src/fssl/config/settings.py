@@ -141,6 +141,9 @@ class Train:
     class_balance: Annotated[
         float, Range(0.0, 1.0), "labeled images are drawn as they are (0) up to every class equally often (1)"
     ] = 0.0
+    class_weights: Annotated[
+        float, Range(0.0, 1.0), "their loss counts them as they are (0) up to every class equally much (1)"
+    ] = 0.0
     unlabeled_ratio: Annotated[int, Range(1, 1000), "unlabeled images per labeled one in a step"] = 2
     optimizer: Annotated[Literal["sgd", "adamw"], "of a client's steps"] = "sgd"
     lr: Annotated[float, Range(0.0), "learning rate, before the schedule; adamw wants about 0.001"] = 0.1

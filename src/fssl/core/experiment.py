@@ -283,7 +283,9 @@ def check_step(experiment: Experiment) -> None:
     config, method, card = experiment.config, experiment.method, experiment.card
     recipe = make_recipe(config, method, card)
     slots = recipe.unlabeled_batch  # any number will do: images have no values here
-    sizes = Sizes(Task(card.num_classes, slots, config.seed), Counts(1, slots), recipe, card)
+    sizes = Sizes(
+        Task(card.num_classes, slots, config.seed), Counts(1, slots), recipe, card, config.train.class_weights > 0
+    )
     try:
         try_step(method, experiment.net, sizes, make_probe(config, method))
     except Exception as error:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data.partition import class_counts
-from ..data.plan import ClientPlan, balanced, make_sites, make_task, plan_client, server_site
+from ..data.plan import ClientPlan, balanced, make_sites, make_task, plan_client, server_site, weighed
 from ..data.sources import Split
 from ..methods.base import VELOCITY
 from ..probes.tally import Layout
@@ -46,7 +46,8 @@ class Federation:
         partition, self.held_out = divide_images(config, self.dataset)
         labels = self.dataset.train.labels
         sites = [*make_sites(partition, self.method.needs.labels), server_site(partition)]
-        *self.sites, self.server_site = balanced(sites, labels, config.train.class_balance)
+        sites = balanced(sites, labels, config.train.class_balance)
+        *self.sites, self.server_site = weighed(sites, labels, card.num_classes, config.train.class_weights)
         self.task = make_task(self.sites, card.num_classes, config.seed)
         sees_all = self.dataset.partition is None or self.dataset.digest is not None  # else images are at their sites
         self.labeled_counts: NDArray[np.int64] | None = (
@@ -181,7 +182,7 @@ class Federation:
     @cached_property
     def layout(self) -> Layout:
         """Where the step's tally keeps which sums: asked of the method's own step."""
-        sizes = Sizes(self.task, self.counts(0), self.recipe, self.dataset.card)
+        sizes = Sizes(self.task, self.counts(0), self.recipe, self.dataset.card, self.config.train.class_weights > 0)
         return try_step(self.method, self.net, sizes, self.probe)
 
     @property

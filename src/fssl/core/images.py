@@ -10,7 +10,7 @@ from ..config import Config
 from ..data.cache import Progress
 from ..data.cards import Card, Fit
 from ..data.folder import Agreed
-from ..data.partition import Index, Partition, hold_out, make_partition
+from ..data.partition import Index, Partition, hold_out, make_partition, second_half
 from ..data.sources import Dataset, Split, load
 from ..data.split_file import read_partition
 from ..errors import UserError
@@ -104,7 +104,7 @@ def split_for_test(config: Config, dataset: Dataset) -> Split:
     check_test(config, dataset)
     if config.data.test == "all":
         return dataset.test
-    rows = test_rows(config, dataset.test.labels)
+    rows = rows_for_test(config, dataset)
     return Split(dataset.test.images[rows], dataset.test.labels[rows])
 
 
@@ -119,7 +119,7 @@ def split_to_choose_by(config: Config, dataset: Dataset, held_out: Index) -> Spl
 
 def check_test(config: Config, dataset: Dataset) -> None:
     """Refuse test images that are too few for two halves, or have no value of the measure that is the result."""
-    labels = dataset.test.labels[test_rows(config, dataset.test.labels)]
+    labels = dataset.test.labels[rows_for_test(config, dataset)]
     if config.records.metrics == "auroc" and len(np.unique(labels)) < 2:
         raise UserError("records.metrics = 'auroc': all test images are of one class, so that there is no rest")
 
@@ -128,21 +128,22 @@ def split_for_clients(config: Config, dataset: Dataset) -> dict[int, Split]:
     """The test images that are a client's own, of each client that has some; they are part of the test of all."""
     if dataset.testers is None:
         return {}
-    rows = test_rows(config, dataset.test.labels)
+    rows = rows_for_test(config, dataset)
     owners = dataset.testers[rows]
     own = {int(k): rows[owners == k] for k in np.unique(owners) if k >= 0}
     return {k: Split(dataset.test.images[mine], dataset.test.labels[mine]) for k, mine in own.items()}
 
 
-def test_rows(config: Config, labels: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Numbers of these images: all, or every other one of each class, and `final` has the others."""
+def rows_for_test(config: Config, dataset: Dataset) -> NDArray[np.int64]:
+    """Numbers of the test images: all, or half of each class with whole groups, and `final` has the others."""
+    labels, groups = dataset.test.labels, dataset.test_groups
     if config.data.test == "all":
         return np.arange(len(labels))
-    place = np.zeros(len(labels), np.int64)
-    for label in np.unique(labels):
-        of_class = labels == label
-        place[of_class] = np.arange(of_class.sum())
-    rows = np.flatnonzero(place % 2 == (config.data.test == "final"))
+    rows = np.flatnonzero(second_half(labels, groups) == (config.data.test == "final"))
     if not len(rows):
-        raise UserError(f"data.test = '{config.data.test}': {len(labels)} test images are too few for two halves")
+        number = len(labels) if groups is None else len(np.unique(groups))
+        folders = f" of {number} groups (folders of patients, say)" if number < len(labels) else ""
+        raise UserError(
+            f"data.test = '{config.data.test}': {len(labels)} test images{folders} are too few for two halves"
+        )
     return rows

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -57,6 +58,7 @@ class Sizes(NamedTuple):
     counts: Counts
     recipe: Recipe
     card: Card
+    weighs_classes: bool = False  # in the loss of labeled images
 
 
 def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
@@ -64,11 +66,12 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
 
     Raises:
         RandomStepError: The step draws random numbers.
-        UserError: The step leaves out some of what the next one starts with.
+        UserError: The step leaves out some of what the next one starts with, or the class weights of the run.
     """
-    task, counts, recipe, card = sizes
+    task, counts, recipe, card, weighs_classes = sizes
     pool = np.arange(recipe.unlabeled_batch)  # any images will do
-    forms = {k: (t.shape[1:], t.dtype) for k, t in plan_extras(Site(pool, pool), recipe, partial(stream, 0)).items()}
+    site = Site(pool, pool, weights=np.ones(task.num_classes, np.float32) if weighs_classes else None)
+    forms = {k: (t.shape[1:], t.dtype) for k, t in plan_extras(site, recipe, partial(stream, 0)).items()}
     with sketch(method, net, task, counts) as (payload, local):
         pixels = (card.channels, card.size, card.size)
         views = {view: torch.zeros(recipe.images(view), *pixels) for view in recipe.views}
@@ -76,7 +79,10 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
         known = {"u": truth} if method.needs.truth else {}
         extras = {name: torch.zeros(shape, dtype=kind) for name, (shape, kind) in forms.items()}
         batch = Batch(views, truth[: recipe.batch], truth, one, Clock(one, one, one), known, extras)
-        after, trace = without_draws(lambda: method.step(net, payload, local, batch))
+        with Looks(batch.class_weights) as looks:
+            after, trace = without_draws(lambda: method.step(net, payload, local, batch))
+        if weighs_classes and not looks.found:
+            raise UserError("its loss takes no train.class_weights; use `supervised_loss`, or leave them out")
         check_whole(local, after)
         return Layout.of(probe(trace, truth))
 
@@ -119,6 +125,19 @@ class Deterministic(TorchDispatchMode):
         kwargs = kwargs or {}
         if torch.Tag.nondeterministic_seeded in func.tags and dropout_in(func, args, kwargs) != 0:
             raise drawn(str(func).removeprefix("aten.").partition(".")[0])
+        return func(*args, **kwargs)
+
+
+class Looks(TorchDispatchMode):
+    """A mode that finds out whether an operation takes a certain tensor."""
+
+    def __init__(self, tensor: Tensor | None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own constructor
+        self.tensor, self.found = tensor, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.found = self.found or any(t is self.tensor for t in (*args, *kwargs.values()) if t is not None)
         return func(*args, **kwargs)
 
 

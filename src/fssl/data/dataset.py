@@ -26,4 +26,5 @@ class Dataset(NamedTuple):
     digest: str | None = None  # of such a source: tells whether it changed
     skipped: tuple[str, ...] = ()  # files that could not be used, and why; only where that is allowed
     groups: NDArray[np.int64] | None = None  # of each training image: images of one group show one patient, say
+    test_groups: NDArray[np.int64] | None = None  # the same of each test image
     testers: NDArray[np.int64] | None = None  # whose test image each is: a client's number, -1 for the server's own

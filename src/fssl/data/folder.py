@@ -170,7 +170,8 @@ def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
         Split(images[n:], labels[n:]),
         Partition(labeled=tuple(rows[1::2]), unlabeled=tuple(rows[::2]), server=at_server),
         skipped=tuple(listing.skipped),
-        groups=numbered_groups(listing),
+        groups=numbered_groups([*((*s.unlabeled, *of_all(s.labeled)) for s in listing.sites), of_all(listing.server)]),
+        test_groups=numbered_groups(tests),
         testers=np.repeat(np.arange(-1, len(listing.sites)), [*map(len, tests)]),
     )
 

@@ -173,6 +173,29 @@ def hold_out(
     return Partition(labeled, unlabeled, partition.server[~is_held[partition.server]]), held
 
 
+def second_half(labels: NDArray[np.int64], groups: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
+    """Which images are the second of two halves: each class is halved, and a group is on one side as a whole.
+
+    Groups are placed one after another, the largest first, where they leave their classes more even, and in the first
+    half where it makes no difference. So of images that are each alone, every other one of a class is in the second.
+
+    Args:
+        labels: The class of each image.
+        groups: A number for each image, the same for images of one patient, say; default: each alone.
+    """
+    members: dict[int, list[int]] = {}
+    for i, group in enumerate(range(len(labels)) if groups is None else groups.tolist()):
+        members.setdefault(group, []).append(i)
+    classes, ahead = labels.tolist(), Counter[int]()  # of each class: how many images more the first half has
+    is_second = np.zeros(len(labels), bool)
+    for rows in sorted(members.values(), key=len, reverse=True):
+        own = Counter(classes[i] for i in rows)
+        first, second = (sum(abs(ahead[c] + sign * n) for c, n in own.items()) for sign in (1, -1))
+        is_second[rows] = second < first
+        (ahead.subtract if second < first else ahead.update)(own)
+    return is_second
+
+
 def class_counts(parts: Sequence[Index], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.int64]:
     """How many images of each class each client holds, [K, C]."""
     client = np.repeat(np.arange(len(parts)), [len(rows) for rows in parts])

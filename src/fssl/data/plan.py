@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from ..augment.policies import draw_strong, draw_weak, shows_drawn, shows_labeled, shows_strongly
 from ..seeds import stream
-from ..types import Clock, Counts, Draw, Orders, State, Sweep, Task
+from ..types import CLASS_WEIGHTS, Clock, Counts, Draw, Orders, State, Sweep, Task
 from .partition import Partition
 from .schedule import Schedule
 
@@ -25,6 +25,7 @@ class Site(NamedTuple):
     labeled: Rows
     pool: Rows
     chances: NDArray[np.float64] | None = None  # of each labeled image to be drawn; None: the same for all
+    weights: NDArray[np.float32] | None = None  # [C] of a labeled image's loss; None: the same for all
 
     @property
     def counts(self) -> Counts:
@@ -56,6 +57,24 @@ def chances(labels: NDArray[np.int64], balance: float) -> NDArray[np.float64] | 
     _, which, sizes = np.unique(labels, return_inverse=True, return_counts=True)
     weight = sizes[which].astype(np.float64) ** -balance
     return np.asarray(weight / weight.sum())
+
+
+def weighed(sites: list[Site], labels: NDArray[np.int64], num_classes: int, power: float) -> list[Site]:
+    """The sites with weights of classes in the loss: none (0), each class as much as any other (1), or between.
+
+    A client counts its own images alone, so it tells nobody how many it has of a class.
+    """
+    if not power:
+        return sites
+    return [site._replace(weights=class_weights(labels[site.labeled], num_classes, power)) for site in sites]
+
+
+def class_weights(labels: NDArray[np.int64], num_classes: int, power: float) -> NDArray[np.float32]:
+    """w_c ~ n_c^-power, so that their mean over these images is 1; 1 for a class without any."""
+    sizes = np.bincount(labels, minlength=num_classes)
+    w = np.where(sizes > 0, np.maximum(sizes, 1.0) ** -power, 0.0)
+    w *= sizes.sum() / max((sizes * w).sum(), 1.0)
+    return np.where(sizes > 0, w, 1.0).astype(np.float32)
 
 
 def make_task(sites: list[Site], num_classes: int, seed: int) -> Task:
@@ -196,7 +215,7 @@ def plan_in_group(site: Site, recipe: Recipe, seed: int, round: int, client: int
 
 
 def plan_extras(site: Site, recipe: Recipe, named: Callable[[str], np.random.Generator]) -> State:
-    """What only some methods ask for, each from a stream of its own, [steps, ...]."""
+    """What only some methods or runs ask for, what is random from a stream of its own, [steps, ...]."""
     shape = (recipe.num_steps(site.counts), recipe.unlabeled_batch)
     extras: State = {}
     if any(map(shows_drawn, recipe.views)):
@@ -205,6 +224,8 @@ def plan_extras(site: Site, recipe: Recipe, named: Callable[[str], np.random.Gen
     if recipe.numbers is not None:
         numbers = recipe.numbers(named("numbers"), shape[0])
         extras["numbers"] = torch.from_numpy(numbers.astype(np.float32))
+    if site.weights is not None:
+        extras[CLASS_WEIGHTS] = torch.from_numpy(np.tile(site.weights, (shape[0], 1)))
     if recipe.chooses:
         extras["real"] = torch.ones(shape)  # all of them, until the method has chosen
     return extras

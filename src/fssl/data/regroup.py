@@ -29,12 +29,11 @@ def group_of(file: File) -> str:
     return f"{below[0]}/" if len(below) > 1 else file.name
 
 
-def numbered_groups(listing: Listing) -> NDArray[np.int64]:
-    """The number of each training image's group, site by site: patients of two sites are two, whatever their names."""
-    files = [(k, file) for k, s in enumerate(listing.sites) for file in (*s.unlabeled, *of_all(s.labeled))]
-    files += [(len(listing.sites), file) for file in of_all(listing.server)]
+def numbered_groups(parts: Iterable[Iterable[File]]) -> NDArray[np.int64]:
+    """The number of each image's group, site by site: patients of two sites are two, whatever their names."""
     number: dict[tuple[int, str], int] = {}
-    return np.array([number.setdefault((k, group_of(file)), len(number)) for k, file in files], np.int64)
+    names = ((k, group_of(file)) for k, files in enumerate(parts) for file in files)
+    return np.array([number.setdefault(name, len(number)) for name in names], np.int64)
 
 
 def split_off(listing: Listing, share: float) -> Listing:

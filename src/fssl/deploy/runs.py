@@ -119,13 +119,13 @@ def run_status(part: ServerPart, number: str) -> str:
 
 def follow(journal: Path, status: Callable[[], str], say: Callable[[str], None], patience: float = 15) -> None:
     """Print a run's journal until it ends; detect a run that dies silently."""
-    total = 0
+    total, measure = 0, "accuracy"
     for event in events(journal, status, patience):
         ((kind, content),) = event.items()
         if kind == "started":
-            total = content["rounds"]
+            total, measure = content["rounds"], content.get("measure", measure)
         elif kind == "round":
-            say(with_missing(content, total))
+            say(with_missing(content, total, measure))
         elif kind == "said":
             say(content)
         elif kind == "stopped":
@@ -134,11 +134,11 @@ def follow(journal: Path, status: Callable[[], str], say: Callable[[str], None],
             return
 
 
-def with_missing(line: dict[str, Any], total: int) -> str:
+def with_missing(line: dict[str, Any], total: int, measure: str) -> str:
     """A round's line with the clients that were missing."""
     missing = line.get("missing", {})
     lost = f"  missing: {', '.join(missing)}" if missing else ""
-    return f"{round_text(line, total)}  {line['timing']['seconds']:.1f} s{lost}"
+    return f"{round_text(line, total, measure)}  {line['timing']['seconds']:.1f} s{lost}"
 
 
 def events(journal: Path, status: Callable[[], str], patience: float) -> Iterator[dict[str, Any]]:

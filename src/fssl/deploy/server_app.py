@@ -146,7 +146,8 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
     labels = np.concatenate((np.full(1, -1), own.train.labels))
     nothing, one = np.zeros(0, np.int64), np.zeros(1, np.int64)
     held = Partition((nothing,) * clients, (one,) * clients, np.arange(1, len(labels)))
-    return Dataset(agreed.card(len(labels), len(own.test.labels)), Split(images, labels), own.test, held)
+    card = agreed.card(len(labels), len(own.test.labels))
+    return own._replace(card=card, train=Split(images, labels), partition=held, groups=None)
 
 
 class Journal:
@@ -161,7 +162,7 @@ class Journal:
                 file.write(json.dumps({kind: content}) + "\n")
 
     def started(self, config: Config, done: list[Line]) -> None:
-        self.write("started", {"rounds": config.rounds, "done": len(done)})
+        self.write("started", {"rounds": config.rounds, "done": len(done), "measure": config.records.metrics})
 
     def round(self, line: Line) -> None:
         self.write("round", line)

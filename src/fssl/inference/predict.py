@@ -13,7 +13,7 @@ from rich.table import Column, Table
 
 from ..console import PLAIN, RunView, print_table, say, several
 from ..core.experiment import with_folder
-from ..core.images import load_dataset, test_rows
+from ..core.images import load_dataset, rows_for_test
 from ..data.cache import Progress
 from ..data.folder import Loading, raise_problems, read_images
 from ..data.listing import list_images
@@ -106,7 +106,7 @@ def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predic
         raise UserError(f"--data-dir {data_dir}: {model.card.name} needs no files; leave it out")
     dataset = load_dataset(replace(model.config, data=data), progress)
     with_folder(model.config, dataset)  # refuses a folder whose files are others
-    rows = test_rows(model.config, dataset.test.labels)
+    rows = rows_for_test(model.config, dataset)
     names, p = look_at(model, numbered(dataset.test.images, rows, progress))
     return Predictions(model.classes, names, p, dataset.test.labels[rows])
 

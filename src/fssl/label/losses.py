@@ -4,12 +4,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..types import PseudoLabels, State
+from ..types import Batch, PseudoLabels, State
 
 
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """L_s: the mean over the labeled batch."""
-    return F.cross_entropy(logits, y)
+def supervised_loss(logits: Tensor, batch: Batch, y: Tensor | None = None) -> Tensor:
+    """L_s of a step, with the run's class weights; 0 for a client without labels.
+
+    Args:
+        logits: Of the labeled images, with gradients.
+        batch: The step's batch.
+        y: The images' classes, where they are not shown once each in the batch's order.
+    """
+    return batch.has_labels * cross_entropy(logits, batch.y if y is None else y, batch.class_weights)
+
+
+def cross_entropy(logits: Tensor, y: Tensor, class_weights: Tensor | None = None) -> Tensor:
+    """The mean over the batch of w_y CE(logits, y).
+
+    It is divided by the number of images, not by the sum of their weights: a batch of rare images counts for more.
+    """
+    if class_weights is None:
+        return F.cross_entropy(logits, y)
+    return F.cross_entropy(logits, y, class_weights, reduction="sum") / len(y)
 
 
 def cross_entropies(logits: Tensor, y: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..config import ByDataset, Range
 from ..data.cards import Card
 from ..label.assign import one_hot
-from ..label.losses import cross_entropy, soft_cross_entropy
+from ..label.losses import soft_cross_entropy, supervised_loss
 from ..models import Net
 from ..types import (
     Batch,
@@ -122,7 +122,7 @@ class CBAFed(Method):
 
         def loss(weights: Weights, state: State) -> Value:
             buffers, (out,) = net.fit(weights, images)
-            l_s = batch.has_labels * cross_entropy(out.logits, y)
+            l_s = supervised_loss(out.logits, batch, y)
             l_u = soft_cross_entropy(out.logits, PseudoLabels(votes["target"], votes["mask"]))
             return l_s + l_u, (buffers, state, Trace({"l_s": l_s.detach(), "l_u": l_u.detach()}, votes))
 

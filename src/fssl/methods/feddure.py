@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..label.accept import FixedThreshold
 from ..label.assign import VOTES, LocalOnly, hard
-from ..label.losses import cross_entropy, soft_cross_entropy
+from ..label.losses import cross_entropy, soft_cross_entropy, supervised_loss
 from ..models import Net
 from ..types import Batch, Local, Payload, PseudoLabels, State, Trace, Weights, clone, drop, put, take
 from .base import Needs, Passes, Source, Value, fit, gradient
@@ -57,7 +57,7 @@ class FedDure(FixMatch):
 
         def loss(weights: Weights, state: State) -> Value:
             _, (x, u) = fit(net, weights, (batch.x, view), self.passes)
-            l_0 = cross_entropy(x.logits, batch.y).detach()
+            l_0 = supervised_loss(x.logits, batch).detach()
             return soft_cross_entropy(u.logits, labels), ({}, state, Trace({"l_0": l_0}, {}))
 
         phi, velocity = take(PARAMS, local.state), take(VELOCITY, local.state)
@@ -66,7 +66,7 @@ class FedDure(FixMatch):
         phi, velocity = replace(optimizer, lr=optimizer.lr * self.student_rate).update(phi, velocity, grads)
         again = (batch.x, view) if self.passes == "joint" else (batch.x,)
         _, (x, *_) = net.fit(Weights(phi, local.weights.buffers), *again)
-        gain = batch.has_labels * (trace.losses["l_0"] - cross_entropy(x.logits, batch.y))
+        gain = trace.losses["l_0"] - supervised_loss(x.logits, batch)
         d = gain.detach() if self.sign == "expected" else -gain.detach()
         return d, {**local.state, **put(PARAMS, phi), **put(VELOCITY, velocity)}
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..label.accept import FixedThreshold
 from ..label.assign import LocalOnly, hard
-from ..label.losses import cross_entropy, soft_cross_entropy
+from ..label.losses import soft_cross_entropy, supervised_loss
 from ..models import Net
 from ..seeds import stream
 from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, Weights, put, take
@@ -65,7 +65,7 @@ class FedDureFull(FedDure):
             grads, p = torch.func.grad(student_loss, has_aux=True)(phi, buffers, w)
             virtual = {name: t - eta * grads[name] for name, t in phi.items()}
             _, (x, _) = net.fit(Weights(virtual, buffers), batch.x, batch.u_strong)
-            return batch.has_labels * cross_entropy(x.logits, batch.y), p
+            return supervised_loss(x.logits, batch), p
 
         grads, p = torch.func.grad(labeled_loss, has_aux=True)(w, buffers)
         w = {name: (t - self.meta_lr * grads[name]).detach() for name, t in w.items()}

@@ -11,7 +11,7 @@ from torch import Tensor
 from ..config import Range
 from ..label.accept import FixedThreshold
 from ..label.assign import SCORES, Winner
-from ..label.losses import cross_entropy, image_cross_entropy, kl_divergence, masked_mean
+from ..label.losses import image_cross_entropy, kl_divergence, masked_mean, supervised_loss
 from ..models import Net
 from ..types import Batch, Counts, Local, Payload, Server, State, Task, Trace, Upload, Weights, put, take
 from .base import Passes, RunningMean, Source, Value, descend, fit, flat, unflat
@@ -56,7 +56,7 @@ class FedLabel2M(FedLabel):
             state = {**self.remember(votes, batch, state), COUNT: state[COUNT] + votes["mask"].sum()}
             buffers_a, (x,) = net.fit(a, batch.x)
             buffers_b, (strong, weak) = fit(net, b, (batch.u_strong, batch.u_weak), self.passes)
-            l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
+            l_s = supervised_loss(x.logits, batch)
             l_u = pseudo_loss(strong.logits, votes)
             beside = self.agreement(weak.logits, votes) + self.pull * drift(b.params, payload.weights.params)
             buffers = pair(Weights({}, buffers_a), Weights({}, buffers_b)).buffers

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..config import ByDataset, Range
 from ..label.accept import Accept, EntropyThreshold, FixedThreshold, sure_from
-from ..label.losses import cross_entropy, soft_cross_entropy
+from ..label.losses import soft_cross_entropy, supervised_loss
 from ..models import Net
 from ..types import (
     Batch,
@@ -76,7 +76,7 @@ class FedLoKe(Method):
             views = (batch.views["x_strong"], *unlabeled)
             new_g, (x_g, weak_g, strong_g) = fit(net, shared(weights), views, self.passes)
             votes = self.vote(weak_l.logits, weak_g.logits)
-            l_s = batch.has_labels * (cross_entropy(x_l.logits, batch.y) + cross_entropy(x_g.logits, batch.y))
+            l_s = supervised_loss(x_l.logits, batch) + supervised_loss(x_g.logits, batch)
             from_g = soft_cross_entropy(strong_l.logits, PseudoLabels(votes["p_g"], votes["sure_g"]))
             from_l = soft_cross_entropy(strong_g.logits, PseudoLabels(votes["p_l"], votes["sure_l"]))
             l_u = from_g + from_l

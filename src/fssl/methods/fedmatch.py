@@ -12,7 +12,7 @@ from torch import Tensor
 from ..config import Range
 from ..label.accept import Accept, FixedThreshold, sure_from
 from ..label.assign import hard
-from ..label.losses import cross_entropy, kl_divergence, soft_cross_entropy, squared_distance
+from ..label.losses import kl_divergence, soft_cross_entropy, squared_distance, supervised_loss
 from ..models import Net, Out
 from ..seeds import stream
 from ..types import Batch, Counts, Local, Payload, PseudoLabels, Server, State, Task, Trace, Upload, Weights, put, take
@@ -114,7 +114,7 @@ class FedMatch(Method):
 
         def loss(weights: Weights, state: State) -> Value:
             buffers, (x,) = net.fit(Weights(compose(weights.params, psi), weights.buffers), batch.x)
-            l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
+            l_s = supervised_loss(x.logits, batch)
             return self.lam_s * l_s, (buffers, state, Trace({"l_s": l_s.detach()}, {}))
 
         grads, (buffers, _, trace) = gradient(loss, weights, {})

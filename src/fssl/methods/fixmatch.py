@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..label.accept import Accept, FixedThreshold, sure_from
 from ..label.assign import VOTES, Assign, GlobalOnly, LocalOnly, weight_in
-from ..label.losses import cross_entropy, soft_cross_entropy
+from ..label.losses import soft_cross_entropy, supervised_loss
 from ..models import Net, Out
 from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, Trace, Weights
 from .base import Method, Needs, Source, Value, Watched, descend
@@ -94,7 +94,7 @@ class FixMatch(Method):
             p_g = self.ask_global(net, payload, state, batch) if self.asks_global else p_l
             votes = self.vote(p_l, p_g, payload, state, batch)
             state = self.remember(votes, batch, state)
-            l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
+            l_s = supervised_loss(x.logits, batch)
             l_u = soft_cross_entropy(strong.logits, PseudoLabels(votes["target"], votes["mask"]), self.guard)
             seen = Seen(x, weak, strong, votes)
             term, state = self.extra(net, payload, Local(weights, local.velocity, state), batch, seen)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..config import Range
-from ..label.losses import cross_entropy
+from ..label.losses import supervised_loss
 from ..models import Net
 from ..types import (
     Batch,
@@ -106,7 +106,7 @@ class RSCFed(Method):
 
         def loss(weights: Weights, state: State) -> Value:
             buffers, (out,) = net.fit(weights, images)
-            l_s = batch.has_labels * cross_entropy(out.logits, y)
+            l_s = supervised_loss(out.logits, batch, y)
             l_u = (1 - batch.has_labels) * (out.logits.softmax(-1) - q).square().sum(-1).mean()
             every = torch.ones_like(p[:, 0]) * (1 - batch.has_labels)
             votes = {"p_l": p, "sure_l": every, "target": q, "mask": every}

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..config import Range
 from ..label.assign import hard
-from ..label.losses import cross_entropies, cross_entropy, masked_mean
+from ..label.losses import cross_entropies, masked_mean, supervised_loss
 from ..models import Net
 from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Trace, Upload, Weights
 from .base import Method, Needs, Source, Value, Watched, descend, mean_weights
@@ -89,7 +89,7 @@ class SemiFL(Method):
         if not self.labels_at_clients:
             return torch.zeros_like(batch.has_labels), weights.buffers
         buffers, (x,) = net.fit(weights, batch.x)
-        return batch.has_labels * cross_entropy(x.logits, batch.y), buffers
+        return supervised_loss(x.logits, batch), buffers
 
     def fix(self, net: Net, weights: Weights, state: State, batch: Batch) -> tuple[Tensor, State]:
         """CE(strong(f), y_f)."""

@@ -5,7 +5,7 @@ from typing import Literal
 
 import torch
 
-from ..label.losses import cross_entropy
+from ..label.losses import supervised_loss
 from ..models import Net
 from ..types import Batch, Counts, Local, Payload, State, Trace, Weights
 from .base import Method, Needs, Source, Value, descend
@@ -31,7 +31,7 @@ class Supervised(Method):
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
         def loss(weights: Weights, state: State) -> Value:
             buffers, (x,) = net.fit(weights, batch.x)
-            l_s = batch.has_labels * cross_entropy(x.logits, batch.y)
+            l_s = supervised_loss(x.logits, batch)
             total = add_terms(l_s, self.terms, weights, payload)
             trace = Trace({"l_s": l_s.detach(), "l_u": torch.zeros_like(l_s)}, {})
             return total, (buffers, state, trace)

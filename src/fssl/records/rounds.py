@@ -92,6 +92,8 @@ def summarize(lines: Sequence[Mapping[str, Any]], headline: str, measure: str = 
     out |= summarize_tests(lines, "test")
     seconds = [line["timing"]["seconds"] for line in lines]
     out["result"] = mean_of_last(lines, "test", headline, measure)
+    if (last := mean_of_last(lines[-1:], "test", headline, measure)) is not None:
+        out["last"] = last
     if all("ema_test" in line for line in lines):
         out["ema"] = summarize_tests(lines, "ema_test")
         out["ema_result"] = mean_of_last(lines, "ema_test", headline, measure)

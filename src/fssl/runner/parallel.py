@@ -71,7 +71,7 @@ def show(view: GridView, job: Job, sizes: dict[str, int]) -> None:
     size = folder.rounds_file.stat().st_size if folder.rounds_file.is_file() else 0
     if sizes.get(job.name) != size:
         sizes[job.name] = size
-        view.running(job.name, job.config.rounds, folder.rounds())
+        view.running(job.name, job.config.rounds, folder.rounds(), job.config.records.metrics)
 
 
 def stop(idle: list[ProcessPoolExecutor], busy: list[ProcessPoolExecutor]) -> None:

@@ -242,15 +242,15 @@ class Reading:
         }
 
     def _by_class(self) -> tuple[Numbers, Numbers]:
-        """Pseudo-labels used and correct, by the class they name, over the last rounds."""
+        """Pseudo-labels used and correct, by the class they name, in the last rounds; none if truth is not known."""
         totals: tuple[Numbers, Numbers] = (np.zeros(0), np.zeros(0))
         unreadable = 0
         for round in self.rounds[-LAST:]:
             file = self.folder.probe_file(round)
             labels, correct = (read_probe(file, f"{name}_by_class") for name in ("labels", "correct"))
-            if labels is None or correct is None or len(labels) != len(correct):
+            if labels is None or correct is None or len(correct) not in (0, len(labels)):
                 unreadable += 1
-            elif len(labels) and len(totals[0]) in (len(labels), 0):
+            elif len(correct) and len(totals[0]) in (len(labels), 0):
                 totals = (totals[0] + labels, totals[1] + correct) if len(totals[0]) else (labels, correct)
         if unreadable:
             self._note(f"probes of {unreadable} of the last {len(self.rounds[-LAST:])} rounds are damaged")
