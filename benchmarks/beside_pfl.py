@@ -3,8 +3,8 @@
     python benchmarks/beside_pfl.py [--rounds 15]
 
 The first time, pfl-research is installed into benchmarks/.pfl, for this script only. fssl makes views, measures
-probes and tests after every round; pfl-research does none of that here. Printed are medians of a step's time by the clock
-and, where one process does all the work, of what the processor spent on it, which other work on the machine changes less.
+probes and tests after every round; pfl-research does none of that here. Printed are medians of a step's time by the
+clock and, where one process does all the work, of the processor's time, which other work changes less.
 """
 
 import argparse
