@@ -3,7 +3,8 @@
     python benchmarks/beside_pfl.py [--rounds 15]
 
 The first time, pfl-research is installed into benchmarks/.pfl, for this script only. fssl makes views, measures
-probes and tests after every round; pfl-research does none of that here. The medians of both are printed.
+probes and tests after every round; pfl-research does none of that here. Printed are medians of a step's time by the
+clock and, where one process does all the work, of the processor's time, which other work changes less.
 """
 
 import argparse
@@ -29,6 +30,7 @@ SIDES = {
     "pfl-research, one thread": {"OMP_NUM_THREADS": "1"},
     "pfl-research, a thread per core": {},
 }
+ALONE = ("fssl, one lane", "pfl-research, one thread")  # one process and one thread
 
 
 def fssl_rounds() -> Iterator[int]:
@@ -120,15 +122,16 @@ def pfl_rounds(wait: Callable[[int], None]) -> None:
 
 
 def take_turns(side: str) -> None:
-    """In a process of its own: a round whenever a line comes in, then a line with its seconds and steps."""
-    begin = 0.0
+    """In a process of its own: a round whenever a line comes in, then a line with a step's seconds, by both clocks."""
+    begin = 0.0, 0.0
 
     def wait(steps: int) -> None:
         nonlocal begin
-        print(json.dumps([time.perf_counter() - begin, steps]), flush=True)
+        took = time.perf_counter() - begin[0], time.process_time() - begin[1]
+        print(json.dumps([seconds / steps for seconds in took]), flush=True)
         if not sys.stdin.readline():
             sys.exit()
-        begin = time.perf_counter()
+        begin = time.perf_counter(), time.process_time()
 
     if side == "fssl":
         for steps in fssl_rounds():
@@ -158,20 +161,20 @@ def main() -> None:
             stdout=subprocess.PIPE,
             text=True,
         )
-    times: dict[str, list[float]] = {name: [] for name in sides}
+    times: dict[str, list[list[float]]] = {name: [] for name in sides}
     for process in sides.values():
         process.stdout.readline()  # the first round, with everything that is done once
     for _ in range(asked.rounds):
         for name, process in sides.items():
             process.stdin.write("\n")
             process.stdin.flush()
-            seconds, steps = json.loads(process.stdout.readline())
-            times[name].append(1000 * seconds / steps)
+            times[name].append([1000 * seconds for seconds in json.loads(process.stdout.readline())])
     for process in sides.values():
         process.stdin.close()
         process.wait()
     for name, found in times.items():
-        print(f"{name:34} {median(found):6.2f} ms per step ({min(found):.2f} to {max(found):.2f})")
+        wall, processor = (f"{median(ms):6.2f} ({min(ms):.2f} to {max(ms):.2f})" for ms in zip(*found, strict=True))
+        print(f"{name:34} ms per step {wall:24}" + (f" processor {processor}" if name in ALONE else ""))
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import torch
 from torch.utils._pytree import tree_leaves, tree_structure
 
 from conftest import host_lane
-from fssl.core.client import at, client_round, shown_by_turns
+from fssl.core.client import Turns, at, client_round
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.plan import epochs
@@ -165,7 +165,7 @@ def test_views_made_for_many_steps_are_those_of_each_step(
     monkeypatch.setattr("fssl.core.client.SHOWN_AT_ONCE", at_once)
     federation = make_federation(f"method.name={name}")
     draw, show = federation.plan(1, 1).draw, federation.make_show()
-    shown = list(shown_by_turns(show, draw))
+    shown = list(Turns(show)(draw))
     assert len(shown) == len(draw.x_row) > 3
     for i, step in enumerate(shown):
         alone = show(at(draw, i))

@@ -2,8 +2,10 @@
 
 import pytest
 import torch
+from torch import Tensor, nn
+from torch.func import functional_call
 
-from fssl.models import build_net
+from fssl.models import Head, Net, build_net
 from fssl.types import Weights
 
 
@@ -80,3 +82,50 @@ def test_bf16_keeps_the_head_in_fp32() -> None:
     assert out.logits.dtype == torch.float32
     torch.testing.assert_close(out.logits, exact.logits, atol=0.03, rtol=0.03)
     assert not torch.equal(out.logits, exact.logits)
+
+
+class Sharing(nn.Module):
+    """Two layers with one weight, one layer in two places, and a parameter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(4, 4), nn.Linear(4, 4, bias=False), Head(4, 3)
+        self.second.weight = self.first.weight
+        self.again, self.scale = self.first, nn.Parameter(torch.ones(4))
+        self.norm = nn.BatchNorm1d(4)
+        self.norm.num_batches_tracked = None
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        out = self.norm(self.again(self.second(self.first(x.flatten(1)))) * self.scale)
+        feature, logits = self.head(out)
+        return feature, logits
+
+
+def test_lent_weights_are_those_of_a_functional_call() -> None:
+    """Also where layers share them: the gradient of a shared one has both parts."""
+    module = Sharing()
+    net, x = Net(module, "sharing", 1, 3), torch.linspace(-1, 2, 32).view(8, 1, 2, 2)
+    params = {name: (p + 0.1).requires_grad_() for name, p in net.first.params.items()}
+    assert "second.weight" not in params
+    assert "again.weight" not in params
+    buffers, (out,) = net.fit(Weights(params, net.first.buffers), x)
+    expected_buffers = {name: b.clone() for name, b in net.first.buffers.items()}
+    feature, logits = functional_call(module.train(), {**params, **expected_buffers}, (x,))
+    assert torch.equal(out.logits, logits)
+    assert torch.equal(out.feature, feature)
+    for name, b in expected_buffers.items():
+        assert torch.equal(buffers[name], b)
+        assert not torch.equal(b, net.first.buffers[name])
+    grads = [torch.autograd.grad(y.square().sum(), list(params.values())) for y in (out.logits, logits)]
+    for name, ours, expected in zip(params, *grads, strict=True):
+        assert torch.equal(ours, expected), name
+
+
+def test_what_was_lent_is_given_back_also_when_a_call_fails() -> None:
+    net, x = build_net("cnn", 3, 4, 1, seed=7), torch.zeros(2, 3, 8, 8)
+    net.infer(net.first, x)
+    with pytest.raises(RuntimeError, match="channels"):
+        net.infer(net.first, x[:, :1])
+    module = net._evaluation.module
+    assert all(t.is_meta for t in (*module.parameters(), *module.buffers()))
+    assert torch.equal(net.copy().infer(net.first, x).logits, net.infer(net.first, x).logits)

@@ -11,6 +11,7 @@ from sklearn import metrics
 from fssl.augment.normalize import Normalize
 from fssl.core import evaluate
 from fssl.core.evaluate import BATCH, make_tester, read_tested
+from fssl.data.cards import CARDS
 from fssl.models import build_net
 from fssl.probes.measures import BINS, Answers, answers_of, auroc, sums
 
@@ -122,6 +123,21 @@ def test_a_test_in_batches_has_the_answers_to_all_images(images: int) -> None:
         loss = torch.nn.functional.cross_entropy(logits, pool.labels).item()
         assert tested.loss == pytest.approx(loss, rel=1e-5)
         assert tested.numbers.accuracy == whole.accuracy
+
+
+@pytest.mark.parametrize(("name", "passes"), [("digits", 1), ("cifar10", 2)])
+def test_one_normalization_under_two_names_is_computed_once(
+    name: str, passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    net, card, called = build_net("cnn", CARDS[name].channels, 4, 1, seed=7), CARDS[name], []
+    infer = net.infer
+    monkeypatch.setattr(net, "infer", lambda *given: called.append(1) or infer(*given))
+    images = torch.arange(5 * 8 * 8 * card.channels).remainder(256).to(torch.uint8).view(5, 8, 8, card.channels)
+    norms = list(evaluate.norms_for_test(card, torch.device("cpu")).values())
+    both = make_tester(net, evaluate.TestPool(images, torch.arange(5) % 4), norms)(net.first)
+    assert len(called) == passes
+    assert len(both) == 2
+    assert torch.equal(both[0], both[1]) == (passes == 1)
 
 
 def test_answers_without_any_class_twice() -> None:

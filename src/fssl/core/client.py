@@ -72,11 +72,12 @@ def loop(learn: Learn, show: Show, tally_size: int, device: torch.device) -> Run
     Views of several steps are made at once: an operation on a few small images is mostly the call of it. They stay out
     of what is compiled, since a compiler's lookups of bytes are slower on a CPU than those of eager code.
     """
+    turns = Turns(show)
 
     def run(payload: Payload, local: Local, draw: Draw) -> tuple[Local, Tensor]:
         draw = tree_map(lambda t: t.to(device), draw)
         tally = torch.zeros(2, tally_size, device=device)
-        for i, shown in enumerate(shown_by_turns(show, draw)):
+        for i, shown in enumerate(turns(draw)):
             try:
                 local, tally = learn(payload, local, tally, shown)
             except Exception as error:
@@ -119,15 +120,21 @@ def chosen_first(draw: Draw, orders: Orders, chosen: Tensor) -> Draw:
 SHOWN_AT_ONCE = 2**20  # numbers in the views of as many steps: more would not stay in a processor's cache
 
 
-def shown_by_turns(show: Show, draw: Draw) -> Iterator[Any]:
+class Turns:
     """What each step is shown, made for some steps at a time."""
-    steps, start, at_once = len(draw.x_row), 0, 1
-    while start < steps:
-        stop = min(start + at_once, steps)
-        shown = show(part(draw, start, stop))
-        yield from each(shown, stop - start)
-        size = max(1, sum(view[0].numel() for view in shown.batch.views.values()))
-        start, at_once = stop, max(1, SHOWN_AT_ONCE // size)
+
+    def __init__(self, show: Show) -> None:
+        self.show, self.at_once = show, 1  # until the size of a step's views is known: it is that of every client's
+
+    def __call__(self, draw: Draw) -> Iterator[Any]:
+        steps, start = len(draw.x_row), 0
+        while start < steps:
+            stop = min(start + self.at_once, steps)
+            shown = self.show(part(draw, start, stop))
+            size = max(1, sum(view[0].numel() for view in shown.batch.views.values()))
+            self.at_once = max(1, SHOWN_AT_ONCE // size)
+            yield from each(shown, stop - start)
+            start = stop
 
 
 def client_round(

@@ -7,7 +7,6 @@ from typing import Literal, NamedTuple, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map
 
 from ..data.plan import Numbers
 from ..label.assign import ConfidenceGap, Weigh
@@ -97,9 +96,14 @@ def gradient(loss: Loss, weights: Weights, state: State) -> tuple[State, tuple[S
         return grads, aux
     with torch.enable_grad():
         leaves = {name: p.detach().requires_grad_() for name, p in weights.params.items()}
-        total, aux = loss(Weights(leaves, weights.buffers), state)
+        total, (buffers, state, trace) = loss(Weights(leaves, weights.buffers), state)
         grads = torch.autograd.grad(total, list(leaves.values()), materialize_grads=True)
-    return dict(zip(leaves, grads, strict=True)), tree_map(torch.Tensor.detach, aux)
+    aux = detached(buffers), detached(state), Trace(*map(detached, trace))
+    return dict(zip(leaves, grads, strict=True)), aux
+
+
+def detached(tree: State) -> State:
+    return {name: t.detach() for name, t in tree.items()}
 
 
 def weighted_mean(trees: Iterable[tuple[State, float]]) -> State:

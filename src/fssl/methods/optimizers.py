@@ -74,7 +74,8 @@ class Sgd(Optimizer):
         names = list(params)
         p, v, g = ([tree[name] for name in names] for tree in (params, velocity, grads))
         decayed = self.decayed(p, self.clipped(g))
-        new_v = torch._foreach_add(torch._foreach_mul(v, self.momentum), decayed)
+        new_v = torch._foreach_mul(v, self.momentum)
+        torch._foreach_add_(new_v, decayed)  # no memory is asked for a second time: new_v is nobody else's yet
         slope = torch._foreach_add(decayed, new_v, alpha=self.momentum) if self.nesterov else new_v
         new_p = stepped(p, list(slope), self.rate)
         return dict(zip(names, new_p, strict=True)), dict(zip(names, new_v, strict=True))
