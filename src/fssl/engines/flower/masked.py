@@ -1,6 +1,6 @@
 """Uploads that the server sees masked, by Flower's SecAgg+: of a round it opens the mean alone.
 
-Keys, shares, masks and rounding are Flower's own, and so are their limits: docs/flower.md has them.
+Keys, shares, masks and rounding are Flower's own, and so are their limits: `fssl docs flower` has them.
 """
 
 import time
