@@ -181,6 +181,11 @@ def test_labels_at_the_server_and_at_clients_are_not_mixed(root: Path) -> None:
     (root / "server" / "cat" / "bad.png").write_text("no image")
     (skipped,) = load_federation(root, at_server._replace(skip_bad=True, classes=("cat", "dog", "fish"))).skipped
     assert skipped.startswith("server/cat/bad.png: ")
+    for image in (root / "server").rglob("*.png"):
+        image.write_text("no image")
+    assert problems(lambda: load_federation(root, at_server._replace(skip_bad=True))) == [
+        "server: no labeled image can be read"
+    ]
 
 
 def test_normalization_is_a_constant_unless_it_is_given(root: Path) -> None:

@@ -88,6 +88,8 @@ def without(listing: Listing, bad: Mapping[str, str]) -> Listing:
         if not (site.unlabeled or any(of_all(site.labeled))):
             listing.problems.append(f"{site.name}: no image to train on can be read")
     test, server = (kept(files, good) for files in (listing.test, listing.server))
+    if listing.server and not any(of_all(server)):
+        listing.problems.append("server: no labeled image can be read")
     return listing._replace(sites=sites, test=test, skipped=skipped, server=server)
 
 
