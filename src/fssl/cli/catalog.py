@@ -64,7 +64,7 @@ def datasets(
     - `fssl run my.toml --set data.name=imagefolder --set data.labels_per_class=20 --data-dir photos`
     """
     if labels_at_server and not export_digits:
-        raise UserError("--labels-at-server: says where --export-digits puts labels; give that too")
+        raise UserError("--labels-at-server goes with --export-digits DIR: give both")
     if export_digits:
         from ..data.export import export_digits as export
 

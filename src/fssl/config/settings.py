@@ -348,7 +348,7 @@ OF_A_FOLDER = (
 
 
 def useless(dataset: str, labels: Any = None) -> tuple[str, ...]:
-    """Settings that this dataset has no use for; a folder of clients says who has `labels`, but for the server."""
+    """Settings that this dataset has no use for: a folder of clients says who has labels, unless the server has."""
     facts = CARDS.get(dataset)
     unfit = () if facts is not None and facts.file_size is not None else ("data.fit",)
     if facts is None or not facts.is_folder:

@@ -237,19 +237,16 @@ def check_method(config: Config, method: Method) -> None:
 def check_mean(config: Config, method: Method) -> None:
     """Refuse privacy for a method or a number of clients that it does not cover."""
     name, privacy, drawn = config.method.name, config.privacy, config.train.clients_per_round
-    uses_more = type(method).aggregate is not Method.aggregate
-    if privacy.clip is not None and uses_more:
+    is_masked = privacy.aggregation == "secagg+"
+    if type(method).aggregate is not Method.aggregate and (is_masked or privacy.clip is not None):
+        key = "privacy.aggregation = 'secagg+'" if is_masked else "privacy.clip"
+        limit = "is all that is opened" if is_masked else "clipping and noise do not cover"
         raise UserError(
-            f"privacy.clip: method '{name}' uses more of an upload than the mean of its parameters, "
-            "which clipping and noise do not cover; choose another method"
+            f"{key}: method '{name}' uses more of an upload than the mean of its parameters, which {limit};"
+            " choose another method"
         )
-    if privacy.aggregation == "plain":
+    if not is_masked:
         return
-    if uses_more:
-        raise UserError(
-            f"privacy.aggregation = 'secagg+': method '{name}' uses more of an upload than the mean of its parameters, "
-            "which is all that is opened; choose another method"
-        )
     if 0 < drawn < FEWEST_MASKED or drawn > MOST_MASKED:
         raise UserError(
             f"train.clients_per_round = {drawn}: privacy.aggregation = 'secagg+' expects {FEWEST_MASKED} to"

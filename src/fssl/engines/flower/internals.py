@@ -248,10 +248,8 @@ def mask(message: "Message", context: "Context", call_next: Callable[..., "Messa
     """Answer what belongs to SecAgg+ by Flower's mod of a client, which asks the app itself once in a round."""
     from flwr.client.mod import secaggplus_mod
 
-    return (secaggplus_mod if SECAGG in message.content else just_call)(message, context, call_next)
-
-
-def just_call(message: "Message", context: "Context", call_next: Callable[..., "Message"]) -> "Message":
+    if SECAGG in message.content:
+        return secaggplus_mod(message, context, call_next)
     return call_next(message, context)
 
 
