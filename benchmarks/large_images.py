@@ -43,9 +43,7 @@ def main() -> None:
         print(json.dumps(measured(given.size, given.batches[0], given.rounds, given.set)))
         return
     options = [f"--size={given.size}", f"--rounds={given.rounds}", *(f"--set={s}" for s in given.set), "--alone"]
-    print(
-        "labeled images of a step | s per round (smallest to largest) | ms per step | peak memory, GiB | start, s | device"
-    )
+    print("batch | s per round (smallest to largest) | ms per step | peak memory, GiB | start, s | device")
     for batch in given.batches:
         command = [sys.executable, __file__, *options, str(batch)]
         found = json.loads(

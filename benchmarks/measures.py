@@ -1,4 +1,4 @@
-"""What a test's measures cost beside plain accuracy: 10,000 images, 100 classes, two normalizations, the paper's network.
+"""What a test's measures cost beside plain accuracy: 10,000 images, 100 classes, two normalizations, ResNet-8x4.
 
     python benchmarks/measures.py [--times 50] [--device cuda]
 
