@@ -8,13 +8,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fssl.models import Net, build_net, norm, switch_kernels, switch_tf32_off
-from fssl.models.fused import conv_relu, definition, fused, fused_stem, stem_definition
+from fssl.models.fused import before_relu, conv_relu, definition, fused, fused_stem, stem_definition
 from fssl.types import Weights
 
 IS_HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not IS_HOPPER, reason="no Hopper GPU")]
 
 EPS = (1e-5, 1e-3)
+FEW = 1000  # numbers
 SHAPES = [(640, 64, 8, 8), (7, 64, 33, 31), (3, 5, 5, 7), (2, 130, 4, 3), (2, 256, 3, 1), (9, 8, 1, 1)]
 Grads = tuple[Tensor, ...]
 
@@ -43,6 +44,14 @@ def draw(shape: Sequence[int], num_others: int, mean: float = 0.0) -> list[Tenso
     return [*norm_of(mean), *norm_of(mean if num_others == 3 else 0.0)][: 3 + num_others]
 
 
+def away_from_kink(dy: Sequence[Tensor], reader: int, tensors: Sequence[Tensor], eps: Sequence[float]) -> list[Tensor]:
+    """Gradients but of values at ReLU's kink: of a million, one that rounds to its other side is 1e-3 of all."""
+    is_away = before_relu([t.double() for t in tensors], eps).abs() > 1e-5
+    return [
+        d * m for d, m in zip(dy, (is_away, is_away[:, :, ::reader, ::reader] if reader else is_away), strict=False)
+    ]
+
+
 def with_gradients(
     function: Callable[..., tuple[Tensor, ...]], tensors: Sequence[Tensor], dtype: torch.dtype, dy: Sequence[Tensor]
 ) -> list[Tensor]:
@@ -58,7 +67,7 @@ def both(tensors: list[Tensor], reader: int, dtype: torch.dtype) -> tuple[list[f
         tensors = [t.to(dtype).float() if t.dim() == 4 else t for t in tensors]
     x = tensors[0]
     dy = [torch.randn_like(x)] + ([torch.randn_like(x[:, :, ::reader, ::reader])] if reader else [])
-    dy = [d.to(dtype).float() for d in dy]
+    dy = away_from_kink([d.to(dtype).float() for d in dy], reader, tensors, EPS)
     exact = with_gradients(lambda *t: definition(t, EPS, reader), tensors, torch.float64, dy)
     by_definition = with_gradients(lambda *t: definition(t, EPS, reader), tensors, dtype, dy)
     by_kernels = with_gradients(lambda *t: fused(EPS, reader, *t)[: len(dy)], tensors, dtype, dy)
@@ -255,6 +264,8 @@ def test_a_stem_is_the_definition(
     tensors = [weight, torch.rand(outputs, device="cuda") + 0.5, torch.randn(outputs, device="cuda")]
     settings = (1e-5, reader, (stride, stride), (padding, padding))
     dy = [torch.randn_like(y).to(dtype).float() for y in stem_definition((x.float(), *tensors), *settings)]
+    z = F.conv2d(x.double(), weight.double(), None, stride, padding)
+    dy = away_from_kink(dy, reader, [z, *tensors[1:]], (1e-5,))
 
     def kernels(*t: Tensor) -> tuple[Tensor, ...]:
         made: tuple[Tensor, ...] = fused_stem(settings, *t)[: len(dy)]
@@ -282,8 +293,9 @@ def test_a_stem_is_the_definition(
         [distance(g, e) for g, e in zip(everything(f, x, *tensors), exact, strict=True)] for f in (kernels, plain)
     )
     first = len(dy) + 3
-    # In fp32 some of ten million values near 0 are on the other side of ReLU than in double precision, plain or not.
-    limits = [max(1e-5, 1.1 * far) if dtype == torch.float32 else 1.1 * far for far in theirs[:first]]
+    # A handful of numbers in bf16 may be rounded well or badly by chance: they get five of its last digits.
+    least = [1e-5 if dtype == torch.float32 else 0.02 if e.numel() < FEW else 0.0 for e in exact[:first]]
+    limits = [max(at_least, 1.1 * far) for at_least, far in zip(least, theirs, strict=False)]
     assert all(near < limit for near, limit in zip(ours[:first], limits, strict=True)), (ours, theirs)
     assert max([0.0, *ours[first:]]) < 1e-4, ours
     frozen = conv_relu(x, weight.to(dtype), tensors[2], None, *settings[2:])

@@ -1,21 +1,39 @@
 """A client's steps on a CUDA device: the compiled step captured in a graph over fixed buffers."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch._inductor import config as inductor
+from torch._inductor.exc import InductorError
 from torch.utils._pytree import tree_map
 
 from ..core.client import at
 from ..core.step import Step, Visit
 from ..types import Draw, Local, Payload, Sweep
 
+T = TypeVar("T")
 # A visit is compiled when it is first made, in some lane's thread; the compiler cannot bear that another thread calls
 # compiled code meanwhile.
 ONE_VISIT = Lock()
+
+
+def compiled_somehow(build: Callable[[], T]) -> T:
+    """What `build` makes with the compiler, in a second try without one of its searches.
+
+    Before torch 2.13 it stumbles over some steps (of `flfl` on a small network) while it tries other orders of loops.
+    """
+    try:
+        return build()
+    except InductorError:
+        if not inductor.loop_ordering_after_fusion:
+            raise
+        inductor.loop_ordering_after_fusion = False
+        torch._dynamo.reset()
+        return build()
 
 
 def make_tick(step: Step) -> Any:

@@ -60,7 +60,9 @@ class Lanes:
         on_gpu, is_compiled = self.device.type == "cuda", compiles(self.federation, debug)
         number = num_lanes(self.federation, debug, most)
         if on_gpu and is_compiled:
-            return self._captured_lanes(number)
+            from .capture import compiled_somehow
+
+            return compiled_somehow(lambda: self._captured_lanes(number))
         show, size = self.federation.make_show(), self.federation.layout.size
         learn = [self.federation.make_learn() for _ in range(number)]
         if is_compiled:

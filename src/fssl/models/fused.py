@@ -21,14 +21,19 @@ def is_thin(weight: Tensor) -> bool:
     return weight[0].numel() <= THIN
 
 
-def definition(tensors: Sequence[Tensor], eps: Sequence[float], reader: int) -> tuple[Tensor, ...]:
-    """What the kernels compute: relu(norm(x) + other), and what a second reader gets of it."""
+def before_relu(tensors: Sequence[Tensor], eps: Sequence[float]) -> Tensor:
+    """norm(x), or norm(x) + other, where the other may have a norm of its own."""
     x, weight, bias, *rest = tensors
     out = F.batch_norm(x, None, None, weight, bias, True, 0.0, eps[0])
     if rest:
         other, *affine = rest
         out = out + (F.batch_norm(other, None, None, affine[0], affine[1], True, 0.0, eps[1]) if affine else other)
-    y = F.relu(out)
+    return out
+
+
+def definition(tensors: Sequence[Tensor], eps: Sequence[float], reader: int) -> tuple[Tensor, ...]:
+    """What the kernels compute: relu(norm(x) + other), and what a second reader gets of it."""
+    y = F.relu(before_relu(tensors, eps))
     return (y, y[:, :, ::reader, ::reader]) if reader else (y,)
 
 
