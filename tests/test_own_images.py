@@ -160,9 +160,10 @@ def test_a_resumed_run_is_the_same_and_other_images_are_refused(fssl: Fssl, site
         run_experiment(prepare(small(copy, *longer)), tmp_path / "parts", Quiet(), resume=True)
 
 
-def test_a_site_trains_by_itself_as_it_does_among_all(sites: Path) -> None:
+@pytest.mark.parametrize("crop", ["pad", "resize"])
+def test_a_site_trains_by_itself_as_it_does_among_all(sites: Path, crop: str) -> None:
     """What a deployed site computes from its own folder: the same plan and the same images."""
-    config = small(sites)
+    config = small(sites, f"data.crop={crop}")
     everyone = Federation(prepare(config))
     agreed = shared_format(everyone.config)
     for k, name in enumerate(("ann", "bob", "cem", "dot")):

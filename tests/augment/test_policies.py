@@ -8,10 +8,11 @@ from PIL import Image
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
+from fssl.augment.enlarge import enlarged
 from fssl.augment.normalize import Normalize
 from fssl.augment.ops import OPS
 from fssl.augment.pillow import strong_pil, weak_pil
-from fssl.augment.policies import STRONG_NOISE, WEAK_NOISE, draw_strong, draw_weak, strong, weak
+from fssl.augment.policies import STRONG_NOISE, WEAK_NOISE, draw_strong, draw_weak, room, strong, weak
 
 SHAPES = [(32, 3), (32, 1), (16, 3), (8, 3), (8, 1)]
 
@@ -33,10 +34,10 @@ def draw_views(size: int, channels: int, num: int) -> tuple[Tensor, Tensor, Tens
     return torch.from_numpy(pool), torch.from_numpy(rows), torch.from_numpy(draw_strong(rng, (num,), size))
 
 
-def by_pillow(view: str, images: Tensor, rows: Tensor, noise: Tensor) -> Tensor:
+def by_pillow(view: str, images: Tensor, rows: Tensor, noise: Tensor, enlarge: bool = False) -> Tensor:
     make = weak_pil if view == "weak" else strong_pil
     pictures = [Image.fromarray(image.numpy()) for image in images.squeeze(3)]
-    made = [np.asarray(make(pictures[r], n)) for r, n in zip(rows.tolist(), noise.tolist(), strict=True)]
+    made = [np.asarray(make(pictures[r], n, enlarge)) for r, n in zip(rows.tolist(), noise.tolist(), strict=True)]
     return torch.from_numpy(np.stack(made)).view(len(rows), *images.shape[1:])
 
 
@@ -54,18 +55,30 @@ def test_views_equal_pillow(size: int, channels: int) -> None:
     assert torch.equal(strong(images, rows, noise), by_pillow("strong", images, rows, noise))
 
 
+@pytest.mark.parametrize(("size", "channels"), [*SHAPES, (29, 3), (13, 1)])
+def test_views_of_enlarged_images_equal_pillow(size: int, channels: int) -> None:
+    images, rows, noise = draw_views(size, channels, 600)
+    larger = enlarged(images, room(size))
+    assert torch.equal(weak(larger, rows, noise, size), by_pillow("weak", images, rows, noise, enlarge=True))
+    assert torch.equal(strong(larger, rows, noise, size), by_pillow("strong", images, rows, noise, enlarge=True))
+
+
 @pytest.mark.parametrize(("size", "channels"), [(32, 3), (8, 1)])
 def test_captured_views_equal_eager_ones(size: int, channels: int) -> None:
     images, rows, noise = draw_views(size, channels, 500)
     for view in (weak, strong):
         captured = torch.compile(view, backend=strict, fullgraph=True, dynamic=False)
         assert torch.equal(captured(images, rows, noise), view(images, rows, noise))
+        larger = enlarged(images, room(size))
+        assert torch.equal(captured(larger, rows, noise, size), view(larger, rows, noise, size))
 
 
 def test_compiled_views_equal_eager_ones() -> None:
     images, rows, noise = draw_views(8, 3, 400)
     compiled = torch.compile(strong, backend="inductor", fullgraph=True, dynamic=False)
     assert torch.equal(compiled(images, rows, noise), strong(images, rows, noise))
+    larger = enlarged(images, room(8))
+    assert torch.equal(compiled(larger, rows, noise, 8), strong(larger, rows, noise, 8))
 
 
 @pytest.mark.gpu

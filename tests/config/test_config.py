@@ -82,6 +82,7 @@ WRONG: list[tuple[str, Any, tuple[str, ...]]] = [
     ("data.name", "cifar11", ("data.name 'cifar11'", "did you mean 'cifar10'?")),
     ("data.name", 5, ("data.name '5'", "known: cifar10")),
     ("data.flip", 1, ("data.flip = 1", "true or false")),
+    ("data.crop", "resized", ("data.crop 'resized'", "did you mean 'resize'?")),
     ("data.dir", 5, ("data.dir = 5", "a string")),
     ("data.label_fraction", 0, ("data.label_fraction = 0",)),
     ("data.labels_per_class", 139, ("data.labels_per_class = 139", "at most 138", "digits")),

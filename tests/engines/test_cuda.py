@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from conftest import known_to_all, seconds_of, tiny_config
-from fssl.augment.policies import draw_strong, draw_weak, strong, weak
+from fssl.augment.enlarge import enlarged
+from fssl.augment.policies import draw_strong, draw_weak, room, strong, weak
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import load
@@ -28,6 +29,10 @@ def test_compiled_views_equal_the_cpus_value_for_value(size: int, channels: int)
         compiled = torch.compile(view, fullgraph=True, dynamic=False)
         on_gpu = compiled(images.cuda(), rows.cuda(), noise.cuda()).cpu()
         assert torch.equal(on_gpu, view(images, rows, noise))
+        larger = enlarged(images.cuda(), room(size))
+        assert torch.equal(larger.cpu(), enlarged(images, room(size)))
+        on_gpu = compiled(larger, rows.cuda(), noise.cuda(), size).cpu()
+        assert torch.equal(on_gpu, view(larger.cpu(), rows, noise, size))
 
 
 SOME_PLUGGED = ["flexmatch+sage", "freematch+sage", "feddure+sage", "feddb+sage", "fedlabel+sage"]

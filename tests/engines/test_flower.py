@@ -69,6 +69,8 @@ TRAINED = {
     "adam": ("method.name=proxyfl", "server.optimizer=adam", "server.lr=0.01"),
     "labels at the server": ("method.name=sage", "partition.labels=server", "train.keep_momentum=true"),
     "class weights": ("method.name=sage", "train.class_weights=1", "data.labels_per_class=8", "partition.alpha=0.5"),
+    "enlarged images": ("method.name=sage", "data.crop=resize"),
+    "enlarged images at the server": ("method.name=sage", "data.crop=resize", "partition.labels=server"),
     "statistics": ("method.name=flfl", "partition.labels=server", "server.static_norm=all", "server.when=before"),
 }
 

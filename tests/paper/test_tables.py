@@ -234,6 +234,7 @@ def test_a_600_round_run_is_read_at_500_in_table_1(tmp_path: Path) -> None:
         ("model.width=1", "model.width = 1 (paper: 4)"),
         ("train.precision=bf16", "train.precision = bf16 (paper: fp32)"),
         ("data.flip=false", "data.flip = false (paper: true)"),
+        ("data.crop=resize", "data.crop = resize (paper: pad)"),
         ("partition.seed=3", "partition.seed = 3 (paper: 0)"),
     ],
 )

@@ -411,6 +411,7 @@ KINDS = {
         "train.keep_momentum=true",
         "method.name=semifl",
     ),
+    "enlarged images": ("data.crop=resize", "partition.labels=server", "server.static_norm=all", "method.name=semifl"),
     "server's moments": ("server.optimizer=adam", "server.lr=0.01", "method.name=proxyfl"),
     "broadcast momentum": (
         "server.broadcast_momentum=true",

@@ -206,6 +206,13 @@ def test_a_task_is_called_by_its_partition(tmp_path: Path, settings: list[str], 
     assert task.name == title
 
 
+def test_other_crops_are_another_task(tmp_path: Path) -> None:
+    for crop in ("pad", "resize"):
+        write_run(tmp_path / crop, [50.0], SAGE, f"data.crop={crop}")
+    tasks = group_by_task(find_runs([tmp_path])[0])
+    assert [task.extra for task in tasks] == ["data.crop = pad", "data.crop = resize"]
+
+
 def test_lines_of_a_table_stay_whole_in_a_file(tmp_path: Path) -> None:
     for seed in range(7, 12):
         write_run(tmp_path / str(seed), [50.0 + seed], 'method.name="fedprox+fixmatch+sage"', f"seed={seed}")

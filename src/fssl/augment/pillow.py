@@ -12,19 +12,21 @@ __all__ = ["op_pil", "strong_pil", "weak_pil"]
 Call = Callable[[Image.Image, int, int], Image.Image]  # image, level, sign
 
 
-def weak_pil(image: Image.Image, noise: Sequence[int]) -> Image.Image:
-    """Flip, reflect-pad by an eighth, crop."""
+def weak_pil(image: Image.Image, noise: Sequence[int], enlarge: bool = False) -> Image.Image:
+    """Flip, reflect-pad by an eighth, crop; or, in place of a margin, enlarge by as much and then flip and crop."""
     flip, top, left = (int(number) for number in noise[:3])
-    size = image.width
+    size, width = image.width, image.width // 8
+    if enlarge:
+        image, width = image.resize((size + 2 * width, size + 2 * width), Image.Resampling.BILINEAR), 0
     pixels = np.asarray(ImageOps.mirror(image) if flip else image)
-    margin = [(size // 8, size // 8)] * 2 + [(0, 0)] * (pixels.ndim - 2)
+    margin = [(width, width)] * 2 + [(0, 0)] * (pixels.ndim - 2)
     padded = np.pad(pixels, margin, mode="reflect")
     return Image.fromarray(padded[top : top + size, left : left + size])
 
 
-def strong_pil(image: Image.Image, noise: Sequence[int]) -> Image.Image:
+def strong_pil(image: Image.Image, noise: Sequence[int], enlarge: bool = False) -> Image.Image:
     """A weak view, two operations each used or not, cutout."""
-    image = weak_pil(image, noise)
+    image = weak_pil(image, noise, enlarge)
     for first in (3, 7):
         op, level, use, negative = (int(number) for number in noise[first : first + 4])
         if use:

@@ -14,6 +14,7 @@ __all__ = [
     "WEAK_NOISE",
     "draw_strong",
     "draw_weak",
+    "room",
     "shows_drawn",
     "shows_labeled",
     "shows_strongly",
@@ -42,8 +43,13 @@ def shows_strongly(view: str) -> bool:
 
 
 def padding(size: int) -> int:
-    """Width of the reflected margin a crop may move into: 4 pixels of 32."""
+    """How far a crop may move each way from the middle: 4 pixels of 32."""
     return size // 8
+
+
+def room(size: int) -> int:
+    """Pixels that crops of this size are taken from, both ways: 40 for 32."""
+    return size + 2 * padding(size)
 
 
 def draw_weak(rng: np.random.Generator, shape: tuple[int, ...], size: int, flip: bool = True) -> NDArray[np.uint8]:
@@ -71,44 +77,49 @@ def _draw(
     return noise
 
 
-def weak(images: Tensor, rows: Tensor, noise: Tensor) -> Tensor:
-    """Flip, then crop after reflect padding, of the pool's images at `rows`."""
-    lines, x = _crop(images, rows, noise)
-    size, channels = images.shape[2:]
+def weak(images: Tensor, rows: Tensor, noise: Tensor, size: int | None = None) -> Tensor:
+    """Flip, then crop to `size`, of the pool's images at `rows`.
+
+    Images that are no larger, as without `size`, have a reflected margin; enlarged ones, of `room(size)`, have none.
+    """
+    size = size or images.shape[2]
+    lines, x = _crop(images, rows, noise, size)
+    channels = images.shape[3]
     column = (x[:, :, None] * channels + torch.arange(channels, device=x.device)).view(-1, 1, size * channels)
-    return lines.gather(2, column.expand_as(lines)).view(-1, *images.shape[1:])
+    return lines.gather(2, column.expand(-1, size, -1)).view(-1, size, size, channels)
 
 
-def _weak_planes(images: Tensor, rows: Tensor, noise: Tensor) -> Tensor:
+def _weak_planes(images: Tensor, rows: Tensor, noise: Tensor, size: int) -> Tensor:
     """The same view as planes, `[B, C, H, W]`."""
-    lines, x = _crop(images, rows, noise)
-    size, channels = images.shape[2:]
+    lines, x = _crop(images, rows, noise, size)
+    channels = images.shape[3]
     column = x[:, None, None, :] * channels + torch.arange(channels, device=x.device)[:, None, None]
     return lines[:, None].expand(-1, channels, -1, -1).gather(3, column.expand(-1, -1, size, -1))
 
 
-def _crop(images: Tensor, rows: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """The crops' lines `[B, H, W * C]`, still complete, and which columns to take, `[B, W]`.
+def _crop(images: Tensor, rows: Tensor, noise: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The crops' lines `[B, size, W * C]`, still complete, and which columns to take, `[B, size]`.
 
     Lines first and columns second is twice as fast on a CPU as a lookup per pixel, and one kernel either way.
     """
-    size = images.shape[2]
+    length = images.shape[2]
     flip, top, left = noise[:, :WEAK_NOISE, None].long().unbind(1)  # [B, 1] each
-    line = rows.long()[:, None] * size + _reflected(top, size)
-    x = _reflected(left, size)
+    line = rows.long()[:, None] * length + _reflected(top, size, length)
+    x = _reflected(left, size, length)
     lines = images.flatten(2).flatten(0, 1).index_select(0, line.flatten())
-    return lines.view(*line.shape, -1), x + flip * (size - 1 - 2 * x)
+    return lines.view(*line.shape, -1), x + flip * (length - 1 - 2 * x)
 
 
-def _reflected(shift: Tensor, size: int) -> Tensor:
+def _reflected(shift: Tensor, size: int, length: int) -> Tensor:
     """Source coordinates of a shifted crop, `[B, size]`; the edge pixel itself is not repeated."""
-    at = torch.arange(size, device=shift.device) + shift - padding(size)
-    return (size - 1) - ((size - 1) - at.abs()).abs()
+    margin = (room(size) - length) // 2
+    at = torch.arange(size, device=shift.device) + shift - margin
+    return (length - 1) - ((length - 1) - at.abs()).abs()
 
 
-def strong(images: Tensor, rows: Tensor, noise: Tensor) -> Tensor:
+def strong(images: Tensor, rows: Tensor, noise: Tensor, size: int | None = None) -> Tensor:
     """A weak view of its own, two layers of RandAugment, cutout."""
-    planes = _weak_planes(images, rows, noise)
+    planes = _weak_planes(images, rows, noise, size or images.shape[2])
     for first in range(WEAK_NOISE, STRONG_NOISE - 2, 4):
         op, level, use, negative = noise[:, first : first + 4].int().unbind(1)
         planes = apply_op(planes, IDENTITY + use * (op - IDENTITY), level, negative)

@@ -44,6 +44,10 @@ class Data:
         "share of the labeled images that nobody trains on, to choose a model by; unset: none",
     ] = None
     flip: Annotated[bool, "horizontal flips in weak and strong views (the paper flips digits too)"] = True
+    crop: Annotated[
+        Literal["pad", "resize"],
+        "views are cut from images with a reflected margin of an eighth, or from images enlarged by as much (bilinear)",
+    ] = "pad"
     classes: Annotated[tuple[str, ...] | None, "own images: class names in order (default: those found, sorted)"] = None
     size: Annotated[int, Range(8, 256), "own images: images are resized to this many pixels both ways"] = 32
     channels: Annotated[int, Range(1, 3), "own images: 3 is color, 1 is grey"] = 3

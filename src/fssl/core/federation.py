@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..augment.enlarge import enlarged
+from ..augment.policies import room
 from ..data.partition import class_counts
 from ..data.plan import ClientPlan, balanced, make_sites, make_task, plan_client, server_site, weighed
 from ..data.sources import Split
@@ -192,9 +194,16 @@ class Federation:
 
     @cached_property
     def pool(self) -> Pool:
+        """What views are made of."""
+        return self.make_pool(enlarge=self.config.data.crop == "resize")
+
+    def make_pool(self, enlarge: bool) -> Pool:
+        """The training images on the device: as they are, or enlarged once for all crops to come."""
         images, labels = on_device(self.dataset.train, self.device)
+        size = images.shape[2]
+        images = enlarged(images, room(size)) if enlarge else images
         # Where a client has no labels, unlabeled images fill its labeled batches and count nothing.
-        return Pool(images, labels.clamp(min=0), self.norms["train_norm"])
+        return Pool(images, labels.clamp(min=0), self.norms["train_norm"], size)
 
     def make_step(self) -> Step:
         """A training step of its own, for one thread."""
@@ -218,7 +227,8 @@ class Federation:
             return None
         everyone = np.setdiff1d(np.arange(len(self.dataset.train.labels)), self.held_out)
         rows = self.server_site.labeled if static_norm == "server" else everyone
-        return make_collect(self.net, self.pool, torch.from_numpy(rows).to(self.device), compile)
+        pool = self.pool if self.config.data.crop == "pad" else self.make_pool(enlarge=False)
+        return make_collect(self.net, pool, torch.from_numpy(rows).to(self.device), compile)
 
     def make_tester(self, compile: bool) -> Tester:
         return self.tester_on(self.test, list(self.norms), compile)

@@ -29,10 +29,14 @@ Visit = Callable[[Payload, Local, Sweep], Local]
 
 
 class Pool:
-    """All training images and labels on the device, and how pixels become inputs."""
+    """All training images and labels on the device, the size of their views, and how pixels become inputs."""
 
-    def __init__(self, images: Tensor, labels: Tensor, normalize: Normalize) -> None:
-        self.images, self.labels, self.normalize = images, labels, normalize
+    def __init__(self, images: Tensor, labels: Tensor, normalize: Normalize, size: int) -> None:
+        self.images, self.labels, self.normalize, self.size = images, labels, normalize, size
+
+    def view(self, augment: Callable[..., Tensor], rows: Tensor, noise: Tensor) -> Tensor:
+        """Inputs of a network: `weak` or `strong` views of the images at `rows`."""
+        return self.normalize(augment(self.images, rows, noise, self.size))
 
     def batch(self, draw: Draw, views: Sequence[str], with_truth: bool) -> Batch:
         """The batch a draw stands for; of several steps, with their axis first."""
@@ -40,7 +44,7 @@ class Pool:
         for view in views:
             rows, noise = rows_of(view, draw), draw.noise[view]
             augment = strong if shows_strongly(view) else weak
-            made = self.normalize(augment(self.images, rows.flatten(), noise.flatten(0, -2)))
+            made = self.view(augment, rows.flatten(), noise.flatten(0, -2))
             tensors[view] = made.unflatten(0, rows.shape)
         truth = {"u": self.labels[draw.u_row]} if with_truth else {}
         labels = self.labels[draw.x_row]
@@ -58,8 +62,7 @@ def make_visit(net: Net, method: Method, pool: Pool) -> Visit:
     """(payload, local, sweep) -> local, for one batch of the sweep."""
 
     def visit(payload: Payload, local: Local, sweep: Sweep) -> Local:
-        u_weak = pool.normalize(weak(pool.images, sweep.u_row, sweep.noise))
-        return method.visit(net, payload, local, u_weak, sweep)
+        return method.visit(net, payload, local, pool.view(weak, sweep.u_row, sweep.noise), sweep)
 
     return visit
 
