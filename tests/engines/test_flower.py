@@ -70,6 +70,19 @@ TRAINED = {
     "labels at the server": ("method.name=sage", "partition.labels=server", "train.keep_momentum=true"),
     "class weights": ("method.name=sage", "train.class_weights=1", "data.labels_per_class=8", "partition.alpha=0.5"),
     "statistics": ("method.name=flfl", "partition.labels=server", "server.static_norm=all", "server.when=before"),
+    "statistics of sites": (
+        "method.name=fedlabel-2m",
+        "method.burn_in=1",
+        "server.static_norm=sites",
+        "data.validation=0.3",
+        "data.labels_per_class=8",
+    ),
+    "statistics of sites and server": (
+        "method.name=flfl",
+        "partition.labels=server",
+        "server.static_norm=sites",
+        "server.when=before",
+    ),
 }
 
 

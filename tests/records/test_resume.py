@@ -411,6 +411,7 @@ KINDS = {
         "train.keep_momentum=true",
         "method.name=semifl",
     ),
+    "statistics of sites": ("server.static_norm=sites", "compute.lanes=2", "records.checkpoint_every=2"),
     "server's moments": ("server.optimizer=adam", "server.lr=0.01", "method.name=proxyfl"),
     "broadcast momentum": (
         "server.broadcast_momentum=true",

@@ -12,13 +12,14 @@ import torch
 
 from ..core.client import ClientResult, Run, Trainer, client_round, loop
 from ..core.federation import Federation
+from ..core.static import Sums
 from ..core.step import Visit
 from ..data.cache import cache_folder
 from ..data.plan import ClientPlan
 from ..errors import RunError, is_out_of_memory
 from ..models import switch_kernels, switch_tf32_off
 from ..system.machine import cores
-from ..types import Payload, State, clone, drop, put, take
+from ..types import Payload, State, Weights, clone, drop, put, take
 from .failure import checked, client_error
 from .snapshot import Snapshot
 from .tensors import pinned, to
@@ -53,6 +54,7 @@ class Lanes:
         """A step that fails is saved in `folder`; with `debug`, every step is checked."""
         self.federation, self.device, self.folder = federation, federation.device, folder
         self.lanes = self._lanes(debug, most)
+        self.client_sums = federation.make_client_measure(compiles(federation, debug))
         self._ahead: tuple[int, list[ClientPlan]] = (0, [])
 
     def _lanes(self, debug: bool, most: int | None) -> list[Lane]:
@@ -81,6 +83,10 @@ class Lanes:
         local = method.start(payload, to(federation.new_state(payload, longest), self.device))
         draw = to(federation.longest_plan().draw, self.device)
         return [CapturedLane(tick, visit, payload, local, draw, federation.layout.size) for _ in range(number)]
+
+    def measure(self, round: int, weights: Weights) -> Iterable[Sums]:
+        """One client after another, in this process."""
+        return (self.client_sums(weights, client) for client in self.federation.holders)
 
     def prepare(self, round: int, clients: list[int]) -> None:
         self._ahead = round, self.plans(round, clients)
