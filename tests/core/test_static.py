@@ -170,6 +170,24 @@ def test_sites_measure_no_image_of_the_validation_part(make_federation: Make) ->
     )
 
 
+def test_whole_batches_of_all_sites_share_one_compiled_graph(
+    make_federation: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Smaller last batches are not compiled: each site's would be a graph of its own."""
+    monkeypatch.setattr("fssl.core.static.BATCH", 16)
+    federation = make_federation(*AT, "server.static_norm=sites")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    first, sites = federation.net.first, range(len(federation.sites))
+    compiled, eager = (federation.make_client_measure(compile) for compile in (True, False))
+    for client in sites:
+        ours, theirs = compiled(first, client), eager(first, client)
+        assert (ours.batches, len(federation.sites[client].pool) % 16 > 1) == (theirs.batches, True)
+        for name, t in ours.total.items():
+            torch.testing.assert_close(t, theirs.total[name], rtol=1e-4, atol=1e-5)
+    assert (len(sites), torch._dynamo.utils.counters["stats"]["unique_graphs"]) == (4, 1)
+
+
 LANES = {
     "threads": ("compute.lanes=2", "compute.processes=off"),
     "processes": ("compute.lanes=2", "compute.processes=on"),
