@@ -12,7 +12,7 @@ from fssl.config import as_tables
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.network import make_module
-from fssl.core.static import make_collect
+from fssl.core.static import Sums, make_measure, mean_of
 from fssl.data.sources import Dataset
 from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
@@ -45,38 +45,165 @@ def test_it_is_the_plain_average_over_batches(
     monkeypatch.setattr("fssl.core.static.BATCH", size)
     federation = make_federation(*AT)
     rows = torch.randperm(160, generator=torch.Generator().manual_seed(0))[:number]
-    found = make_collect(federation.net, federation.pool, rows)(federation.net.first)
+    found = mean_of([make_measure(federation.net, federation.pool)(federation.net.first, rows)])
     expected = cumulative(federation, federation.net.first, [b for b in rows.split(size) if len(b) > 1])
     assert found.keys() == expected.keys() == {*federation.net.running}
     for name, t in found.items():
         torch.testing.assert_close(t, expected[name], rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("settings", [["server.static_norm=server"], ["server.static_norm=all", "server.when=before"]])
-def test_a_run_tests_and_sends_models_with_their_own_statistics(settings: list[str], make_federation: Make) -> None:
-    federation = make_federation(*AT, *settings)
+def statistics(federation: Federation, weights: Weights) -> dict[str, torch.Tensor]:
+    """What a run measures, in one process."""
+    sites, measure = federation.config.server.static_norm == "sites", federation.make_client_measure(False)
+    own, clients = federation.make_collect(False), range(len(federation.sites) if sites else 0)
+    return mean_of([*(measure(weights, client) for client in clients), *([own(weights)] if own else [])])
+
+
+BEFORE = "server.when=before"
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        (*AT, "server.static_norm=server"),
+        (*AT, "server.static_norm=all", BEFORE),
+        (*AT, "server.static_norm=sites"),
+        (*AT, "server.static_norm=sites", BEFORE),
+        (*AT[1:], "server.static_norm=sites"),
+    ],
+)
+def test_a_run_tests_and_sends_models_with_their_own_statistics(
+    settings: tuple[str, ...], make_federation: Make
+) -> None:
+    federation = make_federation(*settings)
     engine = LocalEngine(federation)
-    collect = federation.make_collect(False)
-    assert collect is not None
     sent: list[Weights] = []
     payload = federation.payload
     federation.payload = lambda server, *rest: sent.append(server.weights) or payload(server, *rest)  # type: ignore
     for _ in engine.rounds(3):
         weights = engine.model()
-        assert all(torch.equal(t, weights.buffers[name]) for name, t in collect(weights).items())
+        assert all(torch.equal(t, weights.buffers[name]) for name, t in statistics(federation, weights).items())
     assert len(sent) == 6
     for weights in sent:
-        assert all(torch.equal(t, weights.buffers[name]) for name, t in collect(weights).items())
+        assert all(torch.equal(t, weights.buffers[name]) for name, t in statistics(federation, weights).items())
+
+
+def by_hand(federation: Federation, weights: Weights, batches: list[list[int]]) -> dict[str, torch.Tensor]:
+    """The first norm's statistics in double precision, from the definition: the mean over batches of Σx / n and of
+    Σ(x - x̄)² / (n - 1), n counting images and pixels."""
+    means, variances = [], []
+    for rows in batches:
+        images = federation.pool.normalize(federation.pool.images[torch.tensor(rows)]).double()
+        x = nn.functional.conv2d(images, weights.params["body.0.weight"].double(), padding=1)
+        x = x.transpose(0, 1).flatten(1)
+        mean = x.sum(1) / x.shape[1]
+        means.append(mean)
+        variances.append(((x - mean[:, None]) ** 2).sum(1) / (x.shape[1] - 1))
+    number = len(batches)
+    return {"body.1.running_mean": sum(means) / number, "body.1.running_var": sum(variances) / number}  # type: ignore
+
+
+@pytest.mark.parametrize(
+    ("shares", "batches"),
+    [
+        (((0, 7), (7, 12)), [(0, 4), (4, 7), (7, 11)]),  # 4 and 3 images; 4, and the fifth is alone
+        (((0, 2), (2, 11)), [(0, 2), (2, 6), (6, 10)]),  # as many batches at another site make another mean
+        (((0, 1), (1, 5)), [(0, 1), (1, 5)]),  # a site with one image counts with it
+    ],
+)
+def test_sites_add_up_their_own_batches(
+    shares: tuple[tuple[int, int], ...],
+    batches: list[tuple[int, int]],
+    make_federation: Make,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two sites with unequal numbers of images; a site's rows may come in any order."""
+    monkeypatch.setattr("fssl.core.static.BATCH", 4)
+    federation = make_federation(*AT[1:], "server.static_norm=sites", "partition.clients=2")
+    pools = [np.arange(*share)[::-1].copy() for share in shares]
+    federation.sites = [site._replace(pool=p) for site, p in zip(federation.sites, pools, strict=True)]
+    found = statistics(federation, federation.net.first)
+    expected = by_hand(federation, federation.net.first, [list(range(*batch)) for batch in batches])
+    for name, t in expected.items():
+        torch.testing.assert_close(found[name].double(), t, rtol=1e-5, atol=1e-6)
+
+
+def test_the_mean_counts_batches_and_not_sites() -> None:
+    one, three = torch.tensor([6.0]), torch.tensor([30.0])
+    found = mean_of([Sums({"m": one}, 1), Sums({"m": three}, 3)])
+    assert found["m"].item() == 9.0  # of (6, 10, 10, 10); that of the sites' means would be 8
+    assert (one.item(), three.item()) == (6.0, 30.0)
+
+
+@pytest.mark.parametrize("where", ["at one client", "at the server"])
+def test_one_site_with_everything_is_all(where: str, make_federation: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fssl.core.static.BATCH", 64)  # 160 images: two whole batches and a smaller one
+    everything, nothing = np.arange(160), np.zeros(0, np.int64)
+    federations = {kind: make_federation(*AT, f"server.static_norm={kind}") for kind in ("all", "sites")}
+    sites = federations["sites"]
+    mine = (0,) if where == "at one client" else ()
+    sites.sites = [s._replace(pool=everything if k in mine else nothing) for k, s in enumerate(sites.sites)]
+    sites.server_site = sites.server_site._replace(labeled=nothing if mine else everything)
+    found, expected = (statistics(federations[kind], sites.net.first) for kind in ("sites", "all"))
+    assert found.keys() == expected.keys() == {*sites.net.running}
+    assert all(torch.equal(t, expected[name]) for name, t in found.items())
 
 
 def test_images_of_the_validation_part_are_not_measured(make_federation: Make) -> None:
     federation = make_federation(*AT, "server.static_norm=all", "data.validation=0.4")
-    collect, others = federation.make_collect(False), np.setdiff1d(np.arange(160), federation.held_out)
-    assert collect is not None
+    others, first = np.setdiff1d(np.arange(160), federation.held_out), federation.net.first
     assert len(others) == 160 - 8
-    found, first = collect(federation.net.first), federation.net.first
-    expected = make_collect(federation.net, federation.pool, torch.from_numpy(others))(first)
-    assert all(torch.equal(t, expected[name]) for name, t in found.items())
+    expected = mean_of([make_measure(federation.net, federation.pool)(first, torch.from_numpy(others))])
+    assert all(torch.equal(t, expected[name]) for name, t in statistics(federation, first).items())
+
+
+def test_sites_measure_no_image_of_the_validation_part(make_federation: Make) -> None:
+    """Whatever it shows: an image that is held out may be anything."""
+    federation = make_federation(*AT, "server.static_norm=sites", "data.validation=0.4")
+    before = statistics(federation, federation.net.first)
+    federation.pool.images[torch.from_numpy(federation.held_out)] = 255
+    assert len(federation.held_out) == 8
+    assert all(torch.equal(t, before[name]) for name, t in statistics(federation, federation.net.first).items())
+    federation.pool.images[torch.from_numpy(federation.server_site.labeled[:1])] = 255
+    assert not torch.equal(
+        *(each["body.1.running_mean"] for each in (before, statistics(federation, federation.net.first)))
+    )
+
+
+def test_whole_batches_of_all_sites_share_one_compiled_graph(
+    make_federation: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Smaller last batches are not compiled: each site's would be a graph of its own."""
+    monkeypatch.setattr("fssl.core.static.BATCH", 16)
+    federation = make_federation(*AT, "server.static_norm=sites")
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    first, sites = federation.net.first, range(len(federation.sites))
+    compiled, eager = (federation.make_client_measure(compile) for compile in (True, False))
+    for client in sites:
+        ours, theirs = compiled(first, client), eager(first, client)
+        assert (ours.batches, len(federation.sites[client].pool) % 16 > 1) == (theirs.batches, True)
+        for name, t in ours.total.items():
+            torch.testing.assert_close(t, theirs.total[name], rtol=1e-4, atol=1e-5)
+    assert (len(sites), torch._dynamo.utils.counters["stats"]["unique_graphs"]) == (4, 1)
+
+
+LANES = {
+    "threads": ("compute.lanes=2", "compute.processes=off"),
+    "processes": ("compute.lanes=2", "compute.processes=on"),
+    "devices": ('compute.devices=["cpu", "cpu"]',),
+}
+
+
+@pytest.mark.parametrize("lanes", LANES)
+def test_lanes_of_any_kind_measure_the_same(lanes: str, make_federation: Make) -> None:
+    given = (*AT, "server.static_norm=sites", "train.clients_per_round=3")
+    one, other = (LocalEngine(make_federation(*given, *more)) for more in (("compute.lanes=1",), LANES[lanes]))
+    try:
+        for _ in zip(one.rounds(2), other.rounds(2), strict=True):
+            assert all(torch.equal(t, other.model().buffers[name]) for name, t in one.model().buffers.items())
+    finally:
+        other.close()
 
 
 def test_what_has_no_statistics_is_refused(tiny_data: Dataset) -> None:
@@ -84,12 +211,21 @@ def test_what_has_no_statistics_is_refused(tiny_data: Dataset) -> None:
     assert "has no running statistics" in refusal([*AT, "server.static_norm=all", "model.norm=group"], tiny_data)
     with pytest.raises(UserError, match="network 'simple-cnn' has no BatchNorm; leave it out"):
         prepare(tiny_config("server.static_norm=all", "data.name=cifar10", "model.name=simple-cnn", "model.width=4"))
-    assert "keeps its model in parts" in refusal(["server.static_norm=all", "method.name=fedmatch"], tiny_data)
+    for kind in ("all", "sites"):
+        refused = refusal([f"server.static_norm={kind}", "method.name=fedmatch"], tiny_data)
+        assert "keeps its model in parts" in refused
+
+
+def test_sums_of_sites_do_not_go_beside_masks(tiny_data: Dataset) -> None:
+    masks = ["privacy.aggregation=secagg+", "compute.engine=flower", "train.clients_per_round=3"]
+    refused = refusal([*masks, "server.static_norm=sites"], tiny_data)
+    assert "sites send sums that privacy.aggregation = 'secagg+' does not mask" in refused
 
 
 def test_a_deployment_does_not_see_the_images_of_its_sites() -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.deploy.server_app import parse_run
 
-    with pytest.raises(UserError, match="images of sites stay there"):
+    with pytest.raises(UserError, match="images of sites stay there; use 'sites'"):
         parse_run(as_tables(tiny_config("server.static_norm=all")))
+    assert parse_run(as_tables(tiny_config("server.static_norm=sites"))).server.static_norm == "sites"

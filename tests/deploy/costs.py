@@ -23,11 +23,12 @@ from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
+from fssl.core.static import Sums
 from fssl.engines.flower.internals import LOGGER, MaskedSum, MaskTerms, Told, mask, to_be_masked
-from fssl.engines.flower.messages import Job, answer, message_forms, order
+from fssl.engines.flower.messages import Job, answer, message_forms, order, sums_answer
 from fssl.engines.tensors import named
 from fssl.methods.names import METHODS
-from fssl.types import Server, Upload
+from fssl.types import Payload, Server, Upload
 
 ROUNDS = 6
 DEMO = [  # the demo's clients with a site each
@@ -62,6 +63,13 @@ def wire(method: str, model: list[str]) -> tuple[int, int]:
     job = Job("", 1, 0)
     result = ClientResult(Upload(0, sent.weights, 1, sent.extras), {}, {}, torch.zeros(forms.tally.shape))
     return num_bytes(order(job, payload, None)), num_bytes(answer(job, result, with_state=False))
+
+
+def measured_wire(model: list[str]) -> tuple[int, int]:
+    """Bytes down to and up from one client for a measurement of a model."""
+    federation, job = federation_of("sage", model), Job("", 1, 0)
+    sums = {name: torch.zeros(t.shape) for name, t in message_forms(federation).sums.items()}
+    return num_bytes(order(job, Payload(federation.net.first, {}), None)), num_bytes(sums_answer(job, Sums(sums, 1)))
 
 
 def all_bytes(content: RecordDict) -> int:
@@ -111,6 +119,8 @@ def print_bytes() -> None:
     for method in METHODS:
         small, large = wire(method, []), wire(method, ["model.name=resnet8", "model.width=4"])
         print(f"| `{method}` | {' | '.join(f'{n:,}' for n in (*small, *large))} |")
+    small, large = measured_wire([]), measured_wire(["model.name=resnet8", "model.width=4"])
+    print(f"| any, a measurement | {' | '.join(f'{n:,}' for n in (*small, *large))} |")
 
 
 def seconds(run: Path) -> tuple[float, float, float]:

@@ -10,11 +10,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from safetensors.numpy import load_file
+from safetensors.torch import load_file as load_torch
 from trial import Trial, lines, states, without_time
 
+from fssl.config import parse, read_toml
+from fssl.core.experiment import prepare
+from fssl.core.federation import Federation
+from fssl.core.static import mean_of
 from fssl.deploy.home import site_part
 from fssl.deploy.programs import background_program, last_words, supernode
+from fssl.engines.lanes import set_up_torch
+from fssl.engines.tensors import fill
+from fssl.types import Weights
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 pytestmark = pytest.mark.deploy
@@ -46,6 +55,29 @@ def train(message: Message, context: Context) -> Message:
     return reply
 '''
 
+SLOW = '''"""A client app whose second site is slow to measure the model at the end of round 2."""
+
+import time
+from pathlib import Path
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from fssl.engines.flower.client import measure as at_once
+from fssl.engines.flower.client import train
+
+app = ClientApp()
+app.train()(train)
+
+
+@app.query("measure")
+def measure(message: Message, context: Context) -> Message:
+    if (context.node_config["partition-id"], message.content["job"]["round"]) == (1, 2):
+        (Path(context.node_config["folder"]) / "measuring").touch()
+        time.sleep(300)
+    return at_once(message, context)
+'''
+
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Trial]:
@@ -71,6 +103,12 @@ RUNS = {
         "partition.labels=server",
         "server.static_norm=server",
         "train.keep_momentum=true",
+    ),
+    "sites": (
+        "method.name=semifl",
+        "partition.labels=server",
+        "server.static_norm=sites",
+        "server.when=before",
     ),
 }
 
@@ -167,6 +205,43 @@ def test_bad_uploads(trial: Trial) -> None:
     assert "shape [3]" in reasons[1]
     assert "num_samples is 1000000000000000" in reasons[2]
     assert all(line["clients"] == [0, 2] for line in lines(trial.folder / "spoiled"))
+
+
+def test_a_site_goes_while_it_measures(trial: Trial) -> None:
+    """The last model: what all sites trained, with the statistics of the two that are left."""
+    settings = ("method.name=flexmatch", "server.static_norm=sites", "train.rounds=2")
+    app = trial.home / "server" / "app" / "fsslapp" / "client_app.py"
+    honest = app.read_text()
+    app.write_text(SLOW)
+    try:
+        run = trial.start("measure", *settings)
+        until = time.monotonic() + 240
+        while not (trial.home / "site-2" / "measuring").exists():
+            assert time.monotonic() < until, run.said
+            time.sleep(0.2)
+        trial.programs["site-2"].stop(signal.SIGTERM)
+        assert run.ends() == 0, run.said
+    finally:
+        app.write_text(honest)
+    print(run.said)
+    first, second = lines(trial.folder / "measure")
+    assert "unmeasured" not in first
+    assert (second["clients"], [*second["unmeasured"]]) == ([0, 1, 2], ["1"])
+    assert f"round 2: client 1 is not measured: {second['unmeasured']['1']}" in run.said
+    expected, given = (
+        load_torch(place / "model.safetensors")
+        for place in (trial.local("measure-local", *settings), trial.folder / "measure")
+    )
+    federation = Federation(prepare(parse(read_toml(str(trial.folder / "measure" / "config.toml")))))
+    set_up_torch(federation)
+    weights: Weights = fill(federation.net.first, given)
+    assert all(torch.equal(t, expected[f"params.{name}"]) for name, t in weights.params.items())
+    sums = federation.make_client_measure(False)
+    left = mean_of(sums(weights, client) for client in (0, 2))
+    assert all(torch.equal(t, left[name]) for name, t in weights.buffers.items())
+    assert not all(torch.equal(t, expected[f"buffers.{name}"]) for name, t in weights.buffers.items())
+    trial.site(2)
+    trial.connected(3)
 
 
 def test_sites_that_go_and_come_back(trial: Trial) -> None:

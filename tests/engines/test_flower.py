@@ -72,6 +72,19 @@ TRAINED = {
     "enlarged images": ("method.name=sage", "data.crop=resize"),
     "enlarged images at the server": ("method.name=sage", "data.crop=resize", "partition.labels=server"),
     "statistics": ("method.name=flfl", "partition.labels=server", "server.static_norm=all", "server.when=before"),
+    "statistics of sites": (
+        "method.name=fedlabel-2m",
+        "method.burn_in=1",
+        "server.static_norm=sites",
+        "data.validation=0.3",
+        "data.labels_per_class=8",
+    ),
+    "statistics of sites and server": (
+        "method.name=flfl",
+        "partition.labels=server",
+        "server.static_norm=sites",
+        "server.when=before",
+    ),
 }
 
 

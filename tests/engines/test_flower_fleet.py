@@ -18,6 +18,7 @@ from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
+from fssl.core.static import mean_of
 from fssl.data.sources import load
 from fssl.engines.engine import Engine, Missing
 from fssl.engines.local import LocalEngine
@@ -26,17 +27,18 @@ from fssl.engines.tensors import named
 from fssl.errors import RunError, UserError
 from fssl.records.checkpoint import Saved
 from fssl.runner.record import describe
-from fssl.types import Server, Upload
+from fssl.types import Server, State, Upload, Weights
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
 from fssl.engines.flower import client as flower_client
-from fssl.engines.flower.client import train
+from fssl.engines.flower.client import measure, train
 from fssl.engines.flower.fleet import FlowerFleet, Policy, flower_engine, resumable_from
 from fssl.engines.flower.internals import tidy
 from fssl.engines.flower.messages import (
+    MEASURE,
     TENSORS,
     BadUploadError,
     Job,
@@ -95,6 +97,11 @@ def federation_of(*settings: str) -> Federation:
     return Federation(prepare(tiny_config(*SETTINGS, *settings)))
 
 
+def at_client(message: Message, context: Context) -> Message:
+    """What the client's app does with a message of this type."""
+    return (measure if message.metadata.message_type == MEASURE else train)(message, context)
+
+
 def at_sites(folder: Path, settings: str = "") -> Handler:
     """Every client at a site of its own, with a folder on disk."""
 
@@ -104,7 +111,7 @@ def at_sites(folder: Path, settings: str = "") -> Handler:
         place.mkdir(exist_ok=True)
         (place / "site.toml").write_text(settings)
         node = {"partition-id": client, "num-partitions": 4, "folder": str(place)}
-        return train(message, Context(1, client, node, RecordDict(), {}))
+        return at_client(message, Context(1, client, node, RecordDict(), {}))
 
     return handle
 
@@ -427,6 +434,190 @@ def test_reasons_lose_their_wrapping() -> None:
     assert tidy("") == "failed without a reason"
 
 
+# Statistics that sites measure.
+
+AT_SITES = ("server.static_norm=sites", "train.clients_per_round=2")
+
+
+def is_measuring(message: Message) -> bool:
+    return message.metadata.message_type == MEASURE
+
+
+def statistics_of(federation: Federation, weights: Weights, clients: Iterable[int]) -> State:
+    """What a model has whose sums come from these clients."""
+    sums = federation.make_client_measure(False)
+    return mean_of(sums(weights, client) for client in clients)
+
+
+def same(ours: State, theirs: State) -> bool:
+    return ours.keys() == theirs.keys() and all(torch.equal(t, theirs[name]) for name, t in ours.items())
+
+
+def test_all_sites_are_asked_and_give_the_bits_of_the_local_engine(tmp_path: Path) -> None:
+    """Before the first round, and at the end of each; drawn or not. A resumed server does not ask before its first."""
+    federation, honest = federation_of(*AT_SITES), at_sites(tmp_path)
+    asked: list[tuple[int, int]] = []
+
+    def handle(message: Message) -> Message | None:
+        if is_measuring(message):
+            asked.append(read_job(message.content)[1:3])
+        return honest(message)
+
+    expected = digests(LocalEngine(federation), 3)
+    engine = Engine(federation, fleet_of(federation, handle))
+    first, *_ = [engine.snapshot for _ in engine.rounds(3)]
+    assert asked == [(round, client) for round in (1, 1, 2, 3) for client in range(4)]
+    asked.clear()
+    again = Engine(federation, fleet_of(federation, handle))
+    again.snapshot = restore(again.snapshot, Saved(1, flat(first), parts(first)))
+    assert digests(again, 3) == expected[1:]
+    assert asked == [(round, client) for round in (2, 3) for client in range(4)]
+
+
+def bad_sums(content: RecordDict, how: str) -> None:
+    sums, facts = unpack(content["sums"]), content["facts"]
+    name = max(sums)
+    changed = {"nan": torch.full_like(sums[name], torch.nan), "shape": torch.zeros(3), "type": sums[name].double()}
+    if how in changed:
+        content["sums"] = pack({**sums, name: changed[how]})
+    elif how == "lost":
+        content["sums"] = pack({key: t for key, t in sums.items() if key != name})
+    elif how == "empty":
+        del content["sums"]
+    elif how == "bytes":
+        content["sums"][TENSORS] = Array(np.zeros(100, np.uint8))
+    else:
+        facts.update({"none": {"batches": 0}, "many": {"batches": 10**15}, "another": {"client": 99}}[how])
+
+
+BAD_SUMS = {
+    "nan": r"body\.7\.running_var has a value that is not finite",
+    "shape": r"body\.7\.running_var is torch.float32 of shape \[3\], expected torch.float32 of \[",
+    "type": "is torch.float64 of shape",
+    "lost": r"body\.7\.running_var is missing",
+    "empty": "its message has no 'sums'",
+    "bytes": "it cannot be read: SafetensorError",
+    "none": "batches is 0, expected a whole number from 1 to 1e",
+    "many": "batches is 1000000000000000",
+    "another": "it is of client 99, round 1",
+}
+
+
+@pytest.mark.parametrize("how", BAD_SUMS)
+def test_sums_that_cannot_be_used_are_left_out_and_named(how: str, tmp_path: Path) -> None:
+    federation, honest, said = federation_of(*AT_SITES), at_sites(tmp_path), list[str]()
+
+    def handle(message: Message) -> Message | None:
+        reply = honest(message)
+        if reply and is_measuring(message) and message.metadata.dst_node_id == 1:
+            bad_sums(reply.content, how)
+        return reply
+
+    engine = Engine(federation, fleet_of(federation, handle, said, quorum=2))
+    (result,) = engine.rounds(1)
+    ((client, reason),) = result.unmeasured
+    assert (client, result.missing) == (1, [])
+    assert re.match(f"upload rejected: .*{BAD_SUMS[how]}", reason)
+    assert said == [f"round 1: client 1 is not measured: {reason}"] * 2  # before the round, and at its end
+    line, _ = describe(federation, federation.layout, result)
+    assert line["unmeasured"] == {"1": reason}
+    assert "missing" not in line
+    weights = engine.model()
+    assert same(weights.buffers, statistics_of(federation, weights, (0, 2, 3)))
+
+
+def test_a_site_that_is_gone_is_left_out_and_counts_again_once_it_is_back(tmp_path: Path) -> None:
+    """In round 2 client 0 is not connected, client 1 fails, and client 2 gives no answer: 3 measures alone."""
+    federation, honest = federation_of(*AT_SITES), at_sites(tmp_path)
+
+    def handle(message: Message) -> Message | None:
+        client, round = message.metadata.dst_node_id, read_job(message.content).round
+        if is_measuring(message) and round == 2:
+            if client == 2:
+                return None
+            if client == 1:
+                raise RunError("no room on disk")
+        return honest(message)
+
+    said: list[str] = []
+    fleet = fleet_of(federation, catching(handle), said, answer=0.05)
+    engine, grid = Engine(federation, fleet), cast("Grid", fleet.grid)
+    found = []
+    for round in (1, 2, 3):
+        grid.nodes = [1, 2, 3] if round == 2 else [0, 1, 2, 3]
+        (result,) = engine.rounds(round)
+        found.append(result.unmeasured)
+        measured = {*range(4)} - {missing.client for missing in result.unmeasured}
+        assert same(engine.model().buffers, statistics_of(federation, engine.model(), sorted(measured)))
+    reasons = ["not connected", "no room on disk", "no answer within 0 s"]
+    assert found == [[], [Missing(k, reason) for k, reason in enumerate(reasons)], []]
+    assert [text for text in said if "measured" in text] == [
+        f"round 2: client {k} is not measured: {reason}" for k, reason in enumerate(reasons)
+    ]
+
+
+@pytest.mark.parametrize("failures", [2, 3])
+def test_a_measurement_that_too_few_answer_is_made_again_with_the_same_model(failures: int, tmp_path: Path) -> None:
+    """Nobody trains twice for it."""
+    federation, honest, left = federation_of(*AT_SITES), at_sites(tmp_path), [failures * 2]
+    orders: list[str] = []
+    sent: set[bytes] = set()
+
+    def handle(message: Message) -> Message | None:
+        orders.append(message.metadata.message_type)
+        reply = honest(message)
+        if reply and is_measuring(message) and "train" in orders:
+            sent.add(message.content["payload"][TENSORS].numpy().tobytes())
+            if message.metadata.dst_node_id < 2 and left[0]:
+                left[0] -= 1
+                bad_sums(reply.content, "nan")
+        return reply
+
+    said: list[str] = []
+    engine = Engine(federation, fleet_of(federation, handle, said, quorum=3))
+    if failures == 3:
+        with pytest.raises(RunError, match="round 1: 2 of 4 clients gave something usable, 3 needed; tried 3 times"):
+            list(engine.rounds(1))
+        return
+    assert digests(engine, 1) == digests(LocalEngine(federation), 1)
+    assert sum("once more" in text for text in said) == 2
+    assert (orders.count("train"), orders.count(MEASURE), len(sent)) == (2, 4 + 3 * 4, 1)
+
+
+def test_a_strict_fleet_stops_where_a_client_is_not_measured(tmp_path: Path) -> None:
+    federation = federation_of(*AT_SITES)
+    fleet = fleet_of(federation, at_sites(tmp_path), strict=True, nodes=[0, 1, 2])
+    with pytest.raises(RunError, match="round 1, client 3: not connected; the checkpoint before it is kept"):
+        list(Engine(federation, fleet).rounds(1))
+
+
+def test_a_site_measures_for_its_own_client_alone_and_not_beside_masks(tmp_path: Path) -> None:
+    honest = at_sites(tmp_path)
+
+    def to_another(message: Message) -> Message | None:
+        message.metadata.dst_node_id = 3 - message.metadata.dst_node_id
+        return honest(message)
+
+    federation = federation_of(*AT_SITES)
+    fleet = fleet_of(federation, catching(to_another), quorum=0)
+    weights = Engine(federation, fleet).model()
+    assert [*fleet.measure(1, weights)] == [
+        Missing(k, f"this site is client {3 - k}; asked for client {k}") for k in range(4)
+    ]
+    masked = federation_of("privacy.aggregation=secagg+")
+    fleet = fleet_of(masked, catching(honest), quorum=0)
+    why = "privacy.aggregation = 'secagg+', but the order is not part of it"
+    assert [*fleet.measure(1, weights)] == [Missing(k, why) for k in range(4)]
+
+
+def test_statistics_are_measured_beside_bounds_and_noise(tmp_path: Path) -> None:
+    """The guarantee does not cover them, as it does not cover those of clients."""
+    engine = private_engine(tmp_path, *AT_SITES, "privacy.clip=0.01", "privacy.noise=1")
+    list(engine.rounds(1))
+    weights = engine.model()
+    assert same(weights.buffers, statistics_of(engine.federation, weights, range(4)))
+
+
 # Memory.
 
 
@@ -644,13 +835,22 @@ def images_at_sites(sites: Path) -> Handler:
         (place / "site.toml").write_text('device = "cpu"')
         data = str(sites / "clients" / "abc"[client])
         node = {"partition-id": client, "num-partitions": 3, "folder": str(place), "data": data}
-        return train(message, Context(1, client, node, RecordDict(), {}))
+        return at_client(message, Context(1, client, node, RecordDict(), {}))
 
     return handle
 
 
 @pytest.mark.parametrize(
-    "words", [["sage"], ["flexmatch"], ["fedloke"], ["feddb"], ["sage", "train.class_weights=1"]], ids=" ".join
+    "words",
+    [
+        ["sage"],
+        ["flexmatch"],
+        ["fedloke"],
+        ["feddb"],
+        ["sage", "train.class_weights=1"],
+        ["sage", "server.static_norm=sites"],
+    ],
+    ids=" ".join,
 )
 def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(words: list[str], sites: Path) -> None:
     from fssl.deploy.server_app import server_dataset
@@ -664,11 +864,13 @@ def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(words
     assert digests(Engine(federation, fleet_of(federation, images_at_sites(sites))), 3) == expected
 
 
-def test_a_server_with_labels_and_sites_without_give_the_bits_of_one_machine(sites: Path) -> None:
+@pytest.mark.parametrize("static_norm", ["off", "server", "sites"])
+def test_a_server_with_labels_and_sites_without_give_the_bits_of_one_machine(static_norm: str, sites: Path) -> None:
     """The server trains on its own folder, sites label their images; a site with labels of its own is left out."""
     from fssl.deploy.server_app import server_dataset
 
     at = ("partition.labels=server", "server.epochs=2", "server.batch=4", "train.keep_momentum=true")
+    at = (*at, f"server.static_norm={static_norm}")
     for client in "abc":
         shutil.rmtree(sites / "clients" / client / "labeled", ignore_errors=True)
     for name in ("cat", "dog"):

@@ -412,6 +412,7 @@ KINDS = {
         "method.name=semifl",
     ),
     "enlarged images": ("data.crop=resize", "partition.labels=server", "server.static_norm=all", "method.name=semifl"),
+    "statistics of sites": ("server.static_norm=sites", "compute.lanes=2", "records.checkpoint_every=2"),
     "server's moments": ("server.optimizer=adam", "server.lr=0.01", "method.name=proxyfl"),
     "broadcast momentum": (
         "server.broadcast_momentum=true",

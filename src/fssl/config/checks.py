@@ -276,9 +276,11 @@ def check_static_norm(config: Config) -> None:
     """Statistics of BatchNorm that are measured: on images that are there, for norms that have some."""
     start = f"server.static_norm = '{config.server.static_norm}':"
     if config.server.static_norm == "server" and not config.has_server_labels:
-        raise UserError(f"{start} the server has no images; give partition.labels = 'server', or use 'all'")
+        raise UserError(f"{start} the server has no images; give partition.labels = 'server', or use 'all' or 'sites'")
     if config.server.static_norm != "off" and config.model.norm != "batch":
         raise UserError(f"{start} model.norm = '{config.model.norm}' has no running statistics; leave it out")
+    if config.server.static_norm == "sites" and config.privacy.aggregation == "secagg+":
+        raise UserError(f"{start} sites send sums that privacy.aggregation = 'secagg+' does not mask; leave one out")
 
 
 def check_folder(data: Data) -> None:

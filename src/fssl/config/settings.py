@@ -202,8 +202,9 @@ class ServerChoice:
         int, Range(0, 100_000), "labels at the server: how many times it takes its epochs before the first round"
     ] = 0
     static_norm: Annotated[
-        Literal["off", "server", "all"],
-        "BatchNorm's running statistics are measured for each global model: on the server's images, or on all",
+        Literal["off", "server", "all", "sites"],
+        "BatchNorm's running statistics are measured for each global model: on the server's images, on all images in"
+        " one place, or at each site on its own",
     ] = "off"
 
 

@@ -1,8 +1,8 @@
 """An experiment made real: who holds which images, on which device, and what a step is, as every engine needs it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cache, cached_property
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ from .experiment import (
 from .images import divide_images, split_for_clients, split_for_test, split_to_choose_by
 from .server import ServerOptimizer, smooth
 from .sketch import Sizes, try_step
-from .static import Collect, make_collect
+from .static import Collect, Sums, make_measure
 from .step import Learn, Pool, Show, Step, Visit, make_learn, make_show, make_step, make_visit
 
 AT_SERVER = -1  # the number of the server, where it trains as one more site; lower ones are its warm-up
@@ -178,8 +178,7 @@ class Federation:
     @property
     def busiest(self) -> int:
         """The client with the most steps, of those whose images are here: a site has nobody else's."""
-        here = [k for k, site in enumerate(self.sites) if len(site.pool)]
-        return max(here, key=self.num_steps)
+        return max(self.holders, key=self.num_steps)
 
     @cached_property
     def layout(self) -> Layout:
@@ -196,6 +195,11 @@ class Federation:
     def pool(self) -> Pool:
         """What views are made of."""
         return self.make_pool(enlarge=self.config.data.crop == "resize")
+
+    @cached_property
+    def whole_pool(self) -> Pool:
+        """The same images as they are, for BatchNorm's statistics."""
+        return self.pool if self.config.data.crop == "pad" else self.make_pool(enlarge=False)
 
     def make_pool(self, enlarge: bool) -> Pool:
         """The training images on the device: as they are, or enlarged once for all crops to come."""
@@ -221,14 +225,29 @@ class Federation:
         return make_visit(self.net.copy(), self.method, self.pool)
 
     def make_collect(self, compile: bool) -> Collect | None:
-        """What measures BatchNorm's statistics of a global model, where the settings ask for that."""
+        """What measures BatchNorm's statistics of a global model on images that the server has, if it is to."""
         static_norm = self.config.server.static_norm
-        if static_norm == "off":
-            return None
         everyone = np.setdiff1d(np.arange(len(self.dataset.train.labels)), self.held_out)
-        rows = self.server_site.labeled if static_norm == "server" else everyone
-        pool = self.pool if self.config.data.crop == "pad" else self.make_pool(enlarge=False)
-        return make_collect(self.net, pool, torch.from_numpy(rows).to(self.device), compile)
+        own = everyone if static_norm == "all" else self.server_site.labeled
+        if static_norm == "off" or not len(own):  # with `sites` a server may have none
+            return None
+        measure, rows = make_measure(self.net, self.whole_pool, compile), torch.from_numpy(own).to(self.device)
+        return lambda weights: measure(weights, rows)
+
+    def make_client_measure(self, compile: bool) -> Callable[[Weights, int], Sums]:
+        """What measures a model on all images of one client, in the order of the dataset."""
+        measure = make_measure(self.net, self.whole_pool, compile)
+
+        @cache
+        def rows(client: int) -> Tensor:
+            return torch.from_numpy(np.sort(self.sites[client].pool)).to(self.device)
+
+        return lambda weights, client: measure(weights, rows(client))
+
+    @property
+    def holders(self) -> list[int]:
+        """The clients that have images: all, but for a site, which knows of its own alone."""
+        return [client for client, site in enumerate(self.sites) if len(site.pool)]
 
     def make_tester(self, compile: bool) -> Tester:
         return self.tester_on(self.test, list(self.norms), compile)

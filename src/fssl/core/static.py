@@ -1,10 +1,11 @@
 """Static BatchNorm statistics: running means and variances that belong to a model, measured on whole images.
 
 SemiFL's rule (sBN): the plain mean, over batches of un-augmented images in a fixed order, of each batch's mean and
-unbiased variance. All batches count the same, also a smaller last one.
+unbiased variance. All batches count the same, also a smaller last one. So sites need to send no more than sums.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,24 +15,47 @@ from ..types import State, Weights
 from .step import Pool
 
 BATCH = 250
-Collect = Callable[[Weights], State]  # -> running statistics by the names of the buffers
 
 
-def make_collect(net: Net, pool: Pool, rows: Tensor, compile: bool = False) -> Collect:
-    """Statistics of a model on these rows of a pool."""
+class Sums(NamedTuple):
+    """The statistics of some batches, added up, and of how many."""
 
-    def measure(weights: Weights, rows: Tensor) -> State:
+    total: State  # by the names of the buffers
+    batches: int
+
+
+Measure = Callable[[Weights, Tensor], Sums]  # of a model, on some rows of a pool
+Collect = Callable[[Weights], Sums]  # on rows that are fixed
+
+
+def make_measure(net: Net, pool: Pool, compile: bool = False) -> Measure:
+    """Sums of a model's statistics on rows of a pool, in their order."""
+
+    def statistics(weights: Weights, rows: Tensor) -> State:
         return net.statistics(weights, pool.normalize(pool.images[rows]))
 
-    run = torch.compile(measure, fullgraph=True, dynamic=False) if compile else measure
-    batches = [batch for batch in rows.split(BATCH) if len(batch) > 1 or len(rows) == 1]  # one image has no variance
+    run = torch.compile(statistics, fullgraph=True, dynamic=False) if compile else statistics
 
     @torch.no_grad()
-    def collect(weights: Weights) -> State:
+    def measure(weights: Weights, rows: Tensor) -> Sums:
+        batches = [batch for batch in rows.split(BATCH) if len(batch) > 1 or len(rows) == 1]  # one has no variance
         total: State = {}
         for batch in batches:
-            found = (run if len(batch) == BATCH else measure)(weights, batch)
-            total = {name: total[name] + t if total else t for name, t in found.items()}
-        return {name: t / len(batches) for name, t in total.items()}
+            total = added(total, (run if len(batch) == BATCH else statistics)(weights, batch))
+        return Sums(total, len(batches))
 
-    return collect
+    return measure
+
+
+def mean_of(sums: Iterable[Sums]) -> State:
+    """Running statistics of a model: every batch counts the same, whoever has its images."""
+    total: State = {}
+    batches = 0
+    for each in sums:
+        if each.batches:  # who has no images says nothing
+            total, batches = added(total, each.total), batches + each.batches
+    return {name: t / batches for name, t in total.items()}
+
+
+def added(total: State, more: State) -> State:
+    return {name: total[name] + t if total else t for name, t in more.items()}

@@ -83,7 +83,7 @@ def parse_run(tables: Mapping[str, Any]) -> Config:
     if config.protocol == "authors":
         raise UserError(f"{AUTHORS_WAY}, which sites cannot")
     if config.server.static_norm == "all":
-        raise UserError("server.static_norm = 'all': the images of sites stay there; use 'server', or leave it out")
+        raise UserError("server.static_norm = 'all': the images of sites stay there; use 'sites', which measures there")
     if config.records.tensorboard or config.records.wandb != "off":
         raise UserError("records.tensorboard and records.wandb are for `fssl run`; rounds.jsonl has the same numbers")
     return config

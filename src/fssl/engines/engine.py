@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from ..core.client import ClientResult
 from ..core.evaluate import Test, Tested, read_tested, read_tests
 from ..core.federation import Federation
+from ..core.static import Sums, mean_of
 from ..seeds import stream
 from ..types import Server, State, Upload, Weights
 from .failure import NotFiniteError
@@ -36,6 +37,7 @@ class RoundResult(NamedTuple):
     smooth_tests: dict[str, Test] = {}  # noqa: RUF012 (never changed in place)
     own_sums: dict[str, NDArray[np.float64]] = {}  # of the server's own steps, if it trained  # noqa: RUF012
     validation: Test | None = None
+    unmeasured: list[Missing] = []  # clients whose images are not in the model's statistics  # noqa: RUF012
 
 
 class RoundAgainError(Exception):
@@ -50,6 +52,10 @@ class Fleet(Protocol):
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterable[ClientResult | Missing]:
         """One result for each of these clients, in their order; a new server state is made as they come."""
+        ...
+
+    def measure(self, round: int, weights: Weights) -> Iterable[Sums | Missing]:
+        """BatchNorm's statistics of a global model on the images of each client, in client order, drawn or not."""
         ...
 
     def prepare(self, round: int, clients: list[int]) -> None:
@@ -70,6 +76,7 @@ class Passing:
         self.states: dict[int, State] = {}
         self.velocity: State = {}
         self.missing: list[Missing] = []
+        self.unmeasured: dict[int, Missing] = {}
 
     def uploads(self, results: Iterable[ClientResult | Missing]) -> Iterator[Upload]:
         for result in results:
@@ -83,6 +90,13 @@ class Passing:
                 self.states[client] = result.state
             self.velocity = result.velocity
             yield result.upload
+
+    def sums(self, results: Iterable[Sums | Missing]) -> Iterator[Sums]:
+        for result in results:
+            if isinstance(result, Missing):
+                self.unmeasured[result.client] = result
+            else:
+                yield result
 
     def tally(self) -> NDArray[np.float32]:
         return torch.stack(self.tallies).cpu().numpy()
@@ -119,13 +133,14 @@ class Engine:
             begin, passing = time.perf_counter(), Passing()
             own = self._trained("before", round, self._begun(round))
             is_measured = round > 1 and own.tally is None  # at the end of the round before
-            sent = self.snapshot._replace(server=own.server if is_measured else self._measured(own.server))
+            begun = own.server if is_measured else self._measured(round, own.server, passing)
+            sent = self.snapshot._replace(server=begun)
             uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), sent))
             with suppress(RoundAgainError), torch.no_grad():
                 mean = self._aggregated(round, sent, uploads, passing)
                 stepped, optimizer = self._stepped(round, sent, mean, passing)
                 own = self._trained("after", round, own._replace(server=stepped))
-                server = self._remembered(self._measured(own.server))
+                server = self._remembered(self._measured(round, own.server, passing))
                 model = federation.method.deploy(server)
                 smooth = federation.smoothed(round, self.snapshot.smooth, model)
                 scores = [self.test(weights) for weights in (model, smooth) if weights.params]
@@ -149,6 +164,7 @@ class Engine:
             dict(zip(federation.norms, others[0], strict=True)) if others else {},
             sums,
             validation,
+            [*passing.unmeasured.values()],
         )
 
     def _begun(self, round: int) -> Trained:
@@ -162,12 +178,14 @@ class Engine:
             return before
         return self.own.train(round, before.server, before.kept)
 
-    def _measured(self, server: Server) -> Server:
-        """The server with BatchNorm's statistics of its model, where they are measured."""
-        if self.collect is None:
+    def _measured(self, round: int, server: Server, passing: Passing) -> Server:
+        """The server with BatchNorm's statistics of its model, where they are measured: at clients first, then here."""
+        static_norm, (params, buffers) = self.federation.config.server.static_norm, server.weights
+        if static_norm == "off":
             return server
-        params, buffers = server.weights
-        return server._replace(weights=Weights(params, {**buffers, **self.collect(server.weights)}))
+        sums = [*passing.sums(self.fleet.measure(round, server.weights))] if static_norm == "sites" else []
+        own = [self.collect(server.weights)] if self.collect else []
+        return server._replace(weights=Weights(params, {**buffers, **mean_of(sums + own)}))
 
     def _aggregated(self, round: int, sent: Snapshot, uploads: Iterator[Upload], passing: Passing) -> Server:
         """What the method makes of the uploads, and the engine of that."""

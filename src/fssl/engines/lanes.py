@@ -2,9 +2,10 @@
 
 import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -12,13 +13,14 @@ import torch
 
 from ..core.client import ClientResult, Run, Trainer, client_round, loop
 from ..core.federation import Federation
+from ..core.static import Sums
 from ..core.step import Visit
 from ..data.cache import cache_folder
 from ..data.plan import ClientPlan
 from ..errors import RunError, is_out_of_memory
 from ..models import switch_kernels, switch_tf32_off
 from ..system.machine import cores
-from ..types import Payload, State, clone, drop, put, take
+from ..types import Payload, State, Weights, clone, drop, put, take
 from .failure import checked, client_error
 from .snapshot import Snapshot
 from .tensors import pinned, to
@@ -51,7 +53,7 @@ class Lanes:
         self, federation: Federation, folder: Path | None = None, debug: bool = False, most: int | None = None
     ) -> None:
         """A step that fails is saved in `folder`; with `debug`, every step is checked."""
-        self.federation, self.device, self.folder = federation, federation.device, folder
+        self.federation, self.device, self.folder, self.debug = federation, federation.device, folder, debug
         self.lanes = self._lanes(debug, most)
         self._ahead: tuple[int, list[ClientPlan]] = (0, [])
 
@@ -83,6 +85,15 @@ class Lanes:
         local = method.start(payload, to(federation.new_state(payload, longest), self.device))
         draw = to(federation.longest_plan().draw, self.device)
         return [CapturedLane(tick, visit, payload, local, draw, federation.layout.size) for _ in range(number)]
+
+    @cached_property
+    def client_sums(self) -> Callable[[Weights, int], Sums]:
+        """What measures BatchNorm's statistics of a model on the images of one client; few runs ask for it."""
+        return self.federation.make_client_measure(compiles(self.federation, self.debug))
+
+    def measure(self, round: int, weights: Weights) -> Iterable[Sums]:
+        """One client after another, in this process."""
+        return (self.client_sums(weights, client) for client in self.federation.holders)
 
     def prepare(self, round: int, clients: list[int]) -> None:
         self._ahead = round, self.plans(round, clients)

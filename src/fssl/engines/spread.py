@@ -10,6 +10,8 @@ import torch
 
 from ..core.client import ClientResult
 from ..core.federation import Federation
+from ..core.static import Sums
+from ..types import Weights
 from .lanes import Lane, Lanes
 from .snapshot import Snapshot
 from .tensors import to
@@ -46,6 +48,10 @@ class Spread:
             server = snapshot.server._replace(**moved(snapshot, group.device))
             here = snapshot._replace(server=server, optimizer=to(snapshot.optimizer, group.device))
             return [to(result, self.federation.device) for result in group.train(round, clients, here)]
+
+    def measure(self, round: int, weights: Weights) -> Iterable[Sums]:
+        """On the first device, where the model is."""
+        return self.groups[0].measure(round, weights)
 
     def prepare(self, round: int, clients: list[int]) -> None:
         for group, share in self._shares(clients):

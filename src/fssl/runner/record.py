@@ -11,7 +11,7 @@ from ..config import Config
 from ..core.evaluate import Test, Tested, Tester, model_facts, read_tested
 from ..core.federation import Federation
 from ..core.privacy import Spent, spent
-from ..engines.engine import Engine, RoundResult
+from ..engines.engine import Engine, Missing, RoundResult
 from ..engines.snapshot import flat, parts, with_parts
 from ..engines.tensors import fill, named, to
 from ..probes.tally import Layout
@@ -122,7 +122,8 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
     line = {
         "round": result.round,
         "clients": result.clients,
-        **({"missing": {str(m.client): m.reason for m in result.missing}} if result.missing else {}),
+        **left_out("missing", result.missing),
+        **left_out("unmeasured", result.unmeasured),
         **headline_facts(result.tests[federation.headline]),
         "test": {norm: test._asdict() for norm, test in result.tests.items()},
         **smooth_facts(result.smooth_tests, federation.headline),
@@ -137,6 +138,11 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
     for prefix, sums in (("", whole), ("last_epoch.", last), ("server.", result.own_sums)):
         arrays |= {prefix + name: np.ascontiguousarray(v, dtype=np.float32) for name, v in sums.items()}
     return line, arrays
+
+
+def left_out(key: str, clients: list[Missing]) -> Line:
+    """Clients of which something is missing, each with the reason; nothing if there are none."""
+    return {key: {str(client): reason for client, reason in clients}} if clients else {}
 
 
 def server_facts(sums: Mapping[str, NDArray[np.float64]]) -> Line:

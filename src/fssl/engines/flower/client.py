@@ -1,6 +1,6 @@
-"""The client's app: a payload and a job in, one client's round, an upload out."""
+"""The client's app: a payload and a job in, one client's round, an upload out; or a measurement, and its sums."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -16,12 +16,12 @@ from ...core.experiment import prepare
 from ...core.federation import Federation
 from ...core.images import shared_format
 from ...data.folder import load_site
-from ...types import State
+from ...types import Payload, State
 from ..lanes import Lanes, set_up_torch
 from ..tensors import fill, to
 from .internals import mask
 from .masked import check_masks, is_masked, masked_answer
-from .messages import Forms, Job, SiteError, answer, message_forms, read_job, unpack
+from .messages import MEASURE, Forms, Job, SiteError, answer, message_forms, read_job, sums_answer, unpack
 from .own import with_own_files
 from .state import SiteState
 
@@ -105,17 +105,38 @@ def who(message: Message, context: Context) -> Message:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
+    return answered(message, context, trained)
+
+
+@app.query(MEASURE.partition(".")[2])
+def measure(message: Message, context: Context) -> Message:
+    """What a client's images say of BatchNorm's statistics of a model."""
+    return answered(message, context, measured)
+
+
+def answered(message: Message, context: Context, work: Callable[[Job, RecordDict, Site | None], RecordDict]) -> Message:
+    """The reply to an order: in a simulation from any node, else from the site of the client alone."""
     job = read_job(message.content)
     if not job.run:
-        return Message(trained(job, message.content, None), reply_to=message)
+        return Message(work(job, message.content, None), reply_to=message)
     with discreet("this site failed"):
-        return Message(trained(job, message.content, read_site(context)), reply_to=message)
+        site = read_site(context)
+        if site.client != job.client:
+            raise SiteError(f"this site is client {site.client}; asked for client {job.client}")
+        return Message(work(job, message.content, site), reply_to=message)
+
+
+def measured(job: Job, content: RecordDict, site: Site | None) -> RecordDict:
+    """A model's statistics on the images of one client; nothing is kept of it."""
+    federation, lanes, _ = workshop(job.config, site)
+    check_masks(content, federation.config)
+    form = Payload(federation.net.first, {})
+    weights = to(fill(form, unpack(content["payload"])), federation.device).weights
+    return sums_answer(job, lanes.client_sums(weights, job.client))
 
 
 def trained(job: Job, content: RecordDict, site: Site | None) -> RecordDict:
     """One client's round; its state is at its site, or else came along and goes back."""
-    if site and site.client != job.client:
-        raise SiteError(f"this site is client {site.client}; asked for client {job.client}")
     federation, lanes, forms = workshop(job.config, site)
     check_masks(content, federation.config)
     store = SiteState(site.folder, job.run, job.client) if site else None

@@ -3,9 +3,10 @@
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import torch
 from flwr.app import Message, MessageType, RecordDict
@@ -14,22 +15,24 @@ from flwr.serverapp import Grid
 from ...config import Config, as_tables, to_toml
 from ...core.client import ClientResult
 from ...core.federation import Federation
+from ...core.static import Sums
 from ...errors import RunError
 from ...start import without_start
-from ...types import Payload, State
+from ...types import Payload, State, Weights
 from ..engine import Engine, Missing, RoundAgainError
 from ..lanes import compiles, set_up_torch
 from ..own import own_training
 from ..snapshot import Snapshot
 from ..tensors import FormError, to
 from .internals import tidy
-from .messages import Job, message_forms, order, read_result
+from .messages import MEASURE, Job, message_forms, order, read_result, read_sums
 from .nodes import Connected, Nodes
 from .privacy import make_privacy
 
 FOR_EVER = 1e9  # seconds
 REJECTED = "upload rejected"
-ATTEMPTS = 3  # at a round of which too little came back
+ATTEMPTS = 3  # at a round, or a measurement, of which too little came back
+T = TypeVar("T")
 
 
 class Policy(NamedTuple):
@@ -55,10 +58,17 @@ class Order(NamedTuple):
 class Sent(NamedTuple):
     """An order on its way."""
 
-    job: Job
-    payload: Payload
+    order: Order
     message: str
     deadline: float
+
+
+class Question(NamedTuple, Generic[T]):
+    """What clients are asked, and what becomes of an answer."""
+
+    kind: str  # of message
+    order: Callable[[int], Order]
+    read: Callable[[Order, RecordDict], T]
 
 
 class FlowerFleet:
@@ -92,18 +102,45 @@ class FlowerFleet:
         """Nothing: the cluster ends with its own context."""
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterator[ClientResult | Missing]:
-        there, waiting, used = self._quorum(round, clients), deque(clients), 0
+        question = Question(MessageType.TRAIN, lambda client: self._order(round, client, snapshot), self._result)
+        used = 0
+        for result in self._asked(round, clients, question):
+            used += isinstance(result, ClientResult)
+            yield self.lost(round, *result) if isinstance(result, Missing) else result
+        self._check_enough(round, used, len(clients))
+
+    def measure(self, round: int, weights: Weights) -> list[Sums | Missing]:
+        """Ask all clients; where too few answer, once more with the same model.
+
+        To repeat the round instead would show clients a second model of it, with other noise.
+        """
+        clients = self.federation.holders
+        own = {name: weights.params[name] for name in self.federation.net.first.params}  # a method may have more
+        payload = Payload(weights._replace(params=own), {})
+        question = Question(MEASURE, lambda client: self._measuring(round, client, payload), self._sums)
+        while True:
+            with suppress(RoundAgainError):
+                found = [
+                    self.lost(round, *each, "is not measured") if isinstance(each, Missing) else each
+                    for each in self._asked(round, clients, question)
+                ]
+                self._check_enough(round, sum(isinstance(each, Sums) for each in found), len(clients))
+                return found
+
+    def _asked(self, round: int, clients: list[int], question: Question[T]) -> Iterator[T | Missing]:
+        """Each client's answer, in their order; only some orders are under way at a time."""
+        there, waiting = self._quorum(round, clients), deque(clients)
         sent: dict[int, Sent] = {}
         for client in clients:
             while waiting and len(sent) < self.policy.window:
                 following = waiting.popleft()
                 if following in there.nodes:
-                    sent[following] = self._send(round, following, there.nodes[following], snapshot)
-            answers = client in sent
-            result = self._receive(sent.pop(client)) if answers else self.lost(round, client, there.why_not(client))
-            used += isinstance(result, ClientResult)
+                    sent[following] = self._send(question, following, there.nodes[following])
+            if client not in sent:
+                yield Missing(client, there.why_not(client))
+                continue
+            result = self._receive(question, sent.pop(client))
             yield result
-        self._check_enough(round, used, len(clients))
 
     def _quorum(self, round: int, clients: list[int]) -> Connected:
         """The clients' nodes, once enough of them are connected."""
@@ -141,28 +178,38 @@ class FlowerFleet:
         payload = self.federation.payload(snapshot.server, snapshot.optimizer, client)
         return Order(job, payload, order(job, payload, None if policy.run else kept))
 
-    def _send(self, round: int, client: int, node: int, snapshot: Snapshot) -> Sent:
-        job, payload, content = self._order(round, client, snapshot)
-        message = Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=str(round))
-        return Sent(job, payload, self.push(message), time.monotonic() + self.policy.answer)
+    def _measuring(self, round: int, client: int, payload: Payload) -> Order:
+        job = Job(self.config, round, client, self.policy.run)
+        return Order(job, payload, order(job, payload, None))
+
+    def _send(self, question: Question[T], client: int, node: int) -> Sent:
+        order = question.order(client)
+        message = Message(order.content, dst_node_id=node, message_type=question.kind, group_id=str(order.job.round))
+        return Sent(order, self.push(message), time.monotonic() + self.policy.answer)
 
     def push(self, message: Message) -> str:
         """A message's number by which its answer is asked for; empty if it could not be sent."""
         return next(iter(self.grid.push_messages([message])), "")
 
-    def _receive(self, sent: Sent) -> ClientResult | Missing:
-        job, reply = sent.job, self.reply(sent.message, sent.deadline)
+    def _receive(self, question: Question[T], sent: Sent) -> T | Missing:
+        client, reply = sent.order.job.client, self.reply(sent.message, sent.deadline)
         if isinstance(reply, str):
-            return self.lost(job.round, job.client, reply)
+            return Missing(client, reply)
         try:
-            result = read_result(reply.content, job, self.forms)
+            return question.read(sent.order, reply.content)
         except FormError as error:
-            return self.lost(job.round, job.client, f"{REJECTED}: {error}")
-        result = to_device(result, self.federation)
-        result = result._replace(state=kept(job, result.state))
+            return Missing(client, f"{REJECTED}: {error}")
+
+    def _result(self, sent: Order, content: RecordDict) -> ClientResult:
+        result = to_device(read_result(content, sent.job, self.forms), self.federation)
+        result = result._replace(state=kept(sent.job, result.state))
         if self.privacy is None:
             return result
         return result._replace(upload=self.privacy.clipped(result.upload, sent.payload))
+
+    def _sums(self, sent: Order, content: RecordDict) -> Sums:
+        found: Sums = to(read_sums(content, sent.job, self.forms), self.federation.device)
+        return found
 
     def reply(self, message: str, deadline: float) -> Message | str:
         """The answer to a message, or why there is none."""
@@ -174,10 +221,10 @@ class FlowerFleet:
             time.sleep(self.policy.poll)
         return f"no answer within {self.policy.answer:.0f} s"
 
-    def lost(self, round: int, client: int, reason: str) -> Missing:
+    def lost(self, round: int, client: int, reason: str, what: str = "is missing") -> Missing:
         if self.policy.strict:
             raise RunError(f"round {round}, client {client}: {reason}; the checkpoint before it is kept")
-        self.say(f"round {round}: client {client} is missing: {reason}")
+        self.say(f"round {round}: client {client} {what}: {reason}")
         return Missing(client, reason)
 
 

@@ -1,21 +1,24 @@
-"""Our records in Flower's messages: a payload and a job go down, an upload and a tally come up."""
+"""Our records in Flower's messages: a payload and a job go down, an upload and a tally, or sums, come up."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType, MetricRecord, RecordDict
 from safetensors.torch import load, save
 from torch import Tensor
 
 from ...core.client import ClientResult
 from ...core.federation import Federation
 from ...core.sketch import sketch
+from ...core.static import Sums
 from ...errors import RunError, described
 from ...types import Payload, State, Upload
 from ..tensors import FormError, fill, named
 
+MEASURE = f"{MessageType.QUERY}.measure"  # the type of a message that asks for statistics of a model
 TENSORS = "safetensors"  # the name of a record's only array: the bytes of such a file
 MOST_SAMPLES = 10**8  # images: no client's weight in a mean is larger
 Records = dict[str, ArrayRecord | MetricRecord | ConfigRecord]
@@ -58,16 +61,18 @@ class Forms(NamedTuple):
     payload: Payload
     upload: Payload
     tally: Tensor
+    sums: State
 
 
 def message_forms(federation: Federation, client: int = 0) -> Forms:
     """Asked of the method itself, as for the layout of the tally."""
-    size = federation.layout.size
+    size, net = federation.layout.size, federation.net
     counts = federation.counts(client)
-    with sketch(federation.method, federation.net, federation.task, counts, client) as (payload, local):
+    with sketch(federation.method, net, federation.task, counts, client) as (payload, local):
         upload = federation.method.upload(client, payload, local, counts)
         payload = federation.with_velocity(payload, federation.server_optimizer.start(payload.weights.params))
-        return Forms(payload, Payload(upload.weights, upload.extras), torch.zeros(2, size))
+        sums = {name: payload.weights.buffers[name] for name in net.running}
+        return Forms(payload, Payload(upload.weights, upload.extras), torch.zeros(2, size), sums)
 
 
 def order(job: Job, payload: Payload, state: State | None) -> RecordDict:
@@ -102,29 +107,57 @@ def answer(job: Job, result: ClientResult, with_state: bool) -> RecordDict:
 
 def read_result(content: RecordDict, job: Job, forms: Forms) -> ClientResult:
     """What a client sent, if it is of the expected form and every number in it is finite."""
-    for name in ("facts", "upload", "tally"):
-        if name not in content:
-            raise BadUploadError(f"its message has no '{name}'")
+    check_parts(content, "facts", "upload", "tally")
     samples = check_facts(content["facts"], job)
-    try:
+    with from_outside():
         flat, tally = unpack(content["upload"]), unpack(content["tally"])
         state = unpack(content["state"]) if "state" in content and not job.run else {}  # a site keeps its own
-    except Exception as error:  # whatever reading makes of bytes from outside, it must not end the run
-        raise BadUploadError(f"it cannot be read: {described(error)}") from None
     sent: Payload = fill(forms.upload, flat)
     check_finite({**flat, **tally})
     upload = Upload(job.client, sent.weights, samples, sent.extras)
     return ClientResult(upload, state, {}, fill({"tally": forms.tally}, tally)["tally"])
 
 
-def check_facts(facts: Mapping[str, Any], job: Job) -> int:
+def sums_answer(job: Job, sums: Sums) -> RecordDict:
+    """The message back to who asked for a measurement."""
+    facts: dict[str, Any] = {"client": job.client, "round": job.round, "batches": sums.batches}
+    return RecordDict({"facts": ConfigRecord(facts), "sums": pack(sums.total)})
+
+
+def read_sums(content: RecordDict, job: Job, forms: Forms) -> Sums:
+    """What a client measured, under the same conditions."""
+    check_parts(content, "facts", "sums")
+    batches = check_facts(content["facts"], job, "batches", least=1)
+    with from_outside():
+        flat = unpack(content["sums"])
+    total: State = fill(forms.sums, flat)
+    check_finite(flat)
+    return Sums(total, batches)
+
+
+def check_parts(content: RecordDict, *names: str) -> None:
+    for name in names:
+        if name not in content:
+            raise BadUploadError(f"its message has no '{name}'")
+
+
+@contextmanager
+def from_outside() -> Iterator[None]:
+    """Whatever reading makes of bytes from outside, it must not end the run."""
+    try:
+        yield
+    except Exception as error:
+        raise BadUploadError(f"it cannot be read: {described(error)}") from None
+
+
+def check_facts(facts: Mapping[str, Any], job: Job, key: str = "num_samples", least: int = 0) -> int:
     """A client's weight in the mean; refuses what is of another client or round."""
-    client, round, samples = (facts.get(key) for key in ("client", "round", "num_samples"))
+    client, round, number = (facts.get(name) for name in ("client", "round", key))
     if (client, round) != (job.client, job.round):
         raise BadUploadError(f"it is of client {client!r}, round {round!r}")
-    if type(samples) is not int or not 0 <= samples <= MOST_SAMPLES:
-        raise BadUploadError(f"num_samples is {samples!r}, expected a whole number from 0 to {MOST_SAMPLES:.0e}")
-    return samples
+    if type(number) is not int or not least <= number <= MOST_SAMPLES:
+        raise BadUploadError(f"{key} is {number!r}, expected a whole number from {least} to {MOST_SAMPLES:.0e}")
+    return number
 
 
 def check_finite(tensors: State) -> None:
