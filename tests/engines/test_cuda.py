@@ -162,6 +162,24 @@ def test_a_thousand_clients_cost_no_device_memory_and_no_time(method: str) -> No
     assert fastest[1] < 1.05 * fastest[0], fastest
 
 
+@pytest.mark.parametrize("who", ["all", "sites"])
+def test_static_norms_are_the_cpus(who: str, make_federation: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fssl.core.static.BATCH", 16)  # so that some batches are whole, and compiled
+    settings = (
+        "partition.labels=server",
+        f"server.static_norm={who}",
+        "train.precision=fp32",
+        "train.steps_per_round=2",
+    )
+    found = []
+    for device in ("cpu", "cuda"):
+        engine = LocalEngine(make_federation(*settings, f"compute.device={device}"))
+        list(engine.rounds(1))
+        found.append({name: t.cpu() for name, t in engine.model().buffers.items()})
+    for name, value in found[0].items():
+        torch.testing.assert_close(found[1][name], value, rtol=2e-3, atol=2e-3)
+
+
 def test_a_gpu_that_is_listed_twice_agrees_with_itself(make_federation: Make) -> None:
     """Two groups of lanes with graphs, streams and threads of their own; only one GPU is at hand."""
     models = []
