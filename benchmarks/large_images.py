@@ -11,7 +11,7 @@ import json
 import subprocess
 import sys
 
-CLASSES, TRAIN, TEST = 10, 256, 20  # images of a class
+CLASSES, TRAIN, TEST = 10, 64, 20  # images of a class
 
 
 def measured(size: int, batch: int, rounds: int, settings: list[str]) -> dict[str, object]:
