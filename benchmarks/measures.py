@@ -21,6 +21,7 @@ from fssl.core.evaluate import BATCH, TestPool, make_tester, read_tests
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation, on_device
 from fssl.engines.lanes import compiles, set_up_torch
+from fssl.engines.tensors import to
 from fssl.models import Net
 from fssl.types import Weights
 
@@ -63,9 +64,10 @@ def main() -> None:
     pool = TestPool(*on_device(federation.test, federation.device))
     norms = [Normalize(card.train_mean, std, federation.device) for std in (card.train_std, (0.2,) * card.channels)]
     full, plain = make_tester(net, pool, norms, compile), make_plain_test(net, pool, norms, compile)
+    weights = to(net.first, federation.device)
     tests: dict[str, Callable[[], object]] = {
-        "every measure": lambda: read_tests(full(net.first), card.num_classes),
-        "loss and accuracy": lambda: plain(net.first).cpu(),
+        "every measure": lambda: read_tests(full(weights), card.num_classes),
+        "loss and accuracy": lambda: plain(weights).cpu(),
     }
     seconds: dict[str, list[float]] = {name: [] for name in tests}
     for turn in range(WARM_UP + given.times):
