@@ -97,6 +97,7 @@ def test_what_is_said_of_labels_elsewhere_is_so() -> None:
     at_server = {name: float(said[2]) for (size, name), said in table.items() if size == 7 and said[2] != "–"}
     text = one_line(TEXT)
     assert f"`sage` by {at_server['sage'] - at_server['fedavg']:.2f} points in rounds 15 to 17" in text
+    assert f"and `semifl` by {at_server['semifl'] - at_server['fedavg']:.2f}" in text
     assert f"SAGE is {at_one['fedavg'] - at_one['sage']:.2f} points behind it" in text
     assert f"such labels, is {at_one['fedavg'] - at_one['fixmatch-lpl']:.2f} behind" in text
     assert f"and {at_one['sage'] - at_one['sage-global-first']:.2f} points less with labels at one client" in text
@@ -140,6 +141,37 @@ def means(rounds: str, *curves: list[float]) -> list[float]:
     """Of the rounds that a cell names, '51 to 60'."""
     first, last = map(int, rounds.split(" to "))
     return [float(np.mean(c[first - 1 : last])) for c in curves]
+
+
+MOMENTUM = {
+    "`zero`": "cifar100/alpha1.0/sage-clean-seed7",
+    "`broadcast` by the server": "momentum/sage-broadcast-seed7",
+    "`carried` on by the client before (`authors`)": "cifar100/alpha1.0/sage-authors-seed7",
+}
+
+
+def on_all_images(folder: Path) -> list[float]:
+    """Accuracy by round; of a run that tests on two halves, their mean."""
+    final = curve(folder, "train_norm")
+    tuning = [line.get("validation", {}).get("accuracy", final[i]) for i, line in enumerate(lines_of(folder))]
+    return [(a + b) / 2 for a, b in zip(final, tuning, strict=True)]
+
+
+def test_momentum_that_sites_can_have_is_as_its_rows_say() -> None:
+    table = {row[0]: row[1:] for row in rows("Momentum that sites can have")}
+    folders = {label: RESULTS / place for label, place in MOMENTUM.items()}
+    assert {(RESULTS / "momentum" / folder.name) for folder in (RESULTS / "momentum").iterdir()} <= {*folders.values()}
+    curves = {label: on_all_images(folder) for label, folder in folders.items()}
+    assert set(table) == set(MOMENTUM)
+    for label, said in table.items():
+        assert said == [f"{np.mean(curves[label][end - 10 : end]):.2f}" for end in (60, 100, 110, 120)], label
+    zero, broadcast, carried = ([np.mean(c[100:110]), np.mean(c[110:])] for c in curves.values())
+    assert np.allclose(np.subtract(broadcast, zero), 0.7, atol=0.1)
+    assert f"carried momentum gives {carried[0] - zero[0]:.2f} and {carried[1] - zero[1]:.2f}." in one_line(TEXT)
+    last, text = lines_of(folders["`broadcast` by the server"])[-10:], one_line(TEXT)
+    numbers = [np.mean([line["validation"]["accuracy"] for line in last]), np.mean([line["accuracy"] for line in last])]
+    assert "it has {:.2f} on the half to choose by and {:.2f} on the other".format(*numbers) in text
+    assert f"has {np.mean([line['ema_accuracy'] for line in last]):.2f} on the other half: nothing gained" in text
 
 
 def test_the_long_run_on_cifar100_is_as_its_rows_say() -> None:
