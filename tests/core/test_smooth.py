@@ -1,6 +1,7 @@
 """The smoothed model: by hand, in the record, in files, and after a resume."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,6 +81,45 @@ def test_a_setting_chooses_the_model_that_is_used(tmp_path: Path) -> None:
     assert all(torch.equal(t, plain[name]) for name, t in other.items())
     kept = load_file(folder / "model-ema.safetensors")
     assert all(torch.equal(t, smoothed[name]) for name, t in kept.items())
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Every file of a run, and when it was written."""
+    return {f.name: (f.read_bytes(), f.stat().st_mtime_ns) for f in folder.rglob("*") if f.is_file()}
+
+
+def test_a_finished_run_ships_its_other_model_by_a_command(fssl: Fssl) -> None:
+    """There and back, with the same bytes and nothing trained; without a change no file is touched."""
+    words = ["run", "smoke", *(f"--set={each}" for each in SMALL), "--set", "server.ema=0.9", "--out", "run"]
+    assert fssl(*words).code == 0
+    folder, before = Path("run"), contents(Path("run"))
+    assert fssl(*words, "--resume") == (0, "run: finished already\n", "")
+    assert contents(folder) == before
+    to_ema = [*words, "--set", "server.ship=ema"]
+    assert fssl(*to_ema, "--resume") == (0, "run: finished already; now server.ship = ema\n", "")
+    after = contents(folder)
+    assert after["model.safetensors"][0] == before["model-ema.safetensors"][0] != before["model.safetensors"][0]
+    assert {name for name in before if after[name] != before[name]} - {".lock"} == {"config.toml", "model.safetensors"}
+    used, smoothed = load_trained(folder).weights.params, load_file(folder / "model-ema.safetensors")
+    assert all(torch.equal(t, smoothed[f"params.{name}"]) for name, t in used.items())
+    assert fssl(*to_ema, "--resume") == (0, "run: finished already\n", "")
+    assert contents(folder) == after
+    assert fssl("run", "run", "--resume", "--set", "server.ship=plain").code == 0
+    back = contents(folder)
+    assert {name: text for name, (text, _) in back.items()} == {name: text for name, (text, _) in before.items()}
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda file: file.write_bytes(file.read_bytes()[:-1])])
+def test_a_model_that_is_lost_is_not_shipped(fssl: Fssl, harm: Callable[[Path], object]) -> None:
+    words = ["run", "smoke", *(f"--set={each}" for each in SMALL), "--set", "server.ema=0.9", "--out", "run"]
+    assert fssl(*words).code == 0
+    harm(Path("run/model-ema.safetensors"))
+    before = contents(Path("run"))
+    code, _, said = fssl(*words, "--set", "server.ship=ema", "--resume")
+    assert (code, said.startswith("fssl: run/model-ema.safetensors"), said.count("\n")) == (2, True, 1), said
+    assert {name: f for name, f in contents(Path("run")).items() if name != ".lock"} == {
+        name: f for name, f in before.items() if name != ".lock"
+    }
 
 
 class StopAfter(Quiet):

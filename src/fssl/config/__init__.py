@@ -16,7 +16,7 @@ from .settings import (
     Train,
     usual_batch,
 )
-from .tables import as_tables, by_card, first_difference, flatten, renewed, run_id
+from .tables import as_tables, by_card, first_difference, flatten, late_changes, renewed, run_id
 from .toml import PRESETS, load_toml, parse_toml, presets, read_toml, to_toml
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "first_difference",
     "flatten",
     "grid_axes",
+    "late_changes",
     "load_toml",
     "num_runs",
     "only_run",

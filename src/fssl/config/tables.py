@@ -24,6 +24,7 @@ MAY_CHANGE = (
     "method.label",
     "method.color",
 )
+AFTERWARDS = ("server.ship", "method.label", "method.color")  # also of a finished run, as they train nothing
 
 
 def may_change(key: str) -> bool:
@@ -102,6 +103,12 @@ def renewed(recorded: Mapping[str, Any], config: Config) -> dict[str, Any]:
 def may_stay(key: str, is_given: bool) -> bool:
     """Whether a recorded setting keeps its place; one that may change and is given no longer has its default again."""
     return is_given or not may_change(key)
+
+
+def late_changes(stored: Config, given: Config) -> dict[str, Any]:
+    """The settings that a finished run would still get, with their values; None for one that it would lose."""
+    old, new = flatten(stored), flatten(given)
+    return {key: new.get(key) for key in AFTERWARDS if old.get(key) != new.get(key)}
 
 
 def plain(key: str, flat: Mapping[str, Any]) -> Any:

@@ -141,6 +141,20 @@ class RunFolder:
         if text != self.config_file.read_text("utf-8"):
             write_atomic(self.config_file, text)
 
+    def take_over(self, config: Config) -> None:
+        """Give a finished run the settings that may change even then: another of its models may become its own."""
+        try:
+            self._take_lock()
+            if config.server.ship != self.config().server.ship:
+                chosen = self.named_model(config.server.ship)
+                self.model(chosen)  # refused if it is damaged
+                write_atomic(self.model_file, chosen.read_bytes())
+            self.renew(config)  # last: after a kill the change is still to be seen
+        except OSError as error:
+            raise UserError(f"{error.filename or self.path}: {error.strerror}") from None
+        finally:
+            self.close()
+
     def _take_lock(self) -> None:
         """The lock file stays: removing it would let a third process lock a new one beside it."""
         self._lock = self._lock_file.open("w")

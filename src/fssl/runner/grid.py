@@ -10,8 +10,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Column, Table
 
-from ..config import Config
-from ..console import PLAIN, RunView, print_table, result_line, say
+from ..config import Config, late_changes
+from ..console import PLAIN, RunView, print_table, result_line, say, setting_text
 from ..core.device import allowed_devices, choose_device, choose_devices
 from ..core.experiment import Experiment, prepare
 from ..core.images import Datasets, check_test
@@ -115,7 +115,7 @@ def unfinished(console: Console, runs: list[PlannedRun], resume: bool) -> list[P
     """The runs that are left to do; a grid, or --resume, skips those that are done."""
     done = [is_done(run, resume or len(runs) > 1, resume) for run in runs]
     for run in compress(runs, done):
-        say(console, f"{run.folder}: finished already")
+        say(console, f"{run.folder}: finished already{given_late(run, resume)}")
     return [run for run, is_finished in zip(runs, done, strict=True) if not is_finished]
 
 
@@ -126,6 +126,18 @@ def is_done(run: PlannedRun, may_skip: bool, resume: bool) -> bool:
     done = may_skip and is_over(summary, run.config)
     stored.check(run.config, resume or done, run.experiment.defaults)
     return done and len(stored.rounds()) == summary["rounds"]  # else the record is damaged
+
+
+def given_late(run: PlannedRun, resume: bool) -> str:
+    """Give a finished run what it may still get, such as a label, if it is resumed; returns what to say of it."""
+    stored = RunFolder(run.folder)
+    changes = late_changes(stored.config(), run.config)
+    if not changes:
+        return ""
+    if not resume:
+        return f"; --resume changes {' and '.join(changes)}"
+    stored.take_over(run.config)
+    return f"; now {', '.join(f'{key} = {setting_text(value)}' for key, value in changes.items())}"
 
 
 def load_images(console: Console, runs: list[PlannedRun], datasets: Datasets) -> None:
