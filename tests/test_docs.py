@@ -31,6 +31,7 @@ from fssl.catalog.entries import markdown
 from fssl.cli import app as cli
 from fssl.cli.screen import console
 from fssl.config import Config, Setting, schema_of
+from fssl.config.tables import AFTERWARDS, MAY_CHANGE
 from fssl.label.accept import FixedThreshold
 from fssl.label.assign import Sage
 from fssl.methods.base import SOURCES, Method, Needs
@@ -276,6 +277,15 @@ def test_every_name_in_a_run_folder_is_explained(smoke_run: Path) -> None:
     assert [p.name for p in smoke_run.iterdir() if f"`{p.name}" not in page] == []
     shapes = {"confidence_l": (3, 100), "confidence_l_top": (3, 50), "labels_by_class": (3, 10), "n_valid": (3,)}
     assert {name: arrays[name].shape for name in shapes} == shapes
+
+
+@pytest.mark.parametrize(
+    ("start", "settings"),
+    [("- These settings may change:", MAY_CHANGE), ("- A finished run that gets no more rounds", AFTERWARDS)],
+)
+def test_what_may_change_on_resume_is_listed(start: str, settings: tuple[str, ...]) -> None:
+    item = (ROOT / "docs" / "records.md").read_text().split(start)[1].split("\n- ")[0].split("\n\n")[0]
+    assert sorted(re.findall(r"`([a-z_]+\.[a-z_*]+)`", item)) == sorted(re.sub(r"\.$", ".*", key) for key in settings)
 
 
 # Pages of methods.
