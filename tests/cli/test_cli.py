@@ -555,6 +555,36 @@ def test_a_grid_runs_each_cell_once(fssl: Fssl, monkeypatch: pytest.MonkeyPatch)
     assert said.err.startswith("fssl: g/seed7 holds another run: train.lr is 0.1 there and 0.3 here")
 
 
+def test_a_grid_and_a_run_do_not_share_a_folder(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither way round; runs that lie so since an earlier version are still skipped, and go on."""
+    monkeypatch.setattr(console, "_width", 100)
+    grid = ["run", "tiny.toml", "--set", "grid.seed=[7,8]", "--out"]
+    assert fssl("run", "tiny.toml", "--out", "runs/kept").code == 0
+    assert fssl(*grid, "runs/g").code == 0
+    with monkeypatch.context() as patch:
+        forbid_training(patch)
+        assert fssl(*grid, "runs/kept") == (
+            *(2, ""),
+            "fssl: runs/kept/seed7 would lie inside runs/kept, which holds a run; choose another --out\n",
+        )
+        assert fssl(*grid, "runs/kept", "--dry-run").out.count("in the way") == 2
+        assert fssl(*grid, "runs/kept/a/b").code == 2
+        assert not Path("runs/kept/seed7").exists()
+        said = fssl("run", "tiny.toml", "--out", "runs/g")
+        assert said == (2, "", "fssl: runs/g is not empty and not a run folder; choose another --out\n")
+        assert "in the way" in fssl("run", "tiny.toml", "--out", "runs/g", "--dry-run").out
+        for seed in (7, 8):
+            Path(f"runs/g/seed{seed}").rename(f"runs/kept/seed{seed}")
+        assert fssl(*grid, "runs/kept").out.count("finished already") == 2
+    assert fssl(*grid, "runs/kept", "--resume", "--set", "train.rounds=4").code == 0
+
+
+def test_settings_beside_runs_are_no_run(fssl: Fssl) -> None:
+    Path("mine").mkdir()
+    Path("tiny.toml").rename("mine/config.toml")
+    assert fssl("run", "mine/config.toml", "--set", "grid.seed=[7,8]", "--out", "mine").code == 0
+
+
 def test_an_unfinished_cell_is_refused_before_any_other_computes(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["run", "tiny.toml", "--out", "g", "--set", "grid.seed=[6,7,8]"]
     fssl(*words)

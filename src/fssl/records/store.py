@@ -78,6 +78,11 @@ class RunFolder:
         return self.rounds_file.is_file() and self.rounds_file.stat().st_size > 0
 
     @property
+    def is_of_a_run(self) -> bool:
+        """Whether a run began here; somebody may keep settings in a folder that is none."""
+        return self.config_file.is_file() and (self._lock_file.exists() or self.rounds_file.exists())
+
+    @property
     def is_bare(self) -> bool:
         """Whether a run stopped here before its first round, so that another in its place loses nothing."""
         made = (self._probes, self.model_file, self.summary_file, self.deployment_file)
@@ -115,6 +120,8 @@ class RunFolder:
             raise UserError(f"{self.path} cannot be written: {reason}; choose another --out")
         if self.path.is_dir() and not all(map(left_by_a_kill, self.path.iterdir())):
             raise UserError(f"{self.path} is not empty and not a run folder; choose another --out")
+        if inside := next((path for path in self.path.parents if RunFolder(path).is_of_a_run), None):
+            raise UserError(f"{self.path} would lie inside {inside}, which holds a run; choose another --out")
 
     def _check_ours(self) -> None:
         """Refuse a folder with settings that no run wrote, such as one in which somebody keeps a configuration."""
