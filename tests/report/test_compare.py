@@ -15,7 +15,7 @@ from fssl.errors import UserError
 from fssl.paper.fill import fill_tables
 from fssl.report import compare
 from fssl.report.compare import compare_runs
-from fssl.report.drawing import band, legend, sheet
+from fssl.report.drawing import band, head, legend, render, sheet
 from fssl.report.drawing import settings as settings_of_pictures
 from fssl.report.groups import named_groups
 from fssl.report.latex import escape_latex
@@ -99,6 +99,71 @@ def test_a_record_of_an_odd_shape_can_still_be_shown(tmp_path: Path, capsys: pyt
     assert "61.00 % (round 3)" in text
     assert "weight of the local vote (lam_sure) │ 0.250" in text
     assert "pl_accuracy" not in text
+
+
+def tasks_with_long_names(folder: Path, number: int) -> None:
+    """Runs whose tasks differ in many settings, and whose method has a name that is longer than a line."""
+    many = ("train.nesterov=true", "train.clip=1", "train.decay_on='weights'", "data.normalization='plain'")
+    label = "method.label='A name of sixty letters that needs a line for itself, or so'"
+    for i in range(number):
+        more = ("server.optimizer='adam'", "server.ema=0.9") if i % 2 else ()
+        own = (*many[: 1 + i % 3], *more, f"train.lr={0.01 * (i + 1):g}")
+        write_run(folder / f"s{i}", [50.0, 60.0], SAGE, *own)
+        write_run(folder / f"f{i}", [40.0, 50.0], 'method.name="fedavg"', label, *own)
+
+
+@pytest.mark.parametrize("number", [1, 3, 9, 14])
+def test_a_picture_has_room_for_every_task(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Panels of one size, names inside the picture and apart from the rows above; 12 rows at most."""
+    figures = []
+    monkeypatch.setattr(compare, "render", lambda figure, *how: figures.append(figure) or render(figure, *how))
+    tasks_with_long_names(tmp_path, number)
+    compare_runs(console, [tmp_path], tmp_path / "c.png")
+    left_out = "the picture shows the first 12 of 14 tasks: name fewer folders to choose, or give --by"
+    assert (left_out in said(capsys)) == (number == 14)
+    (figure,) = figures
+    figure.draw_without_rendering()  # places in its own resolution again
+    panels = [axes.get_window_extent() for axes in figure.axes]
+    assert len(panels) == 3 * min(number, 12)
+    inches = {(round(panel.width / figure.dpi, 1), round(panel.height / figure.dpi, 1)) for panel in panels}
+    assert [*inches] == [pytest.approx((2.5, 2.5), abs=0.21)], "one size, whatever their number"
+    names = [text for axes in figure.axes for text in axes.texts if "digits" in text.get_text()]
+    boxes = [name.get_window_extent() for name in names]
+    assert len(names) == (min(number, 12) if number > 1 else 0)
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes)
+    rows = [figure.axes[i : i + 3] for i in range(0, len(panels), 3)]
+    below = [min(axes.xaxis.label.get_window_extent().y0 for axes in row) for row in rows]
+    above = [max(axes._left_title.get_window_extent().y1 for axes in row) for row in rows]
+    assert all(lowest > box.y1 for lowest, box in zip(below, boxes[1:], strict=False))
+    assert all(lowest > high for lowest, high in zip(below, above[1:], strict=False))
+
+
+def test_no_warning_of_the_drawing_library_is_seen(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    write_run(tmp_path / "a", [50.0, 60.0], SAGE, "method.label='我们'")  # letters that the font lacks
+    compare_runs(console, [tmp_path], tmp_path / "c.png")
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_a_long_name_in_a_legend_is_broken() -> None:
+    with settings_of_pictures():
+        figure, axes = sheet(3, 3)
+        axes[0, 0].plot([1, 2], label="sage, " + ", ".join(f"setting{i} = {i}" for i in range(9)))
+        legend(figure, 4)
+        figure.draw_without_rendering()
+        (box,) = (each.get_window_extent() for each in figure.legends)
+    assert box.x0 >= 0
+    assert box.x1 <= figure.bbox.x1
+
+
+def test_a_name_of_a_row_has_three_lines_at_most() -> None:
+    with settings_of_pictures():
+        _, axes = sheet(9, 3, 1, 3)
+        assert head(axes[0], " · ".join(f"train.setting{i} = {i}" for i in range(99))) == 4
+        (name,) = axes[0, 0].texts
+    assert name.get_text().count("\n") == 2
+    assert name.get_text().endswith("…")
 
 
 def test_tasks_are_not_ranked_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

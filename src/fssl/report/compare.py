@@ -1,6 +1,7 @@
 """`fssl compare`: runs beside each other, as tables in the terminal, a picture, CSV and LaTeX."""
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from ..console import print_table, say, setting_text
 from ..records.rounds import MEASURES
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file
-from .drawing import band, legend, level, mark_empty, points, render, settings, sheet
+from .drawing import band, head, legend, level, make_room, mark_empty, points, render, settings, sheet
 from .groups import comparable_settings, distinct, method_of, named_groups, shown_color
 from .look import Style, chosen_styles
 from .overview import (
@@ -29,6 +30,8 @@ from .runs import Read, Run, by_round, find_runs, joined, late, number, percent
 from .tasks import group_by_task
 from .verdicts import by_result, last_rounds
 
+ROW = 3.2  # inches, of the panels of a task
+MOST_ROWS = 12  # of one picture
 CSV_FIELDS = (
     "task",
     "method",
@@ -106,7 +109,11 @@ def compare_runs(
     if tex:
         write_file(tex, "\n".join(latex_table(title, overviews[title], groups) for title, groups in tasks.items()))
         say(console, f"LaTeX: {tex}")
-    for kind, content in (drawn(tasks, by, [*pictures]) if pictures else {}).items():
+    if pictures and len(tasks) > MOST_ROWS:
+        which = f"the first {MOST_ROWS} of {len(tasks)} tasks"
+        say(console, f"the picture shows {which}: name fewer folders to choose, or give --by")
+    shown = dict(islice(tasks.items(), MOST_ROWS))
+    for kind, content in (drawn(shown, by, [*pictures]) if pictures else {}).items():
         write_file(pictures[kind], content)
         say(console, f"picture: {pictures[kind]}")
 
@@ -145,7 +152,8 @@ def drawn(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[
     titles = (f"test {MEASURES[measure]}", "pseudo-label accuracy", "pseudo-labels used")
     reads = (number(measure), percent("pl_accuracy"), percent("utilization"))
     with settings():
-        figure, axes = sheet(9, 3.4 * len(tasks), len(tasks), 3)
+        figure, axes = sheet(9, ROW * len(tasks), len(tasks), 3)
+        lines = 0
         for panels, (task, groups) in zip(axes, tasks.items(), strict=True):
             columns = by_value(by, groups) if by else {}
             for panel, read, title in zip(panels, reads, titles, strict=True):
@@ -159,9 +167,10 @@ def drawn(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[
                 low, high = panel.get_ylim()
                 panel.set(title=title, xlabel=by or "round", ylabel="%", ylim=(max(low, 0), min(high, 100)))
             if len(tasks) > 1:
-                panels[0].set_title(f"{task}\n{titles[0]}", loc="left")
+                lines += head(panels, task)
         mark_empty(figure)
         legend(figure, 4)
+        make_room(figure, lines)
         return render(figure, formats, 200)
 
 

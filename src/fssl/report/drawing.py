@@ -1,10 +1,11 @@
 """The shared half of every picture: sizes, curves with bands, points with spread, boxes, legends, files."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
-from textwrap import fill
+from textwrap import fill, wrap
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,19 @@ SETTINGS: dict[Any, Any] = {  # dollars in a name are no formula
 }
 
 
-def settings() -> AbstractContextManager[Any]:
-    """How text and lines look inside of a `with`; refuses where the library is not installed."""
+@contextmanager
+def settings() -> Iterator[None]:
+    """How text and lines look inside of a `with`; refuses where the library is not installed.
+
+    The library's own warnings (a letter that its font lacks) tell users of a picture nothing that they could change.
+    """
     try:
         import matplotlib
     except ImportError:
         raise UserError("drawing needs matplotlib: pip install 'fssl[plots]'") from None
-    return matplotlib.rc_context(SETTINGS)
+    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def sheet(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Any, Any]:
@@ -125,10 +132,35 @@ def legend(figure: Any, columns: int, by_first_word: bool = False) -> None:
             named.setdefault(label, handle)
     labels = sorted(named, key=lambda label: label.split(",")[0]) if by_first_word else list(named)
     if labels:
-        longest = max(map(len, labels)) + 6  # with the line before it
+        across = letters_across(figure) - 6  # beside the line before it
+        longest = min(max(map(len, labels)), across) + 6
         width = min(columns, len(labels), max(1, letters_across(figure) // longest))
         down = [label for first in range(width) for label in labels[first::width]]  # the library fills columns
-        figure.legend([named[label] for label in down], down, loc="outside lower center", ncols=width)
+        words = [fill(label, across) for label in down]
+        figure.legend([named[label] for label in down], words, loc="outside lower center", ncols=width)
+
+
+def head(panels: Sequence[Any], text: str) -> int:
+    """Name a row of panels that have titles, in at most three lines above them; returns the lines of room it takes.
+
+    It has no part in the layout, which would move panels aside for a title that is wider than its own; room is made by
+    empty lines above the titles.
+    """
+    whole = "\xa0· ".join(part.replace(" ", "\xa0") for part in text.split(" · "))  # lines end between parts
+    across = int(letters_across(panels[0].figure) * 0.7)  # bold letters of eight points, beside the axis
+    lines = wrap(whole, across, max_lines=3, placeholder=" …", break_on_hyphens=False)
+    for panel in panels:
+        panel.set_title("\n" * (len(lines) + 1) + panel.get_title(loc="left"), loc="left")
+    above = {"xycoords": "axes fraction", "xytext": (0, 20), "textcoords": "offset points", "annotation_clip": False}
+    name = panels[0].annotate("\n".join(lines), (0, 1), va="bottom", weight="bold", **above)
+    name.set_in_layout(False)
+    return len(lines) + 1
+
+
+def make_room(figure: Any, lines: int) -> None:
+    """Make a figure higher by its legend and some lines of text, so that panels keep their height."""
+    legends = sum(legend.get_window_extent().height / figure.dpi for legend in figure.legends)
+    figure.set_figheight(figure.get_figheight() + legends + 0.14 * lines)
 
 
 def letters_across(figure: Any) -> int:
