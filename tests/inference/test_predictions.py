@@ -176,8 +176,12 @@ def test_probabilities_are_the_softmax_of_the_network(run: Path) -> None:
     np.testing.assert_allclose(p, expected.detach().numpy(), atol=1e-5)
     np.testing.assert_allclose(p.sum(-1), 1, atol=1e-5)
     assert model.probabilities(images[:0]).shape == (0, 10)
-    with pytest.raises(ValueError, match="expected uint8"):
+    taken = r"images are uint8 \[720, 4, 8, 1\], expected uint8, or float32 from 0 to 1, of \[N, 8, 8, 1\]"
+    with pytest.raises(ValueError, match=taken):
         model.probabilities(images[:, :4])
+    other = r"floats have the shape \[2, 9, 9, 1\], expected \[N, 8, 8, 1\]; only uint8 becomes the model's size"
+    with pytest.raises(ValueError, match=other):
+        model.predict(np.ones((2, 9, 9, 1), np.float32))
 
 
 @pytest.mark.parametrize(("protocol", "std"), [("clean", 0.2471), ("authors", 0.2023)])

@@ -79,7 +79,8 @@ class Trained(NamedTuple):
         """[N, classes], for images [N, H, W, C] of the size that `card` says: uint8, or float32 from 0 to 1."""
         expected = (self.card.size, self.card.size, self.card.channels)
         if images.dtype not in (np.uint8, np.float32) or images.shape[1:] != expected:
-            raise UserError(f"images are {images.dtype} {images.shape}, expected uint8 [N, {expected}]")
+            wanted = f"expected uint8, or float32 from 0 to 1, of [N, {', '.join(map(str, expected))}]"
+            raise UserError(f"images are {images.dtype} {list(images.shape)}, {wanted}")
         if images.dtype == np.float32:
             check_floats(images)
         size = BATCH[self.normalize.scale.device.type]
