@@ -184,6 +184,15 @@ def test_probabilities_are_the_softmax_of_the_network(run: Path) -> None:
         model.predict(np.ones((2, 9, 9, 1), np.float32))
 
 
+def test_a_model_is_printed_as_one_line(run: Path) -> None:
+    model = load_trained(run)
+    classes = ", ".join(f"'{digit}'" for digit in range(10))
+    facts = f"network='cnn', data='digits', images='8x8x1', classes=({classes}), round={model.round}"
+    assert repr(model) == f"Trained(method='{model.config.method.name}', {facts})"
+    many = model._replace(card=replace(model.card, classes=tuple(f"class {i}" for i in range(300)), num_classes=300))
+    assert "'class 9' and 290 more)" in repr(many)
+
+
 @pytest.mark.parametrize(("protocol", "std"), [("clean", 0.2471), ("authors", 0.2023)])
 def test_images_are_normalized_as_for_the_result(protocol: str, std: float, tmp_path: Path) -> None:
     config = parse({"data": {"name": "cifar10"}, "protocol": protocol, "model": {"name": "cnn", "width": 1}})
