@@ -73,9 +73,14 @@ def test_methods_that_ask_for_the_truth_get_it(method: str, fssl: Fssl) -> None:
 
 def test_a_changed_folder_is_another_run(fssl: Fssl) -> None:
     assert run(fssl)[0] == 0
+    removed = Path("numbers/train/one/00.png").read_bytes()
     Path("numbers/train/one/00.png").unlink()
     code, _, said = fssl("run", "run", "--resume", "--set", "train.rounds=3")
-    assert (code, "has other files" in said) == (2, True)
+    advice = "put back those that the run began with, or begin a new run without data.digest"
+    assert (code, "'numbers' has other files" in said, advice in said) == (2, True, True)
+    assert run(fssl, out="new")[0] == 0
+    Path("numbers/train/one/00.png").write_bytes(removed)
+    assert fssl("run", "run", "--resume", "--set", "train.rounds=3").code == 0
 
 
 def test_it_can_be_looked_at(fssl: Fssl) -> None:

@@ -122,7 +122,7 @@ def with_folder(config: Config, dataset: Dataset) -> Config:
     if data.digest and dataset.digest not in (None, data.digest):  # None: a site alone does not see all files
         raise UserError(
             f"data.digest = '{data.digest}': '{data.dir}' has other files ('{dataset.digest}');"
-            " leave data.digest out to train on them"
+            " put back those that the run began with, or begin a new run without data.digest"
         )
     data = replace(data, classes=dataset.card.classes, digest=dataset.digest or data.digest)
     server = config.server
