@@ -86,6 +86,7 @@ def test_a_changed_folder_is_another_run(fssl: Fssl) -> None:
 def test_it_can_be_looked_at(fssl: Fssl) -> None:
     code, said, _ = fssl("datasets", "--check", "numbers")
     assert (code, "3 classes: one, three, two. No problems." in said) == (0, True)
+    assert "No test images" not in said
     code, said, _ = fssl("run", "smoke", *WORDS, *SMALL, "--dry-run")
     assert (code, "imagefolder" in said) == (0, True)
 
@@ -169,6 +170,16 @@ def test_a_run_splits_its_test_off_and_knows_it_again(fssl: Fssl) -> None:
     assert fssl("run", "run", "--resume", "--set", "train.rounds=3")[0] == 0
     code, _, said = run(fssl, "--set", "data.test_share=0.3", "--set", "data.labels_per_class=8", "--resume")
     assert (code, "data.test_share is 0.25 there and 0.3 here" in said) == (2, True), said
+
+
+def test_who_has_no_test_images_hears_how_to_split_some_off(fssl: Fssl) -> None:
+    shutil.rmtree("numbers/test")
+    way = "data.test_share, such as 0.2, to split some off"
+    code, said, _ = fssl("datasets", "--check", "numbers")
+    assert (code, f"No test images: a run needs some in test/CLASS/*, or {way}." in said) == (0, True), said
+    code, _, said = run(fssl)
+    assert (code, f".: no images in test, expected some in test/CLASS/*, or {way}" in said) == (2, True), said
+    assert run(fssl, "--set", "data.test_share=0.2")[0] == 0
 
 
 def test_a_test_part_that_cannot_be_split_off_is_refused(fssl: Fssl) -> None:
