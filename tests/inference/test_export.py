@@ -172,7 +172,7 @@ def test_pixels_of_another_size_become_the_model_s_as_files_do(model: Trained, t
         (np.zeros((8, 8, 1), np.int64), "images are int64, expected uint8, or floats from 0 to 1"),
         (np.full((8, 8, 1), 200.0), "floats are from 200 to 200, expected 0 to 1"),
         (np.zeros((9, 9, 1)), r"floats have the shape \[9, 9, 1\], expected \[N, 8, 8, 1\]"),
-        ("nowhere.png", "'nowhere.png' is no folder"),
+        ("nowhere.png", "'nowhere.png': there is no such file or folder"),
         (b"text", "image 0: no PNG"),
         ([], "expected a file or a folder"),
         (7, "expected a file or a folder"),

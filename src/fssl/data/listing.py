@@ -121,7 +121,9 @@ def list_server(root: Path, skip_bad: bool = False, at_server: bool = False) -> 
 
 def list_images(path: Path) -> Listing:
     """Every image below a folder, or a single one, as those of a site without labels. Other files are skipped."""
-    walk = Walk(path if path.is_dir() or not path.exists() else path.parent)
+    if not path.exists():
+        raise UserError(f"'{path}': there is no such file or folder; expected images")
+    walk = Walk(path if path.is_dir() else path.parent)
     if path.is_file() and not is_image(path):
         raise UserError(f"'{path}' is not an image by its name, expected {', '.join(SUFFIXES)}")
     files = [file for file in (walk.below(path) if path.is_dir() else [walk.image(path, None)]) if file]
