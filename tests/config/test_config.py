@@ -21,10 +21,12 @@ from fssl.config import (
     parse,
     presets,
     read_toml,
+    schema_of,
     to_toml,
 )
+from fssl.config.settings import Partition
 from fssl.data.cards import CARDS
-from fssl.data.shares import MIN_ALPHA
+from fssl.data.shares import HAVE_ALPHA, MIN_ALPHA, WITHOUT_ALPHA
 from fssl.errors import UserError, unknown
 from fssl.methods.names import METHODS, PLUGINS
 
@@ -135,6 +137,7 @@ def test_a_wrong_setting_is_refused_in_one_helpful_line(key: str, value: Any, fr
         ({"data": {"name": "folder"}, "partition": {"labels": "all-clients"}}, "partition.labels does not go with"),
         ({"protocol": "authors", "compute": {"lanes": 2}}, "compute.lanes must be 1"),
         ({"protocol": "authors", "train": {"labeled_weight": 5}}, "protocol 'authors' has its own"),
+        ({"model": {"start_partial": True}}, "model.start_partial = true: model.start = 'none' has no weights to use"),
     ],
 )
 def test_impossible_combinations_are_refused(tables: dict[str, Any], fragment: str) -> None:
@@ -186,6 +189,21 @@ def test_overrides_are_toml_or_text_and_leave_the_original_alone() -> None:
         "seed": 9,
     }
     assert tables == {"train": {"lr": 0.1}}
+
+
+def test_an_alpha_is_refused_only_where_it_was_just_given() -> None:
+    assert {*HAVE_ALPHA, *WITHOUT_ALPHA} == {*schema_of(Partition)["kind"].options}
+    for key, value in (("partition.alpha", "0.5"), ("grid.partition.alpha", "[0.5]")):
+        with pytest.raises(UserError, match=rf"{key} = \S+: partition.kind = 'iid' has none; leave it out"):
+            override({}, [f"{key}={value}", "partition.kind=iid"])
+    with pytest.raises(UserError, match=r"partition.kind = 'shards' has none"):
+        override({"partition": {"kind": "shards"}}, ["partition.alpha=0.5"])
+    preset = {"partition": {"kind": "dirichlet", "alpha": 0.1}}
+    assert parse(override(preset, ["partition.kind=iid"])).partition.kind == "iid"
+    assert parse(override(preset, ["partition.alpha=0.5"])).partition.alpha == 0.5
+    assert parse(as_tables(parse({"partition": {"kind": "iid"}}))).partition.alpha == 1  # a record names all
+    both = override(preset, ["partition.alpha=0.5", 'grid.partition.kind=["dirichlet", "iid"]'])
+    assert [config.partition.alpha for _, config in expand(both)] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("setting", ["seed", "=5", " =5", ""])

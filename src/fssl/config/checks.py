@@ -129,6 +129,8 @@ def check_combinations(config: Config) -> None:
     check_look(config.method)
     if config.model.start_digest and config.model.start == "none":
         raise UserError("model.start_digest: model.start = 'none' has no file; leave it out")
+    if config.model.start_partial and config.model.start == "none":
+        raise UserError("model.start_partial = true: model.start = 'none' has no weights to use; leave it out")
     if train.batch * (1 + train.unlabeled_ratio) > MOST_IMAGES:
         raise UserError(
             f"train.batch = {train.batch}, train.unlabeled_ratio = {train.unlabeled_ratio}: a step would take"
