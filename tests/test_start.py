@@ -118,6 +118,7 @@ def write_bad_files() -> None:
     torch.save([1, 2], "list.pt")
     Path("damaged.pt").write_bytes(b"PK\3\4 not a zip")
     Path("weights.txt").write_text("1 2 3")
+    Path("text.pt").write_text("epoch, loss")
     Path("empty").mkdir()
     save_file({**good, "head.linear.bias": torch.full((10,), torch.nan)}, "nan.safetensors")
     save_file({f"module.{k}": t for k, t in good.items()}, "other.safetensors")
@@ -132,6 +133,7 @@ def write_bad_files() -> None:
         ("weights.txt", "expected a run folder, a .safetensors file or a state dict (.pt, .pth, .bin)"),
         ("damaged.safetensors", "model.start = 'damaged.safetensors' is damaged"),
         ("damaged.pt", "model.start = 'damaged.pt' cannot be read as a state dict"),
+        ("text.pt", "model.start = 'text.pt' is no file that torch saved; expected a state dict"),
         ("unsafe.pt", "model.start = 'unsafe.pt' cannot be read as a state dict (UnpicklingError: Weights only load"),
         ("list.pt", "model.start = 'list.pt' is no state dict: expected tensors by their names"),
         ("nan.safetensors", "head.linear.bias has values that are not finite"),

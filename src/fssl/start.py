@@ -19,6 +19,7 @@ from .types import State, Weights
 
 NONE = "none"
 WRAPPERS = ("state_dict", "model")  # under which a training script saves the weights beside its other state
+SAVED_BY_TORCH = (b"PK", b"\x80")  # a zip file or, of early versions, a pickle begins so
 SHOWN = 3  # tensors of those that do not fit
 COUNTER = "num_batches_tracked"  # of BatchNorm, which nobody here reads
 
@@ -120,6 +121,9 @@ def read_start(place: Path) -> Start:
 
 def read_state_dict(file: Path) -> State:
     """The tensors of a file that torch saved; nothing in it is executed."""
+    with file.open("rb") as opened:
+        if not opened.read(2).startswith(SAVED_BY_TORCH):
+            raise UserError(f"model.start = '{file}' is no file that torch saved; expected a state dict")
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds, by what is wrong with the file

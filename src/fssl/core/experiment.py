@@ -13,7 +13,7 @@ from ..data.plan import Recipe
 from ..data.schedule import Schedule
 from ..data.sources import Dataset
 from ..data.split_file import read_partition
-from ..errors import UserError, described
+from ..errors import UserError, as_typed, described
 from ..methods.base import Method
 from ..methods.names import FROM_LABELS, build_method, defaults_on, full_settings
 from ..methods.optimizers import AdamW, Optimizer, Sgd
@@ -272,7 +272,7 @@ def check_unused(config: Config) -> None:
     for section, key in (*keys, ("server", "broadcast_momentum")):
         if (value := getattr(getattr(config, section), key)) != getattr(usual[section], key):
             rule = f"method '{config.method.name}' takes its steps by a rule of its own"
-            raise UserError(f"{section}.{key} = {value!r}: {rule}; leave it out")
+            raise UserError(f"{section}.{key} = {as_typed(value)}: {rule}; leave it out")
 
 
 def check_step(experiment: Experiment) -> None:
