@@ -32,6 +32,7 @@ from fssl.cli import app as cli
 from fssl.cli.screen import console
 from fssl.config import Config, Setting, schema_of
 from fssl.config.tables import AFTERWARDS, MAY_CHANGE
+from fssl.data.idx import SUMS
 from fssl.label.accept import FixedThreshold
 from fssl.label.assign import Sage
 from fssl.methods.base import SOURCES, Method, Needs
@@ -420,6 +421,13 @@ def test_the_page_has_every_setting_with_its_default() -> None:
     between = GENERATED[0].split()[1]
     assert "| `train.lr` | number | 0 upwards | `0.1` |" in between
     assert "| `model.width` | whole number | 1 to 64 | `4` |" in between
+
+
+def test_the_page_has_the_checksums_that_files_are_held_against() -> None:
+    rows = re.findall(
+        r"^\| `(\S+-ubyte)` \| `[0-9a-f]{32}` \| `([0-9a-f]{64})` \|$", GENERATED[0].page.read_text(), re.M
+    )
+    assert dict(rows) == SUMS["fmnist"]
 
 
 # Links.

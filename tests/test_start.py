@@ -71,6 +71,15 @@ def test_a_state_dict_is_read_without_executing_it(wrapper: str | None, fssl: Fs
     assert same(first_of("model.start=w.pth"), given)
 
 
+def test_names_of_a_network_on_several_gpus_lose_what_wraps_them(fssl: Fssl) -> None:
+    given = plain()
+    counted = {**given, "body.1.num_batches_tracked": torch.tensor(3)}
+    torch.save({"state_dict": {f"module.{name}": t for name, t in counted.items()}}, "w.pth")
+    assert same(first_of("model.start=w.pth"), given)
+    save_file({f"module.{name}": t for name, t in given.items()}, "w.safetensors")
+    assert same(first_of("model.start=w.safetensors"), given)
+
+
 def test_half_precision_is_read_as_the_network_computes(fssl: Fssl) -> None:
     save_file({k: t.half() for k, t in plain().items()}, "w.safetensors")
     found = first_of("model.start=w.safetensors")
@@ -118,9 +127,11 @@ def write_bad_files() -> None:
     torch.save([1, 2], "list.pt")
     Path("damaged.pt").write_bytes(b"PK\3\4 not a zip")
     Path("weights.txt").write_text("1 2 3")
+    Path("text.pt").write_text("epoch, loss")
     Path("empty").mkdir()
     save_file({**good, "head.linear.bias": torch.full((10,), torch.nan)}, "nan.safetensors")
-    save_file({f"module.{k}": t for k, t in good.items()}, "other.safetensors")
+    save_file({f"other.{k}": t for k, t in good.items()}, "other.safetensors")
+    save_file({f"module.{k}" if "body" in k else k: t for k, t in good.items()}, "mixed.safetensors")
     save_file({k: t for k, t in good.items() if not k.startswith("body.6")}, "less.safetensors")
 
 
@@ -132,10 +143,12 @@ def write_bad_files() -> None:
         ("weights.txt", "expected a run folder, a .safetensors file or a state dict (.pt, .pth, .bin)"),
         ("damaged.safetensors", "model.start = 'damaged.safetensors' is damaged"),
         ("damaged.pt", "model.start = 'damaged.pt' cannot be read as a state dict"),
+        ("text.pt", "model.start = 'text.pt' is no file that torch saved; expected a state dict"),
         ("unsafe.pt", "model.start = 'unsafe.pt' cannot be read as a state dict (UnpicklingError: Weights only load"),
         ("list.pt", "model.start = 'list.pt' is no state dict: expected tensors by their names"),
         ("nan.safetensors", "head.linear.bias has values that are not finite"),
         ("other.safetensors", "nothing of it can be used: body.0.weight (missing), body.1.weight (missing)"),
+        ("mixed.safetensors", "does not fit network 'cnn': body.0.weight (missing), "),
         ("less.safetensors", "does not fit network 'cnn': body.6.weight (missing); model.start_partial"),
         ("x" * 300, "File name too long"),
     ],

@@ -71,6 +71,11 @@ def shortened(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
+def as_typed(value: object) -> str:
+    """A setting's value as it stands in a file or after --set: `true`, `'x'`, `0.5`."""
+    return str(value).lower() if isinstance(value, bool) else repr(value)
+
+
 def described(error: BaseException) -> str:
     """`KeyError: 'x'`, in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

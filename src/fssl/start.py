@@ -19,6 +19,8 @@ from .types import State, Weights
 
 NONE = "none"
 WRAPPERS = ("state_dict", "model")  # under which a training script saves the weights beside its other state
+SAVED_BY_TORCH = (b"PK", b"\x80")  # a zip file or, of early versions, a pickle begins so
+WRAPPED = "module."  # before all names of a network that was trained on several GPUs (DataParallel, DDP)
 SHOWN = 3  # tensors of those that do not fit
 COUNTER = "num_batches_tracked"  # of BatchNorm, which nobody here reads
 
@@ -120,6 +122,9 @@ def read_start(place: Path) -> Start:
 
 def read_state_dict(file: Path) -> State:
     """The tensors of a file that torch saved; nothing in it is executed."""
+    with file.open("rb") as opened:
+        if not opened.read(2).startswith(SAVED_BY_TORCH):
+            raise UserError(f"model.start = '{file}' is no file that torch saved; expected a state dict")
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds, by what is wrong with the file
@@ -135,6 +140,8 @@ def read_state_dict(file: Path) -> State:
 def fit(net: Net, given: State, place: str, may_be_partial: bool) -> Fitted:
     """The network's first weights with those given in their place; refuse others, unless these may begin afresh."""
     own = {**net.first.params, **net.first.buffers}
+    if all(name.startswith(WRAPPED) and name not in own for name in given):
+        given = {name.removeprefix(WRAPPED): t for name, t in given.items()}
     given = {name if name in own else net.our_name(name): t for name, t in given.items()}
     usable = {k: given[k].to(t.dtype) for k, t in own.items() if k in given and alike(given[k], t)}
     missing = [f"{k} ({misfit(given.get(k), t)})" for k, t in own.items() if k not in usable]

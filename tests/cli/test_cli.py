@@ -98,6 +98,15 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run smoke --set grid.method.name=sage", ["grid.method.name = 'sage'", "for example ['sage']"]),
         ("run smoke --set grid.grid.seed=[7]", ["grid.grid", "directly below [grid]"]),
         ("run smoke --data-dir images", ["data.dir = 'images'", "digits needs no files", "--set data.name=folder"]),
+        ("run runs/nope --resume", ["'runs/nope': there is no such run folder or file"]),
+        ("run nope --resume", ["'nope': there is no such run folder or file"]),
+        ("run smok --resume", ["did you mean 'smoke'?"]),
+        (
+            "run smoke --set model.name=resnet",
+            ["model.name 'resnet'", "(known: FILE.py:FUNCTION, cnn, ", ", timm:NAME"],
+        ),
+        ("run smoke --set records.keep_best=true", ["records.keep_best = true: the only images to choose by"]),
+        ("run smoke --set server.lr=0.5", ["server.lr = 0.5: only server.optimizer = 'momentum' or 'adam' has it"]),
         ("run paper", ["'paper' is unknown (known: demo"]),
         ("run smoke --set method.name=fixmatch", ["did you mean 'fixmatch-gpl' or 'fixmatch-lpl'?"]),
         ("run smoke --set grid=5", ["grid = 5"]),
@@ -125,7 +134,7 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run smoke --set method.lam=0.3 --set method.cdsc=false", ["method.lam", "give one"]),
         ("run smoke --set method.kappa=3 --set method.cdsc=false", ["method.kappa = 3 changes nothing in 'sage'"]),
         ("run smoke --set method.name=fedloke --set method.tau=0.9", ["method.tau = 0.9 changes nothing in 'fedloke'"]),
-        ("run smoke --set method.name=feddb+sage --set method.online=true", ["method.online = True changes nothing"]),
+        ("run smoke --set method.name=feddb+sage --set method.online=true", ["method.online = true changes nothing"]),
         (
             "run smoke --set method.name=proxyfl+sage --set method.mask=global",
             ["method.mask = 'global' changes nothing"],
@@ -523,6 +532,9 @@ def test_show_and_compare_read_the_records(fssl: Fssl) -> None:
     said = fssl("compare", "out", "--png", "new/curves.PNG")
     assert (said.code, said.err) == (0, "")
     assert "7 8" in said.out
+    fssl("run", "tiny.toml", "--set", "train.rounds=1", "--out", "one")
+    assert "(mean of the last 1 round; last round)" in fssl("compare", "one").out
+    assert "accuracy, mean of the last 1 round " in fssl("show", "one").out
     assert Path("new/curves.PNG").read_bytes().startswith(b"\x89PNG")
 
 

@@ -21,10 +21,12 @@ from fssl.config import (
     parse,
     presets,
     read_toml,
+    schema_of,
     to_toml,
 )
+from fssl.config.settings import Partition
 from fssl.data.cards import CARDS
-from fssl.data.shares import MIN_ALPHA
+from fssl.data.shares import HAVE_ALPHA, MIN_ALPHA, WITHOUT_ALPHA
 from fssl.errors import UserError, unknown
 from fssl.methods.names import METHODS, PLUGINS
 
@@ -68,7 +70,7 @@ WRONG: list[tuple[str, Any, tuple[str, ...]]] = [
     ("seed", 1.5, ("seed = 1.5", "whole number")),
     ("seed", "7,8, 9", ("seed = '7,8, 9'", "for several runs, --set 'grid.seed=[7, 8, 9]'")),
     ("grid", {"seed": [7, 8]}, ("'grid' stands for several runs", "`expand`")),
-    ("seed", True, ("seed = True", "whole number")),
+    ("seed", True, ("seed = true", "whole number")),
     ("seed", -1, ("seed = -1", "from 0 to 2147483647")),
     ("seed", 2**31, ("seed = 2147483648",)),
     ("train.lr", float("nan"), ("train.lr = nan", "from 0 upwards")),
@@ -135,6 +137,7 @@ def test_a_wrong_setting_is_refused_in_one_helpful_line(key: str, value: Any, fr
         ({"data": {"name": "folder"}, "partition": {"labels": "all-clients"}}, "partition.labels does not go with"),
         ({"protocol": "authors", "compute": {"lanes": 2}}, "compute.lanes must be 1"),
         ({"protocol": "authors", "train": {"labeled_weight": 5}}, "protocol 'authors' has its own"),
+        ({"model": {"start_partial": True}}, "model.start_partial = true: model.start = 'none' has no weights to use"),
     ],
 )
 def test_impossible_combinations_are_refused(tables: dict[str, Any], fragment: str) -> None:
@@ -186,6 +189,21 @@ def test_overrides_are_toml_or_text_and_leave_the_original_alone() -> None:
         "seed": 9,
     }
     assert tables == {"train": {"lr": 0.1}}
+
+
+def test_an_alpha_is_refused_only_where_it_was_just_given() -> None:
+    assert {*HAVE_ALPHA, *WITHOUT_ALPHA} == {*schema_of(Partition)["kind"].options}
+    for key, value in (("partition.alpha", "0.5"), ("grid.partition.alpha", "[0.5]")):
+        with pytest.raises(UserError, match=rf"{key} = \S+: partition.kind = 'iid' has none; leave it out"):
+            override({}, [f"{key}={value}", "partition.kind=iid"])
+    with pytest.raises(UserError, match=r"partition.kind = 'shards' has none"):
+        override({"partition": {"kind": "shards"}}, ["partition.alpha=0.5"])
+    preset = {"partition": {"kind": "dirichlet", "alpha": 0.1}}
+    assert parse(override(preset, ["partition.kind=iid"])).partition.kind == "iid"
+    assert parse(override(preset, ["partition.alpha=0.5"])).partition.alpha == 0.5
+    assert parse(as_tables(parse({"partition": {"kind": "iid"}}))).partition.alpha == 1  # a record names all
+    both = override(preset, ["partition.alpha=0.5", 'grid.partition.kind=["dirichlet", "iid"]'])
+    assert [config.partition.alpha for _, config in expand(both)] == [0.5, 0.5]
 
 
 @pytest.mark.parametrize("setting", ["seed", "=5", " =5", ""])
@@ -304,7 +322,8 @@ def test_files_are_read_by_path_and_presets_by_name(tmp_path: Path, monkeypatch:
         ("folder.toml", None, "is a folder; expected a TOML file or a preset"),
         ("smok", b"", "did you mean 'smoke'?"),
         ("", b"", "'' is a folder"),
-        ("a/b.toml", b"", "'a/b.toml' is unknown"),
+        ("a/b.toml", b"", "'a/b.toml': there is no such run folder or file, and no such preset"),
+        ("paper/tabel2", b"", "did you mean 'paper/table2'?"),
         ("half.toml/x", b"", "cannot be read: Not a directory"),
         ("n" * 300, b"", "cannot be read: File name too long"),
     ],

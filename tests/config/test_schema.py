@@ -199,7 +199,7 @@ def refusal(name: str, read: Callable[[], object]) -> str:
     [
         ("count", "two", " = 'two': expected a whole number"),
         ("count", 1.5, " = 1.5: expected a whole number"),
-        ("count", True, " = True: expected a whole number"),
+        ("count", True, " = true: expected a whole number"),
         ("count", nan, " = nan: expected a whole number"),
         ("count", 0, " = 0: expected a number from 1 to 100000000"),
         ("count", 10**31, f" = {10**31}: expected a number from 1 to 100000000"),

@@ -170,10 +170,12 @@ def test_labels_at_the_server_and_at_clients_are_not_mixed(root: Path) -> None:
         ".: no labeled images of the server, expected some in server/CLASS/*"
     ]
     with_server(root)
-    assert problems(lambda: load_federation(root, PETS)) == [
+    nobody = [
         ".: no client has a labeled image, expected some in clients/NAME/labeled/CLASS/*, or in server/CLASS/* with"
         " partition.labels = 'server'"
     ]
+    assert problems(lambda: load_federation(root, PETS)) == nobody
+    assert problems(lambda: load_federation(root, Agreed((), 8, 1))) == nobody  # no class is agreed, so none is wrong
     paint(root / "server" / "fish" / "0.png", 1)
     assert problems(lambda: load_federation(root, at_server)) == [
         "server/fish: 'fish' is not one of the agreed classes; expected one of cat, dog"

@@ -4,6 +4,7 @@ import gzip
 import struct
 from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from test_sources import encode
 
-from fssl.data import cards, sources
+from conftest import Fssl
+from fssl.data import cards, idx, sources
 from fssl.data.cards import CARDS
 from fssl.data.decoded import fitted
 from fssl.data.idx import read_idx
@@ -129,6 +131,38 @@ def test_other_complaints(tmp_path: Path) -> None:
     (folder / "train-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(UserError, match=r"train-labels-idx1-ubyte.gz' is missing beside the others"):
         sources.load("fmnist", folder)
+
+
+def test_other_files_than_the_official_ones_are_pointed_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "data"
+    write_all(folder)
+    (said,) = sources.load("fmnist", folder).notes
+    names = [f"'{folder / name}.gz'" for name in idx.SUMS["fmnist"]]
+    assert said == f"fmnist: not as published, by the checksums of `fssl docs configuration`: {', '.join(names)}"
+    contents = {name: gzip.decompress((folder / f"{name}.gz").read_bytes()) for name in idx.SUMS["fmnist"]}
+    monkeypatch.setitem(idx.SUMS, "fmnist", {name: sha256(content).hexdigest() for name, content in contents.items()})
+    assert sources.load("fmnist", folder).notes == ()
+    write_all(tmp_path / "plain", zipped=False)
+    assert sources.load("fmnist", tmp_path / "plain").notes == ()
+    spoil(folder, lambda data: data[:-1] + b"\x01", "t10k-labels-idx1-ubyte.gz")
+    (said,) = sources.load("fmnist", folder).notes
+    assert said.endswith(f": '{folder / 't10k-labels-idx1-ubyte.gz'}'")
+
+
+def test_a_run_on_other_files_begins_with_one_warning(tmp_path: Path, fssl: Fssl) -> None:
+    write_all(tmp_path / "data")
+    few = ("data.labels_per_class=1", "partition.clients=1", "train.clients_per_round=1", "train.rounds=1")
+    sets = [word for setting in ("data.name=fmnist", *few, "train.steps_per_round=1") for word in ("--set", setting)]
+    code, said, _ = fssl("run", "smoke", *sets, "--device", "cpu", "--data-dir", tmp_path / "data", "--out", "run")
+    assert (code, said.count("fmnist: not as published")) == (0, 1), said
+    assert said.index("not as published") < said.index("round    1/1")
+
+
+def test_who_has_no_files_hears_of_the_official_ones(tmp_path: Path, fssl: Fssl) -> None:
+    official = "its four official files, train-images-idx3-ubyte.gz, train-labels-idx1-ubyte.gz"
+    with pytest.raises(UserError, match=f"fmnist/test-.*, or {official}"):
+        sources.load("fmnist", tmp_path)
+    assert f"fmnist: there may be {official}" in " ".join(fssl("datasets").out.split())
 
 
 def test_fit_is_for_images_that_are_made_to_fit(fssl: Callable[..., object]) -> None:

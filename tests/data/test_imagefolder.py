@@ -73,14 +73,20 @@ def test_methods_that_ask_for_the_truth_get_it(method: str, fssl: Fssl) -> None:
 
 def test_a_changed_folder_is_another_run(fssl: Fssl) -> None:
     assert run(fssl)[0] == 0
+    removed = Path("numbers/train/one/00.png").read_bytes()
     Path("numbers/train/one/00.png").unlink()
     code, _, said = fssl("run", "run", "--resume", "--set", "train.rounds=3")
-    assert (code, "has other files" in said) == (2, True)
+    advice = "put back those that the run began with, or begin a new run without data.digest"
+    assert (code, "'numbers' has other files" in said, advice in said) == (2, True, True)
+    assert run(fssl, out="new")[0] == 0
+    Path("numbers/train/one/00.png").write_bytes(removed)
+    assert fssl("run", "run", "--resume", "--set", "train.rounds=3").code == 0
 
 
 def test_it_can_be_looked_at(fssl: Fssl) -> None:
     code, said, _ = fssl("datasets", "--check", "numbers")
     assert (code, "3 classes: one, three, two. No problems." in said) == (0, True)
+    assert "No test images" not in said
     code, said, _ = fssl("run", "smoke", *WORDS, *SMALL, "--dry-run")
     assert (code, "imagefolder" in said) == (0, True)
 
@@ -164,6 +170,16 @@ def test_a_run_splits_its_test_off_and_knows_it_again(fssl: Fssl) -> None:
     assert fssl("run", "run", "--resume", "--set", "train.rounds=3")[0] == 0
     code, _, said = run(fssl, "--set", "data.test_share=0.3", "--set", "data.labels_per_class=8", "--resume")
     assert (code, "data.test_share is 0.25 there and 0.3 here" in said) == (2, True), said
+
+
+def test_who_has_no_test_images_hears_how_to_split_some_off(fssl: Fssl) -> None:
+    shutil.rmtree("numbers/test")
+    way = "data.test_share, such as 0.2, to split some off"
+    code, said, _ = fssl("datasets", "--check", "numbers")
+    assert (code, f"No test images: a run needs some in test/CLASS/*, or {way}." in said) == (0, True), said
+    code, _, said = run(fssl)
+    assert (code, f".: no images in test, expected some in test/CLASS/*, or {way}" in said) == (2, True), said
+    assert run(fssl, "--set", "data.test_share=0.2")[0] == 0
 
 
 def test_a_test_part_that_cannot_be_split_off_is_refused(fssl: Fssl) -> None:

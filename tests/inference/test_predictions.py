@@ -176,8 +176,21 @@ def test_probabilities_are_the_softmax_of_the_network(run: Path) -> None:
     np.testing.assert_allclose(p, expected.detach().numpy(), atol=1e-5)
     np.testing.assert_allclose(p.sum(-1), 1, atol=1e-5)
     assert model.probabilities(images[:0]).shape == (0, 10)
-    with pytest.raises(ValueError, match="expected uint8"):
+    taken = r"images are uint8 \[720, 4, 8, 1\], expected uint8, or float32 from 0 to 1, of \[N, 8, 8, 1\]"
+    with pytest.raises(ValueError, match=taken):
         model.probabilities(images[:, :4])
+    other = r"floats have the shape \[2, 9, 9, 1\], expected \[N, 8, 8, 1\]; only uint8 becomes the model's size"
+    with pytest.raises(ValueError, match=other):
+        model.predict(np.ones((2, 9, 9, 1), np.float32))
+
+
+def test_a_model_is_printed_as_one_line(run: Path) -> None:
+    model = load_trained(run)
+    classes = ", ".join(f"'{digit}'" for digit in range(10))
+    facts = f"network='cnn', data='digits', images='8x8x1', classes=({classes}), round={model.round}"
+    assert repr(model) == f"Trained(method='{model.config.method.name}', {facts})"
+    many = model._replace(card=replace(model.card, classes=tuple(f"class {i}" for i in range(300)), num_classes=300))
+    assert "'class 9' and 290 more)" in repr(many)
 
 
 @pytest.mark.parametrize(("protocol", "std"), [("clean", 0.2471), ("authors", 0.2023)])
@@ -295,7 +308,8 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: 
         ([damaged], "is damaged"),
         ([other], "is of another run than"),
         ([run, "--data-dir", "empty"], "digits needs no files"),
-        ([run, "nowhere"], "'nowhere' is no folder"),
+        ([run, "nowhere"], "'nowhere': there is no such file or folder"),
+        ([run, "nofile.png"], "'nofile.png': there is no such file or folder"),
         ([run, "empty"], "no image, expected .png"),
         ([run, "bad"], "cut.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image"),
         ([run, "bad/notes.txt"], "not an image by its name"),

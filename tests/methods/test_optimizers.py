@@ -287,7 +287,7 @@ def test_the_defaults_are_what_they_were() -> None:
 
 
 REFUSED = {
-    ("train.nesterov=true", "train.momentum=0"): "train.nesterov = True: there is no momentum",
+    ("train.nesterov=true", "train.momentum=0"): "train.nesterov = true: there is no momentum",
     ("train.nesterov=true", "train.optimizer=adamw"): "only train.optimizer = 'sgd' has that form",
     ("train.beta2=0.9",): "train.beta2 = 0.9: only train.optimizer = 'adamw' has it",
     ("train.keep_momentum=true", "protocol=authors"): "carries momentum from client to client, so no client keeps it",

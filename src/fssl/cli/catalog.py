@@ -81,6 +81,7 @@ def datasets(
 def list_datasets() -> None:
     from ..console import PLAIN
     from ..data.cards import CARDS
+    from ..data.idx import official_files
 
     table = Table(
         "dataset", "what it is", *(Column(t, justify="right") for t in ("train", "test", "classes", "10 %")), **PLAIN
@@ -93,6 +94,9 @@ def list_datasets() -> None:
     console.print(table)
     say("10 %: labeled images per class at the paper's 10 %, the default.")
     say("Parquet files are looked for in --data-dir, then $FSSL_DATA, then on the Hugging Face hub.")
+    for card in CARDS.values():
+        if official := official_files(card):
+            say(f"{card.name}: there may be {official} instead.")
 
 
 def presets(

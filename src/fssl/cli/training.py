@@ -1,6 +1,7 @@
 """Commands that train: `fssl run`, `fssl replay` and `fssl bench`."""
 
 import json
+import os
 import sys
 import traceback
 from pathlib import Path
@@ -116,7 +117,7 @@ def run(
 
 def source_of(config: str, resume: bool) -> tuple[str, Path]:
     """Where a run's settings are, and its folder unless another is named: that of a run which goes on is its own."""
-    from ..config import presets
+    from ..config import not_found, presets
     from ..records.layout import check_format
 
     path = Path(config)
@@ -126,6 +127,8 @@ def source_of(config: str, resume: bool) -> tuple[str, Path]:
     if resume and path.name == "config.toml" and path.is_file():
         check_format(path.parent)
         return config, path.parent
+    if resume and config not in presets() and not os.path.exists(config):  # which never raises, as Path's own may
+        raise not_found(config, goes_on=True)
     return config, Path("runs") / Path(config.removesuffix(".toml")).name
 
 

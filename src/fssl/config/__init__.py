@@ -17,7 +17,7 @@ from .settings import (
     usual_batch,
 )
 from .tables import as_tables, by_card, first_difference, flatten, late_changes, renewed, run_id
-from .toml import PRESETS, load_toml, parse_toml, presets, read_toml, to_toml
+from .toml import PRESETS, load_toml, not_found, parse_toml, presets, read_toml, to_toml
 
 __all__ = [
     "AUTHORS_WAY",
@@ -48,6 +48,7 @@ __all__ = [
     "grid_axes",
     "late_changes",
     "load_toml",
+    "not_found",
     "num_runs",
     "only_run",
     "override",

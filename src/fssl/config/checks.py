@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, get_type_hints
 
 from ..data.shares import MIN_ALPHA, Terms, check_shards, check_shares, who_has_labels
-from ..errors import UserError, unknown
+from ..errors import UserError, as_typed, unknown
 from ..system.user_code import user_file
 from .schema import check_table, check_value, schema_of, several_runs
 from .settings import SECTIONS, Config, Data, MethodChoice, Privacy, ServerChoice, Train, useless
@@ -129,6 +129,8 @@ def check_combinations(config: Config) -> None:
     check_look(config.method)
     if config.model.start_digest and config.model.start == "none":
         raise UserError("model.start_digest: model.start = 'none' has no file; leave it out")
+    if config.model.start_partial and config.model.start == "none":
+        raise UserError("model.start_partial = true: model.start = 'none' has no weights to use; leave it out")
     if train.batch * (1 + train.unlabeled_ratio) > MOST_IMAGES:
         raise UserError(
             f"train.batch = {train.batch}, train.unlabeled_ratio = {train.unlabeled_ratio}: a step would take"
@@ -192,15 +194,15 @@ def check_training(config: Config) -> None:
             " up for rare classes, one by draws and one in the loss; give one"
         )
     if train.nesterov and train.optimizer != "sgd":
-        raise UserError("train.nesterov = True: only train.optimizer = 'sgd' has that form")
+        raise UserError("train.nesterov = true: only train.optimizer = 'sgd' has that form")
     if train.nesterov and not has_momentum:
-        raise UserError("train.nesterov = True: there is no momentum, train.momentum = 0")
+        raise UserError("train.nesterov = true: there is no momentum, train.momentum = 0")
     if train.beta2 != Train().beta2 and train.optimizer != "adamw":
         raise UserError(f"train.beta2 = {train.beta2:g}: only train.optimizer = 'adamw' has it")
     if train.keep_momentum and config.protocol == "authors":
-        raise UserError(f"train.keep_momentum = True: {AUTHORS_WAY}, so no client keeps it; leave it out")
+        raise UserError(f"train.keep_momentum = true: {AUTHORS_WAY}, so no client keeps it; leave it out")
     if train.keep_momentum and not has_momentum:
-        raise UserError("train.keep_momentum = True: there is none to keep, train.momentum = 0")
+        raise UserError("train.keep_momentum = true: there is none to keep, train.momentum = 0")
     if train.schedule_over == "steps" and train.schedule == "constant":
         raise UserError(
             "train.schedule_over = 'steps': the rate is constant; give train.schedule = 'cosine', or leave it out"
@@ -217,7 +219,7 @@ def check_choice(config: Config) -> None:
     for key, value in asked.items():
         if value and config.chosen_by is None:
             raise UserError(
-                f"{key} = {value}: the only images to choose by are the reported test images;"
+                f"{key} = {as_typed(value)}: the only images to choose by are the reported test images;"
                 " give data.validation, such as 0.1, or data.test = 'final'"
             )
 
@@ -233,19 +235,19 @@ def check_server(config: Config) -> None:
     }
     for key, kinds in users.items():
         if server.optimizer not in kinds and (value := getattr(server, key)) != getattr(usual, key):
-            those = " and ".join(f"'{kind}'" for kind in kinds)
+            those = " or ".join(f"'{kind}'" for kind in kinds)
             raise UserError(f"server.{key} = {value:g}: only server.optimizer = {those} has it; leave it out")
     if server.ship == "ema" and server.ema is None:
         raise UserError("server.ship = 'ema': there is no smoothed model; give server.ema, such as 0.9")
     if not server.broadcast_momentum:
         return
-    start = "server.broadcast_momentum = True:"
+    start = "server.broadcast_momentum = true:"
     if train.optimizer != "sgd":
         raise UserError(f"{start} only momentum of train.optimizer = 'sgd' can be told from models")
     if train.momentum == 0:
         raise UserError(f"{start} clients have no momentum to begin with, train.momentum = 0")
     if train.keep_momentum:
-        raise UserError(f"{start} clients begin with their own, train.keep_momentum = True; give one")
+        raise UserError(f"{start} clients begin with their own, train.keep_momentum = true; give one")
     if config.protocol == "authors":
         raise UserError(f"{start} {AUTHORS_WAY}; leave it out")
 
@@ -257,8 +259,8 @@ def check_server_labels(config: Config) -> None:
         for key in ("epochs", "batch", "when", "warmup"):
             if (value := getattr(config.server, key)) != getattr(usual, key):
                 raise UserError(
-                    f"server.{key} = {value!r}: the server has no labels to train on; give partition.labels = 'server',"
-                    " or leave it out"
+                    f"server.{key} = {as_typed(value)}: the server has no labels to train on;"
+                    " give partition.labels = 'server', or leave it out"
                 )
         return
     if config.server.warmup and not config.server_epochs:

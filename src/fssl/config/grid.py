@@ -8,6 +8,7 @@ from math import prod
 from typing import Any
 
 from ..data.cards import CARDS
+from ..data.shares import WITHOUT_ALPHA
 from ..errors import UserError
 from ..system.files import DEEPEST, TOO_DEEP, is_too_deep
 from .checks import parse
@@ -32,7 +33,21 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
         put(out, key, value)
         for name in [n for n, values in grid_axes(out).items() if decides(n, values, key)]:
             drop(out["grid"], name)
+    check_alpha(out, dict(given))
     return out
+
+
+def check_alpha(tables: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse an alpha that was just set beside a split that has none.
+
+    One in a file passes: a preset's stays where its kind is changed, and records name every setting.
+    """
+    part = tables.get("partition")
+    kind = part.get("kind") if isinstance(part, Mapping) else None
+    is_open = any(name in ("partition", "partition.kind") for name in grid_axes(tables))
+    for key in ("partition.alpha", "grid.partition.alpha"):
+        if key in given and not is_open and kind in WITHOUT_ALPHA:
+            raise UserError(f"{key} = {given[key]!r}: partition.kind = '{kind}' has none; leave it out")
 
 
 def split_setting(setting: str) -> tuple[str, Any]:

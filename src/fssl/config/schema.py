@@ -14,7 +14,7 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from ..data.cards import Card
-from ..errors import UserError, described, unknown
+from ..errors import UserError, as_typed, described, unknown
 from ..system.user_code import refuse_without_function, user_file
 from .toml import toml_value
 
@@ -40,12 +40,13 @@ class Range:
 class OneOf:
     """Strings that are allowed, where `Literal` cannot list them; with `own`, a word for it, also FILE.py:FUNCTION.
 
-    With `prefix`, a library's or several, also any name after it.
+    With `prefix`, a library's or several, also any name after it. `also` is how messages write what is not listed.
     """
 
     options: tuple[str, ...]
     own: str = ""
     prefix: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,7 @@ class Setting:
     options: tuple[str, ...] = ()
     own: str = ""
     prefix: tuple[str, ...] = ()
+    also: tuple[str, ...] = ()
     by_dataset: ByDataset | None = None
     filled: Filled | None = None
     help: str = ""
@@ -114,6 +116,7 @@ def setting_of(parameter: inspect.Parameter) -> Setting:
         options=choice.options,
         own=choice.own,
         prefix=choice.prefix,
+        also=choice.also,
         by_dataset=last(ByDataset, notes),
         filled=last(Filled, notes),
         help=last(str, notes) or "",
@@ -190,7 +193,7 @@ def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:
     """
     if value is None and setting.is_optional:
         return None
-    start, runs = f"{where}{key} = {value!r}: expected", "" if where else several_runs(key, value)
+    start, runs = f"{where}{key} = {as_typed(value)}: expected", "" if where else several_runs(key, value)
     if setting.many:
         return check_list(key, value, setting, where)
     if isinstance(value, str) and setting.kind is str:
@@ -206,7 +209,7 @@ def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:
             raise UserError(f"{start} one of {', '.join(setting.options)}{runs}")
         if value not in setting.options:
             synonyms = SYNONYMS.get(value, ()) if isinstance(value, str) else ()
-            raise unknown(f"{where}{key}", value, setting.options, synonyms)
+            raise unknown(f"{where}{key}", value, (*setting.options, *setting.also), synonyms)
         return value
     if setting.kind is None:
         raise UserError(f"{where}{key}: what it may be is not declared")

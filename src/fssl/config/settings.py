@@ -115,7 +115,9 @@ class Model:
     """The network."""
 
     name: Annotated[
-        str, OneOf(NETWORKS, own="network", prefix=("timm:", "python:")), "architecture, timm:NAME, or FILE.py:FUNCTION"
+        str,
+        OneOf(NETWORKS, own="network", prefix=("timm:", "python:"), also=("timm:NAME", "FILE.py:FUNCTION")),
+        "architecture, timm:NAME, or FILE.py:FUNCTION",
     ] = "resnet8"
     width: Annotated[int, Range(1, 64), "channels in quarters; 4 is the network as published"] = 4
     norm: Annotated[Literal["batch", "group"], "group: GroupNorm, groups of at most 32 channels"] = "batch"

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, replace
 from typing import Any
 
+from ..errors import as_typed
 from ..system.digest import short_sum
 from ..system.user_code import short_name
 from .grid import forget
@@ -129,7 +130,7 @@ def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any])
     b = flatten(given)
     for key in a | b:
         if not may_change(key) and plain(key, a) != plain(key, b):
-            return f"{key} is {a.get(key)!r} there and {b.get(key)!r} here"
+            return f"{key} is {as_typed(a.get(key))} there and {as_typed(b.get(key))} here"
     if stored.train.schedule != "constant" and stored.rounds != given.rounds:
         return f"train.rounds is {stored.rounds} there, which its schedule ends with, and {given.rounds} here"
     return None

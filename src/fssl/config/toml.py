@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import UserError, unknown
+from ..errors import UserError, nearest, unknown
 from ..system.files import TOO_DEEP, is_too_deep
 
 PRESETS = Path(__file__).parents[1] / "presets"
@@ -26,7 +26,16 @@ def read_toml(source: str) -> dict[str, Any]:
     try:
         return load_toml(path, source)
     except FileNotFoundError:
-        raise unknown("preset or configuration file", source, presets()) from None
+        raise not_found(source) from None
+
+
+def not_found(source: str, goes_on: bool = False) -> UserError:
+    """What to say of settings that are nowhere; a path, or a run that is to go on, is seldom a preset misspelt."""
+    folders = {name.rpartition("/")[0] for name in presets()} - {""}
+    is_path = "/" in source and source.partition("/")[0] not in folders
+    if (is_path or goes_on) and not nearest(source.lower(), presets()):
+        return UserError(f"'{source}': there is no such run folder or file, and no such preset (see `fssl presets`)")
+    return unknown("preset or configuration file", source, presets())
 
 
 def load_toml(path: Path, name: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from ..data.plan import Recipe
 from ..data.schedule import Schedule
 from ..data.sources import Dataset
 from ..data.split_file import read_partition
-from ..errors import UserError, described
+from ..errors import UserError, as_typed, described
 from ..methods.base import Method
 from ..methods.names import FROM_LABELS, build_method, defaults_on, full_settings
 from ..methods.optimizers import AdamW, Optimizer, Sgd
@@ -122,7 +122,7 @@ def with_folder(config: Config, dataset: Dataset) -> Config:
     if data.digest and dataset.digest not in (None, data.digest):  # None: a site alone does not see all files
         raise UserError(
             f"data.digest = '{data.digest}': '{data.dir}' has other files ('{dataset.digest}');"
-            " leave data.digest out to train on them"
+            " put back those that the run began with, or begin a new run without data.digest"
         )
     data = replace(data, classes=dataset.card.classes, digest=dataset.digest or data.digest)
     server = config.server
@@ -272,7 +272,7 @@ def check_unused(config: Config) -> None:
     for section, key in (*keys, ("server", "broadcast_momentum")):
         if (value := getattr(getattr(config, section), key)) != getattr(usual[section], key):
             rule = f"method '{config.method.name}' takes its steps by a rule of its own"
-            raise UserError(f"{section}.{key} = {value!r}: {rule}; leave it out")
+            raise UserError(f"{section}.{key} = {as_typed(value)}: {rule}; leave it out")
 
 
 def check_step(experiment: Experiment) -> None:

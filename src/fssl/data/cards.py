@@ -34,7 +34,6 @@ class Card:
     label_column: str = "label"
     file_size: int | None = None  # pixels of the images in its files, where they are made to fit `size`
     fit: Fit = "resize"  # how: stretched, or with a black margin
-    idx_files: bool = False  # also comes as the four files of MNIST's format
     is_folder: bool = False  # of one's own: how many images and classes, and of which size, is known once it is read
     is_dealt: bool = True  # to clients, by [partition]; else it says itself who holds what
 
@@ -164,7 +163,6 @@ _ALL = (
         hub_repo="zalando-datasets/fashion_mnist",
         hub_config="fashion_mnist",
         file_size=28,
-        idx_files=True,
     ),
     (
         folder := Card(

@@ -25,6 +25,7 @@ class Dataset(NamedTuple):
     partition: Partition | None = None  # who holds what, where the source itself says so
     digest: str | None = None  # of such a source: tells whether it changed
     skipped: tuple[str, ...] = ()  # files that could not be used, and why; only where that is allowed
+    notes: tuple[str, ...] = ()  # what a user should know of the files, a line each
     groups: NDArray[np.int64] | None = None  # of each training image: images of one group show one patient, say
     test_groups: NDArray[np.int64] | None = None  # the same of each test image
     testers: NDArray[np.int64] | None = None  # whose test image each is: a client's number, -1 for the server's own

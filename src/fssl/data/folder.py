@@ -199,6 +199,9 @@ def _usable(listing: Listing, agreed: Agreed, how: Loading) -> Listing:
 
 
 def _check_classes(listing: Listing, classes: tuple[str, ...]) -> None:
+    """Note folders of other classes than the agreed ones; where nobody has labels there are none to hold against."""
+    if not classes:
+        return
     for folder, name in {class_folder(f): f.label for f in listing.files() if f.label}.items():
         if name not in classes:
             near = get_close_matches(name, classes, 1)

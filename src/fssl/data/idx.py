@@ -4,6 +4,7 @@ import gzip
 import math
 import zlib
 from collections.abc import Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +18,14 @@ from .dataset import Dataset, Split
 from .decoded import SPLITS, cached_split, fitted, num_images
 
 NAMES = {"train": "train", "test": "t10k"}
+SUMS = {  # SHA-256 of the contents of the official files, by dataset and name
+    "fmnist": {
+        "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    }
+}
 BYTES = 0x08  # the only kind of numbers that these files have
 BATCH = 2048  # images made to fit at a time
 
@@ -35,6 +44,12 @@ def find_idx(facts: Card, dir: Path | None = None) -> dict[str, Files] | None:
         if any(_present(folder, name) for split in SPLITS for name in _names(split)):
             return {split: Files(*(_file(facts, folder, name) for name in _names(split))) for split in SPLITS}
     return None
+
+
+def official_files(facts: Card) -> str:
+    """`its four official files, a.gz, b.gz, c.gz and d.gz`; nothing of a dataset that does not come so."""
+    *names, last = [f"{name}.gz" for name in SUMS.get(facts.name, {})] or [""]
+    return f"its four official files, {', '.join(names)} and {last}" if last else ""
 
 
 def _names(split: str) -> tuple[str, str]:
@@ -61,7 +76,17 @@ def load_idx(
 
     folder = cache_folder(cache)
     train, test = (cached_split(facts, split, [*files[split]], folder, decoded, progress) for split in SPLITS)
-    return Dataset(facts, train, test)
+    return Dataset(facts, train, test, notes=_notes(facts, [path for split in SPLITS for path in files[split]]))
+
+
+def _notes(facts: Card, paths: list[Path]) -> tuple[str, ...]:
+    """A line if files of the right shape are not the official ones: other images, or other labels."""
+    known = SUMS[facts.name]
+    others = [p for p in paths if sha256(_content(p)).hexdigest() != known[p.name.removesuffix(".gz")]]
+    if not others:
+        return ()
+    names = ", ".join(f"'{path}'" for path in others)
+    return (f"{facts.name}: not as published, by the checksums of `fssl docs configuration`: {names}",)
 
 
 def _batches(facts: Card, files: Files, number: int) -> Iterator[Split]:
@@ -78,11 +103,7 @@ def _batches(facts: Card, files: Files, number: int) -> Iterator[Split]:
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """The numbers of one file, which must have this shape."""
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise UserError(f"'{path}' cannot be read ({reason}); get it again") from error
+    content = _content(path)
     header = 4 + 4 * len(shape)
     start = bytes([0, 0, BYTES, len(shape)])
     if len(content) < header or content[:4] != start:
@@ -93,3 +114,11 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     if len(content) != header + math.prod(shape):
         raise UserError(f"'{path}' has {len(content):,} bytes, expected {header + math.prod(shape):,}; get it again")
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"'{path}' cannot be read ({reason}); get it again") from error

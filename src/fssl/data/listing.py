@@ -17,6 +17,7 @@ from .pictures import SUFFIXES, is_image
 
 ROLES = ("labeled", "unlabeled", "test")
 TESTS = ("test", "val", "valid", "validation")  # what the test images of a dataset may be called, best first
+SPLIT_OFF = "data.test_share, such as 0.2, to split some off"
 NOT_OURS = ("thumbs.db", "desktop.ini")  # file managers leave them behind, as they do names that start with a dot
 
 
@@ -95,7 +96,8 @@ def list_classes(root: Path, skip_bad: bool = False, splits: bool = False) -> Li
     parts = {name: walk.by_class(known.get(name)) for name in ("train", test)}
     for name, files in parts.items():
         if not any(of_all(files)) and not (splits and name not in known):
-            walk.note(root, f"no images in {name}, expected some in {name}/CLASS/*")
+            share = "" if name in known or name == "train" else f", or {SPLIT_OFF}"
+            walk.note(root, f"no images in {name}, expected some in {name}/CLASS/*{share}")
     return Listing(root, [Site("(to be dealt out)", parts["train"], [], {})], parts[test], walk.problems, walk.skipped)
 
 
@@ -119,7 +121,9 @@ def list_server(root: Path, skip_bad: bool = False, at_server: bool = False) -> 
 
 def list_images(path: Path) -> Listing:
     """Every image below a folder, or a single one, as those of a site without labels. Other files are skipped."""
-    walk = Walk(path if path.is_dir() or not path.exists() else path.parent)
+    if not path.exists():
+        raise UserError(f"'{path}': there is no such file or folder; expected images")
+    walk = Walk(path if path.is_dir() else path.parent)
     if path.is_file() and not is_image(path):
         raise UserError(f"'{path}' is not an image by its name, expected {', '.join(SUFFIXES)}")
     files = [file for file in (walk.below(path) if path.is_dir() else [walk.image(path, None)]) if file]

@@ -20,6 +20,7 @@ from .cache import Progress, cache_folder, from_environment
 from .cards import Card
 from .dataset import Dataset, Split
 from .decoded import SPLITS, cached_split, fitted, num_images
+from .idx import official_files
 from .pictures import IMAGE_FORMATS
 
 Rows = tuple[Path, int, list[bytes | None]]  # file, number of the first row, encoded images
@@ -74,7 +75,8 @@ def _remedy(facts: Card) -> str:
 
 def _place(facts: Card) -> str:
     wanted = " and ".join(f"{facts.name}/{split}-*.parquet" for split in SPLITS)
-    return f"point --data-dir or FSSL_DATA at a folder with {wanted}"
+    official = official_files(facts)
+    return f"point --data-dir or FSSL_DATA at a folder with {wanted}{f', or {official}' if official else ''}"
 
 
 def _again(facts: Card) -> str:

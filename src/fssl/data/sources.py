@@ -13,7 +13,7 @@ from .cache import Progress
 from .cards import Card, Fit, card
 from .dataset import Dataset, Split
 from .folder import Agreed, Loading, load_classes, load_federation
-from .idx import find_idx, load_idx
+from .idx import SUMS, find_idx, load_idx
 from .parquet import load_parquet
 
 __all__ = ["Dataset", "Split", "load"]
@@ -45,7 +45,7 @@ def load(
         )
     if name == "digits":
         return _digits(facts)
-    if facts.idx_files and (files := find_idx(facts, dir)):
+    if name in SUMS and (files := find_idx(facts, dir)):
         return load_idx(facts, files, cache, progress)
     return load_parquet(facts, dir, cache, progress, workers)
 

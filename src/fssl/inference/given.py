@@ -75,6 +75,9 @@ def from_pixels(images: Pixels, card: Card) -> NDArray[Any]:
         return batch if is_fit else np.stack([fit_pixels(image, card.size, card.channels) for image in batch])
     if not np.issubdtype(batch.dtype, np.floating):
         raise UserError(f"images are {batch.dtype}, expected uint8, or floats from 0 to 1")
+    if batch.shape[1:] != (card.size, card.size, card.channels):
+        wanted = f"expected [N, {card.size}, {card.size}, {card.channels}]"
+        raise UserError(f"floats have the shape {list(array.shape)}, {wanted}; only uint8 becomes the model's size")
     return batch.astype(np.float32)
 
 

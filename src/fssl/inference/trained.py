@@ -17,7 +17,7 @@ from ..core.network import make_module, make_net
 from ..data.cards import Card
 from ..engines.snapshot import in_order
 from ..engines.tensors import named
-from ..errors import UserError, told_in_python, unknown
+from ..errors import UserError, shortened, told_in_python, unknown
 from ..methods.names import build_method, with_defaults
 from ..models import Net, switch_tf32_off
 from ..records.store import BEST, RunFolder
@@ -28,6 +28,7 @@ from .given import Given, as_given, as_pixels, check_floats
 
 Facts = dict[str, Any]
 LENT = Lock()  # a call lends its weights to the network's module: one thread of a server at a time
+SHOWN = 10  # classes in the line that a model is printed as
 WHICH = ("", BEST, "plain", "ema")  # the run's own model, or one of several
 
 
@@ -45,6 +46,16 @@ class Trained(NamedTuple):
     def classes(self) -> tuple[str, ...]:
         """Their names, or numbers where the dataset has no names."""
         return self.card.class_names
+
+    def __repr__(self) -> str:
+        """What it is, in one line; its weights would fill pages."""
+        method, network, card = self.config.method.name, self.config.model.name, self.card
+        images = f"{card.size}x{card.size}x{card.channels}"
+        known = "" if self.round is None else f", round={self.round}"
+        return (
+            f"Trained(method={method!r}, network={network!r}, data={self.config.data.name!r}, images={images!r},"
+            f" classes=({shortened([*map(repr, self.classes)], SHOWN)}){known})"
+        )
 
     def on(self, device: torch.device) -> "Trained":
         """This model on another device."""
@@ -79,7 +90,8 @@ class Trained(NamedTuple):
         """[N, classes], for images [N, H, W, C] of the size that `card` says: uint8, or float32 from 0 to 1."""
         expected = (self.card.size, self.card.size, self.card.channels)
         if images.dtype not in (np.uint8, np.float32) or images.shape[1:] != expected:
-            raise UserError(f"images are {images.dtype} {images.shape}, expected uint8 [N, {expected}]")
+            wanted = f"expected uint8, or float32 from 0 to 1, of [N, {', '.join(map(str, expected))}]"
+            raise UserError(f"images are {images.dtype} {list(images.shape)}, {wanted}")
         if images.dtype == np.float32:
             check_floats(images)
         size = BATCH[self.normalize.scale.device.type]

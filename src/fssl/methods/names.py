@@ -6,7 +6,7 @@ from typing import Any
 
 from ..config import Config, MethodChoice, Setting, as_declared, check_value, schema_of
 from ..data.cards import Card
-from ..errors import UserError, unknown
+from ..errors import UserError, as_typed, unknown
 from ..system.user_code import build, find_function, refuse_without_function, user_file
 from .base import Method
 from .cbafed import cbafed
@@ -144,7 +144,9 @@ def check_effect(runs: Iterable[tuple[Config, Method]]) -> None:
             if value == schema[key].default or differs_without(key, name, settings, method):
                 useful.add(key)
             else:
-                useless[key] = f"method.{key} = {value!r} changes nothing in '{name}' with these settings; leave it out"
+                useless[key] = (
+                    f"method.{key} = {as_typed(value)} changes nothing in '{name}' with these settings; leave it out"
+                )
     for key, text in useless.items():
         if key not in useful:
             raise UserError(text)

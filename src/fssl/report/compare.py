@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ..console import print_table, say, setting_text
+from ..console import print_table, say, setting_text, several
 from ..records.rounds import MEASURES
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file
@@ -86,11 +86,10 @@ def compare_runs(
         print_table(console, on_screen(overviews[title]))
         for text in words_by(by, groups, against) if by else words_on(groups, against):
             say(console, text)
-    most = {last_rounds(run for members in groups.values() for run in members) for groups in tasks.values()}
+    most = sorted({last_rounds(run for members in groups.values() for run in members) for groups in tasks.values()})
+    rounds = " or ".join([*map(str, most[:-1]), several(most[-1], "round")])
     others = ")" if by else "; last round), labels right, labels used"
-    say(
-        console, f"In percent: test {judged_by} (mean of the last {' or '.join(map(str, sorted(most)))} rounds{others}."
-    )
+    say(console, f"In percent: test {judged_by} (mean of the last {rounds}{others}.")
     named = sorted({run.config.records.metrics for run in every.runs})
     if len(named) > 1 and not measure:
         say(console, f"These runs are of several headline measures ({', '.join(named)}): --measure chooses one")

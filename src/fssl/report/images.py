@@ -7,7 +7,7 @@ from rich.table import Column, Table
 
 from ..console import RunView, say
 from ..data.folder import Loading, check, raise_problems
-from ..data.listing import ByClass
+from ..data.listing import SPLIT_OFF, ByClass, is_site, of_all
 from ..system.machine import cores
 
 
@@ -25,6 +25,8 @@ def print_folder(console: Console, root: Path) -> None:
     raise_problems(listing, most=len(listing.problems))
     classes = sorted({name for labeled in (listing.server, *(s.labeled for s in listing.sites)) for name in labeled})
     say(console, f"{len(classes)} classes: {', '.join(classes)}. No problems.")
+    if not is_site(root) and not any(any(of_all(files)) for files in (listing.test, *(s.test for s in listing.sites))):
+        say(console, f"No test images: a run needs some in test/CLASS/*, or {SPLIT_OFF}.")
 
 
 def counts(files: ByClass) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..console import PLAIN, setting_text
+from ..console import PLAIN, setting_text, several
 from ..errors import UserError, printable, unknown
 from ..records.rounds import MEASURES
 from .groups import comparable_settings, seeds_text
@@ -66,7 +66,8 @@ def latex_table(title: str, overview: Overview, groups: Groups) -> str:
     seeds += " (* unfinished)" if "*" in seeds else ""
     seeds += " (! changed records, taken as they are)" if "!" in seeds else ""
     what = "" if runs[0].measure == "accuracy" else f"{MEASURES[runs[0].measure]}, "
-    what += f"mean of the last {last_rounds(runs)} rounds, then mean ± sample standard deviation over seeds {seeds}"
+    last = several(last_rounds(runs), "round")
+    what += f"mean of the last {last}, then mean ± sample standard deviation over seeds {seeds}"
     wanted = [j for j, name in enumerate(overview.head) if name not in NOT_PRINTED]
     rows = [
         [bold(escape_latex(texts[j])) if (i, j) in overview.best else escape_latex(texts[j]) for j in wanted]

@@ -8,7 +8,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ..console import say
+from ..console import say, several
 from ..errors import UserError
 from ..records.environment import UNKNOWN, short_commit
 from ..records.rounds import LAST, MEASURES
@@ -63,7 +63,7 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
 
 def run_facts(run: Run) -> Iterator[tuple[str, str]]:
     """Names and values of a run's facts, one per line."""
-    last, of_last = run.lines[-1], f"mean of the last {min(LAST, len(run.lines))} rounds"
+    last, of_last = run.lines[-1], f"mean of the last {several(min(LAST, len(run.lines)), 'round')}"
     curve = by_round(run, number(run.measure))
     best = max(curve, key=curve.__getitem__)
     yield f"{MEASURES[run.measure]}, {of_last}", f"{run.result:.2f} %"
@@ -90,7 +90,7 @@ def choice_facts(folder: RunFolder) -> Iterator[tuple[str, str]]:
     """The round that the validation part chose, the test of its model, and why the run stopped there."""
     summary, best = folder.summary(), folder.measures().get("models", {}).get(BEST, {})
     if isinstance(chosen := summary.get("chosen"), dict):
-        where, title = {"test": "tuning half"}.get(chosen["by"], chosen["by"]), MEASURES[chosen["measure"]]
+        where, title = {"test": "tuning half"}.get(chosen["by"], f"{chosen['by']} part"), MEASURES[chosen["measure"]]
         yield f"best round by {title} on the {where}", f"{chosen['value']:.2f} % (round {chosen['round']})"
         if (tested := value(best, "test", chosen["measure"])) is not None:
             yield f"its model (model-{BEST}.safetensors), {title} of the test", f"{tested:.2f} %"

@@ -60,7 +60,7 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
             folder.open(config, resume, experiment.defaults)
             saved = folder.resume_point(logged.say) if resume else None
             federation.begins = saved is None
-            for text in [*notes, *privacy_notes(config)]:
+            for text in [*notes, *federation.dataset.notes, *privacy_notes(config)]:
                 logged.say(text)
             for file in config.own_files:
                 folder.keep(file)

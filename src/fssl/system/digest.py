@@ -25,5 +25,5 @@ def check_unchanged(what: str, now: str, key: str, recorded: str | None, use: st
     if recorded not in (None, now):
         raise UserError(
             f"{what} has changed: {key} is '{recorded}' in the settings{copy} and '{now}' now;"
-            f" leave {key} out to {use} it as it is"
+            f" leave {key} out to {use} it as it is, in a new run"
         )

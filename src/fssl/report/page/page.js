@@ -125,8 +125,10 @@ function fits(line) {
 const shownLines = () => lines().filter(fits);
 const shownTasks = (found) => [...new Set(found.map((line) => line.index))];
 // The rounds whose mean is the result: fewer in a task whose runs are shorter.
-const lastOf = (some) =>
-  [...new Set(some.map((line) => line.task.last))].sort((a, b) => a - b).join(" or ") || state.data.last;
+const lastOf = (some) => {
+  const found = [...new Set(some.map((line) => line.task.last))].sort((a, b) => a - b).join(" or ") || state.data.last;
+  return `${found} ${String(found) === "1" ? "round" : "rounds"}`;
+};
 const isHidden = (line) => state.hidden.has(line.key);
 
 // Of the tasks on show, by number. It is remembered by title: a new run may bring a task that comes before it.
@@ -353,7 +355,7 @@ function drawRanking(drawn) {
   $("plot-ranking").style.height = `${height}px`;
   $("plot-main").style.height = isNarrow() ? "" : `${Math.min(height, 560)}px`; // its neighbour, where it has one
   const extra = {
-    xaxis: { ticksuffix: " %", title: { text: `test ${state.data.measure}, last ${lastOf(rows)} rounds` } },
+    xaxis: { ticksuffix: " %", title: { text: `test ${state.data.measure}, last ${lastOf(rows)}` } },
     yaxis: { type: "category", ticklabelstandoff: 6 },
   };
   const results = rows.toReversed().map((line) => `${line.title} ${plus(line.result)} percent`);
@@ -649,7 +651,7 @@ function renderTop() {
     el("div", {}, el("dt", {}, name), el("dd", {}, value, " ", el("small", {}, more)));
   $("facts").replaceChildren(...rows.map(fact));
   $("made").textContent = `Made ${made} with fssl ${fssl} from the records of the runs alone. ` +
-    `Results are means of the last ${lastOf(lines())} rounds over the named seeds, never a best round.`;
+    `Results are means of the last ${lastOf(lines())} over the named seeds, never a best round.`;
 }
 
 function wordsCard({ title, words, groups, leader }) {
@@ -767,7 +769,7 @@ function renderTable() {
   table.tBodies[0].replaceChildren(...rows.map(tableRow));
   table.tHead.querySelector(`[data-column="${focused}"]`)?.focus();
   $("caption").textContent = `${rows.length} of ${count(lines().length, "line")}. ` +
-    `Result: test ${state.data.measure}, mean of the last ${lastOf(rows)} rounds ± standard deviation over seeds; ` +
+    `Result: test ${state.data.measure}, mean of the last ${lastOf(rows)} ± standard deviation over seeds; ` +
     "within a task, best bold, second underlined. Labels: pseudo-labels, over the same rounds.";
 }
 
