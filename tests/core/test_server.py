@@ -228,7 +228,7 @@ def test_a_checkpoint_without_the_servers_state_does_not_fit(make_federation: Ma
 
 
 REFUSED = {
-    ("server.lr=0.5",): "server.lr = 0.5: only server.optimizer = 'momentum' and 'adam' has it",
+    ("server.lr=0.5",): "server.lr = 0.5: only server.optimizer = 'momentum' or 'adam' has it",
     ("server.momentum=0.5",): "server.momentum = 0.5: only server.optimizer",
     ("server.beta2=0.5", "server.optimizer=momentum"): "server.beta2 = 0.5: only server.optimizer = 'adam'",
     ("server.epsilon=0.5",): "server.epsilon = 0.5: only server.optimizer = 'adam'",

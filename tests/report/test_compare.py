@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -227,8 +228,12 @@ def test_what_sage_adds_to_a_host_is_told_seed_by_seed(tmp_path: Path, capsys: p
 def test_settings_without_effect_do_not_part_repetitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An even split has no alpha, and a fixed number of steps no epochs."""
     even, steps = "partition.kind='iid'", "train.steps_per_round=3"
-    write_run(tmp_path / "a", [50.0], SAGE, even, steps, "partition.alpha=0.1", "train.local_epochs=1")
-    write_run(tmp_path / "b", [60.0], SAGE, even, steps, "partition.alpha=0.5", "train.local_epochs=4", "seed=8")
+    write_run(tmp_path / "a", [50.0], SAGE, even, steps, "train.local_epochs=1")
+    write_run(tmp_path / "b", [60.0], SAGE, even, steps, "train.local_epochs=4", "seed=8")
+    for name, alpha in (("a", "0.1"), ("b", "0.5")):  # as a preset may leave it there
+        file = tmp_path / name / "config.toml"
+        file.write_text(re.sub(r"(?m)^alpha = .*$", f"alpha = {alpha}", file.read_text()))
+        assert f"\nalpha = {alpha}\n" in file.read_text()
     compare_runs(console, [tmp_path], None)
     assert "sage 7 8 55.00 ± 7.07" in said(capsys)
 
