@@ -26,7 +26,7 @@ from fssl.config import (
 )
 from fssl.config.settings import Partition
 from fssl.data.cards import CARDS
-from fssl.data.shares import HAVE_ALPHA, MIN_ALPHA, WITHOUT_ALPHA
+from fssl.data.shares import HAVE_ALPHA, MIN_ALPHA
 from fssl.errors import UserError, unknown
 from fssl.methods.names import METHODS, PLUGINS
 
@@ -192,7 +192,7 @@ def test_overrides_are_toml_or_text_and_leave_the_original_alone() -> None:
 
 
 def test_an_alpha_is_refused_only_where_it_was_just_given() -> None:
-    assert {*HAVE_ALPHA, *WITHOUT_ALPHA} == {*schema_of(Partition)["kind"].options}
+    assert {*HAVE_ALPHA, "shards", "iid"} == {*schema_of(Partition)["kind"].options}
     for key, value in (("partition.alpha", "0.5"), ("grid.partition.alpha", "[0.5]")):
         with pytest.raises(UserError, match=rf"{key} = \S+: partition.kind = 'iid' has none; leave it out"):
             override({}, [f"{key}={value}", "partition.kind=iid"])

@@ -1,6 +1,6 @@
 """On a CUDA device only: exact views, the captured step, and no synchronization inside a client's round."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -13,10 +13,20 @@ from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import load
 from fssl.engines.local import LocalEngine
+from fssl.engines.tensors import to
 from fssl.methods.names import METHODS
+from fssl.types import Weights
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 Make = Callable[..., Federation]
+
+
+def models(rounds: int, *federations: Federation) -> Iterator[Weights]:
+    """The model of each federation after some rounds, on the host."""
+    for federation in federations:
+        engine = LocalEngine(federation)
+        list(engine.rounds(rounds))
+        yield to(engine.model(), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("size", "channels"), [(32, 3), (8, 1)])
@@ -41,13 +51,8 @@ SOME_PLUGGED = ["flexmatch+sage", "freematch+sage", "feddure+sage", "feddb+sage"
 @pytest.mark.parametrize("method", [*METHODS, *SOME_PLUGGED])
 def test_the_captured_step_is_the_eager_one(method: str, make_federation: Make) -> None:
     settings = (f"method.name={method}", "train.precision=fp32", "train.steps_per_round=5")
-    uploads = []
-    for device in ("cpu", "cuda"):
-        engine = LocalEngine(make_federation(*settings, f"compute.device={device}"))
-        list(engine.rounds(1))
-        uploads.append({k: v.cpu() for k, v in engine.model().params.items()})
-    for name, value in uploads[0].items():
-        torch.testing.assert_close(uploads[1][name], value, rtol=2e-3, atol=2e-4)
+    eager, captured = models(1, *(make_federation(*settings, f"compute.device={where}") for where in ("cpu", "cuda")))
+    torch.testing.assert_close(captured.params, eager.params, rtol=2e-3, atol=2e-4)
 
 
 TRAINED = {
@@ -119,13 +124,9 @@ def test_a_residual_network_in_bf16_is_the_same_captured_and_never_waits(method:
 
 
 def test_lanes_agree(make_federation: Make) -> None:
-    models = []
-    for lanes in (1, 2):
-        engine = LocalEngine(make_federation("compute.device=cuda", f"compute.lanes={lanes}", "train.precision=fp32"))
-        list(engine.rounds(2))
-        models.append(engine.model().params)
-    for name, value in models[0].items():
-        torch.testing.assert_close(models[1][name], value, rtol=5e-3, atol=5e-4)
+    settings = ("compute.device=cuda", "train.precision=fp32")
+    one, two = models(2, *(make_federation(*settings, f"compute.lanes={lanes}") for lanes in (1, 2)))
+    torch.testing.assert_close(two.params, one.params, rtol=5e-3, atol=5e-4)
 
 
 @pytest.mark.parametrize("settings", [["compute.compile=off"], ["train.steps_per_round=1"]])
@@ -171,23 +172,12 @@ def test_static_norms_are_the_cpus(who: str, make_federation: Make, monkeypatch:
         "train.precision=fp32",
         "train.steps_per_round=2",
     )
-    found = []
-    for device in ("cpu", "cuda"):
-        engine = LocalEngine(make_federation(*settings, f"compute.device={device}"))
-        list(engine.rounds(1))
-        found.append({name: t.cpu() for name, t in engine.model().buffers.items()})
-    for name, value in found[0].items():
-        torch.testing.assert_close(found[1][name], value, rtol=2e-3, atol=2e-3)
+    on_cpu, on_gpu = models(1, *(make_federation(*settings, f"compute.device={where}") for where in ("cpu", "cuda")))
+    torch.testing.assert_close(on_gpu.buffers, on_cpu.buffers, rtol=2e-3, atol=2e-3)
 
 
 def test_a_gpu_that_is_listed_twice_agrees_with_itself(make_federation: Make) -> None:
     """Two groups of lanes with graphs, streams and threads of their own; only one GPU is at hand."""
-    models = []
-    for devices in ('["cuda:0"]', '["cuda:0", "cuda:0"]'):
-        engine = LocalEngine(
-            make_federation(f"compute.devices={devices}", "compute.device=auto", "train.precision=fp32")
-        )
-        list(engine.rounds(2))
-        models.append(engine.model().params)
-    for name, value in models[0].items():
-        torch.testing.assert_close(models[1][name], value, rtol=5e-3, atol=5e-4)
+    settings, lists = ("compute.device=auto", "train.precision=fp32"), ('["cuda:0"]', '["cuda:0", "cuda:0"]')
+    once, twice = models(2, *(make_federation(*settings, f"compute.devices={devices}") for devices in lists))
+    torch.testing.assert_close(twice.params, once.params, rtol=5e-3, atol=5e-4)

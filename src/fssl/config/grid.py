@@ -8,10 +8,10 @@ from math import prod
 from typing import Any
 
 from ..data.cards import CARDS
-from ..data.shares import WITHOUT_ALPHA
+from ..data.shares import HAVE_ALPHA
 from ..errors import UserError
 from ..system.files import DEEPEST, TOO_DEEP, is_too_deep
-from .checks import parse
+from .checks import SCHEMAS, parse
 from .settings import DEALING, KNOWING, LABEL_NUMBERS, Config, useless
 from .toml import toml_value
 
@@ -44,9 +44,10 @@ def check_alpha(tables: Mapping[str, Any], given: Mapping[str, Any]) -> None:
     """
     part = tables.get("partition")
     kind = part.get("kind") if isinstance(part, Mapping) else None
+    has_none = kind in SCHEMAS["partition"]["kind"].options and kind not in HAVE_ALPHA
     is_open = any(name in ("partition", "partition.kind") for name in grid_axes(tables))
     for key in ("partition.alpha", "grid.partition.alpha"):
-        if key in given and not is_open and kind in WITHOUT_ALPHA:
+        if key in given and has_none and not is_open:
             raise UserError(f"{key} = {given[key]!r}: partition.kind = '{kind}' has none; leave it out")
 
 

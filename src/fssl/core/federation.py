@@ -226,9 +226,9 @@ class Federation:
 
     def make_collect(self, compile: bool) -> Collect | None:
         """What measures BatchNorm's statistics of a global model on images that the server has, if it is to."""
-        static_norm = self.config.server.static_norm
-        everyone = np.setdiff1d(np.arange(len(self.dataset.train.labels)), self.held_out)
-        own = everyone if static_norm == "all" else self.server_site.labeled
+        static_norm, own = self.config.server.static_norm, self.server_site.labeled
+        if static_norm == "all":
+            own = np.setdiff1d(np.arange(len(self.dataset.train.labels)), self.held_out)
         if static_norm == "off" or not len(own):  # with `sites` a server may have none
             return None
         measure, rows = make_measure(self.net, self.whole_pool, compile), torch.from_numpy(own).to(self.device)

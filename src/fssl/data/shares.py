@@ -6,7 +6,6 @@ from ..errors import UserError, unknown
 
 MIN_ALPHA = 0.01  # below, both of two gamma draws underflow to 0 often enough to matter (24 % at 0.001)
 HAVE_ALPHA = ("paired-dirichlet", "dirichlet", "balanced-dirichlet")
-WITHOUT_ALPHA = ("shards", "iid")
 MAY_LACK_LABELS = ("dirichlet", "balanced-dirichlet", "shards")  # kinds that leave clients of "all-clients" without any
 WHO = ("all-clients", "few-clients", "knowing-clients", "server")
 SOME = ("few-clients", "knowing-clients")  # labels are at as many clients as are named

@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
@@ -69,6 +70,7 @@ class Question(NamedTuple, Generic[T]):
     kind: str  # of message
     order: Callable[[int], Order]
     read: Callable[[Order, RecordDict], T]
+    without: str = "is missing"  # what is said of a client that gives no answer
 
 
 class FlowerFleet:
@@ -106,7 +108,7 @@ class FlowerFleet:
         used = 0
         for result in self._asked(round, clients, question):
             used += isinstance(result, ClientResult)
-            yield self.lost(round, *result) if isinstance(result, Missing) else result
+            yield result
         self._check_enough(round, used, len(clients))
 
     def measure(self, round: int, weights: Weights) -> list[Sums | Missing]:
@@ -117,13 +119,11 @@ class FlowerFleet:
         clients = self.federation.holders
         own = {name: weights.params[name] for name in self.federation.net.first.params}  # a method may have more
         payload = Payload(weights._replace(params=own), {})
-        question = Question(MEASURE, lambda client: self._measuring(round, client, payload), self._sums)
+        ask = partial(self._measuring, round, payload)
+        question = Question(MEASURE, ask, self._sums, without="is not measured")
         while True:
             with suppress(RoundAgainError):
-                found = [
-                    self.lost(round, *each, "is not measured") if isinstance(each, Missing) else each
-                    for each in self._asked(round, clients, question)
-                ]
+                found = [*self._asked(round, clients, question)]
                 self._check_enough(round, sum(isinstance(each, Sums) for each in found), len(clients))
                 return found
 
@@ -136,11 +136,11 @@ class FlowerFleet:
                 following = waiting.popleft()
                 if following in there.nodes:
                     sent[following] = self._send(question, following, there.nodes[following])
-            if client not in sent:
-                yield Missing(client, there.why_not(client))
-                continue
-            result = self._receive(question, sent.pop(client))
-            yield result
+            if client in sent:
+                result = self._receive(question, sent.pop(client))
+                yield result
+            else:
+                yield self.lost(round, client, there.why_not(client), question.without)
 
     def _quorum(self, round: int, clients: list[int]) -> Connected:
         """The clients' nodes, once enough of them are connected."""
@@ -178,7 +178,7 @@ class FlowerFleet:
         payload = self.federation.payload(snapshot.server, snapshot.optimizer, client)
         return Order(job, payload, order(job, payload, None if policy.run else kept))
 
-    def _measuring(self, round: int, client: int, payload: Payload) -> Order:
+    def _measuring(self, round: int, payload: Payload, client: int) -> Order:
         job = Job(self.config, round, client, self.policy.run)
         return Order(job, payload, order(job, payload, None))
 
@@ -192,13 +192,13 @@ class FlowerFleet:
         return next(iter(self.grid.push_messages([message])), "")
 
     def _receive(self, question: Question[T], sent: Sent) -> T | Missing:
-        client, reply = sent.order.job.client, self.reply(sent.message, sent.deadline)
+        job, reply = sent.order.job, self.reply(sent.message, sent.deadline)
         if isinstance(reply, str):
-            return Missing(client, reply)
+            return self.lost(job.round, job.client, reply, question.without)
         try:
             return question.read(sent.order, reply.content)
         except FormError as error:
-            return Missing(client, f"{REJECTED}: {error}")
+            return self.lost(job.round, job.client, f"{REJECTED}: {error}", question.without)
 
     def _result(self, sent: Order, content: RecordDict) -> ClientResult:
         result = to_device(read_result(content, sent.job, self.forms), self.federation)
@@ -221,10 +221,10 @@ class FlowerFleet:
             time.sleep(self.policy.poll)
         return f"no answer within {self.policy.answer:.0f} s"
 
-    def lost(self, round: int, client: int, reason: str, what: str = "is missing") -> Missing:
+    def lost(self, round: int, client: int, reason: str, without: str = "is missing") -> Missing:
         if self.policy.strict:
             raise RunError(f"round {round}, client {client}: {reason}; the checkpoint before it is kept")
-        self.say(f"round {round}: client {client} {what}: {reason}")
+        self.say(f"round {round}: client {client} {without}: {reason}")
         return Missing(client, reason)
 
 
