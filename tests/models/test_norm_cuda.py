@@ -45,7 +45,7 @@ def draw(shape: Sequence[int], num_others: int, mean: float = 0.0) -> list[Tenso
 
 
 def away_from_kink(dy: Sequence[Tensor], reader: int, tensors: Sequence[Tensor], eps: Sequence[float]) -> list[Tensor]:
-    """Gradients but of values at ReLU's kink: of a million, one that rounds to its other side is 1e-3 of all."""
+    """Gradients, with 0 where a value is at ReLU's kink: a single one of a million on its other side is 1e-3 of all."""
     is_away = before_relu([t.double() for t in tensors], eps).abs() > 1e-5
     return [
         d * m for d, m in zip(dy, (is_away, is_away[:, :, ::reader, ::reader] if reader else is_away), strict=False)

@@ -246,7 +246,7 @@ class Federation:
 
     @property
     def holders(self) -> list[int]:
-        """The clients that have images: all, but for a site, which knows of its own alone."""
+        """The clients whose images are here: all of them, or at a site its own client alone."""
         return [client for client, site in enumerate(self.sites) if len(site.pool)]
 
     def make_tester(self, compile: bool) -> Tester:

@@ -22,9 +22,9 @@ ONE_VISIT = Lock()
 
 
 def compiled_somehow(build: Callable[[], T]) -> T:
-    """What `build` makes with the compiler, in a second try without one of its searches.
+    """What `build` makes with the compiler; where the compiler fails, once more with one of its searches off.
 
-    Before torch 2.13 it stumbles over some steps (of `flfl` on a small network) while it tries other orders of loops.
+    Before torch 2.13 the search for a better order of loops fails for some steps (of `flfl` on a small network).
     """
     try:
         return build()
