@@ -95,9 +95,14 @@ def result_line(folder: Path, summary: Line) -> str:
     return (
         f"{folder}: {summary['result']:.2f} % ({what}mean of the last"
         f" {several(min(LAST, summary['rounds']), 'round')}), "
-        f"last {last:.2f} %, "
+        f"last {last:.2f} %, {smoothed_result(summary)}"
         f"{summary['timing']['seconds_per_round']:.2f} s per round{ending(summary)}"
     )
+
+
+def smoothed_result(summary: Line) -> str:
+    """What the smoothed model reached, if there is one."""
+    return f"smoothed {summary['ema_result']:.2f} %, " if summary.get("ema_result") is not None else ""
 
 
 def ending(summary: Line) -> str:

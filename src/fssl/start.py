@@ -67,7 +67,7 @@ def file_of(place: Path) -> Path:
     try:
         if place.is_dir():
             folder = RunFolder(place)
-            folder.check_finished()
+            folder.check_finished(f"model.start = '{place}': ")
             return folder.model_file
         if not place.is_file():
             raise UserError(f"model.start = '{place}': there is no such run folder or file")

@@ -128,7 +128,7 @@ def test_statistics_are_the_means(make_federation: Make) -> None:
 BROADCAST = ("server.broadcast_momentum=true", "train.lr=0.05", "train.steps_per_round=3")
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name != "fedmatch"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("fedmatch", "rscfed")])
 def test_clients_begin_with_what_is_broadcast(name: str, make_federation: Make) -> None:
     federation = make_federation(f"method.name={name}", *BROADCAST)
     snapshot = ran(federation, 1)
@@ -192,6 +192,12 @@ def take_step(part: Any, i: int) -> Any:
     if isinstance(part, dict):
         return {key: take_step(value, i) for key, value in part.items()}
     return type(part)(*(take_step(value, i) for value in part))
+
+
+def test_it_is_refused_where_a_round_has_several_groups(make_federation: Make) -> None:
+    settings = ("method.name=rscfed", "partition.labels=knowing-clients", "partition.labeled_clients=1")
+    with pytest.raises(UserError, match="goes with one group of clients a round, and method 'rscfed' draws 3"):
+        make_federation(*settings, *BROADCAST)
 
 
 # Resumed, and on any lanes.

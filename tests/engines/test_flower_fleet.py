@@ -261,10 +261,15 @@ def test_a_run_cannot_name_a_folder_elsewhere(tmp_path: Path) -> None:
         SiteState(tmp_path, "../../etc", 0)
 
 
-@pytest.mark.parametrize(("every", "round", "expected"), [(1, 1, 0), (1, 2, 0), (1, 5, 3), (10, 19, 0), (10, 31, 20)])
-def test_how_far_a_server_may_go_back(every: int, round: int, expected: int) -> None:
-    """Checkpoints of rounds 10 and 20 and 30 exist before round 31; the newest two are kept, so 20 it is."""
-    assert resumable_from(tiny_config(f"records.checkpoint_every={every}"), round) == expected
+@pytest.mark.parametrize(
+    ("every", "begun", "round", "expected"),
+    [
+        *[(1, 0, 1, 0), (1, 0, 2, 0), (1, 0, 5, 3), (10, 0, 19, 0), (10, 0, 31, 20)],  # 10, 20, 30: two are kept
+        *[(1, 10, 11, 0), (1, 10, 12, 10), (1, 10, 13, 11), (5, 12, 15, 0), (5, 12, 16, 12)],  # before 10: not known
+    ],
+)
+def test_how_far_a_server_may_go_back(every: int, begun: int, round: int, expected: int) -> None:
+    assert resumable_from(every, begun, round) == expected
 
 
 # Uploads that cannot be used.

@@ -27,6 +27,7 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return line_of
 
 
+NOISY = ("--set", "privacy.clip=1", "--set", "privacy.noise=1")
 CASES = {
     ("--engine", "flower", "--set", "protocol=authors"): "protocol 'authors' carries momentum from client to client: "
     "compute.engine must be 'local'",
@@ -36,6 +37,13 @@ CASES = {
     ("--ray-address", "auto"): "compute.ray_address = 'auto': only compute.engine = 'flower' has it",
     ("--set", "privacy.clip=1"): "privacy.clip = 1.0: only compute.engine = 'flower' has it",
     ("--set", "privacy.noise=1"): "privacy.noise = 1: noise is a multiple of privacy.clip, which is unset",
+    (
+        "--engine",
+        "flower",
+        *NOISY,
+        "--set",
+        "records.checkpoint_every=2",
+    ): "records.checkpoint_every = 2: a resumed run would show clients its last rounds again with other noise",
     ("--set", "privacy.aggregation=secagg+"): "privacy.aggregation = 'secagg+': only compute.engine = 'flower' has it",
     ("--engine", "flower", "--clients-per-gpu", "0"): "compute.clients_per_gpu = 0: expected a number from 1 to 64",
 }

@@ -14,7 +14,7 @@ from conftest import records, refusal, tiny_config
 from fssl.config import as_tables, parse
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
-from fssl.core.federation import AT_SERVER, Federation
+from fssl.core.federation import OWN_NUMBER, Federation
 from fssl.data.sources import Dataset
 from fssl.engines.local import LocalEngine
 from fssl.engines.own import Trained
@@ -55,11 +55,11 @@ def test_the_server_has_the_labels_and_clients_have_the_other_images(make_federa
 def test_its_steps_are_epochs_over_its_images_with_a_stream_of_its_own(make_federation: Make) -> None:
     federation = make_federation(*AT, "server.batch=10", "server.epochs=3")
     server = federation.of_server()
-    plan = server.plan(2, AT_SERVER)
+    plan = server.plan(2, OWN_NUMBER)
     assert plan.draw.x_row.shape == (6, 10)  # 3 epochs of 20 images in tens
     for epoch in plan.draw.x_row.reshape(3, 20).tolist():
         assert sorted(epoch) == sorted(federation.server_site.labeled.tolist())
-    assert not torch.equal(server.plan(1, AT_SERVER).draw.x_row, plan.draw.x_row)
+    assert not torch.equal(server.plan(1, OWN_NUMBER).draw.x_row, plan.draw.x_row)
     assert same(federation.plan(2, 1).draw, make_federation(*AT, "server.epochs=0").plan(2, 1).draw)
 
 
@@ -73,7 +73,7 @@ def test_a_round_is_the_clients_and_then_plain_sgd_on_the_servers_labels(make_fe
     buffers = net.first.buffers
     rule = torch.optim.SGD(params.values(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-4)
     for round, rate in ((1, 0.1), (2, 0.05)):
-        draw = federation.of_server().plan(round, AT_SERVER).draw
+        draw = federation.of_server().plan(round, OWN_NUMBER).draw
         rule.param_groups[0]["lr"] = rate
         for i in range(4):
             step = type(draw)(*(d[i] if isinstance(d, torch.Tensor) else d for d in draw))
@@ -108,7 +108,7 @@ def test_a_server_that_warms_up_trains_before_the_first_round_alone(make_federat
     settings = (*AT, *SHORT, *KEPT, "method.name=fedavg")
     warm, cold = (make_federation(*settings, f"server.warmup={times}") for times in (2, 0))
     server = warm.of_server()
-    rows = [server.plan(1, AT_SERVER - times).draw.x_row for times in range(3)]
+    rows = [server.plan(1, OWN_NUMBER - times).draw.x_row for times in range(3)]
     assert not torch.equal(rows[0], rows[1])
     assert not torch.equal(rows[1], rows[2])
     engine = LocalEngine(cold)

@@ -18,6 +18,7 @@ from fssl import api
 from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
+from fssl.errors import UserError
 from fssl.inference.measures import write_measures
 from fssl.inference.trained import load_trained
 from fssl.methods.names import METHODS
@@ -131,6 +132,43 @@ def test_an_unfinished_run_has_the_model_of_its_newest_checkpoint(method: str, t
             assert list(one) == list(other)
             assert all(torch.equal(one[k], other[k]) for k in one)
     assert not (folder / "model.safetensors").exists()
+
+
+def test_a_run_that_was_prolonged_has_the_model_of_its_newest_checkpoint(tmp_path: Path, fssl: Fssl) -> None:
+    """Not that of its last finish, whose files are still there; once it is finished again, that of the last round."""
+    run, ship = tmp_path / "run", ("server.ema=0.5", "server.ship=ema")
+    run_experiment(prepare(small(*ship, "train.rounds=2")), run, Quiet())
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(prepare(small(*ship, "train.rounds=5")), run, Impatient(4), resume=True)
+    assert load_trained(run, CPU).round == 4
+    assert fssl("predict", run, "--out", "p.csv").code == 0
+    assert right("p.csv") == pytest.approx(records(run)[3]["ema_accuracy"])
+    code, _, said = fssl("run", "smoke", "--set", f"model.start={run}", "--out", "next")
+    assert (code, f"model.start = '{run}': {run} was prolonged and is not finished again" in said) == (2, True)
+    run_experiment(prepare(small(*ship, "train.rounds=5")), run, Quiet(), resume=True)
+    assert load_trained(run, CPU).round == 5
+
+
+def test_a_run_without_a_best_round_says_so(tmp_path: Path, fssl: Fssl) -> None:
+    run = stopped(tmp_path / "run", 2)
+    for part in (run / "checkpoint" / "parts").glob("best.*"):
+        part.unlink()
+    for manifest in (run / "checkpoint").glob("round-*.json"):
+        facts = json.loads(manifest.read_text())
+        manifest.write_text(json.dumps({**facts, "parts": {}}))
+    code, _, said = fssl("predict", run, "--model", "best", "--out", "p.csv")
+    assert (code, "has no best round yet" in said) == (2, True)
+
+
+def test_rounds_are_not_chosen_by_images_that_have_no_value(tmp_path: Path) -> None:
+    """AUROC of a validation part with one class: patients of that class alone were held out, say."""
+    few = ("data.labels_per_class=2", "partition.clients=19", "records.metrics=auroc")
+    with pytest.raises(UserError, match="all images to choose by are of one class, so that no round is the best"):
+        run_experiment(prepare(small(*few)), tmp_path / "run", Quiet())
+    assert not (tmp_path / "run").exists()
+    summary = run_experiment(prepare(small(*few, "records.keep_best=false")), tmp_path / "run", Quiet())
+    assert summary["rounds"] == 4
+    assert records(tmp_path / "run")[0]["validation"]["auroc"] is None
 
 
 def test_predict_says_that_a_run_goes_on(tmp_path: Path, fssl: Fssl) -> None:

@@ -122,6 +122,14 @@ def test_a_file_with_other_answers_is_not_written(fssl: Fssl, run: Path, monkeyp
     assert not list(Path().glob("smoke*"))
 
 
+def test_a_file_without_all_weights_is_not_written(fssl: Fssl, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save = export.save_tensors
+    monkeypatch.setattr(export, "save_tensors", lambda tensors, facts: save(dict([*tensors.items()][1:]), facts))
+    code, _, said = fssl("export", run, "--to", "safetensors")
+    assert (code, "its answers differ from the run's by" in said) == (1, True)
+    assert not list(Path().glob("smoke*"))
+
+
 # In Python.
 
 

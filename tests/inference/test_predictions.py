@@ -267,7 +267,7 @@ def test_a_bad_file_does_not_spoil_the_others(run: Path, fssl: Fssl, tmp_path: P
     assert rows_of(tmp_path / "all.csv") == rows_of(tmp_path / "good.csv")
 
 
-def test_a_prolonged_run_keeps_its_model_until_it_is_finished_again(fssl: Fssl, tmp_path: Path) -> None:
+def test_a_prolonged_run_says_of_which_round_its_model_is(fssl: Fssl, tmp_path: Path) -> None:
     """The model of its former end does not pass for that of its last round."""
     run_experiment(prepare(small()), tmp_path / "run", Quiet())
 
@@ -279,8 +279,8 @@ def test_a_prolonged_run_keeps_its_model_until_it_is_finished_again(fssl: Fssl, 
     with pytest.raises(KeyboardInterrupt):
         run_experiment(prepare(longer), tmp_path / "run", Impatient(), resume=True)
     code, said, _ = fssl("predict", "run")
-    before = small().train.rounds
-    assert (code, f"by the model of round {before}; the run goes on to round 9" in said) == (0, True)
+    after = small().train.rounds + 1
+    assert (code, f"by the model of round {after}; the run goes on to round 9" in said) == (0, True)
     run_experiment(prepare(longer), tmp_path / "run", Quiet(), resume=True)
     code, said, _ = fssl("predict", "run")
     assert (code, "by the model of round" in said) == (0, False)

@@ -20,7 +20,7 @@ from fssl.core.experiment import make_optimizer, make_schedule
 from fssl.core.federation import Federation
 from fssl.data.schedule import Schedule
 from fssl.data.sources import Dataset
-from fssl.engines.lanes import MOMENTUM
+from fssl.engines.lanes import KEPT_MOMENTUM
 from fssl.engines.local import LocalEngine
 from fssl.engines.snapshot import flat, parts, restore
 from fssl.errors import UserError
@@ -244,8 +244,8 @@ def test_a_client_goes_on_with_its_own_momentum(optimizer: str, make_federation:
     drawn = [engine.federation.drawn_clients(round) for round in (1, 2)]
     (again,) = set(drawn[0]) & set(drawn[1]) if len(set(drawn[0]) & set(drawn[1])) == 1 else [drawn[0][0]]
     first = snapshots[0].clients[drawn[0][0]]
-    assert take(MOMENTUM, first).keys() == engine.federation.method.optimizer.start(engine.model().params).keys()
-    assert any(t.abs().sum() > 0 for t in take(MOMENTUM, first).values())
+    assert take(KEPT_MOMENTUM, first).keys() == engine.federation.method.optimizer.start(engine.model().params).keys()
+    assert any(t.abs().sum() > 0 for t in take(KEPT_MOMENTUM, first).values())
     assert "flex.table" in first  # what the method keeps stays beside it
     assert again in snapshots[1].clients
     for more in (["compute.lanes=1"], ["compute.lanes=2"], ["compute.lanes=2", "compute.processes=on"]):

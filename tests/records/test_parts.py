@@ -16,7 +16,7 @@ def state(value: float) -> dict[str, torch.Tensor]:
 
 
 def test_the_oldest_parts_move_to_disk_until_the_others_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(module.packed(state(0.0)))
+    size = len(module.as_bytes(state(0.0)))
     monkeypatch.setattr(module, "room", lambda: 2 * size)
     parts, held = Parts(tmp_path), {f"clients.{k}": state(float(k)) for k in range(3)}
     vouched = parts.save(1, held)
@@ -29,6 +29,16 @@ def test_the_oldest_parts_move_to_disk_until_the_others_fit(tmp_path: Path, monk
     held["clients.0"] = state(7.0)  # took part again
     parts.save(3, held)
     assert list(parts.moved()) == ["clients.1"]
+
+
+def test_a_part_that_is_no_longer_there_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each best model has a name of its own, and the files of earlier ones are removed."""
+    size = len(module.as_bytes(state(0.0)))
+    monkeypatch.setattr(module, "room", lambda: 2 * size)
+    parts = Parts(tmp_path)
+    for round in range(5):
+        parts.keep_only(parts.save(round, {f"best.{round}": state(float(round))}))
+        assert parts.moved() == {}
 
 
 @pytest.mark.parametrize("name", [b"plain", b"caf\xe9"])

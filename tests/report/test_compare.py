@@ -527,3 +527,50 @@ def test_nothing_varies(tmp_path: Path) -> None:
     write_run(tmp_path / "a", [50.0], SAGE)
     with pytest.raises(UserError, match="--by tau: no setting varies between these runs"):
         compare_runs(console, [tmp_path], by="tau")
+
+
+SMOOTH = {"ema_accuracy": [55.0, 57.0]}
+
+
+def test_which_model_is_shipped_parts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for seed, ship in ((7, "plain"), (8, "ema")):
+        settings = ("server.ema=0.9", f"server.ship='{ship}'", f"seed={seed}")
+        write_run(tmp_path / ship, [50.0 + seed] * 2, SAGE, *settings, **SMOOTH)
+    compare_runs(console, [tmp_path])
+    assert "sage 7 8 57.50 ± 0.71" in said(capsys)
+
+
+def test_by_settings_that_only_some_runs_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "mean", [50.0] * 2, SAGE)
+    write_run(tmp_path / "smooth", [50.0] * 2, SAGE, "server.ema=0.9", **SMOOTH)
+    compare_runs(console, [tmp_path], by="server.ema")
+    text = said(capsys)
+    assert "ema=0.9 ema=unset " in text
+    assert " sage 7 50.00 50.00 " in text
+    assert "server.ema = 0.9: Smoothed models (server.ema), in percent: sage 56.00." in text
+
+
+def test_a_momentum_without_use_parts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "mean", [50.0], SAGE)
+    write_run(tmp_path / "momentum", [60.0], SAGE, "server.optimizer='momentum'", "server.momentum=0.5")
+    write_run(tmp_path / "more", [70.0], SAGE, "server.optimizer='momentum'")
+    compare_runs(console, [tmp_path])
+    text = said(capsys)
+    assert "server.optimizer = mean" in text
+    assert "server.momentum = 0.9 · server.optimizer = mean" not in text
+    compare_runs(console, [tmp_path], by="server.optimizer")
+    text = said(capsys)
+    assert "optimizer=mean optimizer=momentum optimizer=momentum, momentum=0.5 " in text
+    assert " sage 7 50.00 70.00 60.00 " in text
+
+
+def test_show_tells_which_model_is_shipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "a", [50.0, 51.0], SAGE, "server.ema=0.9", "server.ship='ema'", **SMOOTH)
+    print_run(console, tmp_path / "a")
+    text = said(capsys)
+    assert "smoothed model (server.ema), mean of the last 2 rounds │ 56.00 %" in text
+    assert "smoothed model, last round │ 57.00 %" in text
+    assert "model.safetensors (server.ship) │ the smoothed model" in text
+    (tmp_path / "a/rounds.jsonl").write_text("half a li")
+    with pytest.raises(UserError, match=r"rounds\.jsonl is damaged: no line of it can be read"):
+        print_run(console, tmp_path / "a", as_is=True)

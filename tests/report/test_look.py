@@ -2,7 +2,7 @@
 
 from fssl.methods.names import METHODS, PLUGINS
 from fssl.report import look
-from fssl.report.look import method_label, method_style, method_styles
+from fssl.report.look import Style, method_label, method_style, method_styles
 
 
 def test_every_method_has_a_name_and_a_look_of_its_own() -> None:
@@ -27,7 +27,7 @@ def test_a_plug_in_keeps_the_color_and_changes_the_dash() -> None:
 def test_a_method_of_somebody_else_looks_the_same_twice() -> None:
     assert method_label("mine") == "mine"
     assert method_label("mine+sage") == "mine + SAGE"
-    assert method_style("mine") == method_style("mine")
+    assert method_style("mine") == Style("#E69F00", "longdashdot", "circle")  # in every process
     assert method_style("mine").dash not in {method_style(name).dash for name in METHODS}
 
 

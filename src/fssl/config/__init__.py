@@ -16,10 +16,11 @@ from .settings import (
     Train,
     usual_batch,
 )
-from .tables import as_tables, by_card, first_difference, flatten, late_changes, renewed, run_id
+from .tables import AFTERWARDS, as_tables, by_card, first_difference, flatten, late_changes, renewed, run_id
 from .toml import PRESETS, load_toml, not_found, parse_toml, presets, read_toml, to_toml
 
 __all__ = [
+    "AFTERWARDS",
     "AUTHORS_WAY",
     "MANY",
     "PRESETS",

@@ -127,38 +127,57 @@ def check_combinations(config: Config) -> None:
         if choice.digest and not user_file(choice.name):
             raise UserError(f"{section}.digest: '{choice.name}' is no file of yours, so it has none; leave it out")
     check_look(config.method)
-    if config.model.start_digest and config.model.start == "none":
-        raise UserError("model.start_digest: model.start = 'none' has no file; leave it out")
-    if config.model.start_partial and config.model.start == "none":
-        raise UserError("model.start_partial = true: model.start = 'none' has no weights to use; leave it out")
+    check_model(config)
     if train.batch * (1 + train.unlabeled_ratio) > MOST_IMAGES:
         raise UserError(
             f"train.batch = {train.batch}, train.unlabeled_ratio = {train.unlabeled_ratio}: a step would take"
             f" {train.batch * (1 + train.unlabeled_ratio):,} images; expected {MOST_IMAGES:,} at most"
         )
-    if config.model.norm != "batch" and dict(config.method.settings).get("label_bn") == "eval":
-        raise UserError(
-            "method.label_bn = 'eval' labels with BatchNorm's running statistics: model.norm must be 'batch'"
-        )
-    check_privacy(config.privacy)
+    check_privacy(config)
     check_training(config)
     check_choice(config)
     check_server(config)
     check_server_labels(config)
     check_static_norm(config)
-    if config.protocol == "authors" and config.compute.engine != "local":
-        raise UserError(f"{AUTHORS_WAY}: compute.engine must be 'local'")
-    if config.protocol == "authors" and (config.compute.lanes or 1) > 1:
-        raise UserError(f"{AUTHORS_WAY}: compute.lanes must be 1")
+    if config.protocol == "authors":
+        check_authors(config)
     check_devices(config)
-    if config.protocol == "authors" and train.labeled_weight:
-        raise UserError(f"train.labeled_weight = {train.labeled_weight}: protocol 'authors' has its own; leave it out")
 
 
-def check_privacy(privacy: Privacy) -> None:
-    """Noise without a bound, and what masks exclude or nobody but masks has a use for."""
+def check_model(config: Config) -> None:
+    """Settings that want a file of weights, or BatchNorm, where there is none."""
+    model = config.model
+    if model.start_digest and model.start == "none":
+        raise UserError("model.start_digest: model.start = 'none' has no file; leave it out")
+    if model.start_partial and model.start == "none":
+        raise UserError("model.start_partial = true: model.start = 'none' has no weights to use; leave it out")
+    if model.norm != "batch" and dict(config.method.settings).get("label_bn") == "eval":
+        raise UserError(
+            "method.label_bn = 'eval' labels with BatchNorm's running statistics: model.norm must be 'batch'"
+        )
+
+
+def check_authors(config: Config) -> None:
+    """What the released code's protocol excludes."""
+    weight = config.train.labeled_weight
+    if config.compute.engine != "local":
+        raise UserError(f"{AUTHORS_WAY}: compute.engine must be 'local'")
+    if (config.compute.lanes or 1) > 1:
+        raise UserError(f"{AUTHORS_WAY}: compute.lanes must be 1")
+    if weight:
+        raise UserError(f"train.labeled_weight = {weight}: protocol 'authors' has its own; leave it out")
+
+
+def check_privacy(config: Config) -> None:
+    """Noise without a bound or drawn twice, and what masks exclude or nobody but masks has a use for."""
+    privacy, every = config.privacy, config.records.checkpoint_every
     if privacy.noise and privacy.clip is None:
         raise UserError(f"privacy.noise = {privacy.noise:g}: noise is a multiple of privacy.clip, which is unset")
+    if privacy.noise and every > 1:
+        raise UserError(
+            f"records.checkpoint_every = {every}: a resumed run would show clients its last rounds again with other"
+            " noise, which privacy.noise does not count; leave it at 1"
+        )
     if privacy.aggregation == "secagg+":
         if privacy.clip is not None:
             raise UserError(
@@ -227,16 +246,11 @@ def check_choice(config: Config) -> None:
 def check_server(config: Config) -> None:
     """The server's optimizer, and the momentum that it broadcasts."""
     server, train, usual = config.server, config.train, ServerChoice()
-    users = {
-        "lr": ("momentum", "adam"),
-        "beta2": ("adam",),
-        "epsilon": ("adam",),
-        **({} if server.broadcast_momentum else {"momentum": ("momentum", "adam")}),
-    }
-    for key, kinds in users.items():
-        if server.optimizer not in kinds and (value := getattr(server, key)) != getattr(usual, key):
-            those = " or ".join(f"'{kind}'" for kind in kinds)
-            raise UserError(f"server.{key} = {value:g}: only server.optimizer = {those} has it; leave it out")
+    for key in server.unused:
+        if (value := getattr(server, key)) != getattr(usual, key):
+            those = "'adam'" if key in ("beta2", "epsilon") else "'momentum' or 'adam'"
+            others = " or server.broadcast_momentum = true" if key == "momentum" else ""
+            raise UserError(f"server.{key} = {value:g}: only server.optimizer = {those}{others} has it; leave it out")
     if server.ship == "ema" and server.ema is None:
         raise UserError("server.ship = 'ema': there is no smoothed model; give server.ema, such as 0.9")
     if not server.broadcast_momentum:

@@ -209,6 +209,13 @@ class ServerChoice:
         " one place, or at each site on its own",
     ] = "off"
 
+    @property
+    def unused(self) -> list[str]:
+        """Settings that this optimizer has no use for."""
+        users = {"lr": ("momentum", "adam"), "momentum": ("momentum", "adam"), "beta2": ("adam",), "epsilon": ("adam",)}
+        broadcast = ["momentum"] if self.broadcast_momentum else []
+        return [key for key, kinds in users.items() if self.optimizer not in kinds and key not in broadcast]
+
 
 @dataclass(frozen=True)
 class Compute:

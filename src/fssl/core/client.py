@@ -28,7 +28,7 @@ class Trainer(Protocol):
 class ClientResult(NamedTuple):
     upload: Upload
     state: State
-    velocity: State  # only the released code's carried-over momentum reads it
+    velocity: State  # of the last step, for runs that carry or keep momentum
     tally: Tensor
 
 

@@ -226,6 +226,7 @@ def check_method(config: Config, method: Method) -> None:
     if method.needs.own_optimizer:
         check_unused(config)
     check_mean(config, method)
+    check_groups(config, method)
     if config.has_server_labels:
         check_without_labels(config, method)
     if not config.card.is_dealt and (method.needs.labels == "all" or method.needs.truth):
@@ -251,6 +252,19 @@ def check_mean(config: Config, method: Method) -> None:
         raise UserError(
             f"train.clients_per_round = {drawn}: privacy.aggregation = 'secagg+' expects {FEWEST_MASKED} to"
             f" {MOST_MASKED}; of two, each could tell the other's upload from the mean"
+        )
+
+
+def check_groups(config: Config, method: Method) -> None:
+    """Refuse what counts on one draw of clients a round, where a method has several."""
+    counts_on_one = {
+        "privacy.clip": config.privacy.clip is not None,
+        "server.broadcast_momentum": config.server.broadcast_momentum,
+    }
+    for key in (key for key, is_given in counts_on_one.items() if is_given and method.needs.groups > 1):
+        raise UserError(
+            f"{key} goes with one group of clients a round, and method '{config.method.name}' draws"
+            f" {method.needs.groups}; leave it out"
         )
 
 

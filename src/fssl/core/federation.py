@@ -14,7 +14,7 @@ from ..augment.policies import room
 from ..data.partition import class_counts
 from ..data.plan import ClientPlan, balanced, make_sites, make_task, plan_client, server_site, weighed
 from ..data.sources import Split
-from ..methods.base import VELOCITY
+from ..methods.base import BROADCAST
 from ..probes.tally import Layout
 from ..probes.training import Probe
 from ..seeds import cohort
@@ -35,7 +35,7 @@ from .sketch import Sizes, try_step
 from .static import Collect, Sums, make_measure
 from .step import Learn, Pool, Show, Step, Visit, make_learn, make_show, make_step, make_visit
 
-AT_SERVER = -1  # the number of the server, where it trains as one more site; lower ones are its warm-up
+OWN_NUMBER = -1  # the number of the server, where it trains as one more site; lower ones are its warm-up
 
 
 class Federation:
@@ -145,7 +145,7 @@ class Federation:
 
     def with_velocity(self, payload: Payload, optimizer: State) -> Payload:
         velocity = self.server_optimizer.velocity(optimizer)
-        return payload._replace(extras={**payload.extras, **put(VELOCITY, velocity)}) if velocity else payload
+        return payload._replace(extras={**payload.extras, **put(BROADCAST, velocity)}) if velocity else payload
 
     def after_mean(
         self, round: int, old: Server, mean: Server, optimizer: State, steps: Tensor
@@ -172,7 +172,7 @@ class Federation:
         return self.sites[client].counts
 
     def num_steps(self, client: int) -> int:
-        """A client's steps in a round: the work that is expected of it."""
+        """A client's steps in a round, in one group of several: the work that is expected of it."""
         return self.recipe.num_steps(self.counts(client))
 
     @property

@@ -93,6 +93,7 @@ def divide_images(config: Config, dataset: Dataset) -> tuple[Partition, Index]:
     rest, held = hold_out(partition, dataset.train.labels, share, config.partition.seed, dataset.groups)
     if not len(held):
         raise UserError(f"data.validation = {share:g}: there are too few labeled images to hold some of them out")
+    check_choosable(config, dataset.train.labels[held])
     for k in range(len(rest.labeled)):
         if len(partition.pool(k)) and not len(rest.pool(k)):
             raise UserError(f"data.validation = {share:g}: client {k} has images of held-out folders alone")
@@ -114,7 +115,7 @@ def split_to_choose_by(config: Config, dataset: Dataset, held_out: Index) -> Spl
         return Split(dataset.train.images[held_out], dataset.train.labels[held_out])
     if config.data.test != "final":
         return None
-    return split_for_test(replace(config, data=replace(config.data, test="tuning")), dataset)
+    return split_for_test(choosing(config), dataset)
 
 
 def check_test(config: Config, dataset: Dataset) -> None:
@@ -122,6 +123,23 @@ def check_test(config: Config, dataset: Dataset) -> None:
     labels = dataset.test.labels[rows_for_test(config, dataset)]
     if config.records.metrics == "auroc" and len(np.unique(labels)) < 2:
         raise UserError("records.metrics = 'auroc': all test images are of one class, so that there is no rest")
+    if config.data.test == "final":
+        check_choosable(config, dataset.test.labels[rows_for_test(choosing(config), dataset)])
+
+
+def check_choosable(config: Config, labels: NDArray[np.int64]) -> None:
+    """Refuse to choose rounds by images that have no value of the measure to choose by."""
+    chooses = config.records.keep_best or config.train.patience is not None
+    if chooses and config.records.metrics == "auroc" and len(np.unique(labels)) < 2:
+        raise UserError(
+            "records.metrics = 'auroc': all images to choose by are of one class, so that no round is the best;"
+            " choose by another measure, or leave out records.keep_best and train.patience"
+        )
+
+
+def choosing(config: Config) -> Config:
+    """The settings with the half of the test images to choose by."""
+    return replace(config, data=replace(config.data, test="tuning"))
 
 
 def split_for_clients(config: Config, dataset: Dataset) -> dict[int, Split]:

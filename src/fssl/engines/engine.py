@@ -250,3 +250,6 @@ class Engine:
         """The model by the name that `server.ship` has for it, and the smoothed one if there is one."""
         smooth = {"ema": self.snapshot.smooth} if self.snapshot.smooth.params else {}
         return {"plain": self.model(), **smooth}
+
+
+MakeEngine = Callable[[Federation], Engine]

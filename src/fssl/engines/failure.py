@@ -12,10 +12,10 @@ from safetensors.torch import save
 from ..config import as_tables, parse, parse_toml, to_toml
 from ..core.client import StepError, at
 from ..core.experiment import prepare
-from ..core.federation import AT_SERVER, Federation
+from ..core.federation import OWN_NUMBER, Federation
 from ..core.sketch import sketch
 from ..errors import RunError, UserError, described
-from ..records.tensors import unpacked
+from ..records.tensors import read_tensors
 from ..system.files import parse_json, write_atomic
 from ..types import Draw, Local, Payload
 from .tensors import FormError, fill, named, to
@@ -69,7 +69,7 @@ def client_error(federation: Federation, round: int, client: int, error: Excepti
 
 
 def name_of(client: int) -> str:
-    return "the server" if client <= AT_SERVER else f"client {client}"
+    return "the server" if client <= OWN_NUMBER else f"client {client}"
 
 
 def save_step(federation: Federation, path: Path, where: str, client: int, failed: StepError) -> None:
@@ -82,13 +82,13 @@ def save_step(federation: Federation, path: Path, where: str, client: int, faile
 def load_step(path: Path) -> SavedStep:
     """A saved step with the federation that it belongs to; its images are loaded again."""
     try:
-        tensors, metadata = unpacked(path)
+        tensors, metadata = read_tensors(path)
         facts = parse_json(metadata["failed-step"].encode())
         config, client, where = parse(parse_toml(str(facts["config"]))), int(facts["client"]), str(facts["where"])
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} is no saved step ({described(error)})") from None
     federation = Federation(prepare(config))
-    if client <= AT_SERVER and config.server_epochs:
+    if client <= OWN_NUMBER and config.server_epochs:
         federation = federation.of_server()
     elif not 0 <= client < len(federation.sites):
         raise UserError(f"{path} does not fit its settings: there is no client {client}")

@@ -26,7 +26,7 @@ from .snapshot import Snapshot
 from .tensors import pinned, to
 
 CUDA_LANES = 4  # measured: more streams gain nothing and cost memory
-MOMENTUM = "optimizer."  # what a client keeps beside its method's state, if it keeps momentum
+KEPT_MOMENTUM = "optimizer."  # what a client keeps beside its method's state, if it keeps momentum
 COMPILED_LANES = 8  # as many variants of one function as the compiler accepts
 
 
@@ -139,12 +139,12 @@ class Lanes:
         if known and self.device.type == "cpu":
             known = clone(known)  # tensors of a mapped file begin anywhere, and kernels may compute otherwise there
         try:
-            new, kept, own = federation.new_state(payload, plan.client), drop(MOMENTUM, known or {}), velocity
+            new, kept, own = federation.new_state(payload, plan.client), drop(KEPT_MOMENTUM, known or {}), velocity
             if kept and kept.keys() != new.keys():
                 raise RunError(f"`keep` returned {sorted(kept)}; expected all of {sorted(new)}, or nothing")
             state = {name: (kept or new)[name].to(self.device, non_blocking=True) for name in new}
             if federation.keeps_momentum:
-                own = to(take(MOMENTUM, known or {}), self.device) or None
+                own = to(take(KEPT_MOMENTUM, known or {}), self.device) or None
             plan = plan._replace(sweep=to(plan.sweep, self.device), orders=to(plan.orders, self.device))
             result = client_round(lane, federation.method, payload, state, plan, own)
         except Exception as error:
@@ -154,7 +154,7 @@ class Lanes:
         if federation.carries_momentum:
             return result._replace(velocity=clone(result.velocity))
         if federation.keeps_momentum:
-            result = result._replace(state={**result.state, **put(MOMENTUM, clone(result.velocity))})
+            result = result._replace(state={**result.state, **put(KEPT_MOMENTUM, clone(result.velocity))})
         return result._replace(velocity={})
 
 

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ..core.federation import AT_SERVER, Federation
+from ..core.federation import OWN_NUMBER, Federation
 from ..types import Payload, Server, State, Weights
 from .lanes import COMPILED_LANES, Lanes
 
@@ -29,7 +29,7 @@ class OwnTraining:
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_LANES + 1)
         self.lanes = Lanes(federation, folder, debug, most=1)
 
-    def train(self, round: int, server: Server, kept: State, number: int = AT_SERVER) -> Trained:
+    def train(self, round: int, server: Server, kept: State, number: int = OWN_NUMBER) -> Trained:
         """The server after its epochs of a round; `kept` is its momentum of the round before."""
         federation, (lane,) = self.lanes.federation, self.lanes.lanes
         own = {name: server.weights.params[name] for name in federation.net.first.params}  # a method may have more
@@ -43,7 +43,7 @@ class OwnTraining:
     def warmed_up(self, before: Trained) -> Trained:
         """The server after what it learns alone, before the first round and at its rate."""
         for times in range(self.lanes.federation.config.server.warmup):
-            before = self.train(1, before.server, before.kept, AT_SERVER - 1 - times)
+            before = self.train(1, before.server, before.kept, OWN_NUMBER - 1 - times)
         return before._replace(tally=None)
 
     def sums(self, trained: Trained) -> dict[str, NDArray[np.float64]]:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from .. import __version__
 from ..core.evaluate import model_facts
+from ..core.network import make_module
 from ..errors import RunError, UserError, described, unknown
 from ..system.files import write_file
 from ..system.machine import check_file, check_new
@@ -108,8 +109,9 @@ def facts_of(model: Trained, to: str) -> dict[str, Any]:
 def to_safetensors(model: Trained, facts: str) -> Made:
     """Tensors by the names that `load_state_dict` of the network takes."""
     content = save_tensors(model.tensors(), {FACTS: facts})
-    fresh = model.module()
+    fresh = make_module(model.config, model.card)  # with other weights, so that one that is not in the file is noticed
     fresh.load_state_dict(load_tensors(content), strict=False)
+    fresh.eval().requires_grad_(False)
 
     def answer(images: NDArray[np.uint8]) -> NDArray[np.float32]:
         logits: Tensor = fresh(model.normalize(torch.from_numpy(images)))[1]

@@ -50,6 +50,7 @@ def predict(
     """Label the images below a folder, or the run's own test images, and print a summary."""
     if images and data_dir:
         raise UserError("--data-dir says where the run's own test images are: leave it out, or the images")
+    RunFolder(run).check_run()
     check_file("--out", out.file, ".csv")
     check_new("--out", out.file, out.overwrite)
     if measures:
@@ -71,6 +72,8 @@ def predict(
         say(console, f"by the best model, that of round {model.round}")
     elif model.round is not None and model.round < model.config.rounds and not RunFolder(run).is_finished:
         say(console, f"by the model of round {model.round}; the run goes on to round {model.config.rounds}")
+    if not which and model.config.server.ship == "ema":
+        say(console, "by the smoothed model (server.ship = ema); --model plain takes the other")
     for line in skipped:
         say(console, f"skipped {line}")
     if unread:

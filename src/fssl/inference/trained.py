@@ -20,6 +20,7 @@ from ..engines.tensors import named
 from ..errors import UserError, shortened, told_in_python, unknown
 from ..methods.names import build_method, with_defaults
 from ..models import Net, switch_tf32_off
+from ..records.checkpoint import Saved
 from ..records.store import BEST, RunFolder
 from ..system.user_code import digest_of
 from ..types import Server, State, Weights, take
@@ -158,27 +159,29 @@ def load_trained(run: Path, device: torch.device | None = None, which: str = "")
 
 
 def find_model(folder: RunFolder, config: Config, which: str) -> Found:
-    """The model in its file, or as the newest checkpoint has it."""
+    """The model in its file, or as the newest checkpoint has it, if that is newer."""
     file = folder.named_model(which) if which else folder.model_file
     if which == "plain" and not file.is_file():  # a run with one model writes it under one name
         file = folder.model_file
-    if file.is_file():
+    saved = folder.newest_state() if folder.goes_on or not file.is_file() else None
+    if saved is None and file.is_file():
         return Found(file, *folder.model(file))
     if which == BEST and not config.records.keep_best:
         raise UserError(f"--model {which}: {folder.path} keeps no best model; runs with records.keep_best=true do")
     if which == "ema" and config.server.ema is None:
         raise UserError(f"--model {which}: {folder.path} has no smoothed model; runs with server.ema do")
-    return model_in_checkpoint(folder, config, which)
+    return model_in_checkpoint(folder, config, which, saved)
 
 
-def model_in_checkpoint(folder: RunFolder, config: Config, which: str) -> Found:
+def model_in_checkpoint(folder: RunFolder, config: Config, which: str, saved: Saved | None) -> Found:
     """A model of a run that is not finished."""
-    saved = folder.newest_state()
     if saved is None or saved.round == 0:
         raise UserError(f"{folder.path} has no model yet: it has no finished round with a checkpoint; --resume goes on")
     file, round, name = folder.path / "checkpoint", saved.round, which or config.server.ship
     tensors = {k.removeprefix("smooth."): t for k, t in saved.tensors.items() if k.startswith("smooth.")}
     if name == BEST:
+        if not saved.parts:
+            raise UserError(f"--model {which}: {folder.path} has no best round yet")
         part, tensors = next(iter(saved.parts.items()))
         round = int(part.partition(".")[2])
     elif name == "plain":

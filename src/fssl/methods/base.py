@@ -33,7 +33,7 @@ Passes = Literal["joint", "separate"]
 Builder = TypeVar("Builder", bound=Callable[..., "Method"])
 Value = tuple[Tensor, tuple[State, State, Trace]]  # the loss, and (buffers, state, trace) beside it
 Loss = Callable[[Weights, State], Value]
-VELOCITY = "server.velocity."  # in the extras of a payload, where a run broadcasts momentum
+BROADCAST = "server.velocity."  # in the extras of a payload, where a run broadcasts momentum
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def unflat(tree: State) -> Weights:
 
 def broadcast_velocity(payload: Payload) -> State:
     """What the server sends for clients to begin their momentum with, by parameter; empty if that is zero."""
-    return take(VELOCITY, payload.extras)
+    return take(BROADCAST, payload.extras)
 
 
 class Needs(NamedTuple):

@@ -10,7 +10,7 @@ from safetensors.torch import load
 
 from ..system.files import read_json, write_atomic
 from .parts import Parts
-from .tensors import Tensors, checksum, packed, read_intact
+from .tensors import Tensors, as_bytes, checksum, read_intact
 
 KEPT = 2
 
@@ -41,7 +41,7 @@ class Checkpoints:
         """
         self.folder.mkdir(exist_ok=True)
         files = self._parts.save(round, parts)
-        data = packed(tensors)
+        data = as_bytes(tensors)
         path = self.folder / f"{stem(round)}.json"
         write_atomic(path.with_suffix(".safetensors"), data)
         facts = {"round": round, "record": mark, "sha256": checksum(data), "parts": files}

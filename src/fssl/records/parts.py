@@ -12,7 +12,7 @@ from safetensors.torch import load
 
 from ..system.files import write_atomic
 from ..system.machine import memory
-from .tensors import Tensors, checksum, mapped, packed, read_intact
+from .tensors import Tensors, as_bytes, checksum, mapped, read_intact
 
 Vouched = dict[str, str]  # checksum by file name
 
@@ -36,10 +36,13 @@ class Parts:
         if new:
             self.folder.mkdir(parents=True, exist_ok=True)
         for name, tensors in new.items():
-            data = packed(tensors)
+            data = as_bytes(tensors)
             file = f"{name}.round-{round:06d}.safetensors"
             write_atomic(self.folder / file, data)
             self._know(name, tensors, file, checksum(data), len(data))
+        for name in self._known.keys() - parts.keys():  # such as an earlier best model: its file goes, too
+            del self._known[name]
+            self._held.pop(name, None)
         return {file: check for _, file, check in (self._known[name] for name in parts)}
 
     def _know(self, name: str, tensors: Tensors, file: str, check: str, size: int) -> None:

@@ -352,18 +352,19 @@ class RunFolder:
         """What was written of the models when the run was last finished; empty otherwise, and of earlier versions."""
         return read_facts(self.measures_file)
 
-    def check_run(self) -> None:
+    def check_run(self, asked_by: str = "") -> None:
         """Refuse a folder that holds no run."""
         if not self.config_file.is_file():
-            raise UserError(f"{self.path} is not a run folder (no config.toml); `fssl run` makes one")
+            raise UserError(f"{asked_by}{self.path} is not a run folder (no config.toml); `fssl run` makes one")
 
-    def check_finished(self) -> None:
+    def check_finished(self, asked_by: str = "") -> None:
         """Refuse a folder that holds no run, or one that is not finished."""
-        self.check_run()
+        self.check_run(asked_by)
         if not self.model_file.is_file():
-            raise UserError(
-                f"{self.path} has no model.safetensors, which a run writes once it is finished; --resume goes on"
-            )
+            why = "has no model.safetensors, which a run writes once it is finished"
+            raise UserError(f"{asked_by}{self.path} {why}; --resume goes on")
+        if self.goes_on:
+            raise UserError(f"{asked_by}{self.path} was prolonged and is not finished again; --resume goes on")
 
     def model(self, file: Path | None = None) -> Unsealed:
         """The model, or one of several, as it was written by this run, when it was last finished."""
@@ -377,6 +378,12 @@ class RunFolder:
         if model.facts is not None and model.facts.get("run") != self.run_id:
             raise UserError(f"{file} is of another run than {self.config_file}, or that was changed since")
         return model
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there are checkpoints of rounds after those of the summary: the run was prolonged."""
+        held = self._checkpoints.rounds
+        return bool(held) and max(held) > self.summary().get("rounds", max(held))
 
     def newest_state(self) -> Saved | None:
         """The state of a run that is not finished, with the best model among its parts if that is kept."""

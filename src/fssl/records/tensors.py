@@ -17,7 +17,7 @@ Tensors = dict[str, Tensor]
 KEY = "fssl"  # of the facts among a file's metadata: a single one, because several would come in any order
 
 
-def packed(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
+def as_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
     """Tensors of any device as bytes in safetensors format."""
     return save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata)
 
@@ -44,10 +44,10 @@ def mapped(path: Path) -> Tensors:
 def sealed(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
     """A safetensors file that holds its own checksum, and facts about its tensors, in its metadata."""
     held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
-    return packed(held, {KEY: json.dumps({**facts, "sha256": content_sum(held, facts)})})
+    return as_bytes(held, {KEY: json.dumps({**facts, "sha256": content_sum(held, facts)})})
 
 
-def unpacked(path: Path) -> tuple[Tensors, dict[str, str]]:
+def read_tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
     """The tensors and the metadata of a safetensors file, whatever its name: the library opens only names in UTF-8."""
     data = path.read_bytes()
     tensors = load(data)  # refuses a damaged head
@@ -65,7 +65,7 @@ class Unsealed(NamedTuple):
 def unseal(path: Path) -> Unsealed:
     """Read a safetensors file; raise ValueError if it is damaged."""
     try:
-        tensors, metadata = unpacked(path)
+        tensors, metadata = read_tensors(path)
         text = metadata.get(KEY)
         facts = None if text is None else dict(parse_json(text.encode()))
     except (SafetensorError, ValueError, TypeError) as error:

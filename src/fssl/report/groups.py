@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
-from ..config import Config, flatten
+from ..config import AFTERWARDS, Config, flatten
 from ..console import setting_text
 from ..system.user_code import short_name
 
@@ -27,6 +27,12 @@ class Repetition(Protocol):
 
 
 R = TypeVar("R", bound=Repetition)
+GO_WITH = {  # settings that only say more about another one
+    "model.name": ["model.digest"],
+    "model.start": ["model.start_digest"],
+    "partition.file": ["partition.digest"],
+    "server.optimizer": ["server.lr", "server.momentum", "server.beta2", "server.epsilon"],
+}
 
 
 def one_per_seed(runs: Iterable[R], length: Callable[[R], int] = attrgetter("last_round")) -> list[R]:
@@ -49,17 +55,11 @@ def comparable_settings(run: Repetition, aside: str = "") -> dict[str, Any]:
 
     Here and below `aside` is a setting that may differ as well, because results are shown by its values.
     """
-    ignored = {
-        "seed",
-        "data.dir",
-        "method.label",
-        "method.color",
-        aside,
-        *(["model.digest"] if aside == "model.name" else []),
-    }
-    by_seed = "{seed}" in run.config.model.start  # then another file for each seed
-    ignored |= {"model.start_digest"} if by_seed or aside == "model.start" else set()
-    ignored |= {"partition.file", *(["partition.digest"] if aside == "partition.file" else [])}  # where, not what
+    ignored = {"seed", "data.dir", *AFTERWARDS, aside, *GO_WITH.get(aside, ())}
+    ignored |= {f"server.{key}" for key in run.config.server.unused}
+    ignored |= {"train.beta2"} if run.config.train.optimizer != "adamw" else set()
+    ignored |= {"model.start_digest"} if "{seed}" in run.config.model.start else set()  # another file for each seed
+    ignored |= {"partition.file"}  # where, not what
     ignored |= set() if run.config.partition.has_alpha else {"partition.alpha"}
     ignored |= {"train.local_epochs"} if run.config.train.steps_per_round else set()
     flat = flatten(run.config)

@@ -8,13 +8,14 @@ import numpy as np
 from rich.table import Column, Table
 from rich.text import Text
 
+from ..config import ServerChoice
 from ..console import PLAIN, setting_text, several
 from ..errors import UserError, printable, unknown
 from ..records.rounds import MEASURES
-from .groups import comparable_settings, seeds_text
+from .groups import GO_WITH, comparable_settings, seeds_text
 from .latex import bold, escape_latex, tabular
 from .runs import Run, is_number, label_quality, late, number, spread, value
-from .verdicts import beside, by_result, gains, last_rounds, mean_result, not_compared, rivals, verdict
+from .verdicts import beside, by_result, gains, last_rounds, mean_result, not_compared, rivals, smoothed, verdict
 
 Groups = dict[str, list[Run]]
 NOT_PRINTED = ("seeds", "s/round")  # columns of the screen that a paper has no use for
@@ -88,8 +89,7 @@ def smoothed_results(groups: Groups) -> list[str]:
         name: [x for run in runs if (x := late(run, number(f"ema_{run.measure}"))) is not None]
         for name, runs in groups.items()
     }
-    texts = [f"{name} {spread(values)}" for name, values in known.items() if values]
-    return [f"Smoothed models (server.ema), in percent: {'; '.join(texts)}."] if texts else []
+    return smoothed(known)
 
 
 def row(name: str, runs: list[Run]) -> list[str]:
@@ -117,10 +117,11 @@ def check_against(name: str, tasks: Iterable[Groups]) -> None:
 
 def check_setting(key: str, runs: list[Run]) -> None:
     """Refuse a setting that does not have several values among the runs."""
+    every = [comparable_settings(run) for run in runs]
     values: dict[str, set[str]] = defaultdict(set)
-    for run in runs:
-        for name, choice in comparable_settings(run).items():
-            values[name].add(setting_text(choice))
+    for name in dict.fromkeys(name for mine in every for name in mine):
+        has_all = name.startswith("method.")  # only some methods have it; any other setting may be unset
+        values[name] = {setting_text(mine.get(name)) for mine in every if name in mine or not has_all}
     varying = [name for name, choices in values.items() if len(choices) > 1 and name != "method.name"]
     if key in varying:
         return
@@ -141,10 +142,18 @@ def by_value(key: str, groups: Groups) -> dict[str, Groups]:
     for name, runs in groups.items():
         for run in runs:
             choice = comparable_settings(run).get(key)
-            text = setting_text(choice)
+            text = setting_text(choice) + (optimizer_text(run) if key == "server.optimizer" else "")
             found[text][name].append(run)
             places[text] = (0, choice, text) if is_number(choice) else (1, 0, text)
     return {text: found[text] for text in sorted(found, key=places.__getitem__)}
+
+
+def optimizer_text(run: Run) -> str:
+    """What a server's optimizer has beside its name, where that is not the usual."""
+    server, usual = run.config.server, ServerChoice()
+    keys = [key.rpartition(".")[2] for key in GO_WITH["server.optimizer"]]
+    own = [key for key in keys if key not in server.unused and getattr(server, key) != getattr(usual, key)]
+    return "".join(f", {key}={setting_text(getattr(server, key))}" for key in own)
 
 
 def overview_by(key: str, groups: Groups) -> Overview:
@@ -163,8 +172,11 @@ def results(runs: list[Run]) -> list[float]:
 
 def words_by(key: str, groups: Groups, against: str = "") -> list[str]:
     """The sentences of `words_on` for each value."""
-    several = {value: here for value, here in by_value(key, groups).items() if len(here) > 1}
-    said = [f"{key} = {value}: {text}" for value, here in several.items() for text in words_on(here, against)]
+    said = [
+        f"{key} = {value}: {text}"
+        for value, here in by_value(key, groups).items()
+        for text in (words_on(here, against) if len(here) > 1 else smoothed_results(here))
+    ]
     is_apart = all(run.config.data.test == "tuning" for runs in groups.values() for run in runs)
     if key.startswith(("method.", "train.", "model.")) and not is_apart:
         said.append(

@@ -24,6 +24,7 @@ SHARES = {
     "disagreement": "models disagree",
     "lam_sure": "weight of the local vote",
 }
+SHIPPED = {"plain": "the plain model", "ema": "the smoothed model"}
 CLIENTS = 12  # with test images of their own that are listed
 BLOCKS = "▁▂▃▄▅▆▇█"
 
@@ -44,6 +45,8 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
         raise UserError(f"{path} is not a run folder (no config.toml); `fssl run` makes one, `fssl compare` takes many")
     run = read_run(folder, as_is)
     if run is None:
+        if folder.has_rounds:
+            raise UserError(f"{folder.rounds_file} is damaged: no line of it can be read")
         raise UserError(f"{path} has no finished round yet; `fssl run ... --resume` goes on with it")
     say(console, f"{shown_name([run])} on {run.config.data.name}, seed {run.config.seed}: {path}")
     if not folder.is_finished:
@@ -77,6 +80,8 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
             yield f"{title}, {of_last}", f"{mean:.2f} %"
     if (smooth := late(run, number(f"ema_{run.measure}"))) is not None:
         yield f"smoothed model (server.ema), {of_last}", f"{smooth:.2f} %"
+        yield "smoothed model, last round", f"{by_round(run, number(f'ema_{run.measure}'))[run.last_round]:.2f} %"
+        yield "model.safetensors (server.ship)", SHIPPED[run.config.server.ship]
     if (loss := value(last, "server_loss")) is not None:
         yield "loss of the server on its labels (server_loss)", f"{loss:.3f}"
     for key, words in SHARES.items():

@@ -7,6 +7,7 @@ import numpy as np
 from ..records.rounds import LAST
 from .groups import Repetition, comparable_settings, method_of
 from .look import split_plugins
+from .runs import spread
 
 
 def is_bound(method: str) -> bool:
@@ -128,3 +129,9 @@ def seed_differences(first: Sequence[Repetition], second: Sequence[Repetition]) 
     """Differences between runs of the same seed."""
     other = {r.config.seed: r.result for r in second}
     return [r.result - other[r.config.seed] for r in first if r.config.seed in other]
+
+
+def smoothed(results: Mapping[str, list[float]]) -> list[str]:
+    """What smoothed models reach, where runs have them."""
+    texts = [f"{name} {spread(values)}" for name, values in results.items() if values]
+    return [f"Smoothed models (server.ema), in percent: {'; '.join(texts)}."] if texts else []

@@ -1,8 +1,8 @@
 """One run from an experiment to its summary: rounds from the engine, lines and checkpoints to the folder."""
 
 import traceback
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from ..core.device import choose_device
 from ..core.experiment import Experiment
 from ..core.federation import Federation
 from ..core.privacy import privacy_notes
-from ..engines.engine import Engine
+from ..engines.engine import Engine, MakeEngine
 from ..engines.failure import SAVED, ClientError
 from ..engines.lanes import compiles
 from ..engines.local import LocalEngine
@@ -26,7 +26,6 @@ from .loggers import Listener, Logged
 from .record import Choice, Line, record, save_state, write_result
 
 COMPILING = "compiling the training step: a minute or more; the next run of this shape starts faster"
-MakeEngine = Callable[[Federation], Engine]
 
 
 def run_experiment(
@@ -52,37 +51,51 @@ def run_experiment(
 def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool, make: MakeEngine) -> Line:
     """Train an experiment to its last round. The engine is made after the folder is locked."""
     config, folder = experiment.config, RunFolder(out)
+    with closing(folder), explained(config, out), closing(Logged(listener, config, out)) as logged:
+        federation, saved = opened(experiment, folder, resume, logged)
+        with closing(make(federation)) as engine:
+            if resume:
+                engine.snapshot = resumed(saved, folder, engine, logged)
+            choice = Choice(config, folder.rounds(), saved.parts if saved else {})
+            if engine.snapshot.round == 0:
+                save_state(folder, engine, choice)
+            folder.write_env(federation.device, engine.snapshot.round)
+            folder.write_partition(federation.labeled_counts, federation.unlabeled_counts, federation.server_counts)
+            logged.started(config, folder.rounds())
+            while engine.snapshot.round < config.rounds and not choice.progress.is_over:
+                logged.round(record(folder, engine, engine.round(config.rounds), choice))
+            summary = write_result(folder, engine, choice)
+            for name in (ERRORS, SAVED):  # of an earlier start; this one got past it
+                (out / name).unlink(missing_ok=True)
+            return summary
+
+
+def opened(
+    experiment: Experiment, folder: RunFolder, resume: bool, listener: Listener
+) -> tuple[Federation, Saved | None]:
+    """The federation, with its folder locked and the files in it that a run begins with; and where to resume."""
+    config, federation = experiment.config, Federation(experiment)
+    is_new = not resume or folder.is_bare
+    notes = experiment.first_weights().notes if is_new else []  # refused before the folder is made
+    folder.open(config, resume, experiment.defaults)
+    saved = folder.resume_point(listener.say) if resume else None
+    federation.begins = saved is None
+    for text in [*notes, *federation.dataset.notes, *privacy_notes(config)]:
+        listener.say(text)
+    for file in config.own_files:
+        folder.keep(file)
+    if config.partition.file is not None:
+        folder.keep(Path(config.partition.file), SPLIT)  # its own name may be one that a run writes
+    if federation.dataset.skipped:
+        folder.write_skipped(federation.dataset.skipped)
+    return federation, saved
+
+
+@contextmanager
+def explained(config: Config, out: Path) -> Iterator[None]:
+    """Turn what ends a run into one line; what nobody foresaw goes into a file of its folder."""
     try:
-        with closing(Logged(listener, config, out)) as logged:
-            federation = Federation(experiment)
-            is_new = not resume or folder.is_bare
-            notes = experiment.first_weights().notes if is_new else []  # refused before the folder is made
-            folder.open(config, resume, experiment.defaults)
-            saved = folder.resume_point(logged.say) if resume else None
-            federation.begins = saved is None
-            for text in [*notes, *federation.dataset.notes, *privacy_notes(config)]:
-                logged.say(text)
-            for file in config.own_files:
-                folder.keep(file)
-            if config.partition.file is not None:
-                folder.keep(Path(config.partition.file), SPLIT)  # its own name may be one that a run writes
-            if federation.dataset.skipped:
-                folder.write_skipped(federation.dataset.skipped)
-            with closing(make(federation)) as engine:
-                if resume:
-                    engine.snapshot = resumed(saved, folder, engine, logged)
-                choice = Choice(config, folder.rounds(), saved.parts if saved else {})
-                if engine.snapshot.round == 0:
-                    save_state(folder, engine, choice)
-                folder.write_env(federation.device, engine.snapshot.round)
-                folder.write_partition(federation.labeled_counts, federation.unlabeled_counts, federation.server_counts)
-                logged.started(config, folder.rounds())
-                while engine.snapshot.round < config.rounds and not choice.progress.is_over:
-                    logged.round(record(folder, engine, engine.round(config.rounds), choice))
-                summary = write_result(folder, engine, choice)
-                for name in (ERRORS, SAVED):  # of an earlier start; this one got past it
-                    (out / name).unlink(missing_ok=True)
-                return summary
+        yield
     except ClientError as error:
         raise ClientError(write_down(str(error), error, config, out)) from error
     except (UserError, RunError):
@@ -96,11 +109,9 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
                 f"{out}: not enough memory on {choose_device(config).type}; fewer compute.lanes need less, and --resume"
                 " goes on (with another train.batch it is another run)"
             ) from error
-        if not out.is_dir():  # else nobody foresaw it: all of it goes into a file, the rest into a line
+        if not out.is_dir():
             raise
         raise RunError(write_down(described(error), error, config, out)) from error
-    finally:
-        folder.close()
 
 
 def write_down(reason: str, error: Exception, config: Config, out: Path) -> str:

@@ -89,6 +89,7 @@ class FlowerFleet:
         self.forms = message_forms(federation)
         self.privacy = make_privacy(federation)
         self._attempts: tuple[int, int] = (0, 0)  # a round, and how often it was tried
+        self._begun: int | None = None  # the round of the checkpoint that this process began with
 
     def for_clients(self, config: Config) -> Config:
         return for_clients(config)
@@ -174,7 +175,10 @@ class FlowerFleet:
     def _order(self, round: int, client: int, snapshot: Snapshot) -> Order:
         policy, kept = self.policy, snapshot.clients.get(client, {})
         counted = counted_in(kept) if policy.run else 0
-        job = Job(self.config, round, client, policy.run, counted, resumable_from(self.federation.config, round))
+        if self._begun is None:
+            self._begun = round - 1
+        back = resumable_from(self.federation.config.records.checkpoint_every, self._begun, round)
+        job = Job(self.config, round, client, policy.run, counted, back)
         payload = self.federation.payload(snapshot.server, snapshot.optimizer, client)
         return Order(job, payload, order(job, payload, None if policy.run else kept))
 
@@ -265,10 +269,13 @@ def counted_in(mark: State) -> int:
     return int(mark["round"]) if mark else 0
 
 
-def resumable_from(config: Config, round: int) -> int:
-    """The round of the older of the two checkpoints that exist when this round begins."""
-    every = config.records.checkpoint_every
-    return max(0, ((round - 1) // every - 1) * every)
+def resumable_from(every: int, begun: int, round: int) -> int:
+    """The round of the older of the two checkpoints that exist when this round begins; 0 as long as it is not known.
+
+    A process knows of the one that it began with, and of its own; others may have been made with another `every`.
+    """
+    newest = (round - 1) // every * every
+    return 0 if newest <= begun else max(begun, newest - every)
 
 
 def numbers(clients: set[int]) -> str:

@@ -20,7 +20,7 @@ from ...core.device import choose_device
 from ...core.federation import Federation
 from ...errors import RunError, UserError
 from ...system.machine import cores
-from ..engine import Engine
+from ..engine import Engine, MakeEngine
 from .client import app as client_app
 from .fleet import Policy, flower_engine
 from .internals import EMPTY_POOL, LOGGER, count_actors
@@ -28,7 +28,6 @@ from .masked import make_fleet
 from .nodes import AnyNode
 
 T = TypeVar("T")
-MakeEngine = Callable[[Federation], Engine]
 
 
 def simulate(config: Config, log: Path, work: Callable[[MakeEngine], T]) -> T:

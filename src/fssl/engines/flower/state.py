@@ -9,7 +9,7 @@ from pathlib import Path
 
 from safetensors.torch import load
 
-from ...records.tensors import checksum, packed, read_intact
+from ...records.tensors import as_bytes, checksum, read_intact
 from ...system.files import write_atomic
 from ...types import State
 from .messages import SiteError
@@ -45,7 +45,7 @@ class SiteState:
         for file in files:
             if not oldest <= round_of(file) <= counted:
                 file.unlink()
-        data = packed(state)
+        data = as_bytes(state)
         write_atomic(self.folder / f"round-{round:06d}.{checksum(data)}.safetensors", data)
 
     def _files(self) -> list[Path]:

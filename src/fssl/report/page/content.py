@@ -17,7 +17,7 @@ from ..groups import distinct, group_key, method_of, named_groups, repetitions, 
 from ..look import chosen_styles, method_label
 from ..runs import Numbers, mean_std, without
 from ..tasks import Task, group_by_task
-from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, rivals, verdict
+from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, rivals, smoothed, verdict
 from .curves import Json, curves_of, divide, plain
 from .reading import QUANTITIES, Reading
 
@@ -144,7 +144,11 @@ def words(groups: Mapping[str, Sequence[Reading]], ranked: Sequence[str]) -> lis
         said.append(f"Over fewer seeds than the others: {', '.join(uneven)}.")
     if changed := [name for name in groups if any(r.fault for r in groups[name])]:
         said.append(f"From records that were changed since, taken as they are: {', '.join(changed)}.")
-    said += [*gains(groups), *not_compared(groups)]
+    smooth = {
+        name: [x for r in runs if r.measure == "accuracy" and (x := r.late("ema_accuracy")) is not None]
+        for name, runs in groups.items()
+    }
+    said += [*gains(groups), *smoothed(smooth), *not_compared(groups)]
     if (most := last_rounds(r for runs in groups.values() for r in runs)) < LAST:
         said.append(f"Fewer than {LAST} rounds: results are means of all {most}.")
     return said
