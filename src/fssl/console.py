@@ -21,10 +21,9 @@ from rich.table import Table
 
 from .config import Config
 from .errors import printable
-from .records.rounds import LAST, MEASURES
+from .records.rounds import LAST, MEASURES, Line
 from .system.terminal import Screen
 
-Line = dict[str, Any]
 # How tables look: a rule below the head and no other; PLAIN ones are narrower.
 RULED: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False}
 PLAIN: dict[str, Any] = {**RULED, "padding": (0, 1, 0, 0)}

@@ -23,9 +23,9 @@ from ..engines.flower.identity import AdmittedSite
 from ..engines.flower.masked import make_fleet
 from ..engines.flower.nodes import AdmittedNodes, AnyNode, AskedNodes, Nodes
 from ..errors import RunError, UserError, described
+from ..records.rounds import Line
 from ..records.store import RunFolder
 from ..runner.conduct import conduct
-from ..runner.record import Line
 from ..system.files import read_json, write_atomic
 from ..system.machine import cores
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from ..system.digest import short_sum
 from ..system.files import parse_json
+from .rounds import Line
 
-Line = dict[str, Any]
 MARK = b'"check": '  # in every line that has a check
 SETTINGS = "config.toml, or a line of rounds.jsonl without a check, was changed since"
 ENDING = re.compile(rb'(.*"after": "([0-9a-f]{16})"), "check": "([0-9a-f]{16})"\}', re.DOTALL)

@@ -4,9 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from ..config import Config
-from .rounds import MEASURES
-
-Line = Mapping[str, Any]
+from .rounds import MEASURES, Line
 
 
 class Chosen(NamedTuple):

@@ -17,6 +17,7 @@ MEASURES = {  # of a test, in percent, and what they are called
     "ece": "calibration error",
 }
 Sums = Mapping[str, NDArray[np.float64]]
+Line = dict[str, Any]  # of the record: what is known of a round, or of a run
 
 
 def ratio(total: float, weight: float) -> float | None:

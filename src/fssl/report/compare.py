@@ -1,6 +1,6 @@
 """`fssl compare`: runs beside each other, as tables in the terminal, a picture, CSV and LaTeX."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from .groups import comparable_settings, distinct, method_of, named_groups, show
 from .look import Style, chosen_styles
 from .overview import (
     Groups,
+    Overview,
     by_value,
     check_against,
     check_setting,
@@ -26,7 +27,7 @@ from .overview import (
     words_by,
     words_on,
 )
-from .runs import Read, Run, by_round, find_runs, joined, late, number, percent
+from .runs import Found, Read, Run, by_round, find_runs, joined, late, number, percent
 from .tasks import group_by_task
 from .verdicts import by_result, last_rounds
 
@@ -72,7 +73,7 @@ def compare_runs(
             check_file(f"--{kind}", file, f".{kind}")
     every = find_runs(paths, as_is)
     found = every.by_measure(measure)
-    runs, judged_by = distinct(found.runs), MEASURES[found.runs[0].measure]
+    runs = distinct(found.runs)
     if by:
         check_setting(by, runs)
     tasks = {task.title: named_groups(task.runs, by) for task in group_by_task(runs, by)}
@@ -86,33 +87,52 @@ def compare_runs(
         print_table(console, on_screen(overviews[title]))
         for text in words_by(by, groups, against) if by else words_on(groups, against):
             say(console, text)
-    most = sorted({last_rounds(run for members in groups.values() for run in members) for groups in tasks.values()})
-    rounds = " or ".join([*map(str, most[:-1]), several(most[-1], "round")])
-    others = ")" if by else "; last round), labels right, labels used"
-    say(console, f"In percent: test {judged_by} (mean of the last {rounds}{others}.")
-    named = sorted({run.config.records.metrics for run in every.runs})
-    if len(named) > 1 and not measure:
-        say(console, f"These runs are of several headline measures ({', '.join(named)}): --measure chooses one")
-    signs = {sign for overview in overviews.values() for texts in overview.rows for sign in texts[1]}
-    if "*" in signs:
-        say(console, "* unfinished: the last of its rounds so far")
-    if "!" in signs:
-        say(console, "! a record that was changed since it was written, taken as it is")
-    for text in found.remarks:
+    for text in [footer(tasks, by), *signs(overviews.values()), *remarks(every, found, len(runs), measure)]:
         say(console, text)
-    if repeats := len(found.runs) - len(runs):
-        say(console, f"left out: {repeats} run(s) with the settings and the seed of another that is as long or longer")
     if csv:
         write_file(csv, csv_text(tasks))
         say(console, f"numbers: {csv}")
     if tex:
         write_file(tex, "\n".join(latex_table(title, overviews[title], groups) for title, groups in tasks.items()))
         say(console, f"LaTeX: {tex}")
-    if pictures and len(tasks) > MOST_ROWS:
+    if pictures:
+        draw(console, tasks, by, pictures)
+
+
+def footer(tasks: Mapping[str, Groups], by: str) -> str:
+    """What the numbers of the tables are."""
+    runs = [[run for members in groups.values() for run in members] for groups in tasks.values()]
+    most = sorted({*map(last_rounds, runs)})
+    rounds = " or ".join([*map(str, most[:-1]), several(most[-1], "round")])
+    others = ")" if by else "; last round), labels right, labels used"
+    return f"In percent: test {MEASURES[runs[0][0].measure]} (mean of the last {rounds}{others}."
+
+
+def signs(overviews: Iterable[Overview]) -> list[str]:
+    """What the marks beside seeds mean, if there are any."""
+    seen = {sign for overview in overviews for texts in overview.rows for sign in texts[1]}
+    meanings = {
+        "*": "* unfinished: the last of its rounds so far",
+        "!": "! a record that was changed since it was written, taken as it is",
+    }
+    return [text for sign, text in meanings.items() if sign in seen]
+
+
+def remarks(every: Found, judged: Found, shown: int, measure: str) -> list[str]:
+    """What of the runs is not in the tables, or not as their settings have it."""
+    named = sorted({run.config.records.metrics for run in every.runs})
+    several_measures = f"These runs are of several headline measures ({', '.join(named)}): --measure chooses one"
+    repeats = len(judged.runs) - shown
+    left_out = f"left out: {repeats} run(s) with the settings and the seed of another that is as long or longer"
+    return [*[several_measures] * (len(named) > 1 and not measure), *judged.remarks, *[left_out] * (repeats > 0)]
+
+
+def draw(console: Console, tasks: Mapping[str, Groups], by: str, pictures: Mapping[str, Path]) -> None:
+    """Write the pictures, one for each format."""
+    if len(tasks) > MOST_ROWS:
         which = f"the first {MOST_ROWS} of {len(tasks)} tasks"
         say(console, f"the picture shows {which}: name fewer folders to choose, or give --by")
-    shown = dict(islice(tasks.items(), MOST_ROWS))
-    for kind, content in (drawn(shown, by, [*pictures]) if pictures else {}).items():
+    for kind, content in drawn(dict(islice(tasks.items(), MOST_ROWS)), by, [*pictures]).items():
         write_file(pictures[kind], content)
         say(console, f"picture: {pictures[kind]}")
 
@@ -157,12 +177,11 @@ def drawn(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[
             columns = by_value(by, groups) if by else {}
             for panel, read, title in zip(panels, reads, titles, strict=True):
                 for i, name in enumerate(sorted(groups)):
+                    aside = 0.04 * (i - (len(groups) - 1) / 2)
                     if by:
-                        aside = 0.04 * (i - (len(groups) - 1) / 2)
                         draw_by(panel, by, columns, name, read, style_of[name], aside)
                     else:
-                        series = [by_round(run, read) for run in groups[name]]
-                        band(panel, *joined(curve for curve in series if curve), name, style_of[name])
+                        draw_rounds(panel, groups[name], name, read, style_of[name])
                 low, high = panel.get_ylim()
                 panel.set(title=title, xlabel=by or "round", ylabel="%", ylim=(max(low, 0), min(high, 100)))
             if len(tasks) > 1:
@@ -171,6 +190,12 @@ def drawn(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[
         legend(figure, 4)
         make_room(figure, lines)
         return render(figure, formats, 200)
+
+
+def draw_rounds(panel: Any, runs: Sequence[Run], name: str, read: Read, style: Style) -> None:
+    """A method's curve with its spread over seeds."""
+    series = [by_round(run, read) for run in runs]
+    band(panel, *joined(curve for curve in series if curve), name, style)
 
 
 def draw_by(

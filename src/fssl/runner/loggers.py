@@ -7,10 +7,9 @@ from typing import Any, Protocol, TypeVar
 
 from ..config import Config, flatten
 from ..errors import UserError
-from ..records.rounds import MEASURES
+from ..records.rounds import MEASURES, Line
 from ..system.files import write_atomic
 
-Line = dict[str, Any]
 T = TypeVar("T")
 
 

@@ -57,12 +57,17 @@ def run_side_by_side(console: Console, runs: list[PlannedRun], resume: bool, deb
                     idle.append((spawned() if isinstance(error, BrokenProcessPool) else pool, place))
                     show(view, job, sizes)
                     view.ended(job.name, [] if error else future.result())
-                    if error:
-                        failures += 1
-                        complain(failure(job.name, KILLED if isinstance(error, BrokenProcessPool) else error))
+                    failures += complained(job, error)
     finally:
         stop([pool for pool, _ in idle], [pool for _, pool, _ in running.values()])
     return failures
+
+
+def complained(job: Job, error: BaseException | None) -> bool:
+    """Say why a run failed, if it did."""
+    if error is not None:
+        complain(failure(job.name, KILLED if isinstance(error, BrokenProcessPool) else error))
+    return error is not None
 
 
 def show(view: GridView, job: Job, sizes: dict[str, int]) -> None:

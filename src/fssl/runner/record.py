@@ -16,11 +16,9 @@ from ..engines.snapshot import flat, parts, with_parts
 from ..engines.tensors import fill, named, to
 from ..probes.tally import Layout
 from ..records.choice import Progress
-from ..records.rounds import MEASURES, by_majority, rates, scalars
+from ..records.rounds import MEASURES, Line, by_majority, rates, scalars
 from ..records.store import BEST, RunFolder
 from ..types import State, Weights
-
-Line = dict[str, Any]
 
 
 class Choice:
