@@ -23,7 +23,7 @@ from fssl.methods import METHODS, PLUGINS
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import split_name
 from fssl.records.rounds import MEASURES
-from fssl.records.tensors import packed
+from fssl.records.tensors import as_bytes
 from fssl.runner.record import describe
 from fssl.system.machine import processor
 
@@ -57,7 +57,7 @@ def outcome(name: str, protocol: str, dataset: Dataset) -> list[Any]:
     config = tiny_config(f"method.name={name}", f"protocol={protocol}", *SHORT, *settings)
     engine = LocalEngine(Federation(prepare(config, dataset)))
     lines = [describe(engine.federation, engine.layout, result)[0] for result in engine.rounds(3)]
-    model = hashlib.sha256(packed(named(**engine.model()._asdict()))).hexdigest()[:16]
+    model = hashlib.sha256(as_bytes(named(**engine.model()._asdict()))).hexdigest()[:16]
     record = hashlib.sha256(json.dumps([without_measures(line) for line in lines]).encode()).hexdigest()[:16]
     return [model, record, lines[-1]["loss_s"], lines[-1]["loss_u"]]
 
