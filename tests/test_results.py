@@ -179,10 +179,8 @@ def test_momentum_that_sites_can_have_is_as_its_rows_say() -> None:
 
 
 def test_what_is_said_of_momentum_is_so() -> None:
-    text, ends = (
-        one_line(TEXT),
-        {name: np.mean(on_all_images(RESULTS / place)[110:]) for name, place in MOMENTUM.items()},
-    )
+    text = one_line(TEXT)
+    ends = {name: np.mean(on_all_images(RESULTS / place)[110:]) for name, place in MOMENTUM.items()}
     more = {name: f"{end - ends['zero']:.2f}" for name, end in ends.items()}
     assert (
         f"{more['server']} points over `zero` after 120 rounds, where carried momentum gives {more['carried']}." in text

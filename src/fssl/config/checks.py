@@ -9,7 +9,7 @@ from ..data.shares import MIN_ALPHA, Terms, check_shards, check_shares, who_has_
 from ..errors import UserError, as_typed, unknown
 from ..system.user_code import user_file
 from .schema import check_table, check_value, schema_of, several_runs
-from .settings import SECTIONS, Config, Data, MethodChoice, Privacy, ServerChoice, Train, useless
+from .settings import OF_OPTIMIZERS, SECTIONS, Config, Data, MethodChoice, Privacy, ServerChoice, Train, useless
 
 LONGEST_LABEL = 60  # characters that fit into a line of a table
 COLOR = re.compile(r"#[0-9A-Fa-f]{6}")
@@ -248,7 +248,7 @@ def check_server(config: Config) -> None:
     server, train, usual = config.server, config.train, ServerChoice()
     for key in server.unused:
         if (value := getattr(server, key)) != getattr(usual, key):
-            those = "'adam'" if key in ("beta2", "epsilon") else "'momentum' or 'adam'"
+            those = " or ".join(f"'{kind}'" for kind in OF_OPTIMIZERS[key])
             others = " or server.broadcast_momentum = true" if key == "momentum" else ""
             raise UserError(f"server.{key} = {value:g}: only server.optimizer = {those}{others} has it; leave it out")
     if server.ship == "ema" and server.ema is None:

@@ -173,6 +173,10 @@ class Train:
     precision: Annotated[Literal["auto", "bf16", "fp32"], "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
 
 
+# Which optimizers of a server have a use for a setting.
+OF_OPTIMIZERS = {"lr": ("momentum", "adam"), "momentum": ("momentum", "adam"), "beta2": ("adam",), "epsilon": ("adam",)}
+
+
 @dataclass(frozen=True)
 class ServerChoice:
     """What becomes of the clients' mean, and what a server with labels does."""
@@ -212,9 +216,8 @@ class ServerChoice:
     @property
     def unused(self) -> list[str]:
         """Settings that this optimizer has no use for."""
-        users = {"lr": ("momentum", "adam"), "momentum": ("momentum", "adam"), "beta2": ("adam",), "epsilon": ("adam",)}
         broadcast = ["momentum"] if self.broadcast_momentum else []
-        return [key for key, kinds in users.items() if self.optimizer not in kinds and key not in broadcast]
+        return [key for key, kinds in OF_OPTIMIZERS.items() if self.optimizer not in kinds and key not in broadcast]
 
 
 @dataclass(frozen=True)

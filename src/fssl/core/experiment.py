@@ -257,13 +257,11 @@ def check_mean(config: Config, method: Method) -> None:
 
 def check_groups(config: Config, method: Method) -> None:
     """Refuse what counts on one draw of clients a round, where a method has several."""
-    counts_on_one = {
-        "privacy.clip": config.privacy.clip is not None,
-        "server.broadcast_momentum": config.server.broadcast_momentum,
-    }
-    for key in (key for key, is_given in counts_on_one.items() if is_given and method.needs.groups > 1):
+    given = ["privacy.clip"] if config.privacy.clip is not None else []
+    given += ["server.broadcast_momentum"] if config.server.broadcast_momentum else []
+    if given and method.needs.groups > 1:
         raise UserError(
-            f"{key} goes with one group of clients a round, and method '{config.method.name}' draws"
+            f"{given[0]} goes with one group of clients a round, and method '{config.method.name}' draws"
             f" {method.needs.groups}; leave it out"
         )
 

@@ -123,7 +123,7 @@ def check_test(config: Config, dataset: Dataset) -> None:
     labels = dataset.test.labels[rows_for_test(config, dataset)]
     if config.records.metrics == "auroc" and len(np.unique(labels)) < 2:
         raise UserError("records.metrics = 'auroc': all test images are of one class, so that there is no rest")
-    if config.data.test == "final":
+    if config.data.test == "final" and config.data.validation is None:
         check_choosable(config, dataset.test.labels[rows_for_test(choosing(config), dataset)])
 
 

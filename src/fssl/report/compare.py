@@ -177,8 +177,8 @@ def drawn(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[
             columns = by_value(by, groups) if by else {}
             for panel, read, title in zip(panels, reads, titles, strict=True):
                 for i, name in enumerate(sorted(groups)):
-                    aside = 0.04 * (i - (len(groups) - 1) / 2)
                     if by:
+                        aside = 0.04 * (i - (len(groups) - 1) / 2)
                         draw_by(panel, by, columns, name, read, style_of[name], aside)
                     else:
                         draw_rounds(panel, groups[name], name, read, style_of[name])

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
-from ..config import AFTERWARDS, Config, flatten
+from ..config import AFTERWARDS, OF_OPTIMIZERS, Config, flatten
 from ..console import setting_text
 from ..system.user_code import short_name
 
@@ -31,7 +31,7 @@ GO_WITH = {  # settings that only say more about another one
     "model.name": ["model.digest"],
     "model.start": ["model.start_digest"],
     "partition.file": ["partition.digest"],
-    "server.optimizer": ["server.lr", "server.momentum", "server.beta2", "server.epsilon"],
+    "server.optimizer": [f"server.{key}" for key in OF_OPTIMIZERS],
 }
 
 

@@ -8,11 +8,11 @@ import numpy as np
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..config import ServerChoice
+from ..config import OF_OPTIMIZERS, ServerChoice
 from ..console import PLAIN, setting_text, several
 from ..errors import UserError, printable, unknown
 from ..records.rounds import MEASURES
-from .groups import GO_WITH, comparable_settings, seeds_text
+from .groups import comparable_settings, seeds_text
 from .latex import bold, escape_latex, tabular
 from .runs import Run, is_number, label_quality, late, number, spread, value
 from .verdicts import beside, by_result, gains, last_rounds, mean_result, not_compared, rivals, smoothed, verdict
@@ -151,8 +151,7 @@ def by_value(key: str, groups: Groups) -> dict[str, Groups]:
 def optimizer_text(run: Run) -> str:
     """What a server's optimizer has beside its name, where that is not the usual."""
     server, usual = run.config.server, ServerChoice()
-    keys = [key.rpartition(".")[2] for key in GO_WITH["server.optimizer"]]
-    own = [key for key in keys if key not in server.unused and getattr(server, key) != getattr(usual, key)]
+    own = [k for k in OF_OPTIMIZERS if k not in server.unused and getattr(server, k) != getattr(usual, k)]
     return "".join(f", {key}={setting_text(getattr(server, key))}" for key in own)
 
 

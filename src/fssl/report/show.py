@@ -80,7 +80,8 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
             yield f"{title}, {of_last}", f"{mean:.2f} %"
     if (smooth := late(run, number(f"ema_{run.measure}"))) is not None:
         yield f"smoothed model (server.ema), {of_last}", f"{smooth:.2f} %"
-        yield "smoothed model, last round", f"{by_round(run, number(f'ema_{run.measure}'))[run.last_round]:.2f} %"
+        if (at_last := value(last, f"ema_{run.measure}")) is not None:
+            yield "smoothed model, last round", f"{at_last:.2f} %"
         yield "model.safetensors (server.ship)", SHIPPED[run.config.server.ship]
     if (loss := value(last, "server_loss")) is not None:
         yield "loss of the server on its labels (server_loss)", f"{loss:.3f}"
