@@ -703,6 +703,8 @@ def test_a_grid_is_counted_before_it_is_built(fssl: Fssl) -> None:
 def test_a_rate_of_zero_is_pointed_out(fssl: Fssl) -> None:
     assert "train.lr = 0: the models stay as they are\n" in fssl("run", "smoke", "--set", "train.lr=0", "--dry-run").out
     assert "stay as they are" not in fssl("run", "smoke", "--dry-run").out
+    said = fssl("run", "smoke", "--set", "server.optimizer=momentum", "--set", "server.lr=0", "--dry-run")
+    assert "server.lr = 0: the global model's parameters stay as they are\n" in said.out
 
 
 def without_checks(run: Path) -> None:
@@ -752,6 +754,14 @@ def test_jobs_give_the_same_runs_and_survive_a_failure(fssl: Fssl) -> None:
     assert lanes == max(1, len(os.sched_getaffinity(0)) // 2)
     said = fssl(*words[:2], "--set", "grid.train.lr=[0.1,0.05]", "--out", "two", "--resume")
     assert (said.code, said.out.count("finished already")) == (0, 2)
+
+
+def test_a_resumed_run_that_is_not_there_begins_and_says_so(fssl: Fssl) -> None:
+    """Scripts that are started again may always give --resume; somebody who mistypes --out notices."""
+    said = fssl("run", "tiny.toml", "--out", "a/nwe", "--resume")
+    assert said.code == 0
+    assert "a/nwe: no run to go on with yet; it begins with round 1\n" in said.out
+    assert "no run to go on with" not in fssl("run", "tiny.toml", "--out", "a/nwe", "--resume").out
 
 
 def test_a_run_goes_on_by_its_folder(fssl: Fssl) -> None:

@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -13,6 +13,9 @@ from ..errors import RunError, UserError, complain
 from ..system.machine import check_file, check_name
 from ..system.terminal import by_line
 from .screen import console, say
+
+if TYPE_CHECKING:
+    from ..config import Config
 
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set train.lr=0.05 (repeatable).")
@@ -63,8 +66,6 @@ def run(
 
     - `fssl run demo --engine flower`: the same runs with clients in a Ray cluster (`pip install 'fssl[flower]'`)
     """
-    from ..config import check_size, expand, num_runs, override, read_toml
-
     short = {
         "data.dir": data_dir and str(data_dir),
         "data.skip_bad": skip_bad or None,
@@ -76,39 +77,57 @@ def run(
         "records.tensorboard": tensorboard or None,
         "records.wandb": wandb,
     }
-    given = [
-        *(settings or []),
-        *(f"{k}={json.dumps(v, ensure_ascii=False)}" for k, v in short.items() if v is not None),
-    ]
+    given = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in short.items() if value is not None]
     file, base = source_of(config, resume)
     base = out or base
     check_name("--out", base)
-    tables = override(read_toml(file), given)
+    named = runs_of(file, [*(settings or []), *given], yes)
+    try:
+        train(named, base, Way(resume, jobs, debug, dry_run))
+    except (KeyboardInterrupt, SystemExit):  # the second if nobody reads the output any more
+        complain(f"stopped; finished rounds are kept in {base}: the same command with --resume goes on")
+        raise
+
+
+class Way(NamedTuple):
+    """How to train."""
+
+    resume: bool
+    jobs: int
+    debug: bool
+    dry_run: bool
+
+
+def runs_of(file: str, settings: list[str], yes: bool) -> list[tuple[str, "Config"]]:
+    """Every run that a file stands for; a misspelt key is reported before the framework is loaded."""
+    from ..config import check_size, expand, num_runs, override, read_toml
+
+    tables = override(read_toml(file), settings)
     if not yes:
         check_size(tables, MOST_RUNS)
     elif (number := num_runs(tables)) > MOST_RUNS:
         say(f"{number:,} runs: it takes a while to check them all before the first")
-    named = [*expand(tables)]  # a misspelt key is reported before the framework is loaded
+    return [*expand(tables)]
+
+
+def train(named: list[tuple[str, "Config"]], base: Path, way: Way) -> None:
+    """Train what is not finished yet, in folders below `base`; or only list it."""
     from ..core.images import Datasets
     from ..runner.grid import list_runs, load_images, notices, plan_runs, run_in_turn, unfinished
     from ..runner.parallel import run_side_by_side
 
     datasets = Datasets()
-    try:
-        planned = plan_runs(console, named, base, datasets, debug)
-        for text in notices(planned):
-            say(text)
-        if dry_run:
-            return list_runs(console, planned)
-        waiting = unfinished(console, planned, resume)
-        load_images(console, waiting, datasets)
-        if jobs > 1 and len(waiting) > 1:
-            failures = run_side_by_side(console, waiting, resume, debug, jobs)
-        else:
-            failures = run_in_turn(console, waiting, resume, debug)
-    except (KeyboardInterrupt, SystemExit):  # the second if nobody reads the output any more
-        complain(f"stopped; finished rounds are kept in {base}: the same command with --resume goes on")
-        raise
+    planned = plan_runs(console, named, base, datasets, way.debug)
+    for text in notices(planned):
+        say(text)
+    if way.dry_run:
+        return list_runs(console, planned)
+    waiting = unfinished(console, planned, way.resume)
+    load_images(console, waiting, datasets)
+    if way.jobs > 1 and len(waiting) > 1:
+        failures = run_side_by_side(console, waiting, way.resume, way.debug, way.jobs)
+    else:
+        failures = run_in_turn(console, waiting, way.resume, way.debug)
     if failures:
         raise RunError(
             f"{failures} of {len(planned)} runs stopped early; the same command with --resume tries them again"

@@ -1,13 +1,14 @@
 """The server's half of a round, the same for every engine: who takes part, what becomes of it, how good it is."""
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from ..core.client import ClientResult
 from ..core.evaluate import Test, Tested, read_tested, read_tests
@@ -72,7 +73,7 @@ class Passing:
 
     def __init__(self) -> None:
         self.clients: list[int] = []
-        self.tallies: list[torch.Tensor] = []
+        self.tallies: list[Tensor] = []
         self.states: dict[int, State] = {}
         self.velocity: State = {}
         self.missing: list[Missing] = []
@@ -102,6 +103,19 @@ class Passing:
         return torch.stack(self.tallies).cpu().numpy()
 
 
+class Done(NamedTuple):
+    """A round's work, before any of its numbers is read from the device."""
+
+    begin: float
+    passing: Passing
+    server: Server
+    optimizer: State
+    own: Trained
+    smooth: Weights
+    scores: list[Tensor]  # of the model, and of the smoothed one if there is one
+    held_out: Tensor | None
+
+
 class Engine:
     """Rounds of one federation, trained by a fleet."""
 
@@ -128,44 +142,62 @@ class Engine:
 
     def round(self, until: int) -> RoundResult:
         """One round after the snapshot's, which it renews; the next is prepared if there are more `until` then."""
-        federation, round, server = self.federation, self.snapshot.round + 1, None
-        while server is None:
-            begin, passing = time.perf_counter(), Passing()
-            own = self._trained("before", round, self._begun(round))
-            is_measured = round > 1 and own.tally is None  # at the end of the round before
-            begun = own.server if is_measured else self._measured(round, own.server, passing)
-            sent = self.snapshot._replace(server=begun)
-            uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), sent))
-            with suppress(RoundAgainError), torch.no_grad():
-                mean = self._aggregated(round, sent, uploads, passing)
-                stepped, optimizer = self._stepped(round, sent, mean, passing)
-                own = self._trained("after", round, own._replace(server=stepped))
-                server = self._remembered(self._measured(round, own.server, passing))
-                model = federation.method.deploy(server)
-                smooth = federation.smoothed(round, self.snapshot.smooth, model)
-                scores = [self.test(weights) for weights in (model, smooth) if weights.params]
-                held_out = self.validate(model) if self.validate else None
+        federation, round = self.federation, self.snapshot.round + 1
+        done = self._done(round)
         if round < until:
             self.fleet.prepare(round + 1, federation.drawn_clients(round + 1))  # while the device still works
-        validation = None if held_out is None else read_tests(held_out, federation.task.num_classes)[0]
-        (tests, *others), tally = [read_tests(each, federation.task.num_classes) for each in scores], passing.tally()
-        sums = self.own.sums(own) if self.own else {}
-        self._check_finite(passing.clients, tally, round, tests, sums)
+        result = self._read(round, done)
+        passing = done.passing
         clients = {**self.snapshot.clients, **{k: self._kept(state) for k, state in passing.states.items()}}
         velocity = passing.velocity if federation.carries_momentum else {}
-        self.snapshot = Snapshot(round, server, clients, velocity, optimizer, smooth, own.kept)
-        return RoundResult(
+        self.snapshot = Snapshot(round, done.server, clients, velocity, done.optimizer, done.smooth, done.own.kept)
+        return result._replace(seconds=time.perf_counter() - done.begin)
+
+    def _done(self, round: int) -> Done:
+        """The work of a round, as often as a fleet asks for it."""
+        while True:
+            with suppress(RoundAgainError), torch.no_grad():
+                return self._work(round)
+
+    def _work(self, round: int) -> Done:
+        """Train, aggregate and test; on a GPU all of it is only asked for here."""
+        federation, passing, begin = self.federation, Passing(), time.perf_counter()
+        own = self._trained("before", round, self._begun(round))
+        is_measured = round > 1 and own.tally is None  # at the end of the round before
+        begun = own.server if is_measured else self._measured(round, own.server, passing)
+        sent = self.snapshot._replace(server=begun)
+        uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), sent))
+        mean = self._aggregated(round, sent, uploads, passing)
+        stepped, optimizer = self._stepped(round, sent, mean, passing)
+        own = self._trained("after", round, own._replace(server=stepped))
+        server = self._remembered(self._measured(round, own.server, passing))
+        model = federation.method.deploy(server)
+        smooth = federation.smoothed(round, self.snapshot.smooth, model)
+        scores = [self.test(weights) for weights in (model, smooth) if weights.params]
+        held_out = self.validate(model) if self.validate else None
+        return Done(begin, passing, server, optimizer, own, smooth, scores, held_out)
+
+    def _read(self, round: int, done: Done) -> RoundResult:
+        """A round's numbers on the host; refused if they are not finite."""
+        federation, passing = self.federation, done.passing
+        num_classes = federation.task.num_classes
+        plain, *smooth = [
+            dict(zip(federation.norms, read_tests(each, num_classes), strict=True)) for each in done.scores
+        ]
+        result = RoundResult(
             round,
             passing.clients,
-            dict(zip(federation.norms, tests, strict=True)),
-            tally,
-            time.perf_counter() - begin,
-            passing.missing,
-            dict(zip(federation.norms, others[0], strict=True)) if others else {},
-            sums,
-            validation,
-            [*passing.unmeasured.values()],
+            plain,
+            passing.tally(),
+            seconds=0.0,  # not over yet
+            missing=passing.missing,
+            smooth_tests=smooth[0] if smooth else {},
+            own_sums=self.own.sums(done.own) if self.own else {},
+            validation=None if done.held_out is None else read_tests(done.held_out, num_classes)[0],
+            unmeasured=[*passing.unmeasured.values()],
         )
+        check_finite(result)
+        return result
 
     def _begun(self, round: int) -> Trained:
         """The server at the beginning of a round; before the first it may warm up."""
@@ -211,24 +243,6 @@ class Engine:
         old = self.snapshot.server.memory
         return server._replace(memory={k: s if s is old.get(k) else self._kept(s) for k, s in server.memory.items()})
 
-    def _check_finite(
-        self,
-        clients: list[int],
-        tally: NDArray[np.float32],
-        round: int,
-        tests: list[Test],
-        own: Mapping[str, NDArray[np.float64]],
-    ) -> None:
-        bad = [f"client {client}" for client, t in zip(clients, tally, strict=True) if not np.isfinite(t).all()]
-        bad += ["the server"] * (not all(np.isfinite(total).all() for total in own.values()))
-        bad += ["the global model"] * (not all(np.isfinite(test.loss) for test in tests))
-        if bad:
-            kept = "; the checkpoint before it is kept" if round > 1 else ""
-            raise NotFiniteError(
-                f"round {round}: the loss of {bad[0]} is not finite{kept}. "
-                "Try a smaller train.lr, or --debug to save the step that fails"
-            )
-
     def close(self) -> None:
         """End what works for the engine; its snapshot stays."""
         self.fleet.close()
@@ -250,6 +264,20 @@ class Engine:
         """The model by the name that `server.ship` has for it, and the smoothed one if there is one."""
         smooth = {"ema": self.snapshot.smooth} if self.snapshot.smooth.params else {}
         return {"plain": self.model(), **smooth}
+
+
+def check_finite(result: RoundResult) -> None:
+    """Refuse a round in which somebody's loss is not a number."""
+    tallies = zip(result.clients, result.tally, strict=True)
+    bad = [f"client {client}" for client, tally in tallies if not np.isfinite(tally).all()]
+    bad += ["the server"] * (not all(np.isfinite(total).all() for total in result.own_sums.values()))
+    bad += ["the global model"] * (not all(np.isfinite(test.loss) for test in result.tests.values()))
+    if bad:
+        kept = "; the checkpoint before it is kept" if result.round > 1 else ""
+        raise NotFiniteError(
+            f"round {result.round}: the loss of {bad[0]} is not finite{kept}. "
+            "Try a smaller train.lr, or --debug to save the step that fails"
+        )
 
 
 MakeEngine = Callable[[Federation], Engine]

@@ -69,6 +69,8 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
         )
     if any(config.train.lr == 0 for config in configs):
         yield "train.lr = 0: the models stay as they are"
+    if any(config.server.lr == 0 for config in configs):
+        yield "server.lr = 0: the global model's parameters stay as they are"
     yield from dict.fromkeys(filter(None, map(device_notice, configs)))
     yield from dict.fromkeys(text for run in runs for text in skipped_files(run))
 
@@ -114,6 +116,8 @@ def check_data_dir(configs: list[Config]) -> None:
 def unfinished(console: Console, runs: list[PlannedRun], resume: bool) -> list[PlannedRun]:
     """The runs that are left to do; a grid, or --resume, skips those that are done."""
     done = [is_done(run, resume or len(runs) > 1, resume) for run in runs]
+    if resume and not any(RunFolder(run.folder).config_file.is_file() for run in runs):
+        say(console, f"{runs[0].folder}: no run to go on with yet; it begins with round 1")
     for run in compress(runs, done):
         say(console, f"{run.folder}: finished already{given_late(run, resume)}")
     return [run for run, is_finished in zip(runs, done, strict=True) if not is_finished]
