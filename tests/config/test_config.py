@@ -128,6 +128,11 @@ def test_a_wrong_setting_is_refused_in_one_helpful_line(key: str, value: Any, fr
         ({"partition": {"classes_per_client": 2}}, "only partition.kind = 'shards' has it"),
         ({"partition": {"labels": "few-clients"}}, "needs partition.labeled_clients"),
         ({"partition": {"labels": "all-clients", "labeled_clients": 2}}, "does not go with partition.labels"),
+        ({"partition": {"labeled_clients": 2, "first_client": 1}}, "only partition.labels = 'knowing-clients' has it"),
+        (
+            {"partition": {"labels": "knowing-clients", "labeled_clients": 1, "first_client": 20}},
+            "partition.first_client = 20: the 20 clients are 0 to 19",
+        ),
         ({"partition": {"labels": "knowing-clients", "labeled_clients": 21}}, "expected at most the 20 clients"),
         (
             {"partition": {"labels": "knowing-clients", "labeled_clients": 2}, "data": {"label_fraction": 0.2}},
@@ -302,6 +307,8 @@ def test_a_wrong_grid_is_refused(grid: Any, fragment: str) -> None:
 
 def test_names_of_cells_stay_below_their_folder() -> None:
     assert list(cells({"grid": {"data": {"dir": ["/../../etc", "a b"]}}})) == ["dir_.._.._etc", "dira_b"]
+    some = {"train": [{}, {"lr": 0.05}], "seed": [7]}
+    assert list(cells({"grid": some})) == ["unchanged/seed7", "lr0.05/seed7"]  # neither in another's folder
 
 
 def test_files_are_read_by_path_and_presets_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -321,7 +328,8 @@ def test_files_are_read_by_path_and_presets_by_name(tmp_path: Path, monkeypatch:
         ("binary.toml", b"\xff\x00\xfe", "not UTF-8 text (byte 1)"),
         ("folder.toml", None, "is a folder; expected a TOML file or a preset"),
         ("smok", b"", "did you mean 'smoke'?"),
-        ("", b"", "'' is a folder"),
+        ("", b"", "file '' is unknown"),
+        ("empty.toml", b"# nothing\n", "empty.toml: holds no settings"),
         ("a/b.toml", b"", "'a/b.toml': there is no such run folder or file, and no such preset"),
         ("paper/tabel2", b"", "did you mean 'paper/table2'?"),
         ("half.toml/x", b"", "cannot be read: Not a directory"),

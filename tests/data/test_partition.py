@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from fssl.config import expand, override, read_toml
+from fssl.config.toml import PRESETS
 from fssl.data import partition
 from fssl.data.cards import CARDS
 from fssl.data.partition import KINDS, Partition, class_counts, hold_out, make_partition, second_half, split_labels
@@ -16,6 +18,7 @@ CLASS_COUNTS = {
     "cifar100": [500] * 100,
     "svhn": [4948, 13861, 10585, 8497, 7458, 6882, 5727, 5595, 5045, 4659],
     "cinic10": [9000] * 10,
+    "fmnist": [6000] * 10,
 }
 
 # SHA-256, first 16 digits, of the 20 x C count matrices: dataset, percent, alpha, labeled, unlabeled.
@@ -337,26 +340,40 @@ def test_balanced_dirichlet_leaves_every_client_ten_images() -> None:
     assert counts.sum(1).max() > 500
 
 
-def counts_of_rscfed(dataset: str, alpha: float) -> NDArray[np.int64]:
-    """Images of each class at each of ten clients, [clients, classes], drawn with the seed of its authors."""
-    labels, num_classes = labels_of(CLASS_COUNTS[dataset]), len(CLASS_COUNTS[dataset])
-    draw = {"kind": "balanced-dirichlet", "alpha": alpha, "seed": 1337}
-    parts = make_partition(labels, num_classes, clients=10, who="knowing-clients", labeled_clients=1, **draw)
+def counts_of_preset(name: str, *settings: str) -> NDArray[np.int64]:
+    """Images of each class at each client of a preset, [clients, classes]; only the first has labels."""
+    _, config = next(expand(override(read_toml(name), list(settings))))
+    sizes, part = CLASS_COUNTS[config.data.name], config.partition
+    labels, num_classes = labels_of(sizes), len(sizes)
+    draw = {"kind": part.kind, "alpha": part.alpha, "seed": part.seed, "clients": part.clients, "who": part.labels}
+    parts = make_partition(
+        labels, num_classes, labeled_clients=part.labeled_clients, first_client=part.first_client, **draw
+    )
+    assert [len(rows) > 0 for rows in parts.labeled] == [True] + [False] * 9
     return class_counts([parts.pool(k) for k in range(10)], labels, num_classes)
 
 
-def test_balanced_dirichlet_gives_the_published_split_of_svhn() -> None:
+@pytest.mark.parametrize("name", ["settings/rscfed", "settings/cbafed"])
+def test_presets_have_the_published_split_of_svhn(name: str) -> None:
     """RSCFed's: all sizes, and the classes of its labeled client, which is number 2 of the draw and was put first."""
-    counts = counts_of_rscfed("svhn", 0.75)
-    assert counts.sum(1).tolist() == [7578, 4594, 6621, 7972, 9178, 7781, 8852, 6374, 8311, 5996]
-    assert counts[2].tolist() == [15, 292, 986, 116, 63, 1285, 1352, 1438, 807, 267]
+    counts = counts_of_preset(name)
+    assert counts.sum(1).tolist() == [6621, 4594, 7578, 7972, 9178, 7781, 8852, 6374, 8311, 5996]
+    assert counts[0].tolist() == [15, 292, 986, 116, 63, 1285, 1352, 1438, 807, 267]
 
 
-def test_balanced_dirichlet_gives_the_published_split_of_cifar100() -> None:
+@pytest.mark.parametrize("name", ["settings/rscfed", "settings/cbafed"])
+def test_presets_have_the_published_split_of_cifar100(name: str) -> None:
     """RSCFed's: number 9 of the draw is the labeled one, with 1 to 219 images of each of the 100 classes."""
-    counts = counts_of_rscfed("cifar100", 0.8)
-    assert counts.sum(1).tolist() == [5008, 5079, 5071, 4565, 5040, 5097, 4941, 5098, 5000, 5101]
-    assert (counts[9].min(), counts[9].max()) == (1, 219)
+    lines = (PRESETS / f"{name}.toml").read_text().splitlines()
+    comment = " ".join(line.strip("# ") for line in lines if line.startswith("#"))
+    settings = comment.partition("--set data.name=cifar100")[2].rstrip(".").split(" --set ")[1:]
+    counts = counts_of_preset(name, "data.name=cifar100", *settings)
+    assert counts.sum(1).tolist() == [5101, 5079, 5071, 4565, 5040, 5097, 4941, 5098, 5000, 5008]
+    assert (counts[0].min(), counts[0].max()) == (1, 219)
+
+
+def test_the_preset_for_fashion_mnist_labels_a_client_with_all_classes() -> None:
+    assert counts_of_preset("settings/cbafed", "data.name=fmnist")[0].min() > 0
 
 
 def test_balanced_dirichlet_asks_less_of_few_images() -> None:

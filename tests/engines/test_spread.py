@@ -9,12 +9,17 @@ import torch
 
 from conftest import SMALL, Fssl, outcome, tiny_config
 from fssl.config import Config
+from fssl.console import Quiet
 from fssl.core.device import allowed_devices, choose_devices
+from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
+from fssl.engines.lanes import num_lanes
 from fssl.engines.local import LocalEngine
 from fssl.engines.spread import Spread, deal
 from fssl.errors import UserError
-from fssl.runner.parallel import Job, share_devices
+from fssl.records.store import RunFolder
+from fssl.runner.conduct import run_experiment
+from fssl.runner.parallel import share_of
 
 Make = Callable[..., Federation]
 TWICE = 'compute.devices=["cpu", "cpu"]'
@@ -78,15 +83,25 @@ def test_runs_side_by_side_have_devices_of_their_own(monkeypatch: pytest.MonkeyP
     with_gpus(monkeypatch, 4)
 
     def places(workers: int, *settings: str) -> list[list[str]]:
-        job = Job("x", tiny_config("compute.device=auto", *settings), Path("x"))
-        jobs = [share_devices(job, place, workers) for place in range(workers)]
-        return [[str(device) for device in allowed_devices(job.config)] for job in jobs]
+        config = tiny_config("compute.device=auto", *settings)
+        shares = [replace(config, compute=share_of(config, place, workers)) for place in range(workers)]
+        return [[str(device) for device in allowed_devices(shared)] for shared in shares]
 
     assert places(1) == [["cuda:0", "cuda:1", "cuda:2", "cuda:3"]]
     assert places(2) == [["cuda:0", "cuda:2"], ["cuda:1", "cuda:3"]]
     assert places(3, "protocol=authors") == [["cuda:0", "cuda:3"], ["cuda:1"], ["cuda:2"]]
     assert places(6) == [[f"cuda:{i % 4}"] for i in range(6)]
     assert places(2, 'compute.devices=["cuda:2", "cuda:3"]') == [["cuda:2"], ["cuda:3"]]
+
+
+def test_a_share_of_the_machine_is_used_and_not_recorded(tmp_path: Path) -> None:
+    """A run that was one of several may go on alone, or where other devices are."""
+    for rounds, resume in ((1, False), (2, True)):
+        experiment = prepare(tiny_config("compute.lanes=2", f"train.rounds={rounds}"))
+        experiment.share = replace(experiment.config.compute, lanes=1)
+        assert num_lanes(Federation(experiment)) == 1
+        run_experiment(experiment, tmp_path / "run", Quiet(), resume)
+        assert RunFolder(tmp_path / "run").config().compute.lanes == 2
 
 
 @pytest.mark.parametrize(

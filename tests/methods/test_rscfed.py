@@ -10,7 +10,7 @@ import torch
 from fssl.core.client import at, part
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
-from fssl.methods.rscfed import MEMBER, STEPS, TEACHER, Member, RSCFed, rscfed, sharpened, teacher_share
+from fssl.methods.rscfed import KNOWS, MEMBER, STEPS, TEACHER, Member, RSCFed, rscfed, sharpened, teacher_share
 from fssl.types import Server, Upload, Weights, unpacked
 
 Make = Callable[..., Federation]
@@ -161,3 +161,30 @@ def test_the_model_is_the_plain_mean_of_the_groups() -> None:
     server = Server(Weights({"w": torch.tensor([-1.0])}, {}), {})
     after = method.aggregate(None, server, made, np.random.default_rng(0))  # type: ignore[arg-type]
     assert after.weights.params["w"].item() == pytest.approx(4.5)
+
+
+def test_a_group_of_which_nobody_counts_is_left_out() -> None:
+    """With boost = 0, a group of clients with labels alone; the mean of the other two, 1 and 3, is 2."""
+    method = rscfed(boost=0, beta=0, beta_unlabeled=0)
+    members = member(9.0, 1, knows=True), member(1.0, 1), member(3.0, 1)
+    uploads = [
+        Upload(k, each.weights, each.size, {**others(each.weights), MEMBER: one_of_three(k), KNOWS: knowing(each)})
+        for k, each in enumerate(members)
+    ]
+    server = Server(member(7, 1).weights, {})
+    after = method.aggregate(None, server, uploads, np.random.default_rng(0))  # type: ignore[arg-type]
+    assert after.weights.params["a"].tolist() == pytest.approx([2.0] * 4)
+    assert method.aggregate(None, server, uploads[:1], np.random.default_rng(0)) == server  # type: ignore[arg-type]
+
+
+def others(weights: Weights) -> dict[str, torch.Tensor]:
+    """The same model for the second and the third group."""
+    return {f"rscfed.group{m}.params.{name}": t for m in (1, 2) for name, t in weights.params.items()}
+
+
+def one_of_three(group: int) -> torch.Tensor:
+    return torch.eye(3)[group]
+
+
+def knowing(each: Member) -> torch.Tensor:
+    return torch.tensor(float(each.knows))

@@ -326,7 +326,9 @@ def check_dealing(config: Config) -> None:
             f"partition.alpha = {part.alpha:g}: {part.kind} expects at least {MIN_ALPHA}, below which hardly any skew"
             " is added; for an even split use partition.kind = 'iid'"
         )
-    terms = Terms(part.kind, part.labels, part.clients, part.labeled_clients, part.classes_per_client)
+    terms = Terms(
+        part.kind, part.labels, part.clients, part.labeled_clients, part.classes_per_client, part.first_client
+    )
     if config.picks_labels:
         check_label_number(config)
     if not card.is_folder:  # else the rest is known once it is read

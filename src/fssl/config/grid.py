@@ -16,6 +16,7 @@ from .settings import DEALING, KNOWING, LABEL_NUMBERS, Config, useless
 from .toml import toml_value
 
 SHOWN = 3  # runs of a grid that is too large
+UNCHANGED = "unchanged"  # the name of an empty table among those for a section
 
 
 def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
@@ -179,7 +180,7 @@ def cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             pairs = {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
             for dotted, v in pairs.items():
                 put(cell, dotted, v)
-            labels.append("_".join(label(k, v) for k, v in pairs.items()))
+            labels.append("_".join(label(k, v) for k, v in pairs.items()) or UNCHANGED)
         yield "/".join(labels), cell
 
 

@@ -17,7 +17,7 @@ LABEL_NUMBERS = ("data.labels_per_class", "data.label_fraction")
 DEALING = (
     *LABEL_NUMBERS,
     *("partition.kind", "partition.alpha", "partition.seed", "partition.classes_per_client"),
-    *("partition.labels", "partition.labeled_clients"),
+    *("partition.labels", "partition.labeled_clients", "partition.first_client"),
 )
 MANY = 100_000_000  # more clients or images than any federation has
 NETWORKS = ("resnet8", "cnn", "resnet18", "wrn-28-2", "wrn-28-8", "simple-cnn")
@@ -84,6 +84,9 @@ class Partition:
     ] = "all-clients"
     labeled_clients: Annotated[
         int | None, Range(1, MANY), 'how many have labels, the first; alone it means labels = "few-clients"'
+    ] = None
+    first_client: Annotated[
+        int | None, Range(0, MANY), "knowing-clients: which of the draw changes places with number 0, and has labels"
     ] = None
     file: Annotated[str | None, "JSON file that says who holds what and knows which labels, in place of a deal"] = None
     digest: Annotated[str | None, BY_A_RUN, "checksum of that file"] = None

@@ -15,18 +15,23 @@ PRESETS = Path(__file__).parents[1] / "presets"
 
 def read_toml(source: str) -> dict[str, Any]:
     """Tables of a preset (by name) or of a TOML file (by path)."""
-    if "\0" in source:  # no file is called so
+    if not source or "\0" in source:  # no file is called so
         raise unknown("preset or configuration file", source, presets())
     is_preset = source in presets() and not os.path.isfile(source)  # which never raises, as Path's own may
     path = PRESETS / f"{source}.toml" if is_preset else Path(source)
     if os.path.isdir(path):
+        if os.path.isfile(path / "config.toml"):
+            raise UserError(f"'{source}' is a run folder; give the preset or file that it began with")
         if next(path.glob("**/config.toml"), None):
             raise UserError(f"'{source}' holds several runs; give the command that began them, with --resume to go on")
         raise UserError(f"'{source}' is a folder; expected a TOML file or a preset ({', '.join(presets())})")
     try:
-        return load_toml(path, source)
+        tables = load_toml(path, source)
     except FileNotFoundError:
         raise not_found(source) from None
+    if not tables:
+        raise UserError(f"{source}: holds no settings; for the usual ones write, for example, seed = 7")
+    return tables
 
 
 def not_found(source: str, goes_on: bool = False) -> UserError:

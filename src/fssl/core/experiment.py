@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..config import Config, ServerChoice, Train, by_card, usual_batch
+from ..config import Compute, Config, ServerChoice, Train, by_card, usual_batch
 from ..data.cache import Progress
 from ..data.cards import Card
 from ..data.plan import Recipe
@@ -46,6 +46,12 @@ class Experiment:
     def __init__(self, config: Config, method: Method, defaults: Mapping[str, Any], dataset: Dataset | None) -> None:
         self.config, self.method, self.defaults = config, method, defaults
         self._dataset = dataset
+        self.share: Compute | None = None  # of the machine, while other runs train beside it
+
+    @property
+    def config_here(self) -> Config:
+        """The settings with this run's share of the machine, which is not on record: it may go on without others."""
+        return self.config if self.share is None else replace(self.config, compute=self.share)
 
     @property
     def dataset(self) -> Dataset:

@@ -35,6 +35,7 @@ from .sketch import Sizes, try_step
 from .static import Collect, Sums, make_measure
 from .step import Learn, Pool, Show, Step, Visit, make_learn, make_show, make_step, make_visit
 
+SHOWN_CLASSES = 10  # of those that nobody can learn
 OWN_NUMBER = -1  # the number of the server, where it trains as one more site; lower ones are its warm-up
 
 
@@ -43,7 +44,7 @@ class Federation:
 
     def __init__(self, experiment: Experiment) -> None:
         self.experiment, self.dataset = experiment, experiment.dataset
-        self.config, self.method, self.net = experiment.config, experiment.method, experiment.net
+        self.config, self.method, self.net = experiment.config_here, experiment.method, experiment.net
         config, card = self.config, self.dataset.card
         partition, self.held_out = divide_images(config, self.dataset)
         labels = self.dataset.train.labels
@@ -73,7 +74,8 @@ class Federation:
         if device == self.device:
             return self
         other = copy(self)
-        other.__dict__.pop("pool", None)
+        for images in ("pool", "whole_pool"):
+            other.__dict__.pop(images, None)
         other.device, other.norms = device, norms_for_test(self.dataset.card, device)
         return other
 
@@ -86,6 +88,17 @@ class Federation:
         other.__dict__ |= {"pool": self.pool, "server_optimizer": ServerOptimizer()}  # it broadcasts nothing to itself
         other.__dict__.pop("layout", None)
         return other
+
+    @property
+    def notes(self) -> list[str]:
+        """What somebody who trains with these images may not expect."""
+        if self.labeled_counts is None or self.method.needs.labels == "all":
+            return [*self.dataset.notes]
+        known = self.labeled_counts.sum(0) + (0 if self.server_counts is None else self.server_counts)
+        names = [name for name, number in zip(self.dataset.card.class_names, known, strict=True) if not number]
+        shown = ", ".join(names[:SHOWN_CLASSES]) + (", ..." if len(names) > SHOWN_CLASSES else "")
+        text = f"{len(names)} of {len(known)} classes have no label anywhere, and cannot be learned: {shown}"
+        return [*self.dataset.notes, *([text] if names else [])]
 
     @property
     def headline(self) -> str:

@@ -19,6 +19,7 @@ class Terms(NamedTuple):
     clients: int
     labeled_clients: int | None = None
     classes_per_client: int | None = None
+    first_client: int | None = None
 
 
 def who_has_labels(who: str | None, labeled_clients: int | None) -> str:
@@ -42,6 +43,7 @@ def check_shares(terms: Terms, num_labeled: int, num_images: int) -> None:
     most, fewer = (clients, "at most") if who == "knowing-clients" else (clients - 1, "fewer than")
     if knowing > most:
         raise UserError(f"partition.labeled_clients = {knowing}: expected {fewer} the {clients} clients")
+    check_first(terms)
     by_image = who == "knowing-clients" or kind in MAY_LACK_LABELS
     groups = [("partition.clients", clients, *((num_images, "") if by_image else (num_labeled, "labeled ")))]
     if who == "few-clients":
@@ -57,6 +59,17 @@ def check_shares(terms: Terms, num_labeled: int, num_images: int) -> None:
                 f"{name} = {number}: {images} {sort}images are too few for each client to hold one;"
                 " use fewer clients or another number of labels"
             )
+
+
+def check_first(terms: Terms) -> None:
+    """Check that there is a client to be the first, and that it matters which."""
+    first = terms.first_client
+    if first is None:
+        return
+    if terms.who != "knowing-clients":
+        raise UserError(f"partition.first_client = {first}: only partition.labels = 'knowing-clients' has it")
+    if first >= terms.clients:
+        raise UserError(f"partition.first_client = {first}: the {terms.clients} clients are 0 to {terms.clients - 1}")
 
 
 def check_shards(terms: Terms, num_classes: int) -> None:

@@ -150,9 +150,9 @@ class RSCFed(Method):
                     weights = unpacked(group_name(m), u.extras) if m else u.weights
                     groups[m].append(Member(weights, u.num_samples, bool(u.extras[KNOWS].item())))
         mean = RunningMean()
-        for members in groups:
-            if members:
-                mean.add(self.group_mean(members), 1.0)
+        for made in map(self.group_mean, groups):
+            if made:  # with boost = 0 members may all count nothing
+                mean.add(made, 1.0)
         return server._replace(weights=unflat(mean.value)) if mean.value else server
 
     def group_mean(self, members: Sequence[Member]) -> State:
@@ -164,6 +164,8 @@ class RSCFed(Method):
 
     def group_weights(self, members: Sequence[Member]) -> list[float]:
         """w_i ~ n_i exp(-beta d_i / n_i), d_i the distance to the mean by size; then more for clients with labels."""
+        if not members:
+            return []
         by_size = RunningMean()
         for member in members:
             by_size.add(member.weights.params, member.size)

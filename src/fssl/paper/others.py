@@ -30,13 +30,15 @@ FIELDS = ("table", "row", "column", "source", "value", "std", "runs", "remarks",
 class Place(NamedTuple):
     """A column or a row: its name, and what it adds to the preset.
 
-    Rows also have what is printed, and its spread; a column may have a preset of its own.
+    Rows also have what is printed, its spread, and what the source leaves open of it; a column may have a preset of its
+    own.
     """
 
     name: str
     set: Mapping[str, Any] | None = None
     printed: Sequence[float] = ()
     std: Sequence[float] = ()
+    open: str = ""
     preset: str | None = None
 
 
@@ -147,7 +149,8 @@ def lines_of(filled: FilledOther) -> Iterable[tuple[str, str, list[str]]]:
         name = place.name
         if place.printed:
             spread = place.std or [float("nan")] * len(place.printed)
-            yield name, "printed", [printed_text(*pair) for pair in zip(place.printed, spread, strict=True)]
+            source = "printed, about" if place.open else "printed"
+            yield name, source, [printed_text(*pair) for pair in zip(place.printed, spread, strict=True)]
             name = ""
         if any(cells) or (place.set is not None and not place.printed):
             yield name, "ours", [cell_text(cell, filled.reasons) for cell in cells]
@@ -178,7 +181,7 @@ def terminal(filled: FilledOther) -> Iterable[Table]:
     for part in parts_of(filled.table):
         out = Table("method", "source", *(filled.table.columns[i].name for i in part), **RULED)
         for name, source, texts in lines_of(filled):
-            out.add_row(name, source, *(texts[i] for i in part), style="dim" if source == "printed" else "")
+            out.add_row(name, source, *(texts[i] for i in part), style="" if source == "ours" else "dim")
         yield out
 
 
@@ -206,7 +209,7 @@ def csv_rows(filled: FilledOther) -> Iterable[dict[str, Any]]:
             where = {"table": filled.table.name, "row": place.name, "column": column.name}
             if place.printed and not isnan(place.printed[i]):
                 std = place.std[i] if place.std else None
-                yield {**where, "source": "printed", "value": place.printed[i], "std": std}
+                yield {**where, "source": "printed", "value": place.printed[i], "std": std, "remarks": place.open}
             if cell := cells[i]:
                 folders = "; ".join(str(run.path) for run in cell.runs)
                 ours = {"value": cell.value, "std": cell.std, "runs": len(cell.runs), "folders": folders}

@@ -33,7 +33,7 @@ def run_experiment(
     experiment: Experiment, out: Path, listener: Listener, resume: bool = False, debug: bool = False
 ) -> Line:
     """Run or resume an experiment in a folder, on the engine that its settings name; returns its summary."""
-    config = experiment.config
+    config = experiment.config_here
     if RunFolder(out).deployment_file.is_file():
         raise UserError(f"{out} is a deployment's run, its clients' states are at the sites: use `fssl deploy start`")
     if config.compute.engine == "flower":
@@ -81,7 +81,7 @@ def opened(
     folder.open(config, resume, experiment.defaults)
     saved = folder.resume_point(listener.say) if resume else None
     federation.begins = saved is None
-    for text in [*notes, *federation.dataset.notes, *privacy_notes(config)]:
+    for text in [*notes, *federation.notes, *privacy_notes(config)]:
         listener.say(text)
     for file in config.own_files:
         folder.keep(file)
@@ -154,7 +154,7 @@ def flower_simulation() -> Any:
 
 def resumed(saved: Saved | None, folder: RunFolder, engine: Engine, listener: Listener) -> Snapshot:
     """The state after the last round that a checkpoint vouches for, or the beginning."""
-    folder.renew(engine.federation.config)
+    folder.renew(engine.federation.experiment.config)
     if saved is None:
         return engine.snapshot
     listener.say(f"resuming {folder.path} after round {saved.round}")

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rich.console import Console
 
-from ..config import Config
+from ..config import Compute, Config
 from ..console import GridView, Quiet, result_line
 from ..core.device import allowed_devices, choose_device
 from ..core.experiment import prepare
@@ -37,7 +37,7 @@ class Job(NamedTuple):
 def run_side_by_side(console: Console, runs: list[PlannedRun], resume: bool, debug: bool, workers: int) -> int:
     """Train runs in worker processes; returns how many failed. What breaks in one leaves the others alone."""
     workers = min(workers, len(runs))
-    waiting, failures = deque(share_cores(runs, workers)), 0
+    waiting, failures = deque(Job(run.name, run.config, run.folder) for run in runs), 0
     idle = [(spawned(), place) for place in range(workers)]
     running: dict[Future[list[str]], tuple[Job, ProcessPoolExecutor, int]] = {}
     sizes: dict[str, int] = {}
@@ -47,7 +47,8 @@ def run_side_by_side(console: Console, runs: list[PlannedRun], resume: bool, deb
                 while waiting and idle:
                     job, (pool, place) = waiting.popleft(), idle.pop()
                     with handled(signal.SIGINT, signal.SIG_IGN):  # for good by a process that starts here
-                        future = pool.submit(run_quietly, share_devices(job, place, workers), resume, debug)
+                        share = share_of(job.config, place, workers)
+                        future = pool.submit(run_quietly, job, share, resume, debug)
                     running[future] = job, pool, place
                 for job, *_ in running.values():
                     show(view, job, sizes)
@@ -89,30 +90,22 @@ def stop(idle: list[ProcessPoolExecutor], busy: list[ProcessPoolExecutor]) -> No
         pool.shutdown()
 
 
-def share_cores(runs: list[PlannedRun], workers: int) -> list[Job]:
-    """Runs that leave room for each other on a CPU, unless their settings say how many lanes to use."""
-    lanes = max(1, cores() // workers)
+def share_of(config: Config, place: int, workers: int) -> Compute:
+    """What a run has of the machine beside others: cores, unless its settings say how many lanes to use, and devices.
 
-    def shared(config: Config) -> Config:
-        if choose_device(config).type != "cpu" or config.protocol == "authors":  # which has one lane anyway
-            return config
-        return replace(config, compute=replace(config.compute, lanes=config.compute.lanes or lanes))
-
-    return [Job(run.name, shared(run.config), run.folder) for run in runs]
-
-
-def share_devices(job: Job, place: int, workers: int) -> Job:
-    """Runs side by side on several devices have some each, or one: a run for itself is faster than parts of two."""
-    config = job.config
-    devices = [str(device) for device in allowed_devices(config)]
-    if workers == 1 or len(devices) == 1 or config.compute.engine != "local":
-        return job
-    mine = tuple(devices[place::workers]) or (devices[place % len(devices)],)
-    return job._replace(config=replace(config, compute=replace(config.compute, devices=mine)))
+    Of several devices it has some, or one: a run for itself is faster than parts of two.
+    """
+    compute, devices = config.compute, [str(device) for device in allowed_devices(config)]
+    if choose_device(config).type == "cpu" and config.protocol != "authors":  # which has one lane anyway
+        compute = replace(compute, lanes=compute.lanes or max(1, cores() // workers))
+    if workers > 1 and len(devices) > 1 and compute.engine == "local":
+        compute = replace(compute, devices=tuple(devices[place::workers]) or (devices[place % len(devices)],))
+    return compute
 
 
-def run_quietly(job: Job, resume: bool, debug: bool) -> list[str]:
+def run_quietly(job: Job, share: Compute, resume: bool, debug: bool) -> list[str]:
     """Train one run in a worker; returns what it would have said, and how it ended."""
-    view = Quiet()
-    summary = run_experiment(prepare(job.config), job.folder, view, resume, debug)
+    view, experiment = Quiet(), prepare(job.config)
+    experiment.share = share
+    summary = run_experiment(experiment, job.folder, view, resume, debug)
     return [*view.said, result_line(job.folder, summary)]
