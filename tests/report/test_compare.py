@@ -15,7 +15,7 @@ from fssl.cli.screen import console
 from fssl.errors import UserError
 from fssl.paper.fill import fill_tables
 from fssl.report import compare
-from fssl.report.compare import compare_runs
+from fssl.report.compare import Files, compare_runs
 from fssl.report.drawing import band, head, legend, render, sheet
 from fssl.report.drawing import settings as settings_of_pictures
 from fssl.report.groups import named_groups
@@ -40,7 +40,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     (write_run(tmp_path / "e", [60.0, 60.0], SAGE, "seed=9") / "config.toml").unlink()
     with (tmp_path / "a/rounds.jsonl").open("a") as file:
         file.write('{"round": 3, "acc')
-    compare_runs(console, [tmp_path], None)
+    compare_runs(console, [tmp_path])
     text = said(capsys)
     assert "sage 7 8 55.00 ± 7.07" in text
     assert "Nothing to compare yet. Told the true labels, an upper bound: fedavg-sl (80.00 %)." in text
@@ -59,7 +59,7 @@ def test_a_line_that_is_lost_shifts_nothing(
     (tmp_path / "7/rounds.jsonl").write_text("\n".join([lines[0], lines[1][:20], lines[2]]) + "\n")
     bands = []
     monkeypatch.setattr(compare, "band", lambda axes, rounds, values, *look: bands.append((rounds, values.tolist())))
-    compare_runs(console, [tmp_path], tmp_path / "x.png")
+    compare_runs(console, [tmp_path], Files(png=tmp_path / "x.png"))
     assert bands[0] == ([1, 3], [[10, 30], [20, 50]])
     capsys.readouterr()
     print_run(console, tmp_path / "7")
@@ -121,7 +121,7 @@ def test_a_picture_has_room_for_every_task(
     figures = []
     monkeypatch.setattr(compare, "render", lambda figure, *how: figures.append(figure) or render(figure, *how))
     tasks_with_long_names(tmp_path, number)
-    compare_runs(console, [tmp_path], tmp_path / "c.png")
+    compare_runs(console, [tmp_path], Files(png=tmp_path / "c.png"))
     left_out = "the picture shows the first 12 of 14 tasks: name fewer folders to choose, or give --by"
     assert (left_out in said(capsys)) == (number == 14)
     (figure,) = figures
@@ -143,7 +143,7 @@ def test_a_picture_has_room_for_every_task(
 
 def test_no_warning_of_the_drawing_library_is_seen(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
     write_run(tmp_path / "a", [50.0, 60.0], SAGE, "method.label='我们'")  # letters that the font lacks
-    compare_runs(console, [tmp_path], tmp_path / "c.png")
+    compare_runs(console, [tmp_path], Files(png=tmp_path / "c.png"))
     assert [str(warning.message) for warning in recwarn] == []
 
 
@@ -174,7 +174,7 @@ def test_tasks_are_not_ranked_together(tmp_path: Path, capsys: pytest.CaptureFix
             write_run(tmp_path / f"s{alpha}-{seed}", [ours + seed], SAGE, f"partition.alpha={alpha}", f"seed={seed}")
             other = 'method.name="fedavg"'
             write_run(tmp_path / f"f{alpha}-{seed}", [theirs + seed], other, f"partition.alpha={alpha}", f"seed={seed}")
-    compare_runs(console, [tmp_path], tmp_path / "c.png", tmp_path / "new/c.csv")
+    compare_runs(console, [tmp_path], Files(png=tmp_path / "c.png", csv=tmp_path / "new/c.csv"))
     text = said(capsys)
     assert "α = 0.1" in text
     assert "α = 1 " in text
@@ -218,7 +218,7 @@ def test_what_sage_adds_to_a_host_is_told_seed_by_seed(tmp_path: Path, capsys: p
         write_run(tmp_path / method / "7", [float(a)], f"method.name='{method}'")
         write_run(tmp_path / method / "8", [float(b)], f"method.name='{method}'", "seed=8")
     write_run(tmp_path / "other", [90.0], "method.name='flexmatch'", "method.tau=0.5")
-    compare_runs(console, [tmp_path], None)
+    compare_runs(console, [tmp_path])
     text = said(capsys)
     assert "flexmatch+sage +2.00 points beside flexmatch, tau=0.95 (seed by seed +1.00 to +3.00)." in text
     assert "freematch+sage +2.00 points beside freematch (seed by seed -1.00 to +5.00): not in every seed" in text
@@ -234,7 +234,7 @@ def test_settings_without_effect_do_not_part_repetitions(tmp_path: Path, capsys:
         file = tmp_path / name / "config.toml"
         file.write_text(re.sub(r"(?m)^alpha = .*$", f"alpha = {alpha}", file.read_text()))
         assert f"\nalpha = {alpha}\n" in file.read_text()
-    compare_runs(console, [tmp_path], None)
+    compare_runs(console, [tmp_path])
     assert "sage 7 8 55.00 ± 7.07" in said(capsys)
 
 
@@ -245,7 +245,7 @@ def test_where_the_file_of_a_partition_was_does_not_part_repetitions(
     for k, digest in enumerate(("abc", "abc", "def")):
         file = f"partition.file='{k}/split.json'"
         write_run(tmp_path / str(k), [50.0 + 10 * k], SAGE, file, f"partition.digest='{digest}'", f"seed={7 + k}")
-    compare_runs(console, [tmp_path], None)
+    compare_runs(console, [tmp_path])
     assert "sage 7 8 55.00 ± 7.07" in (text := said(capsys))
     assert "sage 9 70.00" in text
 
@@ -287,7 +287,7 @@ def test_lines_of_a_table_stay_whole_in_a_file(tmp_path: Path) -> None:
     for seed in range(7, 12):
         write_run(tmp_path / str(seed), [50.0 + seed], 'method.name="fedprox+fixmatch+sage"', f"seed={seed}")
     file = StringIO()
-    compare_runs(Console(file=file, width=40), [tmp_path], None)
+    compare_runs(Console(file=file, width=40), [tmp_path])
     (line,) = (line for line in file.getvalue().splitlines() if "fedprox" in line)
     assert "fedprox+fixmatch+sage  7 8 9 10 11  59.00 ± 1.58" in line
 
@@ -336,7 +336,7 @@ def test_results_by_a_methods_own_setting(tmp_path: Path, capsys: pytest.Capture
 
 def test_a_comparison_in_latex(three_alphas: Path) -> None:
     """The best of each column is bold, ties too; seeds are a remark."""
-    compare_runs(console, [three_alphas / "runs"], tex=three_alphas / "new/t.tex", by="partition.alpha")
+    compare_runs(console, [three_alphas / "runs"], Files(tex=three_alphas / "new/t.tex"), by="partition.alpha")
     lines = (three_alphas / "new/t.tex").read_text().splitlines()
     assert lines[0].startswith("% digits · ")
     assert "α" not in lines[0]
@@ -347,7 +347,7 @@ def test_a_comparison_in_latex(three_alphas: Path) -> None:
         r"sage & \textbf{52.00 $\pm$ 2.83} & \textbf{60.00 $\pm$ 0.00} & 81.00 $\pm$ 1.41 \\",
         r"fedavg & 42.00 $\pm$ 2.83 & \textbf{60.00 $\pm$ 1.41} & -- \\",
     ]
-    compare_runs(console, [three_alphas / "runs"], tex=three_alphas / "all.tex")
+    compare_runs(console, [three_alphas / "runs"], Files(tex=three_alphas / "all.tex"))
     text = (three_alphas / "all.tex").read_text()
     assert text.count(r"\begin{tabular}{lcccc}") == text.count(r"\end{tabular}") == 3  # a table for each task
 
@@ -355,7 +355,7 @@ def test_a_comparison_in_latex(three_alphas: Path) -> None:
 def test_a_picture_by_a_setting(three_alphas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = {}
     monkeypatch.setattr(compare, "points", lambda axes, at, values, name, style: drawn.setdefault(name, (at, values)))
-    compare_runs(console, [three_alphas / "runs"], three_alphas / "a.png", by="partition.alpha")
+    compare_runs(console, [three_alphas / "runs"], Files(png=three_alphas / "a.png"), by="partition.alpha")
     assert drawn["sage"] == ([0.02, 1.02, 2.02], [[50, 54], [60, 60], [80, 82]])
     assert drawn["fedavg"] == ([-0.02, 0.98], [[40, 44], [59, 61]])
     assert (three_alphas / "a.png").read_bytes().startswith(b"\x89PNG")
@@ -375,7 +375,7 @@ def test_a_picture_by_a_setting(three_alphas: Path, monkeypatch: pytest.MonkeyPa
 )
 def test_a_setting_that_parts_nothing_is_refused(three_alphas: Path, key: str, message: str) -> None:
     with pytest.raises(UserError) as refused:
-        compare_runs(console, [three_alphas / "runs"], three_alphas / "never.png", by=key)
+        compare_runs(console, [three_alphas / "runs"], Files(png=three_alphas / "never.png"), by=key)
     assert message in str(refused.value)
     assert not (three_alphas / "never.png").exists()
 
@@ -421,7 +421,7 @@ def test_a_name_with_dollars_is_no_formula(tmp_path: Path) -> None:
         write_run(tmp_path / str(i), [50.0, 51.0], SAGE, f"data.labels_per_class={10 * i + 10}")
         config = tmp_path / str(i) / "config.toml"
         config.write_text(config.read_text().replace('name = "sage"', f"name = '{name}'"))
-    compare_runs(console, [tmp_path], png=tmp_path / "x.png", tex=tmp_path / "x.tex")
+    compare_runs(console, [tmp_path], Files(png=tmp_path / "x.png", tex=tmp_path / "x.tex"))
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     escaped = r"\$\textbackslash{}nothing\{\$\textasciicircum{}\textasciicircum{}\_.py:mine"
     assert (tmp_path / "x.tex").read_text().count(escaped) == 1
@@ -459,7 +459,7 @@ def test_a_run_that_failed_in_its_first_round_is_named(tmp_path: Path, capsys: p
 def test_unfinished_runs_have_a_star(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_run(tmp_path / "a", [50.0, 60.0], SAGE)
     write_run(tmp_path / "b", [70.0], SAGE, "seed=8", "train.rounds=2")
-    compare_runs(console, [tmp_path], tex=tmp_path / "t.tex")
+    compare_runs(console, [tmp_path], Files(tex=tmp_path / "t.tex"))
     text = said(capsys)
     assert "sage 7 8* 62.50 ± 10.61" in text
     assert "* unfinished: the last of its rounds so far" in text
@@ -480,7 +480,9 @@ def test_one_method_beside_every_other(tmp_path: Path, capsys: pytest.CaptureFix
     with pytest.raises(UserError, match="--against 'sgae': no such line in the table; there are fedavg; fedavg-sl"):
         compare_runs(console, [tmp_path], against="sgae")
     write_run(tmp_path / "elsewhere", [50.0], "method.name='fedavg'", "partition.alpha=10")
-    compare_runs(console, [tmp_path], csv=tmp_path / "all.csv", against="sage")  # where it is missing, the rest is told
+    compare_runs(
+        console, [tmp_path], Files(csv=tmp_path / "all.csv"), against="sage"
+    )  # where it is missing, the rest is told
     assert (tmp_path / "all.csv").is_file()
 
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from conftest import Fssl
 from fssl.errors import UserError
-from fssl.report.compare import compare_runs
+from fssl.report.compare import Files, compare_runs
 from fssl.report.page.live import Watcher
 from fssl.report.page.reading import judge_by, read
 from fssl.report.page.write import write_page
@@ -67,7 +67,7 @@ def test_runs_of_several_measures_are_compared_by_accuracy(tmp_path: Path, capsy
 
 def test_the_csv_file_has_every_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_two(tmp_path / "runs", F1)
-    compare_runs(Console(), [tmp_path / "runs"], csv=tmp_path / "runs.csv")
+    compare_runs(Console(), [tmp_path / "runs"], Files(csv=tmp_path / "runs.csv"))
     rows = {row["method"]: row for row in csv.DictReader((tmp_path / "runs.csv").open())}
     assert {name: rows["sage"][name] for name in ("measure", "result", "accuracy", "macro_f1", "auroc", "ece")} == {
         "measure": "macro_f1",

@@ -1,4 +1,4 @@
-"""Commands that read finished runs: show, predict, compare, tables, figures and report."""
+"""Commands that read runs: show, predict, export, compare, tables, figures and report."""
 
 from pathlib import Path
 from typing import Annotated
@@ -110,9 +110,9 @@ def compare(
 
     - `fssl compare runs --measure macro_f1`: by another measure than the runs' own `records.metrics`
     """
-    from ..report.compare import compare_runs
+    from ..report.compare import Files, compare_runs
 
-    compare_runs(console, runs, png, csv, tex, by, against, as_is, svg, pdf, measure)
+    compare_runs(console, runs, Files(png, svg, pdf, csv, tex), by, against, as_is, measure)
 
 
 def tables(

@@ -1,1 +1,1 @@
-"""Engines move records around: they choose devices, compile, capture and checkpoint, and learn nothing."""
+"""Engines move records around: they compile, capture, deal out clients and restore, and learn nothing."""

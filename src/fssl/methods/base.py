@@ -24,7 +24,9 @@ from ..types import (
     Upload,
     Weights,
     clone,
+    packed,
     take,
+    unpacked,
 )
 from .optimizers import Optimizer, Sgd
 
@@ -134,18 +136,7 @@ class RunningMean:
 
 def mean_weights(uploads: Iterable[Upload], share: Callable[[Upload], float] = lambda u: u.num_samples) -> Weights:
     """Mean of parameters and buffers, weighted by size (FedAvg) unless told otherwise."""
-    return unflat(weighted_mean((flat(u.weights), share(u)) for u in uploads))
-
-
-def flat(weights: Weights) -> State:
-    return {f"{i}.{name}": t for i, tree in enumerate(weights) for name, t in tree.items()}
-
-
-def unflat(tree: State) -> Weights:
-    split: tuple[State, State] = ({}, {})
-    for key, t in tree.items():
-        split[int(key[0])][key[2:]] = t
-    return Weights(*split)
+    return unpacked("", weighted_mean((packed("", u.weights), share(u)) for u in uploads))
 
 
 def broadcast_velocity(payload: Payload) -> State:

@@ -30,7 +30,7 @@ from ..types import (
     packed,
     unpacked,
 )
-from .base import Method, Needs, RunningMean, Source, Value, Watched, descend, flat, unflat
+from .base import Method, Needs, RunningMean, Source, Value, Watched, descend
 from .roles import at_rate, mixed, shown_to
 from .settings import Share, StudentRate, Threshold
 
@@ -174,11 +174,11 @@ class CBAFed(Method):
             classes = u.extras[CLASSES]
             if u.extras[KNOWS].item():
                 labeled = labeled + classes
-                mean.add(flat(u.weights), u.num_samples)
+                mean.add(packed("", u.weights), u.num_samples)
             else:
                 given = given + classes
-                mean.add(flat(u.weights), classes.sum().item())
-        weights = unflat(mean.value) if mean.value else server.weights  # nobody had anything to learn from
+                mean.add(packed("", u.weights), classes.sum().item())
+        weights = unpacked("", mean.value) if mean.value else server.weights  # nobody had anything to learn from
         labeled = labeled if labeled.any() else server.extras[LABELED]
         weights, older = self.connected_to_older(server, weights)
         extras = {CLASSES: labeled + given, LABELED: labeled, ROUNDS: server.extras[ROUNDS] + 1}

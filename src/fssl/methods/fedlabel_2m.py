@@ -13,8 +13,23 @@ from ..label.accept import FixedThreshold
 from ..label.assign import SCORES, Winner
 from ..label.losses import image_cross_entropy, kl_divergence, masked_mean, supervised_loss
 from ..models import Net
-from ..types import Batch, Counts, Local, Payload, Server, State, Task, Trace, Upload, Weights, put, take
-from .base import Passes, RunningMean, Source, Value, descend, fit, flat, unflat
+from ..types import (
+    Batch,
+    Counts,
+    Local,
+    Payload,
+    Server,
+    State,
+    Task,
+    Trace,
+    Upload,
+    Weights,
+    packed,
+    put,
+    take,
+    unpacked,
+)
+from .base import Passes, RunningMean, Source, Value, descend, fit
 from .fedlabel import FedLabel, agreed, rho
 from .settings import Threshold, Weight
 
@@ -79,9 +94,9 @@ class FedLabel2M(FedLabel):
         """Half the plain mean of all A, half the mean of all B by their numbers of pseudo-labels (at least 1)."""
         mean_a, mean_b = RunningMean(), RunningMean()
         for u in uploads:
-            mean_a.add(flat(one(A, u.weights)), 1.0)
-            mean_b.add(flat(one(B, u.weights)), max(1.0, u.extras[COUNT].item()))
-        a, b = unflat(mean_a.value), unflat(mean_b.value)
+            mean_a.add(packed("", one(A, u.weights)), 1.0)
+            mean_b.add(packed("", one(B, u.weights)), max(1.0, u.extras[COUNT].item()))
+        a, b = unpacked("", mean_a.value), unpacked("", mean_b.value)
         halves = ({name: 0.5 * (t + of_b[name]) for name, t in of_a.items()} for of_a, of_b in zip(a, b, strict=True))
         return server._replace(weights=Weights(*halves))
 

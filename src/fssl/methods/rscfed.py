@@ -28,7 +28,7 @@ from ..types import (
     packed,
     unpacked,
 )
-from .base import Method, Needs, RunningMean, Source, Value, descend, flat, unflat
+from .base import Method, Needs, RunningMean, Source, Value, descend
 from .roles import at_rate, mixed, shown_to
 from .settings import Share, StudentRate, Weight
 
@@ -153,13 +153,13 @@ class RSCFed(Method):
         for made in map(self.group_mean, groups):
             if made:  # with boost = 0 members may all count nothing
                 mean.add(made, 1.0)
-        return server._replace(weights=unflat(mean.value)) if mean.value else server
+        return server._replace(weights=unpacked("", mean.value)) if mean.value else server
 
     def group_mean(self, members: Sequence[Member]) -> State:
         """theta = sum of w_i theta_i."""
         mean = RunningMean()
         for member, weight in zip(members, self.group_weights(members), strict=True):
-            mean.add(flat(member.weights), weight)
+            mean.add(packed("", member.weights), weight)
         return mean.value
 
     def group_weights(self, members: Sequence[Member]) -> list[float]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 
@@ -49,17 +49,38 @@ CSV_FIELDS = (
 )
 
 
+class Files(NamedTuple):
+    """What to write beside the tables in the terminal."""
+
+    png: Path | None = None
+    svg: Path | None = None
+    pdf: Path | None = None
+    csv: Path | None = None
+    tex: Path | None = None
+
+    @property
+    def pictures(self) -> dict[str, Path]:
+        """By format."""
+        formats = {"png": self.png, "svg": self.svg, "pdf": self.pdf}
+        return {kind: file for kind, file in formats.items() if file}
+
+    def check(self) -> None:
+        """Refuse what cannot be written, before the work."""
+        for kind, file in self._asdict().items():
+            if file:
+                check_file(f"--{kind}", file, f".{kind}")
+
+
+NO_FILES = Files()
+
+
 def compare_runs(
     console: Console,
     paths: list[Path],
-    png: Path | None = None,
-    csv: Path | None = None,
-    tex: Path | None = None,
+    files: Files = NO_FILES,
     by: str = "",
     against: str = "",
     as_is: bool = False,
-    svg: Path | None = None,
-    pdf: Path | None = None,
     measure: str = "",
 ) -> None:
     """Print tables and sentences for each task; runs of different tasks are not ranked together.
@@ -67,10 +88,7 @@ def compare_runs(
     With `by`, results are shown for each value of that setting, and a task may hold several of them. Without a
     `measure`, runs are judged by the one that their settings name.
     """
-    pictures = {kind: file for kind, file in (("png", png), ("svg", svg), ("pdf", pdf)) if file}
-    for kind, file in {**pictures, "csv": csv, "tex": tex}.items():
-        if file:
-            check_file(f"--{kind}", file, f".{kind}")
+    files.check()
     every = find_runs(paths, as_is)
     found = every.by_measure(measure)
     runs = distinct(found.runs)
@@ -89,14 +107,20 @@ def compare_runs(
             say(console, text)
     for text in [footer(tasks, by), *signs(overviews.values()), *remarks(every, found, len(runs), measure)]:
         say(console, text)
-    if csv:
-        write_file(csv, csv_text(tasks))
-        say(console, f"numbers: {csv}")
-    if tex:
-        write_file(tex, "\n".join(latex_table(title, overviews[title], groups) for title, groups in tasks.items()))
-        say(console, f"LaTeX: {tex}")
-    if pictures:
-        draw(console, tasks, by, pictures)
+    write(console, files, tasks, overviews, by)
+
+
+def write(console: Console, files: Files, tasks: dict[str, Groups], overviews: Mapping[str, Overview], by: str) -> None:
+    """Write the files, and say which."""
+    if files.csv:
+        write_file(files.csv, csv_text(tasks))
+        say(console, f"numbers: {files.csv}")
+    if files.tex:
+        latex = [latex_table(title, overviews[title], groups) for title, groups in tasks.items()]
+        write_file(files.tex, "\n".join(latex))
+        say(console, f"LaTeX: {files.tex}")
+    if files.pictures:
+        draw(console, tasks, by, files.pictures)
 
 
 def footer(tasks: Mapping[str, Groups], by: str) -> str:
