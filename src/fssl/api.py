@@ -9,7 +9,7 @@ from torch import nn
 from .config import Config, expand, only_run, override, read_toml
 from .console import Quiet
 from .core.experiment import Experiment, prepare
-from .core.images import Datasets
+from .core.images import Datasets, given_dataset
 from .data.sources import Dataset
 from .errors import UserError, told_in_python
 from .inference.export import export_model
@@ -37,7 +37,7 @@ def experiment(
     Args:
         source: The name of a preset, a TOML file, or tables like those of one.
         settings: Changes as after `--set`, such as "seed=7" or "train.lr=0.05".
-        dataset: Images of your own in memory, instead of those that `data.name` names.
+        dataset: Images in memory, instead of files; images of your own are those of `data.name=imagefolder`.
         network: A network of your own, instead of the one that `model.name` names: a `torch.nn.Module`, whose weights
             the run begins with, or a function or class of channels, classes and width.
 
@@ -58,7 +58,7 @@ def experiment(
     config = only_run(tables_of(source, settings))
     if dataset is not None:
         check_machine(config, debug=False)
-        prepared = prepare(config, dataset)
+        prepared = prepare(config, given_dataset(config, dataset))
         check_effect([(config, prepared.method)])
         return prepared
     return planned([("", config)])[""]

@@ -19,7 +19,7 @@ from ..start import Fitted, first_weights, start_digest
 from ..system.user_code import digest_of, user_file
 from .device import choose_device, uses_bf16
 from .fitting import check_method, check_step
-from .images import Datasets, known_card, load_dataset
+from .images import Datasets, check_loadable, known_card, load_dataset
 from .network import is_untried, make_net
 from .parts import with_training
 
@@ -81,8 +81,9 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     """
     is_recorded = config.model.start_digest is not None  # a run goes on from its checkpoint, without the file
     choose_device(config)  # a GPU that is asked for must be there
-    if dataset is None and config.card.is_folder:
-        dataset = load_dataset(config)
+    if dataset is None:
+        check_loadable(config)
+        dataset = load_dataset(config) if config.card.is_folder else None
     config = complete(with_file(config if dataset is None else with_folder(config, dataset), dataset))
     method = build_method(config.method.name, dict(config.method.settings))
     check_method(config, method)
@@ -104,18 +105,22 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
 
 
 def with_folder(config: Config, dataset: Dataset) -> Config:
-    """The settings with what a folder of images decides; refuses a folder that they are not meant for."""
+    """The settings with what one's own images decide; refuses images that they are not meant for."""
     data = config.data
+    is_given = data.dir is None  # by a script, or by a site of a deployment
     if dataset.partition is not None:
-        config = with_clients(config, len(dataset.partition.labeled), f"client folders in '{data.dir}'")
+        found = "clients" if is_given else f"client folders in '{data.dir}'"
+        config = with_clients(config, len(dataset.partition.labeled), found)
     elif dataset.digest is None:
         return config
     if data.digest and dataset.digest not in (None, data.digest):  # None: a site alone does not see all files
+        others = "dataset= has other images" if is_given else f"'{data.dir}' has other files"
         raise UserError(
-            f"data.digest = '{data.digest}': '{data.dir}' has other files ('{dataset.digest}');"
+            f"data.digest = '{data.digest}': {others} ('{dataset.digest}');"
             " put back those that the run began with, or begin a new run without data.digest"
         )
-    data = replace(data, classes=dataset.card.classes, digest=dataset.digest or data.digest)
+    classes = dataset.card.class_names if config.card.is_folder else None
+    data = replace(data, classes=classes, digest=dataset.digest or data.digest)
     server = config.server
     if dataset.partition is not None and (number := len(dataset.partition.server)):
         server = replace(server, batch=server.batch or usual_batch(number))
