@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 import fssl
 from conftest import SMALL, Fssl, records
+from fssl.console import Quiet
 from fssl.errors import UserError, in_python
 from fssl.models import Head
 
@@ -45,6 +47,36 @@ def test_what_is_misunderstood_is_told() -> None:
         fssl.experiment("smoke", ["seed=7"])  # type: ignore[arg-type]
     with pytest.raises(UserError, match="which folders"):
         fssl.runs()
+
+
+@pytest.mark.parametrize("path", [None, 7, b"runs/x"])
+def test_what_is_no_path_is_told(path: Any, tmp_path: Path) -> None:
+    tiny = fssl.experiment("smoke", "train.rounds=1")
+    calls = {
+        "out": lambda: fssl.run(tiny, path),
+        "folder": lambda: fssl.load(path),
+        "folder ": lambda: fssl.runs(tmp_path, path),
+        "folder  ": lambda: fssl.export(path, "digits.onnx"),
+        "file": lambda: fssl.export(tmp_path, path),
+    }
+    for name, call in calls.items():
+        with pytest.raises(UserError, match=f"^{name.strip()} = {re.escape(repr(path))}: expected a path$"):
+            call()
+
+
+class Deaf:
+    """A listener that is not told of rounds."""
+
+    def started(self, config: object, done: object) -> None: ...
+
+    def say(self, text: str) -> None: ...
+
+
+@pytest.mark.parametrize("listener", [Deaf(), print, Quiet, 0])
+def test_a_listener_that_cannot_hear_is_told_before_anything_is_written(listener: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="expected an object with the methods started, round, say"):
+        fssl.run(fssl.experiment("smoke", "train.rounds=1"), tmp_path / "run", listener=listener)
+    assert not (tmp_path / "run").exists()
 
 
 def test_errors_name_arguments_and_settings_instead_of_options(tmp_path: Path) -> None:
@@ -140,6 +172,15 @@ def test_a_network_that_does_not_fit_is_told(tmp_path: Path, fssl: Fssl) -> None
         package.experiment("smoke", network="cnn")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="name two networks"):
         package.experiment("smoke", "model.name=cnn", network=Plain)
+    for builder, message in {
+        lambda classes: Plain(1, classes): "takes 1 positional argument but 3 were given",
+        lambda channels, classes, width: nn.Conv2d(channels, "many", 3): "TypeError",  # type: ignore[arg-type]
+        int: "no signature found",
+    }.items():
+        with pytest.raises(UserError, match=f"^network 'python:\\w+' cannot be built: .*{message}"):
+            package.experiment("smoke", network=builder)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="nosuch is not a run folder"):
+        package.load("nosuch", network=Plain)
     package.run(package.experiment("smoke", *TINY), tmp_path / "cnn")
     with pytest.raises(UserError, match="is a run of the network 'cnn'; leave out network="):
         package.load(tmp_path / "cnn", network=Plain)

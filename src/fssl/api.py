@@ -9,20 +9,21 @@ from torch import nn
 from .config import Config, expand, only_run, override, read_toml
 from .console import Quiet
 from .core.experiment import Experiment, prepare
-from .core.images import Datasets
+from .core.images import Datasets, given_dataset
 from .data.sources import Dataset
 from .errors import UserError, told_in_python
 from .inference.export import export_model
 from .inference.trained import Trained, load_trained
 from .methods.names import check_effect
-from .models.net import PYTHON, make_known
+from .models.net import make_known
 from .records.store import RunFolder
 from .report.runs import Run, find_runs
 from .runner.conduct import run_experiment
 from .runner.grid import check_machine, plan_runs
-from .runner.loggers import Listener
-from .system.machine import check_name
+from .runner.loggers import Listener, check_listener
+from .system.machine import as_path, check_name
 from .system.terminal import Screen
+from .system.user_code import PYTHON
 
 Network = nn.Module | Callable[..., nn.Module]
 Source = str | Path | Mapping[str, Any]  # a preset, a TOML file, or tables like those of one
@@ -37,7 +38,7 @@ def experiment(
     Args:
         source: The name of a preset, a TOML file, or tables like those of one.
         settings: Changes as after `--set`, such as "seed=7" or "train.lr=0.05".
-        dataset: Images of your own in memory, instead of those that `data.name` names.
+        dataset: Images in memory, instead of files; images of your own are those of `data.name=imagefolder`.
         network: A network of your own, instead of the one that `model.name` names: a `torch.nn.Module`, whose weights
             the run begins with, or a function or class of channels, classes and width.
 
@@ -58,7 +59,7 @@ def experiment(
     config = only_run(tables_of(source, settings))
     if dataset is not None:
         check_machine(config, debug=False)
-        prepared = prepare(config, dataset)
+        prepared = prepare(config, given_dataset(config, dataset))
         check_effect([(config, prepared.method)])
         return prepared
     return planned([("", config)])[""]
@@ -114,8 +115,10 @@ def run(
     """
     if not isinstance(experiment, Experiment):
         raise UserError(f"fssl.run takes what fssl.experiment returns, and got {experiment!r:.60}")
-    check_name("out =", Path(out))
-    return run_experiment(experiment, Path(out), listener or Quiet(), resume)
+    folder, listener = as_path("out", out), Quiet() if listener is None else listener
+    check_name("out =", folder)
+    check_listener(listener)
+    return run_experiment(experiment, folder, listener, resume)
 
 
 @told_in_python()
@@ -134,7 +137,7 @@ def runs(*folders: str | Path, as_is: bool = False) -> list[Run]:
     """
     if not folders:
         raise UserError('fssl.runs: which folders? For example fssl.runs("runs")')
-    return find_runs(map(Path, folders), as_is).runs
+    return find_runs([as_path("folder", folder) for folder in folders], as_is).runs
 
 
 @told_in_python()
@@ -152,12 +155,15 @@ def load(folder: str | Path, which: str = "", *, network: Network | None = None)
     Examples:
         >>> fssl.load("runs/smoke").predict("photos").labels
     """
+    path = as_path("folder", folder)
     if network is not None:
-        name = RunFolder(Path(folder)).config().model.name
+        run = RunFolder(path)
+        run.check_run()
+        name = run.config().model.name
         if not name.startswith(PYTHON):
             raise UserError(f"{folder} is a run of the network '{name}'; leave out network=")
         make_known(network, name)
-    return load_trained(Path(folder), which=which)
+    return load_trained(path, which=which)
 
 
 model = load  # its former name
@@ -179,4 +185,5 @@ def export(folder: str | Path, file: str | Path, *, which: str = "", overwrite: 
     Examples:
         >>> fssl.export("runs/smoke", "digits.onnx")
     """
-    return export_model(Path(folder), Path(file).suffix.removeprefix("."), Path(file), overwrite, which)[0]
+    run, to = as_path("folder", folder), as_path("file", file)
+    return export_model(run, to.suffix.removeprefix("."), to, overwrite, which)[0]

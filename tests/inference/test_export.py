@@ -173,6 +173,19 @@ def test_pixels_of_another_size_become_the_model_s_as_files_do(model: Trained, t
         assert np.array_equal(model.predict(what).probabilities, model.probabilities(small[None]))
 
 
+@pytest.mark.parametrize("shape", [(0, 30, 30, 1), (0, 8, 8, 1), (0, 3, 20, 30)])
+def test_no_images_get_no_answers(model: Trained, shape: tuple[int, ...]) -> None:
+    said = model.predict(np.zeros(shape, np.uint8))
+    assert (said.labels, said.names, said.probabilities.shape) == ([], [], (0, 10))
+
+
+def test_floats_of_any_precision_are_taken(model: Trained, images: np.ndarray) -> None:
+    coarse = (torch.from_numpy(images[:3].copy()).float() / 255).bfloat16()
+    expected = model.probabilities(coarse.float().numpy())
+    for what in (coarse, coarse.half(), coarse.double(), coarse.requires_grad_()):
+        assert np.array_equal(model.predict(what).probabilities, expected), what.dtype
+
+
 @pytest.mark.parametrize(
     ("images", "expected"),
     [

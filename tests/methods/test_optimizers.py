@@ -16,8 +16,8 @@ from torch.utils._pytree import tree_flatten
 from conftest import refusal, tiny_config
 from fssl.config import first_difference
 from fssl.core.client import at
-from fssl.core.experiment import make_optimizer, make_schedule
 from fssl.core.federation import Federation
+from fssl.core.parts import make_optimizer, make_schedule
 from fssl.data.schedule import Schedule
 from fssl.data.sources import Dataset
 from fssl.engines.lanes import KEPT_MOMENTUM

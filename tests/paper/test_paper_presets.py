@@ -11,7 +11,7 @@ import pytest
 
 from conftest import Fssl, method_of
 from fssl.config import PRESETS, Config, by_card, expand, override, presets, read_toml
-from fssl.core.federation import make_recipe
+from fssl.core.parts import make_recipe
 from fssl.label.assign import KAPPA_STAR, ConfidenceGap, Constant, GlobalOnly, LocalOnly, Sage, hard, soft
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS

@@ -395,15 +395,19 @@ def test_runs_without_a_cell_are_listed_with_the_reason(tmp_path: Path) -> None:
     (listed / "config.toml").write_text(
         to_toml({"data": {"name": "cifar100"}, "partition": {"clients": 20, "file": "split.json"}})
     )
+    given = add(tmp_path, "given", 50)
+    name, digest = 'name = "cifar100"', 'digest = "0123456789abcdef"'
+    (given / "config.toml").write_text((given / "config.toml").read_text().replace(name, f"{name}\n{digest}"))
     strange = add(tmp_path, "strange", 50)
     (strange / "config.toml").write_text(
         (strange / "config.toml").read_text().replace('name = "sage"', 'name = "mine"')
     )
     result = tables_of(tmp_path)
-    assert result.num_runs == 12
+    assert result.num_runs == 13
     why = {path.name: text for path, text in result.unused.items()}
     assert why.pop("strange").startswith("method 'mine' is unknown")
     assert why.pop("own") == "no table has a folder of images"
+    assert why.pop("given") == "no table has images that a script gave"
     assert why.pop("listed") == "no table has a partition from a file"
     assert why.pop("short") == "100 of the paper's 500 rounds; --short shows such runs where there is no other"
     assert why.pop("worse") == "its cells show other runs, longer or nearer to the paper's setting"

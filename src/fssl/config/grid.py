@@ -72,7 +72,8 @@ def excluded_by(key: str, value: Any) -> tuple[str, ...]:
     if key == "data.name":
         card = CARDS.get(str(value))
         found = ["partition.clients", "train.clients_per_round"]  # in the folder: those of a preset are of its own data
-        return (*useless(str(value)), *(found if card and not card.is_dealt else []))
+        recorded = [] if card and card.is_folder else ["data.digest"]  # of other images
+        return (*useless(str(value)), *recorded, *(found if card and not card.is_dealt else []))
     return ()
 
 

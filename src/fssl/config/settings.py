@@ -59,7 +59,7 @@ class Data:
     test_share: Annotated[
         float | None, Range(0.001, 0.9), "imagefolder without test images: share to test with, folders kept whole"
     ] = None
-    digest: Annotated[str | None, BY_A_RUN, "own images: checksum of its file list"] = None
+    digest: Annotated[str | None, BY_A_RUN, "checksum of own images' file list, or of images given in Python"] = None
     fit: Annotated[Fit, "fmnist: 28 pixels become 32 by stretching, or by a black margin"] = "resize"
 
 
@@ -362,7 +362,7 @@ SECTIONS = tuple(f.name for f in fields(Config) if f.name not in ("seed", "proto
 # A folder of clients' images says itself who holds what and which images are labeled.
 NOT_OF_A_FOLDER = (*DEALING, "partition.file", "partition.digest", "data.test_share")
 OF_A_FOLDER = (
-    *("data.classes", "data.size", "data.channels", "data.mean", "data.std", "data.digest"),
+    *("data.classes", "data.size", "data.channels", "data.mean", "data.std"),
     *("data.skip_bad", "data.test_share"),
 )
 

@@ -6,31 +6,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from ..config import Compute, Config, ServerChoice, Train, by_card, usual_batch
+from ..config import Compute, Config, by_card, usual_batch
 from ..data.cache import Progress
 from ..data.cards import Card
-from ..data.plan import Recipe
-from ..data.schedule import Schedule
 from ..data.sources import Dataset
 from ..data.split_file import read_partition
-from ..errors import UserError, as_typed, described
+from ..errors import UserError
 from ..methods.base import Method
-from ..methods.names import FROM_LABELS, build_method, defaults_on, full_settings
-from ..methods.optimizers import AdamW, Optimizer, Sgd
+from ..methods.names import build_method, defaults_on, full_settings
 from ..models import Net
-from ..probes.training import LabelProbe, Probe, losses_only
 from ..start import Fitted, first_weights, start_digest
-from ..system.user_code import digest_of, user_file, user_place
-from ..types import Counts, Task
+from ..system.user_code import digest_of, user_file
 from .device import choose_device, uses_bf16
-from .images import Datasets, known_card, load_dataset
+from .fitting import check_method, check_step
+from .images import Datasets, check_loadable, known_card, load_dataset
 from .network import is_untried, make_net
-from .privacy import FEWEST_MASKED, MOST_MASKED
-from .server import ServerOptimizer
-from .sketch import Sizes, try_step
-
-AUTHORS_GUARD = 1e-10  # in the logarithm of the released L_u
-AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images when it averages
+from .parts import with_training
 
 
 class Experiment:
@@ -96,8 +87,9 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     """
     is_recorded = config.model.start_digest is not None  # a run goes on from its checkpoint, without the file
     choose_device(config)  # a GPU that is asked for must be there
-    if dataset is None and config.card.is_folder:
-        dataset = load_dataset(config)
+    if dataset is None:
+        check_loadable(config)
+        dataset = load_dataset(config) if config.card.is_folder else None
     config = complete(with_file(config if dataset is None else with_folder(config, dataset), dataset))
     method = build_method(config.method.name, dict(config.method.settings))
     check_method(config, method)
@@ -112,25 +104,29 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
                 " leave it out"
             )
     if user_file(config.method.name):
-        check_step(experiment)
+        check_step(config, experiment.method, experiment.net, experiment.card)
     if config.model.start_digest and not is_recorded:
         experiment.first_weights()  # refused here, if they do not fit
     return experiment
 
 
 def with_folder(config: Config, dataset: Dataset) -> Config:
-    """The settings with what a folder of images decides; refuses a folder that they are not meant for."""
+    """The settings with what one's own images decide; refuses images that they are not meant for."""
     data = config.data
+    is_given = data.dir is None  # by a script, or by a site of a deployment
     if dataset.partition is not None:
-        config = with_clients(config, len(dataset.partition.labeled), f"client folders in '{data.dir}'")
+        found = "clients" if is_given else f"client folders in '{data.dir}'"
+        config = with_clients(config, len(dataset.partition.labeled), found)
     elif dataset.digest is None:
         return config
     if data.digest and dataset.digest not in (None, data.digest):  # None: a site alone does not see all files
+        others = "dataset= has other images" if is_given else f"'{data.dir}' has other files"
         raise UserError(
-            f"data.digest = '{data.digest}': '{data.dir}' has other files ('{dataset.digest}');"
+            f"data.digest = '{data.digest}': {others} ('{dataset.digest}');"
             " put back those that the run began with, or begin a new run without data.digest"
         )
-    data = replace(data, classes=dataset.card.classes, digest=dataset.digest or data.digest)
+    classes = dataset.card.class_names if config.card.is_folder else None
+    data = replace(data, classes=classes, digest=dataset.digest or data.digest)
     server = config.server
     if dataset.partition is not None and (number := len(dataset.partition.server)):
         server = replace(server, batch=server.batch or usual_batch(number))
@@ -173,180 +169,3 @@ def complete(config: Config) -> Config:
             train=replace(config.train, precision="bf16" if uses_bf16(config) else "fp32"),
         )
     )
-
-
-def with_training(config: Config, method: Method) -> Method:
-    """The method with the optimizer, the weights of clients and the guard that the settings ask for."""
-    train = config.train
-    released = config.protocol == "authors"
-    return replace(
-        method,
-        optimizer=make_optimizer(train),
-        labeled_weight=AUTHORS_REPLICATION if released else train.labeled_weight,
-        guard=AUTHORS_GUARD if released else 0.0,
-        watch=config.records.probes == "all",
-        labels_at_clients=not config.has_server_labels,
-    )
-
-
-def make_server_method(config: Config) -> Method:
-    """How the server learns from its labels: by cross-entropy, with the optimizer and the schedule of clients."""
-    return with_training(config, FROM_LABELS)
-
-
-def make_optimizer(train: Train) -> Optimizer:
-    """The optimizer of clients that the settings ask for."""
-    facts: dict[str, Any] = {
-        "lr": train.lr,
-        "momentum": train.momentum,
-        "weight_decay": train.weight_decay,
-        "decay_on": train.decay_on,
-        "clip": train.clip,
-        "scheduled": train.schedule != "constant",
-    }
-    return AdamW(**facts, beta2=train.beta2) if train.optimizer == "adamw" else Sgd(**facts, nesterov=train.nesterov)
-
-
-def make_schedule(config: Config) -> Schedule:
-    """How the learning rate moves."""
-    train = config.train
-    return Schedule(train.schedule, train.schedule_over, config.rounds, train.warmup or 0)
-
-
-def make_server_optimizer(config: Config) -> ServerOptimizer:
-    """What becomes of the clients' mean."""
-    server = config.server
-    return ServerOptimizer(
-        server.optimizer, server.lr, server.momentum, server.beta2, server.epsilon, server.broadcast_momentum
-    )
-
-
-def check_method(config: Config, method: Method) -> None:
-    """Refuse a method that the federation cannot train."""
-    name, clients = config.method.name, config.partition.clients
-    if 0 < clients < method.needs.min_clients:
-        raise UserError(
-            f"method '{name}' needs {method.needs.min_clients} clients or more with these settings,"
-            f" and partition.clients = {clients}"
-        )
-    if method.needs.own_optimizer:
-        check_unused(config)
-    check_mean(config, method)
-    check_groups(config, method)
-    if config.has_server_labels:
-        check_without_labels(config, method)
-    if not config.card.is_dealt and (method.needs.labels == "all" or method.needs.truth):
-        raise UserError(
-            f"method '{name}' asks for the true label of every image, which data.name = '{config.data.name}' has not"
-        )
-
-
-def check_mean(config: Config, method: Method) -> None:
-    """Refuse privacy for a method or a number of clients that it does not cover."""
-    name, privacy, drawn = config.method.name, config.privacy, config.train.clients_per_round
-    is_masked = privacy.aggregation == "secagg+"
-    if type(method).aggregate is not Method.aggregate and (is_masked or privacy.clip is not None):
-        key = "privacy.aggregation = 'secagg+'" if is_masked else "privacy.clip"
-        limit = "is all that is opened" if is_masked else "clipping and noise do not cover"
-        raise UserError(
-            f"{key}: method '{name}' uses more of an upload than the mean of its parameters, which {limit};"
-            " choose another method"
-        )
-    if not is_masked:
-        return
-    if 0 < drawn < FEWEST_MASKED or drawn > MOST_MASKED:
-        raise UserError(
-            f"train.clients_per_round = {drawn}: privacy.aggregation = 'secagg+' expects {FEWEST_MASKED} to"
-            f" {MOST_MASKED}; of two, each could tell the other's upload from the mean"
-        )
-
-
-def check_groups(config: Config, method: Method) -> None:
-    """Refuse what counts on one draw of clients a round, where a method has several."""
-    given = ["privacy.clip"] if config.privacy.clip is not None else []
-    given += ["server.broadcast_momentum"] if config.server.broadcast_momentum else []
-    if given and method.needs.groups > 1:
-        raise UserError(
-            f"{given[0]} goes with one group of clients a round, and method '{config.method.name}' draws"
-            f" {method.needs.groups}; leave it out"
-        )
-
-
-def check_without_labels(config: Config, method: Method) -> None:
-    """Refuse a method whose clients cannot do without labels."""
-    start = f"partition.labels = 'server': method '{config.method.name}'"
-    if method.needs.labels == "all":
-        raise UserError(f"{start} gives clients the true label of every image; choose another method")
-    if method.needs.client_labels:
-        raise UserError(f"{start} learns from labels of clients, which have none; choose another method")
-
-
-def check_unused(config: Config) -> None:
-    """Refuse settings of the optimizer for a method that has a rule of its own."""
-    if config.server.static_norm != "off":
-        raise UserError(f"server.static_norm: method '{config.method.name}' keeps its model in parts; leave it out")
-    keys = [("train", key) for key in ("optimizer", "schedule", "nesterov", "keep_momentum", "clip", "decay_on")]
-    usual = {"train": Train(), "server": ServerChoice()}
-    for section, key in (*keys, ("server", "broadcast_momentum")):
-        if (value := getattr(getattr(config, section), key)) != getattr(usual[section], key):
-            rule = f"method '{config.method.name}' takes its steps by a rule of its own"
-            raise UserError(f"{section}.{key} = {as_typed(value)}: {rule}; leave it out")
-
-
-def check_step(experiment: Experiment) -> None:
-    """Refuse a method of the user's whose step fails or draws random numbers, by a step on shapes alone."""
-    config, method, card = experiment.config, experiment.method, experiment.card
-    recipe = make_recipe(config, method, card)
-    slots = recipe.unlabeled_batch  # any number will do: images have no values here
-    sizes = Sizes(
-        Task(card.num_classes, slots, config.seed), Counts(1, slots), recipe, card, config.train.class_weights > 0
-    )
-    try:
-        try_step(method, experiment.net, sizes, make_probe(config, method))
-    except Exception as error:
-        place = user_place(error, config.own_files)
-        reason = str(error) if isinstance(error, UserError) else f"its step fails: {described(error)}"
-        raise UserError(f"method '{config.method.name}': {reason}{f' ({place})' if place else ''}") from error
-
-
-def make_recipe(config: Config, method: Method, card: Card) -> Recipe:
-    """How a client walks through its images: as the configuration says, and the method asks."""
-    train, needs = config.train, method.needs
-    return Recipe(
-        batch=train.batch,
-        unlabeled_ratio=train.unlabeled_ratio,
-        local_epochs=train.local_epochs,
-        epoch=needs.epoch,
-        steps_per_round=train.steps_per_round,
-        views=needs.views,
-        size=card.size,
-        flip=config.data.flip,
-        sweep=needs.sweep,
-        chooses=needs.chooses,
-        numbers=needs.numbers,
-        schedule=make_schedule(config),
-        labeled_epochs=needs.labeled_epochs,
-        shuffles=needs.shuffles,
-    )
-
-
-def make_server_recipe(config: Config, card: Card) -> Recipe:
-    """How the server walks through its labeled images."""
-    return Recipe(
-        batch=config.server_batch,
-        unlabeled_ratio=1,
-        local_epochs=config.server_epochs,
-        epoch="labeled",
-        steps_per_round=None,
-        views=FROM_LABELS.needs.views,
-        size=card.size,
-        flip=config.data.flip,
-        schedule=make_schedule(config),
-    )
-
-
-def make_probe(config: Config, method: Method) -> Probe:
-    """What is measured, with the method's own weights and threshold."""
-    if config.records.probes == "losses":
-        return losses_only
-    return LabelProbe(*method.watched, knows_truth=config.card.is_dealt)

@@ -21,15 +21,9 @@ from ..seeds import cohort
 from ..types import Counts, Payload, Server, State, Weights, put
 from .device import choose_devices, uses_bf16
 from .evaluate import Tester, TestPool, headline_norm, make_tester, norms_for_test
-from .experiment import (
-    Experiment,
-    make_probe,
-    make_recipe,
-    make_server_method,
-    make_server_optimizer,
-    make_server_recipe,
-)
+from .experiment import Experiment
 from .images import divide_images, split_for_clients, split_for_test, split_to_choose_by
+from .parts import make_probe, make_recipe, make_server_method, make_server_optimizer, make_server_recipe
 from .server import ServerOptimizer, smooth
 from .sketch import Sizes, try_step
 from .static import Collect, Sums, make_measure

@@ -10,10 +10,11 @@ from ..config import Config
 from ..data.cache import Progress
 from ..data.cards import Card, Fit
 from ..data.folder import Agreed
+from ..data.given import check_dataset
 from ..data.partition import Index, Partition, hold_out, make_partition, second_half
 from ..data.sources import Dataset, Split, load
 from ..data.split_file import read_partition
-from ..errors import UserError
+from ..errors import UserError, as_typed
 from ..system.machine import cores
 
 Source = tuple[str, str | None, Agreed | None, Fit]
@@ -40,9 +41,33 @@ def source_of(config: Config) -> Source:
 
 def load_dataset(config: Config, progress: Progress | None = None) -> Dataset:
     """The configured images; the first time, files are decoded into a cache."""
+    check_loadable(config)
     name, dir, agreed, fit = source_of(config)
     folder, options = Path(dir).expanduser() if dir else None, agreed._asdict() if agreed else {}
     return load(name, folder, progress=progress, workers=cores(), fit=fit, **options)
+
+
+def check_loadable(config: Config) -> None:
+    """Refuse to load the images of a name in place of those that a script gave under it."""
+    if config.data.digest and not config.card.is_folder:
+        raise UserError(
+            f"data.digest = '{config.data.digest}': the images were given in Python, as dataset= of fssl.experiment;"
+            f" leave data.digest out to use those of {config.data.name}, in a new run"
+        )
+
+
+def given_dataset(config: Config, dataset: object) -> Dataset:
+    """Images that a script gives, checked; refuses settings that are of use for files alone."""
+    data = config.data
+    for key in ("dir", "skip_bad", "test_share"):
+        if value := getattr(data, key):
+            raise UserError(f"data.{key} = {as_typed(value)}: dataset= is read from no files; leave out one of them")
+    if config.compute.engine != "local":
+        raise UserError("compute.engine = 'flower': its processes load images themselves; leave out dataset=")
+    expected = known_card(config)
+    if expected.is_folder and not data.classes and isinstance(dataset, Dataset):
+        expected = shared_format(config)._replace(classes=dataset.card.class_names).card()
+    return check_dataset(dataset, expected)
 
 
 def shared_format(config: Config) -> Agreed:

@@ -68,17 +68,24 @@ def from_bytes(files: Sequence[bytes], card: Card) -> NDArray[np.uint8]:
 
 def from_pixels(images: Pixels, card: Card) -> NDArray[Any]:
     """One image or a batch, with its channels first or last."""
-    array = images.detach().cpu().numpy() if isinstance(images, Tensor) else images
-    batch = channels_last(array)
+    array = as_array(images) if isinstance(images, Tensor) else images
+    batch, shape = channels_last(array), (card.size, card.size, card.channels)
     if batch.dtype == np.uint8:
-        is_fit = batch.shape[1:] == (card.size, card.size, card.channels)
-        return batch if is_fit else np.stack([fit_pixels(image, card.size, card.channels) for image in batch])
+        if batch.shape[1:] == shape:
+            return batch
+        return np.array([fit_pixels(image, card.size, card.channels) for image in batch], np.uint8).reshape(-1, *shape)
     if not np.issubdtype(batch.dtype, np.floating):
         raise UserError(f"images are {batch.dtype}, expected uint8, or floats from 0 to 1")
-    if batch.shape[1:] != (card.size, card.size, card.channels):
+    if batch.shape[1:] != shape:
         wanted = f"expected [N, {card.size}, {card.size}, {card.channels}]"
         raise UserError(f"floats have the shape {list(array.shape)}, {wanted}; only uint8 becomes the model's size")
     return batch.astype(np.float32)
+
+
+def as_array(images: Tensor) -> NDArray[Any]:
+    """A tensor as NumPy has it, which knows no bfloat16."""
+    array: NDArray[Any] = (images.float() if images.is_floating_point() else images).detach().cpu().numpy()
+    return array
 
 
 def channels_last(array: NDArray[Any]) -> NDArray[Any]:

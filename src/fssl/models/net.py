@@ -13,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from ..errors import UserError
-from ..system.user_code import build, find_function, user_file
+from ..system.user_code import PYTHON, build, find_function, user_file
 from ..types import State, Weights, clone
 from .from_timm import PREFIX, find_timm
 from .lenet import SimpleCnn
@@ -31,7 +31,6 @@ MODELS: dict[str, Builder] = {
     "wrn-28-8": wrn_28_8,
     "simple-cnn": SimpleCnn,
 }
-PYTHON = "python:"  # before the names of networks that are objects of a script
 OBJECTS: dict[str, Builder] = {}  # those that this process knows
 USUAL = {"norm": "batch", "stem": "cifar"}  # what a network without a choice is taken to have
 
@@ -230,7 +229,7 @@ def build_net(
 def build_module(name: str, channels: int, classes: int, width: int, **choices: Any) -> nn.Module:
     """The module of a network; its builder gets those choices that it has an argument for."""
     builder = find_network(name)
-    offered = signature(builder).parameters
+    offered = build(signature, "network", name, builder).parameters  # some classes in C have none
     for key, usual in USUAL.items():
         if key not in offered and choices.get(key, usual) != usual:
             raise UserError(f"model.{key} = '{choices[key]}': network '{name}' has no choice of it; leave it out")

@@ -59,6 +59,9 @@ def by_setup(runs: Iterable[Run]) -> tuple[dict[Setup, list[Run]], dict[Path, st
         if run.config.card.is_folder:
             strange[run.path] = "no table has a folder of images"
             continue
+        if run.config.data.digest:
+            strange[run.path] = "no table has images that a script gave"
+            continue
         if run.config.partition.file is not None:
             strange[run.path] = "no table has a partition from a file"
             continue

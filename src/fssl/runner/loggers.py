@@ -21,6 +21,13 @@ class Listener(Protocol):
     def say(self, text: str) -> None: ...
 
 
+def check_listener(listener: object) -> None:
+    """Refuse, before the first round, an object that would not hear of it."""
+    methods = ("started", "round", "say")
+    if isinstance(listener, type) or not all(callable(getattr(listener, name, None)) for name in methods):
+        raise UserError(f"listener = {listener!r:.60}: expected an object with the methods {', '.join(methods)}")
+
+
 class Logger(Protocol):
     """Takes the numbers of a round."""
 

@@ -49,6 +49,13 @@ def check_folder(option: str, path: Path) -> None:
         raise UserError(f"{option} {path}: {reason}")
 
 
+def as_path(name: str, path: object) -> Path:
+    """A path that a script gives as an argument of this name."""
+    if not isinstance(path, str | Path):
+        raise UserError(f"{name} = {path!r:.60}: expected a path")
+    return Path(path)
+
+
 def check_name(option: str, path: Path) -> None:
     """Refuse, before anything is read, an option's file or folder whose name no file system holds."""
     if reason := wrong_name(path):

@@ -15,6 +15,7 @@ from ..errors import UserError, described
 from .digest import check_unchanged, short_sum
 from .source import source_digest
 
+PYTHON = "python:"  # before the names of networks that are objects of a script
 COPY = " (a run folder keeps a copy of its file)"
 PLACE = re.compile(r"([^+]+\.py):(\w+)(\+.*)?")  # file, function, plug-ins of a method
 
@@ -71,11 +72,11 @@ def find_function(file: Path, name: str, what: str) -> Callable[..., Any]:
 
 
 def build(builder: Callable[..., Any], what: str, name: str, *args: Any, **kwargs: Any) -> Any:
-    """Call a builder; an error in a user's own file is reported in one line."""
+    """Call a builder; an error in a user's own code is reported in one line."""
     try:
         return builder(*args, **kwargs)
     except Exception as error:
-        if isinstance(error, UserError) or not user_file(name):
+        if isinstance(error, UserError) or not (user_file(name) or name.startswith(PYTHON)):
             raise
         raise UserError(f"{what} '{name}' cannot be built: {described(error)}") from error
 

@@ -1,0 +1,99 @@
+"""Whether a method fits the rest of a run: its clients, their labels, its privacy, and a step of its own."""
+
+from ..config import Config, ServerChoice, Train
+from ..data.cards import Card
+from ..errors import UserError, as_typed, described
+from ..methods.base import Method
+from ..models import Net
+from ..system.user_code import user_place
+from ..types import Counts, Task
+from .parts import make_probe, make_recipe
+from .privacy import FEWEST_MASKED, MOST_MASKED
+from .sketch import Sizes, try_step
+
+
+def check_method(config: Config, method: Method) -> None:
+    """Refuse a method that the federation cannot train."""
+    name, clients = config.method.name, config.partition.clients
+    if 0 < clients < method.needs.min_clients:
+        raise UserError(
+            f"method '{name}' needs {method.needs.min_clients} clients or more with these settings,"
+            f" and partition.clients = {clients}"
+        )
+    if method.needs.own_optimizer:
+        check_unused(config)
+    check_mean(config, method)
+    check_groups(config, method)
+    if config.has_server_labels:
+        check_without_labels(config, method)
+    if not config.card.is_dealt and (method.needs.labels == "all" or method.needs.truth):
+        raise UserError(
+            f"method '{name}' asks for the true label of every image, which data.name = '{config.data.name}' has not"
+        )
+
+
+def check_mean(config: Config, method: Method) -> None:
+    """Refuse privacy for a method or a number of clients that it does not cover."""
+    name, privacy, drawn = config.method.name, config.privacy, config.train.clients_per_round
+    is_masked = privacy.aggregation == "secagg+"
+    if type(method).aggregate is not Method.aggregate and (is_masked or privacy.clip is not None):
+        key = "privacy.aggregation = 'secagg+'" if is_masked else "privacy.clip"
+        limit = "is all that is opened" if is_masked else "clipping and noise do not cover"
+        raise UserError(
+            f"{key}: method '{name}' uses more of an upload than the mean of its parameters, which {limit};"
+            " choose another method"
+        )
+    if not is_masked:
+        return
+    if 0 < drawn < FEWEST_MASKED or drawn > MOST_MASKED:
+        raise UserError(
+            f"train.clients_per_round = {drawn}: privacy.aggregation = 'secagg+' expects {FEWEST_MASKED} to"
+            f" {MOST_MASKED}; of two, each could tell the other's upload from the mean"
+        )
+
+
+def check_groups(config: Config, method: Method) -> None:
+    """Refuse what counts on one draw of clients a round, where a method has several."""
+    given = ["privacy.clip"] if config.privacy.clip is not None else []
+    given += ["server.broadcast_momentum"] if config.server.broadcast_momentum else []
+    if given and method.needs.groups > 1:
+        raise UserError(
+            f"{given[0]} goes with one group of clients a round, and method '{config.method.name}' draws"
+            f" {method.needs.groups}; leave it out"
+        )
+
+
+def check_without_labels(config: Config, method: Method) -> None:
+    """Refuse a method whose clients cannot do without labels."""
+    start = f"partition.labels = 'server': method '{config.method.name}'"
+    if method.needs.labels == "all":
+        raise UserError(f"{start} gives clients the true label of every image; choose another method")
+    if method.needs.client_labels:
+        raise UserError(f"{start} learns from labels of clients, which have none; choose another method")
+
+
+def check_unused(config: Config) -> None:
+    """Refuse settings of the optimizer for a method that has a rule of its own."""
+    if config.server.static_norm != "off":
+        raise UserError(f"server.static_norm: method '{config.method.name}' keeps its model in parts; leave it out")
+    keys = [("train", key) for key in ("optimizer", "schedule", "nesterov", "keep_momentum", "clip", "decay_on")]
+    usual = {"train": Train(), "server": ServerChoice()}
+    for section, key in (*keys, ("server", "broadcast_momentum")):
+        if (value := getattr(getattr(config, section), key)) != getattr(usual[section], key):
+            rule = f"method '{config.method.name}' takes its steps by a rule of its own"
+            raise UserError(f"{section}.{key} = {as_typed(value)}: {rule}; leave it out")
+
+
+def check_step(config: Config, method: Method, net: Net, card: Card) -> None:
+    """Refuse a method of the user's whose step fails or draws random numbers, by a step on shapes alone."""
+    recipe = make_recipe(config, method, card)
+    slots = recipe.unlabeled_batch  # any number will do: images have no values here
+    sizes = Sizes(
+        Task(card.num_classes, slots, config.seed), Counts(1, slots), recipe, card, config.train.class_weights > 0
+    )
+    try:
+        try_step(method, net, sizes, make_probe(config, method))
+    except Exception as error:
+        place = user_place(error, config.own_files)
+        reason = str(error) if isinstance(error, UserError) else f"its step fails: {described(error)}"
+        raise UserError(f"method '{config.method.name}': {reason}{f' ({place})' if place else ''}") from error

@@ -1,0 +1,106 @@
+"""The parts that a run's settings ask for: optimizers and schedule, walks through the images, what is measured."""
+
+from dataclasses import replace
+from typing import Any
+
+from ..config import Config, Train
+from ..data.cards import Card
+from ..data.plan import Recipe
+from ..data.schedule import Schedule
+from ..methods.base import Method
+from ..methods.names import FROM_LABELS
+from ..methods.optimizers import AdamW, Optimizer, Sgd
+from ..probes.training import LabelProbe, Probe, losses_only
+from .server import ServerOptimizer
+
+AUTHORS_GUARD = 1e-10  # in the logarithm of the released L_u
+AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images when it averages
+
+
+def with_training(config: Config, method: Method) -> Method:
+    """The method with the optimizer, the weights of clients and the guard that the settings ask for."""
+    train = config.train
+    released = config.protocol == "authors"
+    return replace(
+        method,
+        optimizer=make_optimizer(train),
+        labeled_weight=AUTHORS_REPLICATION if released else train.labeled_weight,
+        guard=AUTHORS_GUARD if released else 0.0,
+        watch=config.records.probes == "all",
+        labels_at_clients=not config.has_server_labels,
+    )
+
+
+def make_server_method(config: Config) -> Method:
+    """How the server learns from its labels: by cross-entropy, with the optimizer and the schedule of clients."""
+    return with_training(config, FROM_LABELS)
+
+
+def make_optimizer(train: Train) -> Optimizer:
+    """The optimizer of clients that the settings ask for."""
+    facts: dict[str, Any] = {
+        "lr": train.lr,
+        "momentum": train.momentum,
+        "weight_decay": train.weight_decay,
+        "decay_on": train.decay_on,
+        "clip": train.clip,
+        "scheduled": train.schedule != "constant",
+    }
+    return AdamW(**facts, beta2=train.beta2) if train.optimizer == "adamw" else Sgd(**facts, nesterov=train.nesterov)
+
+
+def make_schedule(config: Config) -> Schedule:
+    """How the learning rate moves."""
+    train = config.train
+    return Schedule(train.schedule, train.schedule_over, config.rounds, train.warmup or 0)
+
+
+def make_server_optimizer(config: Config) -> ServerOptimizer:
+    """What becomes of the clients' mean."""
+    server = config.server
+    return ServerOptimizer(
+        server.optimizer, server.lr, server.momentum, server.beta2, server.epsilon, server.broadcast_momentum
+    )
+
+
+def make_recipe(config: Config, method: Method, card: Card) -> Recipe:
+    """How a client walks through its images: as the configuration says, and the method asks."""
+    train, needs = config.train, method.needs
+    return Recipe(
+        batch=train.batch,
+        unlabeled_ratio=train.unlabeled_ratio,
+        local_epochs=train.local_epochs,
+        epoch=needs.epoch,
+        steps_per_round=train.steps_per_round,
+        views=needs.views,
+        size=card.size,
+        flip=config.data.flip,
+        sweep=needs.sweep,
+        chooses=needs.chooses,
+        numbers=needs.numbers,
+        schedule=make_schedule(config),
+        labeled_epochs=needs.labeled_epochs,
+        shuffles=needs.shuffles,
+    )
+
+
+def make_server_recipe(config: Config, card: Card) -> Recipe:
+    """How the server walks through its labeled images."""
+    return Recipe(
+        batch=config.server_batch,
+        unlabeled_ratio=1,
+        local_epochs=config.server_epochs,
+        epoch="labeled",
+        steps_per_round=None,
+        views=FROM_LABELS.needs.views,
+        size=card.size,
+        flip=config.data.flip,
+        schedule=make_schedule(config),
+    )
+
+
+def make_probe(config: Config, method: Method) -> Probe:
+    """What is measured, with the method's own weights and threshold."""
+    if config.records.probes == "losses":
+        return losses_only
+    return LabelProbe(*method.watched, knows_truth=config.card.is_dealt)

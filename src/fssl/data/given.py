@@ -1,0 +1,120 @@
+"""Images that a script gives in memory: checked as files are, and known again by a checksum of what they are."""
+
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UserError
+from ..system.digest import short_sum
+from .cards import CARDS, Card
+from .dataset import Dataset, Split
+from .partition import Partition
+
+OWN = "images of your own are data.name=imagefolder"
+# What a trained model needs of a card, and the setting that says it of one's own images.
+FACTS = {
+    "size": "data.size",
+    "channels": "data.channels",
+    "class_names": "data.classes",
+    "train_mean": "data.mean",
+    "train_std": "data.std",
+    "test_mean": "data.mean",
+    "test_std": "data.std",
+}
+
+
+def check_dataset(dataset: object, expected: Card) -> Dataset:
+    """The dataset with labels of one type, and its checksum; refused if it is not what the settings say.
+
+    Args:
+        dataset: What a script gave.
+        expected: The card that the settings stand for: they are all that is left of it when its model is loaded.
+    """
+    form = "Dataset(card, Split(images, labels), Split(images, labels))"
+    if not isinstance(dataset, Dataset) or not isinstance(dataset.card, Card):
+        raise UserError(f"dataset= is {type(dataset).__name__}, expected fssl.data.sources.{form}")
+    check_card(dataset.card, expected)
+    for name in ("train", "test"):
+        check_split(name, getattr(dataset, name), expected)
+    train, test = (Split(images, labels.astype(np.int64)) for images, labels in (dataset.train, dataset.test))
+    dataset = dataset._replace(train=train, test=test)
+    check_holders(dataset)
+    check_labels("train", train.labels, expected.num_classes, lowest=-1 if dataset.partition else 0)
+    check_labels("test", test.labels, expected.num_classes, lowest=0)
+    return dataset._replace(digest=digest_of(dataset))
+
+
+def check_card(card: Card, expected: Card) -> None:
+    """Refuse another card than that of the settings: tables would show the wrong name, and no model would load."""
+    if card.name != expected.name:
+        hint = f"give data.name={card.name}" if card.name in CARDS else OWN
+        raise UserError(f"dataset=: its card is '{card.name}', and data.name = '{expected.name}'; {hint}")
+    for fact, key in FACTS.items():
+        found, wanted = getattr(card, fact), getattr(expected, fact)
+        if found != wanted:
+            hint = f"give {key}, or another card" if expected.is_folder else OWN
+            raise UserError(f"dataset=: its card has {fact} = {found!r:.60}, and the settings {wanted!r:.60}; {hint}")
+
+
+def check_split(name: str, split: object, card: Card) -> None:
+    """Refuse arrays of another type or shape."""
+    start = f"dataset=: {name}"
+    if not isinstance(split, Split) or not all(isinstance(part, np.ndarray) for part in split):
+        raise UserError(f"{start} is {type(split).__name__}, expected Split(images, labels), two arrays")
+    images, labels = split
+    shape = (card.size, card.size, card.channels)
+    if images.dtype != np.uint8 or images.shape[1:] != shape:
+        wanted = f"expected uint8 [N, {', '.join(map(str, shape))}]"
+        raise UserError(f"{start}.images are {images.dtype} {list(images.shape)}, {wanted}")
+    if not np.issubdtype(labels.dtype, np.integer) or labels.shape != images.shape[:1]:
+        wanted = f"expected whole numbers [{len(images)}], one for each image"
+        raise UserError(f"{start}.labels are {labels.dtype} {list(labels.shape)}, {wanted}")
+    if not len(images):
+        raise UserError(f"{start} has no images")
+
+
+def check_labels(name: str, labels: NDArray[np.int64], num_classes: int, lowest: int) -> None:
+    if labels.min() < lowest or labels.max() >= num_classes:
+        raise UserError(
+            f"dataset=: {name}.labels are from {labels.min()} to {labels.max()}, expected {lowest} to {num_classes - 1}"
+        )
+
+
+def check_holders(dataset: Dataset) -> None:
+    """Refuse to say both in the dataset and in the settings who holds what, or in neither, or not of every image."""
+    name, partition, labels = dataset.card.name, dataset.partition, dataset.train.labels
+    if dataset.card.is_dealt and partition is not None:
+        raise UserError(f"dataset=: [partition] deals out data.name = '{name}'; leave out its partition")
+    if not dataset.card.is_dealt:
+        check_partition(partition, labels)
+    lengths = {"groups": len(labels), "test_groups": len(dataset.test.labels), "testers": len(dataset.test.labels)}
+    for key, length in lengths.items():
+        if (numbers := getattr(dataset, key)) is not None and np.shape(numbers) != (length,):
+            raise UserError(f"dataset=: {key} are {list(np.shape(numbers))}, expected [{length}], one for each image")
+
+
+def check_partition(partition: Partition | None, labels: NDArray[np.int64]) -> None:
+    """Refuse a partition that leaves out a training image, has one twice, or calls one labeled that is not."""
+    if not isinstance(partition, Partition) or len(partition.labeled) != len(partition.unlabeled):
+        raise UserError("dataset=: data.name = 'folder' wants its partition, the rows of each client")
+    parts = (*partition.labeled, *partition.unlabeled, partition.server)
+    if not all(isinstance(part, np.ndarray) and np.issubdtype(part.dtype, np.integer) for part in parts):
+        raise UserError("dataset=: its partition wants arrays of whole numbers")
+    known, rows = np.concatenate([*partition.labeled, partition.server]), np.concatenate(parts)
+    if not np.array_equal(np.sort(rows), np.arange(len(labels))):
+        raise UserError(f"dataset=: its partition has {len(rows)} rows, expected 0 to {len(labels) - 1}, each once")
+    if not len(known) or labels[known].min() < 0:
+        raise UserError("dataset=: its partition wants labeled rows, and labels of all of them")
+
+
+def digest_of(dataset: Dataset) -> str:
+    """Checksum of all pixels and labels, and of who holds them."""
+    partition = dataset.partition or Partition((), ())
+    arrays = [*dataset.train, *dataset.test, *partition.labeled, None, *partition.unlabeled, None, partition.server]
+    arrays += [dataset.groups, dataset.test_groups, dataset.testers]
+    return short_sum("\n".join(map(sum_of, arrays)).encode())
+
+
+def sum_of(array: NDArray[np.generic] | None) -> str:
+    return "none" if array is None else f"{array.shape} {sha256(np.ascontiguousarray(array).data).hexdigest()}"

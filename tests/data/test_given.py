@@ -1,0 +1,162 @@
+"""Images that a script gives: what is refused before anything is computed, and what a record says of them."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fssl as package
+from conftest import Fssl
+from fssl.data.cards import card
+from fssl.data.folder import Agreed
+from fssl.data.partition import Partition
+from fssl.data.sources import Dataset, Split, load
+from fssl.errors import UserError
+
+DIGITS = load("digits")
+SHORT = ("smoke", "method.name=fedavg", "train.rounds=1", "train.steps_per_round=1", "compute.device=cpu")
+OWN = ("data.size=8", "data.channels=1", "data.labels_per_class=8")
+NAMES = tuple("abcdefghij")
+
+
+def own(dataset: str = "imagefolder", classes: tuple[str, ...] = NAMES) -> Dataset:
+    """The digits as images of one's own."""
+    return DIGITS._replace(card=Agreed(classes, 8, 1, dataset=dataset).card())
+
+
+def by_clients() -> Dataset:
+    """The digits as the images of four clients, with ten labels each; nobody knows the others."""
+    parts = np.array_split(np.arange(len(DIGITS.train.labels)), 4)
+    partition = Partition(tuple(part[:10] for part in parts), tuple(part[10:] for part in parts))
+    labels = np.full_like(DIGITS.train.labels, -1)
+    known = np.concatenate(partition.labeled)
+    labels[known] = DIGITS.train.labels[known]
+    return own("folder")._replace(train=Split(DIGITS.train.images, labels), partition=partition)
+
+
+def train(images: object = DIGITS.train.images, labels: object = DIGITS.train.labels) -> Dataset:
+    return DIGITS._replace(train=Split(images, labels))  # type: ignore[arg-type]
+
+
+def changed(labels: np.ndarray, value: int) -> np.ndarray:
+    return np.where(np.arange(len(labels)) == 3, value, labels)
+
+
+pixels, truth = DIGITS.train
+REFUSED: dict[str, tuple[Callable[[], object], list[str], str]] = {
+    "tuple": (lambda: tuple(DIGITS), [], r"dataset= is tuple, expected fssl\.data\.sources\.Dataset"),
+    "pair": (lambda: DIGITS._replace(train=(pixels, truth)), [], "train is tuple, expected Split"),
+    "lists": (lambda: train(labels=truth.tolist()), [], "train is Split, expected .* two arrays"),
+    "few labels": (lambda: train(labels=truth[:-5]), [], r"train.labels are int64 \[1432\], expected .* \[1437\]"),
+    "high label": (lambda: train(labels=changed(truth, 10)), [], "train.labels are from 0 to 10, expected 0 to 9"),
+    "no label": (lambda: train(labels=changed(truth, -1)), [], "train.labels are from -1 to 9, expected 0 to 9"),
+    "objects": (lambda: train(labels=truth.astype(object)), [], "train.labels are object"),
+    "floats": (lambda: train(pixels / 255), [], r"train.images are float64 .* expected uint8 \[N, 8, 8, 1\]"),
+    "tall": (lambda: train(np.repeat(pixels, 2, 1)), [], r"train.images are uint8 \[1437, 16, 8, 1\]"),
+    "colors": (lambda: train(np.repeat(pixels, 3, 3)), [], r"train.images are uint8 \[1437, 8, 8, 3\]"),
+    "test label": (
+        lambda: DIGITS._replace(test=DIGITS.test._replace(labels=changed(DIGITS.test.labels, 99))),
+        [],
+        "test.labels are from 0 to 99",
+    ),
+    "empty": (lambda: DIGITS._replace(test=Split(pixels[:0], truth[:0])), [], "test has no images"),
+    "groups": (lambda: DIGITS._replace(groups=truth[:9]), [], r"groups are \[9\], expected \[1437\]"),
+    "other name": (lambda: DIGITS, ["data.name=cifar10"], "'digits', and data.name = 'cifar10'; give data.name=digits"),
+    "own name": (
+        lambda: DIGITS._replace(card=replace(card("digits"), name="mine")),
+        [],
+        "'mine', and data.name = 'digits'; images of your own are data.name=imagefolder",
+    ),
+    "own classes": (
+        lambda: DIGITS._replace(card=replace(card("digits"), classes=NAMES)),
+        [],
+        r"class_names = \('a', .*images of your own are data.name=imagefolder",
+    ),
+    "own size": (
+        own,
+        ["data.name=imagefolder", "data.labels_per_class=8"],
+        "its card has size = 8, and the settings 32; give data.size",
+    ),
+    "files": (lambda: DIGITS, ["data.dir=images"], "data.dir = 'images': dataset= is read from no files"),
+    "engine": (lambda: DIGITS, ["compute.engine=flower"], "its processes load images themselves"),
+    "two deals": (
+        lambda: DIGITS._replace(partition=Partition((), ())),
+        [],
+        "deals out data.name = 'digits'; leave out its partition",
+    ),
+    "no deal": (lambda: own("folder"), ["data.name=folder", *OWN[:2]], "wants its partition"),
+    "half a deal": (
+        lambda: own("folder")._replace(partition=Partition((np.arange(9),), (np.arange(9, 99),))),
+        ["data.name=folder", *OWN[:2]],
+        "its partition has 99 rows, expected 0 to 1436, each once",
+    ),
+    "unknown labels": (
+        lambda: by_clients()._replace(train=Split(pixels, np.full_like(truth, -1))),
+        ["data.name=folder", *OWN[:2]],
+        "labels of all of them",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_fit_is_refused_in_a_line(name: str) -> None:
+    make, settings, message = REFUSED[name]
+    if name == "engine":
+        pytest.importorskip("flwr")
+    with pytest.raises(UserError, match=message) as refused:
+        package.experiment(*SHORT, *settings, dataset=make())  # type: ignore[arg-type]
+    assert "\n" not in str(refused.value)
+
+
+def test_what_was_given_is_recorded_and_a_run_goes_on_with_nothing_else(tmp_path: Path, fssl: Fssl) -> None:
+    out, longer = tmp_path / "run", (*SHORT, "train.rounds=2")
+    package.run(package.experiment(*SHORT, dataset=DIGITS), out)
+    (run,) = package.runs(out)
+    digest = run.config.data.digest
+    assert digest == package.experiment(*SHORT, dataset=load("digits")).config.data.digest
+    others = train(255 - pixels)
+    for experiment in (package.experiment(*longer, dataset=others), package.experiment(*longer)):
+        with pytest.raises(UserError, match=f"holds another run: data.digest is '{digest}' there"):
+            package.run(experiment, out, resume=True)
+    with pytest.raises(UserError, match=f"data.digest = '{digest}': dataset= has other images"):
+        package.experiment(out / "config.toml", dataset=others)
+    narrow = train(labels=truth.astype(np.uint8))  # the same labels
+    assert package.run(package.experiment(*longer, dataset=narrow), out, resume=True)["rounds"] == 2
+    for words in (("run", out / "config.toml", "--dry-run"), ("predict", out)):
+        code, _, said = fssl(*words)
+        assert (code, "the images were given in Python" in said) == (2, True), said
+    assert fssl("run", out / "config.toml", "--set", "data.name=digits", "--dry-run").code == 0
+
+
+def test_the_checksum_is_of_pixels_labels_and_holders() -> None:
+    def digest(dataset: Dataset, *settings: str) -> str | None:
+        return package.experiment(*SHORT, *settings, dataset=dataset).config.data.digest
+
+    pixel = pixels.copy()
+    pixel[7, 3, 3] ^= 1
+    variants = [DIGITS, train(pixel), train(labels=changed(truth, 9 - truth[3])), DIGITS._replace(groups=truth)]
+    dealt = by_clients()
+    assert dealt.partition is not None
+    moved = dealt._replace(partition=Partition(dealt.partition.labeled[::-1], dealt.partition.unlabeled[::-1]))
+    found = [digest(dataset) for dataset in variants]
+    found += [digest(dataset, "data.name=folder", *OWN[:2]) for dataset in (dealt, moved)]
+    assert len({*found}) == 6
+    assert None not in found
+
+
+@pytest.mark.parametrize("classes", [NAMES, ()])
+def test_a_model_of_own_images_knows_their_classes(tmp_path: Path, classes: tuple[str, ...]) -> None:
+    """Without names, classes are numbers, as those of a dataset are."""
+    given = own(classes=NAMES)
+    given = given._replace(card=replace(given.card, classes=classes))
+    package.run(package.experiment(*SHORT, "data.name=imagefolder", *OWN, dataset=given), tmp_path)
+    assert package.load(tmp_path).classes == (classes or tuple("0123456789"))
+
+
+def test_a_dataset_may_say_who_holds_what(tmp_path: Path) -> None:
+    experiment = package.experiment(*SHORT, "data.name=folder", *OWN[:2], dataset=by_clients())
+    package.run(experiment, tmp_path)
+    assert experiment.config.partition.clients == 4
+    assert package.load(tmp_path).classes == NAMES
