@@ -520,6 +520,35 @@ def test_a_grid_of_one_cell_is_ordered_as_the_run_it_stands_for(home: Path, tmp_
     assert (sent.method.name, sent.seed, sent.partition.clients) == ("sage", 9, 3)
 
 
+def test_a_run_that_is_interrupted_is_stopped_at_the_server(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy import runs
+
+    asked: list[tuple[str, ...]] = []
+    said: list[str] = []
+
+    def flwr(part: ServerPart, *words: str) -> dict[str, Any]:
+        asked.append(words)
+        return {"run-id": 7}
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    part, out = with_keys(home), tmp_path / "out"
+    for name, double in {"flwr": flwr, "follow": interrupt, "check_manner": lambda *arguments: None}.items():
+        monkeypatch.setattr(runs, name, double)
+    with pytest.raises(KeyboardInterrupt):
+        runs.start_run(part, runs.Wanted(DEALT, out), said.append)
+    (order,) = part.folder.glob("logs/*-order.toml")
+    assert asked == [("run", str(part.folder / "app"), "deployment", "-c", str(order)), ("stop", "7", "deployment")]
+    assert said == [f"run 7 of 3 sites; folder {out}"]
+    assert capsys.readouterr().err == (
+        f"fssl: stopped; finished rounds are kept in {out}: the same command with --resume goes on\n"
+    )
+
+
 # Following a run.
 
 
