@@ -109,11 +109,11 @@ def needed_at_sites(config: Config) -> list[str]:
 
 def await_folder(out: Path, seconds: float, say: Callable[[str], None]) -> None:
     """Wait while another run writes into the folder: one that was stopped takes a moment to end."""
-    until, folder = time.monotonic() + seconds, RunFolder(out)
-    if not folder.is_in_use:
+    until, lock = time.monotonic() + seconds, RunFolder(out).lock
+    if not lock.is_in_use:
         return
     say(f"{out} is in use by a run that goes on at the server; waiting up to {seconds:.0f} s for its end")
-    while folder.is_in_use:
+    while lock.is_in_use:
         if time.monotonic() > until:
             after = "`fssl deploy status` lists it; resume with --resume once it has ended"
             raise RunError(f"{out}: the run that writes there goes on; waited {seconds:.0f} s. {after}")

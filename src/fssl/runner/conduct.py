@@ -52,7 +52,7 @@ def run_experiment(
 def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool, make: MakeEngine) -> Line:
     """Train an experiment to its last round. The engine is made after the folder is locked."""
     config, folder = experiment.config, RunFolder(out)
-    with closing(folder), explained(config, out), closing(Logged(listener, config, out)) as logged:
+    with closing(folder.lock), explained(config, out), closing(Logged(listener, config, out)) as logged:
         federation, saved = opened(experiment, folder, resume, logged)
         with closing(make(federation)) as engine:
             if resume:
