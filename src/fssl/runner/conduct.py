@@ -155,8 +155,9 @@ def flower_simulation() -> Any:
 
 def resumed(saved: Saved | None, folder: RunFolder, engine: Engine, listener: Listener) -> Snapshot:
     """The state after the last round that a checkpoint vouches for, or the beginning."""
-    folder.renew(engine.federation.config)
-    if saved is None:
-        return engine.snapshot
-    listener.say(f"resuming {folder.path} after round {saved.round}")
-    return restore(engine.snapshot, saved._replace(tensors=to(saved.tensors, engine.device)))
+    snapshot = engine.snapshot
+    if saved is not None:
+        snapshot = restore(snapshot, saved._replace(tensors=to(saved.tensors, engine.device)))
+        listener.say(f"resuming {folder.path} after round {saved.round}")
+    folder.renew(engine.federation.config)  # last: a refused run leaves the record as it is
+    return snapshot
