@@ -12,6 +12,7 @@ from .config import Config
 from .data.cards import Card
 from .errors import UserError, described, shortened
 from .models import Net
+from .records.models import Models
 from .records.store import RunFolder
 from .records.tensors import unseal
 from .system.digest import check_unchanged, short_sum
@@ -67,7 +68,7 @@ def file_of(place: Path) -> Path:
     try:
         if place.is_dir():
             folder = RunFolder(place)
-            folder.check_finished(f"model.start = '{place}': ")
+            Models(folder).check_finished(f"model.start = '{place}': ")
             return folder.model_file
         if not place.is_file():
             raise UserError(f"model.start = '{place}': there is no such run folder or file")
@@ -102,7 +103,7 @@ def first_weights(config: Config, card: Card, net: Net) -> Fitted:
 def read_start(place: Path) -> Start:
     """The weights in a run folder or a file, by the names of a network's tensors."""
     if place.is_dir():
-        tensors, facts = RunFolder(place).model()
+        tensors, facts = Models(RunFolder(place)).read()
     elif place.suffix == ".safetensors":
         try:
             tensors, facts = unseal(place)

@@ -271,15 +271,15 @@ def held(lock: Path, seconds: float) -> Iterator[None]:
 
 def test_a_start_waits_for_the_run_before_it(tmp_path: Path) -> None:
     said: list[str] = []
-    assert not RunFolder(tmp_path).is_in_use
+    assert not RunFolder(tmp_path).lock.is_in_use
     await_folder(tmp_path, 60, said.append)
     with held(tmp_path / ".lock", 1.5):
-        assert RunFolder(tmp_path).is_in_use
+        assert RunFolder(tmp_path).lock.is_in_use
         begin = time.monotonic()
         await_folder(tmp_path, 60, said.append)
         assert 0.5 < time.monotonic() - begin < 30
     assert said == [f"{tmp_path} is in use by a run that goes on at the server; waiting up to 60 s for its end"]
-    assert not RunFolder(tmp_path).is_in_use
+    assert not RunFolder(tmp_path).lock.is_in_use
 
 
 def test_a_start_does_not_wait_for_ever(tmp_path: Path) -> None:
@@ -292,6 +292,6 @@ def test_a_start_does_not_wait_for_ever(tmp_path: Path) -> None:
 
 def test_looking_at_a_folder_takes_nothing_from_it(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
-    assert not RunFolder(tmp_path).is_in_use
+    assert not RunFolder(tmp_path).lock.is_in_use
     with (tmp_path / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fssl.config import only_run, override, read_toml
-from fssl.deploy.home import APP, ServerPart, init, is_free, server_part, site_part
+from fssl.deploy.home import APP, ServerPart, SitePart, init, is_free, server_part, site_part
 from fssl.deploy.programs import NEW_START, wait_for
 from fssl.deploy.runs import events, follow, for_sites
 from fssl.errors import RunError, UserError
@@ -61,6 +61,12 @@ def test_a_folder_with_something_in_it_is_refused(home: Path) -> None:
         ('"site-1", "site-2"', "1, 2", r"sites = \[1, 2, 'site-3'\]: expected a list of strings"),
         ("port =", "port = 99999 #", "port = 99999: expected a number from 1 to 65535"),
         ('names = ["localhost", "127.0.0.1"]', "names = []", "names = \\[\\]: expected a list of strings"),
+        ('"127.0.0.1"]', '""]', r"names = \['localhost', ''\]: '' is no name or address of a machine"),
+        ('"127.0.0.1"]', '"a b"]', "'a b' is no name or address of a machine"),
+        ('"127.0.0.1"]', '"*"]', r"'\*' is no name or address of a machine"),
+        ('"127.0.0.1"]', '"bücher.example"]', "write 'bücher.example' as 'xn--bcher-kva.example'"),
+        ('"site-1", "site-2"', '"site-1", "server"', "'server' is the name of the server's own folder"),
+        ('"site-1", "site-2"', '"site-1", "Server"', "'Server' is the name of the server's own folder"),
     ],
 )
 def test_bad_settings_are_named(home: Path, old: str, new: str, message: str) -> None:
@@ -87,12 +93,42 @@ def test_an_unknown_device_is_refused(home: Path) -> None:
         site_part(home, "site-1")
 
 
-@pytest.mark.parametrize("server", ["fl.example.org", "https://fl.example.org:8443", "fl.example.org:x", ":8443"])
-def test_an_address_that_is_none_is_refused(home: Path, server: str) -> None:
+def site_with(home: Path, server: str) -> SitePart:
     path = home / "site-1" / "site.toml"
     path.write_text(path.read_text().replace('server = "127.0.0.1:', f'server = "{server}"  # "'))
-    with pytest.raises(UserError, match=rf"site\.toml: server = '{server}': expected NAME:PORT"):
-        site_part(home, "site-1")
+    return site_part(home, "site-1")
+
+
+NO_HOST = "is no name or address of a machine"
+
+
+@pytest.mark.parametrize(
+    ("server", "message"),
+    [
+        ("fl.example.org", "expected NAME:PORT$"),
+        ("https://fl.example.org:8443", "expected NAME:PORT$"),
+        ("fl.example.org:x", "expected NAME:PORT$"),
+        (":8443", "expected NAME:PORT$"),
+        ("localhost:٨", "expected NAME:PORT$"),
+        ("localhost:0", "expected NAME:PORT with a port from 1 to 65535"),
+        ("localhost:65536", "expected NAME:PORT with a port from 1 to 65535"),
+        ("a..b:80", f"'a..b' {NO_HOST}"),
+        (f"{'x' * 64}:80", f"'{'x' * 64}' {NO_HOST}"),
+        (f"{'x.' * 127}:80", f"'{'x.' * 127}' {NO_HOST}"),
+        ("*.example.org:80", rf"'\*.example.org' {NO_HOST}"),
+        ("bücher.example:80", "write 'bücher.example' as 'xn--bcher-kva.example'"),
+    ],
+)
+def test_an_address_that_is_none_is_refused(home: Path, server: str, message: str) -> None:
+    with pytest.raises(UserError, match=rf"site\.toml: server = '{re.escape(server)}': {message}"):
+        site_with(home, server)
+
+
+@pytest.mark.parametrize(
+    "server", ["fl.example.org:1", "xn--bcher-kva.example:65535", f"{'x' * 63}.org.:80", "10.0.0.5:80", "[::1]:8443"]
+)
+def test_an_address_may_be_of_any_kind(home: Path, server: str) -> None:
+    assert site_with(home, server).server == server
 
 
 @pytest.mark.parametrize(
@@ -272,6 +308,17 @@ def test_a_certificate_for_other_names_is_said_and_renewed(home: Path) -> None:
     make_keys(renamed, home)
     assert describe_certificate(renamed).startswith("certificate for fl.example.org, ::1, valid until")
     assert verifies(server, held)
+
+
+def test_a_certificate_has_every_kind_of_name(home: Path) -> None:
+    """Also a first one that is longer than a certificate's common name may be."""
+    pytest.importorskip("cryptography", reason="cryptography is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy.keys import describe_certificate, make_keys
+
+    names = [f"{'x' * 60}.example.org", "xn--bcher-kva.example", "*.example.org", "::1"]
+    server = rewrite(home, '"localhost", "127.0.0.1"', ", ".join(f'"{name}"' for name in names))
+    make_keys(server, home)
+    assert describe_certificate(server).startswith(f"certificate for {', '.join(names)}, valid until")
 
 
 def test_an_expired_certificate_is_said(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -471,6 +518,35 @@ def test_a_grid_of_one_cell_is_ordered_as_the_run_it_stands_for(home: Path, tmp_
     sent = only_run(read_toml(terms["config"]))
     assert sent == run
     assert (sent.method.name, sent.seed, sent.partition.clients) == ("sage", 9, 3)
+
+
+def test_a_run_that_is_interrupted_is_stopped_at_the_server(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy import runs
+
+    asked: list[tuple[str, ...]] = []
+    said: list[str] = []
+
+    def flwr(part: ServerPart, *words: str) -> dict[str, Any]:
+        asked.append(words)
+        return {"run-id": 7}
+
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    part, out = with_keys(home), tmp_path / "out"
+    for name, double in {"flwr": flwr, "follow": interrupt, "check_manner": lambda *arguments: None}.items():
+        monkeypatch.setattr(runs, name, double)
+    with pytest.raises(KeyboardInterrupt):
+        runs.start_run(part, runs.Wanted(DEALT, out), said.append)
+    (order,) = part.folder.glob("logs/*-order.toml")
+    assert asked == [("run", str(part.folder / "app"), "deployment", "-c", str(order)), ("stop", "7", "deployment")]
+    assert said == [f"run 7 of 3 sites; folder {out}"]
+    assert capsys.readouterr().err == (
+        f"fssl: stopped; finished rounds are kept in {out}: the same command with --resume goes on\n"
+    )
 
 
 # Following a run.

@@ -588,6 +588,30 @@ def test_a_measurement_that_too_few_answer_is_made_again_with_the_same_model(fai
     assert (orders.count("train"), orders.count(MEASURE), len(sent)) == (2, 4 + 3 * 4, 1)
 
 
+@pytest.mark.parametrize("trained", [0, 6])  # orders: before the round's training, or after its third attempt
+def test_a_measurement_has_attempts_of_its_own(trained: int, tmp_path: Path) -> None:
+    federation, honest, left = federation_of(*AT_SITES), at_sites(tmp_path), [2 * 2]
+    orders: list[str] = []
+
+    def handle(message: Message) -> Message | None:
+        orders.append(message.metadata.message_type)
+        reply, times = honest(message), orders.count("train")
+        assert reply is not None
+        if not is_measuring(message) and times <= 2 * 2:
+            spoiled(reply.content, "nan")
+        if is_measuring(message) and times == trained and message.metadata.dst_node_id < 2 and left[0]:
+            left[0] -= 1
+            bad_sums(reply.content, "nan")
+        return reply
+
+    said: list[str] = []
+    engine = Engine(federation, fleet_of(federation, handle, said, quorum=3))
+    assert digests(engine, 1) == digests(LocalEngine(federation), 1)
+    again = [text for text in said if "once more" in text]
+    train, measure = (f"round 1: {n} clients gave something usable" for n in ("0 of 2", "2 of 4"))
+    assert [text.partition(",")[0] for text in again] == sorted([train, train, measure, measure], reverse=not trained)
+
+
 def test_a_strict_fleet_stops_where_a_client_is_not_measured(tmp_path: Path) -> None:
     federation = federation_of(*AT_SITES)
     fleet = fleet_of(federation, at_sites(tmp_path), strict=True, nodes=[0, 1, 2])
@@ -614,9 +638,9 @@ def test_a_site_measures_for_its_own_client_alone_and_not_beside_masks(tmp_path:
     assert [*fleet.measure(1, weights)] == [Missing(k, why) for k in range(4)]
 
 
-def test_statistics_are_measured_beside_bounds_and_noise(tmp_path: Path) -> None:
-    """The guarantee does not cover them, as it does not cover those of clients."""
-    engine = private_engine(tmp_path, *AT_SITES, "privacy.clip=0.01", "privacy.noise=1")
+def test_statistics_are_measured_beside_bounds(tmp_path: Path) -> None:
+    """They are not bounded, as those of clients are not."""
+    engine = private_engine(tmp_path, *AT_SITES, "privacy.clip=0.01")
     list(engine.rounds(1))
     weights = engine.model()
     assert same(weights.buffers, statistics_of(engine.federation, weights, range(4)))

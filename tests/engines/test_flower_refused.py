@@ -44,6 +44,13 @@ CASES = {
         "--set",
         "records.checkpoint_every=2",
     ): "records.checkpoint_every = 2: a resumed run would show clients its last rounds again with other noise",
+    (
+        "--engine",
+        "flower",
+        *NOISY,
+        "--set",
+        "server.static_norm=sites",
+    ): "server.static_norm = 'sites': sites see a round's model before its checkpoint is there",
     ("--set", "privacy.aggregation=secagg+"): "privacy.aggregation = 'secagg+': only compute.engine = 'flower' has it",
     ("--engine", "flower", "--clients-per-gpu", "0"): "compute.clients_per_gpu = 0: expected a number from 1 to 64",
 }

@@ -311,13 +311,19 @@ def test_a_line_that_was_cut_by_a_full_disk_is_written_again(tmp_path: Path) -> 
 
 
 def test_a_second_process_is_refused_until_the_first_has_gone(tmp_path: Path) -> None:
-    first = RunFolder(tmp_path / "run")
+    first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
     first.open(completed(TOY), False, {})
     before = sorted(p.name for p in (tmp_path / "run").iterdir())
     with pytest.raises(UserError, match="in use by another process"):
         go(tmp_path / "run")
     assert sorted(p.name for p in (tmp_path / "run").iterdir()) == before
-    first.close()
+    with pytest.raises(UserError, match="in use by another process"):
+        second.lock.take()
+    assert (first.lock.is_held, second.lock.is_held, second.lock.is_in_use) == (True, False, True)
+    first.lock.close()
+    second.lock.take()
+    assert (first.lock.is_held, second.lock.is_held) == (False, True)
+    second.lock.close()
 
 
 def test_what_a_folder_takes(tmp_path: Path) -> None:

@@ -151,36 +151,14 @@ def start(
     Example: `fssl deploy start smoke --set partition.kind=dirichlet --set partition.clients=3 --home hospitals`
     """
     from ..config import override, read_toml
-    from ..console import result_line
-    from ..deploy.control import CONNECTION, check_manner, connect, flwr
     from ..deploy.home import server_part
     from ..deploy.programs import require_flower
-    from ..deploy.runs import absences, await_folder, check, follow, for_sites, needed_at_sites, run_status, write_order
-    from ..records.store import RunFolder
+    from ..deploy.runs import Wanted, start_run
 
     part, out = server_part(home), out or Path("runs") / Path(config.removesuffix(".toml")).name
     require_flower()
     warn(insecure)
-    tables = for_sites(override(read_toml(config), settings or []), len(part.sites))
-    run = check(part, tables, out, resume)
-    for text in needed_at_sites(run):
-        say(text)
-    check_manner(part, insecure)
-    await_folder(out, part.wait_seconds, say)
-    connect(part, insecure)
-    order, journal = write_order(part, run, out, resume, insecure)
-    answer = flwr(part, "run", str(part.folder / "app"), CONNECTION, "-c", str(order))
-    number = str(answer["run-id"])
-    say(f"run {number} of {len(part.sites)} sites; folder {out}")
-    try:
-        follow(journal, lambda: run_status(part, number), say)
-    except KeyboardInterrupt:
-        flwr(part, "stop", number, CONNECTION)
-        complain(f"stopped; finished rounds are kept in {out}: the same command with --resume goes on")
-        raise
-    if lost := absences(RunFolder(out).rounds()):
-        say(lost)
-    say(result_line(out, RunFolder(out).summary()))
+    start_run(part, Wanted(override(read_toml(config), settings or []), out, resume, insecure), say)
 
 
 @app.command()

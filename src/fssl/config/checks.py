@@ -178,6 +178,11 @@ def check_privacy(config: Config) -> None:
             f"records.checkpoint_every = {every}: a resumed run would show clients its last rounds again with other"
             " noise, which privacy.noise does not count; leave it at 1"
         )
+    if privacy.noise and config.server.static_norm == "sites":
+        raise UserError(
+            "server.static_norm = 'sites': sites see a round's model before its checkpoint is there, and a resumed run"
+            " would show them another one with other noise, which privacy.noise does not count; leave one out"
+        )
     if privacy.aggregation == "secagg+":
         if privacy.clip is not None:
             raise UserError(

@@ -2,6 +2,8 @@
 
 import re
 import socket
+from contextlib import suppress
+from ipaddress import ip_address
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeVar
@@ -69,8 +71,10 @@ MODULE = '"""The installed package does the work."""\n\nfrom fssl.{module} impor
 
 SERVER_PORT, SITE_PORT = 8443, 9094
 NAME = re.compile(r"\w[\w.-]*")  # of a site: it is part of file names
-ADDRESS = re.compile(r"[^\s/]+:\d{1,5}")
-Port = Annotated[int, Range(1, 65535)]
+ADDRESS = re.compile(r"[^\s/]+:[0-9]{1,5}")
+HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}")
+LAST_PORT = 65535
+Port = Annotated[int, Range(1, LAST_PORT)]
 Part = TypeVar("Part", "ServerPart", "SitePart")
 
 
@@ -157,7 +161,7 @@ def app_files(folder: Path) -> dict[Path, str]:
 
 def free_ports(first: int, number: int) -> list[int]:
     """The lowest ports that nobody uses on this machine."""
-    return list(islice(filter(is_free, range(first, 65536)), number))
+    return list(islice(filter(is_free, range(first, LAST_PORT + 1)), number))
 
 
 def is_free(port: int) -> bool:
@@ -172,22 +176,55 @@ def server_part(home: Path) -> ServerPart:
     part = read(path, ServerPart, "the server's settings; `fssl deploy init` writes them")
     if len(set(part.sites)) < len(part.sites) or not all(map(NAME.fullmatch, part.sites)):
         raise UserError(f"{path}: sites = {part.sites}: expected different names without spaces or '/'")
+    if own := [name for name in part.sites if name.lower() == "server"]:  # some file systems take "Server" for it
+        raise UserError(f"{path}: sites = {part.sites}: {own[0]!r} is the name of the server's own folder")
+    for name in part.names:
+        if fault := host_fault(name.removeprefix("*.")):
+            raise UserError(f"{path}: names = {part.names}: {fault}")
     return part
 
 
 def site_part(home: Path, name: str | None) -> SitePart:
     """A site's part of a deployment folder by its name, or that part by itself."""
     folder = home / name if name else home
-    if not (folder / "site.toml").is_file():
+    path = folder / "site.toml"
+    if not path.is_file():
         known = sorted(p.parent.name for p in home.glob("*/site.toml"))
         raise UserError(f"{folder} has no site.toml" + (f"; sites here: {', '.join(known)}" if known else ""))
-    part = read(folder / "site.toml", SitePart, "a site's settings")
+    part = read(path, SitePart, "a site's settings")
     if not 0 <= part.client < part.clients:
         expected = f"expected 0 to {part.clients - 1}, as clients = {part.clients}"
-        raise UserError(f"{folder / 'site.toml'}: client = {part.client}: {expected}")
-    if not ADDRESS.fullmatch(part.server):
-        raise UserError(f"{folder / 'site.toml'}: server = {part.server!r}: expected NAME:PORT")
+        raise UserError(f"{path}: client = {part.client}: {expected}")
+    if fault := address_fault(part.server):
+        raise UserError(f"{path}: server = {part.server!r}: {fault}")
     return part
+
+
+def address_fault(address: str) -> str:
+    """What is wrong with a server's name and port; empty if nothing is."""
+    if not ADDRESS.fullmatch(address):
+        return "expected NAME:PORT"
+    host, _, port = address.rpartition(":")
+    if not 1 <= int(port) <= LAST_PORT:
+        return f"expected NAME:PORT with a port from 1 to {LAST_PORT}"
+    return host_fault(host.strip("[]"))
+
+
+def host_fault(host: str) -> str:
+    """What is wrong with a machine's name or address; empty if nothing is.
+
+    An international name is wanted in its ASCII form, the only one that certificates have.
+    """
+    with suppress(ValueError):
+        ip_address(host)
+        return ""
+    try:
+        name = host.encode("idna").decode()
+    except UnicodeError:  # a part of it is empty or too long
+        name = ""
+    if not HOST.fullmatch(name):
+        return f"{host!r} is no name or address of a machine"
+    return "" if host.isascii() else f"write {host!r} as {name!r}, as certificates do"
 
 
 def read(path: Path, kind: type[Part], what: str) -> Part:

@@ -68,7 +68,8 @@ def sign_certificate(name: str, key: Any, issuer: Any, issuer_key: Any, names: l
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    # A common name has no room for more; who connects compares the alternative names.
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     now = datetime.datetime.now(datetime.UTC)
     is_ca = issuer is None
     usage = dict.fromkeys(

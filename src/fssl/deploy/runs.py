@@ -6,23 +6,56 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..config import Config, as_tables, override, to_toml
-from ..console import round_text
+from ..console import result_line, round_text
 from ..core.experiment import prepare
 from ..core.images import split_for_test
 from ..engines.flower.internals import has_finished
-from ..errors import RunError, UserError
+from ..errors import RunError, UserError, complain
 from ..methods.names import check_effect
 from ..records.store import RunFolder
 from ..start import with_absolute_start
 from ..system.files import parse_json, write_atomic
 from ..system.user_code import absolute_name, short_name, user_file
-from .control import CONNECTION, flwr
+from .control import CONNECTION, check_manner, connect, flwr
 from .home import ServerPart
 from .keys import admitted_sites
 from .programs import Growing
+
+
+class Wanted(NamedTuple):
+    """A run that a deployment is asked for."""
+
+    tables: dict[str, Any]  # its settings, as they were given
+    out: Path
+    resume: bool = False
+    insecure: bool = False
+
+
+def start_run(part: ServerPart, wanted: Wanted, say: Callable[[str], None]) -> None:
+    """Check a run, order it at the server, follow it to its end and say what came of it."""
+    out, insecure = wanted.out, wanted.insecure
+    run = check(part, for_sites(wanted.tables, len(part.sites)), out, wanted.resume)
+    for text in needed_at_sites(run):
+        say(text)
+    check_manner(part, insecure)
+    await_folder(out, part.wait_seconds, say)
+    connect(part, insecure)
+    order, journal = write_order(part, run, out, wanted.resume, insecure)
+    number = str(flwr(part, "run", str(part.folder / "app"), CONNECTION, "-c", str(order))["run-id"])
+    say(f"run {number} of {len(part.sites)} sites; folder {out}")
+    try:
+        follow(journal, lambda: run_status(part, number), say)
+    except KeyboardInterrupt:
+        flwr(part, "stop", number, CONNECTION)
+        complain(f"stopped; finished rounds are kept in {out}: the same command with --resume goes on")
+        raise
+    folder = RunFolder(out)
+    if lost := absences(folder.rounds()):
+        say(lost)
+    say(result_line(out, folder.summary()))
 
 
 def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
@@ -76,11 +109,11 @@ def needed_at_sites(config: Config) -> list[str]:
 
 def await_folder(out: Path, seconds: float, say: Callable[[str], None]) -> None:
     """Wait while another run writes into the folder: one that was stopped takes a moment to end."""
-    until, folder = time.monotonic() + seconds, RunFolder(out)
-    if not folder.is_in_use:
+    until, lock = time.monotonic() + seconds, RunFolder(out).lock
+    if not lock.is_in_use:
         return
     say(f"{out} is in use by a run that goes on at the server; waiting up to {seconds:.0f} s for its end")
-    while folder.is_in_use:
+    while lock.is_in_use:
         if time.monotonic() > until:
             after = "`fssl deploy status` lists it; resume with --resume once it has ended"
             raise RunError(f"{out}: the run that writes there goes on; waited {seconds:.0f} s. {after}")

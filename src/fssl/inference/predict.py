@@ -19,7 +19,8 @@ from ..data.folder import Loading, raise_problems, read_images
 from ..data.listing import list_images
 from ..errors import ProblemsError, UserError
 from ..probes.measures import answers_of
-from ..records.store import BEST, RunFolder
+from ..records.models import BEST
+from ..records.store import RunFolder
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file, check_folder, check_new, cores
 from .answers import Predictions, truth_of

@@ -21,7 +21,8 @@ from ..errors import UserError, shortened, told_in_python, unknown
 from ..methods.names import build_method, with_defaults
 from ..models import Net, switch_tf32_off
 from ..records.checkpoint import Saved
-from ..records.store import BEST, RunFolder
+from ..records.models import BEST, Models
+from ..records.store import RunFolder
 from ..system.user_code import digest_of
 from ..types import Server, State, Weights, take
 from .answers import Predictions, truth_of
@@ -160,12 +161,13 @@ def load_trained(run: Path, device: torch.device | None = None, which: str = "")
 
 def find_model(folder: RunFolder, config: Config, which: str) -> Found:
     """The model in its file, or as the newest checkpoint has it, if that is newer."""
-    file = folder.named_model(which) if which else folder.model_file
+    models = Models(folder)
+    file = models.named(which) if which else folder.model_file
     if which == "plain" and not file.is_file():  # a run with one model writes it under one name
         file = folder.model_file
-    saved = folder.newest_state() if folder.goes_on or not file.is_file() else None
+    saved = models.newest_state() if models.goes_on or not file.is_file() else None
     if saved is None and file.is_file():
-        return Found(file, *folder.model(file))
+        return Found(file, *models.read(file))
     if which == BEST and not config.records.keep_best:
         raise UserError(f"--model {which}: {folder.path} keeps no best model; runs with records.keep_best=true do")
     if which == "ema" and config.server.ema is None:

@@ -1,11 +1,10 @@
 """The run folder on disk: created once, appended to, resumed, never half-read."""
 
-import fcntl
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,12 +20,12 @@ from .choice import is_over
 from .environment import environment
 from .facts import read_facts, write_facts
 from .layout import ENVIRONMENT, FORMAT, check_format
+from .lock import LOCK, Lock
 from .rounds import is_complete, summarize
-from .tensors import Tensors, Unsealed, sealed, unseal
+from .tensors import Tensors, sealed
 
 ERRORS = "error.txt"  # the last error that nobody foresaw, with its place in the code
 SKIPPED = "skipped.txt"  # image files that could not be used, with `data.skip_bad`
-BEST = "best"  # the name of the model that is kept of the best round
 SPLIT = "split.json"  # a copy of the file that `partition.file` names
 INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
 
@@ -48,11 +47,10 @@ class RunFolder:
         self.measures_file = path / "measures.json"
         self.summary_file = path / "summary.json"
         self.deployment_file = path / "deployment.json"  # of a run whose clients keep their states themselves
+        self.lock = Lock(path)
+        self.checkpoints = Checkpoints(path / "checkpoint")
         self._probes = path / "probes"
-        self._checkpoints = Checkpoints(path / "checkpoint")
         self._chain: Chain | None = None  # of the record, while this process writes it
-        self._lock_file = path / ".lock"  # there from a run's first moment on, so a folder without it is not ours
-        self._lock: IO[str] | None = None
 
     def probe_file(self, round: int) -> Path:
         return self._probes / f"{round:06d}.safetensors"
@@ -60,10 +58,6 @@ class RunFolder:
     def probe_files(self) -> list[Path]:
         """Existing probe files, by round."""
         return sorted(self._probes.glob("[0-9]*.safetensors"))
-
-    def named_model(self, name: str) -> Path:
-        """The file of one of several models: the plain one, the smoothed one, the best one."""
-        return self.path / f"model-{name}.safetensors"
 
     def summary(self) -> dict[str, Any]:
         """The results of the run when it was last finished; empty otherwise."""
@@ -80,13 +74,13 @@ class RunFolder:
     @property
     def is_of_a_run(self) -> bool:
         """Whether a run began here; somebody may keep settings in a folder that is none."""
-        return self.config_file.is_file() and (self._lock_file.exists() or self.rounds_file.exists())
+        return self.config_file.is_file() and (self.lock.file.exists() or self.rounds_file.exists())
 
     @property
     def is_bare(self) -> bool:
         """Whether a run stopped here before its first round, so that another in its place loses nothing."""
         made = (self._probes, self.model_file, self.summary_file, self.deployment_file)
-        return not (self.has_rounds or self._checkpoints.is_begun or any(path.exists() for path in made))
+        return not (self.has_rounds or self.checkpoints.is_begun or any(path.exists() for path in made))
 
     @property
     def is_finished(self) -> bool:
@@ -125,7 +119,7 @@ class RunFolder:
 
     def _check_ours(self) -> None:
         """Refuse a folder with settings that no run wrote, such as one in which somebody keeps a configuration."""
-        if not self._lock_file.exists():
+        if not self.lock.file.exists():
             raise UserError(f"{self.config_file} is not of a run that began here; choose another --out")
 
     def open(self, config: Config, resume: bool, defaults: Mapping[str, Any]) -> None:
@@ -133,7 +127,7 @@ class RunFolder:
         self.check(config, resume, defaults)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            self._take_lock()
+            self.lock.take()
             self.check(config, resume, defaults)  # again: another process may have been here since
             for folder in (self.path, self._probes):
                 sweep(folder)  # of any age, as nobody else writes here; checkpoints see to theirs
@@ -147,45 +141,6 @@ class RunFolder:
         text = to_toml(renewed(self._tables(), config))
         if text != self.config_file.read_text("utf-8"):
             write_atomic(self.config_file, text)
-
-    def take_over(self, config: Config) -> None:
-        """Give a finished run the settings that may change even then: another of its models may become its own."""
-        try:
-            self._take_lock()
-            if config.server.ship != self.config().server.ship:
-                chosen = self.named_model(config.server.ship)
-                self.model(chosen)  # refused if it is damaged
-                write_atomic(self.model_file, chosen.read_bytes())
-            self.renew(config)  # last: after a kill the change is still to be seen
-        except OSError as error:
-            raise UserError(f"{error.filename or self.path}: {error.strerror}") from None
-        finally:
-            self.close()
-
-    def _take_lock(self) -> None:
-        """The lock file stays: removing it would let a third process lock a new one beside it."""
-        self._lock = self._lock_file.open("w")
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{self.path} is in use by another process") from None
-
-    @property
-    def is_in_use(self) -> bool:
-        """Whether another process writes here."""
-        if not self._lock_file.is_file():
-            return False
-        with self._lock_file.open() as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return True
-        return False
-
-    def close(self) -> None:
-        if self._lock:
-            self._lock.close()
-            self._lock = None
 
     def config(self) -> Config:
         """The settings as they were recorded; those of a later version are refused."""
@@ -220,6 +175,11 @@ class RunFolder:
             raise UserError(f"{self.path}: {start.fault}; bring back the file as it was, or begin anew with --out")
         return start.cut(next((i for i, line in enumerate(start.lines) if not is_complete(line)), len(start.lines)))
 
+    @property
+    def marks(self) -> list[str | None]:
+        """What checkpoints name of the record, by round from 0; None where an earlier version wrote a line."""
+        return self._start().marks
+
     def _texts(self) -> list[bytes]:
         return self.rounds_file.read_bytes().splitlines() if self.rounds_file.is_file() else []
 
@@ -227,7 +187,7 @@ class RunFolder:
         """The checkpoint to go on from, with the record cut back to its round; None if no round is there yet."""
         start, texts = self._start(), self._texts()
         whole = len(start.lines)
-        saved = self._checkpoints.load(start.marks, say)
+        saved = self.checkpoints.load(start.marks, say)
         if saved is None and (texts or self.model_file.exists() or self.summary_file.exists()):
             raise UserError(self._no_way_on(whole, len(texts)))
         if len(texts) > whole:
@@ -243,13 +203,13 @@ class RunFolder:
 
     def _no_way_on(self, whole: int, written: int) -> str:
         """Why a run cannot be resumed, and what its user can do."""
-        held = self._checkpoints.rounds
+        held = self.checkpoints.rounds
         if held and whole < written and min(held) > whole:
             why = f"{self.rounds_file} is damaged after round {whole}, before the oldest checkpoint (round {min(held)})"
         elif held:
-            why = f"no checkpoint in {self._checkpoints.folder} can be used (damaged, or of another run)"
+            why = f"no checkpoint in {self.checkpoints.folder} can be used (damaged, or of another run)"
         else:
-            why = f"{self._checkpoints.folder} has no checkpoint"
+            why = f"{self.checkpoints.folder} has no checkpoint"
         return f"{why}; all is left as it is: bring back the files as they were, or begin anew with another --out"
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -279,11 +239,11 @@ class RunFolder:
 
     def checkpoint(self, round: int, tensors: Tensors, parts: Mapping[str, Tensors]) -> None:
         """Save the state after the last line; round 0, the beginning, has one too, so that every line has a start."""
-        self._checkpoints.save(round, tensors, parts, self._mark)
+        self.checkpoints.save(round, tensors, parts, self._mark)
 
     def moved_parts(self) -> dict[str, Tensors]:
         """Parts of the last checkpoint that lie on disk alone from now on: those for which there is no room."""
-        return self._checkpoints.moved()
+        return self.checkpoints.moved()
 
     def write_env(self, device: torch.device, resumed_from: int) -> None:
         """Record versions and hardware; a resumed run adds an entry."""
@@ -317,30 +277,9 @@ class RunFolder:
         counts = {name: None if table is None else table.tolist() for name, table in known.items()}
         write_facts(self.partition_file, counts)
 
-    def finish(
-        self,
-        models: Mapping[str, Tensors],
-        ship: str,
-        headline: str,
-        facts: Mapping[str, Any],
-        said: Mapping[str, Any],
-        best: Tensors | None = None,
-    ) -> dict[str, Any]:
-        """Write the model with facts about it, then the summary, which marks the run as complete.
-
-        Of several models, each also has a file with its name, and `ship` is the name of the run's own. The best one, of
-        the round that `said` tells, has a file beside them. All that is `said` stands in the summary.
-        """
-        lines = self.rounds()
-        for name, tensors in models.items():
-            which = {"model": name} if len(models) > 1 else {}
-            data = sealed(tensors, {"run": self.run_id, "round": len(lines), **facts, **which})
-            for file in [self.named_model(name)] * len(which) + [self.model_file] * (name == ship):
-                write_atomic(file, data)
-        if best is not None:
-            of_best = {"run": self.run_id, **facts, "round": said["chosen"]["round"], "model": BEST}
-            write_atomic(self.named_model(BEST), sealed(best, of_best))
-        summary = {**summarize(lines, headline, self.config().records.metrics), **said}
+    def finish(self, headline: str, said: Mapping[str, Any]) -> dict[str, Any]:
+        """Write the summary, with all that is `said` in it, which marks the run as complete."""
+        summary = {**summarize(self.rounds(), headline, self.config().records.metrics), **said}
         write_facts(self.summary_file, summary, indent=1)
         return summary
 
@@ -357,39 +296,7 @@ class RunFolder:
         if not self.config_file.is_file():
             raise UserError(f"{asked_by}{self.path} is not a run folder (no config.toml); `fssl run` makes one")
 
-    def check_finished(self, asked_by: str = "") -> None:
-        """Refuse a folder that holds no run, or one that is not finished."""
-        self.check_run(asked_by)
-        if not self.model_file.is_file():
-            why = "has no model.safetensors, which a run writes once it is finished"
-            raise UserError(f"{asked_by}{self.path} {why}; --resume goes on")
-        if self.goes_on:
-            raise UserError(f"{asked_by}{self.path} was prolonged and is not finished again; --resume goes on")
-
-    def model(self, file: Path | None = None) -> Unsealed:
-        """The model, or one of several, as it was written by this run, when it was last finished."""
-        file = file or self.model_file
-        try:
-            model = unseal(file)
-        except ValueError as error:
-            raise UserError(f"{file} is damaged ({error})") from None
-        if model.facts is None and any(self._start().marks[1:]):
-            raise UserError(f"{file} has no checksum, but the rounds have: it is not this run's")
-        if model.facts is not None and model.facts.get("run") != self.run_id:
-            raise UserError(f"{file} is of another run than {self.config_file}, or that was changed since")
-        return model
-
-    @property
-    def goes_on(self) -> bool:
-        """Whether there are checkpoints of rounds after those of the summary: the run was prolonged."""
-        held = self._checkpoints.rounds
-        return bool(held) and max(held) > self.summary().get("rounds", max(held))
-
-    def newest_state(self) -> Saved | None:
-        """The state of a run that is not finished, with the best model among its parts if that is kept."""
-        return self._checkpoints.newest(self._start().marks, f"{BEST}.")
-
 
 def left_by_a_kill(path: Path) -> bool:
     """Whether a file may be left by a run that was killed before its first file was complete."""
-    return path.name in (".lock", ERRORS) or is_draft(path)
+    return path.name in (LOCK, ERRORS) or is_draft(path)

@@ -11,8 +11,9 @@ from rich.table import Table
 from ..console import say, several
 from ..errors import UserError
 from ..records.environment import UNKNOWN, short_commit
+from ..records.models import BEST
 from ..records.rounds import LAST, MEASURES
-from ..records.store import BEST, RunFolder
+from ..records.store import RunFolder
 from .groups import shown_name
 from .overview import seconds_per_round
 from .runs import Run, by_round, damage_text, late, number, privacy_text, read_run, value

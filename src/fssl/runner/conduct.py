@@ -52,7 +52,7 @@ def run_experiment(
 def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool, make: MakeEngine) -> Line:
     """Train an experiment to its last round. The engine is made after the folder is locked."""
     config, folder = experiment.config, RunFolder(out)
-    with closing(folder), explained(config, out), closing(Logged(listener, config, out)) as logged:
+    with closing(folder.lock), explained(config, folder), closing(Logged(listener, config, out)) as logged:
         federation, saved = opened(experiment, folder, resume, logged)
         with closing(make(federation)) as engine:
             if resume:
@@ -93,8 +93,9 @@ def opened(
 
 
 @contextmanager
-def explained(config: Config, out: Path) -> Iterator[None]:
-    """Turn what ends a run into one line; what nobody foresaw goes into a file of its folder."""
+def explained(config: Config, folder: RunFolder) -> Iterator[None]:
+    """Turn what ends a run into one line; what nobody foresaw goes into a file of its folder, once that is its own."""
+    out = folder.path
     try:
         yield
     except ClientError as error:
@@ -110,7 +111,7 @@ def explained(config: Config, out: Path) -> Iterator[None]:
                 f"{out}: not enough memory on {choose_device(config).type}; fewer compute.lanes need less, and --resume"
                 " goes on (with another train.batch it is another run)"
             ) from error
-        if not out.is_dir():
+        if not folder.lock.is_held:  # it may be somebody's, or another run's
             raise
         raise RunError(write_down(described(error), error, config, out)) from error
 
@@ -154,8 +155,9 @@ def flower_simulation() -> Any:
 
 def resumed(saved: Saved | None, folder: RunFolder, engine: Engine, listener: Listener) -> Snapshot:
     """The state after the last round that a checkpoint vouches for, or the beginning."""
-    folder.renew(engine.federation.experiment.config)
-    if saved is None:
-        return engine.snapshot
-    listener.say(f"resuming {folder.path} after round {saved.round}")
-    return restore(engine.snapshot, saved._replace(tensors=to(saved.tensors, engine.device)))
+    snapshot = engine.snapshot
+    if saved is not None:
+        snapshot = restore(snapshot, saved._replace(tensors=to(saved.tensors, engine.device)))
+        listener.say(f"resuming {folder.path} after round {saved.round}")
+    folder.renew(engine.federation.experiment.config)  # last: a refused run leaves the record as it is
+    return snapshot

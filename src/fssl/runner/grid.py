@@ -18,6 +18,7 @@ from ..core.images import Datasets, check_test
 from ..errors import RunError, UserError, complain, described, printable
 from ..methods.names import check_effect
 from ..records.choice import is_over
+from ..records.models import Models
 from ..records.store import RunFolder
 from .conduct import check_engine, run_experiment
 from .loggers import check_loggers
@@ -140,7 +141,7 @@ def given_late(run: PlannedRun, resume: bool) -> str:
         return ""
     if not resume:
         return f"; --resume changes {' and '.join(changes)}"
-    stored.take_over(run.config)
+    Models(stored).take_over(run.config)
     return f"; now {', '.join(f'{key} = {setting_text(value)}' for key, value in changes.items())}"
 
 

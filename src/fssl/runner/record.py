@@ -16,8 +16,9 @@ from ..engines.snapshot import flat, parts, with_parts
 from ..engines.tensors import fill, named, to
 from ..probes.tally import Layout
 from ..records.choice import Progress
+from ..records.models import BEST, Models
 from ..records.rounds import MEASURES, Line, by_majority, rates, scalars
-from ..records.store import BEST, RunFolder
+from ..records.store import RunFolder
 from ..types import State, Weights
 
 
@@ -67,14 +68,16 @@ def save_state(folder: RunFolder, engine: Engine, choice: Choice) -> None:
 
 
 def write_result(folder: RunFolder, engine: Engine, choice: Choice) -> Line:
-    """Write the model, with what its user must know of it, and the summary."""
-    federation, config = engine.federation, engine.federation.config
-    facts = model_facts(config, federation.dataset.card)
+    """Write the models, with what their user must know of them, then the summary."""
+    federation, config, rounds = engine.federation, engine.federation.config, engine.snapshot.round
     folder.write_measures(measured(engine, choice))
-    models = {name: named(**weights._asdict()) for name, weights in engine.models().items()}
-    rounds = engine.snapshot.round
+    models, facts = Models(folder), model_facts(config, federation.dataset.card)
+    found = {name: named(**weights._asdict()) for name, weights in engine.models().items()}
+    models.write(found, config.server.ship, rounds, facts)
+    if choice.model is not None and choice.progress.best:
+        models.write_best(choice.model, choice.progress.best.round, facts)
     said = {**choice.progress.facts(stops=rounds < config.rounds), **privacy_facts(spent(config, rounds))}
-    return folder.finish(models, config.server.ship, federation.headline, facts, said, choice.model)
+    return folder.finish(federation.headline, said)
 
 
 def privacy_facts(private: Spent | None) -> Line:

@@ -1,7 +1,7 @@
 """Clients behind Flower: orders out, results in, in client order and a few at a time."""
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -88,7 +88,7 @@ class FlowerFleet:
         self.config = to_toml(as_tables(self.for_clients(federation.config)))
         self.forms = message_forms(federation)
         self.privacy = make_privacy(federation)
-        self._attempts: tuple[int, int] = (0, 0)  # a round, and how often it was tried
+        self._failed: Counter[str] = Counter()  # attempts in a row, by kind of message
         self._begun: int | None = None  # the round of the checkpoint that this process began with
 
     def for_clients(self, config: Config) -> Config:
@@ -110,7 +110,7 @@ class FlowerFleet:
         for result in self._asked(round, clients, question):
             used += isinstance(result, ClientResult)
             yield result
-        self._check_enough(round, used, len(clients))
+        self._check_enough(question.kind, round, used, len(clients))
 
     def measure(self, round: int, weights: Weights) -> list[Sums | Missing]:
         """Ask all clients; where too few answer, once more with the same model.
@@ -125,7 +125,8 @@ class FlowerFleet:
         while True:
             with suppress(RoundAgainError):
                 found = [*self._asked(round, clients, question)]
-                self._check_enough(round, sum(isinstance(each, Sums) for each in found), len(clients))
+                used = sum(isinstance(each, Sums) for each in found)
+                self._check_enough(question.kind, round, used, len(clients))
                 return found
 
     def _asked(self, round: int, clients: list[int], question: Question[T]) -> Iterator[T | Missing]:
@@ -159,15 +160,15 @@ class FlowerFleet:
             time.sleep(max(policy.poll, 0.5))
         return there
 
-    def _check_enough(self, round: int, used: int, drawn: int) -> None:
-        """A round of which too little came back does not count."""
+    def _check_enough(self, kind: str, round: int, used: int, drawn: int) -> None:
+        """A round, or a measurement, of which too little came back does not count."""
         needed = self.needed(drawn)
         if used >= needed:
+            del self._failed[kind]
             return
-        last, times = self._attempts
-        self._attempts = round, times + 1 if last == round else 1
+        self._failed[kind] += 1
         text = f"round {round}: {used} of {drawn} clients gave something usable, {needed} needed"
-        if self._attempts[1] >= ATTEMPTS:
+        if self._failed[kind] >= ATTEMPTS:
             raise RunError(f"{text}; tried {ATTEMPTS} times. The checkpoint before it is kept: resume with --resume")
         self.say(f"{text}; once more")
         raise RoundAgainError

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from flwr.app import Message, RecordDict
+from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 from safetensors.torch import load, save
@@ -97,7 +97,7 @@ class MaskedFleet(FlowerFleet):
         results = masked.opened()
         for client in clients:
             yield results.get(client) or gone.get(client) or masked.missing[client]
-        self._check_enough(round, len(results), len(clients))
+        self._check_enough(MessageType.TRAIN, round, len(results), len(clients))
 
     def terms(self, asked: int, drawn: int) -> MaskTerms:
         """What a round agrees on. What it would not use is not opened: two means that differ by a client tell of it."""

@@ -1,0 +1,92 @@
+"""The models of a run: files that name the run and the round they are of, and checkpoints that are newer."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import Config
+from ..errors import UserError
+from ..system.files import write_atomic
+from .checkpoint import Saved
+from .store import RunFolder
+from .tensors import Tensors, Unsealed, sealed, unseal
+
+BEST = "best"  # the name of the model that is kept of the best round
+
+
+class Models:
+    """A run's own model, and beside it those with names: the plain one and the smoothed one, and the best one."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    def named(self, name: str) -> Path:
+        """The file of one of several models."""
+        return self.folder.path / f"model-{name}.safetensors"
+
+    def write(self, models: Mapping[str, Tensors], ship: str, round: int, facts: Mapping[str, Any]) -> None:
+        """Write the models of the last round with facts about them.
+
+        Of several, each has a file with its name, and `ship` is the name of the run's own.
+        """
+        for name, tensors in models.items():
+            which = {"model": name} if len(models) > 1 else {}
+            data = sealed(tensors, {**self._origin(round), **facts, **which})
+            for file in [self.named(name)] * len(which) + [self.folder.model_file] * (name == ship):
+                write_atomic(file, data)
+
+    def write_best(self, model: Tensors, round: int, facts: Mapping[str, Any]) -> None:
+        """Write the model of the best round beside the others."""
+        write_atomic(self.named(BEST), sealed(model, {**self._origin(round), **facts, "model": BEST}))
+
+    def _origin(self, round: int) -> dict[str, Any]:
+        return {"run": self.folder.run_id, "round": round}
+
+    def read(self, file: Path | None = None) -> Unsealed:
+        """The run's own model, or one of several, as it was written by this run, when it was last finished."""
+        folder = self.folder
+        file = file or folder.model_file
+        try:
+            model = unseal(file)
+        except ValueError as error:
+            raise UserError(f"{file} is damaged ({error})") from None
+        if model.facts is None and any(folder.marks[1:]):
+            raise UserError(f"{file} has no checksum, but the rounds have: it is not this run's")
+        if model.facts is not None and model.facts.get("run") != folder.run_id:
+            raise UserError(f"{file} is of another run than {folder.config_file}, or that was changed since")
+        return model
+
+    def take_over(self, config: Config) -> None:
+        """Give a finished run the settings that may change even then: another of its models may become its own."""
+        folder = self.folder
+        try:
+            folder.lock.take()
+            if config.server.ship != folder.config().server.ship:
+                chosen = self.named(config.server.ship)
+                self.read(chosen)  # refused if it is damaged
+                write_atomic(folder.model_file, chosen.read_bytes())
+            folder.renew(config)  # last: after a kill the change is still to be seen
+        except OSError as error:
+            raise UserError(f"{error.filename or folder.path}: {error.strerror}") from None
+        finally:
+            folder.lock.close()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether there are checkpoints of rounds after those of the summary: the run was prolonged."""
+        held = self.folder.checkpoints.rounds
+        return bool(held) and max(held) > self.folder.summary().get("rounds", max(held))
+
+    def newest_state(self) -> Saved | None:
+        """The state of a run that is not finished, with the best model among its parts if that is kept."""
+        return self.folder.checkpoints.newest(self.folder.marks, f"{BEST}.")
+
+    def check_finished(self, asked_by: str = "") -> None:
+        """Refuse a folder that holds no run, or one that is not finished."""
+        folder = self.folder
+        folder.check_run(asked_by)
+        if not folder.model_file.is_file():
+            why = "has no model.safetensors, which a run writes once it is finished"
+            raise UserError(f"{asked_by}{folder.path} {why}; --resume goes on")
+        if self.goes_on:
+            raise UserError(f"{asked_by}{folder.path} was prolonged and is not finished again; --resume goes on")
