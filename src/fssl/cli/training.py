@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +16,8 @@ from .screen import console, say
 
 if TYPE_CHECKING:
     from ..config import Config
+    from ..core.images import Datasets
+    from ..runner.grid import PlannedRun
 
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set train.lr=0.05 (repeatable).")
@@ -82,20 +84,25 @@ def run(
     base = out or base
     check_name("--out", base)
     named = runs_of(file, [*(settings or []), *given], yes)
+    from ..runner.grid import list_runs, run_in_turn
+    from ..runner.parallel import run_side_by_side
+
     try:
-        train(named, base, Way(resume, jobs, debug, dry_run))
+        planned, datasets = planned_runs(named, base, debug)
+        if dry_run:
+            return list_runs(console, planned)
+        waiting = ready_runs(planned, datasets, resume)
+        if jobs > 1 and len(waiting) > 1:
+            failures = run_side_by_side(console, waiting, resume, debug, jobs)
+        else:
+            failures = run_in_turn(console, waiting, resume, debug)
     except (KeyboardInterrupt, SystemExit):  # the second if nobody reads the output any more
         complain(f"stopped; finished rounds are kept in {base}: the same command with --resume goes on")
         raise
-
-
-class Way(NamedTuple):
-    """How to train."""
-
-    resume: bool
-    jobs: int
-    debug: bool
-    dry_run: bool
+    if failures:
+        raise RunError(
+            f"{failures} of {len(planned)} runs stopped early; the same command with --resume tries them again"
+        )
 
 
 def runs_of(file: str, settings: list[str], yes: bool) -> list[tuple[str, "Config"]]:
@@ -110,28 +117,25 @@ def runs_of(file: str, settings: list[str], yes: bool) -> list[tuple[str, "Confi
     return [*expand(tables)]
 
 
-def train(named: list[tuple[str, "Config"]], base: Path, way: Way) -> None:
-    """Train what is not finished yet, in folders below `base`; or only list it."""
+def planned_runs(named: list[tuple[str, "Config"]], base: Path, debug: bool) -> tuple[list["PlannedRun"], "Datasets"]:
+    """Prepare every run, and say what somebody may not expect of them."""
     from ..core.images import Datasets
-    from ..runner.grid import list_runs, load_images, notices, plan_runs, run_in_turn, unfinished
-    from ..runner.parallel import run_side_by_side
+    from ..runner.grid import notices, plan_runs
 
     datasets = Datasets()
-    planned = plan_runs(console, named, base, datasets, way.debug)
+    planned = plan_runs(console, named, base, datasets, debug)
     for text in notices(planned):
         say(text)
-    if way.dry_run:
-        return list_runs(console, planned)
-    waiting = unfinished(console, planned, way.resume)
+    return planned, datasets
+
+
+def ready_runs(planned: list["PlannedRun"], datasets: "Datasets", resume: bool) -> list["PlannedRun"]:
+    """The runs that are left to do, with their images."""
+    from ..runner.grid import load_images, unfinished
+
+    waiting = unfinished(console, planned, resume)
     load_images(console, waiting, datasets)
-    if way.jobs > 1 and len(waiting) > 1:
-        failures = run_side_by_side(console, waiting, way.resume, way.debug, way.jobs)
-    else:
-        failures = run_in_turn(console, waiting, way.resume, way.debug)
-    if failures:
-        raise RunError(
-            f"{failures} of {len(planned)} runs stopped early; the same command with --resume tries them again"
-        )
+    return waiting
 
 
 def source_of(config: str, resume: bool) -> tuple[str, Path]:

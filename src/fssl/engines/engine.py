@@ -104,10 +104,8 @@ class Passing:
 
 
 class Done(NamedTuple):
-    """A round's work, before any of its numbers is read from the device."""
+    """The end of a round, before any of its numbers is read from the device."""
 
-    begin: float
-    passing: Passing
     server: Server
     optimizer: State
     own: Trained
@@ -142,45 +140,52 @@ class Engine:
 
     def round(self, until: int) -> RoundResult:
         """One round after the snapshot's, which it renews; the next is prepared if there are more `until` then."""
-        federation, round = self.federation, self.snapshot.round + 1
-        done = self._done(round)
+        federation, round, done = self.federation, self.snapshot.round + 1, None
+        while done is None:  # as often as a fleet asks for it
+            begin, passing = time.perf_counter(), Passing()
+            with suppress(RoundAgainError), torch.no_grad():
+                sent, own = self._sent(round, passing)
+                uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), sent))
+                mean = self._aggregated(round, sent, uploads, passing)
+                done = self._done(round, sent, mean, own, passing)
         if round < until:
             self.fleet.prepare(round + 1, federation.drawn_clients(round + 1))  # while the device still works
-        result = self._read(round, done)
-        passing = done.passing
+        result = self._read(round, done, passing)
         clients = {**self.snapshot.clients, **{k: self._kept(state) for k, state in passing.states.items()}}
         velocity = passing.velocity if federation.carries_momentum else {}
         self.snapshot = Snapshot(round, done.server, clients, velocity, done.optimizer, done.smooth, done.own.kept)
-        return result._replace(seconds=time.perf_counter() - done.begin)
+        return result._replace(seconds=time.perf_counter() - begin)
 
-    def _done(self, round: int) -> Done:
-        """The work of a round, as often as a fleet asks for it."""
-        while True:
-            with suppress(RoundAgainError), torch.no_grad():
-                return self._work(round)
-
-    def _work(self, round: int) -> Done:
-        """Train, aggregate and test; on a GPU all of it is only asked for here."""
-        federation, passing, begin = self.federation, Passing(), time.perf_counter()
+    def _sent(self, round: int, passing: Passing) -> tuple[Snapshot, Trained]:
+        """What clients are sent, and the server's own training where that comes first."""
         own = self._trained("before", round, self._begun(round))
         is_measured = round > 1 and own.tally is None  # at the end of the round before
         begun = own.server if is_measured else self._measured(round, own.server, passing)
-        sent = self.snapshot._replace(server=begun)
-        uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), sent))
-        mean = self._aggregated(round, sent, uploads, passing)
+        return self.snapshot._replace(server=begun), own
+
+    def _aggregated(self, round: int, sent: Snapshot, uploads: Iterator[Upload], passing: Passing) -> Server:
+        """What the method makes of the uploads, and the engine of that."""
+        federation = self.federation
+        if federation.carries_momentum:  # they come in the order drawn
+            uploads = iter(sorted(uploads, key=lambda u: u.client))
+        rng = stream(federation.config.seed, "server", round)
+        server = federation.method.aggregate(federation.net, sent.server, uploads, rng)
+        return self.after(server, len(passing.clients))
+
+    def _done(self, round: int, sent: Snapshot, mean: Server, own: Trained, passing: Passing) -> Done:
+        """The server after its step and its own training, and its tests; a GPU may still be at it."""
+        federation = self.federation
         stepped, optimizer = self._stepped(round, sent, mean, passing)
         own = self._trained("after", round, own._replace(server=stepped))
         server = self._remembered(self._measured(round, own.server, passing))
         model = federation.method.deploy(server)
         smooth = federation.smoothed(round, self.snapshot.smooth, model)
         scores = [self.test(weights) for weights in (model, smooth) if weights.params]
-        held_out = self.validate(model) if self.validate else None
-        return Done(begin, passing, server, optimizer, own, smooth, scores, held_out)
+        return Done(server, optimizer, own, smooth, scores, self.validate(model) if self.validate else None)
 
-    def _read(self, round: int, done: Done) -> RoundResult:
+    def _read(self, round: int, done: Done, passing: Passing) -> RoundResult:
         """A round's numbers on the host; refused if they are not finite."""
-        federation, passing = self.federation, done.passing
-        num_classes = federation.task.num_classes
+        federation, num_classes = self.federation, self.federation.task.num_classes
         plain, *smooth = [
             dict(zip(federation.norms, read_tests(each, num_classes), strict=True)) for each in done.scores
         ]
@@ -218,15 +223,6 @@ class Engine:
         sums = [*passing.sums(self.fleet.measure(round, server.weights))] if static_norm == "sites" else []
         own = [self.collect(server.weights)] if self.collect else []
         return server._replace(weights=Weights(params, {**buffers, **mean_of(sums + own)}))
-
-    def _aggregated(self, round: int, sent: Snapshot, uploads: Iterator[Upload], passing: Passing) -> Server:
-        """What the method makes of the uploads, and the engine of that."""
-        federation = self.federation
-        if federation.carries_momentum:  # they come in the order drawn
-            uploads = iter(sorted(uploads, key=lambda u: u.client))
-        rng = stream(federation.config.seed, "server", round)
-        server = federation.method.aggregate(federation.net, sent.server, uploads, rng)
-        return self.after(server, len(passing.clients))
 
     def _stepped(self, round: int, sent: Snapshot, mean: Server, passing: Passing) -> tuple[Server, State]:
         """The server's step, on the device: how many steps clients took is in their tallies."""

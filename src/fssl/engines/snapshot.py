@@ -1,11 +1,11 @@
 """The state of a run after a round, and how a checkpoint takes it apart and puts it together again."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..errors import UserError
 from ..records.checkpoint import Saved
-from ..types import Server, State, Weights, take
-from .tensors import named
+from ..types import Server, State, Weights, take, unpacked
+from .tensors import FormError, fill, named
 
 
 class Snapshot(NamedTuple):
@@ -49,26 +49,29 @@ def restore(like: Snapshot, saved: Saved) -> Snapshot:
     def group(name: str) -> dict[int, State]:
         return {int(k.partition(".")[2]): state for k, state in saved.parts.items() if k.startswith(f"{name}.")}
 
-    params, buffers = (take(f"server.weights.{kind}.", saved.tensors) for kind in Weights._fields)
-    weights = Weights(in_order(like.server.weights.params, params), in_order(like.server.weights.buffers, buffers))
-    server = Server(weights, in_order(like.server.extras, take("server.extras.", saved.tensors)), group("memory"))
-    optimizer = in_order(like.optimizer, take("optimizer.", saved.tensors))
-    smooth = Weights(
-        *(in_order(tree, take(f"smooth.{kind}.", saved.tensors)) for kind, tree in like.smooth._asdict().items())
-    )
+    known = {"server": like.server._replace(memory={}), "optimizer": like.optimizer, "smooth": like.smooth}
+    found = fitted(known, saved.tensors, "the checkpoint does not fit")
     velocity, training = (take(f"{name}.", saved.tensors) for name in ("velocity", "training"))
-    snapshot = Snapshot(saved.round, server, group("clients"), velocity, optimizer, smooth, training)
+    server = found["server"]._replace(memory=group("memory"))
+    snapshot = Snapshot(saved.round, server, group("clients"), velocity, found["optimizer"], found["smooth"], training)
     unknown = saved.tensors.keys() - flat(snapshot).keys()
     if unknown:
         raise UserError(f"the checkpoint does not fit: nothing is called {min(unknown)} here (another version?)")
     return snapshot
 
 
-def in_order(like: State, tree: State, refusal: str = "the checkpoint does not fit") -> State:
-    """The same entries in the order of another dict: files sort names, compiled steps expect the model's order."""
-    for name, tensor in like.items():
-        if name not in tree or tree[name].shape != tensor.shape:
-            raise UserError(f"{refusal}: {name} is missing or has another shape (another version?)")
-        if tree[name].dtype != tensor.dtype:
-            raise UserError(f"{refusal}: {name} is {tree[name].dtype}, expected {tensor.dtype}")
-    return {name: tree[name] for name in like}
+def fitted(like: Any, tensors: State, refusal: str) -> Any:
+    """Records of the same form as `like`; what does not fit is refused.
+
+    Their order is that of `like`: files sort names, compiled steps expect the model's order.
+    """
+    try:
+        return fill(like, tensors)
+    except FormError as error:
+        raise UserError(f"{refusal}: {error} (another version?)") from None
+
+
+def models_in(tensors: State) -> tuple[Server, Weights]:
+    """The server and the smoothed model of a checkpoint, as they are: it says nothing of their network."""
+    server = Server(unpacked("server.weights.", tensors), take("server.extras.", tensors))
+    return server, unpacked("smooth.", tensors)

@@ -15,8 +15,7 @@ from ..core.evaluate import BATCH, headline_norm, model_facts, norms_for_test
 from ..core.images import known_card
 from ..core.network import make_module, make_net
 from ..data.cards import Card
-from ..engines.snapshot import in_order
-from ..engines.tensors import named
+from ..engines.snapshot import fitted, models_in
 from ..errors import UserError, shortened, told_in_python, unknown
 from ..methods.names import build_method, with_defaults
 from ..models import Net, switch_tf32_off
@@ -24,7 +23,7 @@ from ..records.checkpoint import Saved
 from ..records.models import BEST, Models
 from ..records.store import RunFolder
 from ..system.user_code import digest_of
-from ..types import Server, State, Weights, take
+from ..types import State, Weights, packed
 from .answers import Predictions, truth_of
 from .given import Given, as_given, as_pixels, check_floats
 
@@ -180,18 +179,16 @@ def model_in_checkpoint(folder: RunFolder, config: Config, which: str, saved: Sa
     if saved is None or saved.round == 0:
         raise UserError(f"{folder.path} has no model yet: it has no finished round with a checkpoint; --resume goes on")
     file, round, name = folder.path / "checkpoint", saved.round, which or config.server.ship
-    tensors = {k.removeprefix("smooth."): t for k, t in saved.tensors.items() if k.startswith("smooth.")}
+    server, model = models_in(saved.tensors)
+    if name == "plain":
+        digest_of("method", config.method.name, config.method.digest)  # nor another method
+        model = build_method(config.method.name, dict(config.method.settings)).deploy(server)
+    tensors = packed("", model)
     if name == BEST:
         if not saved.parts:
             raise UserError(f"--model {which}: {folder.path} has no best round yet")
         part, tensors = next(iter(saved.parts.items()))
         round = int(part.partition(".")[2])
-    elif name == "plain":
-        params, buffers = (take(f"server.weights.{kind}.", saved.tensors) for kind in Weights._fields)
-        server = Server(Weights(params, buffers), take("server.extras.", saved.tensors))
-        digest_of("method", config.method.name, config.method.digest)  # nor another method
-        method = build_method(config.method.name, dict(config.method.settings))
-        tensors = named(**method.deploy(server)._asdict())
     return Found(file, tensors, {"round": round, **model_facts(config, known_card(config))})
 
 
@@ -205,8 +202,7 @@ def check_facts(model: Found, expected: Facts) -> None:
 def usable_weights(folder: RunFolder, model: Found, net: Net) -> Weights:
     """Weights in the network's order; refused if they do not fit, or are not numbers."""
     refusal = f"{model.file} does not fit the network of {folder.config_file}"
-    found = zip(net.first, (take("params.", model.tensors), take("buffers.", model.tensors)), strict=True)
-    weights = Weights(*(in_order(like, tree, refusal) for like, tree in found))
+    weights: Weights = fitted(net.first, model.tensors, refusal)
     for name, tensor in {**weights.params, **weights.buffers}.items():
         if not torch.isfinite(tensor).all():
             raise UserError(f"{model.file}: {name} has values that are not finite; the training diverged")
