@@ -229,7 +229,7 @@ def test_a_resumed_server_goes_on_as_it_would_have(rule: str, make_federation: M
 def test_a_checkpoint_without_the_servers_state_does_not_fit(make_federation: Make) -> None:
     plain, rule = make_federation(), make_federation("server.optimizer=momentum")
     snapshot, engine = ran(plain, 1), LocalEngine(rule)
-    with pytest.raises(UserError, match=r"the checkpoint X"):
+    with pytest.raises(UserError, match=r"the checkpoint does not fit: optimizer\.momentum\..* is missing"):
         restore(engine.snapshot, Saved(1, flat(snapshot), parts(snapshot)))
 
 
