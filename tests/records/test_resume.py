@@ -353,7 +353,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
             super().__init__(federation)
             self.snapshot.server.weights.params["new"] = torch.zeros(1)
 
-    with pytest.raises(UserError, match="the checkpoint does not fit: server.weights.params.new is missing"):
+    with pytest.raises(UserError, match=r"the checkpoint does not fit: server\.weights\.params\.new is missing"):
         conduct(prepare(TOY), tmp_path / "run", Quiet(), True, Grown)
 
 
