@@ -39,6 +39,7 @@ from fssl.methods.base import SOURCES, Method, Needs
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
 from fssl.models import Head, NormReLU
+from fssl.paper.fill import fill_tables
 from fssl.paper.scoreboard import Scoreboard, draw, markdown_board, scoreboard
 from fssl.paper.tables import DPI
 from fssl.report.drawing import render, settings
@@ -385,7 +386,7 @@ def board_for(page: Path) -> Callable[[], str]:
 
 @cache
 def board_on_record() -> Scoreboard:
-    return scoreboard(find_runs([ROOT / "results"]))
+    return scoreboard(fill_tables(find_runs([ROOT / "results"])).tables)
 
 
 def commits_on_record() -> str:

@@ -22,7 +22,6 @@ from .runner.conduct import run_experiment
 from .runner.grid import check_machine, plan_runs
 from .runner.loggers import Listener, check_listener
 from .system.machine import as_path, check_name
-from .system.terminal import Screen
 from .system.user_code import PYTHON
 
 Network = nn.Module | Callable[..., nn.Module]
@@ -92,7 +91,7 @@ def tables_of(source: Source, settings: tuple[str, ...]) -> dict[str, Any]:
 
 
 def planned(named: Iterable[tuple[str, Config]]) -> dict[str, Experiment]:
-    return {run.name: run.experiment for run in plan_runs(Screen(quiet=True), named, Path(), Datasets())}
+    return {run.name: run.experiment for run in plan_runs(named, Path(), Datasets())}
 
 
 @told_in_python()

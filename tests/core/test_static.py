@@ -12,7 +12,7 @@ from fssl.config import as_tables
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.network import make_module
-from fssl.core.static import Sums, make_measure, mean_of
+from fssl.core.static import NormSums, make_measure, mean_of
 from fssl.data.sources import Dataset
 from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
@@ -130,7 +130,7 @@ def test_sites_add_up_their_own_batches(
 
 def test_the_mean_counts_batches_and_not_sites() -> None:
     one, three = torch.tensor([6.0]), torch.tensor([30.0])
-    found = mean_of([Sums({"m": one}, 1), Sums({"m": three}, 3)])
+    found = mean_of([NormSums({"m": one}, 1), NormSums({"m": three}, 3)])
     assert found["m"].item() == 9.0  # of (6, 10, 10, 10); that of the sites' means would be 8
     assert (one.item(), three.item()) == (6.0, 30.0)
 

@@ -23,7 +23,7 @@ from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
-from fssl.core.static import Sums
+from fssl.core.static import NormSums
 from fssl.engines.flower.internals import LOGGER, MaskedSum, MaskTerms, Told, mask, to_be_masked
 from fssl.engines.flower.messages import Job, answer, message_forms, order, sums_answer
 from fssl.engines.tensors import named
@@ -69,7 +69,9 @@ def measured_wire(model: list[str]) -> tuple[int, int]:
     """Bytes down to and up from one client for a measurement of a model."""
     federation, job = federation_of("sage", model), Job("", 1, 0)
     sums = {name: torch.zeros(t.shape) for name, t in message_forms(federation).sums.items()}
-    return num_bytes(order(job, Payload(federation.net.first, {}), None)), num_bytes(sums_answer(job, Sums(sums, 1)))
+    return num_bytes(order(job, Payload(federation.net.first, {}), None)), num_bytes(
+        sums_answer(job, NormSums(sums, 1))
+    )
 
 
 def all_bytes(content: RecordDict) -> int:

@@ -17,7 +17,7 @@ from fssl.core.experiment import prepare
 from fssl.core.federation import OWN_NUMBER, Federation
 from fssl.data.sources import Dataset
 from fssl.engines.local import LocalEngine
-from fssl.engines.own import Trained
+from fssl.engines.own import OwnRound
 from fssl.engines.snapshot import Snapshot, flat, parts, restore
 from fssl.methods import METHODS
 from fssl.records.checkpoint import Saved
@@ -113,7 +113,7 @@ def test_a_server_that_warms_up_trains_before_the_first_round_alone(make_federat
     assert not torch.equal(rows[1], rows[2])
     engine = LocalEngine(cold)
     assert engine.own is not None
-    state = Trained(engine.snapshot.server, {}, None)
+    state = OwnRound(engine.snapshot.server, {}, None)
     engine.own.lanes.federation.sites = server.sites
     for number in (-2, -3, -1):
         state = engine.own.train(1, state.server, state.kept, number)

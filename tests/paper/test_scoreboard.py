@@ -28,7 +28,7 @@ def add(folder: Path, name: str, last: float, *given: str, seed: int = 7, rounds
 
 
 def board_of(folder: Path) -> Scoreboard:
-    return scoreboard(find_runs([folder]))
+    return scoreboard(fill_tables(find_runs([folder])).tables)
 
 
 def accuracies(board: Scoreboard) -> dict[str, Score]:
@@ -142,7 +142,7 @@ def test_commits_stand_beside_the_numbers(tmp_path: Path) -> None:
     begin(tmp_path / "7", (AFTER, "a" * 40))
     begin(tmp_path / "8", (AFTER, "b" * 40), (AFTER, "c" * 40 + "+"))
     found = find_runs([tmp_path])
-    score = accuracies(scoreboard(found))["SAGE"]
+    score = accuracies(scoreboard(fill_tables(found).tables))["SAGE"]
     assert texts(score)[-1] == "aaaaaaa, bbbbbbb, ccccccc+"
     cell = next(line for line in fill_tables(found).tables[0].lines if (line.row, line.source) == ("SAGE", "authors"))
     assert cell.cells[3] is not None

@@ -80,7 +80,7 @@ def run(
         "records.wandb": wandb,
     }
     given = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in short.items() if value is not None]
-    file, base = source_of(config, resume)
+    file, base = settings_file(config, resume)
     base = out or base
     check_name("--out", base)
     named = runs_of(file, [*(settings or []), *given], yes)
@@ -119,11 +119,13 @@ def runs_of(file: str, settings: list[str], yes: bool) -> list[tuple[str, "Confi
 
 def planned_runs(named: list[tuple[str, "Config"]], base: Path, debug: bool) -> tuple[list["PlannedRun"], "Datasets"]:
     """Prepare every run, and say what somebody may not expect of them."""
+    from ..console import RunView
     from ..core.images import Datasets
     from ..runner.grid import notices, plan_runs
 
     datasets = Datasets()
-    planned = plan_runs(console, named, base, datasets, debug)
+    with RunView(console, "data", transient=True) as view:
+        planned = plan_runs(named, base, datasets, view.loading(), debug)
     for text in notices(planned):
         say(text)
     return planned, datasets
@@ -131,14 +133,16 @@ def planned_runs(named: list[tuple[str, "Config"]], base: Path, debug: bool) -> 
 
 def ready_runs(planned: list["PlannedRun"], datasets: "Datasets", resume: bool) -> list["PlannedRun"]:
     """The runs that are left to do, with their images."""
+    from ..console import RunView
     from ..runner.grid import load_images, unfinished
 
     waiting = unfinished(console, planned, resume)
-    load_images(console, waiting, datasets)
+    with RunView(console, "data", transient=True) as view:
+        load_images(waiting, datasets, view.loading())
     return waiting
 
 
-def source_of(config: str, resume: bool) -> tuple[str, Path]:
+def settings_file(config: str, resume: bool) -> tuple[str, Path]:
     """Where a run's settings are, and its folder unless another is named: that of a run which goes on is its own."""
     from ..config import not_found, presets
     from ..records.layout import check_format

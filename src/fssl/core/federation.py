@@ -26,7 +26,7 @@ from .images import divide_images, split_for_clients, split_for_test, split_to_c
 from .parts import make_probe, make_recipe, make_server_method, make_server_optimizer, make_server_recipe
 from .server import ServerOptimizer, smooth
 from .sketch import Sizes, try_step
-from .static import Collect, Sums, make_measure
+from .static import Collect, NormSums, make_measure
 from .step import Learn, Pool, Show, Step, Visit, make_learn, make_show, make_step, make_visit
 
 SHOWN_CLASSES = 10  # of those that nobody can learn
@@ -241,7 +241,7 @@ class Federation:
         measure, rows = make_measure(self.net, self.whole_pool, compile), torch.from_numpy(own).to(self.device)
         return lambda weights: measure(weights, rows)
 
-    def make_client_measure(self, compile: bool) -> Callable[[Weights, int], Sums]:
+    def make_client_measure(self, compile: bool) -> Callable[[Weights, int], NormSums]:
         """What measures a model on all images of one client, in the order of the dataset."""
         measure = make_measure(self.net, self.whole_pool, compile)
 

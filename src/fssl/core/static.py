@@ -17,19 +17,19 @@ from .step import Pool
 BATCH = 250
 
 
-class Sums(NamedTuple):
+class NormSums(NamedTuple):
     """The statistics of some batches, added up, and of how many."""
 
     total: State  # by the names of the buffers
     batches: int
 
 
-Measure = Callable[[Weights, Tensor], Sums]  # of a model, on some rows of a pool
-Collect = Callable[[Weights], Sums]  # on rows that are fixed
+Measure = Callable[[Weights, Tensor], NormSums]  # of a model, on some rows of a pool
+Collect = Callable[[Weights], NormSums]  # on rows that are fixed
 
 
 def make_measure(net: Net, pool: Pool, compile: bool = False) -> Measure:
-    """Sums of a model's statistics on rows of a pool, in their order."""
+    """NormSums of a model's statistics on rows of a pool, in their order."""
 
     def statistics(weights: Weights, rows: Tensor) -> State:
         return net.statistics(weights, pool.normalize(pool.images[rows]))
@@ -37,17 +37,17 @@ def make_measure(net: Net, pool: Pool, compile: bool = False) -> Measure:
     run = torch.compile(statistics, fullgraph=True, dynamic=False) if compile else statistics
 
     @torch.no_grad()
-    def measure(weights: Weights, rows: Tensor) -> Sums:
+    def measure(weights: Weights, rows: Tensor) -> NormSums:
         batches = [batch for batch in rows.split(BATCH) if len(batch) > 1 or len(rows) == 1]  # one has no variance
         total: State = {}
         for batch in batches:
             total = added(total, (run if len(batch) == BATCH else statistics)(weights, batch))
-        return Sums(total, len(batches))
+        return NormSums(total, len(batches))
 
     return measure
 
 
-def mean_of(sums: Iterable[Sums]) -> State:
+def mean_of(sums: Iterable[NormSums]) -> State:
     """Running statistics of a model: every batch counts the same, whoever has its images."""
     total: State = {}
     batches = 0

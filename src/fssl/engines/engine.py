@@ -13,11 +13,11 @@ from torch import Tensor
 from ..core.client import ClientResult
 from ..core.evaluate import Test, Tested, read_tested, read_tests
 from ..core.federation import Federation
-from ..core.static import Sums, mean_of
+from ..core.static import NormSums, mean_of
 from ..seeds import stream
 from ..types import Server, State, Upload, Weights
 from .failure import NotFiniteError
-from .own import OwnTraining, Trained
+from .own import OwnRound, OwnTraining
 from .snapshot import Snapshot
 
 
@@ -55,7 +55,7 @@ class Fleet(Protocol):
         """One result for each of these clients, in their order; a new server state is made as they come."""
         ...
 
-    def measure(self, round: int, weights: Weights) -> Iterable[Sums | Missing]:
+    def measure(self, round: int, weights: Weights) -> Iterable[NormSums | Missing]:
         """BatchNorm's statistics of a global model on the images of each client, in client order, drawn or not."""
         ...
 
@@ -92,7 +92,7 @@ class Passing:
             self.velocity = result.velocity
             yield result.upload
 
-    def sums(self, results: Iterable[Sums | Missing]) -> Iterator[Sums]:
+    def sums(self, results: Iterable[NormSums | Missing]) -> Iterator[NormSums]:
         for result in results:
             if isinstance(result, Missing):
                 self.unmeasured[result.client] = result
@@ -108,7 +108,7 @@ class Done(NamedTuple):
 
     server: Server
     optimizer: State
-    own: Trained
+    own: OwnRound
     smooth: Weights
     scores: list[Tensor]  # of the model, and of the smoothed one if there is one
     held_out: Tensor | None
@@ -156,7 +156,7 @@ class Engine:
         self.snapshot = Snapshot(round, done.server, clients, velocity, done.optimizer, done.smooth, done.own.kept)
         return result._replace(seconds=time.perf_counter() - begin)
 
-    def _sent(self, round: int, passing: Passing) -> tuple[Snapshot, Trained]:
+    def _sent(self, round: int, passing: Passing) -> tuple[Snapshot, OwnRound]:
         """What clients are sent, and the server's own training where that comes first."""
         own = self._trained("before", round, self._begun(round))
         is_measured = round > 1 and own.tally is None  # at the end of the round before
@@ -172,7 +172,7 @@ class Engine:
         server = federation.method.aggregate(federation.net, sent.server, uploads, rng)
         return self.after(server, len(passing.clients))
 
-    def _done(self, round: int, sent: Snapshot, mean: Server, own: Trained, passing: Passing) -> Done:
+    def _done(self, round: int, sent: Snapshot, mean: Server, own: OwnRound, passing: Passing) -> Done:
         """The server after its step and its own training, and its tests; a GPU may still be at it."""
         federation = self.federation
         stepped, optimizer = self._stepped(round, sent, mean, passing)
@@ -204,12 +204,12 @@ class Engine:
         check_finite(result)
         return result
 
-    def _begun(self, round: int) -> Trained:
+    def _begun(self, round: int) -> OwnRound:
         """The server at the beginning of a round; before the first it may warm up."""
-        begun = Trained(self.snapshot.server, self.snapshot.training, None)
+        begun = OwnRound(self.snapshot.server, self.snapshot.training, None)
         return self.own.warmed_up(begun) if self.own is not None and round == 1 else begun
 
-    def _trained(self, when: str, round: int, before: Trained) -> Trained:
+    def _trained(self, when: str, round: int, before: OwnRound) -> OwnRound:
         """The server after its own training, if this is when it trains."""
         if self.own is None or self.federation.config.server.when != when:
             return before

@@ -13,7 +13,7 @@ import torch
 
 from ..core.client import ClientResult, Run, Trainer, client_round, loop
 from ..core.federation import Federation
-from ..core.static import Sums
+from ..core.static import NormSums
 from ..core.step import Visit
 from ..data.cache import cache_folder
 from ..data.plan import ClientPlan
@@ -87,11 +87,11 @@ class Lanes:
         return [CapturedLane(tick, visit, payload, local, draw, federation.layout.size) for _ in range(number)]
 
     @cached_property
-    def client_sums(self) -> Callable[[Weights, int], Sums]:
+    def client_sums(self) -> Callable[[Weights, int], NormSums]:
         """What measures BatchNorm's statistics of a model on the images of one client; few runs ask for it."""
         return self.federation.make_client_measure(compiles(self.federation, self.debug))
 
-    def measure(self, round: int, weights: Weights) -> Iterable[Sums]:
+    def measure(self, round: int, weights: Weights) -> Iterable[NormSums]:
         """One client after another, in this process."""
         return (self.client_sums(weights, client) for client in self.federation.holders)
 

@@ -13,7 +13,7 @@ from ..types import Payload, Server, State, Weights
 from .lanes import COMPILED_LANES, Lanes
 
 
-class Trained(NamedTuple):
+class OwnRound(NamedTuple):
     """What a server's training gave."""
 
     server: Server
@@ -29,7 +29,7 @@ class OwnTraining:
         torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_LANES + 1)
         self.lanes = Lanes(federation, folder, debug, most=1)
 
-    def train(self, round: int, server: Server, kept: State, number: int = OWN_NUMBER) -> Trained:
+    def train(self, round: int, server: Server, kept: State, number: int = OWN_NUMBER) -> OwnRound:
         """The server after its epochs of a round; `kept` is its momentum of the round before."""
         federation, (lane,) = self.lanes.federation, self.lanes.lanes
         own = {name: server.weights.params[name] for name in federation.net.first.params}  # a method may have more
@@ -38,15 +38,15 @@ class OwnTraining:
             payload = Payload(Weights(own, server.weights.buffers), {})
             upload, state, _, tally = self.lanes.client(lane, plan, payload, kept or None)
         weights = Weights({**server.weights.params, **upload.weights.params}, upload.weights.buffers)
-        return Trained(server._replace(weights=weights), state, tally)
+        return OwnRound(server._replace(weights=weights), state, tally)
 
-    def warmed_up(self, before: Trained) -> Trained:
+    def warmed_up(self, before: OwnRound) -> OwnRound:
         """The server after what it learns alone, before the first round and at its rate."""
         for times in range(self.lanes.federation.config.server.warmup):
             before = self.train(1, before.server, before.kept, OWN_NUMBER - 1 - times)
         return before._replace(tally=None)
 
-    def sums(self, trained: Trained) -> dict[str, NDArray[np.float64]]:
+    def sums(self, trained: OwnRound) -> dict[str, NDArray[np.float64]]:
         """What was measured of the steps of a round, on the host."""
         assert trained.tally is not None
         return self.lanes.federation.layout.unpack(trained.tally[0].cpu().numpy())

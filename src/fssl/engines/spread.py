@@ -10,7 +10,7 @@ import torch
 
 from ..core.client import ClientResult
 from ..core.federation import Federation
-from ..core.static import Sums
+from ..core.static import NormSums
 from ..types import Weights
 from .lanes import Lane, Lanes
 from .snapshot import Snapshot
@@ -49,7 +49,7 @@ class Spread:
             here = snapshot._replace(server=server, optimizer=to(snapshot.optimizer, group.device))
             return [to(result, self.federation.device) for result in group.train(round, clients, here)]
 
-    def measure(self, round: int, weights: Weights) -> Iterable[Sums]:
+    def measure(self, round: int, weights: Weights) -> Iterable[NormSums]:
         """On the first device, where the model is."""
         return self.groups[0].measure(round, weights)
 

@@ -12,9 +12,9 @@ from ..console import RULED
 from ..records.rounds import LAST
 from ..report.drawing import MARKS, PAGE, legend, sheet
 from ..report.look import GREY, Style
-from ..report.runs import Found, Run, commits_of, mean_std, spread
+from ..report.runs import Run, commits_of, mean_std, spread
 from .changes import changes_since
-from .fill import Cell, FilledTable, fill_tables
+from .fill import Cell, FilledTable
 from .panels import look_of
 from .printed import TITLES, Column, PaperTable, Row
 from .setups import PROTOCOLS, result_at, setup_of
@@ -82,10 +82,10 @@ class Scoreboard(NamedTuple):
         )
 
 
-def scoreboard(found: Found) -> Scoreboard:
-    """The paper's numbers beside the runs that come as far."""
+def scoreboard(tables: Iterable[FilledTable]) -> Scoreboard:
+    """The paper's numbers beside the runs that come as far, which the tables are filled with."""
     every: dict[object, Score] = {}
-    for score in (score for filled in fill_tables(found).tables for score in scores_in(filled)):
+    for score in (score for filled in tables for score in scores_in(filled)):
         every.setdefault(score.cell, score)
     return Scoreboard(len(every), sorted((score for score in every.values() if score.runs), key=place))
 

@@ -51,7 +51,8 @@ def make_tables(
     show.check()
     check_folder("--out", out)
     found = find_runs(paths, as_is)
-    result, board = fill_tables(found, short), scoreboard(found)
+    whole = fill_tables(found)
+    result, board = fill_tables(found, short) if short else whole, scoreboard(whole.tables)
     write_tables(result, board, out)
     if show.table is not None:
         print_table(console, next(t for t in result.tables if t.paper.number == show.table), show.dataset)

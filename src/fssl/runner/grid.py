@@ -15,6 +15,7 @@ from ..console import PLAIN, RunView, print_table, result_line, say, setting_tex
 from ..core.device import allowed_devices, choose_device, choose_devices
 from ..core.experiment import Experiment, prepare
 from ..core.images import Datasets, check_test
+from ..data.cache import Progress
 from ..errors import RunError, UserError, complain, described, printable
 from ..methods.names import check_effect
 from ..records.choice import is_over
@@ -37,7 +38,11 @@ class PlannedRun(NamedTuple):
 
 
 def plan_runs(
-    console: Console, named: Iterable[tuple[str, Config]], base: Path, datasets: Datasets, debug: bool = False
+    named: Iterable[tuple[str, Config]],
+    base: Path,
+    datasets: Datasets,
+    progress: Progress | None = None,
+    debug: bool = False,
 ) -> list[PlannedRun]:
     """Prepare every run of a command, and refuse a mistake in any of them before the first run computes.
 
@@ -51,10 +56,9 @@ def plan_runs(
     for _, config in configs:
         check_machine(config, debug)
     runs = []
-    with RunView(console, "data", transient=True) as view:
-        for name, config in configs:
-            dataset = datasets.get(config, view.loading()) if config.card.is_folder else None
-            runs.append(PlannedRun(name or base.name, prepare(config, dataset), base / name))
+    for name, config in configs:
+        dataset = datasets.get(config, progress) if config.card.is_folder else None
+        runs.append(PlannedRun(name or base.name, prepare(config, dataset), base / name))
     check_effect((config, run.experiment.method) for (_, config), run in zip(configs, runs, strict=True))
     return runs
 
@@ -145,12 +149,11 @@ def given_late(run: PlannedRun, resume: bool) -> str:
     return f"; now {', '.join(f'{key} = {setting_text(value)}' for key, value in changes.items())}"
 
 
-def load_images(console: Console, runs: list[PlannedRun], datasets: Datasets) -> None:
+def load_images(runs: list[PlannedRun], datasets: Datasets, progress: Progress | None = None) -> None:
     """Load every dataset before the first run: found and decoded into its cache, or refused."""
-    with RunView(console, "data", transient=True) as view:
-        for run in runs:
-            run.experiment.load(datasets, view.loading())
-            check_test(run.config, run.experiment.dataset)
+    for run in runs:
+        run.experiment.load(datasets, progress)
+        check_test(run.config, run.experiment.dataset)
 
 
 def list_runs(console: Console, runs: list[PlannedRun]) -> None:

@@ -26,7 +26,7 @@ KILLED = RunError("its process was killed (out of memory?); --resume goes on fro
 POLL = 0.5  # seconds between looks at the records of runs in other processes
 
 
-class Job(NamedTuple):
+class WorkerRun(NamedTuple):
     """A run for a worker, which prepares it again: settings travel, methods and networks do not."""
 
     name: str
@@ -37,9 +37,9 @@ class Job(NamedTuple):
 def run_side_by_side(console: Console, runs: list[PlannedRun], resume: bool, debug: bool, workers: int) -> int:
     """Train runs in worker processes; returns how many failed. What breaks in one leaves the others alone."""
     workers = min(workers, len(runs))
-    waiting, failures = deque(Job(run.name, run.config, run.folder) for run in runs), 0
+    waiting, failures = deque(WorkerRun(run.name, run.config, run.folder) for run in runs), 0
     idle = [(spawned(), place) for place in range(workers)]
-    running: dict[Future[list[str]], tuple[Job, ProcessPoolExecutor, int]] = {}
+    running: dict[Future[list[str]], tuple[WorkerRun, ProcessPoolExecutor, int]] = {}
     sizes: dict[str, int] = {}
     try:
         with GridView(console, len(runs)) as view:
@@ -64,14 +64,14 @@ def run_side_by_side(console: Console, runs: list[PlannedRun], resume: bool, deb
     return failures
 
 
-def complained(job: Job, error: BaseException | None) -> bool:
+def complained(job: WorkerRun, error: BaseException | None) -> bool:
     """Say why a run failed, if it did."""
     if error is not None:
         complain(failure(job.name, KILLED if isinstance(error, BrokenProcessPool) else error))
     return error is not None
 
 
-def show(view: GridView, job: Job, sizes: dict[str, int]) -> None:
+def show(view: GridView, job: WorkerRun, sizes: dict[str, int]) -> None:
     """Show how far a run has come, by its records; they are read again only if their size is another one."""
     folder = RunFolder(job.folder)
     size = folder.rounds_file.stat().st_size if folder.rounds_file.is_file() else 0
@@ -103,7 +103,7 @@ def share_of(config: Config, place: int, workers: int) -> Compute:
     return compute
 
 
-def run_quietly(job: Job, share: Compute, resume: bool, debug: bool) -> list[str]:
+def run_quietly(job: WorkerRun, share: Compute, resume: bool, debug: bool) -> list[str]:
     """Train one run in a worker; returns what it would have said, and how it ended."""
     view, experiment = Quiet(), prepare(job.config)
     experiment.share = share

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from ...config import Config, as_tables, to_toml
 from ...core.client import ClientResult
 from ...core.federation import Federation
-from ...core.static import Sums
+from ...core.static import NormSums
 from ...errors import RunError
 from ...start import without_start
 from ...types import Payload, State, Weights
@@ -112,7 +112,7 @@ class FlowerFleet:
             yield result
         self._check_enough(question.kind, round, used, len(clients))
 
-    def measure(self, round: int, weights: Weights) -> list[Sums | Missing]:
+    def measure(self, round: int, weights: Weights) -> list[NormSums | Missing]:
         """Ask all clients; where too few answer, once more with the same model.
 
         To repeat the round instead would show clients a second model of it, with other noise.
@@ -125,7 +125,7 @@ class FlowerFleet:
         while True:
             with suppress(RoundAgainError):
                 found = [*self._asked(round, clients, question)]
-                used = sum(isinstance(each, Sums) for each in found)
+                used = sum(isinstance(each, NormSums) for each in found)
                 self._check_enough(question.kind, round, used, len(clients))
                 return found
 
@@ -212,8 +212,8 @@ class FlowerFleet:
             return result
         return result._replace(upload=self.privacy.clipped(result.upload, sent.payload))
 
-    def _sums(self, sent: Order, content: RecordDict) -> Sums:
-        found: Sums = to(read_sums(content, sent.job, self.forms), self.federation.device)
+    def _sums(self, sent: Order, content: RecordDict) -> NormSums:
+        found: NormSums = to(read_sums(content, sent.job, self.forms), self.federation.device)
         return found
 
     def reply(self, message: str, deadline: float) -> Message | str:

@@ -13,7 +13,7 @@ from torch import Tensor
 from ...core.client import ClientResult
 from ...core.federation import Federation
 from ...core.sketch import sketch
-from ...core.static import Sums
+from ...core.static import NormSums
 from ...errors import RunError, described
 from ...types import Payload, State, Upload
 from ..tensors import FormError, fill, named
@@ -118,13 +118,13 @@ def read_result(content: RecordDict, job: Job, forms: Forms) -> ClientResult:
     return ClientResult(upload, state, {}, fill({"tally": forms.tally}, tally)["tally"])
 
 
-def sums_answer(job: Job, sums: Sums) -> RecordDict:
+def sums_answer(job: Job, sums: NormSums) -> RecordDict:
     """The message back to who asked for a measurement."""
     facts: dict[str, Any] = {"client": job.client, "round": job.round, "batches": sums.batches}
     return RecordDict({"facts": ConfigRecord(facts), "sums": pack(sums.total)})
 
 
-def read_sums(content: RecordDict, job: Job, forms: Forms) -> Sums:
+def read_sums(content: RecordDict, job: Job, forms: Forms) -> NormSums:
     """What a client measured, under the same conditions."""
     check_parts(content, "facts", "sums")
     batches = check_facts(content["facts"], job, "batches", least=1)
@@ -132,7 +132,7 @@ def read_sums(content: RecordDict, job: Job, forms: Forms) -> Sums:
         flat = unpack(content["sums"])
     total: State = fill(forms.sums, flat)
     check_finite(flat)
-    return Sums(total, batches)
+    return NormSums(total, batches)
 
 
 def check_parts(content: RecordDict, *names: str) -> None:
