@@ -51,7 +51,7 @@ def check_folder(option: str, path: Path) -> None:
 
 def as_path(name: str, path: object) -> Path:
     """A path that a script gives as an argument of this name."""
-    if not isinstance(path, str | Path):
+    if not isinstance(path, str | os.PathLike):
         raise UserError(f"{name} = {path!r:.60}: expected a path")
     return Path(path)
 
