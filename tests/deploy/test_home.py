@@ -61,6 +61,7 @@ def test_a_folder_with_something_in_it_is_refused(home: Path) -> None:
         ('"site-1", "site-2"', "1, 2", r"sites = \[1, 2, 'site-3'\]: expected a list of strings"),
         ("port =", "port = 99999 #", "port = 99999: expected a number from 1 to 65535"),
         ('names = ["localhost", "127.0.0.1"]', "names = []", "names = \\[\\]: expected a list of strings"),
+        ('listen = "127.0.0.1"', 'listen = ""', "listen = '': '' is no name or address of a machine"),
         ('"127.0.0.1"]', '""]', r"names = \['localhost', ''\]: '' is no name or address of a machine"),
         ('"127.0.0.1"]', '"a b"]', "'a b' is no name or address of a machine"),
         ('"127.0.0.1"]', '"*"]', r"'\*' is no name or address of a machine"),

@@ -181,6 +181,8 @@ def server_part(home: Path) -> ServerPart:
     for name in part.names:
         if fault := host_fault(name.removeprefix("*.")):
             raise UserError(f"{path}: names = {part.names}: {fault}")
+    if fault := host_fault(part.listen):
+        raise UserError(f"{path}: listen = {part.listen!r}: {fault}")
     return part
 
 
