@@ -121,7 +121,7 @@ def test_what_a_run_logs_does_not_depend_on_who_starts_it(tmp_path: Path) -> Non
 
 
 def test_names_are_there_but_cost_nothing() -> None:
-    assert {"experiment", "experiments", "model", "run", "runs"} <= {*dir(fssl)}
+    assert {"dataset", "experiment", "experiments", "model", "run", "runs"} <= {*dir(fssl)}
     with pytest.raises(AttributeError, match="no attribute 'runn'"):
         _ = fssl.runn  # type: ignore[attr-defined]
     code = "import fssl, sys; print(fssl.__version__, 'torch' in sys.modules)"

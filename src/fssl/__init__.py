@@ -3,10 +3,10 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import experiment, experiments, export, load, model, run, runs
+    from .api import dataset, experiment, experiments, export, load, model, run, runs
 
 __version__ = "0.1.0"
-__all__ = ["experiment", "experiments", "export", "load", "model", "run", "runs"]
+__all__ = ["dataset", "experiment", "experiments", "export", "load", "model", "run", "runs"]
 
 
 def __getattr__(name: str) -> Any:

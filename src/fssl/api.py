@@ -1,6 +1,6 @@
 """What scripts and notebooks need, in one place: settings to runs, runs to numbers and models."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ from .config import Config, expand, only_run, override, read_toml
 from .console import Quiet
 from .core.experiment import Experiment, prepare
 from .core.images import Datasets, given_dataset
+from .data.given import own_dataset, settings_of
 from .data.sources import Dataset
 from .errors import UserError, told_in_python
 from .inference.export import export_model
@@ -25,6 +26,7 @@ from .system.machine import as_path, check_name
 from .system.user_code import PYTHON
 
 Network = nn.Module | Callable[..., nn.Module]
+Pair = tuple[Any, Any]  # of images and their labels
 Source = str | Path | Mapping[str, Any]  # a preset, a TOML file, or tables like those of one
 
 
@@ -37,7 +39,7 @@ def experiment(
     Args:
         source: The name of a preset, a TOML file, or tables like those of one.
         settings: Changes as after `--set`, such as "seed=7" or "train.lr=0.05".
-        dataset: Images in memory, instead of files; images of your own are those of `data.name=imagefolder`.
+        dataset: Images in memory, instead of files: from `fssl.dataset`.
         network: A network of your own, instead of the one that `model.name` names: a `torch.nn.Module`, whose weights
             the run begins with, or a function or class of channels, classes and width.
 
@@ -55,6 +57,8 @@ def experiment(
         if any(isinstance(setting, str) and setting.startswith("model.name") for setting in settings):
             raise UserError("network= and model.name name two networks; leave out one of them")
         settings = (*settings, f"model.name={make_known(network)}")
+    if isinstance(dataset, Dataset):
+        settings = (*settings_of(dataset.card), *settings)
     config = only_run(tables_of(source, settings))
     if dataset is not None:
         check_machine(config, debug=False)
@@ -62,6 +66,35 @@ def experiment(
         check_effect([(config, prepared.method)])
         return prepared
     return planned([("", config)])[""]
+
+
+@told_in_python()
+def dataset(
+    train: Pair,
+    test: Pair,
+    *,
+    classes: Sequence[str] = (),
+    mean: Sequence[float] | None = None,
+    std: Sequence[float] | None = None,
+) -> Dataset:
+    """Images of your own in memory, which `[partition]` deals out to clients.
+
+    Args:
+        train: Images, uint8 [N, size, size, channels] or gray ones [N, size, size]; and their labels, from 0 on. The
+            settings say how many of them clients know.
+        test: Images and labels to test with.
+        classes: Their names; by default their numbers.
+        mean: Of each channel, from 0 to 1, to normalize with; by default 0.5.
+        std: Likewise; by default 0.25.
+
+    Returns:
+        The dataset, for `fssl.experiment(..., dataset=)`.
+
+    Examples:
+        >>> mine = fssl.dataset((images, labels), (test_images, test_labels), classes=["cat", "dog"])
+        >>> fssl.experiment("smoke", "data.labels_per_class=20", dataset=mine)
+    """
+    return own_dataset(train, test, classes, mean, std)
 
 
 @told_in_python()

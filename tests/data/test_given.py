@@ -46,7 +46,7 @@ def changed(labels: np.ndarray, value: int) -> np.ndarray:
 
 pixels, truth = DIGITS.train
 REFUSED: dict[str, tuple[Callable[[], object], list[str], str]] = {
-    "tuple": (lambda: tuple(DIGITS), [], r"dataset= is tuple, expected fssl\.data\.sources\.Dataset"),
+    "tuple": (lambda: tuple(DIGITS), [], r"dataset= is tuple, expected fssl\.dataset\(train, test\), or Dataset"),
     "pair": (lambda: DIGITS._replace(train=(pixels, truth)), [], "train is tuple, expected Split"),
     "lists": (lambda: train(labels=truth.tolist()), [], "train is Split, expected .* two arrays"),
     "few labels": (lambda: train(labels=truth[:-5]), [], r"train.labels are int64 \[1432\], expected .* \[1437\]"),
@@ -76,7 +76,7 @@ REFUSED: dict[str, tuple[Callable[[], object], list[str], str]] = {
     ),
     "own size": (
         own,
-        ["data.name=imagefolder", "data.labels_per_class=8"],
+        ["data.size=32", "data.labels_per_class=8"],
         "its card has size = 8, and the settings 32; give data.size",
     ),
     "files": (lambda: DIGITS, ["data.dir=images"], "data.dir = 'images': dataset= is read from no files"),
@@ -160,3 +160,37 @@ def test_a_dataset_may_say_who_holds_what(tmp_path: Path) -> None:
     package.run(experiment, tmp_path)
     assert experiment.config.partition.clients == 4
     assert package.load(tmp_path).classes == NAMES
+
+
+def test_images_of_one_s_own_need_no_settings_but_how_many_labels(tmp_path: Path) -> None:
+    """Size, channels and normalization are theirs, and the model is found again by its record."""
+    (images, labels), (test_images, truth) = DIGITS.train, DIGITS.test
+    gray = package.dataset(
+        (images[..., 0], labels.tolist()), (test_images, truth), classes=NAMES, mean=[0.3], std=[0.2]
+    )
+    made = package.experiment(*SHORT, "data.labels_per_class=8", dataset=gray)
+    data = made.config.data
+    assert (data.name, data.size, data.channels, data.mean, data.std) == ("imagefolder", 8, 1, (0.3,), (0.2,))
+    assert made.dataset.train.images.shape == images.shape
+    package.run(made, tmp_path / "run")
+    assert package.load(tmp_path / "run").classes == NAMES
+    again = package.dataset((images, labels), (test_images, truth), classes=NAMES)
+    assert again.card.class_names == NAMES
+    assert package.dataset((images, labels), (test_images, truth)).card.class_names == tuple("0123456789")
+    other = package.experiment(*SHORT, "data.labels_per_class=8", dataset=again)
+    assert other.config.data.digest == data.digest  # the same images; how they are normalized is a setting
+
+
+@pytest.mark.parametrize(
+    ("train", "reason"),
+    [
+        (pixels, r"train = ndarray: expected a pair, images and labels"),
+        (5, r"train = int: expected a pair, images and labels"),
+        ((pixels[0, :, :, 0], truth), r"train = uint8 \[8, 8\], int64 \[1437\]: expected images"),
+        ((pixels, truth / 2), r"float64 \[1437\]: expected images"),
+        ((pixels[:0], truth[:0]), r"int64 \[0\]: expected images"),
+    ],
+)
+def test_what_is_no_images_with_labels_is_refused(train: object, reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        package.dataset(train, DIGITS.test)  # type: ignore[arg-type]

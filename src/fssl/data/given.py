@@ -1,5 +1,7 @@
 """Images that a script gives in memory: checked as files are, and known again by a checksum of what they are."""
 
+import json
+from collections.abc import Sequence
 from hashlib import sha256
 
 import numpy as np
@@ -9,6 +11,7 @@ from ..errors import UserError
 from ..system.digest import short_sum
 from .cards import CARDS, Card
 from .dataset import Dataset, Split
+from .folder import Agreed
 from .partition import Partition
 
 OWN = "images of your own are data.name=imagefolder"
@@ -24,6 +27,42 @@ FACTS = {
 }
 
 
+def own_dataset(
+    train: object, test: object, classes: Sequence[str], mean: Sequence[float] | None, std: Sequence[float] | None
+) -> Dataset:
+    """Images of one's own with a card; `check_dataset` refuses the rest, once the settings are known."""
+    first = as_split("train", train)
+    images, labels = first
+    if images.ndim != 4 or not labels.size or not np.issubdtype(labels.dtype, np.integer):
+        wanted = "expected images [N, size, size, channels] and their labels, whole numbers from 0 on"
+        raise UserError(f"train = {images.dtype} {list(images.shape)}, {labels.dtype} {list(labels.shape)}: {wanted}")
+    names = tuple(classes) or tuple(map(str, range(max(int(labels.max()) + 1, 2))))
+    center, spread = (None if numbers is None else tuple(map(float, numbers)) for numbers in (mean, std))
+    card = Agreed(names, images.shape[1], images.shape[3], center, spread, dataset="imagefolder").card()
+    return Dataset(card, first, as_split("test", test))
+
+
+def as_split(name: str, pair: object) -> Split:
+    """Images and labels of anything that NumPy takes; gray images may leave out their channel."""
+    try:
+        images, labels = (np.asarray(part) for part in pair)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        raise UserError(f"{name} = {type(pair).__name__}: expected a pair, images and labels") from None
+    return Split(images[..., None] if images.ndim == 3 else images, labels)
+
+
+def settings_of(card: Card) -> list[str]:
+    """What the card of one's own images says, as settings."""
+    facts = {
+        "name": card.name,
+        "size": card.size,
+        "channels": card.channels,
+        "mean": list(card.train_mean),
+        "std": list(card.train_std),
+    }
+    return [f"data.{key}={json.dumps(value)}" for key, value in facts.items()] if card.is_folder else []
+
+
 def check_dataset(dataset: object, expected: Card) -> Dataset:
     """The dataset with labels of one type, and its checksum; refused if it is not what the settings say.
 
@@ -33,7 +72,7 @@ def check_dataset(dataset: object, expected: Card) -> Dataset:
     """
     form = "Dataset(card, Split(images, labels), Split(images, labels))"
     if not isinstance(dataset, Dataset) or not isinstance(dataset.card, Card):
-        raise UserError(f"dataset= is {type(dataset).__name__}, expected fssl.data.sources.{form}")
+        raise UserError(f"dataset= is {type(dataset).__name__}, expected fssl.dataset(train, test), or {form}")
     check_card(dataset.card, expected)
     for name in ("train", "test"):
         check_split(name, getattr(dataset, name), expected)
