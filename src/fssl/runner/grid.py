@@ -121,7 +121,7 @@ def check_data_dir(configs: list[Config]) -> None:
 def unfinished(console: Console, runs: list[PlannedRun], resume: bool) -> list[PlannedRun]:
     """The runs that are left to do; a grid, or --resume, skips those that are done."""
     done = [is_done(run, resume or len(runs) > 1, resume) for run in runs]
-    if resume and not any(RunFolder(run.folder).config_file.is_file() for run in runs):
+    if resume and len(runs) == 1 and not RunFolder(runs[0].folder).config_file.is_file():
         say(console, f"{runs[0].folder}: no run to go on with yet; it begins with round 1")
     for run in compress(runs, done):
         say(console, f"{run.folder}: finished already{given_late(run, resume)}")
