@@ -256,8 +256,8 @@ def with_first(tensors: dict[str, torch.Tensor], first: torch.Tensor) -> dict[st
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda t: {n: v.double() for n, v in t.items()}, "is torch.float64 of shape [16, 1, 3, 3], expected torch.float32"),
-        (lambda t: {n: v.int() for n, v in t.items()}, "is torch.int32 of shape [16, 1, 3, 3], expected torch.float32"),
+        (lambda t: {n: v.double() for n, v in t.items()}, "is torch.float64 of shape"),
+        (lambda t: {n: v.int() for n, v in t.items()}, "is torch.int32 of shape"),
         (lambda t: {n: v * float("nan") for n, v in t.items()}, "has values that are not finite"),
         (lambda t: {n: v * float("inf") for n, v in t.items()}, "has values that are not finite"),
     ],
