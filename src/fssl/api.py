@@ -10,7 +10,7 @@ from .config import Config, expand, only_run, override, read_toml
 from .console import Quiet
 from .core.experiment import Experiment, prepare
 from .core.images import Datasets, given_dataset
-from .data.given import own_dataset, settings_of
+from .data.given import card_settings, own_dataset
 from .data.sources import Dataset
 from .errors import UserError, told_in_python
 from .inference.export import export_model
@@ -58,7 +58,7 @@ def experiment(
             raise UserError("network= and model.name name two networks; leave out one of them")
         settings = (*settings, f"model.name={make_known(network)}")
     if isinstance(dataset, Dataset):
-        settings = (*settings_of(dataset.card), *settings)
+        settings = (*card_settings(dataset.card), *settings)
     config = only_run(tables_of(source, settings))
     if dataset is not None:
         check_machine(config, debug=False)
@@ -83,9 +83,9 @@ def dataset(
         train: Images, uint8 [N, size, size, channels] or gray ones [N, size, size]; and their labels, from 0 on. The
             settings say how many of them clients know.
         test: Images and labels to test with.
-        classes: Their names; by default their numbers.
-        mean: Of each channel, from 0 to 1, to normalize with; by default 0.5.
-        std: Likewise; by default 0.25.
+        classes: Names of the classes; by default their numbers.
+        mean: The mean of each channel, on a scale from 0 to 1, for normalization; by default 0.5.
+        std: The standard deviation of each channel, likewise; by default 0.25.
 
     Returns:
         The dataset, for `fssl.experiment(..., dataset=)`.

@@ -86,7 +86,7 @@ class Partition:
         int | None, Range(1, MANY), 'how many have labels, the first; alone it means labels = "few-clients"'
     ] = None
     first_client: Annotated[
-        int | None, Range(0, MANY), "knowing-clients: which of the draw changes places with number 0, and has labels"
+        int | None, Range(0, MANY), "knowing-clients: the client of the draw that becomes client 0, and has labels"
     ] = None
     file: Annotated[str | None, "JSON file that says who holds what and knows which labels, in place of a deal"] = None
     digest: Annotated[str | None, BY_A_RUN, "checksum of that file"] = None

@@ -29,7 +29,7 @@ Collect = Callable[[Weights], NormSums]  # on rows that are fixed
 
 
 def make_measure(net: Net, pool: Pool, compile: bool = False) -> Measure:
-    """NormSums of a model's statistics on rows of a pool, in their order."""
+    """A function that adds up a model's statistics on rows of a pool, in their order."""
 
     def statistics(weights: Weights, rows: Tensor) -> State:
         return net.statistics(weights, pool.normalize(pool.images[rows]))

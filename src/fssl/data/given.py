@@ -30,7 +30,7 @@ FACTS = {
 def own_dataset(
     train: object, test: object, classes: Sequence[str], mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> Dataset:
-    """Images of one's own with a card; `check_dataset` refuses the rest, once the settings are known."""
+    """A dataset of arrays, with a card made from them; `check_dataset` looks closer, once the settings are known."""
     first = as_split("train", train)
     images, labels = first
     if images.ndim != 4 or not labels.size or not np.issubdtype(labels.dtype, np.integer):
@@ -51,7 +51,7 @@ def as_split(name: str, pair: object) -> Split:
     return Split(images[..., None] if images.ndim == 3 else images, labels)
 
 
-def settings_of(card: Card) -> list[str]:
+def card_settings(card: Card) -> list[str]:
     """What the card of one's own images says, as settings."""
     facts = {
         "name": card.name,
@@ -81,7 +81,7 @@ def check_dataset(dataset: object, expected: Card) -> Dataset:
     check_holders(dataset)
     check_labels("train", train.labels, expected.num_classes, lowest=-1 if dataset.partition else 0)
     check_labels("test", test.labels, expected.num_classes, lowest=0)
-    return dataset._replace(digest=digest_of(dataset))
+    return dataset._replace(digest=content_digest(dataset))
 
 
 def check_card(card: Card, expected: Card) -> None:
@@ -147,7 +147,7 @@ def check_partition(partition: Partition | None, labels: NDArray[np.int64]) -> N
         raise UserError("dataset=: its partition wants labeled rows, and labels of all of them")
 
 
-def digest_of(dataset: Dataset) -> str:
+def content_digest(dataset: Dataset) -> str:
     """Checksum of all pixels and labels, and of who holds them."""
     partition = dataset.partition or Partition((), ())
     arrays = [*dataset.train, *dataset.test, *partition.labeled, None, *partition.unlabeled, None, partition.server]
