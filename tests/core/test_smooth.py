@@ -68,6 +68,19 @@ def test_record_summary_and_files_have_both(tmp_path: Path) -> None:
     assert any(not torch.equal(plain[name], smoothed[name]) for name in plain)
 
 
+def test_the_half_to_choose_by_sees_both(tmp_path: Path) -> None:
+    """So that nobody needs the reported half to choose between them."""
+    lines = records(run(tmp_path / "same", "server.ema=0", "data.test=final"))
+    assert all(line["ema_validation"] == line["validation"] for line in lines)
+    folder = run(tmp_path / "run", "server.ema=0.9", "data.test=final")
+    last = records(folder)[-1]
+    models = json.loads((folder / "measures.json").read_text())["models"]
+    for key, name in {"validation": "plain", "ema_validation": "ema"}.items():
+        assert last[key]["loss"] == pytest.approx(models[name]["validation"]["loss"])
+    assert last["ema_validation"]["loss"] != last["validation"]["loss"]
+    assert not any("ema_validation" in line for line in records(run(tmp_path / "all", "server.ema=0.9")))
+
+
 def test_a_setting_chooses_the_model_that_is_used(tmp_path: Path) -> None:
     """Also afterwards: a finished run that is resumed writes its models anew, and trains nothing."""
     folder = run(tmp_path / "run", "server.ema=0.9")

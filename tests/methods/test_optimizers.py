@@ -14,10 +14,10 @@ from torch import nn
 from torch.utils._pytree import tree_flatten
 
 from conftest import refusal, tiny_config
-from fssl.config import first_difference
+from fssl.config import first_difference, other_rate
 from fssl.core.client import at
 from fssl.core.federation import Federation
-from fssl.core.parts import make_optimizer, make_schedule
+from fssl.core.parts import make_optimizer
 from fssl.data.schedule import Schedule
 from fssl.data.sources import Dataset
 from fssl.engines.lanes import KEPT_MOMENTUM
@@ -137,10 +137,10 @@ def test_a_step_that_does_not_ask_for_its_rate_is_refused(optimizer: Optimizer) 
 
 def test_a_cosine_at_its_first_middle_and_last_step() -> None:
     by_round = Schedule("cosine", "rounds", rounds=8)
-    assert by_round.factors(1, 3).tolist() == [1.0, 1.0, 1.0]
-    assert by_round.factors(5, 2).tolist() == pytest.approx([0.5, 0.5])  # half of the rounds are over
+    assert by_round.factors(1, 3) == [1.0, 1.0, 1.0]
+    assert by_round.factors(5, 2) == pytest.approx([0.5, 0.5])  # half of the rounds are over
     last = 0.5 * (1 + math.cos(math.pi * 7 / 8))  # the formula of SemiFL: never 0
-    assert by_round.factors(8, 1).tolist() == pytest.approx([last])
+    assert by_round.factors(8, 1) == pytest.approx([last])
     by_step = Schedule("cosine", "steps", rounds=2)
     assert by_step.factors(1, 4)[0] == 1.0
     assert by_step.factors(2, 4)[0] == pytest.approx(0.5)
@@ -154,8 +154,19 @@ def test_a_warm_up_rises_to_one_and_then_falls() -> None:
     assert rates[:5] == [0.25, 0.5, 0.75, 1.0, 1.0]
     assert all(a > b for a, b in pairwise(rates[4:]))
     by_step = Schedule("warmup-cosine", "steps", rounds=3, warmup=1)
-    assert by_step.factors(1, 4).tolist() == [0.25, 0.5, 0.75, 1.0]
+    assert by_step.factors(1, 4) == [0.25, 0.5, 0.75, 1.0]
     assert by_step.factors(2, 4)[0] == 1.0
+
+
+def test_a_cooldown_ends_a_constant_rate_with_a_straight_line() -> None:
+    by_round = Schedule(rounds=10, cooldown=4)
+    assert [by_round.factor(t) for t in range(10)] == [1.0] * 7 + [0.75, 0.5, 0.25]  # a warm-up backwards
+    by_step = Schedule(over="steps", rounds=3, cooldown=1)
+    assert by_step.factors(2, 4) == [1.0] * 4
+    assert by_step.factors(3, 4) == [1.0, 0.75, 0.5, 0.25]
+    assert (by_step.typical(2), by_step.typical(3)) == (1.0, 0.5)
+    assert by_step.moves
+    assert not Schedule(rounds=10).moves
 
 
 def test_the_clock_tells_rate_and_rounds(make_federation: Make) -> None:
@@ -186,6 +197,7 @@ EACH = {
     "train.nesterov=true": (),
     "train.clip=0.01": (),
     "train.schedule=cosine": (),
+    "train.cooldown=2": (),
     "train.decay_on=weights": ("train.weight_decay=0.1",),
     "train.keep_momentum=true": ("train.clients_per_round=4",),
 }
@@ -282,8 +294,8 @@ def test_the_momentum_is_where_the_last_round_left_it(make_federation: Make) -> 
 
 def test_the_defaults_are_what_they_were() -> None:
     config = tiny_config()
-    assert make_optimizer(config.train) == Sgd(0.1, 0.9, 1e-4)
-    assert make_schedule(config).kind == "constant"
+    assert make_optimizer(config) == Sgd(0.1, 0.9, 1e-4)
+    assert not config.schedule.moves
 
 
 REFUSED = {
@@ -296,10 +308,13 @@ REFUSED = {
     ("train.warmup=2",): "belong together",
     ("train.schedule=warmup-cosine",): "belong together",
     ("train.schedule=warmup-cosine", "train.warmup=2"): "expected fewer than the 2 rounds",
+    ("train.cooldown=3",): "train.cooldown = 3: expected at most the 2 rounds",
+    ("train.cooldown=1", "train.schedule=cosine"): "only a constant rate can fall at the end",
     ("train.clip=0",): "train.clip = 0: expected a number from 1e-09",
     ("train.optimizer=lion",): "train.optimizer",
     ("method.name=fedmatch", "train.schedule=cosine"): "'fedmatch' takes its steps by a rule of its own",
     ("method.name=fedmatch", "train.optimizer=adamw"): "rule of its own",
+    ("method.name=fedmatch", "train.cooldown=1"): "train.cooldown = 1: method 'fedmatch' takes its steps by a rule",
 }
 
 
@@ -314,6 +329,24 @@ def test_a_run_with_a_schedule_cannot_be_prolonged() -> None:
         [tiny_config(*settings, f"train.rounds={rounds}") for settings in ((), ("train.schedule=cosine",))]
         for rounds in (2, 4)
     )
-    assert first_difference(short[0], long[0], {}) is None
-    assert "train.rounds is 2 there" in str(first_difference(short[1], long[1], {}))
-    assert first_difference(short[1], short[1], {}) is None
+    assert first_difference(short[1], long[1], {}) is None
+    assert other_rate(short[0], long[0], 2) is None
+    assert other_rate(short[1], long[1], 2) == (
+        "train.rounds is 2 there and train.rounds is 4 here, where round 2 has another rate"
+    )
+    assert other_rate(short[1], short[1], 2) is None
+
+
+def test_a_cooldown_may_change_until_it_begins() -> None:
+    """Finished rounds must have had the same rate."""
+    plain, cooled = tiny_config("train.rounds=8"), tiny_config("train.rounds=8", "train.cooldown=3")
+    assert other_rate(plain, cooled, 6) is None  # the line begins at 1 in round 6
+    assert other_rate(plain, cooled, 7) == (
+        "train.rounds is 8 there and train.rounds is 8 with train.cooldown = 3 here, where round 7 has another rate"
+    )
+    longer = tiny_config("train.rounds=20", "train.cooldown=5")
+    assert other_rate(cooled, longer, 6) is None
+    assert "round 7" in str(other_rate(cooled, longer, 8))
+    over_steps = tiny_config("train.rounds=8", "train.cooldown=3", "train.schedule_over=steps")
+    assert other_rate(tiny_config("train.rounds=8"), over_steps, 5) is None
+    assert "round 6" in str(other_rate(tiny_config("train.rounds=8"), over_steps, 6))

@@ -19,6 +19,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from conftest import completed, outcome, start
 from fssl.config import Config, override, parse, read_toml
@@ -464,6 +465,27 @@ def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
     assert listener.said == [f"resuming {tmp_path / 'run'} after round 2"]
     assert outcome(tmp_path / "run") == outcome(tmp_path / "long")
     assert RunFolder(tmp_path / "run").config().rounds == 5
+
+
+def test_one_run_may_end_in_two_ways(tmp_path: Path) -> None:
+    """A copy goes on with a cooldown, as if it had been told from the start: the line is at 1 in round 3."""
+    plain = (*SHORT, "method.name=fedavg")  # no threshold makes more of a last digit
+    ways = {"constant": (), "cooled": ("train.cooldown=3",)}
+    run_experiment(prepare(config(*plain, "train.rounds=3")), tmp_path / "trunk", Quiet())
+    for name, more in ways.items():
+        shutil.copytree(tmp_path / "trunk", tmp_path / name)
+        run_experiment(prepare(config(*plain, *more)), tmp_path / name, Quiet(), resume=True)
+        run_experiment(prepare(config(*plain, *more)), tmp_path / f"whole-{name}", Quiet())
+    assert outcome(tmp_path / "constant") == outcome(tmp_path / "whole-constant")
+    branch, whole = (load_file(tmp_path / name / "model.safetensors") for name in ("cooled", "whole-cooled"))
+    assert branch.keys() == whole.keys()
+    for name, tensor in whole.items():  # a rate that may move is multiplied first, which rounds differently
+        torch.testing.assert_close(branch[name], tensor, rtol=1e-4, atol=1e-5)
+    other = load_file(tmp_path / "constant" / "model.safetensors")
+    assert max(float((other[name] - tensor).abs().max()) for name, tensor in whole.items()) > 1e-3
+    assert RunFolder(tmp_path / "cooled").config().train.cooldown == 3
+    with pytest.raises(UserError, match=r"train.rounds is 5 with train.cooldown = 3 there and train.rounds is 7 here"):
+        run_experiment(prepare(config(*plain, "train.rounds=7")), tmp_path / "cooled", Quiet(), resume=True)
 
 
 def wait_for(process: "subprocess.Popen[str]", condition: Callable[[], bool]) -> None:

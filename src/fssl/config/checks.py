@@ -227,10 +227,14 @@ def check_training(config: Config) -> None:
         raise UserError(f"train.keep_momentum = true: {AUTHORS_WAY}, so no client keeps it; leave it out")
     if train.keep_momentum and not has_momentum:
         raise UserError("train.keep_momentum = true: there is none to keep, train.momentum = 0")
-    if train.schedule_over == "steps" and train.schedule == "constant":
+    if train.schedule_over == "steps" and not config.schedule.moves:
         raise UserError(
             "train.schedule_over = 'steps': the rate is constant; give train.schedule = 'cosine', or leave it out"
         )
+    if train.cooldown is not None and train.schedule != "constant":
+        raise UserError(f"train.cooldown = {train.cooldown}: only a constant rate can fall at the end; leave one out")
+    if train.cooldown is not None and train.cooldown > config.rounds:
+        raise UserError(f"train.cooldown = {train.cooldown}: expected at most the {config.rounds} rounds of the run")
     if (train.warmup is not None) != (train.schedule == "warmup-cosine"):
         raise UserError("train.warmup and train.schedule = 'warmup-cosine' belong together: give both, or neither")
     if train.warmup is not None and train.warmup >= config.rounds:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..data.cards import CARDS, Card, Fit, card
+from ..data.schedule import Schedule
 from ..data.shares import HAVE_ALPHA
 from ..system.user_code import user_file
 from .schema import Filled, OneOf, Range
@@ -163,6 +164,9 @@ class Train:
         Literal["rounds", "steps"], "one rate for a whole round, or a new one at every step of it"
     ] = "rounds"
     warmup: Annotated[int | None, Range(1, 999_999), "warmup-cosine: rounds in which the rate rises first"] = None
+    cooldown: Annotated[
+        int | None, Range(1, 999_999), "constant: last rounds, in which the rate falls to 0 in a straight line"
+    ] = None
     momentum: Annotated[float, Range(0.0, 0.9999), "of sgd; beta 1 of adamw"] = 0.9
     beta2: Annotated[float, Range(0.0, 0.999999), "of adamw"] = 0.999
     nesterov: Annotated[bool, "sgd: Nesterov's form of momentum"] = False
@@ -351,6 +355,12 @@ class Config:
     @property
     def rounds(self) -> int:
         return self.train.rounds or self.card.rounds
+
+    @property
+    def schedule(self) -> Schedule:
+        """How the learning rate moves."""
+        train = self.train
+        return Schedule(train.schedule, train.schedule_over, self.rounds, train.warmup or 0, train.cooldown or 0)
 
 
 def usual_batch(labels: int) -> int:

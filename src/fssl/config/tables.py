@@ -14,6 +14,7 @@ from .settings import AT_SERVER, KNOWING, SECTIONS, Config, useless
 # A resumed run may be longer than before, on other hardware, or find its data elsewhere.
 MAY_CHANGE = (
     "train.rounds",
+    "train.cooldown",  # if finished rounds had the same rate with it
     "train.patience",
     "data.dir",
     "partition.file",  # its checksum stays
@@ -131,6 +132,16 @@ def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any])
     for key in a | b:
         if not may_change(key) and plain(key, a) != plain(key, b):
             return f"{key} is {as_typed(a.get(key))} there and {as_typed(b.get(key))} here"
-    if stored.train.schedule != "constant" and stored.rounds != given.rounds:
-        return f"train.rounds is {stored.rounds} there, which its schedule ends with, and {given.rounds} here"
     return None
+
+
+def other_rate(stored: Config, given: Config, done: int) -> str | None:
+    """The first finished round that would have had another rate with the settings of the run that wants to go on."""
+    other = stored.schedule.first_apart(given.schedule, done)
+    return f"{ending(stored)} there and {ending(given)} here, where round {other} has another rate" if other else None
+
+
+def ending(config: Config) -> str:
+    """The settings that say how the rate ends, in words."""
+    cooldown = "" if config.train.cooldown is None else f" with train.cooldown = {config.train.cooldown}"
+    return f"train.rounds is {config.rounds}{cooldown}"

@@ -76,7 +76,9 @@ def check_unused(config: Config) -> None:
     """Refuse settings of the optimizer for a method that has a rule of its own."""
     if config.server.static_norm != "off":
         raise UserError(f"server.static_norm: method '{config.method.name}' keeps its model in parts; leave it out")
-    keys = [("train", key) for key in ("optimizer", "schedule", "nesterov", "keep_momentum", "clip", "decay_on")]
+    keys = [
+        ("train", key) for key in ("optimizer", "schedule", "cooldown", "nesterov", "keep_momentum", "clip", "decay_on")
+    ]
     usual = {"train": Train(), "server": ServerChoice()}
     for section, key in (*keys, ("server", "broadcast_momentum")):
         if (value := getattr(getattr(config, section), key)) != getattr(usual[section], key):

@@ -3,10 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from ..config import Config, Train
+from ..config import Config
 from ..data.cards import Card
 from ..data.plan import Recipe
-from ..data.schedule import Schedule
 from ..methods.base import Method
 from ..methods.names import FROM_LABELS
 from ..methods.optimizers import AdamW, Optimizer, Sgd
@@ -23,7 +22,7 @@ def with_training(config: Config, method: Method) -> Method:
     released = config.protocol == "authors"
     return replace(
         method,
-        optimizer=make_optimizer(train),
+        optimizer=make_optimizer(config),
         labeled_weight=AUTHORS_REPLICATION if released else train.labeled_weight,
         guard=AUTHORS_GUARD if released else 0.0,
         watch=config.records.probes == "all",
@@ -36,23 +35,18 @@ def make_server_method(config: Config) -> Method:
     return with_training(config, FROM_LABELS)
 
 
-def make_optimizer(train: Train) -> Optimizer:
+def make_optimizer(config: Config) -> Optimizer:
     """The optimizer of clients that the settings ask for."""
+    train = config.train
     facts: dict[str, Any] = {
         "lr": train.lr,
         "momentum": train.momentum,
         "weight_decay": train.weight_decay,
         "decay_on": train.decay_on,
         "clip": train.clip,
-        "scheduled": train.schedule != "constant",
+        "scheduled": config.schedule.moves,
     }
     return AdamW(**facts, beta2=train.beta2) if train.optimizer == "adamw" else Sgd(**facts, nesterov=train.nesterov)
-
-
-def make_schedule(config: Config) -> Schedule:
-    """How the learning rate moves."""
-    train = config.train
-    return Schedule(train.schedule, train.schedule_over, config.rounds, train.warmup or 0)
 
 
 def make_server_optimizer(config: Config) -> ServerOptimizer:
@@ -78,7 +72,7 @@ def make_recipe(config: Config, method: Method, card: Card) -> Recipe:
         sweep=needs.sweep,
         chooses=needs.chooses,
         numbers=needs.numbers,
-        schedule=make_schedule(config),
+        schedule=config.schedule,
         labeled_epochs=needs.labeled_epochs,
         shuffles=needs.shuffles,
     )
@@ -95,7 +89,7 @@ def make_server_recipe(config: Config, card: Card) -> Recipe:
         views=FROM_LABELS.needs.views,
         size=card.size,
         flip=config.data.flip,
-        schedule=make_schedule(config),
+        schedule=config.schedule,
     )
 
 

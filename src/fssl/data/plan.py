@@ -254,4 +254,4 @@ def clock(round: int, steps: int, epoch_steps: int, schedule: Schedule) -> Clock
     step = torch.arange(steps, dtype=torch.float32)
     last = ((steps - 1) // epoch_steps) * epoch_steps  # where the last epoch starts
     now, end = (torch.full((steps,), float(rounds)) for rounds in (round, schedule.rounds))
-    return Clock(now, step, (step >= last).float(), schedule.factors(round, steps), end)
+    return Clock(now, step, (step >= last).float(), torch.tensor(schedule.factors(round, steps)), end)

@@ -38,6 +38,7 @@ class RoundResult(NamedTuple):
     smooth_tests: dict[str, Test] = {}  # noqa: RUF012 (never changed in place)
     own_sums: dict[str, NDArray[np.float64]] = {}  # of the server's own steps, if it trained  # noqa: RUF012
     validation: Test | None = None
+    smooth_validation: Test | None = None
     unmeasured: list[Missing] = []  # clients whose images are not in the model's statistics  # noqa: RUF012
 
 
@@ -111,7 +112,7 @@ class Done(NamedTuple):
     own: OwnRound
     smooth: Weights
     scores: list[Tensor]  # of the model, and of the smoothed one if there is one
-    held_out: Tensor | None
+    held_out: list[Tensor]  # the same with the validation part, if there is one
 
 
 class Engine:
@@ -180,8 +181,9 @@ class Engine:
         server = self._remembered(self._measured(round, own.server, passing))
         model = federation.method.deploy(server)
         smooth = federation.smoothed(round, self.snapshot.smooth, model)
-        scores = [self.test(weights) for weights in (model, smooth) if weights.params]
-        return Done(server, optimizer, own, smooth, scores, self.validate(model) if self.validate else None)
+        models = [weights for weights in (model, smooth) if weights.params]
+        scores, held_out = ([test(each) for each in models] if test else [] for test in (self.test, self.validate))
+        return Done(server, optimizer, own, smooth, scores, held_out)
 
     def _read(self, round: int, done: Done, passing: Passing) -> RoundResult:
         """A round's numbers on the host; refused if they are not finite."""
@@ -189,6 +191,7 @@ class Engine:
         plain, *smooth = [
             dict(zip(federation.norms, read_tests(each, num_classes), strict=True)) for each in done.scores
         ]
+        validated = [read_tests(each, num_classes)[0] for each in done.held_out]
         result = RoundResult(
             round,
             passing.clients,
@@ -198,7 +201,8 @@ class Engine:
             missing=passing.missing,
             smooth_tests=smooth[0] if smooth else {},
             own_sums=self.own.sums(done.own) if self.own else {},
-            validation=None if done.held_out is None else read_tests(done.held_out, num_classes)[0],
+            validation=validated[0] if validated else None,
+            smooth_validation=validated[1] if validated[1:] else None,
             unmeasured=[*passing.unmeasured.values()],
         )
         check_finite(result)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..config import Config, as_tables, first_difference, load_toml, parse, renewed, run_id, to_toml
+from ..config import Config, as_tables, first_difference, load_toml, other_rate, parse, renewed, run_id, to_toml
 from ..errors import UserError
 from ..system.files import is_draft, read_json, sweep, write_atomic
 from ..system.machine import obstacle
@@ -100,14 +100,17 @@ class RunFolder:
         recorded = self.config()
         if self.is_bare:
             return self._check_ours()
-        difference = first_difference(recorded, config, defaults)
-        if difference:
-            raise UserError(f"{self.path} holds another run: {difference}; choose another --out")
+        self._refuse(first_difference(recorded, config, defaults))
         if not resume:
             raise UserError(f"{self.path} holds a run already; add --resume to go on, or choose another --out")
         done = len(self._start().lines)
+        self._refuse(other_rate(recorded, config, done))
         if done > config.rounds:
             raise UserError(f"train.rounds = {config.rounds}: {self.path} has {done} already; expected {done} or more")
+
+    def _refuse(self, difference: str | None) -> None:
+        if difference:
+            raise UserError(f"{self.path} holds another run: {difference}; choose another --out")
 
     def _check_empty(self) -> None:
         if reason := obstacle(self.path):

@@ -41,7 +41,7 @@ Opener = Callable[[Config, Path, int], Logger]  # settings, run folder, rounds d
 def logged_values(line: Line) -> dict[str, float]:
     """What a line tells a logger: measures of the tests, and every other single number of it."""
     named = {**line["test"], **{f"ema_{norm}": test for norm, test in line.get("ema_test", {}).items()}}
-    named |= {"validation": line["validation"]} if "validation" in line else {}
+    named |= {part: line[part] for part in ("validation", "ema_validation") if part in line}
     tests = {
         f"test_{measure}/{norm}": test[measure]
         for measure in MEASURES

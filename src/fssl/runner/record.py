@@ -130,6 +130,7 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
         **smooth_facts(result.smooth_tests, federation.headline),
         **server_facts(result.own_sums),
         **({"validation": result.validation._asdict()} if result.validation else {}),
+        **({"ema_validation": result.smooth_validation._asdict()} if result.smooth_validation else {}),
         **rates(scalars(whole)),
         **by_majority(whole, known if known is None else known[result.clients]),
         "sums": scalars(whole),
