@@ -211,6 +211,59 @@ def test_the_long_run_on_cifar100_is_as_its_rows_say() -> None:
     assert f"gains {gain:.2f}\npoints" in section
 
 
+RECIPE = "A recipe that sites can run, to its last round"
+READINGS = {  # of a line, as the columns of the section have them
+    "half to choose by": lambda x: x["validation"]["accuracy"],
+    "the same, smoothed": lambda x: x["ema_validation"]["accuracy"],
+    "other half": lambda x: x["accuracy"],
+    "other half, smoothed": lambda x: x["ema_accuracy"],
+}
+
+
+def test_the_recipe_that_sites_can_run_is_as_its_rows_say() -> None:
+    runs = {name: lines_of(RESULTS / "deployable" / f"sage-{name}-seed7") for name in ("constant", "cooled")}
+    assert {f"sage-{name}-seed7" for name in runs} == {folder.name for folder in (RESULTS / "deployable").iterdir()}
+    shared = [[x["accuracy"] for x in lines[:440]] for lines in runs.values()]
+    assert shared[0] == shared[1]
+    section = TEXT.split(f"## {RECIPE}")[1].split("\n## ")[0]
+    table = re.findall(r"^\| (\d+) to (\d+) \| (.*) \|$", section, re.MULTILINE)
+    assert len(table) == 5
+    for first, last, said in table:
+        part = runs["constant"][int(first) - 1 : int(last)]
+        assert said.split(" | ") == [f"{np.mean([*map(read, part)]):.2f}" for read in READINGS.values()]
+    ends = {row[0].strip("`"): row[1:] for row in rows(RECIPE)}
+    assert ends.keys() == runs.keys()
+    for name, said in ends.items():
+        last = runs[name][490:]
+        released = [np.mean([x[key]["authors_norm"]["accuracy"] for x in last]) for key in ("test", "ema_test")]
+        assert said == [*(f"{np.mean([*map(read, last)]):.2f}" for read in READINGS.values()), both(released)]
+
+
+def test_what_is_said_of_the_recipe_is_so() -> None:
+    constant, cooled = (lines_of(RESULTS / "deployable" / f"sage-{name}-seed7") for name in ("constant", "cooled"))
+    to_choose, smooth_to_choose, other, smooth = (
+        [float(np.mean([*map(read, lines[490:])])) for lines in (constant, cooled)] for read in READINGS.values()
+    )
+    assert smooth_to_choose[1] == max(*to_choose, *smooth_to_choose)
+    text = one_line(TEXT)
+    assert f"`cooled` and smoothed has {smooth[1]:.2f} % on the other one" in text
+    assert smooth[1] > 58.24 > 56.06 > 52.19
+    assert f"(both halves together: {(smooth[1] + smooth_to_choose[1]) / 2:.2f})" in text
+    gains = (smooth[0] - other[0], other[1] - other[0], smooth[1] - other[0])
+    assert "smoothing {:.2f} points at a constant rate, the falling rate {:.2f} without".format(*gains) in text
+    assert f"smoothing, both {gains[2]:.2f}." in text
+    curve = [x["ema_test"]["authors_norm"]["accuracy"] for x in constant]
+    reached = [first_at_least(curve, printed) for printed in (56.06, 58.24)]
+    assert "passes 56.06 % after {} rounds and 58.24 % after {}".format(*reached) in text
+    labels = [percent(lines[490:], key) for lines in (cooled, constant) for key in ("utilization", "pl_accuracy")]
+    assert "({} and {} % against {} and {} %)".format(*labels) in text
+    again, first = (on_all_images(RESULTS / place) for place in ("deployable/sage-constant-seed7", MOMENTUM["server"]))
+    assert f"this one has {np.mean(again[110:120]):.2f} % (both halves)" in text
+    assert f"`server` above has {np.mean(first[110:120]):.2f}." in text
+    assert f"A round took {np.median([x['timing']['seconds'] for x in cooled]):.2f} s (median, all tests" in text
+    assert f"ends at {smooth[1]:.1f} %" in one_line(FRONT_PAGE)
+
+
 def test_kernels_train_as_the_table_says() -> None:
     place, kernels = RESULTS / "cifar100" / "alpha1.0", RESULTS / "kernels"
     runs = [curve(place / f"sage-{kind}-seed7", "train_norm") for kind in ("clean", "fp32")]

@@ -379,6 +379,8 @@ def test_runs_without_a_cell_are_listed_with_the_reason(tmp_path: Path) -> None:
         ),
         "few": ("data.labels_per_class=5", "no table has 5 labels per class"),
         "alpha": ("partition.alpha=10.0", "no table has alpha 10"),
+        "momentum": ("server.optimizer=momentum", "no table has server.optimizer = momentum"),
+        "cooled": ("train.cooldown=100", "no table has train.cooldown = 100"),
         "kappa": ("method.kappa=2.0", "no table has this method, or these settings of it, in that column"),
     }
     for name, (setting, _) in reasons.items():
@@ -403,7 +405,7 @@ def test_runs_without_a_cell_are_listed_with_the_reason(tmp_path: Path) -> None:
         (strange / "config.toml").read_text().replace('name = "sage"', 'name = "mine"')
     )
     result = tables_of(tmp_path)
-    assert result.num_runs == 13
+    assert result.num_runs == 15
     why = {path.name: text for path, text in result.unused.items()}
     assert why.pop("strange").startswith("method 'mine' is unknown")
     assert why.pop("own") == "no table has a folder of images"

@@ -231,9 +231,9 @@ def check_training(config: Config) -> None:
         raise UserError(
             "train.schedule_over = 'steps': the rate is constant; give train.schedule = 'cosine', or leave it out"
         )
-    if train.cooldown is not None and train.schedule != "constant":
+    if train.cooldown and train.schedule != "constant":
         raise UserError(f"train.cooldown = {train.cooldown}: only a constant rate can fall at the end; leave one out")
-    if train.cooldown is not None and train.cooldown > config.rounds:
+    if train.cooldown > config.rounds:
         raise UserError(f"train.cooldown = {train.cooldown}: expected at most the {config.rounds} rounds of the run")
     if (train.warmup is not None) != (train.schedule == "warmup-cosine"):
         raise UserError("train.warmup and train.schedule = 'warmup-cosine' belong together: give both, or neither")

@@ -165,8 +165,8 @@ class Train:
     ] = "rounds"
     warmup: Annotated[int | None, Range(1, 999_999), "warmup-cosine: rounds in which the rate rises first"] = None
     cooldown: Annotated[
-        int | None, Range(1, 999_999), "constant: last rounds, in which the rate falls to 0 in a straight line"
-    ] = None
+        int, Range(0, 999_999), "constant: last rounds, in which the rate falls to 0 in a straight line; 0: none"
+    ] = 0
     momentum: Annotated[float, Range(0.0, 0.9999), "of sgd; beta 1 of adamw"] = 0.9
     beta2: Annotated[float, Range(0.0, 0.999999), "of adamw"] = 0.999
     nesterov: Annotated[bool, "sgd: Nesterov's form of momentum"] = False
@@ -360,7 +360,7 @@ class Config:
     def schedule(self) -> Schedule:
         """How the learning rate moves."""
         train = self.train
-        return Schedule(train.schedule, train.schedule_over, self.rounds, train.warmup or 0, train.cooldown or 0)
+        return Schedule(train.schedule, train.schedule_over, self.rounds, train.warmup or 0, train.cooldown)
 
 
 def usual_batch(labels: int) -> int:

@@ -143,5 +143,5 @@ def other_rate(stored: Config, given: Config, done: int) -> str | None:
 
 def ending(config: Config) -> str:
     """The settings that say how the rate ends, in words."""
-    cooldown = "" if config.train.cooldown is None else f" with train.cooldown = {config.train.cooldown}"
+    cooldown = f" with train.cooldown = {config.train.cooldown}" if config.train.cooldown else ""
     return f"train.rounds is {config.rounds}{cooldown}"

@@ -11,7 +11,7 @@ from ..report.groups import one_per_seed
 from ..report.runs import Found, Run, commits_of, mean_std
 from .changes import changes_since
 from .printed import SEEDS, Column, PaperTable, Row, paper_tables
-from .setups import PROTOCOLS, Setup, by_setup, differences, result_at, setup_of
+from .setups import PROTOCOLS, Setup, by_setup, differences, own_recipe, result_at, setup_of
 
 PAPER = "paper"
 GAIN_ROW = "SAGE minus best other"
@@ -104,8 +104,9 @@ class Tables(NamedTuple):
 
 def fill_tables(found: Found, short: bool = False) -> Tables:
     """The tables, each from the runs that come as far as its numbers; `short` takes the others too, marked."""
-    known, strange = by_setup(found.runs)
-    unused = strange | found.unreadable
+    recipes = {run.path: recipe for run in found.runs if (recipe := own_recipe(run.config))}
+    known, strange = by_setup(run for run in found.runs if run.path not in recipes)
+    unused = {path: f"no table has {recipe}" for path, recipe in recipes.items()} | strange | found.unreadable
     tables = [fill(table, known, short) for table in paper_tables()]
     result = Tables(tables, len(found.runs) + len(found.unreadable), unused)
     shown = {run.path for run in result.runs}

@@ -23,6 +23,11 @@ NO_DIFFERENCE = (
     *("seed", "data.name", "data.dir", "data.label", "partition.kind", "partition.alpha", "train.rounds"),
     *("method.", "compute.", "records."),
 )
+# Who has another of these trains by a recipe of its own, which is no repetition of the paper's run.
+RECIPE = (
+    *("train.optimizer", "train.schedule", "train.cooldown", "train.keep_momentum"),
+    *("server.optimizer", "server.broadcast_momentum", "server.static_norm"),
+)
 
 
 class Setup(NamedTuple):
@@ -86,6 +91,12 @@ def paper_config(dataset: str, alpha: float, label_fraction: float, method: dict
             "train": {"precision": "fp32"},
         }
     )
+
+
+def own_recipe(config: Config) -> str | None:
+    """The first setting by which a run is trained in another way than any of the paper's."""
+    ours, usual = flatten(config), flatten(Config())
+    return next((f"{key} = {setting_text(ours[key])}" for key in RECIPE if ours.get(key) != usual.get(key)), None)
 
 
 def side_settings(config: Config) -> dict[str, Any]:
