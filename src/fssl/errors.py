@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 
 LONGEST = 1000  # characters of a line on the error stream
+MOST_LISTED = 30  # names that are listed beside a hint
 # Options that messages name, as patterns, and what somebody who calls from Python has in their place.
 IN_PYTHON = {
     "--as-is": "as_is=True",
@@ -50,11 +51,12 @@ class RunError(RuntimeError):
 
 
 def unknown(what: str, given: object, known: Iterable[str], elsewhere: Iterable[str] = ()) -> UserError:
-    """`method 'flexmatc' is unknown; did you mean 'flexmatch'? (known: ...)`."""
+    """`method 'flexmatc' is unknown; did you mean 'flexmatch'? (known: ...)`; a long list is left out beside a hint."""
     names = sorted(known)
     near = list(elsewhere) or nearest(str(given).lower(), names)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
-    return UserError(f"{what} '{given}' is unknown{hint} (known: {', '.join(names)})")
+    listed = "" if near and len(names) > MOST_LISTED else f" (known: {', '.join(names)})"
+    return UserError(f"{what} '{given}' is unknown{hint}{listed}")
 
 
 def nearest(given: str, names: Sequence[str]) -> list[str]:

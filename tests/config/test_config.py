@@ -182,6 +182,9 @@ def test_nearest_names_are_given_only_where_one_is_near() -> None:
         "method 'flexmatc' is unknown; did you mean 'flexmatch'? (known: flexmatch, sage)"
     )
     assert str(unknown("method", "xyz", ["flexmatch"])) == "method 'xyz' is unknown (known: flexmatch)"
+    many = [*map(str, range(40)), "flexmatch"]
+    assert str(unknown("method", "flexmatc", many)) == "method 'flexmatc' is unknown; did you mean 'flexmatch'?"
+    assert "(known: 0, 1, 10," in str(unknown("method", "xyz", many))
 
 
 def test_overrides_are_toml_or_text_and_leave_the_original_alone() -> None:

@@ -10,7 +10,7 @@ from sklearn import metrics
 
 from fssl.augment.normalize import Normalize
 from fssl.core import evaluate
-from fssl.core.evaluate import BATCH, make_tester, read_tested
+from fssl.core.evaluate import BATCH, make_score, make_tester, read_tested
 from fssl.data.cards import CARDS
 from fssl.models import build_net
 from fssl.probes.measures import BINS, Answers, answers_of, auroc, sums
@@ -113,7 +113,7 @@ def test_a_test_in_batches_has_the_answers_to_all_images(images: int) -> None:
     )
     cpu = torch.device("cpu")
     norms = [Normalize((0.5,) * 3, (0.25,) * 3, cpu), Normalize((0.2,) * 3, (0.5,) * 3, cpu)]
-    for norm, tested in zip(norms, read_tested(make_tester(net, pool, norms)(net.first), 4), strict=True):
+    for norm, tested in zip(norms, read_tested(make_tester(make_score(net), pool, norms)(net.first), 4), strict=True):
         with torch.no_grad():
             logits = net.infer(net.first, norm(pool.images)).logits
         whole = answers_of(logits.softmax(-1).numpy(), pool.labels.numpy())
@@ -134,7 +134,7 @@ def test_one_normalization_under_two_names_is_computed_once(
     monkeypatch.setattr(net, "infer", lambda *given: called.append(1) or infer(*given))
     images = torch.arange(5 * 8 * 8 * card.channels).remainder(256).to(torch.uint8).view(5, 8, 8, card.channels)
     norms = list(evaluate.norms_for_test(card, torch.device("cpu")).values())
-    both = make_tester(net, evaluate.TestPool(images, torch.arange(5) % 4), norms)(net.first)
+    both = make_tester(make_score(net), evaluate.TestPool(images, torch.arange(5) % 4), norms)(net.first)
     assert len(called) == passes
     assert len(both) == 2
     assert torch.equal(both[0], both[1]) == (passes == 1)

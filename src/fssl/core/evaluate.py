@@ -47,10 +47,26 @@ class Tested(NamedTuple):
 Tester = Callable[[Weights], Tensor]
 
 
+# A batch's scores (the loss, `measures.sums`) and probabilities, from inputs, labels, and which of them count
+Score = Callable[[Weights, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
 BATCH = {"cuda": 1000, "cpu": 100}  # measured: a CPU is a third faster with few images at a time
 
 
-def make_tester(net: Net, pool: TestPool, norms: Sequence[Normalize], compile: bool = False) -> Tester:
+def make_score(net: Net, compile: bool = False) -> Score:
+    """What a model says of one batch. Compiled, it serves every test of a run: all have batches of one size."""
+
+    def score(weights: Weights, inputs: Tensor, labels: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+        logits = net.infer(weights, inputs).logits
+        loss = (F.cross_entropy(logits, labels, reduction="none") * counts).sum()
+        p = logits.softmax(-1)
+        return torch.cat([loss.reshape(1), sums(p, logits.argmax(-1), labels, counts)]), p
+
+    return torch.compile(score, fullgraph=True, dynamic=False) if compile else score
+
+
+def make_tester(score: Score, pool: TestPool, norms: Sequence[Normalize]) -> Tester:
     """A test in batches of one fixed size; the last one is filled with images that do not count.
 
     Nothing is copied to the host: sums are added up on the device, and the areas come of all probabilities, sorted.
@@ -59,25 +75,14 @@ def make_tester(net: Net, pool: TestPool, norms: Sequence[Normalize], compile: b
     n, device, different = len(pool.labels), pool.labels.device, list(dict.fromkeys(norms))
     batch = min(BATCH[device.type], n)
 
-    def score(weights: Weights, rows: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
-        images, labels = pool.images[rows], pool.labels[rows]
-        scores, probabilities = [], []
-        for normalize in different:
-            logits = net.infer(weights, normalize(images)).logits
-            loss = (F.cross_entropy(logits, labels, reduction="none") * counts).sum()
-            p = logits.softmax(-1)
-            scores.append(torch.cat([loss.reshape(1), sums(p, logits.argmax(-1), labels, counts)]))
-            probabilities.append(p)
-        return torch.stack(scores), torch.stack(probabilities)
-
-    run = torch.compile(score, fullgraph=True, dynamic=False) if compile else score
-
     @torch.no_grad()
     def tester(weights: Weights) -> Tensor:
         total, said = torch.zeros(()), []
         for start in range(0, n, batch):
             rows = torch.arange(start, start + batch, device=device)
-            scores, p = run(weights, rows.clamp(max=n - 1), (rows < n).float())
+            images, labels = (of[rows.clamp(max=n - 1)] for of in pool)
+            parts = [score(weights, normalize(images), labels, (rows < n).float()) for normalize in different]
+            scores, p = map(torch.stack, zip(*parts, strict=True))
             total = scores if start == 0 else total + scores
             said.append(p)
         areas = auroc(torch.cat(said, 1)[:, :n], pool.labels)

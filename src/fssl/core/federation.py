@@ -20,7 +20,7 @@ from ..probes.training import Probe
 from ..seeds import cohort
 from ..types import Counts, Payload, Server, State, Weights, put
 from .device import choose_devices, uses_bf16
-from .evaluate import Tester, TestPool, headline_norm, make_tester, norms_for_test
+from .evaluate import Score, Tester, TestPool, headline_norm, make_score, make_tester, norms_for_test
 from .experiment import Experiment
 from .images import divide_images, split_for_clients, split_for_test, split_to_choose_by
 from .parts import make_probe, make_recipe, make_server_method, make_server_optimizer, make_server_recipe
@@ -262,7 +262,13 @@ class Federation:
     def tester_on(self, split: Split, norms: Sequence[str], compile: bool = False) -> Tester:
         """A test with these images, under some of the normalizations."""
         pool = TestPool(*on_device(split, self.device))
-        return make_tester(self.net, pool, [self.norms[name] for name in norms], compile=compile)
+        score = self.compiled_score if compile else make_score(self.net)
+        return make_tester(score, pool, [self.norms[name] for name in norms])
+
+    @cached_property
+    def compiled_score(self) -> Score:
+        """One for all tests of the run: compiling it takes seconds."""
+        return make_score(self.net, compile=True)
 
     def make_client_testers(self) -> dict[int, Tester]:
         """A test for each client that has test images of its own, under the headline's normalization alone."""
