@@ -361,6 +361,11 @@ def test_presets_have_the_published_split_of_svhn(name: str) -> None:
     assert counts[0].tolist() == [15, 292, 986, 116, 63, 1285, 1352, 1438, 807, 267]
 
 
+def test_the_labeled_client_of_the_sanity_preset_has_every_class() -> None:
+    counts = counts_of_preset("settings/sanity-clients")
+    assert counts[0].tolist() == [303, 988, 1034, 111, 26, 882, 403, 121, 137, 1041]
+
+
 @pytest.mark.parametrize("name", ["settings/rscfed", "settings/cbafed"])
 def test_presets_have_the_published_split_of_cifar100(name: str) -> None:
     """RSCFed's: number 9 of the draw is the labeled one, with 1 to 219 images of each of the 100 classes."""
