@@ -14,7 +14,7 @@ from torch import nn
 from torch.utils._pytree import tree_flatten
 
 from conftest import refusal, tiny_config
-from fssl.config import first_difference, other_rate
+from fssl.config import Config, first_difference
 from fssl.core.client import at
 from fssl.core.federation import Federation
 from fssl.core.parts import make_optimizer
@@ -27,6 +27,7 @@ from fssl.errors import UserError
 from fssl.methods import METHODS
 from fssl.methods.optimizers import AdamW, Optimizer, Sgd, clip_norm
 from fssl.records.checkpoint import Saved
+from fssl.records.rounds import first_other_rate
 from fssl.types import Clock, take
 
 Make = Callable[..., Federation]
@@ -178,6 +179,16 @@ def test_the_clock_tells_rate_and_rounds(make_federation: Make) -> None:
     assert set(make_federation().plan(2, 1).draw.clock.rate.tolist()) == {1.0}
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "fedmatch"])
+def test_a_rate_that_may_fall_changes_no_bit_until_it_does(name: str, optimizer: str, make_federation: Make) -> None:
+    settings = (f"method.name={name}", f"train.optimizer={optimizer}", "train.lr=0.01", "train.rounds=6",
+                *["partition.labels=server"] * (name in AT_SERVER))  # fmt: skip
+    plain, cooled = (ran(make_federation(*settings, f"train.cooldown={n}")) for n in (0, 3))
+    assert same(plain.server, cooled.server)
+    assert same(plain.clients, cooled.clients)
+
+
 # In a run.
 
 
@@ -224,8 +235,11 @@ def test_every_method_learns_with_every_part_at_once(name: str, make_federation:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("name", ["sage", "feddure", "feddure-full", "fedlabel-2m"])
-def test_a_scheduled_step_is_one_graph(name: str, optimizer: str, make_federation: Make) -> None:
+def test_a_scheduled_step_is_one_graph(
+    name: str, optimizer: str, make_federation: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The rate is an argument of it: no step is compiled anew for another rate."""
+    monkeypatch.setattr("fssl.methods.optimizers.at_hand", lambda factor: factor)  # eager steps round as compiled ones
     more = ("train.nesterov=true",) if optimizer == "sgd" else ()
     federation = make_federation(
         f"method.name={name}", f"train.optimizer={optimizer}", "train.schedule=cosine", "train.schedule_over=steps",
@@ -308,19 +322,26 @@ REFUSED = {
     ("train.warmup=2",): "belong together",
     ("train.schedule=warmup-cosine",): "belong together",
     ("train.schedule=warmup-cosine", "train.warmup=2"): "expected fewer than the 2 rounds",
-    ("train.cooldown=3",): "train.cooldown = 3: expected at most the 2 rounds",
-    ("train.cooldown=1", "train.schedule=cosine"): "only a constant rate can fall at the end",
+    ("train.cooldown=3",): "train.cooldown = 3: expected at most the 2 rounds of the run, or 0 for none",
+    ("train.cooldown=1",): "train.cooldown = 1: over rounds the line begins in the first one at the full rate",
+    ("train.cooldown=2", "train.schedule=cosine"): "only a constant rate can fall at the end",
     ("train.clip=0",): "train.clip = 0: expected a number from 1e-09",
     ("train.optimizer=lion",): "train.optimizer",
     ("method.name=fedmatch", "train.schedule=cosine"): "'fedmatch' takes its steps by a rule of its own",
     ("method.name=fedmatch", "train.optimizer=adamw"): "rule of its own",
-    ("method.name=fedmatch", "train.cooldown=1"): "train.cooldown = 1: method 'fedmatch' takes its steps by a rule",
+    ("method.name=fedmatch", "train.cooldown=2"): "train.cooldown = 2: method 'fedmatch' takes its steps by a rule",
 }
 
 
 @pytest.mark.parametrize("settings", REFUSED)
 def test_what_makes_no_sense_is_refused(settings: tuple[str, ...], tiny_data: Dataset) -> None:
     assert REFUSED[settings] in refusal(settings, tiny_data)
+
+
+def lines(config: Config, rounds: int) -> list[dict[str, Any]]:
+    """What the record tells of the rate."""
+    factors = {r: config.schedule.typical(r) for r in range(1, rounds + 1)}
+    return [{"round": r} if factor == 1 else {"round": r, "rate": factor} for r, factor in factors.items()]
 
 
 def test_a_run_with_a_schedule_cannot_be_prolonged() -> None:
@@ -330,23 +351,29 @@ def test_a_run_with_a_schedule_cannot_be_prolonged() -> None:
         for rounds in (2, 4)
     )
     assert first_difference(short[1], long[1], {}) is None
-    assert other_rate(short[0], long[0], 2) is None
-    assert other_rate(short[1], long[1], 2) == (
-        "train.rounds is 2 there and train.rounds is 4 here, where round 2 has another rate"
-    )
-    assert other_rate(short[1], short[1], 2) is None
+    constant, cosine = zip(short, long, strict=True)
+    assert first_other_rate(lines(constant[0], 2), *constant) is None
+    assert first_other_rate(lines(cosine[0], 2), *cosine) == 2
+    older = [{"round": 1}, {"round": 2}]  # which did not tell the rate
+    assert first_other_rate(older, *cosine) == 2
+    assert first_other_rate(older, cosine[0], cosine[0]) is None
 
 
 def test_a_cooldown_may_change_until_it_begins() -> None:
     """Finished rounds must have had the same rate."""
-    plain, cooled = tiny_config("train.rounds=8"), tiny_config("train.rounds=8", "train.cooldown=3")
-    assert other_rate(plain, cooled, 6) is None  # the line begins at 1 in round 6
-    assert other_rate(plain, cooled, 7) == (
-        "train.rounds is 8 there and train.rounds is 8 with train.cooldown = 3 here, where round 7 has another rate"
+    plain, cooled, over_steps, longer = (
+        tiny_config(*settings)
+        for settings in (
+            ("train.rounds=8",),
+            ("train.rounds=8", "train.cooldown=3"),
+            ("train.rounds=8", "train.cooldown=3", "train.schedule_over=steps"),
+            ("train.rounds=20", "train.cooldown=5"),
+        )
     )
-    longer = tiny_config("train.rounds=20", "train.cooldown=5")
-    assert other_rate(cooled, longer, 6) is None
-    assert "round 7" in str(other_rate(cooled, longer, 8))
-    over_steps = tiny_config("train.rounds=8", "train.cooldown=3", "train.schedule_over=steps")
-    assert other_rate(tiny_config("train.rounds=8"), over_steps, 5) is None
-    assert "round 6" in str(other_rate(tiny_config("train.rounds=8"), over_steps, 6))
+    assert first_other_rate(lines(plain, 6), plain, cooled) is None  # the line begins at 1 in round 6
+    assert first_other_rate(lines(plain, 7), plain, cooled) == 7
+    assert first_other_rate(lines(cooled, 6), cooled, longer) is None
+    assert first_other_rate(lines(cooled, 8), cooled, longer) == 7
+    assert first_other_rate(lines(cooled, 8), plain, plain) == 7  # whatever the settings were changed to
+    assert first_other_rate(lines(plain, 5), plain, over_steps) is None
+    assert first_other_rate(lines(plain, 6), plain, over_steps) == 6

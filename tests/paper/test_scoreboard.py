@@ -199,7 +199,7 @@ def test_methods_that_follow_released_code_more_closely_now(
 def test_a_run_that_was_begun_before_and_resumed_after_is_older(tmp_path: Path) -> None:
     add(tmp_path, "a", 54)
     begin(tmp_path / "a", (BEFORE, "a" * 40), (AFTER, "b" * 40))
-    assert remarks(board_of(tmp_path))[-1] == f"SAGE: {OLDER}."
+    assert remarks(board_of(tmp_path))[-1] == f"SAGE on CIFAR-100: {OLDER}."
 
 
 def test_nothing_to_compare_is_said_and_not_drawn(tmp_path: Path) -> None:

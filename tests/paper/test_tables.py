@@ -133,7 +133,8 @@ def test_texts_in_markdown(three: Path) -> None:
     assert ours["SAGE"][3] == "<u>51.00 ± 1.00</u> (3)"
     assert ours["FixMatch-LPL"][3] == "**52.00 ± 1.00** (3)"
     assert ours["FedAvg-SL"][3] == "70.00 ± 0.00 (3)"
-    assert ours[GAIN_ROW][3] == "−1.00"
+    assert ours[GAIN_ROW][3] == "−1.00<sup>a</sup>"
+    assert "<sup>a</sup> 2 of 11 other methods have runs" in text
     assert ours["FedAvg"] == [""] * 12
     assert "Ours: 4 of 156 cells under protocol authors (missing: 152)." in text
     assert "12 of 12 runs are in the tables." in markdown_page(result)
@@ -277,8 +278,12 @@ def test_a_run_that_ends_before_the_papers_round_fills_no_accuracy_unless_asked(
     assert shown == {}  # Tables 2, 6 and 7 have a use for it
     add(tmp_path, "soft", 40, "method.vote=soft", "train.rounds=499", rounds=499)
     assert {path.name: why for path, why in tables_of(tmp_path).unused.items()} == {"soft": few}
+    add(tmp_path, "short rival", 51, "method.name=fixmatch-gpl", "train.rounds=499", rounds=499)
     asked = table(tables_of(tmp_path, short=True), 1)
     assert cell(asked, "SAGE", 3).value is not None
+    cells = [line(asked, row).cells[3] for row in ("SAGE", "FixMatch-GPL", "FixMatch-LPL")]
+    assert [each.rank for each in cells if each] == [0, 0, 0]  # two that are shorter than the third do not compete
+    assert line(asked, GAIN_ROW).cells[3] is None
 
 
 def test_a_changed_record_is_left_out_or_marked(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from fssl.report.page.reading import read
 from fssl.report.runs import find_runs
 from fssl.report.verdicts import rivals
 from fssl.runner.conduct import conduct, run_experiment
-from fssl.runner.grid import PlannedRun, is_done
+from fssl.runner.grid import PlannedRun, is_done, stopped_text
 
 VALUES = [10.0, 30.0, 30.0, 20.0, 40.0, 40.0, 35.0, 39.0, 50.0]  # on the validation part, by round
 CHOOSING = ("data.validation=0.2", "records.keep_best=true")
@@ -153,7 +153,9 @@ def test_a_kill_at_any_step_on_disk_keeps_best_and_patience(
 def test_a_run_that_stopped_is_done_and_goes_on_with_more_patience(tmp_path: Path) -> None:
     short, long = config("train.patience=3"), config("train.patience=4")
     go(tmp_path / "run", short, resume=False)
-    assert is_done(PlannedRun("run", prepare(short), tmp_path / "run"), may_skip=True, resume=True)
+    stopped = PlannedRun("run", prepare(short), tmp_path / "run")
+    assert is_done(stopped, may_skip=True, resume=True)
+    assert stopped_text(stopped) == " after round 8, by train.patience = 3; it goes on with a larger one"
     assert not is_done(PlannedRun("run", prepare(long), tmp_path / "run"), may_skip=True, resume=True)
     summary = go(tmp_path / "run", long)
     assert (summary["rounds"], summary["chosen"]["round"]) == (9, 9)

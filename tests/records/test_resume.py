@@ -21,7 +21,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import completed, outcome, start
+from conftest import completed, outcome, records, start
 from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core import evaluate
@@ -36,6 +36,7 @@ from fssl.probes.tally import Layout
 from fssl.records.chain import read_start
 from fssl.records.checkpoint import Checkpoints
 from fssl.records.store import RunFolder
+from fssl.report.runs import read_run
 from fssl.runner.conduct import conduct, run_experiment
 from fssl.types import Server, Weights
 
@@ -467,25 +468,53 @@ def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
     assert RunFolder(tmp_path / "run").config().rounds == 5
 
 
-def test_one_run_may_end_in_two_ways(tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", ["sage", "flexmatch"])
+def test_one_run_may_end_in_two_ways(tmp_path: Path, method: str) -> None:
     """A copy goes on with a cooldown, as if it had been told from the start: the line is at 1 in round 3."""
-    plain = (*SHORT, "method.name=fedavg")  # no threshold makes more of a last digit
-    ways = {"constant": (), "cooled": ("train.cooldown=3",)}
-    run_experiment(prepare(config(*plain, "train.rounds=3")), tmp_path / "trunk", Quiet())
-    for name, more in ways.items():
+    usual = (*SHORT, f"method.name={method}")
+    run_experiment(prepare(config(*usual, "train.rounds=3")), tmp_path / "trunk", Quiet())
+    for name, cooldown in {"constant": 0, "cooled": 3}.items():
+        ending = config(*usual, f"train.cooldown={cooldown}")
         shutil.copytree(tmp_path / "trunk", tmp_path / name)
-        run_experiment(prepare(config(*plain, *more)), tmp_path / name, Quiet(), resume=True)
-        run_experiment(prepare(config(*plain, *more)), tmp_path / f"whole-{name}", Quiet())
-    assert outcome(tmp_path / "constant") == outcome(tmp_path / "whole-constant")
-    branch, whole = (load_file(tmp_path / name / "model.safetensors") for name in ("cooled", "whole-cooled"))
-    assert branch.keys() == whole.keys()
-    for name, tensor in whole.items():  # a rate that may move is multiplied first, which rounds differently
-        torch.testing.assert_close(branch[name], tensor, rtol=1e-4, atol=1e-5)
-    other = load_file(tmp_path / "constant" / "model.safetensors")
-    assert max(float((other[name] - tensor).abs().max()) for name, tensor in whole.items()) > 1e-3
+        listener = Quiet()
+        run_experiment(prepare(ending), tmp_path / name, listener, resume=True)
+        assert ("train.cooldown is 3 from here on; it was 0" in listener.said) == (cooldown == 3)
+        run_experiment(prepare(ending), tmp_path / f"whole-{name}", Quiet())
+        assert outcome(tmp_path / name) == outcome(tmp_path / f"whole-{name}")
+        rates = [line.get("rate", 1) for line in records(tmp_path / name)]
+        assert rates == ([1] * 5 if name == "constant" else [1, 1, 1, 2 / 3, 1 / 3])
+    models = [load_file(tmp_path / name / "model.safetensors") for name in ("constant", "cooled")]
+    assert any(not torch.equal(tensor, models[1][name]) for name, tensor in models[0].items())
     assert RunFolder(tmp_path / "cooled").config().train.cooldown == 3
-    with pytest.raises(UserError, match=r"train.rounds is 5 with train.cooldown = 3 there and train.rounds is 7 here"):
-        run_experiment(prepare(config(*plain, "train.rounds=7")), tmp_path / "cooled", Quiet(), resume=True)
+    with pytest.raises(UserError, match=r"round 4 had another learning rate than train.rounds = 7 gives it"):
+        run_experiment(prepare(config(*usual, "train.rounds=7")), tmp_path / "cooled", Quiet(), resume=True)
+
+
+def test_a_cooldown_that_is_not_given_again_is_pointed_out(tmp_path: Path) -> None:
+    settings = config(*SHORT, "train.cooldown=3")
+    with pytest.raises(KeyboardInterrupt):
+        run_experiment(prepare(settings), tmp_path / "run", StopAfter(2))
+    listener = Quiet()
+    run_experiment(prepare(config(*SHORT)), tmp_path / "run", listener, resume=True)
+    assert listener.said[1:] == ["train.cooldown is 0 from here on; it was 3"]
+
+
+def test_a_cooldown_that_was_changed_in_the_settings_shows(tmp_path: Path) -> None:
+    """Rounds tell their own rates; the settings of a run may change with a resume, so no digest vouches for them."""
+    run_experiment(prepare(config(*SHORT, "train.cooldown=3")), tmp_path / "run", Quiet())
+    file = tmp_path / "run" / "config.toml"
+    file.write_text(file.read_text().replace("cooldown = 3", "cooldown = 0"))
+    fault = "config.toml was changed since: round 4 had another learning rate"
+    assert find_runs_fault(tmp_path) == f"{fault}; --as-is takes it as it is"
+    assert read_run(RunFolder(tmp_path / "run"), as_is=True).fault == fault  # type: ignore[union-attr]
+    with pytest.raises(UserError, match=r"round 4 had another learning rate than train.rounds = 9 gives it"):
+        run_experiment(prepare(config(*SHORT, "train.rounds=9")), tmp_path / "run", Quiet(), resume=True)
+
+
+def find_runs_fault(folder: Path) -> str:
+    with pytest.raises(UserError) as error:
+        read_run(RunFolder(folder / "run"))
+    return str(error.value).removeprefix(f"{folder / 'run'}: ")
 
 
 def wait_for(process: "subprocess.Popen[str]", condition: Callable[[], bool]) -> None:

@@ -17,7 +17,7 @@ from .settings import (
     Train,
     usual_batch,
 )
-from .tables import AFTERWARDS, as_tables, by_card, first_difference, flatten, late_changes, other_rate, renewed, run_id
+from .tables import AFTERWARDS, as_tables, by_card, first_difference, flatten, late_changes, renewed, run_id
 from .toml import PRESETS, load_toml, not_found, parse_toml, presets, read_toml, to_toml
 
 __all__ = [
@@ -54,7 +54,6 @@ __all__ = [
     "not_found",
     "num_runs",
     "only_run",
-    "other_rate",
     "override",
     "parse",
     "parse_toml",

@@ -229,12 +229,19 @@ def check_training(config: Config) -> None:
         raise UserError("train.keep_momentum = true: there is none to keep, train.momentum = 0")
     if train.schedule_over == "steps" and not config.schedule.moves:
         raise UserError(
-            "train.schedule_over = 'steps': the rate is constant; give train.schedule = 'cosine', or leave it out"
+            "train.schedule_over = 'steps': the rate is constant; give train.schedule = 'cosine' or a train.cooldown,"
+            " or leave it out"
         )
     if train.cooldown and train.schedule != "constant":
         raise UserError(f"train.cooldown = {train.cooldown}: only a constant rate can fall at the end; leave one out")
     if train.cooldown > config.rounds:
-        raise UserError(f"train.cooldown = {train.cooldown}: expected at most the {config.rounds} rounds of the run")
+        raise UserError(
+            f"train.cooldown = {train.cooldown}: expected at most the {config.rounds} rounds of the run, or 0 for none"
+        )
+    if train.cooldown == 1 and train.schedule_over == "rounds":
+        raise UserError(
+            "train.cooldown = 1: over rounds the line begins in the first one at the full rate; give 2 or more, or 0"
+        )
     if (train.warmup is not None) != (train.schedule == "warmup-cosine"):
         raise UserError("train.warmup and train.schedule = 'warmup-cosine' belong together: give both, or neither")
     if train.warmup is not None and train.warmup >= config.rounds:

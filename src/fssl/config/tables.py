@@ -133,15 +133,3 @@ def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any])
         if not may_change(key) and plain(key, a) != plain(key, b):
             return f"{key} is {as_typed(a.get(key))} there and {as_typed(b.get(key))} here"
     return None
-
-
-def other_rate(stored: Config, given: Config, done: int) -> str | None:
-    """The first finished round that would have had another rate with the settings of the run that wants to go on."""
-    other = stored.schedule.first_apart(given.schedule, done)
-    return f"{ending(stored)} there and {ending(given)} here, where round {other} has another rate" if other else None
-
-
-def ending(config: Config) -> str:
-    """The settings that say how the rate ends, in words."""
-    cooldown = f" with train.cooldown = {config.train.cooldown}" if config.train.cooldown else ""
-    return f"train.rounds is {config.rounds}{cooldown}"

@@ -46,7 +46,3 @@ class Schedule:
     def typical(self, round: int) -> float:
         """One factor for a whole round: over steps, that of its middle."""
         return self.factor(round - 1) if self.over == "rounds" else self.factor(round - 0.5, 0.0)
-
-    def first_apart(self, other: "Schedule", rounds: int) -> int | None:
-        """The first of so many rounds to which two schedules of one kind give different factors."""
-        return next((r for r in range(1, rounds + 1) if self.typical(r) != other.typical(r)), None)

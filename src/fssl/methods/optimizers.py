@@ -25,7 +25,7 @@ NO_NORM = 1e-6  # added to a gradient's norm before it divides, as torch does
 class Optimizer:
     """What SGD and AdamW share: a rate, decay, and a bound on the gradient.
 
-    A step takes it `at` its clock: `lr` is then the rate of that step, a 0-d tensor where a schedule moves it.
+    A step takes it `at` its clock: `lr` is then the rate of that step, in compiled steps a 0-d tensor if it moves.
     """
 
     lr: Rate = 0.1
@@ -33,18 +33,19 @@ class Optimizer:
     weight_decay: float = 1e-4
     decay_on: DecayOn = "all"  # or on tensors with two axes or more: neither on biases nor on scales of norms
     clip: float | None = None  # the largest norm of all gradients together
-    scheduled: bool = False
+    scheduled: bool = False  # the rate moves, and is not known yet
 
     def at(self, clock: Clock) -> Self:
         """The optimizer with the rate of a step."""
-        return replace(self, lr=self.lr * clock.rate) if self.scheduled else self
+        return replace(self, lr=self.lr * at_hand(clock.rate), scheduled=False) if self.scheduled else self
 
     @property
     def rate(self) -> Rate:
         """The rate of this step; refuses to take one of an unknown place in the schedule."""
-        if self.scheduled and not isinstance(self.lr, Tensor):
+        if self.scheduled:
             raise UserError(
-                "train.schedule moves the rate, and its step does not ask for it: self.optimizer.at(batch.clock)"
+                "train.schedule or train.cooldown moves the rate, and its step does not ask for it:"
+                " self.optimizer.at(batch.clock)"
             )
         return self.lr
 
@@ -117,6 +118,19 @@ class AdamW(Optimizer):
             p = p * (1 - self.rate * self.weight_decay)
         size = self.rate / (1 - self.momentum**t)
         return p - size * m / (v.sqrt() / (1 - self.beta2**t).sqrt() + EPSILON)
+
+
+def at_hand(factor: Tensor) -> Rate:
+    """A schedule's factor as a number, where it can be read at once: then a factor of 1 changes no bit of a step.
+
+    A GPU would have to be waited for, and compiled code would be compiled anew for every number.
+    """
+    if torch.compiler.is_compiling() or not factor.is_cpu:
+        return factor
+    try:
+        return factor.item()
+    except RuntimeError:  # a step that is tried on shapes alone has no values
+        return factor
 
 
 def stepped(p: Tensors, slope: Tensors, lr: Rate) -> Tensors:

@@ -251,7 +251,7 @@ def rank(table: PaperTable, block: Block) -> Block:
     """
     out = [list(cells) for cells in block]
     for j in range(len(table.columns)):
-        rivals = rivals_in(table, [cells[j] for cells in block])
+        rivals = rivals_in(table, block, j)
         places = sorted({shown_value(table, c) for c in rivals.values()}, reverse=not table.counts_rounds)
         for i, cell in rivals.items():
             place = places.index(shown_value(table, cell)) + 1
@@ -260,14 +260,23 @@ def rank(table: PaperTable, block: Block) -> Block:
     return out
 
 
-def rivals_in(table: PaperTable, column: list[Cell | None]) -> dict[int, Cell]:
-    """Cells that can be compared, by row."""
-    cells = {i: cell for i, cell in enumerate(column) if cell and cell.value is not None and not table.rows[i].is_bound}
+def rivals_in(table: PaperTable, block: Block, j: int) -> dict[int, Cell]:
+    """Cells of a column that can be compared, by row: no upper bound, and no run that ends before the paper's round."""
+    cells = {
+        i: cell
+        for i, (cell, row) in enumerate(zip((cells[j] for cells in block), table.rows, strict=True))
+        if cell and cell.value is not None and not row.is_bound and not is_short(table, cell, table.columns[j])
+    }
     sizes = Counter(cell.setting for cell in cells.values())
     if not sizes:
         return {}
     setting = max(sizes, key=lambda s: (sizes[s], -len(s)))
     return {i: cell for i, cell in cells.items() if cell.setting == setting}
+
+
+def is_short(table: PaperTable, cell: Cell, column: Column) -> bool:
+    """Whether a cell's accuracy was read before the paper's round; a target that is reached is no matter of length."""
+    return not table.counts_rounds and any(run.last_round < column.rounds for run in cell.runs)
 
 
 def shown_value(table: PaperTable, cell: Cell) -> float:
@@ -283,7 +292,7 @@ def derive(table: PaperTable, block: Block) -> Block:
         if base:
             out[i] = [with_extra(cell, other, bool(row.speedups)) for cell, other in zip(block[i], base, strict=True)]
     if table.gains:
-        out.append([lead(table, [cells[j] for cells in block]) for j in range(len(table.columns))])
+        out.append([lead(table, block, j) for j in range(len(table.columns))])
     return out
 
 
@@ -294,11 +303,13 @@ def with_extra(cell: Cell | None, base: Cell | None, is_speedup: bool) -> Cell |
     return cell._replace(extra=base.value / cell.value if is_speedup else cell.value - base.value)
 
 
-def lead(table: PaperTable, column: list[Cell | None]) -> Cell | None:
-    """SAGE minus the best of the others; below zero where it is not ahead."""
-    rivals = rivals_in(table, column)
+def lead(table: PaperTable, block: Block, j: int) -> Cell | None:
+    """SAGE minus the best of the others; below zero where it is not ahead, marked where some have no runs."""
+    rivals = rivals_in(table, block, j)
     values = {table.rows[i].method: cell.value for i, cell in rivals.items() if cell.value is not None}
     sage = values.pop("sage", None)
     if sage is None or not values:
         return None
-    return Cell(sage - max(values.values()), setting=next(iter(rivals.values())).setting)
+    others = sum(not row.is_bound and row.method != "sage" for row in table.rows)
+    lacking = (f"{len(values)} of {others} other methods have runs",) if len(values) < others else ()
+    return Cell(sage - max(values.values()), setting=next(iter(rivals.values())).setting, remarks=lacking)

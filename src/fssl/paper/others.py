@@ -79,12 +79,24 @@ class FilledRow(NamedTuple):
 class FilledOther(NamedTuple):
     table: OtherTable
     rows: list[FilledRow]
+    num_runs: int  # that there are, in the table or not
+    num_short: int  # that have a cell, and end before its round
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [cell for row in self.rows for cell in row.cells if cell]
 
     @property
     def reasons(self) -> list[str]:
         """Every reason for a mark, in the order in which they appear."""
-        cells = [cell for row in self.rows for cell in row.cells if cell]
-        return list(dict.fromkeys(mark for cell in cells for mark in cell.marks))
+        return list(dict.fromkeys(mark for cell in self.cells for mark in cell.marks))
+
+    @property
+    def counted(self) -> str:
+        """How many runs are in the table, and how more of them get there."""
+        used = {run.path for cell in self.cells for run in cell.runs}
+        hint = f"; --short shows {self.num_short} that end before its rounds" if self.num_short else ""
+        return f"{len(used)} of {self.num_runs} runs are in the table{hint}."
 
 
 @cache
@@ -122,7 +134,9 @@ def fill_other(table: OtherTable, found: Found, short: bool = False) -> FilledOt
     rows = [
         FilledRow(row, [find_cell(table, row, column, known, short) for column in table.columns]) for row in table.rows
     ]
-    return FilledOther(table, rows)
+    configs = filter(None, (table.config(row, column) for row in table.rows for column in table.columns))
+    late = {run.path for c in configs for run in known.get(setup_of(c), ()) if shortness(run, End(c.rounds))}
+    return FilledOther(table, rows, len(found.runs), 0 if short else len(late))
 
 
 def find_cell(
@@ -189,7 +203,7 @@ def remarks(filled: FilledOther) -> list[str]:
     ours = f"Ours: mean of the last {LAST} rounds, then mean ± standard deviation over seeds, in parentheses how many."
     reasons = [f"  {letter(i)}  {reason}" for i, reason in enumerate(filled.reasons)]
     commands = "; ".join(f"fssl run {preset}" for preset in filled.table.presets)
-    return [*reasons, ours, *filled.table.notes, f"All of it: {commands}"]
+    return [*reasons, ours, filled.counted, *filled.table.notes, f"All of it: {commands}"]
 
 
 def markdown(filled: FilledOther) -> str:

@@ -1,7 +1,7 @@
 """The scoreboard: which of the paper's numbers were run here to their round, and which agree within one point."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -152,11 +152,16 @@ def remarks(board: Scoreboard) -> list[str]:
     """Sentences on runs of several commits, and on those that are older than a change of results."""
     mixed = any(len(commits_of(score.runs)) > 1 for score in board.scores)
     said = ["Several commits: a run was resumed with another, or seeds were run with different ones."] if mixed else []
-    older: dict[str, list[str]] = defaultdict(list)
+    older: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for score in board.scores:
         for remark in changes_since(score.runs):
-            older[remark].append(score.row.name)
-    return said + [f"{', '.join(dict.fromkeys(who))}: {remark}." for remark, who in older.items()]
+            older[remark][TITLES[score.column.dataset]].append(score.row.name)
+    return said + [f"{by_dataset(who)}: {remark}." for remark, who in older.items()]
+
+
+def by_dataset(methods: Mapping[str, Sequence[str]]) -> str:
+    """`SAGE, FixMatch-GPL on CIFAR-10; FedAvg on SVHN`."""
+    return "; ".join(f"{', '.join(dict.fromkeys(who))} on {dataset}" for dataset, who in methods.items())
 
 
 def terminal_board(board: Scoreboard) -> Iterator[Table]:

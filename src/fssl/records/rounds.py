@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..config import Config
+
 TARGETS = (30, 40, 45, 50)
 LAST = 10  # rounds whose mean is the result
 MEASURES = {  # of a test, in percent, and what they are called
@@ -142,3 +144,16 @@ def is_complete(line: Mapping[str, Any]) -> bool:
 
 def first_reaching(curve: Sequence[float], target: float) -> int | None:
     return next((i + 1 for i, value in enumerate(curve) if value >= target), None)
+
+
+def first_other_rate(lines: Sequence[Line], recorded: Config, given: Config) -> int | None:
+    """The first finished round whose learning rate was another than given settings say.
+
+    Lines tell a factor that is not 1; those of a cosine did not, in earlier versions.
+    """
+    before, now = recorded.schedule, given.schedule
+
+    def had(line: Line) -> Any:
+        return line.get("rate", 1.0 if before.kind == "constant" else before.typical(line["round"]))
+
+    return next((line["round"] for line in lines if had(line) != now.typical(line["round"])), None)

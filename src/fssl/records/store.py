@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ..config import Config, as_tables, first_difference, load_toml, other_rate, parse, renewed, run_id, to_toml
+from ..config import Config, as_tables, first_difference, load_toml, parse, renewed, run_id, to_toml
 from ..errors import UserError
 from ..system.files import is_draft, read_json, sweep, write_atomic
 from ..system.machine import obstacle
@@ -21,7 +21,7 @@ from .environment import environment
 from .facts import read_facts, write_facts
 from .layout import ENVIRONMENT, FORMAT, check_format
 from .lock import LOCK, Lock
-from .rounds import is_complete, summarize
+from .rounds import first_other_rate, is_complete, summarize
 from .tensors import Tensors, sealed
 
 ERRORS = "error.txt"  # the last error that nobody foresaw, with its place in the code
@@ -100,17 +100,20 @@ class RunFolder:
         recorded = self.config()
         if self.is_bare:
             return self._check_ours()
-        self._refuse(first_difference(recorded, config, defaults))
-        if not resume:
-            raise UserError(f"{self.path} holds a run already; add --resume to go on, or choose another --out")
-        done = len(self._start().lines)
-        self._refuse(other_rate(recorded, config, done))
-        if done > config.rounds:
-            raise UserError(f"train.rounds = {config.rounds}: {self.path} has {done} already; expected {done} or more")
-
-    def _refuse(self, difference: str | None) -> None:
+        difference = first_difference(recorded, config, defaults)
         if difference:
             raise UserError(f"{self.path} holds another run: {difference}; choose another --out")
+        if not resume:
+            raise UserError(f"{self.path} holds a run already; add --resume to go on, or choose another --out")
+        lines = self._start().lines
+        if (done := len(lines)) > config.rounds:
+            raise UserError(f"train.rounds = {config.rounds}: {self.path} has {done} already; expected {done} or more")
+        if other := first_other_rate(lines, recorded, config):
+            cooldown = f" with train.cooldown = {config.train.cooldown}" if config.train.cooldown else ""
+            raise UserError(
+                f"{self.path}: round {other} had another learning rate than train.rounds = {config.rounds}{cooldown}"
+                " gives it; go on with a copy of before its rate fell, or choose another --out"
+            )
 
     def _check_empty(self) -> None:
         if reason := obstacle(self.path):

@@ -14,7 +14,7 @@ from ..methods.names import with_defaults
 from ..records.chain import Chain
 from ..records.choice import has_stopped
 from ..records.environment import UNKNOWN, short_commit
-from ..records.rounds import LAST, MEASURES
+from ..records.rounds import LAST, MEASURES, first_other_rate
 from ..records.store import INSIDE_A_RUN, RunFolder
 
 Numbers = NDArray[np.float64]
@@ -107,12 +107,21 @@ def read_run(folder: RunFolder, as_is: bool = False) -> Run | None:
     config = with_defaults(folder.config())
     file, chain = folder.rounds_file, folder.chain(as_is)
     lines, damaged = whole_lines(chain, file.read_bytes().splitlines() if file.is_file() else ())
-    if chain.fault and not as_is:
-        raise UserError(f"{folder.path}: {changed(chain.fault)}")
+    fault = chain.fault or other_rates(lines, config)
+    if fault and not as_is:
+        raise UserError(f"{folder.path}: {changed(fault)}")
     if not lines:
         return None
     is_stopped = has_stopped(folder.summary(), config)
-    return Run(folder.path, config, lines, damaged, chain.fault, folder.sessions(), config.records.metrics, is_stopped)
+    return Run(folder.path, config, lines, damaged, fault, folder.sessions(), config.records.metrics, is_stopped)
+
+
+def other_rates(lines: list[dict[str, Any]], config: Config) -> str | None:
+    """What is wrong where rounds had other learning rates than the settings say, which may change with a resume."""
+    if not any("rate" in line for line in lines):  # none fell, or a version before this one recorded it
+        return None
+    other = first_other_rate(lines, config, config)
+    return f"config.toml was changed since: round {other} had another learning rate" if other else None
 
 
 def changed(fault: str) -> str:

@@ -1,6 +1,6 @@
 """`fssl show`: one run in the terminal."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +71,8 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
     curve = by_round(run, number(run.measure))
     best = max(curve, key=curve.__getitem__)
     yield f"{MEASURES[run.measure]}, {of_last}", f"{run.result:.2f} %"
+    if run.config.data.test != "all":
+        yield "test images", f"the {run.config.data.test} half (data.test)"
     yield "last round", f"{run.curve[-1]:.2f} %"
     yield "best round (no result: the test chose it)", f"{curve[best]:.2f} % (round {best})"
     tests = {norm: value(last, "test", norm, run.measure) for norm in ("train_norm", "authors_norm")}
@@ -90,7 +92,7 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
         if (share := value(last, key)) is not None:
             yield f"{words} ({key})", f"{share:.3f}"
     yield "seconds per round (median)", seconds_per_round([run])
-    yield "commit", ", ".join(map(start_text, run.sessions)) or UNKNOWN
+    yield "commit", ", ".join(map(start_text, changes(run.sessions))) or UNKNOWN
 
 
 def choice_facts(folder: RunFolder) -> Iterator[tuple[str, str]]:
@@ -115,7 +117,17 @@ def client_facts(folder: RunFolder, measure: str) -> Iterator[tuple[str, str]]:
         yield f"and of {len(clients) - CLIENTS} more clients", f"see {folder.measures_file.name}"
 
 
+def changes(sessions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The starts of a run with another commit than the one before."""
+    before = [None, *sessions]
+    return [now for old, now in zip(before, sessions, strict=False) if old is None or commit_of(old) != commit_of(now)]
+
+
+def commit_of(session: Mapping[str, Any]) -> str:
+    return short_commit(session.get("revision"))
+
+
 def start_text(session: Mapping[str, Any]) -> str:
     """The commit of a start of the run, and where it went on from."""
-    first, commit = session.get("from_round"), short_commit(session.get("revision"))
+    first, commit = session.get("from_round"), commit_of(session)
     return f"{commit} from round {first}" if isinstance(first, int) and first > 1 else commit

@@ -65,6 +65,7 @@ def short_title(run: Repetition, aside: str) -> str:
         "partition.clients": f"{part.clients} clients",
         "partition.labeled_clients": f"{known}labels at {part.labeled_clients}" if part.labeled_clients else "",
         "partition.labels": "labels at the server" if config.has_server_labels else "",
+        "data.test": "" if config.data.test == "all" else f"{config.data.test} half of the test",
     }
     return " · ".join(text for key, text in words.items() if text and key != aside) or "all runs"
 

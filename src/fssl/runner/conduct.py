@@ -159,5 +159,8 @@ def resumed(saved: Saved | None, folder: RunFolder, engine: Engine, listener: Li
     if saved is not None:
         snapshot = restore(snapshot, saved._replace(tensors=to(saved.tensors, engine.device)))
         listener.say(f"resuming {folder.path} after round {saved.round}")
+        before, now = folder.config().train.cooldown, engine.federation.config.train.cooldown
+        if before != now:
+            listener.say(f"train.cooldown is {now} from here on; it was {before}")
     folder.renew(engine.federation.experiment.config)  # last: a refused run leaves the record as it is
     return snapshot

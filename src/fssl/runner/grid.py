@@ -76,6 +76,8 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
         yield "train.lr = 0: the models stay as they are"
     if any(config.server.lr == 0 for config in configs):
         yield "server.lr = 0: the global model's parameters stay as they are"
+    if any(config.train.cooldown and config.train.patience for config in configs):
+        yield "train.patience may end a run before the rounds of train.cooldown: its rate then never falls"
     yield from dict.fromkeys(filter(None, map(device_notice, configs)))
     yield from dict.fromkeys(text for run in runs for text in skipped_files(run))
 
@@ -124,7 +126,7 @@ def unfinished(console: Console, runs: list[PlannedRun], resume: bool) -> list[P
     if resume and len(runs) == 1 and not RunFolder(runs[0].folder).config_file.is_file():
         say(console, f"{runs[0].folder}: no run to go on with yet; it begins with round 1")
     for run in compress(runs, done):
-        say(console, f"{run.folder}: finished already{given_late(run, resume)}")
+        say(console, f"{run.folder}: finished already{stopped_text(run)}{given_late(run, resume)}")
     return [run for run, is_finished in zip(runs, done, strict=True) if not is_finished]
 
 
@@ -135,6 +137,14 @@ def is_done(run: PlannedRun, may_skip: bool, resume: bool) -> bool:
     done = may_skip and is_over(summary, run.config)
     stored.check(run.config, resume or done, run.experiment.defaults)
     return done and len(stored.rounds()) == summary["rounds"]  # else the record is damaged
+
+
+def stopped_text(run: PlannedRun) -> str:
+    """Why a run ended before its last round, and how it goes on; empty if it did not."""
+    stopped = RunFolder(run.folder).summary().get("stopped")
+    if not isinstance(stopped, dict):
+        return ""
+    return f" after round {stopped['round']}, by train.patience = {stopped['patience']}; it goes on with a larger one"
 
 
 def given_late(run: PlannedRun, resume: bool) -> str:

@@ -123,6 +123,7 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
     line = {
         "round": result.round,
         "clients": result.clients,
+        **({} if (rate := federation.config.schedule.typical(result.round)) == 1 else {"rate": rate}),
         **left_out("missing", result.missing),
         **left_out("unmeasured", result.unmeasured),
         **headline_facts(result.tests[federation.headline]),
