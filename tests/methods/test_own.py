@@ -278,7 +278,7 @@ def test_a_step_that_leaves_the_schedule_out_is_refused(fssl: Fssl) -> None:
     own = ("--set", "method.name=constant.py:mine", "--set", "train.schedule=cosine")
     code, _, said = fssl("run", "smoke", *SMALL, *own, "--out", "out")
     assert (code, said.count("\n")) == (2, 1), said
-    assert "method 'constant.py:mine': train.schedule moves the rate" in said
+    assert "method 'constant.py:mine': train.schedule or train.cooldown moves the rate" in said
     assert not Path("out").exists()
 
 
