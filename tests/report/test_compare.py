@@ -46,7 +46,8 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "Nothing to compare yet. Told the true labels, an upper bound: fedavg-sl (80.00 %)." in text
     assert f"left out: {tmp_path}/e: no config.toml" in text
     assert f"{tmp_path}/a/rounds.jsonl: line 3 is damaged or half-written, and skipped" in text
-    assert "left out: 1 run(s) with the settings and the seed of another" in text
+    assert "left out: 1 run(s) with the settings and the seed of another that is as long or longer" in text
+    assert f"longer: {tmp_path}/c" in text
 
 
 def test_a_line_that_is_lost_shifts_nothing(

@@ -165,7 +165,7 @@ class Train:
     ] = "rounds"
     warmup: Annotated[int | None, Range(1, 999_999), "warmup-cosine: rounds in which the rate rises first"] = None
     cooldown: Annotated[
-        int, Range(0, 999_999), "constant: last rounds, in which the rate falls to 0 in a straight line; 0: none"
+        int, Range(0, 999_999), "constant: last rounds, in which the rate falls towards 0 in a straight line; 0: none"
     ] = 0
     momentum: Annotated[float, Range(0.0, 0.9999), "of sgd; beta 1 of adamw"] = 0.9
     beta2: Annotated[float, Range(0.0, 0.999999), "of adamw"] = 0.999

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from rich.console import Console
 
 from ..console import print_table, say, setting_text, several
+from ..errors import shortened
 from ..records.rounds import MEASURES
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file
@@ -27,7 +28,7 @@ from .overview import (
     words_by,
     words_on,
 )
-from .runs import Found, Read, Run, by_round, find_runs, joined, late, number, percent
+from .runs import SHOWN, Found, Read, Run, by_round, find_runs, joined, late, number, percent
 from .tasks import group_by_task
 from .verdicts import by_result, last_rounds
 
@@ -105,7 +106,7 @@ def compare_runs(
         print_table(console, on_screen(overviews[title]))
         for text in words_by(by, groups, against) if by else words_on(groups, against):
             say(console, text)
-    for text in [footer(tasks, by), *signs(overviews.values()), *remarks(every, found, len(runs), measure)]:
+    for text in [footer(tasks, by), *signs(overviews.values()), *remarks(every, found, runs, measure)]:
         say(console, text)
     write(console, files, tasks, overviews, by)
 
@@ -142,13 +143,17 @@ def signs(overviews: Iterable[Overview]) -> list[str]:
     return [text for sign, text in meanings.items() if sign in seen]
 
 
-def remarks(every: Found, judged: Found, shown: int, measure: str) -> list[str]:
+def remarks(every: Found, judged: Found, shown: Sequence[Run], measure: str) -> list[str]:
     """What of the runs is not in the tables, or not as their settings have it."""
     named = sorted({run.config.records.metrics for run in every.runs})
     several_measures = f"These runs are of several headline measures ({', '.join(named)}): --measure chooses one"
-    repeats = len(judged.runs) - shown
-    left_out = f"left out: {repeats} run(s) with the settings and the seed of another that is as long or longer"
-    return [*[several_measures] * (len(named) > 1 and not measure), *judged.remarks, *[left_out] * (repeats > 0)]
+    used = {run.path for run in shown}
+    repeats = [str(run.path) for run in judged.runs if run.path not in used]
+    left_out = (
+        f"left out: {len(repeats)} run(s) with the settings and the seed of another that is as long or longer:"
+        f" {shortened(repeats, SHOWN)}"
+    )
+    return [*[several_measures] * (len(named) > 1 and not measure), *judged.remarks, *[left_out] * bool(repeats)]
 
 
 def draw(console: Console, tasks: Mapping[str, Groups], by: str, pictures: Mapping[str, Path]) -> None:

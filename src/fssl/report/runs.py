@@ -21,7 +21,7 @@ Numbers = NDArray[np.float64]
 LARGEST = 1e15  # of a number; one beyond is damage
 NO_ROUND = "no finished round"
 GAP = 10  # rounds that may be missing without a trace
-SHOWN = 5  # numbers of damaged lines that a remark lists
+SHOWN = 5  # damaged lines, or runs, that a remark lists
 Read = Callable[[dict[str, Any]], float | None]
 
 
