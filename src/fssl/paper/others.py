@@ -93,7 +93,7 @@ class FilledOther(NamedTuple):
 
     @property
     def counted(self) -> str:
-        """How many runs are in the table, and how more of them get there."""
+        """How many runs the table shows, and the option that shows more."""
         used = {run.path for cell in self.cells for run in cell.runs}
         hint = f"; --short shows {self.num_short} that end before its rounds" if self.num_short else ""
         return f"{len(used)} of {self.num_runs} runs are in the table{hint}."
@@ -131,19 +131,18 @@ def make_other(console: Console, paths: list[Path], out: Path, name: str, as_is:
 def fill_other(table: OtherTable, found: Found, short: bool = False) -> FilledOther:
     """The table with the runs that come as far as its numbers; `short` takes the others too, marked."""
     known, _ = by_setup(found.runs)
+    configs = [[table.config(row, column) for column in table.columns] for row in table.rows]
     rows = [
-        FilledRow(row, [find_cell(table, row, column, known, short) for column in table.columns]) for row in table.rows
+        FilledRow(row, [find_cell(config, known, short) for config in line])
+        for row, line in zip(table.rows, configs, strict=True)
     ]
-    configs = filter(None, (table.config(row, column) for row in table.rows for column in table.columns))
-    late = {run.path for c in configs for run in known.get(setup_of(c), ()) if shortness(run, End(c.rounds))}
+    every = [config for line in configs for config in line if config]
+    late = {run.path for c in every for run in known.get(setup_of(c), ()) if shortness(run, End(c.rounds))}
     return FilledOther(table, rows, len(found.runs), 0 if short else len(late))
 
 
-def find_cell(
-    table: OtherTable, row: Place, column: Place, known: Mapping[Setup, Sequence[Run]], short: bool
-) -> Cell | None:
-    """Our runs of a cell, those nearest to its setting."""
-    config = table.config(row, column)
+def find_cell(config: Config | None, known: Mapping[Setup, Sequence[Run]], short: bool) -> Cell | None:
+    """Our runs of a cell with these settings, those nearest to them."""
     if config is None:
         return None
     end, choices = End(config.rounds), defaultdict[tuple[str, ...], list[Run]](list)

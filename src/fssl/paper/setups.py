@@ -23,7 +23,7 @@ NO_DIFFERENCE = (
     *("seed", "data.name", "data.dir", "data.label", "partition.kind", "partition.alpha", "train.rounds"),
     *("method.", "compute.", "records."),
 )
-# Who has another of these trains by a recipe of its own, which is no repetition of the paper's run.
+# A run with another value of one of these trains by a recipe of its own: it does not repeat a run of the paper.
 RECIPE = (
     *("train.optimizer", "train.schedule", "train.cooldown", "train.keep_momentum"),
     *("server.optimizer", "server.broadcast_momentum", "server.static_norm"),

@@ -112,7 +112,7 @@ class RunFolder:
             cooldown = f" with train.cooldown = {config.train.cooldown}" if config.train.cooldown else ""
             raise UserError(
                 f"{self.path}: round {other} had another learning rate than train.rounds = {config.rounds}{cooldown}"
-                " gives it; go on with a copy of before its rate fell, or choose another --out"
+                " gives it; resume a copy from before its rate fell, or choose another --out"
             )
 
     def _check_empty(self) -> None:

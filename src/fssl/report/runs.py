@@ -117,7 +117,7 @@ def read_run(folder: RunFolder, as_is: bool = False) -> Run | None:
 
 
 def other_rates(lines: list[dict[str, Any]], config: Config) -> str | None:
-    """What is wrong where rounds had other learning rates than the settings say, which may change with a resume."""
+    """The fault of settings that give a round another learning rate than its line tells."""
     if not any("rate" in line for line in lines):  # none fell, or a version before this one recorded it
         return None
     other = first_other_rate(lines, config, config)

@@ -1,6 +1,7 @@
 """`fssl show`: one run in the terminal."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -119,8 +120,7 @@ def client_facts(folder: RunFolder, measure: str) -> Iterator[tuple[str, str]]:
 
 def changes(sessions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The starts of a run with another commit than the one before."""
-    before = [None, *sessions]
-    return [now for old, now in zip(before, sessions, strict=False) if old is None or commit_of(old) != commit_of(now)]
+    return [next(group) for _, group in groupby(sessions, commit_of)]
 
 
 def commit_of(session: Mapping[str, Any]) -> str:
