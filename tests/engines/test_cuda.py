@@ -79,7 +79,11 @@ def test_captured_rounds_follow_the_schedule(method: str, rule: str, make_federa
     assert (changes[1] - changes[0]).norm() < 0.02 * changes[0].norm()
 
 
-MODES = [*((method, ()) for method in METHODS), *(("sage", (*rule, *SCHEDULE)) for rule in TRAINED.values())]
+CHOOSING = ("semifl", "flfl")  # they wait once, for the number of steps
+MODES = [
+    *((method, ()) for method in METHODS if method not in CHOOSING),
+    *(("sage", (*rule, *SCHEDULE)) for rule in TRAINED.values()),
+]
 
 
 @pytest.mark.parametrize(("method", "rule"), MODES)
@@ -98,6 +102,25 @@ def test_a_clients_round_never_waits_for_the_device(method: str, rule: tuple[str
             fleet.client(fleet.lanes[0], plan, payload, snapshot.clients.get(plan.client))
     finally:
         torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("method", CHOOSING)
+def test_steps_without_a_chosen_image_are_only_counted(method: str, make_federation: Make) -> None:
+    """As on a CPU: the same steps taken, the same images counted, the same change of the model."""
+    settings = (f"method.name={method}", "method.tau=0.2735", "train.precision=fp32", "train.unlabeled_ratio=1")
+    settings += ("partition.labels=server", "data.labels_per_class=4")
+    changes, counts = [], []
+    for device in ("cpu", "cuda"):
+        engine = LocalEngine(make_federation(*settings, f"compute.device={device}"))
+        before = torch.cat([p.flatten().cpu() for p in engine.model().params.values()])
+        (result,) = engine.rounds(1)
+        changes.append(torch.cat([p.flatten().cpu() for p in engine.model().params.values()]) - before)
+        sums = engine.layout.unpack(result.tally)
+        counts.append([sums[name].tolist() for name in ("steps", "n", "n_valid")])
+    assert counts[0] == counts[1]
+    (steps, _), (images, _) = counts[0][0][0], counts[0][1][0]
+    assert 0 < steps * engine.federation.recipe.unlabeled_batch < images  # some were left out
+    assert (changes[1] - changes[0]).norm() < 0.05 * changes[0].norm()
 
 
 @pytest.mark.parametrize("method", ["sage", "feddure-full"])

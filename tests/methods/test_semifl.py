@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_flatten
 
 from conftest import host_lane
 from fssl.augment.policies import weak
-from fssl.core.client import at, chosen_first
+from fssl.core.client import at, chosen_first, learning
 from fssl.core.experiment import Experiment
 from fssl.core.federation import Federation
 from fssl.core.step import make_show
@@ -175,6 +175,31 @@ def test_a_step_without_a_chosen_image_does_nothing(make_federation: Make) -> No
     (result,) = engine.rounds(1)
     assert engine.layout.unpack(result.tally[:, 0])["steps"].tolist() == [0, 0]
     assert engine.layout.unpack(result.tally[:, 0])["n"].min() > 0  # images that were looked at
+
+
+def test_only_steps_with_a_chosen_image_are_taken(make_federation: Make) -> None:
+    """The model is that of these steps alone; what is measured is that of every image, chosen or not."""
+    federation = make_federation("method.name=semifl", "method.tau=0.2735", *AT, "train.local_epochs=2")
+    plan, local, layout = federation.plan(1, 0), swept(federation), federation.layout
+    assert plan.orders is not None
+    chosen = federation.method.chosen(local)[: federation.counts(0).pool]
+    draw = chosen_first(plan.draw, plan.orders, federation.method.chosen(local))
+    taken = [i for i, has_something in enumerate(learning(draw)) if has_something]
+    assert 0 < len(taken) < len(draw.x_row)
+    payload, expected = federation.payload(federation.first_server(), {}, 0), local
+    step, tally = federation.make_step(), torch.zeros(2, layout.size)
+    with torch.no_grad():
+        for i in taken:
+            expected, tally = step(payload, expected, tally, at(draw, i))
+        after, measured = host_lane(federation).run(payload, local, draw)
+    assert same(after, expected)
+    sums = layout.unpack(measured.numpy())
+    assert sums["steps"].tolist() == [len(taken), len(taken) // 2]  # of two epochs, and of the last
+    assert sums["n"][0] == draw.u_slot.numel()
+    assert sums["n_valid"][0] == 2 * chosen.sum()
+    confidences = local.state[TABLE][draw.u_slot.flatten()].amax(-1)
+    assert sums["n_l"][0] == (confidences >= 0.2735).sum()
+    assert sums["n"][0] > layout.unpack(tally.numpy())["n"][0]
 
 
 # Rounds.

@@ -11,7 +11,7 @@ from ..data.plan import ClientPlan
 from ..errors import is_out_of_memory
 from ..methods.base import Method
 from ..types import Draw, Local, Orders, Payload, State, Sweep, Upload
-from .step import Learn, Show, Visit
+from .step import Learn, Show, Step, Visit
 
 Run = Callable[[Payload, Local, Draw], tuple[Local, Tensor]]  # all steps of one client: -> local, tally
 
@@ -66,7 +66,18 @@ def each(tree: Any, steps: int) -> Sequence[Any]:
     return [type(tree)(*row) for row in zip(*(each(value, steps) for value in tree), strict=True)]
 
 
-def loop(learn: Learn, show: Show, tally_size: int, device: torch.device) -> Run:
+def learning(draw: Draw) -> list[bool]:
+    """Whether each step of a client's round has something to learn from: chosen images, or labels.
+
+    Where the client chose its images, this waits until a device has done so.
+    """
+    if "real" not in draw.extras:
+        return [True] * len(draw.x_row)
+    flags: list[bool] = ((draw.extras["real"].amax(-1) > 0) | (draw.has_labels > 0)).tolist()
+    return flags
+
+
+def loop(learn: Learn, look: Step, show: Show, tally_size: int, device: torch.device) -> Run:
     """Run steps one after another from the host.
 
     Views of several steps are made at once: an operation on a few small images is mostly the call of it. They stay out
@@ -77,9 +88,14 @@ def loop(learn: Learn, show: Show, tally_size: int, device: torch.device) -> Run
     def run(payload: Payload, local: Local, draw: Draw) -> tuple[Local, Tensor]:
         draw = tree_map(lambda t: t.to(device), draw)
         tally = torch.zeros(2, tally_size, device=device)
-        for i, shown in enumerate(turns(draw)):
+        learns = learning(draw)
+        shown = turns(draw if all(learns) else tree_map(lambda t: t[torch.tensor(learns)], draw))
+        for i, has_something in enumerate(learns):
+            if not has_something:
+                local, tally = look(payload, local, tally, at(draw, i))
+                continue
             try:
-                local, tally = learn(payload, local, tally, shown)
+                local, tally = learn(payload, local, tally, next(shown))
             except Exception as error:
                 if is_out_of_memory(error):
                     raise  # nothing is wrong with the step
@@ -93,7 +109,7 @@ def chosen_first(draw: Draw, orders: Orders, chosen: Tensor) -> Draw:
     """A client's steps with the chosen images of its pool first in every epoch, in the epoch's order.
 
     Chosen images that were shown already fill the last batch that has some up, and count nothing there. Then come steps
-    without any: nothing is learned in them.
+    without any, which are not taken (`learning`).
 
     Args:
         draw: All steps of the round.

@@ -27,7 +27,7 @@ from .parts import make_probe, make_recipe, make_server_method, make_server_opti
 from .server import ServerOptimizer, smooth
 from .sketch import Sizes, try_step
 from .static import Collect, NormSums, make_measure
-from .step import Learn, Pool, Show, Step, Visit, make_learn, make_show, make_step, make_visit
+from .step import Learn, Pool, Show, Step, Visit, make_learn, make_look, make_show, make_step, make_visit
 
 SHOWN_CLASSES = 10  # of those that nobody can learn
 OWN_NUMBER = -1  # the number of the server, where it trains as one more site; lower ones are its warm-up
@@ -227,6 +227,10 @@ class Federation:
     def make_learn(self) -> Learn:
         """The other half of a step, for one thread."""
         return make_learn(self.net.copy(), self.method, self.probe, self.layout)
+
+    def make_look(self) -> Step:
+        """What stands for a step that has nothing to learn from."""
+        return make_look(self.method, self.probe, self.layout, self.pool)
 
     def make_visit(self) -> Visit:
         return make_visit(self.net.copy(), self.method, self.pool)

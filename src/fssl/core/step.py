@@ -12,7 +12,7 @@ from ..methods.base import Method
 from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import Probe
-from ..types import Batch, Draw, Local, Payload, Sweep, Weights, choose
+from ..types import Batch, Draw, Local, Payload, Sweep, Trace
 
 
 class Shown(NamedTuple):
@@ -89,22 +89,26 @@ def make_show(method: Method, pool: Pool) -> Show:
 
 def make_learn(net: Net, method: Method, probe: Probe, layout: Layout) -> Learn:
     """(payload, local, tally, shown) -> (local, tally); the tally is [2, P]: whole round, last epoch."""
-    chooses = method.needs.chooses
 
     def learn(payload: Payload, local: Local, tally: Tensor, shown: Shown) -> tuple[Local, Tensor]:
         batch, truth = shown
-        before = local
         local, trace = method.step(net, payload, local, batch)
-        if chooses:
-            active = (batch.extras["real"].amax() > 0) | (batch.has_labels > 0)
-            local, trace = only_if(active, local, before), trace._replace(marks={"active": active.float()})
-        new = layout.pack(probe(trace, truth))
-        return local, tally + torch.stack([new, new * batch.clock.last_epoch])
+        return local, tally + counted(layout.pack(probe(trace, truth)), batch)
 
     return learn
 
 
-def only_if(active: Tensor, after: Local, before: Local) -> Local:
-    """What a client has after a step; what it had before where there was nothing to learn from."""
-    weights = Weights(*(choose(active, *pair) for pair in zip(after.weights, before.weights, strict=True)))
-    return Local(weights, choose(active, after.velocity, before.velocity), choose(active, after.state, before.state))
+def make_look(method: Method, probe: Probe, layout: Layout, pool: Pool) -> Step:
+    """The same function as a step, for one with nothing to learn from: only the probes look at its images."""
+
+    def look(payload: Payload, local: Local, tally: Tensor, draw: Draw) -> tuple[Local, Tensor]:
+        batch = pool.batch(draw, (), with_truth=False)
+        trace = Trace({}, method.votes(local.state, batch), {"active": torch.zeros_like(draw.has_labels)})
+        return local, tally + counted(layout.pack(probe(trace, pool.labels[draw.u_row])), batch)
+
+    return look
+
+
+def counted(measures: Tensor, batch: Batch) -> Tensor:
+    """What a step adds to the tally [2, P]: to the whole round, and to the last epoch if it is in it."""
+    return torch.stack([measures, measures * batch.clock.last_epoch])

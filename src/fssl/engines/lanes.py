@@ -65,26 +65,27 @@ class Lanes:
             from .capture import compiled_somehow
 
             return compiled_somehow(lambda: self._captured_lanes(number))
-        show, size = self.federation.make_show(), self.federation.layout.size
+        show, look, size = self.federation.make_show(), self.federation.make_look(), self.federation.layout.size
         learn = [self.federation.make_learn() for _ in range(number)]
         if is_compiled:
             learn = [torch.compile(half, fullgraph=True, dynamic=False) for half in learn]
         if debug:
             learn = [checked(half) for half in learn]
-        return [HostLane(loop(half, show, size, self.device), self.federation.make_visit()) for half in learn]
+        return [HostLane(loop(half, look, show, size, self.device), self.federation.make_visit()) for half in learn]
 
     def _captured_lanes(self, number: int) -> list[Lane]:
         from .capture import CapturedLane, make_tick, make_visit_in_place
 
         federation, method = self.federation, self.federation.method
         tick = torch.compile(make_tick(federation.make_step()), fullgraph=True, dynamic=False)
+        look = make_tick(federation.make_look()) if method.needs.chooses else None  # too little to compile
         visit = torch.compile(make_visit_in_place(federation.make_visit()), fullgraph=True, dynamic=False)
         longest = federation.busiest
         server = federation.first_server()
         payload = federation.payload(server, federation.server_optimizer.start(server.weights.params), longest)
         local = method.start(payload, to(federation.new_state(payload, longest), self.device))
         draw = to(federation.longest_plan().draw, self.device)
-        return [CapturedLane(tick, visit, payload, local, draw, federation.layout.size) for _ in range(number)]
+        return [CapturedLane(tick, look, visit, payload, local, draw, federation.layout.size) for _ in range(number)]
 
     @cached_property
     def client_sums(self) -> Callable[[Weights, int], NormSums]:

@@ -252,6 +252,10 @@ class Method:
         """
         raise NotImplementedError
 
+    def votes(self, state: State, batch: Batch) -> State:
+        """For probes: what is said of images that the client has not chosen. Steps on such images are not taken."""
+        return {}
+
     def num_samples(self, counts: Counts) -> int:
         """A client's weight in the mean."""
         return counts.pool + self.labeled_weight * counts.labeled

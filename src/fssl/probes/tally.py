@@ -45,16 +45,22 @@ class Layout:
         return len(self.sums) + sum(size for _, size in self.bins)
 
     def pack(self, measures: Measures) -> Tensor:
-        """The measures of one batch as a flat vector: one reduction and one scatter, whatever their number."""
-        rows = [m.values.float() for m in measures.values() if isinstance(m, Sums)]
+        """The measures of one batch as a flat vector: one reduction and one scatter, whatever their number.
+
+        What was not measured of it counts 0.
+        """
+        nothing = torch.zeros_like(next(iter(measures.values())).values, dtype=torch.float32)
+        rows = [measures[name].values.float() if name in measures else nothing for name in self.sums]
         single = torch.stack(rows).sum(-1)
-        binned = [m for m in measures.values() if isinstance(m, Bins)]
-        if not binned:
+        if not self.bins:
             return single
-        starts = [sum(m.size for m in binned[:i]) for i in range(len(binned) + 1)]
-        index = torch.cat([m.bin.long() + s for m, s in zip(binned, starts[:-1], strict=True)])
-        values = torch.cat([m.values.float() for m in binned])
-        sums = torch.zeros(starts[-1], device=index.device).scatter_add(0, index, values)
+        sizes = [size for _, size in self.bins]
+        starts = {name: sum(sizes[:i]) for i, (name, _) in enumerate(self.bins)}
+        binned = {name: m for name, m in measures.items() if isinstance(m, Bins)}
+        sums = torch.zeros(sum(sizes), device=single.device)
+        if binned:
+            index = torch.cat([m.bin.long() + starts[name] for name, m in binned.items()])
+            sums = sums.scatter_add(0, index, torch.cat([m.values.float() for m in binned.values()]))
         return torch.cat([single, sums])
 
     def unpack(self, vector: NDArray[np.float32]) -> dict[str, NDArray[np.float64]]:
