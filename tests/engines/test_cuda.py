@@ -147,6 +147,13 @@ def test_a_residual_network_in_bf16_is_the_same_captured_and_never_waits(method:
         torch.cuda.set_sync_debug_mode("default")
 
 
+def test_a_deep_residual_network_is_compiled(make_federation: Make) -> None:
+    """Messages that write out every layer with all layers before it would not end."""
+    settings = ("method.name=fedavg", "model.name=resnet18", "train.steps_per_round=1", "compute.device=cuda")
+    (result,) = LocalEngine(make_federation(*settings, "compute.kernels=on")).rounds(1)
+    assert np.isfinite(result.tally).all()
+
+
 def test_lanes_agree(make_federation: Make) -> None:
     settings = ("compute.device=cuda", "train.precision=fp32")
     one, two = models(2, *(make_federation(*settings, f"compute.lanes={lanes}") for lanes in (1, 2)))

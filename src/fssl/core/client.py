@@ -73,8 +73,8 @@ def learning(draw: Draw) -> list[bool]:
     """
     if "real" not in draw.extras:
         return [True] * len(draw.x_row)
-    flags: list[bool] = ((draw.extras["real"].amax(-1) > 0) | (draw.has_labels > 0)).tolist()
-    return flags
+    chosen, labels = draw.extras["real"].amax(-1).tolist(), draw.has_labels.tolist()  # on two devices
+    return [bool(images or labeled) for images, labeled in zip(chosen, labels, strict=True)]
 
 
 def loop(learn: Learn, look: Step, show: Show, tally_size: int, device: torch.device) -> Run:

@@ -180,7 +180,10 @@ def compiles(federation: Federation, debug: bool = False) -> bool:
 def set_up_torch(federation: Federation) -> None:
     """Process-wide switches of the framework."""
     if federation.device.type == "cuda":
+        from .capture import name_operations_only
+
         torch.cuda.set_device(federation.device)
+        name_operations_only()
     else:  # clients share the cores, so each operation takes one
         torch.set_num_threads(federation.config.compute.threads or 1)
     # What a compiler made is kept beside decoded datasets, for the next run of this shape.

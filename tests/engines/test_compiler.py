@@ -1,0 +1,22 @@
+"""What the compiler is kept from doing."""
+
+import pytest
+from torch._inductor.exc import LoweringException, OperatorIssue
+
+from fssl.engines.capture import name_operations_only
+
+
+class Input:
+    """Something that must not be written out: of a deep network that would take for ever."""
+
+    def __str__(self) -> str:
+        raise AssertionError("written out")
+
+
+def test_a_message_of_the_compiler_names_no_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(OperatorIssue, "operator_str", OperatorIssue.operator_str)  # as it was, after this test
+    with pytest.raises(AssertionError, match="written out"):
+        OperatorIssue.operator_str("fssl::norm_relu", [Input()], {})
+    name_operations_only()
+    assert OperatorIssue.operator_str("fssl::norm_relu", [Input()], {}) == "target: fssl::norm_relu"
+    assert "fssl::norm_relu" in str(LoweringException(ValueError("why"), "fssl::norm_relu", [Input()], {}))
