@@ -301,6 +301,43 @@ def test_every_run_of_table_1_on_cifar10_has_a_true_row() -> None:
         assert said == [mean, both([c[-1] for c in curves]), both([max(c) for c in curves])], name
 
 
+def test_the_run_on_svhn_has_a_true_row() -> None:
+    (row,), folder = rows("SVHN, α = 0.1"), RESULTS / "svhn" / "alpha0.1" / "sage-authors-seed7"
+    curves = [curve(folder, norm) for norm in NORMS]
+    mean = " / ".join(f"{np.mean(c[-10:]):.2f} ± {np.std(c[-10:], ddof=1):.2f}" for c in curves)
+    assert row == ["`sage`", mean, both([c[-1] for c in curves]), both([max(c) for c in curves])]
+    section, lines = one_line(TEXT.split("## SVHN, α = 0.1")[1].split("\n## ")[0]), lines_of(folder)
+    seconds = [line["timing"]["seconds"] for line in lines]
+    assert f"{93.85 - np.mean(curves[1][-10:]):.2f} points below the printed number" in section
+    assert f"{percent(lines[-10:], 'utilization')} % of the images get a label" in section
+    assert f"{percent(lines[-10:], 'pl_accuracy')} % of the labels are right" in section
+    assert f"{first_at_least(curves[1], 50)} rounds to 50 %, then 20 rounds to {curves[1][19]:.0f} %" in section
+    assert f"its {np.median(seconds):.2f} s a round (median)" in section
+    assert f"took {min(seconds[1:10]):.2f} to {max(seconds[1:10]):.2f} s" in section
+
+
+WHICH = "SemiFL or (FL)²"
+
+
+def test_semifl_and_flfl_on_svhn_are_as_their_rows_say() -> None:
+    place, tens = RESULTS / "settings" / "svhn250", {}
+    for label, *said in rows(WHICH):
+        lines = lines_of(place / label.strip("`"))
+        tens[label.strip("`")] = means = in_tens([line["accuracy"] for line in lines])
+        labels = [percent(lines[-10:], key) for key in SHARES]
+        assert said == [*(f"{mean:.2f}" for mean in means), f"{lines[-1]['accuracy']:.2f}", *labels], label
+    assert {*tens} == {folder.name for folder in place.iterdir()}
+    section = one_line(TEXT.split(f"## {WHICH}")[1].split("\n## ")[0])
+    assert f"`semifl` has {lines_of(place / 'semifl')[-1]['accuracy']:.0f} %" in section
+    assert f"gains {np.diff(tens['semifl'])[-1]:.1f} points in the last ten" in section
+    lead = tens["flfl"] - tens["semifl"]
+    assert f"ahead by {lead[3]:.2f} points** in rounds 31 to 40 and by {lead[1]:.2f} in rounds 11 to 20" in section
+    s, f = ([line["timing"]["seconds"] for line in lines_of(place / name)] for name in ("semifl", "flfl"))
+    assert f"`semifl` {s[22]:.2f} and {s[23]:.2f} (rounds 23 and 24" in section
+    assert f"`flfl` {f[14]:.2f}, {f[15]:.2f} and {f[16]:.2f} (rounds 15 to 17)" in section
+    assert f"{min(s[25:]):.2f} to {max(s[25:]):.2f} and {min(f[17:]):.2f} to {max(f[17:]):.2f} s" in section
+
+
 def on_cifar10(method: str, seed: int, norm: str = "authors_norm") -> list[float]:
     return curve(RESULTS / "cifar10" / "alpha0.1" / f"{method}-authors-seed{seed}", norm)
 
@@ -368,6 +405,8 @@ def test_the_page_begins_with_what_reproduced_and_what_did_not() -> None:
     assert f"30 % after {at[30][0]} rounds (paper 56; {at[30][1]} in an earlier run)" in opening
     assert f"40 % after {at[40][0]} (112; {at[40][1]}), 50 % after {at[50][0]} (242)" in opening
     assert f"FixMatch-GPL has 30 % after {first_at_least(gpl, 30)} (94)" in opening
+    svhn = curve(RESULTS / "svhn" / "alpha0.1" / "sage-authors-seed7", "authors_norm")
+    assert f"SAGE ends at {np.mean(svhn[-10:]):.2f} % after {len(svhn)} rounds (paper 93.85)" in opening
     assert max(abs(sage[55] - 30), abs(sage[111] - 40), abs(sage[241] - 50), abs(gpl[93] - 30)) <= 1
     means = {name: last_tens(name) for name in ("sage", "fixmatch-gpl", "fixmatch-lpl", "fedavg")}
     lead = np.subtract(means["sage"], means["fixmatch-gpl"])
@@ -386,9 +425,10 @@ def test_what_is_said_of_commits_is_so() -> None:
     runs = [run for run in find_runs([RESULTS]).runs if run.config.protocol == "authors"]
     older = [run for run in runs if changes_since((run,)) or run.config.method.name == "fedavg"]  # which has no L_u
     newer = {run.path.parent.name + "/" + run.path.name for run in runs if run not in older}
-    said = "those on CIFAR-100 to round 500 and those under kernels/ have it; all others are older."
+    said = "those on CIFAR-100 to round 500, that on SVHN and those under kernels/ have it; all others are older."
     assert said in one_line(TEXT)
-    assert newer == {"alpha1.0/sage-authors-seed7-500", *(f"kernels/sage-authors-seed7-{k}" for k in ("on", "off"))}
+    alone = {f"alpha{name}" for name in ("1.0/sage-authors-seed7-500", "0.1/sage-authors-seed7")}  # SVHN's is the last
+    assert newer == {*alone, *(f"kernels/sage-authors-seed7-{k}" for k in ("on", "off"))}
     later = {run.path.name for run in find_runs([RESULTS / "sanity"]).runs if changes_since((run,))}
     assert later == {"feddb", "feddb+sage", "fedlabel-2m", "fedloke"}
 
@@ -440,5 +480,6 @@ def test_records_name_no_place_of_a_machine() -> None:
     assert len(paths) >= 10
     for path in paths:
         text = path.read_text()
-        assert 'dir = "DATA"' in text or "--data-dir DATA" in text, path
+        folders = re.findall(r'^dir = "(.*)"', text, re.MULTILINE) + re.findall(r'--data-dir ([^\s"]+)', text)
+        assert {*folders} <= {"DATA"}, path
         assert not re.search(r"/(root|home|tmp)\b", text), path
