@@ -6,6 +6,7 @@ import re
 from io import StringIO
 from pathlib import Path
 
+import folders
 import numpy as np
 import pytest
 from handmade import append, write_run
@@ -67,7 +68,16 @@ def test_a_line_that_is_lost_shifts_nothing(
     text = said(capsys)
     assert "30.00 % (round 3)" in text
     assert "seconds per round (median) │ –" in text
+    assert "of these" not in text
     assert f"{tmp_path}/7/rounds.jsonl: line 2 is damaged or half-written, and skipped" in text
+
+
+def test_a_run_shows_where_its_time_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Medians by part, as far as lines have them."""
+    parts = [{"clients": 4.0, "test": 1.0}, {"clients": 2.0, "server": 0.25, "test": "long"}, {"clients": 3.0}, None]
+    timing = [{"seconds": 5.0, "parts": each} for each in parts]
+    print_run(console, folders.write_run(tmp_path / "a", folders.config_of(SAGE), [10.0] * 4, timing=timing))
+    assert "of these │ clients 3.00, test 1.00, server 0.25" in said(capsys)
 
 
 @pytest.mark.parametrize(

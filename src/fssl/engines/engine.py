@@ -19,6 +19,7 @@ from ..types import Server, State, Upload, Weights
 from .failure import NotFiniteError
 from .own import OwnRound, OwnTraining
 from .snapshot import Snapshot
+from .stopwatch import Stopwatch
 
 
 class Missing(NamedTuple):
@@ -40,6 +41,7 @@ class RoundResult(NamedTuple):
     validation: Test | None = None
     smooth_validation: Test | None = None
     unmeasured: list[Missing] = []  # clients whose images are not in the model's statistics  # noqa: RUF012
+    parts: dict[str, float] = {}  # of the seconds, where they went  # noqa: RUF012
 
 
 class RoundAgainError(Exception):
@@ -72,7 +74,8 @@ class Fleet(Protocol):
 class Passing:
     """Results on their way to the method: uploads go on one at a time, only what the record needs stays."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
+        self.watch = Stopwatch(device)
         self.clients: list[int] = []
         self.tallies: list[Tensor] = []
         self.states: dict[int, State] = {}
@@ -143,7 +146,7 @@ class Engine:
         """One round after the snapshot's, which it renews; the next is prepared if there are more `until` then."""
         federation, round, done = self.federation, self.snapshot.round + 1, None
         while done is None:  # as often as a fleet asks for it
-            begin, passing = time.perf_counter(), Passing()
+            begin, passing = time.perf_counter(), Passing(self.device)
             with suppress(RoundAgainError), torch.no_grad():
                 sent, own = self._sent(round, passing)
                 uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), sent))
@@ -155,11 +158,11 @@ class Engine:
         clients = {**self.snapshot.clients, **{k: self._kept(state) for k, state in passing.states.items()}}
         velocity = passing.velocity if federation.carries_momentum else {}
         self.snapshot = Snapshot(round, done.server, clients, velocity, done.optimizer, done.smooth, done.own.kept)
-        return result._replace(seconds=time.perf_counter() - begin)
+        return result._replace(seconds=time.perf_counter() - begin, parts=passing.watch.seconds())
 
     def _sent(self, round: int, passing: Passing) -> tuple[Snapshot, OwnRound]:
         """What clients are sent, and the server's own training where that comes first."""
-        own = self._trained("before", round, self._begun(round))
+        own = self._trained("before", round, self._begun(round, passing), passing)
         is_measured = round > 1 and own.tally is None  # at the end of the round before
         begun = own.server if is_measured else self._measured(round, own.server, passing)
         return self.snapshot._replace(server=begun), own
@@ -171,18 +174,20 @@ class Engine:
             uploads = iter(sorted(uploads, key=lambda u: u.client))
         rng = stream(federation.config.seed, "server", round)
         server = federation.method.aggregate(federation.net, sent.server, uploads, rng)
+        passing.watch.ends("clients")
         return self.after(server, len(passing.clients))
 
     def _done(self, round: int, sent: Snapshot, mean: Server, own: OwnRound, passing: Passing) -> Done:
         """The server after its step and its own training, and its tests; a GPU may still be at it."""
         federation = self.federation
         stepped, optimizer = self._stepped(round, sent, mean, passing)
-        own = self._trained("after", round, own._replace(server=stepped))
+        own = self._trained("after", round, own._replace(server=stepped), passing)
         server = self._remembered(self._measured(round, own.server, passing))
         model = federation.method.deploy(server)
         smooth = federation.smoothed(round, self.snapshot.smooth, model)
         models = [weights for weights in (model, smooth) if weights.params]
         scores, held_out = ([test(each) for each in models] if test else [] for test in (self.test, self.validate))
+        passing.watch.ends("test")
         return Done(server, optimizer, own, smooth, scores, held_out)
 
     def _read(self, round: int, done: Done, passing: Passing) -> RoundResult:
@@ -208,16 +213,21 @@ class Engine:
         check_finite(result)
         return result
 
-    def _begun(self, round: int) -> OwnRound:
+    def _begun(self, round: int, passing: Passing) -> OwnRound:
         """The server at the beginning of a round; before the first it may warm up."""
         begun = OwnRound(self.snapshot.server, self.snapshot.training, None)
-        return self.own.warmed_up(begun) if self.own is not None and round == 1 else begun
+        if self.own is not None and round == 1:
+            begun = self.own.warmed_up(begun)
+            passing.watch.ends("server")
+        return begun
 
-    def _trained(self, when: str, round: int, before: OwnRound) -> OwnRound:
+    def _trained(self, when: str, round: int, before: OwnRound, passing: Passing) -> OwnRound:
         """The server after its own training, if this is when it trains."""
         if self.own is None or self.federation.config.server.when != when:
             return before
-        return self.own.train(round, before.server, before.kept)
+        after = self.own.train(round, before.server, before.kept)
+        passing.watch.ends("server")
+        return after
 
     def _measured(self, round: int, server: Server, passing: Passing) -> Server:
         """The server with BatchNorm's statistics of its model, where they are measured: at clients first, then here."""
@@ -226,7 +236,9 @@ class Engine:
             return server
         sums = [*passing.sums(self.fleet.measure(round, server.weights))] if static_norm == "sites" else []
         own = [self.collect(server.weights)] if self.collect else []
-        return server._replace(weights=Weights(params, {**buffers, **mean_of(sums + own)}))
+        measured = server._replace(weights=Weights(params, {**buffers, **mean_of(sums + own)}))
+        passing.watch.ends("static_norm")
+        return measured
 
     def _stepped(self, round: int, sent: Snapshot, mean: Server, passing: Passing) -> tuple[Server, State]:
         """The server's step, on the device: how many steps clients took is in their tallies."""

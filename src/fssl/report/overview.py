@@ -106,6 +106,18 @@ def seconds_per_round(runs: list[Run]) -> str:
     return f"{np.median(known):.2f}" if known else "–"
 
 
+def parts_of_round(run: Run) -> str:
+    """Median seconds of each part of a round; empty for records that do not tell."""
+    found: defaultdict[str, list[float]] = defaultdict(list)
+    for line in run.lines:
+        timing = line.get("timing")
+        parts = timing.get("parts") if isinstance(timing, dict) else None
+        for name in parts if isinstance(parts, dict) else ():
+            if (seconds := value(parts, name)) is not None:
+                found[name].append(seconds)
+    return ", ".join(f"{printable(name)} {np.median(times):.2f}" for name, times in found.items())
+
+
 def check_against(name: str, tasks: Iterable[Groups]) -> None:
     names = sorted({known for groups in tasks for known in groups})
     if name not in names:

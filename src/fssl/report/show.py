@@ -16,7 +16,7 @@ from ..records.models import BEST
 from ..records.rounds import LAST, MEASURES
 from ..records.store import RunFolder
 from .groups import shown_name
-from .overview import seconds_per_round
+from .overview import parts_of_round, seconds_per_round
 from .runs import Run, by_round, damage_text, late, number, privacy_text, read_run, value
 
 SHARES = {
@@ -93,6 +93,8 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
         if (share := value(last, key)) is not None:
             yield f"{words} ({key})", f"{share:.3f}"
     yield "seconds per round (median)", seconds_per_round([run])
+    if parts := parts_of_round(run):
+        yield "of these", parts
     yield "commit", ", ".join(map(start_text, changes(run.sessions))) or UNKNOWN
 
 

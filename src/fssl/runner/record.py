@@ -50,7 +50,8 @@ def record(folder: RunFolder, engine: Engine, result: RoundResult, choice: Choic
     config = engine.federation.config
     line, probes = describe(engine.federation, engine.layout, result)
     folder.write_probes(result.round, probes)
-    line["timing"] = {"seconds": result.seconds, "record_seconds": time.perf_counter() - begin}
+    timing = {"seconds": result.seconds, "parts": result.parts, "record_seconds": time.perf_counter() - begin}
+    line["timing"] = timing
     folder.append(line)
     choice.take(line, engine)
     is_last = result.round == config.rounds or choice.progress.is_over
