@@ -71,7 +71,8 @@ def filled(tmp_path: Path) -> FilledOther:
 def test_runs_stand_beside_what_is_printed(filled: FilledOther) -> None:
     lines = [*lines_of(filled)]
     assert ("FedAvg on the 4 labeled", "printed", ["61.58", "48.36", "51.10", "72.46"]) in lines
-    assert ("", "ours", ["55.00 (1) a,b", "", "", ""]) in lines
+    assert ("FedAvg on the 4 labeled", "ours", ["55.00 (1) a,b", "", "", ""]) in lines
+    assert "|  | ours | 55.00 (1) a,b |" in markdown(filled)  # its name stands above, once
     assert filled.reasons == ["train.lr = 0.1 (paper: 0.01)", "1 of 3 seeds"]
     assert ("SAGE", "ours", ["62.00 ± 2.00 (3)", "", "", ""]) in lines
     (late,) = (row for row in filled.rows if row.place.name == "FedAvg + FixMatch")
@@ -95,6 +96,19 @@ def test_the_command_prints_and_writes(filled: FilledOther, fssl: Fssl, tmp_path
     rows = (tmp_path / "out/twin-sight.csv").read_text().splitlines()
     assert rows[1] == 'twin-sight,"FedAvg, all 10 labeled",CIFAR-10,printed,82.78,,,,'
     assert any(row.startswith("twin-sight,SAGE,CIFAR-10,ours,62.0,2.0,3,") for row in rows)
+
+
+def test_a_terminal_shows_no_lines_without_numbers(tmp_path: Path, fssl: Fssl) -> None:
+    """Of (FL)² three datasets have a printed number; none of its own for CIFAR-10, nor any for CIFAR-100."""
+    add(tmp_path / "runs/of-another-table", 60.0, "method.name=sage")
+    said = fssl("tables", tmp_path / "runs", "--setting", "flfl", "--out", tmp_path / "out").out
+    lines = said.split("Ours:")[0].splitlines()
+    heads = [line.split("source")[1].strip() for line in lines if line.startswith(" method")]
+    assert heads == ["CIFAR-10, 10   CIFAR-10, 40", "SVHN, 250", "FMNIST, 40"]
+    names = [line.split("  ")[0].strip() for line in lines if " printed" in line]
+    assert names == ["SemiFL, IID", "SemiFL, IID", "(FL)², Dir(0.3)", "SemiFL, IID"]
+    assert "(FL)², IID" not in said.split("Ours:")[0]
+    assert "| (FL)², IID | ours |" in (tmp_path / "out/flfl.md").read_text()  # what could be run is in the file
 
 
 def test_wrong_words_are_one_line(fssl: Fssl, tmp_path: Path) -> None:

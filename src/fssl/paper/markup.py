@@ -3,8 +3,9 @@
 from collections.abc import Callable, Iterable
 from itertools import groupby
 from math import isnan
+from operator import attrgetter
 from string import ascii_lowercase
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from rich.table import Table as TerminalTable
 from rich.text import Text
@@ -18,6 +19,8 @@ from ..system.files import as_csv
 from .fill import GAIN_ROW, PAPER, Cell, FilledTable, Line, Tables
 from .printed import SEEDS, TITLES, Column, PaperTable
 from .setups import result_at
+
+T = TypeVar("T")
 
 LEGEND = (
     f"Ours: the mean of the last {LAST} rounds up to the round at which the paper reads its number, then mean ± "
@@ -110,9 +113,9 @@ def missing_text(filled: FilledTable) -> str:
     return f"Ours: {'; '.join(parts)} (missing: {', '.join(missing)})."
 
 
-def named_once(lines: Iterable[Line]) -> Iterable[tuple[str, Line]]:
+def named_once(lines: Iterable[T], row: Callable[[T], str] = attrgetter("row")) -> Iterable[tuple[str, T]]:
     """Lines with their row's name, which only the first of a row carries."""
-    for name, group in groupby(lines, key=lambda line: line.row):
+    for name, group in groupby(lines, row):
         for i, line in enumerate(group):
             yield "" if i else name, line
 

@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import isnan
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +22,7 @@ from ..report.runs import Found, Run, find_runs
 from ..system.files import as_csv, write_atomic
 from ..system.machine import check_folder
 from .fill import Cell, best_cell, shortness
-from .markup import letter, markdown_row
+from .markup import letter, markdown_row, named_once
 from .setups import Setup, by_setup, differences, setup_of
 
 FIELDS = ("table", "row", "column", "source", "value", "std", "runs", "remarks", "folders")
@@ -159,14 +160,12 @@ def find_cell(config: Config | None, known: Mapping[Setup, Sequence[Run]], short
 def lines_of(filled: FilledOther) -> Iterable[tuple[str, str, list[str]]]:
     """Name, source and texts of each line: what is printed, then ours where there is a run."""
     for place, cells in filled.rows:
-        name = place.name
         if place.printed:
             spread = place.std or [float("nan")] * len(place.printed)
             source = "printed, about" if place.open else "printed"
-            yield name, source, [printed_text(*pair) for pair in zip(place.printed, spread, strict=True)]
-            name = ""
+            yield place.name, source, [printed_text(*pair) for pair in zip(place.printed, spread, strict=True)]
         if any(cells) or (place.set is not None and not place.printed):
-            yield name, "ours", [cell_text(cell, filled.reasons) for cell in cells]
+            yield place.name, "ours", [cell_text(cell, filled.reasons) for cell in cells]
 
 
 def printed_text(value: float, std: float) -> str:
@@ -191,11 +190,14 @@ def parts_of(table: OtherTable) -> list[list[int]]:
 
 
 def terminal(filled: FilledOther) -> Iterable[Table]:
+    """Parts of the table that fit a terminal; lines and parts without a number are left out."""
     for part in parts_of(filled.table):
         out = Table("method", "source", *(filled.table.columns[i].name for i in part), **RULED)
-        for name, source, texts in lines_of(filled):
+        lines = [line for line in lines_of(filled) if any(line[2][i] for i in part)]
+        for name, (_, source, texts) in named_once(lines, itemgetter(0)):
             out.add_row(name, source, *(texts[i] for i in part), style="" if source == "ours" else "dim")
-        yield out
+        if lines:
+            yield out
 
 
 def remarks(filled: FilledOther) -> list[str]:
@@ -208,7 +210,8 @@ def remarks(filled: FilledOther) -> list[str]:
 def markdown(filled: FilledOther) -> str:
     head = ["method", "source", *(column.name for column in filled.table.columns)]
     lines = [f"# {filled.table.title}", "", markdown_row(head), markdown_row(["---"] * len(head))]
-    lines += [markdown_row([name, source, *texts]) for name, source, texts in lines_of(filled)]
+    named = named_once(lines_of(filled), itemgetter(0))
+    lines += [markdown_row([name, source, *texts]) for name, (_, source, texts) in named]
     return "\n".join([*lines, "", *(f"- {escape_markdown(text.strip())}" for text in remarks(filled))]) + "\n"
 
 
