@@ -87,9 +87,8 @@ def method_of(config: Config) -> Method:
 
 def host_lane(federation: Federation) -> HostLane:
     """Where a single client can train, outside of any engine."""
-    halves = federation.make_learn(), federation.make_look(), federation.make_show()
-    run = loop(*halves, federation.layout.size, torch.device("cpu"))
-    return HostLane(run, federation.make_visit())
+    run = loop(federation.make_learn(), federation.make_show(), federation.layout.size, torch.device("cpu"))
+    return HostLane(run, federation.make_visit(), federation.make_look())
 
 
 def known_to_all(engine: LocalEngine) -> LocalEngine:

@@ -264,3 +264,18 @@ def test_a_finished_run_started_from_weights_predicts(fssl: Fssl) -> None:
     Path("w.safetensors").unlink()
     code, said, _ = fssl("predict", "run")
     assert (code, f"{before[0][-1]['accuracy']:.2f} %" in said) == (0, True)
+
+
+def test_an_export_is_a_start(fssl: Fssl) -> None:
+    """What `fssl export` writes, with its checksum, is what the run had."""
+    assert fssl("run", "smoke", *SMALL, "--out", "first").code == 0
+    assert fssl("export", "first", "--to", "safetensors", "--out", "first.safetensors").code == 0
+    command = ["run", "smoke", *SMALL, "--set", "train.lr=0", "--set", "train.rounds=1"]
+    said = fssl(*command, "--set", "model.start=first.safetensors", "--out", "second")
+    assert said.code == 0, said.err
+    assert fssl(*command, "--set", "model.start=first", "--out", "third").code == 0
+    accuracies = [records(run)[-1]["test"] for run in ("first", "second", "third")]
+    assert accuracies[1] == accuracies[2]
+    Path("first.safetensors").write_bytes(Path("first.safetensors").read_bytes()[:-1] + b"x")
+    said = fssl(*command, "--set", "model.start=first.safetensors", "--out", "fourth")
+    assert (said.code, "is damaged (its checksum is wrong)" in said.err) == (2, True)

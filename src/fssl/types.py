@@ -126,7 +126,6 @@ class Trace(NamedTuple):
 
     losses: State
     votes: State
-    marks: State = {}  # "active": 0 for a step with nothing to learn from; without it every step counts  # noqa: RUF012
 
 
 class Task(NamedTuple):

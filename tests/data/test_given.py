@@ -194,3 +194,9 @@ def test_images_of_one_s_own_need_no_settings_but_how_many_labels(tmp_path: Path
 def test_what_is_no_images_with_labels_is_refused(train: object, reason: str) -> None:
     with pytest.raises(UserError, match=reason):
         package.dataset(train, DIGITS.test)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("names", [("a", "a"), ("a", ""), (1, 2), ("a\tb", "c"), ("a",)])
+def test_classes_that_no_record_could_hold_are_refused_at_once(names: tuple[object, ...]) -> None:
+    with pytest.raises(UserError, match=r"classes = \[.*\]: expected two or more different names"):
+        package.dataset(DIGITS.train, DIGITS.test, classes=names)  # type: ignore[arg-type]

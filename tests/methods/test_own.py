@@ -589,3 +589,116 @@ def test_a_default_may_be_the_dataset_s() -> None:
     assert full_settings(choice, CARDS["folder"]) == {"floor": 0.5, "warmup": 10.0}
     given = MethodChoice("declared.py:mine", (("warmup", 2),))
     assert full_settings(given, CARDS["cifar100"])["warmup"] == 2.0
+
+
+CHOOSES = """
+from dataclasses import dataclass
+import torch
+from fssl.label.losses import cross_entropies, masked_mean
+from fssl.methods.base import Method, Needs, descend
+from fssl.types import Trace
+
+TABLE = "mine.table"
+
+@dataclass(frozen=True)
+class Chooses(Method):
+    kind: str = ""
+
+    @property
+    def needs(self):
+        if self.kind == "misspelt":
+            return Needs(choose=True)
+        odd = {"alone": {"sweep": False}, "groups": {"groups": 2}, "epoch": {"epoch": "labeled"}}.get(self.kind, {})
+        numbers = (lambda rng, steps: rng.random(steps + 1)) if self.kind == "numbers" else None
+        return Needs(views=("u_strong",), chooses=True, numbers=numbers, **{"sweep": True, **odd})
+
+    def client_state(self, payload, task, counts):
+        return {TABLE: torch.zeros(task.max_slots, task.num_classes)}
+
+    def keep(self, local):
+        return {"other": local.state[TABLE]} if self.kind == "keep" else {}
+
+    def visit(self, net, payload, local, u_weak, sweep):
+        if self.kind == "unseen":
+            return super().visit(net, payload, local, u_weak, sweep)
+        q = net.infer(payload.weights, u_weak).logits.softmax(-1)
+        if self.kind == "forgets":
+            return local._replace(state={})
+        return local._replace(state={TABLE: local.state[TABLE].index_add(0, sweep.u_slot, sweep.real[:, None] * q)})
+
+    def chosen(self, local):
+        if self.kind == "unchosen":
+            return super().chosen(local)
+        table = local.state[TABLE]
+        odd = {"floats": table[:, 0], "square": table > 0.5, "list": [True], "few": table[:3, 0] > 0.5}
+        if self.kind == "random":
+            return torch.rand(len(table)) > 0.5
+        return odd.get(self.kind, table.amax(-1) > 0.1)
+
+    def votes(self, local):
+        table = local.state[TABLE]
+        odd = {"silent": {}, "half": {"p_l": table}, "short": {"p_l": table[:3], "target": table[:3]}}
+        return odd.get(self.kind, {"p_l": table, "target": table})
+
+    def step(self, net, payload, local, batch):
+        def loss(weights, state):
+            buffers, (u,) = net.fit(weights, batch.u_strong)
+            y = state[TABLE][batch.u_slot].argmax(-1)
+            l_u = masked_mean(cross_entropies(u.logits, y), batch.extras["real"])
+            return l_u, (buffers, state, Trace({"l_u": l_u.detach()}, {}))
+        return descend(loss, self.optimizer.at(batch.clock), local)
+
+def mine(): return Chooses()
+"""
+REFUSED = {
+    "misspelt": "its `needs` fails: TypeError: .*unexpected keyword argument 'choose'",
+    "alone": "its `needs` has chooses=True, which goes with sweep=True, groups=1 and epoch='pool'",
+    "groups": "its `needs` has chooses=True, which goes with sweep=True",
+    "epoch": "its `needs` has chooses=True, which goes with sweep=True",
+    "numbers": r"its `needs\.numbers` gives \d+ of them for \d+ steps",
+    "unseen": "its step fails: NotImplementedError: a method with needs.sweep has a `visit`",
+    "forgets": r"its visit returns the client's state without 'mine\.table'",
+    "unchosen": "its step fails: NotImplementedError: a method with needs.chooses has a `chosen`",
+    "floats": r"its `chosen` returns float32 \[\d+\]; expected a boolean for each slot of the pool",
+    "square": r"its `chosen` returns bool \[\d+, 10\]; expected",
+    "few": r"its `chosen` returns bool \[3\]; expected",
+    "list": "its `chosen` returns list; expected",
+    "random": r"a step draws random numbers \(rand\)",
+    "half": r"its `votes` returns \{'p_l': float32 \[\d+, 10\]\}; expected 'p_l' and 'target' \[slots, classes\]",
+    "short": r"its `votes` returns \{'p_l': float32 \[3, 10\], 'target': float32 \[3, 10\]\}; expected",
+    "keep": r"its `keep` returns \['other'\]; expected all of \['mine\.table'\], or nothing",
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_choice_that_a_round_cannot_use_is_refused_before_any_compute(fssl: Fssl, kind: str) -> None:
+    Path("own.py").write_text(CHOOSES.replace("return Chooses()", f"return Chooses(kind={kind!r})"))
+    code, _, said = fssl("run", "smoke", *SMALL, "--set", "method.name=own.py:mine", "--out", "out")
+    assert (code, said.count("\n")) == (2, 1), said
+    assert re.search(rf"method 'own\.py:mine': {REFUSED[kind]}", said), said
+    assert not Path("out").exists()
+
+
+def test_records_of_a_choice_count_each_image_of_the_pool(fssl: Fssl) -> None:
+    """Everything is chosen here; a method without votes says nothing of labels."""
+    for kind in ("", "silent"):
+        Path("own.py").write_text(CHOOSES.replace("return Chooses()", f"return Chooses(kind={kind!r})"))
+        loaded.cache_clear()
+        own = ("--set", "method.name=own.py:mine", "--set", "partition.labels=server")
+        assert fssl("run", "smoke", *SMALL, *own, "--out", f"out{kind}").code == 0
+    said, silent = records("out")[-1], records("outsilent")[-1]
+    assert said["utilization"] == 1
+    assert said["sums"]["n"] == said["sums"]["n_valid"] > 0
+    assert "utilization" not in silent
+    assert silent["loss_u"] == said["loss_u"]
+
+
+@pytest.mark.parametrize("method", ["semifl", "flfl"])
+def test_a_failed_step_on_chosen_images_can_be_taken_again(fssl: Fssl, method: str) -> None:
+    words = ("--set", f"method.name={method}", "--set", "method.tau=1e-9", "--set", "train.lr=1e12", "--debug")
+    code, _, said = fssl("run", "smoke", *SMALL, *words, "--out", "out")
+    assert (code, "is not finite; `fssl replay out/failed-step.safetensors`" in said) == (1, True), said
+    code, out, said = fssl("replay", "out/failed-step.safetensors")
+    assert (code, f"of {method}\n" in out, "is not finite" in said) == (1, True, True), said
+    said = fssl("replay", "nowhere.safetensors").err
+    assert said.startswith("fssl: there is no file 'nowhere.safetensors'; a run writes failed-step.safetensors")

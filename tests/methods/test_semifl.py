@@ -9,11 +9,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
+from torch.utils._pytree import tree_flatten, tree_leaves
 
 from conftest import host_lane
 from fssl.augment.policies import weak
-from fssl.core.client import at, chosen_first, learning
+from fssl.core.client import at, chosen_first
 from fssl.core.experiment import Experiment
 from fssl.core.federation import Federation
 from fssl.core.step import make_show
@@ -72,7 +72,7 @@ def slope(federation: Federation, local: Local, loss: Callable[[Weights], Tensor
 
 
 def test_the_chosen_images_come_first_in_every_epoch() -> None:
-    """Seven images in batches of two, of which three are chosen: two steps, the second half full, and two idle ones."""
+    """Seven images in batches of two, of which three are chosen: two steps of four, the second half full."""
     recipe = Recipe(2, 1, 2, "pool", None, ("u_strong",), 8, True, sweep=True, chooses=True)
     site = Site(np.arange(0), np.arange(100, 107))
     plan = plan_client(site, recipe, 7, 1, 0)
@@ -83,11 +83,12 @@ def test_the_chosen_images_come_first_in_every_epoch() -> None:
     chosen = torch.tensor([False, True, False, False, True, False, True, False, False])  # a table may have more rows
     draw = chosen_first(plan.draw, plan.orders, chosen)
     assert torch.equal(draw.u_row, draw.u_slot + 100)
+    assert len(draw.u_slot) == 4
     for epoch in range(2):
-        slots, real = (t[4 * epoch : 4 * epoch + 4] for t in (draw.u_slot, draw.extras["real"]))
-        assert real.tolist() == [[1, 1], [1, 0], [0, 0], [0, 0]]
+        slots, real = (t[2 * epoch : 2 * epoch + 2] for t in (draw.u_slot, draw.extras["real"]))
+        assert real.tolist() == [[1, 1], [1, 0]]
         order = [slot for slot in plan.orders.u_slot[epoch, :7].tolist() if chosen[slot]]
-        assert slots.flatten()[:4].tolist() == [*order, order[0]]  # a chosen image fills the batch up
+        assert slots.flatten().tolist() == [*order, order[0]]  # a chosen image fills the batch up
     assert not torch.equal(*plan.orders.u_slot)
 
 
@@ -97,7 +98,11 @@ def test_as_many_steps_as_the_chosen_images_fill(number: int, batches: int) -> N
     plan = plan_client(Site(np.arange(0), np.arange(7)), recipe, 7, 1, 0)
     assert isinstance(plan.orders, Orders)
     draw = chosen_first(plan.draw, plan.orders, torch.arange(7) < number)
-    assert (draw.extras["real"].amax(-1) > 0).tolist() == [True] * batches + [False] * (4 - batches)
+    assert len(draw.u_slot) == batches
+    assert {len(leaf) for leaf in tree_leaves(draw)} == {batches}
+    with_labels = plan.draw._replace(has_labels=torch.ones(4))  # all of its steps have something to learn from
+    all_steps = chosen_first(with_labels, plan.orders, torch.arange(7) < number)
+    assert (all_steps.extras["real"].amax(-1) > 0).tolist() == [True] * batches + [False] * (4 - batches)
     assert draw.extras["real"].sum() == number
     assert sorted(draw.u_slot[draw.extras["real"] > 0].tolist()) == list(range(number))
 
@@ -178,28 +183,41 @@ def test_a_step_without_a_chosen_image_does_nothing(make_federation: Make) -> No
 
 
 def test_only_steps_with_a_chosen_image_are_taken(make_federation: Make) -> None:
-    """The model is that of these steps alone; what is measured is that of every image, chosen or not."""
     federation = make_federation("method.name=semifl", "method.tau=0.2735", *AT, "train.local_epochs=2")
-    plan, local, layout = federation.plan(1, 0), swept(federation), federation.layout
+    plan, local = federation.plan(1, 0), swept(federation)
     assert plan.orders is not None
-    chosen = federation.method.chosen(local)[: federation.counts(0).pool]
-    draw = chosen_first(plan.draw, plan.orders, federation.method.chosen(local))
-    taken = [i for i, has_something in enumerate(learning(draw)) if has_something]
-    assert 0 < len(taken) < len(draw.x_row)
-    payload, expected = federation.payload(federation.first_server(), {}, 0), local
-    step, tally = federation.make_step(), torch.zeros(2, layout.size)
-    with torch.no_grad():
-        for i in taken:
-            expected, tally = step(payload, expected, tally, at(draw, i))
-        after, measured = host_lane(federation).run(payload, local, draw)
-    assert same(after, expected)
-    sums = layout.unpack(measured.numpy())
-    assert sums["steps"].tolist() == [len(taken), len(taken) // 2]  # of two epochs, and of the last
-    assert sums["n"][0] == draw.u_slot.numel()
-    assert sums["n_valid"][0] == 2 * chosen.sum()
-    confidences = local.state[TABLE][draw.u_slot.flatten()].amax(-1)
-    assert sums["n_l"][0] == (confidences >= 0.2735).sum()
-    assert sums["n"][0] > layout.unpack(tally.numpy())["n"][0]
+    chosen = federation.method.chosen(local)
+    draw = chosen_first(plan.draw, plan.orders, chosen)
+    batches = -(-int(chosen.sum()) // 8)
+    assert 0 < batches < len(plan.draw.x_row) // 2
+    assert len(draw.x_row) == 2 * batches
+    each = len(plan.draw.x_row) // 2
+    taken = [*range(batches), *range(each, each + batches)]  # the first of both epochs, with their own random numbers
+    for name, noise in plan.draw.noise.items():
+        assert torch.equal(draw.noise[name], noise[taken])
+    assert draw.clock.step.tolist() == taken
+    assert draw.extras["real"].sum() == 2 * chosen.sum()
+
+
+def test_labels_are_measured_once_for_each_image_of_the_pool(make_federation: Make) -> None:
+    """Whatever fills batches up, and however few steps there are."""
+    for more in ((), ("train.local_epochs=3",), ("train.steps_per_round=1",)):
+        federation = make_federation("method.name=semifl", "method.tau=0.2735", *AT, "train.batch=7", *more)
+        engine, n = LocalEngine(federation), [federation.counts(client).pool for client in federation.drawn_clients(1)]
+        tables = [
+            swept(federation, client).state[TABLE][:k] for client, k in zip(federation.drawn_clients(1), n, strict=True)
+        ]
+        labels = federation.pool.labels
+        truths = [labels[federation.sites[client].pool] for client in federation.drawn_clients(1)]
+        (result,) = engine.rounds(1)
+        for part in (0, 1):  # of the round, and of its last epoch
+            sums = engine.layout.unpack(result.tally[:, part])
+            assert sums["n"].tolist() == n
+            sure = [t.amax(-1) >= 0.2735 for t in tables]
+            assert sums["n_valid"].tolist() == [int(s.sum()) for s in sure]
+            right = [int(((t.argmax(-1) == y) & s).sum()) for t, y, s in zip(tables, truths, sure, strict=True)]
+            assert sums["correct_valid"].tolist() == right
+            assert sums["confidence_l"].sum(-1).tolist() == n
 
 
 # Rounds.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, get_type_hints
 
+from ..data.cards import check_class_names
 from ..data.shares import MIN_ALPHA, Terms, check_shards, check_shares, who_has_labels
 from ..errors import UserError, as_typed, unknown
 from ..system.user_code import user_file
@@ -319,9 +320,7 @@ def check_folder(data: Data) -> None:
     if data.channels == 2:
         raise UserError("data.channels = 2: expected 3 (color) or 1 (grey)")
     if data.classes is not None:
-        names = data.classes
-        if len(names) < 2 or len(set(names)) < len(names) or not all(name and name.isprintable() for name in names):
-            raise UserError(f"data.classes = {list(names)}: expected two or more different names")
+        check_class_names("data.classes", data.classes)
     for key, values in (("mean", data.mean), ("std", data.std)):
         low = 0.0 if key == "mean" else 1e-6
         if values and (len(values) != data.channels or not all(low <= v <= 1 for v in values)):

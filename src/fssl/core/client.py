@@ -11,7 +11,7 @@ from ..data.plan import ClientPlan
 from ..errors import is_out_of_memory
 from ..methods.base import Method
 from ..types import Draw, Local, Orders, Payload, State, Sweep, Upload
-from .step import Learn, Show, Step, Visit
+from .step import Learn, Look, Show, Visit
 
 Run = Callable[[Payload, Local, Draw], tuple[Local, Tensor]]  # all steps of one client: -> local, tally
 
@@ -23,6 +23,8 @@ class Trainer(Protocol):
     def run(self) -> Run: ...
     @property
     def visit(self) -> Visit: ...
+    @property
+    def look(self) -> Look: ...
 
 
 class ClientResult(NamedTuple):
@@ -66,18 +68,7 @@ def each(tree: Any, steps: int) -> Sequence[Any]:
     return [type(tree)(*row) for row in zip(*(each(value, steps) for value in tree), strict=True)]
 
 
-def learning(draw: Draw) -> list[bool]:
-    """Whether each step of a client's round has something to learn from: chosen images, or labels.
-
-    Where the client chose its images, this waits until a device has done so.
-    """
-    if "real" not in draw.extras:
-        return [True] * len(draw.x_row)
-    chosen, labels = draw.extras["real"].amax(-1).tolist(), draw.has_labels.tolist()  # on two devices
-    return [bool(images or labeled) for images, labeled in zip(chosen, labels, strict=True)]
-
-
-def loop(learn: Learn, look: Step, show: Show, tally_size: int, device: torch.device) -> Run:
+def loop(learn: Learn, show: Show, tally_size: int, device: torch.device) -> Run:
     """Run steps one after another from the host.
 
     Views of several steps are made at once: an operation on a few small images is mostly the call of it. They stay out
@@ -88,14 +79,9 @@ def loop(learn: Learn, look: Step, show: Show, tally_size: int, device: torch.de
     def run(payload: Payload, local: Local, draw: Draw) -> tuple[Local, Tensor]:
         draw = tree_map(lambda t: t.to(device), draw)
         tally = torch.zeros(2, tally_size, device=device)
-        learns = learning(draw)
-        shown = turns(draw if all(learns) else tree_map(lambda t: t[torch.tensor(learns)], draw))
-        for i, has_something in enumerate(learns):
-            if not has_something:
-                local, tally = look(payload, local, tally, at(draw, i))
-                continue
+        for i, shown in enumerate(turns(draw)):
             try:
-                local, tally = learn(payload, local, tally, next(shown))
+                local, tally = learn(payload, local, tally, shown)
             except Exception as error:
                 if is_out_of_memory(error):
                     raise  # nothing is wrong with the step
@@ -108,8 +94,8 @@ def loop(learn: Learn, look: Step, show: Show, tally_size: int, device: torch.de
 def chosen_first(draw: Draw, orders: Orders, chosen: Tensor) -> Draw:
     """A client's steps with the chosen images of its pool first in every epoch, in the epoch's order.
 
-    Chosen images that were shown already fill the last batch that has some up, and count nothing there. Then come steps
-    without any, which are not taken (`learning`).
+    Chosen images that were shown already fill the last batch that has some up, and count nothing there. Of a client
+    without labels only the steps with a chosen image are left, so this waits until a device has chosen.
 
     Args:
         draw: All steps of the round.
@@ -126,11 +112,16 @@ def chosen_first(draw: Draw, orders: Orders, chosen: Tensor) -> Draw:
     def steps(tree: Tensor) -> Tensor:
         return tree.reshape(-1, batch)[: len(draw.u_slot)]
 
-    return draw._replace(
+    chosen_draw = draw._replace(
         u_row=steps(orders.u_row.gather(-1, index)),
         u_slot=steps(orders.u_slot.gather(-1, index)),
         extras={**draw.extras, "real": steps((place < number).float())},
     )
+    if draw.has_labels[0] > 0:
+        return chosen_draw
+    left = steps(place < number).any(-1).nonzero().squeeze(-1).cpu()
+    out: Draw = tree_map(lambda t: t[left.to(t.device)], chosen_draw)
+    return out
 
 
 SHOWN_AT_ONCE = 2**20  # numbers in the views of as many steps: more would not stay in a processor's cache
@@ -163,9 +154,12 @@ def client_round(
     if plan.sweep is not None:
         for i in range(len(plan.sweep.u_row)):
             local = trainer.visit(payload, local, at(plan.sweep, i))
-    draw = plan.draw
-    if plan.orders is not None:
-        draw = chosen_first(draw, plan.orders, method.chosen(local))
-    local, tally = trainer.run(payload, local, draw)
+    if plan.orders is None or plan.sweep is None:
+        local, tally = trainer.run(payload, local, plan.draw)
+    else:
+        chosen = method.chosen(local)
+        labels = trainer.look(local, chosen, plan.sweep)
+        local, tally = trainer.run(payload, local, chosen_first(plan.draw, plan.orders, chosen))
+        tally = tally + labels
     upload = method.upload(plan.client, payload, local, plan.counts)
     return ClientResult(upload, method.keep(local), local.velocity, tally)

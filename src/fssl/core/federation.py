@@ -27,7 +27,7 @@ from .parts import make_probe, make_recipe, make_server_method, make_server_opti
 from .server import ServerOptimizer, smooth
 from .sketch import Sizes, try_step
 from .static import Collect, NormSums, make_measure
-from .step import Learn, Pool, Show, Step, Visit, make_learn, make_look, make_show, make_step, make_visit
+from .step import Learn, Look, Pool, Show, Step, Visit, make_learn, make_look, make_show, make_step, make_visit
 
 SHOWN_CLASSES = 10  # of those that nobody can learn
 OWN_NUMBER = -1  # the number of the server, where it trains as one more site; lower ones are its warm-up
@@ -228,8 +228,8 @@ class Federation:
         """The other half of a step, for one thread."""
         return make_learn(self.net.copy(), self.method, self.probe, self.layout)
 
-    def make_look(self) -> Step:
-        """What stands for a step that has nothing to learn from."""
+    def make_look(self) -> Look:
+        """What measures the labels of a client that chooses its images."""
         return make_look(self.method, self.probe, self.layout, self.pool)
 
     def make_visit(self) -> Visit:

@@ -15,6 +15,7 @@ from .sketch import Sizes, try_step
 def check_method(config: Config, method: Method) -> None:
     """Refuse a method that the federation cannot train."""
     name, clients = config.method.name, config.partition.clients
+    check_needs(config, method)
     if 0 < clients < method.needs.min_clients:
         raise UserError(
             f"method '{name}' needs {method.needs.min_clients} clients or more with these settings,"
@@ -30,6 +31,27 @@ def check_method(config: Config, method: Method) -> None:
         raise UserError(
             f"method '{name}' asks for the true label of every image, which data.name = '{config.data.name}' has not"
         )
+
+
+def check_needs(config: Config, method: Method) -> None:
+    """Refuse needs that do not go together, or cannot be asked for."""
+    try:
+        needs = method.needs
+    except Exception as error:
+        raise own_error(config, error, "its `needs` fails") from error
+    expected = needs._replace(sweep=True, groups=1, epoch="pool")
+    if needs.chooses and needs != expected:
+        raise UserError(
+            f"method '{config.method.name}': its `needs` has chooses=True, which goes with sweep=True, groups=1 and"
+            " epoch='pool'"
+        )
+
+
+def own_error(config: Config, error: Exception, what: str) -> UserError:
+    """What goes wrong in a method, in one line, with its place in the user's file."""
+    place = user_place(error, config.own_files)
+    reason = str(error) if isinstance(error, UserError) else f"{what}: {described(error)}"
+    return UserError(f"method '{config.method.name}': {reason}{f' ({place})' if place else ''}")
 
 
 def check_mean(config: Config, method: Method) -> None:
@@ -96,6 +118,4 @@ def check_step(config: Config, method: Method, net: Net, card: Card) -> None:
     try:
         try_step(method, net, sizes, make_probe(config, method))
     except Exception as error:
-        place = user_place(error, config.own_files)
-        reason = str(error) if isinstance(error, UserError) else f"its step fails: {described(error)}"
-        raise UserError(f"method '{config.method.name}': {reason}{f' ({place})' if place else ''}") from error
+        raise own_error(config, error, "its step fails") from error

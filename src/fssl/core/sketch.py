@@ -21,7 +21,8 @@ from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import Probe
 from ..seeds import stream
-from ..types import Batch, Clock, Counts, Local, Payload, Task, Weights
+from ..types import Batch, Clock, Counts, Local, Payload, State, Sweep, Task, Trace, Weights
+from .step import label_trace
 
 T = TypeVar("T")
 LOOKS = 5  # at whether a step draws
@@ -62,11 +63,11 @@ class Sizes(NamedTuple):
 
 
 def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
-    """Take one step on shapes alone; returns where a tally keeps what the probe measures of it.
+    """Take one step on shapes alone, with what comes before and after it; returns where a tally keeps what is measured.
 
     Raises:
-        RandomStepError: The step draws random numbers.
-        UserError: The step leaves out some of what the next one starts with, or the class weights of the run.
+        RandomStepError: The method draws random numbers.
+        UserError: Something that it returns is not what the rest of a round needs.
     """
     task, counts, recipe, card, weighs_classes = sizes
     pool = np.arange(recipe.unlabeled_batch)  # any images will do
@@ -79,15 +80,58 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
         known = {"u": truth} if method.needs.truth else {}
         extras = {name: torch.zeros(shape, dtype=kind) for name, (shape, kind) in forms.items()}
         batch = Batch(views, truth[: recipe.batch], truth, one, Clock(one, one, one), known, extras)
+        if recipe.sweep:
+            local = try_visit(method, net, payload, local, recipe, pixels)
         with Looks(batch.class_weights) as looks:
             after, trace = without_draws(lambda: method.step(net, payload, local, batch))
         if weighs_classes and not looks.found:
             raise UserError("its loss takes no train.class_weights; use `supervised_loss`, or leave them out")
         check_whole(local, after)
+        check_kept(method.client_state(payload, task, counts), method.keep(after))
+        if recipe.chooses:
+            trace = trace._replace(votes=try_choice(method, local, task, truth).votes)
         return Layout.of(probe(trace, truth))
 
 
-def check_whole(before: Local, after: Local) -> None:
+def try_visit(
+    method: Method, net: Net, payload: Payload, local: Local, recipe: Recipe, pixels: tuple[int, ...]
+) -> Local:
+    """What a client has after a batch of its sweep."""
+    slot, noise = torch.zeros(recipe.unlabeled_batch, dtype=torch.long), torch.zeros(recipe.unlabeled_batch, 3)
+    sweep = Sweep(slot, slot, noise, torch.ones(recipe.unlabeled_batch))
+    views = torch.zeros(recipe.unlabeled_batch, *pixels)
+    after = without_draws(lambda: method.visit(net, payload, local, views, sweep))
+    check_whole(local, after, "visit")
+    return after
+
+
+def try_choice(method: Method, local: Local, task: Task, slot: Tensor) -> Trace:
+    """What a client says of its pool after the sweep; refuse a choice or votes of another form."""
+    chosen = without_draws(lambda: method.chosen(local))
+    if not isinstance(chosen, Tensor) or chosen.dtype != torch.bool or chosen.shape != (task.max_slots,):
+        raise UserError(f"its `chosen` returns {form(chosen)}; expected a boolean for each slot of the pool")
+    votes = without_draws(lambda: method.votes(local))
+    wanted = (task.max_slots, task.num_classes)
+    if votes and any(not isinstance(t := votes.get(name), Tensor) or t.shape != wanted for name in ("p_l", "target")):
+        found = ", ".join(f"'{name}': {form(value)}" for name, value in votes.items())
+        raise UserError(f"its `votes` returns {{{found}}}; expected 'p_l' and 'target' [slots, classes], or nothing")
+    return label_trace(votes, chosen, slot)
+
+
+def form(value: object) -> str:
+    """`float32 [8, 10]`, or the name of a type."""
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+
+
+def check_kept(new: State, kept: State) -> None:
+    """Refuse other tensors than a client has at first."""
+    if kept and kept.keys() != new.keys():
+        raise UserError(f"its `keep` returns {sorted(kept)}; expected all of {sorted(new)}, or nothing")
+
+
+def check_whole(before: Local, after: Local, what: str = "step") -> None:
     """Refuse a step, or a part of one such as `extra`, that returns less than the next step starts with."""
     parts = {
         "the client's state": (before.state, after.state),
@@ -95,11 +139,11 @@ def check_whole(before: Local, after: Local) -> None:
         "the model's buffers": (before.weights.buffers, after.weights.buffers),
         "the momentum": (before.velocity, after.velocity),
     }
-    for what, (held, returned) in parts.items():
+    for part, (held, returned) in parts.items():
         if lost := held.keys() - returned.keys():
             raise UserError(
-                f"its step returns {what} without '{min(lost)}'; `step`, `remember` and `extra` return all that they"
-                " got, as {**local.state, ...}"
+                f"its {what} returns {part} without '{min(lost)}'; `{what}`, `remember` and `extra` return all that"
+                " they got, as {**local.state, ...}"
             )
 
 

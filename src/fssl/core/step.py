@@ -12,7 +12,7 @@ from ..methods.base import Method
 from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import Probe
-from ..types import Batch, Draw, Local, Payload, Sweep, Trace
+from ..types import Batch, Draw, Local, Payload, State, Sweep, Trace
 
 
 class Shown(NamedTuple):
@@ -26,6 +26,7 @@ Step = Callable[[Payload, Local, Tensor, Draw], tuple[Local, Tensor]]
 Show = Callable[[Draw], Shown]  # of one step, or of several along a leading axis
 Learn = Callable[[Payload, Local, Tensor, Shown], tuple[Local, Tensor]]
 Visit = Callable[[Payload, Local, Sweep], Local]
+Look = Callable[[Local, Tensor, Sweep], Tensor]
 
 
 class Pool:
@@ -89,26 +90,31 @@ def make_show(method: Method, pool: Pool) -> Show:
 
 def make_learn(net: Net, method: Method, probe: Probe, layout: Layout) -> Learn:
     """(payload, local, tally, shown) -> (local, tally); the tally is [2, P]: whole round, last epoch."""
+    chooses = method.needs.chooses
 
     def learn(payload: Payload, local: Local, tally: Tensor, shown: Shown) -> tuple[Local, Tensor]:
         batch, truth = shown
         local, trace = method.step(net, payload, local, batch)
-        return local, tally + counted(layout.pack(probe(trace, truth)), batch)
+        if chooses:  # labels are measured on the whole pool, by `make_look`
+            trace = trace._replace(votes={})
+        new = layout.pack(probe(trace, truth))
+        return local, tally + torch.stack([new, new * batch.clock.last_epoch])
 
     return learn
 
 
-def make_look(method: Method, probe: Probe, layout: Layout, pool: Pool) -> Step:
-    """The same function as a step, for one with nothing to learn from: only the probes look at its images."""
+def make_look(method: Method, probe: Probe, layout: Layout, pool: Pool) -> Look:
+    """(local, chosen, sweep) -> tally: what is said of each image of a client's pool, and which were chosen, once."""
 
-    def look(payload: Payload, local: Local, tally: Tensor, draw: Draw) -> tuple[Local, Tensor]:
-        batch = pool.batch(draw, (), with_truth=False)
-        trace = Trace({}, method.votes(local.state, batch), {"active": torch.zeros_like(draw.has_labels)})
-        return local, tally + counted(layout.pack(probe(trace, pool.labels[draw.u_row])), batch)
+    def look(local: Local, chosen: Tensor, sweep: Sweep) -> Tensor:
+        slot, row, real = (t.flatten() for t in (sweep.u_slot, sweep.u_row, sweep.real))
+        measures = probe(label_trace(method.votes(local), chosen, slot), pool.labels[row])
+        of_labels = {name: m._replace(values=m.values * real) for name, m in measures.items() if name != "steps"}
+        return layout.pack(of_labels) if of_labels else pool.labels.new_zeros(layout.size, dtype=torch.float32)
 
     return look
 
 
-def counted(measures: Tensor, batch: Batch) -> Tensor:
-    """What a step adds to the tally [2, P]: to the whole round, and to the last epoch if it is in it."""
-    return torch.stack([measures, measures * batch.clock.last_epoch])
+def label_trace(votes: State, chosen: Tensor, slot: Tensor) -> Trace:
+    """The votes of some images as a step of theirs would have them; empty if there are none."""
+    return Trace({}, {**{name: t[slot] for name, t in votes.items()}, "mask": chosen[slot].float()} if votes else {})

@@ -1,9 +1,10 @@
 """What is known about each dataset before a file is opened: sizes, normalization, where it comes from."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from ..errors import unknown
+from ..errors import UserError, unknown
 
 Fit = Literal["resize", "pad"]
 CIFAR10_MEAN = (0.4914, 0.4822, 0.4465)
@@ -199,3 +200,10 @@ def card(name: str) -> Card:
     if name not in CARDS:
         raise unknown("dataset", name, CARDS)
     return CARDS[name]
+
+
+def check_class_names(key: str, names: Sequence[object]) -> None:
+    """Refuse names that a record could not tell apart, or show."""
+    are_names = all(isinstance(name, str) and name and name.isprintable() for name in names)
+    if len(names) < 2 or len(set(names)) < len(names) or not are_names:
+        raise UserError(f"{key} = {[*names]}: expected two or more different names")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ..errors import UserError
 from ..system.digest import short_sum
-from .cards import CARDS, Card
+from .cards import CARDS, Card, check_class_names
 from .dataset import Dataset, Split
 from .folder import Agreed
 from .partition import Partition
@@ -37,6 +37,7 @@ def own_dataset(
         wanted = "expected images [N, size, size, channels] and their labels, whole numbers from 0 on"
         raise UserError(f"train = {images.dtype} {list(images.shape)}, {labels.dtype} {list(labels.shape)}: {wanted}")
     names = tuple(classes) or tuple(map(str, range(max(int(labels.max()) + 1, 2))))
+    check_class_names("classes", names)
     center, spread = (None if numbers is None else tuple(map(float, numbers)) for numbers in (mean, std))
     card = Agreed(names, images.shape[1], images.shape[3], center, spread, dataset="imagefolder").card()
     return Dataset(card, first, as_split("test", test))

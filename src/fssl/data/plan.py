@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from ..augment.policies import draw_strong, draw_weak, shows_drawn, shows_labeled, shows_strongly
+from ..errors import UserError
 from ..seeds import stream
 from ..types import CLASS_WEIGHTS, Clock, Counts, Draw, Orders, State, Sweep, Task
 from .partition import Partition
@@ -223,6 +224,8 @@ def plan_extras(site: Site, recipe: Recipe, named: Callable[[str], np.random.Gen
         extras |= {"m_row": torch.from_numpy(site.pool[slot]), "m_slot": torch.from_numpy(slot)}
     if recipe.numbers is not None:
         numbers = recipe.numbers(named("numbers"), shape[0])
+        if len(numbers) != shape[0]:
+            raise UserError(f"its `needs.numbers` gives {len(numbers)} of them for {shape[0]} steps")
         extras["numbers"] = torch.from_numpy(numbers.astype(np.float32))
     if site.weights is not None:
         extras[CLASS_WEIGHTS] = torch.from_numpy(np.tile(site.weights, (shape[0], 1)))

@@ -11,8 +11,8 @@ from torch._inductor import config as inductor
 from torch._inductor.exc import InductorError, OperatorIssue
 from torch.utils._pytree import tree_map
 
-from ..core.client import at, learning
-from ..core.step import Step, Visit
+from ..core.client import at
+from ..core.step import Look, Step, Visit
 from ..types import Draw, Local, Payload, Sweep
 
 T = TypeVar("T")
@@ -89,15 +89,14 @@ def overwrite(target: Any, source: Any) -> None:
 class CapturedLane:
     """One stream with its own buffers and its own captured graph of a step.
 
-    A client's round is enqueued and the host goes on. It waits for the device only where a client chooses its images,
-    to know how many steps there are.
+    Nothing here waits for the device: a client's round is enqueued and the host goes on.
     """
 
     def __init__(
-        self, tick: Any, look: Any, visit: Any, payload: Payload, local: Local, draw: Draw, tally_size: int
+        self, tick: Any, visit: Any, look: Look, payload: Payload, local: Local, draw: Draw, tally_size: int
     ) -> None:
-        """Capture `tick`, a step, and `look`, which stands for one with nothing to learn from, if there are such."""
         self._visit = visit  # a few batches per round: compiled, not captured
+        self.look = look  # once per round: neither
         device = payload.weights.params[next(iter(payload.weights.params))].device
         self.stream = torch.cuda.Stream(device)
         self.stream.wait_stream(torch.cuda.current_stream(device))
@@ -105,20 +104,13 @@ class CapturedLane:
             self.payload, self.local, self.draw = (tree_map(torch.clone, t) for t in (payload, local, draw))
             self.tally = torch.zeros(2, tally_size, device=device)
             self.i = torch.zeros(1, dtype=torch.long, device=device)
-        self.graph = self._captured(tick)
-        self.look = self._captured(look) if look else self.graph
-
-    def _captured(self, tick: Any) -> torch.cuda.CUDAGraph:
-        """The graph of a function over this lane's buffers."""
-        with torch.cuda.stream(self.stream), torch.no_grad():
             for _ in range(2):  # compiling and the libraries' choice of kernels stay out of the capture
                 self.i.zero_()  # a round may have a single step
                 tick(self.payload, self.local, self.tally, self.draw, self.i)
-        torch.cuda.synchronize(self.stream.device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.graph(graph, stream=self.stream):
+        torch.cuda.synchronize(device)
+        self.graph = torch.cuda.CUDAGraph()
+        with torch.no_grad(), torch.cuda.graph(self.graph, stream=self.stream):
             tick(self.payload, self.local, self.tally, self.draw, self.i)
-        return graph
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -139,6 +131,6 @@ class CapturedLane:
         overwrite((self.payload, self.local, self.draw), (payload, local, draw))
         self.tally.zero_()
         self.i.zero_()
-        for has_something in learning(draw):
-            (self.graph if has_something else self.look).replay()
+        for _ in range(len(draw.x_row)):
+            self.graph.replay()
         return self.local, self.tally.clone()

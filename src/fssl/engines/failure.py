@@ -81,6 +81,8 @@ def save_step(federation: Federation, path: Path, where: str, client: int, faile
 
 def load_step(path: Path) -> SavedStep:
     """A saved step with the federation that it belongs to; its images are loaded again."""
+    if not path.is_file():
+        raise UserError(f"there is no file '{path}'; a run writes {SAVED} into its folder when a step fails")
     try:
         tensors, metadata = read_tensors(path)
         facts = parse_json(metadata["failed-step"].encode())
@@ -92,8 +94,9 @@ def load_step(path: Path) -> SavedStep:
         federation = federation.of_server()
     elif not 0 <= client < len(federation.sites):
         raise UserError(f"{path} does not fit its settings: there is no client {client}")
+    draw = at(federation.plan(1, client).draw, 0)
     with sketch(federation.method, federation.net, federation.task, federation.counts(client), client) as parts:
-        like = {"payload": parts[0], "local": parts[1], "draw": at(federation.plan(1, client).draw, 0)}
+        like = {"payload": parts[0], "local": parts[1], "draw": draw}
     try:
         found = to(fill(like, tensors), federation.device)
     except FormError as error:

@@ -14,7 +14,7 @@ import torch
 from ..core.client import ClientResult, Run, Trainer, client_round, loop
 from ..core.federation import Federation
 from ..core.static import NormSums
-from ..core.step import Visit
+from ..core.step import Look, Visit
 from ..data.cache import cache_folder
 from ..data.plan import ClientPlan
 from ..errors import RunError, is_out_of_memory
@@ -41,6 +41,7 @@ class HostLane(NamedTuple):
 
     run: Run
     visit: Visit
+    look: Look
 
     def scope(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -71,21 +72,21 @@ class Lanes:
             learn = [torch.compile(half, fullgraph=True, dynamic=False) for half in learn]
         if debug:
             learn = [checked(half) for half in learn]
-        return [HostLane(loop(half, look, show, size, self.device), self.federation.make_visit()) for half in learn]
+        return [HostLane(loop(half, show, size, self.device), self.federation.make_visit(), look) for half in learn]
 
     def _captured_lanes(self, number: int) -> list[Lane]:
         from .capture import CapturedLane, make_tick, make_visit_in_place
 
         federation, method = self.federation, self.federation.method
         tick = torch.compile(make_tick(federation.make_step()), fullgraph=True, dynamic=False)
-        look = make_tick(federation.make_look()) if method.needs.chooses else None  # too little to compile
         visit = torch.compile(make_visit_in_place(federation.make_visit()), fullgraph=True, dynamic=False)
         longest = federation.busiest
         server = federation.first_server()
         payload = federation.payload(server, federation.server_optimizer.start(server.weights.params), longest)
         local = method.start(payload, to(federation.new_state(payload, longest), self.device))
         draw = to(federation.longest_plan().draw, self.device)
-        return [CapturedLane(tick, look, visit, payload, local, draw, federation.layout.size) for _ in range(number)]
+        look, size = federation.make_look(), federation.layout.size
+        return [CapturedLane(tick, visit, look, payload, local, draw, size) for _ in range(number)]
 
     @cached_property
     def client_sums(self) -> Callable[[Weights, int], NormSums]:

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from .. import __version__
 from ..core.evaluate import model_facts
 from ..core.network import make_module
 from ..errors import RunError, UserError, described, unknown
+from ..records.tensors import sealed
 from ..system.files import write_file
 from ..system.machine import check_file, check_new
 from .trained import Trained, load_trained
@@ -108,7 +108,7 @@ def facts_of(model: Trained, to: str) -> dict[str, Any]:
 
 def to_safetensors(model: Trained, facts: str) -> Made:
     """Tensors by the names that `load_state_dict` of the network takes."""
-    content = save_tensors(model.tensors(), {FACTS: facts})
+    content = sealed(model.tensors(), json.loads(facts))
     fresh = make_module(model.config, model.card)  # with other weights, so that one that is not in the file is noticed
     fresh.load_state_dict(load_tensors(content), strict=False)
     fresh.eval().requires_grad_(False)

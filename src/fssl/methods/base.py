@@ -232,11 +232,20 @@ class Method:
 
     def visit(self, net: Net, payload: Payload, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
         """One batch of the sweep: its weak views, and where they lie in the client's pool."""
-        raise NotImplementedError
+        raise NotImplementedError("a method with needs.sweep has a `visit`")
 
     def chosen(self, local: Local) -> Tensor:
         """Which images of its pool the client trains on, as booleans by slot; asked after the sweep."""
-        raise NotImplementedError
+        raise NotImplementedError("a method with needs.chooses has a `chosen`")
+
+    def votes(self, local: Local) -> State:
+        """For the probes, of a method that chooses: what is said of each image of the pool, by slot.
+
+        Returns:
+            "p_l" [slots, C], the probabilities that it chose by, and "target" [slots, C], the labels; or nothing, and
+            records say nothing of labels. The votes of a step's trace do not count: it sees chosen images alone.
+        """
+        return {}
 
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
         """One training step, as a pure function: nothing is changed in place, nothing is drawn.
@@ -251,10 +260,6 @@ class Method:
             The new `local`, and a trace of losses and votes for the probes. `descend` makes both from a loss.
         """
         raise NotImplementedError
-
-    def votes(self, state: State, batch: Batch) -> State:
-        """For probes: what is said of images that the client has not chosen. Steps on such images are not taken."""
-        return {}
 
     def num_samples(self, counts: Counts) -> int:
         """A client's weight in the mean."""

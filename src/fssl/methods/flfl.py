@@ -63,7 +63,7 @@ class FLFL(SemiFL):
             l_s, buffers = self.labeled_loss(net, weights, batch)
             l_a, buffers = self.fix(net, Weights(weights.params, buffers), state, batch)  # the whole batch is in A
             losses = {"l_s": l_s.detach(), "l_u": l_a.detach(), self.extra_loss: torch.zeros_like(l_a)}
-            return l_s + self.mu_fix * l_a, (buffers, state, Trace(losses, self.votes(state, batch)))
+            return l_s + self.mu_fix * l_a, (buffers, state, Trace(losses, {}))
 
         params, state = local.weights.params, local.state
         grads, (buffers, _, trace) = gradient(learning, local.weights, state)

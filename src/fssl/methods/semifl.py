@@ -80,7 +80,7 @@ class SemiFL(Method):
             if self.mixes:
                 l_mix, buffers = self.mix(net, Weights(weights.params, buffers), state, batch)
                 total, losses = total + self.mu_mix * l_mix, {**losses, "l_m": l_mix.detach()}
-            return total, (buffers, state, Trace(losses, self.votes(state, batch)))
+            return total, (buffers, state, Trace(losses, {}))
 
         return descend(loss, self.optimizer.at(batch.clock), local)
 
@@ -106,10 +106,10 @@ class SemiFL(Method):
         per_image = lam * cross_entropies(mixed.logits, y_f) + (1 - lam) * cross_entropies(mixed.logits, y_m)
         return masked_mean(per_image, batch.extras["real"]), buffers
 
-    def votes(self, state: State, batch: Batch) -> State:
-        """For probes: what the broadcast model said, which is the label of the whole round."""
-        q = state[TABLE][batch.u_slot]
-        return {"p_l": q, "target": hard(q), "mask": batch.extras["real"]}
+    def votes(self, local: Local) -> State:
+        """What the broadcast model said, which is the label of the whole round."""
+        q = local.state[TABLE]
+        return {"p_l": q, "target": hard(q)}
 
     # The mean.
 

@@ -54,8 +54,6 @@ class LabelProbe:
 def losses_only(trace: Trace, truth: Tensor) -> Named:
     """The least a run records: steps and losses, enough to notice that training blew up."""
     share = torch.full_like(truth, 1 / len(truth), dtype=torch.float32)  # sums to one per step
-    if "active" in trace.marks:
-        share = share * trace.marks["active"]
     return {"steps": Sums(share), **{name: Sums(loss * share) for name, loss in trace.losses.items()}}
 
 
