@@ -612,6 +612,15 @@ def test_a_measurement_has_attempts_of_its_own(trained: int, tmp_path: Path) -> 
     assert [text.partition(",")[0] for text in again] == sorted([train, train, measure, measure], reverse=not trained)
 
 
+def test_a_strict_fleet_says_once_where_a_client_failed(tmp_path: Path) -> None:
+    fleet = fleet_of(federation_of(), at_sites(tmp_path), strict=True)
+    for reason in ("round 2, client 1, step 3: KeyError: 'x'", "round 2, client 1: no such file", "no such file"):
+        with pytest.raises(RunError) as error:
+            fleet.lost(2, 1, reason)
+        assert str(error.value).count("round 2, client 1") == 1
+        assert str(error.value).endswith(f"{reason}; the checkpoint before it is kept")
+
+
 def test_a_strict_fleet_stops_where_a_client_is_not_measured(tmp_path: Path) -> None:
     federation = federation_of(*AT_SITES)
     fleet = fleet_of(federation, at_sites(tmp_path), strict=True, nodes=[0, 1, 2])

@@ -228,7 +228,9 @@ class FlowerFleet:
 
     def lost(self, round: int, client: int, reason: str, without: str = "is missing") -> Missing:
         if self.policy.strict:
-            raise RunError(f"round {round}, client {client}: {reason}; the checkpoint before it is kept")
+            place = f"round {round}, client {client}"
+            where = "" if reason.startswith(place) else f"{place}: "  # a client that failed says it itself
+            raise RunError(f"{where}{reason}; the checkpoint before it is kept")
         self.say(f"round {round}: client {client} {without}: {reason}")
         return Missing(client, reason)
 
