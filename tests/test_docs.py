@@ -16,6 +16,7 @@ import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -30,7 +31,7 @@ from fssl import api
 from fssl.catalog.entries import markdown
 from fssl.cli import app as cli
 from fssl.cli.screen import console
-from fssl.config import Config, Setting, schema_of
+from fssl.config import Config, Setting, expand, override, read_toml, schema_of
 from fssl.config.tables import AFTERWARDS, MAY_CHANGE
 from fssl.data.idx import SUMS
 from fssl.label.accept import FixedThreshold
@@ -171,6 +172,23 @@ def test_runs_of_a_page_do_not_get_into_each_other_s_way(page: Path) -> None:
         default = f"runs/{Path(words[2].removesuffix('.toml')).name}"
         out = words[words.index("--out") + 1] if "--out" in words else default
         assert runs.setdefault(out, words) == words
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.usefixtures("desk")
+def test_a_run_that_a_page_shows_is_one_that_its_commands_write(page: Path) -> None:
+    """The folder of a grid is no run's."""
+    write_files(page)
+    written: dict[Path, set[Path]] = {}
+    for words in commands_of(page):
+        if words[:2] == ["fssl", "run"] and "--out" in words:
+            out = Path(words[words.index("--out") + 1])
+            given = [value for option, value in pairwise(words) if option == "--set"]
+            names = [] if "--resume" in words else expand(override(read_toml(words[2]), given))
+            written.setdefault(out, set()).update(out / name for name, _ in names)
+        elif words[:2] == ["fssl", "show"]:
+            shown = Path(words[2])
+            assert all(shown in runs for out, runs in written.items() if shown.is_relative_to(out)), shlex.join(words)
 
 
 def accepted(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> object:
