@@ -15,7 +15,7 @@ from PIL import Image
 from fssl.data import cache, folder, listing
 from fssl.data.dataset import Dataset
 from fssl.data.export import export_digits
-from fssl.data.folder import Agreed, Loading, check, load_federation, load_server, load_site
+from fssl.data.folder import Agreed, Loading, check, load_classes, load_federation, load_server, load_site
 from fssl.data.pictures import SUFFIXES
 from fssl.data.sources import load
 from fssl.errors import ProblemsError, RunError, UserError
@@ -516,6 +516,34 @@ def test_bad_files_are_left_out_and_listed_where_that_is_allowed(root: Path, tmp
     paint(root / "clients/a/labeled/cat/10.png", 11)  # mended
     assert brightness(load_federation(root, allowed)) == [13, 10, 11, 12, 20, 30, 31]
     assert len(list((tmp_path / "cache").glob("*.bad.json"))) == 2  # of all, and of one site
+
+
+def test_an_empty_folder_that_is_left_out_makes_no_class(root: Path) -> None:
+    allowed = Agreed((), size=8, channels=1, skip_bad=True)
+    (root / "clients/b/labeled/fish").mkdir()
+    (root / "clients/b/labeled/cow").mkdir()
+    (root / "clients/b/labeled/cow/1.png").write_bytes(b"no image")
+    data = load_federation(root, allowed)
+    assert data.card.classes == ("cat", "dog")
+    assert [line.partition(":")[0] for line in data.skipped] == [
+        "clients/b/labeled/fish",
+        "clients/b/labeled/cow/1.png",
+    ]
+    paint(root / "test/fish/0.png", 83)  # now there are images of it, if none to learn from
+    assert load_federation(root, allowed).card.classes == ("cat", "dog", "fish")
+
+
+def test_an_empty_folder_that_is_left_out_does_not_hinder_a_split(tmp_path: Path) -> None:
+    for i in range(4):
+        paint(tmp_path / f"train/cat/{i}.png", i)
+        paint(tmp_path / f"train/dog/{i}.png", 10 + i)
+    (tmp_path / "train/fish").mkdir()
+    agreed = Agreed((), size=8, channels=1, test_share=0.25)
+    assert problems(lambda: load_classes(tmp_path, agreed)) == [
+        "train/fish: an empty folder; remove it if that is meant"
+    ]
+    data = load_classes(tmp_path, agreed._replace(skip_bad=True))
+    assert (data.card.classes, data.card.num_test) == (("cat", "dog"), 2)
 
 
 def test_what_is_wrong_with_the_layout_is_refused_all_the_same(root: Path) -> None:

@@ -124,10 +124,14 @@ def check(root: Path, how: Loading = ALONE) -> Listing:
 
 
 def found_classes(listing: Listing) -> tuple[str, ...]:
-    """All class names of anybody's labeled images, in the order of their characters."""
+    """All class names of anybody's labeled images, in the order of their characters.
+
+    A folder whose images were all left out names a class only if there are other images of it.
+    """
     seen: dict[str, str] = {}
     holders = [*((site.name, site.labeled) for site in listing.sites), ("server", listing.server)]
-    names = [(holder, name) for holder, files in holders for name in files]
+    has_images = {file.label for file in listing.files()}
+    names = [(holder, name) for holder, files in holders for name in files if name in has_images]
     for holder, name in names:
         twin = seen.setdefault(name.strip().casefold(), name)
         if twin != name:

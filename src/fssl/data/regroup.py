@@ -46,8 +46,8 @@ def split_off(listing: Listing, share: float) -> Listing:
     tested = groups_for_test(list(of_all(site.labeled)), share)
     test = kept(site.labeled, lambda file: group_of(file) in tested)
     rest = kept(site.labeled, lambda file: group_of(file) not in tested)
-    for name in site.labeled:
-        if not test.get(name) or not rest.get(name):
+    for name, files in site.labeled.items():
+        if files and not (test[name] and rest[name]):  # an empty folder is left out, or refused with all other problems
             why = f"class '{name}' has too few folders (of patients, for example) or images to be on both sides"
             raise UserError(f"data.test_share = {share}: {why}")
     return listing._replace(sites=[site._replace(labeled=rest)], test=test)
