@@ -22,9 +22,11 @@ from fssl.report.drawing import settings as settings_of_pictures
 from fssl.report.groups import named_groups
 from fssl.report.latex import escape_latex
 from fssl.report.look import method_style
+from fssl.report.page.reading import Reading
 from fssl.report.runs import by_round, find_runs, joined, number
 from fssl.report.show import print_run
 from fssl.report.tasks import group_by_task
+from fssl.report.verdicts import last_rounds
 
 SAGE = 'method.name="sage"'
 
@@ -70,6 +72,23 @@ def test_a_line_that_is_lost_shifts_nothing(
     assert "seconds per round (median) │ –" in text
     assert "of these" not in text
     assert f"{tmp_path}/7/rounds.jsonl: line 2 is damaged or half-written, and skipped" in text
+
+
+def test_a_damaged_line_is_no_round_of_a_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line of three is lost: table, remark, LaTeX and page tell of a mean of two rounds, as `fssl show` does."""
+    file = write_run(tmp_path / "runs/7", [10.0, 20.0, 30.0], SAGE) / "rounds.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([lines[0], lines[1][:20], lines[2]]) + "\n")
+    compare_runs(console, [tmp_path / "runs"], Files(tex=tmp_path / "x.tex"))
+    text = said(capsys)
+    assert "method seeds last 2 last" in text
+    assert "mean of the last 2 rounds" in text
+    assert "mean of the last 2 rounds" in (tmp_path / "x.tex").read_text()
+    print_run(console, tmp_path / "runs/7")
+    assert "mean of the last 2 rounds" in said(capsys)
+    reading = Reading(tmp_path / "runs/7")
+    reading.update()
+    assert (reading.result, last_rounds([reading])) == (20, 2)
 
 
 def test_a_run_shows_where_its_time_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

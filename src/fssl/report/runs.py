@@ -50,6 +50,11 @@ class Run(NamedTuple):
         return float(np.mean(self.curve[-LAST:]))
 
     @property
+    def averaged(self) -> int:
+        """How many rounds the result is the mean of; a damaged line is none."""
+        return len(self.curve[-LAST:])
+
+    @property
     def last_round(self) -> int:
         return int(self.lines[-1]["round"])
 

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from ..records.rounds import LAST
 from .groups import Repetition, comparable_settings, method_of
 from .look import split_plugins
 from .runs import spread
@@ -23,7 +22,7 @@ def reach(runs: Sequence[Repetition]) -> int:
 
 def last_rounds(runs: Iterable[Repetition]) -> int:
     """How many rounds a result is the mean of, at most."""
-    return min(LAST, max(run.last_round for run in runs))
+    return max(run.averaged for run in runs)
 
 
 def rivals(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:

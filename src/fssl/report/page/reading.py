@@ -120,6 +120,11 @@ class Reading:
         return float(np.nanmean(self.values(self.measure)[-LAST:]))
 
     @property
+    def averaged(self) -> int:
+        """How many rounds the result is the mean of; a damaged line is none."""
+        return int(np.isfinite(self.values(self.measure)[-LAST:]).sum())
+
+    @property
     def at_last(self) -> float | None:
         """The headline measure in the last round."""
         last = float(self.values(self.measure)[-1])
