@@ -278,6 +278,9 @@ def test_a_run_that_ends_before_the_papers_round_fills_no_accuracy_unless_asked(
     assert shown == {}  # Tables 2, 6 and 7 have a use for it
     add(tmp_path, "soft", 40, "method.vote=soft", "train.rounds=499", rounds=499)
     assert {path.name: why for path, why in tables_of(tmp_path).unused.items()} == {"soft": few}
+    add(tmp_path, "softer", 40, "method.vote=soft", "train.rounds=498", rounds=498)
+    less = "498 of the paper's 500 rounds; its cells show other runs, longer or nearer to the paper's setting"
+    assert tables_of(tmp_path, short=True).unused[tmp_path / "softer"] == less  # no advice that was followed already
     add(tmp_path, "short rival", 51, "method.name=fixmatch-gpl", "train.rounds=499", rounds=499)
     asked = table(tables_of(tmp_path, short=True), 1)
     assert cell(asked, "SAGE", 3).value is not None

@@ -15,6 +15,7 @@ from .setups import PROTOCOLS, Setup, by_setup, differences, own_recipe, result_
 
 PAPER = "paper"
 GAIN_ROW = "SAGE minus best other"
+OTHERS = "its cells show other runs, longer or nearer to the paper's setting"
 
 
 class Reading(Protocol):
@@ -114,7 +115,7 @@ def fill_tables(found: Found, short: bool = False) -> Tables:
     for setup, members in known.items():
         for run in members:
             if run.path not in shown:
-                unused[run.path] = why_unused(setup, run.last_round, wanted)
+                unused[run.path] = why_unused(setup, run.last_round, wanted, short)
     return result._replace(unused=dict(sorted(unused.items())))
 
 
@@ -130,7 +131,7 @@ def wanted_by(table: PaperTable, row: Row, column: Column) -> list[Setup]:
     return [setup_of(table._replace(label_fraction=f).config(row, column)) for f in sorted(fractions)]
 
 
-def why_unused(mine: Setup, last: int, wanted: set[Setup]) -> str:
+def why_unused(mine: Setup, last: int, wanted: set[Setup], short: bool) -> str:
     """The first thing that no cell has; a run with a cell of its own is too short, or gave way to others."""
     checks = (
         ("dataset", "no table has {}"),
@@ -146,8 +147,9 @@ def why_unused(mine: Setup, last: int, wanted: set[Setup]) -> str:
         if not left:
             return text.format(value)
     if last < (rounds := card(mine.dataset).rounds):
-        return f"{last} of the paper's {rounds} rounds; --short shows such runs where there is no other"
-    return "its cells show other runs, longer or nearer to the paper's setting"
+        hint = OTHERS if short else "--short shows such runs where there is no other"
+        return f"{last} of the paper's {rounds} rounds; {hint}"
+    return OTHERS
 
 
 def fill(table: PaperTable, known: dict[Setup, list[Run]], short: bool) -> FilledTable:
