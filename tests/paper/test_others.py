@@ -8,6 +8,7 @@ from folders import write_run
 
 from conftest import Fssl, method_of
 from fssl.config import expand, override, parse, read_toml
+from fssl.paper.fill import fill_tables
 from fssl.paper.others import FilledOther, fill_other, lines_of, markdown, other_tables
 from fssl.paper.setups import differences, setup_of
 from fssl.report.runs import find_runs
@@ -86,6 +87,29 @@ def test_short_runs_are_shown_where_asked_for(filled: FilledOther, tmp_path: Pat
     assert "unfinished: read at round 20 of 500" in row.cells[0].marks
 
 
+def test_runs_that_are_not_in_the_table_are_counted_by_reason(filled: FilledOther, tmp_path: Path) -> None:
+    """All that `fssl tables` counts without --setting count here, too."""
+    runs = tmp_path / "runs"
+    add(runs / "other place of labels", 50.0, "method.name=sage", "partition.labeled_clients=3")
+    add(runs / "of a method without a cell", 50.0, "method.name=flexmatch")
+    add(runs / "chosen too short", 50.0, "method.name=sage", "seed=10", "train.rounds=20", rounds=20)
+    add(runs / "farther from the setting", 50.0, "method.name=sage", "seed=11", "train.lr=0.1")
+    add(runs / "young", 50.0, "method.name=sage", "seed=12")
+    (runs / "young/rounds.jsonl").write_text("")
+    add(runs / "broken", 50.0, "method.name=sage", "seed=13")
+    (runs / "broken/config.toml").write_text("seed = ")
+    found = find_runs([runs])
+    again = fill_other(filled.table, found)
+    assert again.counted == (
+        "4 of 11 runs are in the table; not in it: 2 of no cell, 1 unfinished (--short shows such runs), 1 too short"
+        " (--short shows such runs), 1 without a finished round, 1 with a record that cannot be used, 1 behind runs"
+        " that are longer or nearer to its setting."
+    )
+    assert again.num_runs == fill_tables(found).num_runs
+    assert again.counted in markdown(again)
+    assert "--short" not in fill_other(filled.table, found, short=True).counted
+
+
 def test_the_command_prints_and_writes(filled: FilledOther, fssl: Fssl, tmp_path: Path) -> None:
     said = fssl("tables", tmp_path / "runs", "--setting", "twin-sight", "--out", tmp_path / "out")
     assert said.code == 0
@@ -104,7 +128,7 @@ def test_a_terminal_shows_no_lines_without_numbers(tmp_path: Path, fssl: Fssl) -
     said = fssl("tables", tmp_path / "runs", "--setting", "flfl", "--out", tmp_path / "out").out
     lines = said.split("Ours:")[0].splitlines()
     heads = [line.split("source")[1].strip() for line in lines if line.startswith(" method")]
-    assert heads == ["CIFAR-10, 10   CIFAR-10, 40", "SVHN, 250", "FMNIST, 40"]
+    assert heads == ["CIFAR-10, 10   CIFAR-10, 40", "SVHN, 40   SVHN, 250", "FMNIST, 40"]
     names = [line.split("  ")[0].strip() for line in lines if " printed" in line]
     assert names == ["SemiFL, IID", "SemiFL, IID", "(FL)², Dir(0.3)", "SemiFL, IID"]
     assert "(FL)², IID" not in said.split("Ours:")[0]
@@ -144,6 +168,12 @@ def test_semifl_s_setting() -> None:
 def test_flfl_s_setting() -> None:
     table = TABLES["flfl"]
     configs = [config for column in table.columns if (config := table.config(table.rows[0], column))]
-    assert [c.labels_per_class * c.card.num_classes for c in configs] == [10, 40, 250, 100, 400, 40]
+    assert [c.labels_per_class * c.card.num_classes for c in configs] == [10, 40, 40, 250, 100, 400, 40]
     assert {(c.train.batch, c.train.schedule, c.server_batch) for c in configs} == {(32, "constant", 10)}
-    assert [c.server.warmup for c in configs] == [10, 10, 16, 0, 0, 10]
+    assert [c.server.warmup for c in configs] == [10, 10, 102, 16, 0, 0, 10]  # 2040 or 2000 steps on SVHN
+    few = ["data.name=svhn", "data.labels_per_class=4", "server.warmup=102"]  # as the note has it
+    (named,) = (note for note in table.notes if note.startswith("SVHN with 40 labels"))
+    assert all(setting in named for setting in few)
+    runs = [config for _, config in expand(override(read_toml("settings/flfl-svhn"), [*few, "train.precision=fp32"]))]
+    cells = {setup_of(c): c for row in table.rows if (c := table.config(row, table.columns[2]))}
+    assert [differences(run, cells[setup_of(run)]) for run in runs] == [[]] * 27

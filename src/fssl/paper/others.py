@@ -2,7 +2,7 @@
 
 import json
 import tomllib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import isnan
@@ -18,13 +18,19 @@ from ..console import RULED, say
 from ..errors import unknown
 from ..records.rounds import LAST
 from ..report.markdown import escape_markdown
-from ..report.runs import Found, Run, find_runs
+from ..report.runs import NO_ROUND, Found, Run, find_runs
 from ..system.files import as_csv, write_atomic
 from ..system.machine import check_folder
 from .fill import Cell, best_cell, shortness
 from .markup import letter, markdown_row, named_once
 from .setups import Setup, by_setup, differences, setup_of
 
+NO_CELL = "of no cell"
+UNFINISHED = "unfinished (--short shows such runs)"
+TOO_SHORT = "too short (--short shows such runs)"
+GAVE_WAY = "behind runs that are longer or nearer to its setting"
+UNREAD = ("with a record that cannot be used", "without a finished round")
+REASONS = (NO_CELL, UNFINISHED, TOO_SHORT, *reversed(UNREAD), GAVE_WAY)
 FIELDS = ("table", "row", "column", "source", "value", "std", "runs", "remarks", "folders")
 
 
@@ -81,7 +87,7 @@ class FilledOther(NamedTuple):
     table: OtherTable
     rows: list[FilledRow]
     num_runs: int  # that there are, in the table or not
-    num_short: int  # that have a cell, and end before its round
+    unused: Mapping[str, int]  # runs that are in no cell, by reason
 
     @property
     def cells(self) -> list[Cell]:
@@ -94,10 +100,10 @@ class FilledOther(NamedTuple):
 
     @property
     def counted(self) -> str:
-        """How many runs the table shows, and the option that shows more."""
-        used = {run.path for cell in self.cells for run in cell.runs}
-        hint = f"; --short shows {self.num_short} that end before its rounds" if self.num_short else ""
-        return f"{len(used)} of {self.num_runs} runs are in the table{hint}."
+        """How many runs the table shows, and why it does not show the others."""
+        used = self.num_runs - sum(self.unused.values())
+        others = ", ".join(f"{self.unused[why]} {why}" for why in REASONS if why in self.unused)
+        return f"{used} of {self.num_runs} runs are in the table{'; not in it: ' * bool(others)}{others}."
 
 
 @cache
@@ -131,15 +137,28 @@ def make_other(console: Console, paths: list[Path], out: Path, name: str, as_is:
 
 def fill_other(table: OtherTable, found: Found, short: bool = False) -> FilledOther:
     """The table with the runs that come as far as its numbers; `short` takes the others too, marked."""
-    known, _ = by_setup(found.runs)
+    known, strange = by_setup(found.runs)
     configs = [[table.config(row, column) for column in table.columns] for row in table.rows]
     rows = [
         FilledRow(row, [find_cell(config, known, short) for config in line])
         for row, line in zip(table.rows, configs, strict=True)
     ]
-    every = [config for line in configs for config in line if config]
-    late = {run.path for c in every for run in known.get(setup_of(c), ()) if shortness(run, End(c.rounds))}
-    return FilledOther(table, rows, len(found.runs), 0 if short else len(late))
+    shown = {run.path for row in rows for cell in row.cells if cell for run in cell.runs}
+    ends = {setup_of(config): End(config.rounds) for line in configs for config in line if config}
+    unused = Counter(UNREAD[why == NO_ROUND] for why in found.unreadable.values())
+    unused[NO_CELL] += len(strange)
+    for setup, runs in known.items():
+        unused.update(why_unused(run, ends.get(setup), short) for run in runs if run.path not in shown)
+    return FilledOther(table, rows, len(found.runs) + len(found.unreadable), +unused)
+
+
+def why_unused(run: Run, end: End | None, short: bool) -> str:
+    """The reason why a run is not in the table; `end` is where its cell is read, if it has one."""
+    if end is None:
+        return NO_CELL
+    if short or not shortness(run, end):
+        return GAVE_WAY
+    return UNFINISHED if run.reached < run.config.rounds else TOO_SHORT
 
 
 def find_cell(config: Config | None, known: Mapping[Setup, Sequence[Run]], short: bool) -> Cell | None:
