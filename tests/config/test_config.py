@@ -425,6 +425,18 @@ def test_a_resumed_run_may_differ_in_length_and_hardware_only() -> None:
     assert first_difference(config, bare, {}) == "data.labels_per_class is 14 there and None here"
 
 
+def test_a_difference_of_runs_is_called_by_what_others_follow_from() -> None:
+    there, here = (parse({"method": {"name": name, "tau": tau}}) for name, tau in (("sage", 0.95), ("flexmatch", 0.6)))
+    names = "method.name is 'sage' there and 'flexmatch' here"
+    assert first_difference(there, here, {"tau": 0.95, "kappa": 2.0}) == names
+    other = replace(here, data=replace(here.data, name="svhn"))
+    assert first_difference(there, other, {"tau": 0.95}) == "data.name is 'digits' there and 'svhn' here"
+    labels = parse({"method": {"name": "sage", "tau": 0.95}, "partition": {"labels": "server"}})
+    says = "partition.labels is {} there and {} here"
+    assert first_difference(there, labels, {}) == says.format("'all-clients'", "'server'")
+    assert first_difference(labels, there, {}) == says.format("'server'", "'all-clients'")
+
+
 ROUNDS = {"cifar10": 300, "cifar100": 500, "svhn": 150, "cinic10": 400}  # of the paper
 ROUNDS |= {"digits": 30, "synthetic": 30, "folder": 100, "imagefolder": 100, "fmnist": 150}
 

@@ -26,6 +26,7 @@ MAY_CHANGE = (
     "method.label",
     "method.color",
 )
+NAMES = ("data.name", "method.name")
 AFTERWARDS = ("server.ship", "method.label", "method.color")  # also of a finished run, as they train nothing
 
 
@@ -120,7 +121,7 @@ def plain(key: str, flat: Mapping[str, Any]) -> Any:
 
 
 def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any]) -> str | None:
-    """The first setting in which a resumed run would be another run.
+    """The first setting in which a resumed run would be another run; names come first, as much else follows from them.
 
     Args:
         stored: The settings that a run folder recorded.
@@ -129,7 +130,14 @@ def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any])
     """
     a = {f"method.{key}": value for key, value in defaults.items()} | flatten(stored)
     b = flatten(given)
-    for key in a | b:
+    for key in dict.fromkeys([*NAMES, *a, *b]):
         if not may_change(key) and plain(key, a) != plain(key, b):
-            return f"{key} is {as_typed(a.get(key))} there and {as_typed(b.get(key))} here"
+            there, here = (as_typed(flat.get(key, unwritten(key, of))) for flat, of in ((a, stored), (b, given)))
+            return f"{key} is {there} there and {here} here"
     return None
+
+
+def unwritten(key: str, config: Config) -> Any:
+    """The value of a setting that tables leave out because others say it; None of one that is not set."""
+    part = config.partition
+    return part.labels if key == "partition.labels" and part.file is None else None
