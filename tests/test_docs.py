@@ -12,6 +12,7 @@ import re
 import shlex
 import shutil
 import sys
+import tomllib
 import types
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -34,6 +35,7 @@ from fssl.cli.screen import console
 from fssl.config import Config, Setting, expand, override, read_toml, schema_of
 from fssl.config.tables import AFTERWARDS, MAY_CHANGE
 from fssl.data.idx import SUMS
+from fssl.errors import UserError
 from fssl.label.accept import FixedThreshold
 from fssl.label.assign import Sage
 from fssl.methods.base import SOURCES, Method, Needs
@@ -266,6 +268,18 @@ def test_the_page_of_sage_names_every_method_that_takes_the_plug_in() -> None:
     hosts = [name for name, builder in METHODS.items() if isinstance(builder(), FixMatch) and name != "sage"]
     assert len(hosts) > 8
     assert [name for name in hosts if f"`{name}`" not in page and f"`{name}+sage`" not in page] == []
+    (refused,) = re.findall(r"^Other methods refuse the plug-in: (.*?) `X\+oracle`", page, re.MULTILINE | re.DOTALL)
+    others = METHODS.keys() - {*hosts, "sage"}
+    assert {*re.findall(r"`([^`]+)`", refused)} == others
+    for name in others:
+        with pytest.raises(UserError):
+            build_method(f"{name}+sage", {})
+
+
+def test_readme_lists_every_extra_for_users() -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    table = (ROOT / "README.md").read_text().split("| Extra | Needed for |")[1].split("\n\n")[0]
+    assert {*re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE)} == extras.keys() - {"docs", "dev"}
 
 
 def test_every_question_of_a_method_is_explained() -> None:
