@@ -259,6 +259,21 @@ def test_settings_that_do_not_fit_a_folder_are_refused(key: str, value: Any, fra
     assert fragment in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    ("channels", "value", "expected"),
+    [
+        (1, 0.5, "data.mean = 0.5: expected a list of 1 number, one per channel, like [0.5]"),
+        (3, 0.5, "data.mean = 0.5: expected a list of 3 numbers, one per channel, like [0.5, 0.5, 0.5]"),
+        (1, [0.5] * 3, "data.mean = [0.5, 0.5, 0.5]: expected 1 number from 0 to 1, one per channel, like [0.5]"),
+        (3, [0.5], "data.mean = [0.5]: expected 3 numbers from 0 to 1, one per channel, like [0.5, 0.5, 0.5]"),
+    ],
+)
+def test_what_each_channel_has_is_asked_for_with_an_example_that_fits(channels: int, value: Any, expected: str) -> None:
+    with pytest.raises(UserError) as refused:
+        parse({"data": {"name": "folder", "channels": channels, "mean": value}})
+    assert str(refused.value) == expected
+
+
 def test_settings_of_a_folder_are_refused_elsewhere() -> None:
     with pytest.raises(UserError, match=r"data\.size does not go with data\.name = 'digits'"):
         parse({"data": {"name": "digits", "size": 16}})

@@ -80,10 +80,29 @@ def check_superseded(config: Config, tables: Mapping[str, Any]) -> None:
 
 def parse_section(section: str, table: Mapping[str, Any]) -> Any:
     table = {key: value for key, value in table.items() if (section, key, str(value)) not in RETIRED}
+    if section == "data":
+        check_by_channel(table)
     values = check_table(table, SCHEMAS[section], section, elsewhere=keys_named)
     if section == "partition":
         values["labels"] = who_has_labels(values.get("labels"), values.get("labeled_clients"))
     return KINDS[section](**values)
+
+
+def check_by_channel(table: Mapping[str, Any]) -> None:
+    """Refuse one value where each channel has its own; no schema knows how many an example needs."""
+    channels = table.get("channels", Data.channels)
+    if type(channels) is not int or channels not in (1, 3):  # which is refused itself
+        return
+    for key in ("mean", "std"):
+        value = table.get(key)
+        if value is not None and not isinstance(value, list):
+            raise UserError(f"data.{key} = {as_typed(value)}: expected a list of {by_channel(channels)}")
+
+
+def by_channel(channels: int, low: float | None = None) -> str:
+    """`1 number from 0 to 1, one per channel, like [0.5]`."""
+    limits = "" if low is None else f" from {low:g} to 1"
+    return f"{channels} number{'s' * (channels > 1)}{limits}, one per channel, like {[0.5] * channels}"
 
 
 def parse_method(table: Mapping[str, Any]) -> MethodChoice:
@@ -324,9 +343,7 @@ def check_folder(data: Data) -> None:
     for key, values in (("mean", data.mean), ("std", data.std)):
         low = 0.0 if key == "mean" else 1e-6
         if values and (len(values) != data.channels or not all(low <= v <= 1 for v in values)):
-            raise UserError(
-                f"data.{key} = {list(values)}: expected {data.channels} numbers from {low:g} to 1, one per channel"
-            )
+            raise UserError(f"data.{key} = {list(values)}: expected {by_channel(data.channels, low)}")
 
 
 def check_dealing(config: Config) -> None:
