@@ -85,6 +85,20 @@ def test_types_that_are_nowhere_are_one_line() -> None:
         schema_of(mine)
 
 
+def test_a_range_without_a_number_is_the_mistake_of_who_declares_it() -> None:
+    def mine(tau: Annotated[float, Range(1, 0)] = 0.6) -> None: ...
+
+    def nobody(tau: Annotated[float, Range(0, nan)] = 0.6) -> None: ...
+
+    def one(tau: Annotated[float, Range(1, 1)] = 1.0) -> None: ...
+
+    with pytest.raises(UserError, match=r"^mine: its setting 'tau' is declared with Range\(1, 0\), in which"):
+        schema_of(mine)
+    with pytest.raises(UserError, match=r"^nobody: .*Range\(0, nan\)"):
+        schema_of(nobody)
+    assert schema_of(one)["tau"].limits == Range(1, 1)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "expected"),
     [

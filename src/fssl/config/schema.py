@@ -92,12 +92,19 @@ class Setting:
 
 def schema_of(target: Callable[..., Any]) -> dict[str, Setting]:
     """The settings that a function takes, or a dataclass or named tuple."""
+    name = getattr(target, "__name__", target)
     try:
         parameters = inspect.signature(target, eval_str=True).parameters
     except (AttributeError, NameError, SyntaxError, TypeError) as error:  # types that are written as strings
-        name = getattr(target, "__name__", target)
         raise UserError(f"{name}: the types of its settings cannot be read: {described(error)}") from error
-    return {key: setting_of(parameter) for key, parameter in parameters.items()}
+    settings = {key: setting_of(parameter) for key, parameter in parameters.items()}
+    for key, limits in ((key, setting.limits) for key, setting in settings.items()):
+        if limits and not limits.low <= limits.high:  # also refuses nan
+            raise UserError(
+                f"{name}: its setting '{key}' is declared with Range({limits.low:g}, {limits.high:g}), in which there"
+                " is no number; the lowest comes first"
+            )
+    return settings
 
 
 def setting_of(parameter: inspect.Parameter) -> Setting:
