@@ -194,6 +194,14 @@ def test_split_labels_permutes_each_class_in_label_order() -> None:
     assert [rows.tolist() for rows in unlabeled] == [zeros[1:].tolist(), ones[1:].tolist()]
 
 
+def test_a_class_without_images_is_named() -> None:
+    for per_class in (5, 0):
+        with pytest.raises(UserError, match=r"^class 1 has no images, so none of it can be labeled$"):
+            split_labels(np.array([0, 0, 2, 2]), 3, per_class)
+    with pytest.raises(UserError, match="5 labeled images per class, expected 1 to 2: class 0 has 2 images"):
+        split_labels(np.array([0, 0, 1, 1]), 2, 5)
+
+
 def test_seed_zero_takes_the_papers_labeled_images() -> None:
     labels = labels_of([30, 20])
     for seed in (0, 5):

@@ -131,6 +131,8 @@ def split_labels(
     order = shuffle_classes(labels, num_classes, seed)
     counts = [len(rows) for rows in order]
     rarest = int(np.argmin(counts))
+    if counts[rarest] == 0:
+        raise UserError(f"class {rarest} has no images, so none of it can be labeled")
     if not 1 <= per_class <= counts[rarest]:
         raise UserError(
             f"{per_class} labeled images per class, expected 1 to {counts[rarest]}:"
