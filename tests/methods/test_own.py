@@ -36,6 +36,9 @@ def number() -> int:
     return 3
 
 text = "no function"
+
+class Mine(FixMatch):
+    pass
 """
 
 
@@ -465,6 +468,7 @@ def test_the_file_is_run_once() -> None:
         ("my.py", "which function of the file? Write my.py:FUNCTION"),
         ("my.py:yours", "there is no function 'yours' in my.py"),
         ("my.py:text", "there is no function 'text' in my.py"),
+        ("my.py:Mine", "'Mine' is a class; give the function that builds it, my.py:FUNCTION"),
         ("my.py:number", "is 'int', expected a fssl.methods.Method"),
         ("my.py:mine+sagee", "plug-in 'sagee' is unknown; did you mean 'sage'?"),
         ("my.py:needs", "cannot be built: TypeError: needs() missing 1 required positional argument"),

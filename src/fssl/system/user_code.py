@@ -68,6 +68,8 @@ def find_function(file: Path, name: str, what: str) -> Callable[..., Any]:
     builder = vars(loaded(file.resolve())).get(function)
     if not callable(builder):
         raise UserError(f"{what} '{name}': there is no function '{function}' in {file}")
+    if isinstance(builder, type) and what == "method":  # its fields are no settings; a network's class may be called
+        raise UserError(f"{what} '{name}': '{function}' is a class; give the function that builds it, {file}:FUNCTION")
     return builder  # type: ignore[no-any-return]  # what it makes is checked when it has made it
 
 
