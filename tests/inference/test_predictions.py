@@ -250,6 +250,8 @@ def test_every_unreadable_file_is_named(run: Path, fssl: Fssl, tmp_path: Path) -
     code, _, errors = fssl("predict", run, "bad")
     assert code == 1
     assert all(f"{i:02}.png: no " in errors for i in range(25))
+    assert "25 files could not be read, so " in errors
+    assert "lacks them:" in errors
 
 
 def test_a_bad_file_does_not_spoil_the_others(run: Path, fssl: Fssl, tmp_path: Path) -> None:
@@ -262,7 +264,7 @@ def test_a_bad_file_does_not_spoil_the_others(run: Path, fssl: Fssl, tmp_path: P
     assert fssl("predict", run, "good", "--out", "good.csv")[0] == 0
     code, said, errors = fssl("predict", run, "all", "--out", "all.csv")
     assert (code, "20 images: all.csv" in said) == (1, True)
-    assert "1 file could not be read, so all.csv lacks them" in errors
+    assert "1 file could not be read, so all.csv lacks it:" in errors
     assert "07.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image" in errors
     assert rows_of(tmp_path / "all.csv") == rows_of(tmp_path / "good.csv")
 

@@ -78,7 +78,8 @@ def predict(
     for line in skipped:
         say(console, f"skipped {line}")
     if unread:
-        headline = f"{several(len(unread), 'file')} could not be read, so {out.file} lacks them:"
+        them = "it" if len(unread) == 1 else "them"
+        headline = f"{several(len(unread), 'file')} could not be read, so {out.file} lacks {them}:"
         raise ProblemsError(headline, unread, most=len(unread), code=1)
 
 
