@@ -32,6 +32,7 @@ ARTIFACTS = Path(__file__).parents[2] / "build"
 QUIET = "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync"
 # A low threshold, so that a few steps are enough for pseudo-labels.
 METHODS = '[{name="sage", tau=0.3}, {name="fixmatch-lpl", tau=0.3}, {name="fedavg"}]'
+ROUND_TICKS = "return [...document.querySelectorAll(`#${arguments[0]} .xtick text`)].map(t => t.textContent)"
 GRID = ["method", METHODS], ["partition.alpha", "[0.1, 0.5]"], ["seed", "[7, 8]"]
 
 
@@ -181,6 +182,7 @@ def test_a_curve_on_the_page_is_that_of_the_records(browser: Browser, runs: Path
     place = browser.chart("plot-main")
     script = "return document.getElementById('plot-main').data.find(t => t.name === 'SAGE').y"
     assert browser.run(script) == pytest.approx(expected, abs=1e-3)
+    assert browser.run(ROUND_TICKS, "plot-main") == [*"1234"]  # and no 1.5
     ActionChains(browser.driver).move_to_element_with_offset(place, 10, 30).perform()
     browser.wait("return document.querySelector('#plot-main .hoverlayer').textContent.includes('SAGE')")
     shown = browser.run("return document.querySelector('#plot-main .hoverlayer').textContent")

@@ -5,6 +5,7 @@ import json
 import re
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import folders
 import numpy as np
@@ -89,6 +90,20 @@ def test_a_damaged_line_is_no_round_of_a_mean(tmp_path: Path, capsys: pytest.Cap
     reading = Reading(tmp_path / "runs/7")
     reading.update()
     assert (reading.result, last_rounds([reading])) == (20, 2)
+
+
+@pytest.mark.parametrize(("rounds", "shown"), [(1, [1]), (3, [1, 2, 3]), (300, [0, 100, 200, 300])])
+def test_an_axis_of_rounds_has_whole_numbers(
+    rounds: int, shown: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run(tmp_path / "a", [10.0] * rounds, SAGE)
+    figures: list[Any] = []
+    monkeypatch.setattr(compare, "render", lambda figure, *how: figures.append(figure) or render(figure, *how))
+    compare_runs(console, [tmp_path], Files(png=tmp_path / "c.png"))
+    panel = figures[0].axes[0]
+    low, high = panel.get_xlim()
+    assert [tick for tick in panel.get_xticks() if low <= tick <= high] == shown
+    assert panel.get_xlabel() == "round"
 
 
 def test_a_run_shows_where_its_time_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..data.partition import class_counts, make_partition
 from ..label.assign import KAPPA_STAR
-from ..report.drawing import COLUMN, PAGE, band, bars, legend, log_percents, sheet
+from ..report.drawing import COLUMN, PAGE, band, bars, by_rounds, legend, log_percents, sheet
 from ..report.look import GREY, Style, alpha_style, method_label, method_style
 from ..report.runs import Run, percent
 from .panels import (
@@ -87,7 +87,8 @@ def label_accuracy(runs: Selection) -> Any:
         style = alpha_style(alpha)
         band(axes[0, 0], *used, f"{alpha_name(alpha)}, used", style)
         band(axes[0, 0], *every, f"{alpha_name(alpha)}, all", style._replace(dash="dot"))
-    axes[0, 0].set(xlabel="round", ylabel="correct pseudo-labels (%)")
+    by_rounds(axes[0, 0])
+    axes[0, 0].set(ylabel="correct pseudo-labels (%)")
     legend(fig, 2)
     return fig
 
@@ -102,7 +103,8 @@ def oracle_gap(runs: Selection, central: Selection | None = None) -> Any:
     if central:
         curve = central.by_round("accuracy", LPL)
         band(axes[0, 0], *curve, "centralized FixMatch", Style(GREY, "dot", "star"))
-    axes[0, 0].set(xlabel="round", ylabel=ACCURACY, ylim=(0, None))
+    by_rounds(axes[0, 0])
+    axes[0, 0].set(ylabel=ACCURACY, ylim=(0, None))
     legend(fig, 2)
     return fig
 
@@ -193,8 +195,9 @@ def cpg_in_depth(runs: Selection) -> Any:
             if method.name == SAGE:
                 added = runs.by_round(thousands("n_fallback"), method, alpha)
                 band(row[1], *added, choice_name(method), style, most=np.inf)
-        row[0].set(xlabel="round", ylabel="correct labels (%)")
-        row[1].set(xlabel="round", ylabel="labels added (thousands)", ylim=(0, None))
+        by_rounds(*row)
+        row[0].set(ylabel="correct labels (%)")
+        row[1].set(ylabel="labels added (thousands)", ylim=(0, None))
     letters(axes, [alpha_name(alpha) for alpha in runs.alphas for _ in range(2)])
     legend(fig, 3)
     return fig
@@ -291,8 +294,7 @@ def figure_10(select: Selector) -> Any:
         band(axes[0, 1], *runs.by_round("lam_sure_majority", SAGE, alpha), f"{name}, majority", style)
         band(axes[0, 1], *runs.by_round("lam_sure_minority", SAGE, alpha), f"{name}, minority", dashed(style))
     letters(axes, ["by heterogeneity", "by local class"])
-    for panel in axes[0]:
-        panel.set_xlabel("round")
+    by_rounds(*axes[0])
     axes[0, 0].set(ylabel="mean λ", ylim=(0, None))
     legend(fig, 4, by_first_word=True)
     return fig
@@ -323,7 +325,7 @@ def figure_12(select: Selector) -> Any:
                 band(column[0], *runs.by_round(f"entropy_{who}", name, alpha), label, style)
                 spread = runs.probes_by_round(f"confidence_{who}", histogram_entropy, name, alpha)
                 band(column[1], *spread, label, style)
-        column[1].set_xlabel("round")
+        by_rounds(column[1])
     letters(axes, ["global model", "local model"])
     axes[0, 0].set_ylabel("mean entropy")
     axes[1, 0].set_ylabel("histogram entropy")

@@ -7,7 +7,7 @@ import numpy as np
 
 from ..config import MethodChoice
 from ..probes.training import FINE, FINE_FROM
-from ..report.drawing import COLUMN, band, bars, boxes, legend, level, points, sheet
+from ..report.drawing import COLUMN, band, bars, boxes, by_rounds, legend, level, points, sheet
 from ..report.look import BLUE, Style, method_style
 from ..report.runs import Numbers, Read, value
 from .selection import Selection, choice_name
@@ -66,7 +66,7 @@ def curves_by_alpha(runs: Selection, curves: Sequence[Curve], size: Size, unit: 
     def draw(panel: Any, alpha: float) -> None:
         for curve in curves:
             band(panel, *runs.by_round(curve.read, curve.method, alpha), curve.label, curve.style)
-        panel.set(xlabel="round")
+        by_rounds(panel)
 
     fig = panels_by_alpha(runs, draw, size, unit, columns)
     fig.axes[0].set_ylim(bottom=0)  # of all panels, once they are drawn: an empty one has no upper limit of its own

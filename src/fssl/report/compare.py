@@ -12,7 +12,7 @@ from ..errors import shortened
 from ..records.rounds import MEASURES
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file
-from .drawing import band, head, legend, level, make_room, mark_empty, points, render, settings, sheet
+from .drawing import band, by_rounds, head, legend, level, make_room, mark_empty, points, render, settings, sheet
 from .groups import comparable_settings, distinct, method_of, named_groups, shown_color
 from .look import Style, chosen_styles
 from .overview import (
@@ -212,7 +212,9 @@ def drawn(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[
                     else:
                         draw_rounds(panel, groups[name], name, read, style_of[name])
                 low, high = panel.get_ylim()
-                panel.set(title=title, xlabel=by or "round", ylabel="%", ylim=(max(low, 0), min(high, 100)))
+                panel.set(title=title, xlabel=by, ylabel="%", ylim=(max(low, 0), min(high, 100)))
+            if not by:
+                by_rounds(*panels)
             if len(tasks) > 1:
                 lines += head(panels, task)
         mark_empty(figure)

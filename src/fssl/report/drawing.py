@@ -168,6 +168,15 @@ def letters_across(figure: Any) -> int:
     return int(figure.get_figwidth() * 17)
 
 
+def by_rounds(*panels: Any) -> None:
+    """Horizontal axes of rounds, which are whole numbers also where there are few of them."""
+    from matplotlib.ticker import MaxNLocator
+
+    for axes in panels:
+        axes.set_xlabel("round")
+        axes.xaxis.set_major_locator(MaxNLocator("auto", steps=[1, 2, 2.5, 5, 10], integer=True, min_n_ticks=1))
+
+
 def log_percents(axes: Any, *steps: int) -> None:
     """A vertical axis by powers of ten, and these multiples of them, with numbers that are written out."""
     from matplotlib.ticker import LogLocator, NullFormatter

@@ -12,6 +12,7 @@ const MOST = 24; // lines in one chart
 const CROWD = 6; // lines whose values fit into one box over a small chart; of more, the nearest one's are shown
 const CARDS = 6; // tasks with a card of words of their own; the rest is folded
 const NOTES = 200; // notes that are listed
+const FEW_ROUNDS = 10; // that each have a number on an axis
 const FEW = 20; // classes, or clients, that can each have a name on an axis
 const NARROW = 640; // pixels up to which the charts stand below each other, as in page.css
 const STROKES = {
@@ -292,11 +293,16 @@ function curveTraces(quantity, drawn) {
   ];
 }
 
+function roundTicks(quantity, drawn) {
+  const most = Math.max(...drawn.map((line) => curveOf(line, quantity)?.mean.length ?? 0));
+  return most <= FEW_ROUNDS ? { dtick: 1 } : {}; // there is no round 1.5
+}
+
 function drawCurves(id, quantity, drawn) {
   const shares = { ticksuffix: " %", autorangeoptions: SHARES };
   const extra = {
     hovermode: isCrowded(drawn) ? "closest" : "x unified",
-    xaxis: { title: { text: "round" }, unifiedhovertitle: { text: "round %{x}" } },
+    xaxis: { title: { text: "round" }, unifiedhovertitle: { text: "round %{x}" }, ...roundTicks(quantity, drawn) },
     yaxis: quantity.unit === "%" ? shares : { title: { text: quantity.unit } },
   };
   const words = `${quantity.title} by round: ${drawn.map((line) => line.title).join(", ")}`;
