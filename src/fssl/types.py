@@ -93,7 +93,7 @@ class Batch(NamedTuple):
     clock: Clock
     truth: State  # {} or {"u": [B_u]}
     # Where a method asks: "m_slot" [B_u] of images drawn with replacement, "numbers" of its own, and "real" [B_u] for
-    # one that chooses its images: 0 where an image only fills the batch. Where the run asks: CLASS_WEIGHTS [C].
+    # one that chooses its images: 1 for those, 0 for all others. Where the run asks: CLASS_WEIGHTS [C].
     extras: State = {}  # noqa: RUF012 (never changed in place)
 
     @property
