@@ -311,7 +311,7 @@ def test_the_run_on_svhn_has_a_true_row() -> None:
     assert f"{93.85 - np.mean(curves[1][-10:]):.2f} points below the printed number" in section
     assert f"{percent(lines[-10:], 'utilization')} % of the images get a label" in section
     assert f"{percent(lines[-10:], 'pl_accuracy')} % of the labels are right" in section
-    assert f"{first_at_least(curves[1], 50)} rounds to 50 %, then 20 rounds to {curves[1][19]:.0f} %" in section
+    assert f"50 % after {first_at_least(curves[1], 50)} rounds, {curves[1][19]:.0f} % after 20" in section
     assert f"its {np.median(seconds):.2f} s a round (median)" in section
     assert f"took {min(seconds[1:10]):.2f} to {max(seconds[1:10]):.2f} s" in section
 

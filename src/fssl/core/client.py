@@ -94,8 +94,8 @@ def loop(learn: Learn, show: Show, tally_size: int, device: torch.device) -> Run
 def chosen_first(draw: Draw, orders: Orders, chosen: Tensor) -> Draw:
     """A client's steps with the chosen images of its pool first in every epoch, in the epoch's order.
 
-    Chosen images that were shown already fill the last batch that has some up, and count nothing there. Of a client
-    without labels only the steps with a chosen image are left, so this waits until a device has chosen.
+    Where they end within a batch, some of them are shown again to fill it, and count nothing there. Of a client without
+    labels only the steps with a chosen image are left, so this waits until a device has chosen.
 
     Args:
         draw: All steps of the round.

@@ -104,7 +104,7 @@ def make_learn(net: Net, method: Method, probe: Probe, layout: Layout) -> Learn:
 
 
 def make_look(method: Method, probe: Probe, layout: Layout, pool: Pool) -> Look:
-    """(local, chosen, sweep) -> tally: what is said of each image of a client's pool, and which were chosen, once."""
+    """(local, chosen, sweep) -> [P]: measures of the labels of a client's pool, in which each image counts once."""
 
     def look(local: Local, chosen: Tensor, sweep: Sweep) -> Tensor:
         slot, row, real = (t.flatten() for t in (sweep.u_slot, sweep.u_row, sweep.real))
