@@ -112,15 +112,21 @@ def chosen_first(draw: Draw, orders: Orders, chosen: Tensor) -> Draw:
     def steps(tree: Tensor) -> Tensor:
         return tree.reshape(-1, batch)[: len(draw.u_slot)]
 
-    chosen_draw = draw._replace(
-        u_row=steps(orders.u_row.gather(-1, index)),
-        u_slot=steps(orders.u_slot.gather(-1, index)),
-        extras={**draw.extras, "real": steps((place < number).float())},
+    return learning_steps(
+        draw._replace(
+            u_row=steps(orders.u_row.gather(-1, index)),
+            u_slot=steps(orders.u_slot.gather(-1, index)),
+            extras={**draw.extras, "real": steps((place < number).float())},
+        )
     )
+
+
+def learning_steps(draw: Draw) -> Draw:
+    """The steps that have something to learn from: all of a client with labels, else those with a chosen image."""
     if draw.has_labels[0] > 0:
-        return chosen_draw
-    left = steps(place < number).any(-1).nonzero().squeeze(-1).cpu()
-    out: Draw = tree_map(lambda t: t[left.to(t.device)], chosen_draw)
+        return draw
+    left = draw.extras["real"].any(-1).nonzero().squeeze(-1).cpu()
+    out: Draw = tree_map(lambda t: t[left.to(t.device)], draw)
     return out
 
 

@@ -21,8 +21,8 @@ from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import Probe
 from ..seeds import stream
-from ..types import Batch, Clock, Counts, Local, Payload, State, Sweep, Task, Trace, Weights
-from .step import label_trace
+from ..types import Batch, Clock, Counts, Local, Payload, State, Sweep, Task, Weights
+from .step import votes_at
 
 T = TypeVar("T")
 LOOKS = 5  # at whether a step draws
@@ -87,9 +87,10 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
         if weighs_classes and not looks.found:
             raise UserError("its loss takes no train.class_weights; use `supervised_loss`, or leave them out")
         check_whole(local, after)
-        check_kept(method.client_state(payload, task, counts), method.keep(after))
+        if misfit := misfit_of_kept(method.client_state(payload, task, counts), method.keep(after)):
+            raise UserError(f"its {misfit}")
         if recipe.chooses:
-            trace = trace._replace(votes=try_choice(method, local, task, truth).votes)
+            trace = trace._replace(votes=try_choice(method, local, task, truth))
         return Layout.of(probe(trace, truth))
 
 
@@ -105,7 +106,7 @@ def try_visit(
     return after
 
 
-def try_choice(method: Method, local: Local, task: Task, slot: Tensor) -> Trace:
+def try_choice(method: Method, local: Local, task: Task, slot: Tensor) -> State:
     """What a client says of its pool after the sweep; refuse a choice or votes of another form."""
     chosen = without_draws(lambda: method.chosen(local))
     if not isinstance(chosen, Tensor) or chosen.dtype != torch.bool or chosen.shape != (task.max_slots,):
@@ -115,7 +116,7 @@ def try_choice(method: Method, local: Local, task: Task, slot: Tensor) -> Trace:
     if votes and any(not isinstance(t := votes.get(name), Tensor) or t.shape != wanted for name in ("p_l", "target")):
         found = ", ".join(f"'{name}': {form(value)}" for name, value in votes.items())
         raise UserError(f"its `votes` returns {{{found}}}; expected 'p_l' and 'target' [slots, classes], or nothing")
-    return label_trace(votes, chosen, slot)
+    return votes_at(slot, votes, chosen)
 
 
 def form(value: object) -> str:
@@ -125,10 +126,10 @@ def form(value: object) -> str:
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
 
 
-def check_kept(new: State, kept: State) -> None:
-    """Refuse other tensors than a client has at first."""
-    if kept and kept.keys() != new.keys():
-        raise UserError(f"its `keep` returns {sorted(kept)}; expected all of {sorted(new)}, or nothing")
+def misfit_of_kept(new: State, kept: State) -> str:
+    """Why a client cannot go on with what it kept: other tensors than it has at first; empty if it can."""
+    fits = not kept or kept.keys() == new.keys()
+    return "" if fits else f"`keep` returns {sorted(kept)}; expected all of {sorted(new)}, or nothing"
 
 
 def check_whole(before: Local, after: Local, what: str = "step") -> None:

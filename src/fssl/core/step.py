@@ -108,13 +108,15 @@ def make_look(method: Method, probe: Probe, layout: Layout, pool: Pool) -> Look:
 
     def look(local: Local, chosen: Tensor, sweep: Sweep) -> Tensor:
         slot, row, real = (t.flatten() for t in (sweep.u_slot, sweep.u_row, sweep.real))
-        measures = probe(label_trace(method.votes(local), chosen, slot), pool.labels[row])
-        of_labels = {name: m._replace(values=m.values * real) for name, m in measures.items() if name != "steps"}
-        return layout.pack(of_labels) if of_labels else pool.labels.new_zeros(layout.size, dtype=torch.float32)
+        measures = probe(Trace({}, votes_at(slot, method.votes(local), chosen)), pool.labels[row])
+        weights = {"steps": torch.zeros_like(real)}  # a look is no step
+        return layout.pack(
+            {name: m._replace(values=m.values * weights.get(name, real)) for name, m in measures.items()}
+        )
 
     return look
 
 
-def label_trace(votes: State, chosen: Tensor, slot: Tensor) -> Trace:
-    """The votes of some images as a step of theirs would have them; empty if there are none."""
-    return Trace({}, {**{name: t[slot] for name, t in votes.items()}, "mask": chosen[slot].float()} if votes else {})
+def votes_at(slot: Tensor, votes: State, chosen: Tensor) -> State:
+    """The votes on the images at some slots, as a step on them would have them; none if a method has none."""
+    return {**{name: t[slot] for name, t in votes.items()}, "mask": chosen[slot].float()} if votes else {}

@@ -13,6 +13,7 @@ import torch
 
 from ..core.client import ClientResult, Run, Trainer, client_round, loop
 from ..core.federation import Federation
+from ..core.sketch import misfit_of_kept
 from ..core.static import NormSums
 from ..core.step import Look, Visit
 from ..data.cache import cache_folder
@@ -142,8 +143,8 @@ class Lanes:
             known = clone(known)  # tensors of a mapped file begin anywhere, and kernels may compute otherwise there
         try:
             new, kept, own = federation.new_state(payload, plan.client), drop(KEPT_MOMENTUM, known or {}), velocity
-            if kept and kept.keys() != new.keys():
-                raise RunError(f"`keep` returned {sorted(kept)}; expected all of {sorted(new)}, or nothing")
+            if misfit := misfit_of_kept(new, kept):
+                raise RunError(misfit)
             state = {name: (kept or new)[name].to(self.device, non_blocking=True) for name in new}
             if federation.keeps_momentum:
                 own = to(take(KEPT_MOMENTUM, known or {}), self.device) or None

@@ -148,11 +148,11 @@ def fill_other(table: OtherTable, found: Found, short: bool = False) -> FilledOt
     unused = Counter(UNREAD[why == NO_ROUND] for why in found.unreadable.values())
     unused[NO_CELL] += len(strange)
     for setup, runs in known.items():
-        unused.update(why_unused(run, ends.get(setup), short) for run in runs if run.path not in shown)
+        unused.update(why_left_out(run, ends.get(setup), short) for run in runs if run.path not in shown)
     return FilledOther(table, rows, len(found.runs) + len(found.unreadable), +unused)
 
 
-def why_unused(run: Run, end: End | None, short: bool) -> str:
+def why_left_out(run: Run, end: End | None, short: bool) -> str:
     """The reason why a run is not in the table; `end` is where its cell is read, if it has one."""
     if end is None:
         return NO_CELL
