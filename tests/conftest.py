@@ -15,7 +15,7 @@ import torch
 
 from fssl.cli import app as cli
 from fssl.config import Config, override, parse
-from fssl.core.client import loop
+from fssl.core.client import loop, visit_all
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
@@ -88,7 +88,7 @@ def method_of(config: Config) -> Method:
 def host_lane(federation: Federation) -> HostLane:
     """Where a single client can train, outside of any engine."""
     run = loop(federation.make_learn(), federation.make_show(), federation.layout.size, torch.device("cpu"))
-    return HostLane(run, federation.make_visit(), federation.make_look())
+    return HostLane(run, visit_all(federation.make_visit()), federation.make_look())
 
 
 def known_to_all(engine: LocalEngine) -> LocalEngine:

@@ -48,9 +48,9 @@ def test_a_test_and_statistics_see_whole_images(make_federation: Make) -> None:
     found = []
     for crop in CROPS:
         federation = make_federation(crop, "partition.labels=server", "server.static_norm=sites")
-        weights, at_server = federation.net.first, federation.make_collect(False)
+        weights, at_server = federation.net.first, federation.make_collect()
         assert at_server is not None
-        at_client, test = federation.make_client_measure(False), federation.make_tester(False)
+        at_client, test = federation.make_client_measure(), federation.make_tester(False)
         found.append(tree_leaves((at_server(weights), at_client(weights, 0), test(weights))))
     assert all(a == b if isinstance(a, int) else torch.equal(a, b) for a, b in zip(*found, strict=True))
 

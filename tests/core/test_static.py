@@ -12,7 +12,7 @@ from fssl.config import as_tables
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.network import make_module
-from fssl.core.static import NormSums, make_measure, mean_of
+from fssl.core.static import NormSums, as_it_is, compiled, make_measure, mean_of
 from fssl.data.sources import Dataset
 from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
@@ -54,8 +54,8 @@ def test_it_is_the_plain_average_over_batches(
 
 def statistics(federation: Federation, weights: Weights) -> dict[str, torch.Tensor]:
     """What a run measures, in one process."""
-    sites, measure = federation.config.server.static_norm == "sites", federation.make_client_measure(False)
-    own, clients = federation.make_collect(False), range(len(federation.sites) if sites else 0)
+    sites, measure = federation.config.server.static_norm == "sites", federation.make_client_measure()
+    own, clients = federation.make_collect(), range(len(federation.sites) if sites else 0)
     return mean_of([*(measure(weights, client) for client in clients), *([own(weights)] if own else [])])
 
 
@@ -179,9 +179,9 @@ def test_whole_batches_of_all_sites_share_one_compiled_graph(
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     first, sites = federation.net.first, range(len(federation.sites))
-    compiled, eager = (federation.make_client_measure(compile) for compile in (True, False))
+    fast, eager = (federation.make_client_measure(faster) for faster in (compiled, as_it_is))
     for client in sites:
-        ours, theirs = compiled(first, client), eager(first, client)
+        ours, theirs = fast(first, client), eager(first, client)
         assert (ours.batches, len(federation.sites[client].pool) % 16 > 1) == (theirs.batches, True)
         for name, t in ours.total.items():
             torch.testing.assert_close(t, theirs.total[name], rtol=1e-4, atol=1e-5)

@@ -236,7 +236,7 @@ def test_a_site_goes_while_it_measures(trial: Trial) -> None:
     set_up_torch(federation)
     weights: Weights = fill(federation.net.first, given)
     assert all(torch.equal(t, expected[f"params.{name}"]) for name, t in weights.params.items())
-    sums = federation.make_client_measure(False)
+    sums = federation.make_client_measure()
     left = mean_of(sums(weights, client) for client in (0, 2))
     assert all(torch.equal(t, left[name]) for name, t in weights.buffers.items())
     assert not all(torch.equal(t, expected[f"buffers.{name}"]) for name, t in weights.buffers.items())

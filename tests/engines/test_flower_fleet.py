@@ -455,7 +455,7 @@ def is_measuring(message: Message) -> bool:
 
 def statistics_of(federation: Federation, weights: Weights, clients: Iterable[int]) -> State:
     """What a model has whose sums come from these clients."""
-    sums = federation.make_client_measure(False)
+    sums = federation.make_client_measure()
     return mean_of(sums(weights, client) for client in clients)
 
 

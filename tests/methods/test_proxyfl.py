@@ -18,7 +18,7 @@ from fssl.methods.fixmatch import FixMatch, fixmatch_gpl
 from fssl.methods.names import build_method
 from fssl.methods.proxyfl import COUNTS, FEATURES, PRIOR, PROXIES, ProxyFL, category_sets, icpl, proxyfl
 from fssl.methods.tuning import Tuning, gpt_gradient, margin
-from fssl.models import CLASSIFIER
+from fssl.models import CLASSIFIER, switch_kernels
 
 Make = Callable[..., Federation]
 
@@ -125,6 +125,23 @@ def test_tuning_lengthens_rows_as_the_released_server_does() -> None:
         size = mean.norm(dim=1)
         assert ((tuned - mean).norm(dim=1) / size).mean().item() == pytest.approx(shift, abs=2e-3)
         assert (tuned.norm(dim=1) / size).mean().item() == pytest.approx(ratio, abs=2e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("batch", [3, 4, 16])
+@pytest.mark.parametrize(("classes", "columns"), [(100, 256), (10, 256), (7, 33), (2, 1), (300, 256)])
+def test_tuning_on_a_gpu_is_that_of_the_host(classes: int, columns: int, batch: int) -> None:
+    """One kernel for all steps; 300 rows are too many for it. A row on top of an upload does not move there either."""
+    switch_kernels(torch.device("cuda"), True)
+    mean = rows(0, classes, columns)
+    uploads = [mean + 0.3 * rows(k, classes, columns) for k in (1, 2, 3)]
+    uploads[0][0] = mean[0]
+    tune = Tuning(epochs=3, lr=0.05, batch=batch)
+    on_host = tune(mean, uploads, np.random.default_rng(5))
+    on_gpu = tune(mean.cuda(), [u.cuda() for u in uploads], np.random.default_rng(5)).cpu()
+    assert (on_host - mean).norm() > 1e-3 * mean.norm()
+    assert (on_gpu - on_host).norm() < 1e-4 * (on_host - mean).norm()
 
 
 def test_the_margin_is_capped_and_can_be_left_out() -> None:

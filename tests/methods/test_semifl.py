@@ -45,9 +45,7 @@ def swept(federation: Federation, client: int = 0) -> Local:
     local, lane = method.start(payload, federation.new_state(payload, client)), host_lane(federation)
     assert plan.sweep is not None
     with torch.no_grad():
-        for i in range(len(plan.sweep.u_row)):
-            local = lane.visit(payload, local, at(plan.sweep, i))
-    return local
+        return lane.sweep(payload, local, plan.sweep)
 
 
 def shown(federation: Federation, step: int = 0, **extras: Tensor) -> Batch:

@@ -236,7 +236,10 @@ class Compute:
         tuple[str, ...] | None, 'devices that share a round, such as ["cuda:0", "cuda:1"] (default: all GPUs)'
     ] = None
     compile: Annotated[Literal["auto", "on", "off"], "auto: on a GPU only"] = "auto"
-    kernels: Annotated[Literal["on", "off"], "on: kernels of our own for norms, on a Hopper GPU in bf16"] = "on"
+    kernels: Annotated[
+        Literal["on", "off"],
+        "on: kernels of our own on a Hopper GPU, for norms in bf16 and for rows that a server tunes",
+    ] = "on"
     lanes: Annotated[
         int | None, Range(1, 16), "clients at once on a device (default: 4 on a GPU, else one per core)"
     ] = None

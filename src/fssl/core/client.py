@@ -22,7 +22,7 @@ class Trainer(Protocol):
     @property
     def run(self) -> Run: ...
     @property
-    def visit(self) -> Visit: ...
+    def sweep(self) -> Visit: ...  # of all batches, along a leading axis
     @property
     def look(self) -> Look: ...
 
@@ -89,6 +89,17 @@ def loop(learn: Learn, show: Show, tally_size: int, device: torch.device) -> Run
         return local, tally
 
     return run
+
+
+def visit_all(visit: Visit) -> Visit:
+    """Visits of all batches of a sweep, one after another from the host."""
+
+    def sweep(payload: Payload, local: Local, batches: Sweep) -> Local:
+        for batch in each(batches, len(batches.u_row)):
+            local = visit(payload, local, batch)
+        return local
+
+    return sweep
 
 
 def chosen_first(draw: Draw, orders: Orders, chosen: Tensor) -> Draw:
@@ -158,8 +169,7 @@ def client_round(
     if velocity is not None:
         local = local._replace(velocity={name: velocity[name] for name in local.velocity})  # files sort names
     if plan.sweep is not None:
-        for i in range(len(plan.sweep.u_row)):
-            local = trainer.visit(payload, local, at(plan.sweep, i))
+        local = trainer.sweep(payload, local, plan.sweep)
     if plan.orders is None or plan.sweep is None:
         local, tally = trainer.run(payload, local, plan.draw)
     else:

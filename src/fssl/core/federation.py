@@ -26,7 +26,7 @@ from .images import divide_images, split_for_clients, split_for_test, split_to_c
 from .parts import make_probe, make_recipe, make_server_method, make_server_optimizer, make_server_recipe
 from .server import ServerOptimizer, smooth
 from .sketch import Sizes, try_step
-from .static import Collect, NormSums, make_measure
+from .static import Collect, Faster, NormSums, as_it_is, make_measure
 from .step import Learn, Look, Pool, Show, Step, Visit, make_learn, make_look, make_show, make_step, make_visit
 
 SHOWN_CLASSES = 10  # of those that nobody can learn
@@ -235,19 +235,19 @@ class Federation:
     def make_visit(self) -> Visit:
         return make_visit(self.net.copy(), self.method, self.pool)
 
-    def make_collect(self, compile: bool) -> Collect | None:
+    def make_collect(self, faster: Faster = as_it_is) -> Collect | None:
         """What measures BatchNorm's statistics of a global model on images that the server has, if it is to."""
         static_norm, own = self.config.server.static_norm, self.server_site.labeled
         if static_norm == "all":
             own = np.setdiff1d(np.arange(len(self.dataset.train.labels)), self.held_out)
         if static_norm == "off" or not len(own):  # with `sites` a server may have none
             return None
-        measure, rows = make_measure(self.net, self.whole_pool, compile), torch.from_numpy(own).to(self.device)
+        measure, rows = make_measure(self.net, self.whole_pool, faster), torch.from_numpy(own).to(self.device)
         return lambda weights: measure(weights, rows)
 
-    def make_client_measure(self, compile: bool) -> Callable[[Weights, int], NormSums]:
+    def make_client_measure(self, faster: Faster = as_it_is) -> Callable[[Weights, int], NormSums]:
         """What measures a model on all images of one client, in the order of the dataset."""
-        measure = make_measure(self.net, self.whole_pool, compile)
+        measure = make_measure(self.net, self.whole_pool, faster)
 
         @cache
         def rows(client: int) -> Tensor:

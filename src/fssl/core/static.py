@@ -24,17 +24,27 @@ class NormSums(NamedTuple):
     batches: int
 
 
+Statistics = Callable[[Weights, Tensor], State]  # of one batch of rows
+Faster = Callable[[Statistics], Statistics]  # the same function, made faster
 Measure = Callable[[Weights, Tensor], NormSums]  # of a model, on some rows of a pool
 Collect = Callable[[Weights], NormSums]  # on rows that are fixed
 
 
-def make_measure(net: Net, pool: Pool, compile: bool = False) -> Measure:
-    """A function that adds up a model's statistics on rows of a pool, in their order."""
+def as_it_is(statistics: Statistics) -> Statistics:
+    return statistics
+
+
+def compiled(statistics: Statistics) -> Statistics:
+    return torch.compile(statistics, fullgraph=True, dynamic=False)
+
+
+def make_measure(net: Net, pool: Pool, faster: Faster = as_it_is) -> Measure:
+    """A function that adds up a model's statistics on rows of a pool, in their order; whole batches go `faster`."""
 
     def statistics(weights: Weights, rows: Tensor) -> State:
         return net.statistics(weights, pool.normalize(pool.images[rows]))
 
-    run = torch.compile(statistics, fullgraph=True, dynamic=False) if compile else statistics
+    run = faster(statistics)
 
     @torch.no_grad()
     def measure(weights: Weights, rows: Tensor) -> NormSums:

@@ -2,8 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,14 +10,11 @@ from torch._inductor import config as inductor
 from torch._inductor.exc import InductorError, OperatorIssue
 from torch.utils._pytree import tree_map
 
-from ..core.client import at
+from ..core.client import at, each
 from ..core.step import Look, Step, Visit
 from ..types import Draw, Local, Payload, Sweep
 
 T = TypeVar("T")
-# A visit is compiled when it is first made, in some lane's thread; the compiler cannot bear that another thread calls
-# compiled code meanwhile.
-ONE_VISIT = Lock()
 
 
 def compiled_somehow(build: Callable[[], T]) -> T:
@@ -86,31 +82,77 @@ def overwrite(target: Any, source: Any) -> None:
             overwrite(t, s)
 
 
+def capture(work: Callable[[], None], stream: torch.cuda.Stream, again: Callable[[], Any]) -> torch.cuda.CUDAGraph:
+    """A graph of work over fixed buffers; `again` makes them ready for one more time of it."""
+    with torch.cuda.stream(stream), torch.no_grad():
+        for _ in range(2):  # compiling and the libraries' choice of kernels stay out of the capture
+            again()
+            work()
+    torch.cuda.synchronize(stream.device)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph, stream=stream):
+        work()
+    return graph
+
+
+class Captured:
+    """A pure function of tensors, compiled, and at its first call captured in a graph: all calls have its shapes.
+
+    Every call copies what it is given to the graph's buffers, and what it returns from there.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function, self._graph = function, torch.cuda.CUDAGraph()
+        self._given: tuple[Any, ...] = ()
+        self._made: Any = None
+
+    def __call__(self, *given: Any) -> Any:
+        if not self._given:
+            self._capture(given)
+        overwrite(self._given, given)
+        self._graph.replay()
+        return tree_map(torch.clone, self._made)
+
+    def _capture(self, given: tuple[Any, ...]) -> None:
+        def write(given: tuple[Any, ...], made: Any) -> None:  # a record that compiled code returns may come back empty
+            overwrite(made, function(*given))
+
+        function, write = self._function, torch.compile(write, fullgraph=True, dynamic=False)
+        self._given, self._made = tree_map(torch.clone, given), tree_map(torch.clone, function(*given))
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        self._graph = capture(lambda: write(self._given, self._made), stream, again=lambda: None)
+
+
+class Buffers(NamedTuple):
+    """What a lane's graphs read and write: a client's round, and one batch of its sweep if it makes one."""
+
+    payload: Payload
+    local: Local
+    draw: Draw
+    batch: Sweep | None
+
+
 class CapturedLane:
-    """One stream with its own buffers and its own captured graph of a step.
+    """One stream with its own buffers, its own captured graph of a step, and one of a visit if there are any.
 
     Nothing here waits for the device: a client's round is enqueued and the host goes on.
     """
 
-    def __init__(
-        self, tick: Any, visit: Any, look: Look, payload: Payload, local: Local, draw: Draw, tally_size: int
-    ) -> None:
-        self._visit = visit  # a few batches per round: compiled, not captured
-        self.look = look  # once per round: neither
-        device = payload.weights.params[next(iter(payload.weights.params))].device
+    def __init__(self, tick: Any, visit: Any, look: Look, like: Buffers, tally_size: int) -> None:
+        self.look = look  # once per round: neither compiled nor captured
+        device = like.draw.x_row.device
         self.stream = torch.cuda.Stream(device)
         self.stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self.stream), torch.no_grad():
-            self.payload, self.local, self.draw = (tree_map(torch.clone, t) for t in (payload, local, draw))
+            self.buffers: Buffers = tree_map(lambda t: t if t is None else t.clone(), like)
             self.tally = torch.zeros(2, tally_size, device=device)
             self.i = torch.zeros(1, dtype=torch.long, device=device)
-            for _ in range(2):  # compiling and the libraries' choice of kernels stay out of the capture
-                self.i.zero_()  # a round may have a single step
-                tick(self.payload, self.local, self.tally, self.draw, self.i)
-        torch.cuda.synchronize(device)
-        self.graph = torch.cuda.CUDAGraph()
-        with torch.no_grad(), torch.cuda.graph(self.graph, stream=self.stream):
-            tick(self.payload, self.local, self.tally, self.draw, self.i)
+        payload, local, draw, batch = self.buffers
+        # A round may have a single step, so every one is the first.
+        self.step = capture(lambda: tick(payload, local, self.tally, draw, self.i), self.stream, self.i.zero_)
+        if batch is not None:
+            self.visit = capture(lambda: visit(payload, local, batch), self.stream, again=lambda: None)
 
     @contextmanager
     def scope(self) -> Iterator[None]:
@@ -121,16 +163,19 @@ class CapturedLane:
             yield
         outside.wait_stream(self.stream)
 
-    def visit(self, payload: Payload, local: Local, sweep: Sweep) -> Local:
-        with ONE_VISIT:
-            self._visit(payload, local, sweep)
-        return local
+    def sweep(self, payload: Payload, local: Local, batches: Sweep) -> Local:
+        """All visits of one client. The result is valid until this lane's next client."""
+        overwrite(self.buffers[:2], (payload, local))
+        for batch in each(batches, len(batches.u_row)):
+            overwrite(self.buffers.batch, batch)
+            self.visit.replay()
+        return self.buffers.local
 
     def run(self, payload: Payload, local: Local, draw: Draw) -> tuple[Local, Tensor]:
         """All steps of one client. The result is valid until this lane's next client."""
-        overwrite((self.payload, self.local, self.draw), (payload, local, draw))
+        overwrite(self.buffers[:3], (payload, local, draw))
         self.tally.zero_()
         self.i.zero_()
         for _ in range(len(draw.x_row)):
-            self.graph.replay()
-        return self.local, self.tally.clone()
+            self.step.replay()
+        return self.buffers.local, self.tally.clone()

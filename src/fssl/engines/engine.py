@@ -17,6 +17,7 @@ from ..core.static import NormSums, mean_of
 from ..seeds import stream
 from ..types import Server, State, Upload, Weights
 from .failure import NotFiniteError
+from .lanes import faster
 from .own import OwnRound, OwnTraining
 from .snapshot import Snapshot
 from .stopwatch import Stopwatch
@@ -134,8 +135,8 @@ class Engine:
         server = federation.first_server()
         optimizer = federation.server_optimizer.start(server.weights.params)
         self.snapshot = Snapshot(0, server, {}, {}, optimizer, federation.first_smooth(server))
-        self.test, self.collect = federation.make_tester(compiles), federation.make_collect(compiles)
-        self.validate = federation.make_validator(compiles)
+        self.test, self.validate = federation.make_tester(compiles), federation.make_validator(compiles)
+        self.collect = federation.make_collect(faster(federation, compiles))
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
         """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""

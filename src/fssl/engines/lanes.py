@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from ..core.client import ClientResult, Run, Trainer, client_round, loop
+from ..core.client import ClientResult, Run, Trainer, at, client_round, loop, visit_all
 from ..core.federation import Federation
 from ..core.sketch import misfit_of_kept
-from ..core.static import NormSums
+from ..core.static import Faster, NormSums, as_it_is, compiled
 from ..core.step import Look, Visit
 from ..data.cache import cache_folder
 from ..data.plan import ClientPlan
@@ -41,7 +41,7 @@ class HostLane(NamedTuple):
     """A thread of its own is all it needs."""
 
     run: Run
-    visit: Visit
+    sweep: Visit
     look: Look
 
     def scope(self) -> AbstractContextManager[Any]:
@@ -73,10 +73,11 @@ class Lanes:
             learn = [torch.compile(half, fullgraph=True, dynamic=False) for half in learn]
         if debug:
             learn = [checked(half) for half in learn]
-        return [HostLane(loop(half, show, size, self.device), self.federation.make_visit(), look) for half in learn]
+        runs = [loop(half, show, size, self.device) for half in learn]
+        return [HostLane(run, visit_all(self.federation.make_visit()), look) for run in runs]
 
     def _captured_lanes(self, number: int) -> list[Lane]:
-        from .capture import CapturedLane, make_tick, make_visit_in_place
+        from .capture import Buffers, CapturedLane, make_tick, make_visit_in_place
 
         federation, method = self.federation, self.federation.method
         tick = torch.compile(make_tick(federation.make_step()), fullgraph=True, dynamic=False)
@@ -85,14 +86,15 @@ class Lanes:
         server = federation.first_server()
         payload = federation.payload(server, federation.server_optimizer.start(server.weights.params), longest)
         local = method.start(payload, to(federation.new_state(payload, longest), self.device))
-        draw = to(federation.longest_plan().draw, self.device)
+        plan = federation.longest_plan()
+        like = Buffers(payload, local, to(plan.draw, self.device), plan.sweep and to(at(plan.sweep, 0), self.device))
         look, size = federation.make_look(), federation.layout.size
-        return [CapturedLane(tick, visit, look, payload, local, draw, size) for _ in range(number)]
+        return [CapturedLane(tick, visit, look, like, size) for _ in range(number)]
 
     @cached_property
     def client_sums(self) -> Callable[[Weights, int], NormSums]:
         """What measures BatchNorm's statistics of a model on the images of one client; few runs ask for it."""
-        return self.federation.make_client_measure(compiles(self.federation, self.debug))
+        return self.federation.make_client_measure(faster(self.federation, compiles(self.federation, self.debug)))
 
     def measure(self, round: int, weights: Weights) -> Iterable[NormSums]:
         """One client after another, in this process."""
@@ -177,6 +179,17 @@ def compiles(federation: Federation, debug: bool = False) -> bool:
     """Whether steps and tests are compiled."""
     choice = federation.config.compute.compile
     return not debug and (choice == "on" or (choice == "auto" and federation.device.type == "cuda"))
+
+
+def faster(federation: Federation, is_compiled: bool) -> Faster:
+    """What makes a pure function of tensors faster here: on a GPU a graph, on a CPU the compiler, or nothing."""
+    if not is_compiled:
+        return as_it_is
+    if federation.device.type == "cuda":
+        from .capture import Captured
+
+        return Captured
+    return compiled
 
 
 def set_up_torch(federation: Federation) -> None:

@@ -1,7 +1,8 @@
 """ProxyFL's server step: the averaged classifier rows are pulled to the uploads of their class and pushed from others.
 
-On the host and in NumPy: thousands of dependent steps on a few rows each would only be waiting on a device.
-Distances come from explicit differences, since the matrix-product formula is inexact near zero.
+Thousands of dependent steps on a few rows each: on the host in NumPy, which is the definition, or all of them in one
+kernel of a GPU (`tuning_kernel.py`). Distances come from explicit differences:
+the matrix-product formula is inexact near zero.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from ..models import has_kernels
 
 Rows = NDArray[np.float32]
 LARGEST_MARGIN = 100.0
@@ -52,13 +55,22 @@ class Tuning:
         """The tuned rows [C, d], where the mean lies; `uploaded` are the rows of each client, in client order."""
         if self.epochs == 0:
             return mean
+        data = torch.cat(list(uploaded)).float()
         omega: Rows = mean.float().cpu().numpy().copy()
-        data: Rows = torch.cat(list(uploaded)).float().cpu().numpy()
-        y = np.tile(np.arange(len(omega)), len(uploaded))
-        rho = margin(omega) if self.margin else 0.0
-        for _ in range(self.epochs):
-            order = rng.permutation(len(data))
-            for start in range(0, len(data), self.batch):
-                rows = order[start : start + self.batch]
-                omega -= self.lr * gpt_gradient(omega, data[rows], y[rows], rho)
+        rho, order = margin(omega) if self.margin else 0.0, self.order(len(data), rng)
+        if has_kernels(mean):
+            from .tuning_kernel import fits, tuned
+
+            if fits(mean, self.batch):
+                return tuned(mean, data, torch.from_numpy(order).to(mean.device), self.lr, rho).to(mean)
+        host: Rows = data.cpu().numpy()
+        for padded in order:
+            rows = padded[padded >= 0]
+            omega -= self.lr * gpt_gradient(omega, host[rows], rows % len(omega), rho)
         return torch.from_numpy(omega).to(mean)
+
+    def order(self, number: int, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Which rows each step has [steps, batch]; an epoch's last step may have fewer, and -1 for the others."""
+        epochs = np.stack([rng.permutation(number) for _ in range(self.epochs)])
+        padding = ((0, 0), (0, -number % self.batch))
+        return np.pad(epochs, padding, constant_values=-1).reshape(-1, self.batch)

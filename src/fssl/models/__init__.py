@@ -1,7 +1,7 @@
 """Networks, and calling them with explicit weights."""
 
 from .net import CLASSIFIER, MODELS, Net, Out, build_module, build_net, switch_tf32_off
-from .norm import NormReLU, norm_relu, switch_kernels
+from .norm import NormReLU, has_kernels, norm_relu, switch_kernels
 from .resnet import Head
 
 __all__ = [
@@ -13,6 +13,7 @@ __all__ = [
     "Out",
     "build_module",
     "build_net",
+    "has_kernels",
     "norm_relu",
     "switch_kernels",
     "switch_tf32_off",
