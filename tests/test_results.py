@@ -144,13 +144,17 @@ def means(rounds: str, *curves: list[float]) -> list[float]:
     return [float(np.mean(c[first - 1 : last])) for c in curves]
 
 
-MOMENTUM = {
-    "zero": "cifar100/alpha1.0/sage-clean-seed7",
-    "broadcast": "momentum/sage-broadcast-seed7",
-    "kept": "momentum/sage-kept-seed7",
-    "server": "momentum/sage-server-seed7",
-    "carried": "cifar100/alpha1.0/sage-authors-seed7",
-    "cosine": "momentum/sage-cosine-seed7",
+MOMENTUM = {  # by what has momentum, and method
+    ("zero", "sage"): "cifar100/alpha1.0/sage-clean-seed7",
+    ("carried", "sage"): "cifar100/alpha1.0/sage-authors-seed7",
+    **{
+        (name, method): f"momentum/{method}-{name}-seed7"
+        for method, names in {
+            "sage": ("broadcast", "kept", "server", "cosine"),
+            "proxyfl": ("zero", "broadcast", "kept", "server"),
+        }.items()
+        for name in names
+    },
 }
 
 
@@ -162,37 +166,61 @@ def on_all_images(folder: Path) -> list[float]:
 
 
 def test_momentum_that_sites_can_have_is_as_its_rows_say() -> None:
-    folders = {name: RESULTS / place for name, place in MOMENTUM.items()}
+    folders = {run: RESULTS / place for run, place in MOMENTUM.items()}
     assert set((RESULTS / "momentum").iterdir()) <= {*folders.values()}
-    curves = {name: on_all_images(folder) for name, folder in folders.items()}
     halves, by_rounds = {}, {}
-    for label, *said in rows("Momentum that sites can have"):
-        (halves if len(said) == 3 else by_rounds)[label.split("`")[1]] = said
-    assert set(by_rounds) == set(MOMENTUM) - {"cosine"}
-    for name, said in by_rounds.items():
-        assert said == [f"{np.mean(curves[name][end - 10 : end]):.2f}" for end in (60, 100, 110, 120)], name
-    assert set(halves) == {name for name, folder in folders.items() if folder.parent.name == "momentum"}
-    for name, said in halves.items():
-        last = lines_of(folders[name])[-10:]
+    for label, method, *said in rows("Momentum that sites can have"):
+        (halves if len(said) == 3 else by_rounds)[label.split("`")[1], method.strip("`")] = said
+    assert set(by_rounds) == set(MOMENTUM) - {("cosine", "sage")}
+    for run, said in by_rounds.items():
+        accuracy = on_all_images(folders[run])
+        assert said == [f"{np.mean(accuracy[end - 10 : end]):.2f}" for end in (60, 100, 110, 120)], run
+    assert set(halves) == {run for run, folder in folders.items() if folder.parent.name == "momentum"}
+    for run, said in halves.items():
+        last = lines_of(folders[run])[-10:]
         values = zip(*((x["validation"]["accuracy"], x["accuracy"], x["ema_accuracy"]) for x in last), strict=True)
-        assert said == [f"{np.mean(v):.2f}" for v in values], name
+        assert said == [f"{np.mean(v):.2f}" for v in values], run
 
 
 def test_what_is_said_of_momentum_is_so() -> None:
     text = one_line(TEXT)
-    ends = {name: np.mean(on_all_images(RESULTS / place)[110:]) for name, place in MOMENTUM.items()}
-    more = {name: f"{end - ends['zero']:.2f}" for name, end in ends.items()}
-    assert (
-        f"{more['server']} points over `zero` after 120 rounds, where carried momentum gives {more['carried']}." in text
-    )
-    assert f"broadcast or kept gives {more['broadcast']} and {more['kept']} points" in text
-    assert f"A cosine schedule over 120 rounds costs {more['cosine'][1:]} points" in text
-    server = lines_of(RESULTS / MOMENTUM["server"])[110:]
-    assert f"{np.mean([x['ema_accuracy'] - x['accuracy'] for x in server]):.2f} points, and nowhere else" in text
-    cosine, zero = (lines_of(RESULTS / MOMENTUM[name])[110:] for name in ("cosine", "zero"))
+    ends = {run: float(np.mean(on_all_images(RESULTS / place)[110:])) for run, place in MOMENTUM.items()}
+    more = {(name, method): f"{end - ends['zero', method]:.2f}" for (name, method), end in ends.items()}
+    ours, theirs = ({name: gain for (name, method), gain in more.items() if method == m} for m in ("sage", "proxyfl"))
+    assert f"`sage` gains {ours['server']} points over `zero` after 120 rounds" in text
+    assert f"where carried momentum gives {ours['carried']}, and `proxyfl` gains {theirs['server']}." in text
+    assert f"broadcast or kept gives `sage` {ours['broadcast']} and {ours['kept']} points" in text
+    assert f"`proxyfl` {theirs['broadcast']} and {theirs['kept']}." in text
+    assert f"A cosine schedule over 120 rounds costs {ours['cosine'][1:]} points" in text
+    leads = [ends[name, "proxyfl"] - ends[name, "sage"] for name in ("zero", "broadcast", "kept", "server")]
+    assert f"`proxyfl` has {min(leads):.2f} to {max(leads):.2f} points more after 120 rounds" in text
+    said = "`proxyfl` has {:.1f} % and `sage` {:.1f}.".format(ends["server", "proxyfl"], ends["server", "sage"])
+    assert said in one_line(FRONT_PAGE)
+
+
+def test_what_is_said_of_smoothing_and_labels_under_momentum_is_so() -> None:
+    text = one_line(TEXT)
+    last = {run: lines_of(RESULTS / place)[110:] for run, place in MOMENTUM.items()}
+    ours, theirs = last["server", "sage"], last["server", "proxyfl"]
+    gains = [float(np.mean([x["ema_accuracy"] - x["accuracy"] for x in lines])) for lines in (ours, theirs)]
+    assert "{:.2f} points for `sage` and {:.2f} for `proxyfl`, and nowhere else".format(*gains) in text
+    used, right = ([percent(lines, key) for lines in (theirs, ours)] for key in ("utilization", "pl_accuracy"))
+    assert "It uses {} % of the images where `sage` uses {} %".format(*used) in text
+    assert "labels are right ({} and {} %)".format(*right) in text
+    cosine, zero = last["cosine", "sage"], last["zero", "sage"]
     assert f"rate {percent(cosine, 'utilization')} % of the images get a label" in text
     assert f"against {percent(zero, 'utilization')} % at the constant one" in text
     assert f"({percent(cosine, 'pl_accuracy')} against {percent(zero, 'pl_accuracy')} %)" in text
+
+
+def test_what_is_said_of_the_speed_of_proxyfl_is_so() -> None:
+    def median(*runs: tuple[str, str]) -> float:
+        lines = [line for run in runs for line in lines_of(RESULTS / MOMENTUM[run])]
+        return float(np.median([line["timing"]["seconds"] for line in lines]))
+
+    all_of_it = [run for run in MOMENTUM if run[1] == "proxyfl"]
+    assert f"A round of `proxyfl` took {median(*all_of_it):.2f} s (median of all 480)" in one_line(TEXT)
+    assert f"one of `sage` {median(('kept', 'sage'), ('server', 'sage')):.2f} (`kept` and `server`)" in one_line(TEXT)
 
 
 def test_the_long_run_on_cifar100_is_as_its_rows_say() -> None:
@@ -257,7 +285,9 @@ def test_what_is_said_of_the_recipe_is_so() -> None:
     assert "passes 56.06 % after {} rounds and 58.24 % after {}".format(*reached) in text
     labels = [percent(lines[490:], key) for lines in (cooled, constant) for key in ("utilization", "pl_accuracy")]
     assert "({} and {} % against {} and {} %)".format(*labels) in text
-    again, first = (on_all_images(RESULTS / place) for place in ("deployable/sage-constant-seed7", MOMENTUM["server"]))
+    again, first = (
+        on_all_images(RESULTS / place) for place in ("deployable/sage-constant-seed7", MOMENTUM["server", "sage"])
+    )
     assert f"this one has {np.mean(again[110:120]):.2f} % (both halves)" in text
     assert f"`server` above has {np.mean(first[110:120]):.2f}." in text
     assert f"A round took {np.median([x['timing']['seconds'] for x in cooled]):.2f} s (median, all tests" in text
