@@ -77,6 +77,14 @@ def vectors(channels, classes, width):
 def maps(channels, classes, width):
     return Base(channels, classes)
 
+def frozen(channels, classes, width):
+    net = Base(channels, classes, nn.BatchNorm2d(8))
+    net.conv.requires_grad_(False)
+    return net
+
+def headlong(channels, classes, width):
+    return Base(channels, classes).requires_grad_(False)
+
 def two(channels, classes):
     return Base(channels, classes)
 """
@@ -117,6 +125,24 @@ def test_a_network_without_buffers_trains_resumes_and_predicts(method: str, fssl
     assert (code, f"{last:.2f} %" in said) == (0, True), said
 
 
+@pytest.mark.parametrize("method", ["sage", "fedmatch", "proxyfl", "fedloke", "feddure-full", "flfl"])
+def test_frozen_weights_stay_as_they_are_and_the_others_learn(method: str, fssl: Fssl) -> None:
+    """To the last bit: neither decay, nor a mean, nor the server's optimizer, nor smoothing moves them."""
+    words = [f"method.name={method}", "server.optimizer=momentum", "server.ema=0.9", "train.weight_decay=0.01"]
+    words += ["train.lr=0.01"] * (method != "fedmatch")
+    assert train(fssl, "run", "net.py:frozen", *(word for s in words for word in ("--set", s)))[0] == 0
+    first = build_net("net.py:frozen", 1, 10, 1, seed=7).first
+    assert set(first.buffers) == {"conv.weight", "conv.bias", "norm.running_mean", "norm.running_var"}
+    for file in ("model.safetensors", "model-ema.safetensors"):
+        after = load_file(f"run/{file}")
+        assert all(
+            torch.equal(after[f"buffers.conv.{name}"], first.buffers[f"conv.{name}"]) for name in ("weight", "bias")
+        )
+        assert not any(torch.equal(after[f"params.{name}"], t) for name, t in first.params.items())
+    code, said, _ = fssl("predict", "run")
+    assert (code, f"{records('run')[-1]['test']['train_norm']['accuracy']:.2f} %" in said) == (0, True), said
+
+
 def test_predictions_run_the_file_only_if_it_is_still_the_same(fssl: Fssl) -> None:
     assert train(fssl, "run", "net.py:groups")[0] == 0
     for path, message in (("net.py", "net.py has changed: model.digest is"), ("", "there is no file")):
@@ -146,6 +172,7 @@ def test_the_batch_counter_is_dropped() -> None:
         ("net.py:two", "network 'net.py:two' cannot be built: TypeError: two() takes 2 positional arguments"),
         ("net.py:number", "network 'net.py:number' is 'int', expected a torch.nn.Module"),
         ("net.py:headless", "its last layer must be self.head = fssl.models.Head(features, classes)"),
+        ("net.py:headlong", "network 'net.py:headlong': its head is frozen (requires_grad), and must learn"),
         ("net.py:lazy", "'norm.weight' has no shape yet; give the layer its number of inputs"),
         ("net.py:counter", "buffer 'seen' is torch.int64, which clients cannot average"),
         ("net.py:dropout", "draws random numbers (dropout?)"),

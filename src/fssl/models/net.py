@@ -89,7 +89,9 @@ class Net:
     def __init__(self, module: nn.Module, name: str, channels: int, classes: int, bf16: bool = False) -> None:
         """Take a module with real weights; what is called from here on are copies of it without any."""
         self.name, self.channels, self.classes, self.bf16 = name, channels, classes, bf16
-        self.first = Weights(detached(module.named_parameters()), detached(module.named_buffers()))
+        trained, frozen = by_gradient(module)
+        # Frozen weights are buffers here: no optimizer moves them, and the mean of equal ones has their bits.
+        self.first = Weights(detached(trained), detached([*module.named_buffers(), *frozen]))
         self._training, self._evaluation = Borrower(weightless(module).train()), Borrower(weightless(module).eval())
         self._measuring = Borrower(forgetful(weightless(module).train()))
         self.running = running_statistics(module)
@@ -97,6 +99,8 @@ class Net:
 
     def check(self, size: int) -> None:
         """Refuse a network that a federation could not train, by calling it as a step and a test would."""
+        if CLASSIFIER in self.first.buffers:
+            raise UserError(f"network '{self.name}': its head is frozen (requires_grad), and must learn")
         if CLASSIFIER not in self.first.params:
             raise UserError(
                 f"network '{self.name}': its last layer must be self.head = fssl.models.Head(features, classes)"
@@ -243,6 +247,12 @@ def build_module(name: str, channels: int, classes: int, width: int, **choices: 
         if isinstance(layer, _BatchNorm):
             layer.num_batches_tracked = None  # an integer that nobody reads, and that averaging would spoil
     return module
+
+
+def by_gradient(module: nn.Module) -> tuple[list[tuple[str, Tensor]], list[tuple[str, Tensor]]]:
+    """A module's parameters that are to be trained, and those that are frozen."""
+    named = list(module.named_parameters())
+    return [pair for pair in named if pair[1].requires_grad], [pair for pair in named if not pair[1].requires_grad]
 
 
 def detached(tensors: Iterable[tuple[str, Tensor]]) -> State:
