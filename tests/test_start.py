@@ -224,6 +224,20 @@ def test_cells_of_a_grid_have_starts_of_their_own(fssl: Fssl) -> None:
         assert same(found, {k.partition(".")[2]: t for k, t in trained.items()})
 
 
+def test_a_record_is_repeated_with_other_seeds_from_their_own_starts(fssl: Fssl) -> None:
+    """As the report's command does: the checksum in the record is of its own seed's file."""
+    assert fssl("run", "smoke", *SMALL, "--set", "grid.seed=[7, 8]", "--out", "labels")[0] == 0
+    words = ["--set", "grid.seed=[7, 8]", "--set", "model.start=labels/seed{seed}"]
+    assert fssl("run", "smoke", *SMALL, *words, "--out", "next")[0] == 0
+    again = ["--set", "grid.seed=[7, 8]", "--out", "again"]
+    assert fssl("run", "next/seed7/config.toml", *again)[0] == 0
+    for seed in (7, 8):
+        assert records(f"again/seed{seed}") == records(f"next/seed{seed}")
+    Path("labels/seed8/model.safetensors").unlink()
+    code, _, said = fssl("run", "next/seed7/config.toml", *again[:-1], "third")
+    assert (code, "labels/seed8" in said, Path("third").exists()) == (2, True, False), said
+
+
 @pytest.mark.skipif(not (find_spec("flwr") and find_spec("ray")), reason="needs pip install 'fssl[flower]'")
 def test_flower_starts_from_the_same_weights(fssl: Fssl) -> None:
     save_file(plain(), "w.safetensors")

@@ -214,6 +214,16 @@ def test_an_alpha_is_refused_only_where_it_was_just_given() -> None:
     assert [config.partition.alpha for _, config in expand(both)] == [0.5, 0.5]
 
 
+def test_epochs_are_refused_where_they_were_just_given_beside_steps() -> None:
+    for key, value in (("train.local_epochs", "5"), ("grid.train.local_epochs", "[1, 5]")):
+        with pytest.raises(UserError, match=rf"{key} = .*: train.steps_per_round = 2 decides; leave one of them out"):
+            override({}, [f"{key}={value}", "train.steps_per_round=2"])
+        with pytest.raises(UserError, match=r"train.steps_per_round = 3 decides"):
+            override({"train": {"steps_per_round": 3}}, [f"{key}={value}"])
+    preset = override({"train": {"local_epochs": 5}}, ["train.steps_per_round=2"])
+    assert parse(preset).train.steps_per_round == 2
+
+
 @pytest.mark.parametrize("setting", ["seed", "=5", " =5", ""])
 def test_an_override_without_key_or_value_is_refused(setting: str) -> None:
     with pytest.raises(UserError, match=r"expected key=value, for example train\.lr=0\.05"):

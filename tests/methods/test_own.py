@@ -244,19 +244,51 @@ class Branches(LocalOnly):
         if sure_l.any():
             return super().__call__(p_l, p_g, sure_l, sure_g)
 
+class Picks(LocalOnly):
+    def __call__(self, p_l, p_g, sure_l, sure_g):
+        return super().__call__(p_l[sure_l], p_g, sure_l, sure_g)
+
+class Writes(FixMatch):
+    def extra(self, net, payload, local, batch, seen):
+        payload.weights.params["head.linear.bias"].mul_(0.9)
+        return seen.x.logits.sum() * 0, local.state
+
 def mine() -> FixMatch:
     return FixMatch(assign=Branches())
+
+def picks() -> FixMatch:
+    return FixMatch(assign=Picks())
+
+def writes() -> FixMatch:
+    return Writes()
 
 def strings(kind: str = "a") -> FixMatch:
     return mine()
 """
 
 
-def test_a_mistake_in_a_step_is_refused_with_its_place_before_any_compute(fssl: Fssl) -> None:
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "mine",
+            r"its step fails: a value or a branch depends on data .*`fssl docs adding-a-method` \(branch\.py, line 8\)",
+        ),
+        (
+            "picks",
+            r"its step fails: a shape depends on data \(t\[mask\].*`fssl docs adding-a-method` \(branch\.py, line 13\)",
+        ),
+        (
+            "writes",
+            r"its step writes over payload\.weights\.params\['head\.linear\.bias'\], which belongs to its caller; .*",
+        ),
+    ],
+)
+def test_a_mistake_in_a_step_is_refused_with_its_place_before_any_compute(name: str, expected: str, fssl: Fssl) -> None:
     Path("branch.py").write_text(BRANCH)
-    code, _, said = fssl("run", "smoke", *SMALL, "--set", "method.name=branch.py:mine", "--out", "out")
+    code, _, said = fssl("run", "smoke", *SMALL, "--set", f"method.name=branch.py:{name}", "--out", "out")
     assert (code, said.count("\n")) == (2, 1), said
-    assert re.search(r"method 'branch\.py:mine': its step fails: DataDependent.* \(branch\.py, line 8\)$", said.strip())
+    assert re.search(rf"method 'branch\.py:{name}': {expected}$", said.strip()), said
     assert not Path("out").exists()
 
 

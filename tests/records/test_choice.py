@@ -167,6 +167,17 @@ def test_a_run_that_stopped_is_done_and_goes_on_with_more_patience(tmp_path: Pat
     assert all(torch.equal(one[name], other[name]) for name in one | other)
 
 
+def test_less_patience_than_a_run_had_is_refused(tmp_path: Path) -> None:
+    """With 2 it would have ended after an earlier round: settings and record would not be of one run."""
+    go(tmp_path / "run", config("train.patience=3"), resume=False)
+    kept = (tmp_path / "run/config.toml").read_text()
+    with pytest.raises(
+        UserError, match=r"train.patience = 2: \S+ has 8 rounds, and would have ended after round 4 with it"
+    ):
+        go(tmp_path / "run", config("train.patience=2"))
+    assert (tmp_path / "run/config.toml").read_text() == kept
+
+
 def test_a_run_that_stopped_early_is_compared_as_a_whole_one(tmp_path: Path) -> None:
     """One stops after round 8 of 9; a third is killed there, and is not as far as the others."""
     for name, patience in {"stopped": 3, "whole": 4, "cut": 5}.items():

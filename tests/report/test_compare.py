@@ -92,6 +92,22 @@ def test_a_damaged_line_is_no_round_of_a_mean(tmp_path: Path, capsys: pytest.Cap
     assert (reading.result, last_rounds([reading])) == (20, 2)
 
 
+def test_the_last_ten_rounds_are_ten_numbers_and_reach_no_farther_back(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Line 5 of 12 is lost: the mean is of nine of the rounds 3 to 12, and not of round 2 as well."""
+    file = write_run(tmp_path / "runs/7", [float(r) for r in range(1, 13)], SAGE) / "rounds.jsonl"
+    lines = file.read_text().splitlines()
+    file.write_text("\n".join([*lines[:4], lines[4][:20], *lines[5:]]) + "\n")
+    expected = (sum(range(3, 13)) - 5) / 9
+    (run,) = find_runs([tmp_path / "runs"]).runs
+    reading = Reading(tmp_path / "runs/7")
+    reading.update()
+    assert (run.result, run.averaged) == (reading.result, reading.averaged) == (expected, 9)
+    print_run(console, tmp_path / "runs/7")
+    assert "mean of the last 9 rounds │ 7.78 %" in said(capsys)
+
+
 @pytest.mark.parametrize(("rounds", "shown"), [(1, [1]), (3, [1, 2, 3]), (300, [0, 100, 200, 300])])
 def test_an_axis_of_rounds_has_whole_numbers(
     rounds: int, shown: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -273,12 +289,13 @@ def test_what_sage_adds_to_a_host_is_told_seed_by_seed(tmp_path: Path, capsys: p
 def test_settings_without_effect_do_not_part_repetitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """An even split has no alpha, and a fixed number of steps no epochs."""
     even, steps = "partition.kind='iid'", "train.steps_per_round=3"
-    write_run(tmp_path / "a", [50.0], SAGE, even, steps, "train.local_epochs=1")
-    write_run(tmp_path / "b", [60.0], SAGE, even, steps, "train.local_epochs=4", "seed=8")
-    for name, alpha in (("a", "0.1"), ("b", "0.5")):  # as a preset may leave it there
+    write_run(tmp_path / "a", [50.0], SAGE, even, steps)
+    write_run(tmp_path / "b", [60.0], SAGE, even, steps, "seed=8")
+    for name, alpha, epochs in (("a", "0.1", "1"), ("b", "0.5", "4")):  # as a preset may leave them there
         file = tmp_path / name / "config.toml"
-        file.write_text(re.sub(r"(?m)^alpha = .*$", f"alpha = {alpha}", file.read_text()))
-        assert f"\nalpha = {alpha}\n" in file.read_text()
+        for key, value in (("alpha", alpha), ("local_epochs", epochs)):
+            file.write_text(re.sub(rf"(?m)^{key} = .*$", f"{key} = {value}", file.read_text()))
+            assert f"\n{key} = {value}\n" in file.read_text()
     compare_runs(console, [tmp_path])
     assert "sage 7 8 55.00 ± 7.07" in said(capsys)
 

@@ -28,14 +28,24 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"the settings are {TOO_DEEP}")
     out = deepcopy(tables)
     given = [split_setting(setting) for setting in settings]
-    for key in {other for pair in given for other in excluded_by(*pair)} - {key for key, _ in given}:
+    for key in {other for pair in given for other in excluded_by(*pair, out)} - {key for key, _ in given}:
         forget(out, key)
     for key, value in given:
         put(out, key, value)
         for name in [n for n, values in grid_axes(out).items() if decides(n, values, key)]:
             drop(out["grid"], name)
     check_alpha(out, dict(given))
+    check_epochs(out, dict(given))
     return out
+
+
+def check_epochs(tables: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    """Refuse epochs that were just set beside a number of steps; those of a preset give way to it."""
+    train = tables.get("train")
+    steps = train.get("steps_per_round") if isinstance(train, Mapping) else None
+    for key in ("train.local_epochs", "grid.train.local_epochs"):
+        if key in given and steps is not None:
+            raise UserError(f"{key} = {given[key]!r}: train.steps_per_round = {steps!r} decides; leave one of them out")
 
 
 def check_alpha(tables: Mapping[str, Any], given: Mapping[str, Any]) -> None:
@@ -61,8 +71,8 @@ def split_setting(setting: str) -> tuple[str, Any]:
     return key.strip(), toml_value(text.strip())
 
 
-def excluded_by(key: str, value: Any) -> tuple[str, ...]:
-    """Settings of a file that make no sense beside this one."""
+def excluded_by(key: str, value: Any, tables: Mapping[str, Any]) -> tuple[str, ...]:
+    """Settings of a file, here its tables, that make no sense beside this one."""
     if key in LABEL_NUMBERS:
         return tuple(other for other in LABEL_NUMBERS if other != key)
     if key == "partition.labels" and value == KNOWING:
@@ -74,6 +84,8 @@ def excluded_by(key: str, value: Any) -> tuple[str, ...]:
         found = ["partition.clients", "train.clients_per_round"]  # in the folder: those of a preset are of its own data
         recorded = [] if card and card.is_folder else ["data.digest"]  # of other images
         return (*useless(str(value)), *recorded, *(found if card and not card.is_dealt else []))
+    if key in ("seed", "grid.seed") and value != tables.get("seed") and "{seed}" in str(tables.get("model")):
+        return ("model.start_digest",)  # another seed starts from another file
     return ()
 
 

@@ -259,14 +259,16 @@ class Privacy:
     """Central differential privacy or masked uploads, with engine flower and in deployments."""
 
     clip: Annotated[
-        float | None, Range(1e-9, 1e9), "largest norm of a client's update (parameters only); unset: off"
+        float | None, Range(1e-9, 1e9), "engine flower: largest norm of a client's update (parameters only); unset: off"
     ] = None
     noise: Annotated[
-        float, Range(0.0, 1e6), "noise on the mean, in multiples of clip / clients; the run says what it guarantees"
+        float,
+        Range(0.0, 1e6),
+        "engine flower: noise on the mean, in multiples of clip / clients; the run says what it guarantees",
     ] = 0.0
     delta: Annotated[float, Range(1e-30, 0.5), "of the guarantee (epsilon, delta) that the run tells"] = 1e-5
     aggregation: Annotated[
-        Literal["plain", "secagg+"], "secagg+: uploads are masked, and the server opens their mean alone"
+        Literal["plain", "secagg+"], "engine flower: secagg+ masks uploads, and the server opens their mean alone"
     ] = "plain"
     range: Annotated[
         float, Range(1e-3, 1e6), "secagg+: absolute values of a model are below it; smaller makes finer steps"

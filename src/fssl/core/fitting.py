@@ -1,5 +1,7 @@
 """Whether a method fits the rest of a run: its clients, their labels, its privacy, and a step of its own."""
 
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
 from ..config import Config, ServerChoice, Train
 from ..data.cards import Card
 from ..errors import UserError, as_typed, described
@@ -50,8 +52,17 @@ def check_needs(config: Config, method: Method) -> None:
 def own_error(config: Config, error: Exception, what: str) -> UserError:
     """What goes wrong in a method, in one line, with its place in the user's file."""
     place = user_place(error, config.own_files)
-    reason = str(error) if isinstance(error, UserError) else f"{what}: {described(error)}"
+    reason = str(error) if isinstance(error, UserError) else f"{what}: {cause_of(error)}"
     return UserError(f"method '{config.method.name}': {reason}{f' ({place})' if place else ''}")
+
+
+def cause_of(error: Exception) -> str:
+    """What went wrong, in words of ours where those of torch speak of its inside."""
+    if isinstance(error, DataDependentOutputException):
+        return "a value or a branch depends on data (.item(), float(t), if t.any()); see `fssl docs adding-a-method`"
+    if isinstance(error, DynamicOutputShapeException):
+        return "a shape depends on data (t[mask], nonzero, unique); see `fssl docs adding-a-method`"
+    return described(error)
 
 
 def check_mean(config: Config, method: Method) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
 from ..data.cards import Card
 from ..data.plan import Recipe, Site, plan_extras
@@ -82,8 +83,9 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
         batch = Batch(views, truth[: recipe.batch], truth, one, Clock(one, one, one), known, extras)
         if recipe.sweep:
             local = try_visit(method, net, payload, local, recipe, pixels)
+        given = {"payload": payload, "local": local, "batch": batch}
         with Looks(batch.class_weights) as looks:
-            after, trace = without_draws(lambda: method.step(net, payload, local, batch))
+            after, trace = unchanged(given, lambda: method.step(net, payload, local, batch))
         if weighs_classes and not looks.found:
             raise UserError("its loss takes no train.class_weights; use `supervised_loss`, or leave them out")
         check_whole(local, after)
@@ -146,6 +148,19 @@ def check_whole(before: Local, after: Local, what: str = "step") -> None:
                 f"its {what} returns {part} without '{min(lost)}'; `{what}`, `remember` and `extra` return all that"
                 " they got, as {**local.state, ...}"
             )
+
+
+def unchanged(given: dict[str, Any], step: Callable[[], T]) -> T:
+    """What a step returns; refuse random numbers, and one that writes over what it was given."""
+    before = [t._version for t in tree_leaves(given)]
+    result = without_draws(step)
+    for (path, t), version in zip(tree_flatten_with_path(given)[0], before, strict=True):
+        if t._version != version:
+            name = keystr(path).replace("['", "", 1).replace("']", "", 1)  # payload.weights.params['w']
+            raise UserError(
+                f"its step writes over {name}, which belongs to its caller; return a new tensor (t + 1, not t.add_(1))"
+            )
+    return result
 
 
 def without_draws(step: Callable[[], T]) -> T:

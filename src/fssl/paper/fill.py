@@ -181,12 +181,16 @@ def known(value: float) -> float | None:
 def find_cells(
     table: PaperTable, row: Row, column: Column, known: dict[Setup, list[Run]], short: bool
 ) -> dict[str, Cell]:
-    """Our cell under each protocol that has runs of it; an accuracy is no result before the paper's round."""
+    """Our cell under each protocol that has runs of it.
+
+    Before the paper's round an accuracy is no result, nor is it one that a target has not been reached.
+    """
     paper = table.config(row, column)
     groups: dict[str, dict[tuple[str, ...], list[Run]]] = defaultdict(lambda: defaultdict(list))
     for setup in wanted_by(table, row, column):
         for run in known.get(setup, ()):
-            late = [] if table.counts_rounds else shortness(run, column)
+            is_reached = table.counts_rounds and column_value(run, column) is not None
+            late = [] if is_reached else shortness(run, due(table, row, column))
             if late and not short:
                 continue
             notes = differences(run.config, paper)
@@ -196,14 +200,20 @@ def find_cells(
     return {protocol: best_cell(choices, column) for protocol, choices in groups.items()}
 
 
-def shortness(run: Run, column: Reading) -> list[str]:
-    """A remark on a run that ends before the round at which the paper reads its number; else empty."""
+def due(table: PaperTable, row: Row, column: Column) -> int:
+    """The round of the paper's number: where it reads an accuracy, or where a target is reached, if it is."""
+    printed = row.printed[table.columns.index(column)] if table.counts_rounds else nan
+    return column.rounds if isnan(printed) else int(printed)
+
+
+def shortness(run: Run, rounds: int) -> list[str]:
+    """A remark on a run that ends before the round of the paper's number; else empty."""
     last = run.last_round
-    if last >= column.rounds:
+    if last >= rounds:
         return []
     if last < run.config.rounds:
-        return [f"unfinished: read at round {last} of {column.rounds}"]
-    return [f"{last} rounds (paper: {column.rounds})"]
+        return [f"unfinished: read at round {last} of {rounds}"]
+    return [f"{last} rounds (paper: {rounds})"]
 
 
 def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Reading) -> Cell:

@@ -156,7 +156,7 @@ def why_left_out(run: Run, end: End | None, short: bool) -> str:
     """The reason why a run is not in the table; `end` is where its cell is read, if it has one."""
     if end is None:
         return NO_CELL
-    if short or not shortness(run, end):
+    if short or not shortness(run, end.rounds):
         return GAVE_WAY
     return UNFINISHED if run.reached < run.config.rounds else TOO_SHORT
 
@@ -167,7 +167,7 @@ def find_cell(config: Config | None, known: Mapping[Setup, Sequence[Run]], short
         return None
     end, choices = End(config.rounds), defaultdict[tuple[str, ...], list[Run]](list)
     for run in known.get(setup_of(config), ()):
-        late = shortness(run, end)
+        late = shortness(run, end.rounds)
         if short or not late:
             choices[(*differences(run.config, config), *late)].append(run)
     return best_cell(choices, end) if choices else None

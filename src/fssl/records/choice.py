@@ -1,6 +1,6 @@
 """The best round so far, by images that nobody reports: what keeping a model and stopping early go by."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ..config import Config
@@ -46,9 +46,20 @@ class Progress:
             return {}
         images = "validation part" if self._by == "validation" else "tuning half of the test"
         best = {"round": self.best.round, "by": self._by, "measure": self._measure, "value": self.best.value}
-        why = f"no better {MEASURES[self._measure]} on the {images} in {self._round - self.best.round} rounds"
+        since = self._round - self.best.round
+        why = f"no better {MEASURES[self._measure]} on the {images} in {since} round{'s' * (since != 1)}"
         stopped = {"round": self._round, "patience": self._patience, "best_round": self.best.round, "why": why}
         return {"chosen": best, **({"stopped": stopped} if stops else {})}
+
+
+def would_have_ended(lines: Sequence[Line], config: Config) -> int | None:
+    """The round after which the settings' patience would have ended a run that has more rounds."""
+    progress = Progress(config)
+    for line in lines[:-1]:
+        progress.take(line)
+        if progress.is_over:
+            return int(line["round"])
+    return None
 
 
 def is_over(summary: Mapping[str, Any], config: Config) -> bool:

@@ -1,8 +1,9 @@
 """From a round's tallies to a line of the record, and from lines to a summary."""
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from functools import reduce
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,7 @@ MEASURES = {  # of a test, in percent, and what they are called
 }
 Sums = Mapping[str, NDArray[np.float64]]
 Line = dict[str, Any]  # of the record: what is known of a round, or of a run
+L = TypeVar("L", bound=Mapping[str, Any])
 
 
 def ratio(total: float, weight: float) -> float | None:
@@ -117,7 +119,7 @@ def summarize_tests(lines: Sequence[Mapping[str, Any]], key: str) -> dict[str, A
             "last": curve[-1],
             "best": max(curve),
             "best_round": 1 + int(np.argmax(curve)),
-            f"mean_last_{LAST}": float(np.mean(curve[-LAST:])),
+            f"mean_last_{LAST}": float(np.mean(curve[start_of_last([line["round"] for line in lines]) :])),
             "rounds_to": {str(t): first_reaching(curve, t) for t in TARGETS},
         }
         means = {name: mean_of_last(lines, key, norm, name) for name in MEASURES if name != "accuracy"}
@@ -128,9 +130,20 @@ def summarize_tests(lines: Sequence[Mapping[str, Any]], key: str) -> dict[str, A
 
 def mean_of_last(lines: Sequence[Mapping[str, Any]], *keys: str) -> float | None:
     """The mean over the last rounds of a test's number, as far as they have it: earlier versions had fewer measures."""
-    values = [reduce(lambda table, key: table.get(key) or {}, keys[:-1], line).get(keys[-1]) for line in lines[-LAST:]]
+    last = of_last(lines)
+    values = [reduce(lambda table, key: table.get(key) or {}, keys[:-1], line).get(keys[-1]) for line in last]
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
+
+
+def of_last(lines: Sequence[L]) -> Sequence[L]:
+    """The lines of the last ten rounds: fewer, where some are damaged."""
+    return lines[start_of_last([line["round"] for line in lines]) :]
+
+
+def start_of_last(rounds: Sequence[int]) -> int:
+    """Where the last ten rounds begin among those of a record, which may lack some."""
+    return bisect_right(rounds, rounds[-1] - LAST) if rounds else 0
 
 
 def is_complete(line: Mapping[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from ..system.files import is_draft, read_json, sweep, write_atomic
 from ..system.machine import obstacle
 from .chain import Chain, Start, chain_after, linked, read_start
 from .checkpoint import Checkpoints, Saved
-from .choice import is_over
+from .choice import is_over, would_have_ended
 from .environment import environment
 from .facts import read_facts, write_facts
 from .layout import ENVIRONMENT, FORMAT, check_format
@@ -113,6 +113,11 @@ class RunFolder:
             raise UserError(
                 f"{self.path}: round {other} had another learning rate than train.rounds = {config.rounds}{cooldown}"
                 " gives it; resume a copy from before its rate fell, or choose another --out"
+            )
+        if ended := would_have_ended(lines, config):
+            raise UserError(
+                f"train.patience = {config.train.patience}: {self.path} has {done} rounds, and would have ended after"
+                f" round {ended} with it; expected a larger one"
             )
 
     def _check_empty(self) -> None:

@@ -14,7 +14,7 @@ from ..methods.names import with_defaults
 from ..records.chain import Chain
 from ..records.choice import has_stopped
 from ..records.environment import UNKNOWN, short_commit
-from ..records.rounds import LAST, MEASURES, first_other_rate
+from ..records.rounds import MEASURES, first_other_rate, of_last
 from ..records.store import INSIDE_A_RUN, RunFolder
 
 Numbers = NDArray[np.float64]
@@ -47,12 +47,16 @@ class Run(NamedTuple):
 
     @property
     def result(self) -> float:
-        return float(np.mean(self.curve[-LAST:]))
+        return float(np.mean(self._averaged))
 
     @property
     def averaged(self) -> int:
         """How many rounds the result is the mean of; a damaged line is none."""
-        return len(self.curve[-LAST:])
+        return len(self._averaged)
+
+    @property
+    def _averaged(self) -> list[float]:
+        return [number for line in of_last(self.lines) if (number := value(line, self.measure)) is not None]
 
     @property
     def last_round(self) -> int:
@@ -288,7 +292,7 @@ def joined(curves: Iterable[Mapping[int, float]]) -> Series:
 
 def late(run: Run, read: Read) -> float | None:
     """The mean of a quantity over the last rounds, as far as they have it."""
-    values = [number for line in run.lines[-LAST:] if (number := read(line)) is not None]
+    values = [number for line in of_last(run.lines) if (number := read(line)) is not None]
     return float(np.mean(values)) if values else None
 
 

@@ -13,7 +13,7 @@ from ..console import say, several
 from ..errors import UserError
 from ..records.environment import UNKNOWN, short_commit
 from ..records.models import BEST
-from ..records.rounds import LAST, MEASURES
+from ..records.rounds import MEASURES
 from ..records.store import RunFolder
 from .groups import shown_name
 from .overview import parts_of_round, seconds_per_round
@@ -68,7 +68,7 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
 
 def run_facts(run: Run) -> Iterator[tuple[str, str]]:
     """Names and values of a run's facts, one per line."""
-    last, of_last = run.lines[-1], f"mean of the last {several(min(LAST, len(run.lines)), 'round')}"
+    last, of_last = run.lines[-1], f"mean of the last {several(run.averaged, 'round')}"
     curve = by_round(run, number(run.measure))
     best = max(curve, key=curve.__getitem__)
     yield f"{MEASURES[run.measure]}, {of_last}", f"{run.result:.2f} %"

@@ -141,7 +141,7 @@ def words(groups: Mapping[str, Sequence[Reading]], ranked: Sequence[str]) -> lis
     said.append(f"{'Seeds' if len(seeds) > 1 else 'Seed'} {', '.join(map(str, seeds))}.")
     uneven = [name for name in groups if len({r.config.seed for r in groups[name]}) < len(seeds)]
     if uneven:
-        said.append(f"Over fewer seeds than the others: {', '.join(uneven)}.")
+        said.append(f"Over fewer seeds than the others: {'; '.join(uneven)}.")
     if changed := [name for name in groups if any(r.fault for r in groups[name])]:
         said.append(f"From records that were changed since, taken as they are: {', '.join(changed)}.")
     smooth = {

@@ -15,7 +15,7 @@ from ...errors import UserError
 from ...methods.names import with_defaults
 from ...records.chain import Chain
 from ...records.choice import has_stopped
-from ...records.rounds import LAST, MEASURES
+from ...records.rounds import MEASURES, start_of_last
 from ...records.store import RunFolder
 from ...system.workers import forked, mapped
 from ..runs import NO_ROUND, Numbers, changed, choose_measure, damage_text, privacy_text, read_probe, value, whole_lines
@@ -117,12 +117,12 @@ class Reading:
 
     @property
     def result(self) -> float:
-        return float(np.nanmean(self.values(self.measure)[-LAST:]))
+        return float(np.nanmean(self.last_values(self.measure)))
 
     @property
     def averaged(self) -> int:
         """How many rounds the result is the mean of; a damaged line is none."""
-        return int(np.isfinite(self.values(self.measure)[-LAST:]).sum())
+        return int(np.isfinite(self.last_values(self.measure)).sum())
 
     @property
     def at_last(self) -> float | None:
@@ -149,9 +149,13 @@ class Reading:
         place, quantity = next((i, q) for i, q in enumerate(QUANTITIES) if q.key == key)
         return np.array(self.columns[place]) * quantity.scale
 
+    def last_values(self, key: str) -> Numbers:
+        """The same of the last ten rounds, as far as they can be read."""
+        return self.values(key)[start_of_last(self.rounds) :]
+
     def late(self, key: str) -> float | None:
         """The mean of the last rounds, as far as they have the quantity."""
-        last = self.values(key)[-LAST:]
+        last = self.last_values(key)
         return float(np.nanmean(last)) if not np.isnan(last).all() else None
 
     def update(self) -> bool:
@@ -250,7 +254,8 @@ class Reading:
         """Pseudo-labels used and correct, by the class they name, in the last rounds; none if truth is not known."""
         totals: tuple[Numbers, Numbers] = (np.zeros(0), np.zeros(0))
         unreadable = 0
-        for round in self.rounds[-LAST:]:
+        last = self.rounds[start_of_last(self.rounds) :]
+        for round in last:
             file = self.folder.probe_file(round)
             labels, correct = (read_probe(file, f"{name}_by_class") for name in ("labels", "correct"))
             if labels is None or correct is None or len(correct) not in (0, len(labels)):
@@ -258,7 +263,7 @@ class Reading:
             elif len(correct) and len(totals[0]) in (len(labels), 0):
                 totals = (totals[0] + labels, totals[1] + correct) if len(totals[0]) else (labels, correct)
         if unreadable:
-            self._note(f"probes of {unreadable} of the last {len(self.rounds[-LAST:])} rounds are damaged")
+            self._note(f"probes of {unreadable} of the last {len(last)} rounds are damaged")
         return totals
 
 
