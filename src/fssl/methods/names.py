@@ -175,6 +175,8 @@ def split_name(name: str) -> tuple[str, list[str]]:
                     continue
                 if plugin in METHODS:
                     raise UserError(f"method '{name}': {plugin} is a method, not a plug-in; its name alone is enough")
+                if not plugin:
+                    raise UserError(f"method '{name}': expected a plug-in after each +, such as sage")
                 raise unknown("plug-in", plugin, PLUGINS)
             if len(set(plugins)) < len(plugins) or (base == "sage" and "sage" in plugins):
                 raise UserError(f"method '{name}' has a plug-in twice")
