@@ -142,7 +142,10 @@ def found_classes(listing: Listing) -> tuple[str, ...]:
 
 
 def digest_of(listing: Listing) -> str:
-    """Checksum of all names and sizes: the same for a copy, different once a file is added or removed."""
+    """Checksum of all names and sizes: the same for a copy, different once a file is added or removed.
+
+    Other pixels in a file of the same size are not seen: no file is read where the decoded images are cached.
+    """
     text = "\n".join(f"{file.name}\t{file.num_bytes}" for file in listing.files())
     return short_sum(text.encode())
 
