@@ -17,13 +17,13 @@ from ..core.images import load_dataset, rows_for_test
 from ..data.cache import Progress
 from ..data.folder import Loading, raise_problems, read_images
 from ..data.listing import list_images
-from ..errors import ProblemsError, UserError
+from ..errors import ProblemsError, UserError, shortened
 from ..probes.measures import answers_of
 from ..records.models import BEST
 from ..records.store import RunFolder
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file, check_folder, check_new, cores
-from .answers import Predictions, truth_of
+from .answers import Predictions, other_folders, truth_of
 from .measures import PAGE, in_words, write_measures
 from .trained import Trained, best_device, load_trained
 
@@ -86,6 +86,10 @@ def predict(
 def tell_measures(console: Console, made: Predictions, folder: Path | None, title: str) -> None:
     """Print the measures of predictions whose truth is known, and write them into a folder if one is named."""
     if made.truth is None:
+        if others := other_folders(made.names, made.classes):
+            them = shortened([f"'{name}'" for name in others], 10)
+            them = f"folder {them} is" if len(others) == 1 else f"folders {them} are"
+            say(console, f"no accuracy: {them} none of the model's classes ({shortened(made.classes, 10)})")
         if folder:
             say(console, f"{folder} is not written: not every image lies in a folder that is called like a class")
         return
