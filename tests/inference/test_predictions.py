@@ -123,7 +123,8 @@ def test_a_run_on_own_images_knows_its_classes_and_its_shape(fssl: Fssl, tmp_pat
     (tmp_path / "sites").rename(tmp_path / "moved")
     assert fssl("predict", "run")[0] == 2
     assert fssl("predict", "run", "--data-dir", "moved")[0] == 0
-    assert [row["class"] for row in rows_of(tmp_path / "predictions.csv")] == [row["class"] for row in rows]
+    expected = [{**row, "image": f"test/{row['image']}"} for row in rows]
+    assert rows_of(tmp_path / "predictions.csv") == expected
     next((tmp_path / "moved/test").rglob("*.png")).unlink()
     code, _, said = fssl("predict", "run", "--data-dir", "moved")
     assert (code, "has other files" in said) == (2, True)
