@@ -347,6 +347,9 @@ def test_a_check_counts_images_by_client_and_class(fssl: Fssl, sites: Path) -> N
     code, out, _ = fssl("datasets", "--check", str(sites / "clients/bob"))
     assert code == 0
     assert "bob" in out
+    code, out, _ = fssl("datasets", "--check", str(sites / "clients/cem"))
+    assert code == 0
+    assert out.splitlines()[-1] == "No labels: this site trains on unlabeled images alone. No problems."
 
 
 def test_a_server_with_labels_trains_beside_sites_that_have_none(fssl: Fssl) -> None:
