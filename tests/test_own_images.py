@@ -347,6 +347,9 @@ def test_a_check_counts_images_by_client_and_class(fssl: Fssl, sites: Path) -> N
     code, out, _ = fssl("datasets", "--check", str(sites / "clients/bob"))
     assert code == 0
     assert "bob" in out
+    code, out, _ = fssl("datasets", "--check", str(sites / "clients/cem"))
+    assert code == 0
+    assert out.splitlines()[-1] == "No labels: this site trains on unlabeled images alone. No problems."
 
 
 def test_a_server_with_labels_trains_beside_sites_that_have_none(fssl: Fssl) -> None:
@@ -464,8 +467,11 @@ def test_a_patient_s_test_images_are_in_one_half(fssl: Fssl, sites: Path, tmp_pa
     assert [np.bincount(f.test.labels).tolist() for f in halves.values()] == [[4, 4, 4]] * 2
     run_experiment(prepare(small(root, "data.test=final")), tmp_path / "run", Quiet())
     assert fssl("predict", tmp_path / "run").code == 0
-    told = Path("predictions.csv").read_text().splitlines()[1:]
-    assert [int(line.partition(",")[0]) for line in told] == rows["final"].tolist()
+    told = [line.partition(",")[0] for line in Path("predictions.csv").read_text().splitlines()[1:]]
+    assert data.test_names is not None
+    assert told == [data.test_names[row] for row in rows["final"]]
+    assert all((root / name).is_file() for name in told)
+    assert [name.split("/")[-3] for name in told] == ["abc"[label] for label in halves["final"].test.labels]
 
 
 def test_patients_that_are_too_few_for_two_halves_are_refused(sites: Path) -> None:

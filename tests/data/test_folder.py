@@ -554,3 +554,25 @@ def test_what_is_wrong_with_the_layout_is_refused_all_the_same(root: Path) -> No
     for name in ("a", "b"):
         (root / f"clients/c/unlabeled/{name}.png").write_bytes(b"no image")
     assert problems(lambda: load_federation(root, allowed)) == ["c: no image to train on can be read"]
+
+
+def test_names_and_folders_that_no_record_can_hold_are_refused_all_the_same(root: Path, tmp_path: Path) -> None:
+    paint(root / "clients/c/unlabeled/a\nb.png", 1)
+    (tmp_path / "elsewhere").mkdir()
+    (root / "clients/c/unlabeled/more").symlink_to(tmp_path / "elsewhere")
+    assert problems(lambda: load_federation(root, PETS._replace(skip_bad=True))) == [
+        "clients/c/unlabeled: the name 'a\\nb.png' is not plain text; rename it",
+        f"clients/c/unlabeled/more: a link that leads out of the folder, to {tmp_path / 'elsewhere'};"
+        " copy the files instead",
+    ]
+
+
+def test_a_folder_whose_name_is_refused_is_looked_into_once_it_is_mended(root: Path) -> None:
+    twin = root / "clients/a/labeled/cat "
+    paint(twin / "7.png", 1).write_bytes(b"no image")
+    assert check(root).problems == [
+        "clients/a/labeled/cat : the same name as 'cat' but for case, spaces or accents; merge them",
+    ]
+    (twin / "7.png").rename(root / "clients/a/labeled/cat/7.png")
+    twin.rmdir()
+    assert check(root).problems == ["clients/a/labeled/cat/7.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image"]

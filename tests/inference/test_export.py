@@ -6,6 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -68,6 +69,9 @@ def test_an_onnx_file_answers_as_the_run_does(fssl: Fssl, run: Path, model: Trai
     assert json.loads(session.get_modelmeta().custom_metadata_map["fssl"]) == facts
     assert facts["classes"] == [str(c) for c in range(10)]
     assert (facts["size"], facts["channels"], facts["round"], facts["format"]) == (8, 1, 2, "onnx")
+    for rule in ("EXIF", "(value * 255 + 32767) // 65535", "transparency over (128, 128, 128)", "luma"):
+        assert rule in facts["decode"]
+    assert "bicubic" in facts["resize"]
 
 
 def test_a_program_answers_as_the_run_does(fssl: Fssl, run: Path, model: Trained, images: np.ndarray) -> None:
@@ -241,3 +245,56 @@ def test_the_server_of_the_page_answers_as_predict_does(
         assert answer.json() == pytest.approx(dict(zip(model.classes, model.probabilities(images[:1])[0], strict=True)))
     bad = client.post("/predict", content=b"text", headers={"Content-Type": "application/octet-stream"})
     assert (bad.status_code, "no PNG" in bad.text) == (422, True)
+
+
+def files_of_every_kind(folder: Path) -> list[Path]:
+    """The same noise as files of all modes that a decoder may give."""
+    rng = np.random.default_rng(0)
+    color, alpha = rng.integers(0, 256, (20, 30, 3), np.uint8), rng.integers(0, 256, (20, 30), np.uint8)
+    photo, upright = Image.fromarray(color), Image.Exif()
+    upright[0x0112] = 6
+    deep = Image.fromarray(rng.integers(0, 65536, (20, 30), np.uint16))
+    clear, palette = photo.copy(), photo.quantize(16)
+    clear.putalpha(Image.fromarray(alpha))
+    made: dict[str, tuple[Image.Image, dict[str, object]]] = {
+        "rgb.png": (photo, {}),
+        "l.png": (photo.convert("L"), {}),
+        "deep.png": (deep, {}),
+        "deep.tif": (deep, {}),
+        "turned.jpg": (photo, {"exif": upright}),
+        "turned.tif": (photo, {"exif": upright}),
+        "clear.png": (clear, {}),
+        "clear.webp": (clear, {"lossless": True}),
+        "la.png": (clear.convert("LA"), {}),
+        "p.png": (palette, {}),
+        "clear-p.png": (palette, {"transparency": 3}),
+        "cmyk.jpg": (photo.convert("CMYK"), {}),
+        "cmyk.tif": (photo.convert("CMYK"), {}),
+        "bits.png": (photo.convert("1"), {}),
+        "rgb.bmp": (photo, {}),
+        "small.png": (photo.resize((8, 8)), {}),
+    }
+    for name, (image, options) in made.items():
+        image.save(folder / name, **options)
+    return [folder / name for name in made]
+
+
+def test_the_program_of_the_page_answers_as_predict_does_for_files_of_every_kind(
+    run: Path, model: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    (text,) = re.findall(r"```python\n((?:(?!```).)*InferenceSession.*?)```", SERVE.read_text(), re.DOTALL)
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs/smoke").symlink_to(run)
+    monkeypatch.chdir(tmp_path)
+    page: dict[str, Any] = {}
+    exec(compile(text, "page.py", "exec"), page)
+    for file in files_of_every_kind(tmp_path):
+        pixels = page["pixels_of"](file, 8, 1)
+        (p,) = page["session"].run(["probabilities"], {"images": pixels[None]})
+        np.testing.assert_allclose(p, model.predict(file).probabilities, atol=1e-5, err_msg=file.name)
+        assert np.array_equal(page["pixels_of"](file, 8, 3), read_picture(file, 8, 3)), file.name
+    Image.fromarray(np.zeros((9, 9), np.float32)).save("floats.tif")
+    with pytest.raises(ValueError, match=r"floats\.tif: floating-point pixels"):
+        page["pixels_of"]("floats.tif", 8, 1)

@@ -21,7 +21,7 @@ from fssl.console import Quiet
 from fssl.core.experiment import prepare
 from fssl.core.images import load_dataset
 from fssl.data.export import export_digits
-from fssl.inference.answers import Predictions, truth_of
+from fssl.inference.answers import Predictions, other_folders, truth_of
 from fssl.inference.predict import by_class, by_truth, csv_text
 from fssl.inference.trained import load_trained
 from fssl.models import build_net
@@ -123,7 +123,8 @@ def test_a_run_on_own_images_knows_its_classes_and_its_shape(fssl: Fssl, tmp_pat
     (tmp_path / "sites").rename(tmp_path / "moved")
     assert fssl("predict", "run")[0] == 2
     assert fssl("predict", "run", "--data-dir", "moved")[0] == 0
-    assert [row["class"] for row in rows_of(tmp_path / "predictions.csv")] == [row["class"] for row in rows]
+    expected = [{**row, "image": f"test/{row['image']}"} for row in rows]
+    assert rows_of(tmp_path / "predictions.csv") == expected
     next((tmp_path / "moved/test").rglob("*.png")).unlink()
     code, _, said = fssl("predict", "run", "--data-dir", "moved")
     assert (code, "has other files" in said) == (2, True)
@@ -223,6 +224,28 @@ def test_the_truth_is_known_of_all_images_or_of_none() -> None:
     below = truth_of(["dog/patient 7/left/1.png", "dog/cat/2.png"], ("cat", "dog"))
     assert below is not None
     assert below.tolist() == [1, 0]
+
+
+def test_folders_that_keep_the_truth_from_being_known_are_named() -> None:
+    classes = ("cat", "dog")
+    names = ["test/cat/1.png", "test/dgo/p1/2.png", "test/dgo/p2/3.png", "clients/a/unlabeled/4.png"]
+    assert other_folders(names, classes) == ["clients", "test/dgo"]
+    assert other_folders(["cat/1.png", "2.png"], classes) == ["."]
+    assert other_folders(["cat/1.png", "dog/2.png"], classes) == []
+    assert other_folders(["photos/1.png", "2.png"], classes) == []
+
+
+def test_a_misspelt_class_folder_is_told(run: Path, fssl: Fssl, tmp_path: Path) -> None:
+    export_digits(tmp_path / "sites")
+    (tmp_path / "sites/test/7").rename(tmp_path / "sites/test/seven")
+    code, said, _ = fssl("predict", run, "sites/test")
+    line = "no accuracy: folder 'seven' is none of the model's classes (0, 1, 2, 3, 4, 5, 6, 7, 8, 9)"
+    assert (code, said.splitlines().count(line)) == (0, 1)
+    assert "truth" not in rows_of(tmp_path / "predictions.csv")[0]
+    (tmp_path / "sites/test/8").rename(tmp_path / "sites/test/eight")
+    said = fssl("predict", run, "sites/test", "--overwrite").out
+    assert "no accuracy: folders 'eight', 'seven' are none of the model's classes (0, " in said
+    assert "no accuracy" not in fssl("predict", run, "sites/test/seven", "--overwrite").out
 
 
 def test_all_probabilities_are_written_when_asked_for(run: Path, fssl: Fssl, tmp_path: Path) -> None:

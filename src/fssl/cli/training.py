@@ -5,7 +5,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -40,7 +40,9 @@ def run(
     clients_per_gpu: Annotated[int | None, typer.Option(help="With flower: clients at once on each GPU.")] = None,
     ray_address: Annotated[str | None, typer.Option(help="With flower: a running Ray cluster, e.g. auto.")] = None,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
-    wandb: Annotated[str | None, typer.Option(help="Also log to Weights & Biases: offline or online.")] = None,
+    wandb: Annotated[
+        Literal["off", "offline", "online"] | None, typer.Option(help="Also log to Weights & Biases.")
+    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Eager steps, each checked; a failing one is saved.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check settings and own images, list the runs.")] = False,
     yes: Annotated[bool, typer.Option("--yes", help=f"Also run a grid of more than {MOST_RUNS} runs.")] = False,

@@ -29,3 +29,4 @@ class Dataset(NamedTuple):
     groups: NDArray[np.int64] | None = None  # of each training image: images of one group show one patient, say
     test_groups: NDArray[np.int64] | None = None  # the same of each test image
     testers: NDArray[np.int64] | None = None  # whose test image each is: a client's number, -1 for the server's own
+    test_names: tuple[str, ...] | None = None  # of each test image: its file, below the folder of one's own images

@@ -142,7 +142,10 @@ def found_classes(listing: Listing) -> tuple[str, ...]:
 
 
 def digest_of(listing: Listing) -> str:
-    """Checksum of all names and sizes: the same for a copy, different once a file is added or removed."""
+    """Checksum of all names and sizes: the same for a copy, different once a file is added or removed.
+
+    Other pixels in a file of the same size are not seen: no file is read where the decoded images are cached.
+    """
     text = "\n".join(f"{file.name}\t{file.num_bytes}" for file in listing.files())
     return short_sum(text.encode())
 
@@ -177,6 +180,7 @@ def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
         groups=numbered_groups([*((*s.unlabeled, *of_all(s.labeled)) for s in listing.sites), of_all(listing.server)]),
         test_groups=numbered_groups(tests),
         testers=np.repeat(np.arange(-1, len(listing.sites)), [*map(len, tests)]),
+        test_names=tuple(file.name for file in test),
     )
 
 

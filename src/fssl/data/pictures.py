@@ -16,6 +16,7 @@ IMAGE_FORMATS = ("PNG", "WEBP", "JPEG", "TIFF", "BMP")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", *dicom.SUFFIXES)
 MAX_BYTES = 256 * 2**20  # a WebP file is read whole before its header is known
 MAX_PIXELS = 2**30 // 12  # 89 million, where Pillow begins to suspect a decompression bomb
+PIXELS = f"pixels, expected at most {MAX_PIXELS // 10**6} million"
 BACKDROP = (128, 128, 128, 255)  # seen through transparent pixels: about 0 once it is normalized
 
 
@@ -40,7 +41,7 @@ def read_picture(source: Path | bytes, size: int, channels: int) -> NDArray[np.u
     except dicom.DicomError as error:
         raise PictureError(str(error)) from None
     except Image.DecompressionBombError:
-        raise PictureError(f"more than {2 * MAX_PIXELS // 10**6} million pixels") from None
+        raise PictureError(f"too many {PIXELS}") from None
     except UnidentifiedImageError:
         raise PictureError("no PNG, JPEG, WebP, TIFF, BMP or DICOM image") from None
     except Exception as error:  # a damaged image makes Pillow raise almost anything
@@ -70,7 +71,7 @@ def _decoded(source: Path | bytes) -> Image.Image:
     with Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=IMAGE_FORMATS) as image:
         width, height = image.size  # as the header has it: nothing is decoded yet
         if width * height > MAX_PIXELS:
-            raise PictureError(f"{width} x {height} pixels, expected at most {MAX_PIXELS // 10**6} million")
+            raise PictureError(f"{width} x {height} {PIXELS}")
         image.load()
         return ImageOps.exif_transpose(image)
 

@@ -38,3 +38,15 @@ def truth_of(names: list[str], classes: tuple[str, ...]) -> NDArray[np.int64] | 
 def class_above(name: str, classes: tuple[str, ...]) -> str | None:
     """The nearest folder above an image that is called like a class."""
     return next((folder.name for folder in PurePath(name).parents if folder.name in classes), None)
+
+
+def other_folders(names: list[str], classes: tuple[str, ...]) -> list[str]:
+    """Folders that are to blame where only some images have a class: the uppermost without any image of one.
+
+    Plain folders of photographs, where no image has a class, are not to blame.
+    """
+    with_class = {PurePath(name) for name in names if class_above(name, classes)}
+    good = {folder for path in with_class for folder in path.parents}
+    others = [path for path in map(PurePath, names) if path not in with_class] if with_class else []
+    found = (next((p for p in reversed(path.parents) if p not in good), path.parent) for path in others)
+    return sorted({str(folder) for folder in found})

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from .. import __version__
 from ..core.evaluate import model_facts
 from ..core.network import make_module
+from ..data.pictures import BACKDROP
 from ..errors import RunError, UserError, described, unknown
 from ..records.tensors import sealed
 from ..system.files import write_file
@@ -29,6 +30,11 @@ FACTS = "fssl"  # the key of the facts in a file's metadata
 INPUT, OUTPUT = "images", "probabilities"
 CLOSE = 1e-5  # how far an answer may be from that of `predict`
 TRIED = (1, 2, 7)  # images in the batches that a file is tried with
+DECODE = (
+    "the first frame or page; turned upright by EXIF; 16-bit grey to (value * 255 + 32767) // 65535, 16-bit color to"
+    f" its upper 8 bits; transparency over {BACKDROP[:3]}; to RGB, without color profiles; for 1 channel then to luma"
+    " (ITU-R 601)"
+)
 RESIZE = "the whole image to a square, bicubic, antialiased; 8 bits (Pillow: Image.resize with BICUBIC)"
 
 
@@ -92,7 +98,7 @@ def export_model(
 def facts_of(model: Trained, to: str) -> dict[str, Any]:
     """What a program must know to feed the file and to read its answers."""
     known, shape = model_facts(model.config, model.card), [model.card.size, model.card.size, model.card.channels]
-    facts = {"fssl": __version__, "format": to, "round": model.round, **known, "resize": RESIZE}
+    facts = {"fssl": __version__, "format": to, "round": model.round, **known, "decode": DECODE, "resize": RESIZE}
     if to == "safetensors":
         choices = ("name", "width", "norm", "stem")
         network = {key: getattr(model.config.model, key) for key in choices}

@@ -15,15 +15,16 @@ from ..console import PLAIN, RunView, print_table, say, several
 from ..core.experiment import with_folder
 from ..core.images import load_dataset, rows_for_test
 from ..data.cache import Progress
+from ..data.dataset import Dataset
 from ..data.folder import Loading, raise_problems, read_images
 from ..data.listing import list_images
-from ..errors import ProblemsError, UserError
+from ..errors import ProblemsError, UserError, shortened
 from ..probes.measures import answers_of
 from ..records.models import BEST
 from ..records.store import RunFolder
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file, check_folder, check_new, cores
-from .answers import Predictions, truth_of
+from .answers import Predictions, other_folders, truth_of
 from .measures import PAGE, in_words, write_measures
 from .trained import Trained, best_device, load_trained
 
@@ -86,6 +87,10 @@ def predict(
 def tell_measures(console: Console, made: Predictions, folder: Path | None, title: str) -> None:
     """Print the measures of predictions whose truth is known, and write them into a folder if one is named."""
     if made.truth is None:
+        if others := other_folders(made.names, made.classes):
+            them = shortened([f"'{name}'" for name in others], 10)
+            them = f"folder {them} is" if len(others) == 1 else f"folders {them} are"
+            say(console, f"no accuracy: {them} none of the model's classes ({shortened(made.classes, 10)})")
         if folder:
             say(console, f"{folder} is not written: not every image lies in a folder that is called like a class")
         return
@@ -112,7 +117,7 @@ def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predic
     dataset = load_dataset(replace(model.config, data=data), progress)
     with_folder(model.config, dataset)  # refuses a folder whose files are others
     rows = rows_for_test(model.config, dataset)
-    names, p = look_at(model, numbered(dataset.test.images, rows, progress))
+    names, p = look_at(model, named(dataset, rows, progress))
     return Predictions(model.classes, names, p, dataset.test.labels[rows])
 
 
@@ -125,11 +130,12 @@ def look_at(model: Trained, batches: Iterable[Batch]) -> tuple[list[str], NDArra
     return [name for names, _ in looked for name in names], np.concatenate([nothing, *(p for _, p in looked)])
 
 
-def numbered(images: NDArray[np.uint8], rows: NDArray[np.int64], progress: Progress) -> Iterator[Batch]:
-    """Test images have no names; they are counted from 0, in the order of their file."""
+def named(dataset: Dataset, rows: NDArray[np.int64], progress: Progress) -> Iterator[Batch]:
+    """Some test images by the names of their files, else by their numbers from 0, in the order of the dataset."""
+    names = dataset.test_names or range(len(dataset.test.labels))
     for first in range(0, len(rows), BATCH):
         batch = rows[first : first + BATCH]
-        yield [str(row) for row in batch], images[batch]
+        yield [str(names[row]) for row in batch], dataset.test.images[batch]
         progress("looking at images", first + len(batch), len(rows))
 
 

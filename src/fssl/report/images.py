@@ -24,7 +24,9 @@ def print_folder(console: Console, root: Path) -> None:
     console.print(table)
     raise_problems(listing, most=len(listing.problems))
     classes = sorted({name for labeled in (listing.server, *(s.labeled for s in listing.sites)) for name in labeled})
-    say(console, f"{len(classes)} classes: {', '.join(classes)}. No problems.")
+    alone = "No labels: this site trains on unlabeled images alone"  # of several sites that would be a problem
+    found = f"{len(classes)} classes: {', '.join(classes)}" if classes else alone
+    say(console, f"{found}. No problems.")
     if not is_site(root) and not any(any(of_all(files)) for files in (listing.test, *(s.test for s in listing.sites))):
         say(console, f"No test images: a run needs some in test/CLASS/*, or {SPLIT_OFF}.")
 
