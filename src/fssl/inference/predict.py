@@ -24,7 +24,7 @@ from ..records.store import RunFolder
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file, check_folder, check_new, cores
 from .answers import Predictions, truth_of
-from .measures import PAGE, in_words, write_measures
+from .measures import FILES, PAGE, in_words, write_measures
 from .trained import Trained, best_device, load_trained
 
 Batch = tuple[list[str], NDArray[np.uint8]]  # names and images
@@ -55,8 +55,7 @@ def predict(
     check_file("--out", out.file, ".csv")
     check_new("--out", out.file, out.overwrite)
     if measures:
-        check_folder("--measures", measures)
-        check_new("--measures", measures / PAGE, out.overwrite)
+        check_measures(measures, out.overwrite)
     model = load_trained(run, torch.device("cpu"), which)
     unread: list[str] = []
     skipped: Sequence[str] = ()
@@ -81,6 +80,15 @@ def predict(
         them = "it" if len(unread) == 1 else "them"
         headline = f"{several(len(unread), 'file')} could not be read, so {out.file} lacks {them}:"
         raise ProblemsError(headline, unread, most=len(unread), code=1)
+
+
+def check_measures(folder: Path, overwrite: bool) -> None:
+    """Refuse, before the work, a folder that cannot take measures, or has files of their names."""
+    check_folder("--measures", folder)
+    if RunFolder(folder).is_of_a_run:  # whose measures.json is another file
+        raise UserError(f"--measures {folder}: is a run folder; expected another one, such as {folder / 'measures'}")
+    for name in FILES:
+        check_new("--measures", folder / name, overwrite)
 
 
 def tell_measures(console: Console, made: Predictions, folder: Path | None, title: str) -> None:
