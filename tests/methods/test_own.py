@@ -475,11 +475,15 @@ def test_the_file_is_run_once() -> None:
         ("my.py:needs", "cannot be built: TypeError: needs() missing 1 required positional argument"),
         ("my.py+sage", "which function of the file? Write my.py:FUNCTION"),
         ("broken.py:mine", "broken.py cannot be loaded: SyntaxError"),
+        ("script.py:mine", "script.py cannot be loaded: SystemExit: 3"),
+        ("exits.py:mine", "method 'exits.py:mine' cannot be built: SystemExit: 4"),
         ("absent.py:mine", "there is no file"),
     ],
 )
 def test_what_does_not_fit_is_one_line(name: str, message: str, fssl: Fssl) -> None:
     Path("broken.py").write_text("def mine(:")
+    Path("script.py").write_text("raise SystemExit(3)")
+    Path("exits.py").write_text("def mine():\n    raise SystemExit(4)")
     code, _, said = fssl("run", "smoke", "--set", f"method.name={name}", "--out", "run")
     assert (code, said.count("\n"), message in said) == (2, 1, True), said
     assert not Path("run").exists()
