@@ -36,6 +36,9 @@ def read_toml(source: str) -> dict[str, Any]:
 
 def not_found(source: str, goes_on: bool = False) -> UserError:
     """What to say of settings that are nowhere; a path, or a run that is to go on, is seldom a preset misspelt."""
+    bare = source.removesuffix(".toml")
+    if bare != source:  # no preset is called so
+        return UserError(f"there is no file {source}" + (f"; the preset is called {bare}" if bare in presets() else ""))
     folders = {name.rpartition("/")[0] for name in presets()} - {""}
     is_path = "/" in source and source.partition("/")[0] not in folders
     if (is_path or goes_on) and not nearest(source.lower(), presets()):
