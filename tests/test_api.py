@@ -30,6 +30,17 @@ def test_a_script_writes_what_the_command_line_writes(fssl: Fssl) -> None:
     assert package.model("written").classes == tuple("0123456789")
 
 
+def test_a_run_folder_stands_for_no_experiment_but_its_settings_do(tmp_path: Path) -> None:
+    first = fssl.experiment("smoke", "train.rounds=1", "train.steps_per_round=1", "compute.device=cpu", "seed=8")
+    fssl.run(first, tmp_path / "base")
+    with pytest.raises(UserError) as refused:
+        fssl.experiment(str(tmp_path / "base"))
+    file = tmp_path / "base/config.toml"
+    began = "is a run folder; give the preset or file that it began with"
+    assert str(refused.value) == f"'{tmp_path / 'base'}' {began}, or {file}"
+    assert fssl.experiment(file).config == first.config
+
+
 def test_a_grid_has_names_and_everything_is_checked_first() -> None:
     grid = fssl.experiments({"method": {"name": "sage"}, "grid": {"seed": [7, 8]}}, "data.name=digits")
     assert {name: experiment.config.seed for name, experiment in grid.items()} == {"seed7": 7, "seed8": 8}

@@ -20,8 +20,8 @@ def read_toml(source: str) -> dict[str, Any]:
     is_preset = source in presets() and not os.path.isfile(source)  # which never raises, as Path's own may
     path = PRESETS / f"{source}.toml" if is_preset else Path(source)
     if os.path.isdir(path):
-        if os.path.isfile(path / "config.toml"):
-            raise UserError(f"'{source}' is a run folder; give the preset or file that it began with")
+        if os.path.isfile(settings := path / "config.toml"):
+            raise UserError(f"'{source}' is a run folder; give the preset or file that it began with, or {settings}")
         if next(path.glob("**/config.toml"), None):
             raise UserError(f"'{source}' holds several runs; give the command that began them, with --resume to go on")
         raise UserError(f"'{source}' is a folder; expected a TOML file or a preset ({', '.join(presets())})")
