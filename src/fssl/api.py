@@ -218,4 +218,4 @@ def export(folder: str | Path, file: str | Path, *, which: str = "", overwrite: 
         >>> fssl.export("runs/smoke", "digits.onnx")
     """
     run, to = as_path("folder", folder), as_path("file", file)
-    return export_model(run, to.suffix.removeprefix("."), to, overwrite, which)[0]
+    return export_model(run, to.suffix.removeprefix("."), to, overwrite, which).file

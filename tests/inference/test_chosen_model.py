@@ -176,6 +176,8 @@ def test_predict_says_that_a_run_goes_on(tmp_path: Path, fssl: Fssl) -> None:
     before = sorted(path for path in run.rglob("*") if path.is_file())
     said = fssl("predict", run, "--out", "p.csv")
     assert (said.code, "by the model of round 2; the run goes on to round 4" in said.out) == (0, True)
+    said = fssl("export", run, "--to", "safetensors", "--out", "m.safetensors")
+    assert said.out.splitlines()[1:] == ["by the model of round 2; the run goes on to round 4"]
     assert right("p.csv") == pytest.approx(accuracy_of(run, 2))
     assert fssl("predict", run, "--model", "ema", "--out", "ema.csv").code == 0
     assert right("ema.csv") == pytest.approx(records(run)[1]["ema_accuracy"])
