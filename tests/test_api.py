@@ -30,6 +30,45 @@ def test_a_script_writes_what_the_command_line_writes(fssl: Fssl) -> None:
     assert package.model("written").classes == tuple("0123456789")
 
 
+def test_a_run_folder_stands_for_no_experiment_but_its_settings_do(tmp_path: Path) -> None:
+    first = fssl.experiment("smoke", "train.rounds=1", "train.steps_per_round=1", "compute.device=cpu", "seed=8")
+    fssl.run(first, tmp_path / "base")
+    with pytest.raises(UserError) as refused:
+        fssl.experiment(str(tmp_path / "base"))
+    file = tmp_path / "base/config.toml"
+    began = "is a run folder; give the preset or file that it began with"
+    assert str(refused.value) == f"'{tmp_path / 'base'}' {began}, or {file}"
+    assert fssl.experiment(file).config == first.config
+
+
+def test_runs_that_are_left_out_are_warned_of_at_the_caller_s_line(tmp_path: Path) -> None:
+    """And those that are there say whether they are finished, and what of their record is damaged."""
+    settings = ("train.rounds=3", "train.steps_per_round=1", "compute.device=cpu")
+    for name in ("whole", "short", "torn", "edited"):
+        fssl.run(fssl.experiment("smoke", *settings), tmp_path / name)
+    for name, change in {
+        "short": lambda text: "".join(text.splitlines(keepends=True)[:2]),
+        "torn": lambda text: text.replace('"accuracy"', "accuracy", 1),
+    }.items():
+        record = tmp_path / name / "rounds.jsonl"
+        record.write_text(change(record.read_text()))
+    settings_file = tmp_path / "edited/config.toml"
+    settings_file.write_text(settings_file.read_text().replace("seed = 7", "seed = 8", 1))
+    (tmp_path / "wrong").mkdir()
+    (tmp_path / "wrong/rounds.jsonl").touch()
+    with pytest.warns(UserWarning, match="^left out: ") as said:
+        runs = {run.path.name: run for run in fssl.runs(tmp_path)}
+    lines = sorted(str(warning.message) for warning in said)
+    assert lines[1] == f"left out: {tmp_path}/wrong: no config.toml"
+    assert re.fullmatch(rf"left out: {tmp_path}/edited: .*changed.*; as_is=True takes it as it is", lines[0]), lines[0]
+    assert (len(lines), {warning.filename for warning in said}) == (2, {__file__})
+    assert {name: (run.is_finished, run.damaged) for name, run in runs.items()} == {
+        "whole": (True, []),
+        "short": (False, []),
+        "torn": (True, [1]),
+    }
+
+
 def test_a_grid_has_names_and_everything_is_checked_first() -> None:
     grid = fssl.experiments({"method": {"name": "sage"}, "grid": {"seed": [7, 8]}}, "data.name=digits")
     assert {name: experiment.config.seed for name, experiment in grid.items()} == {"seed7": 7, "seed8": 8}

@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -77,7 +78,8 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run smoke --rounds 3", ["--rounds"]),
         ("run smoke more", ["more"]),
         ("run smok", ["'smok'", "did you mean 'smoke'?"]),
-        ("run nothing.toml", ["'nothing.toml'", "known: demo"]),
+        ("run nothing.toml", ["there is no file nothing.toml"]),
+        ("run nothing", ["'nothing'", "known: demo"]),
         ("run .", ["'.' is a folder"]),
         ("run smoke --set seed", ["--set seed", "key=value"]),
         ("run smoke --set train.lrr=1", ["[train]", "did you mean 'lr'?"]),
@@ -544,14 +546,57 @@ def test_show_and_compare_read_the_records(fssl: Fssl) -> None:
 
 def test_show_says_that_a_run_is_unfinished(fssl: Fssl) -> None:
     fssl("run", "tiny.toml")
-    Path("runs/tiny/summary.json").unlink()
-    lines = Path("runs/tiny/rounds.jsonl").read_text().splitlines()
-    Path("runs/tiny/rounds.jsonl").write_text(lines[0] + "\n" + lines[1][:50])
-    assert "unfinished: 1 of 3 rounds; go on with --resume" in fssl("show", "runs/tiny").out
-    Path("runs/tiny/rounds.jsonl").write_text("")
-    said = fssl("show", "runs/tiny")
-    assert said.code == 2
-    assert "has no finished round yet" in said.err
+    run = Path("runs/tiny")
+    (run / "summary.json").unlink()
+    lines = (run / "rounds.jsonl").read_text().splitlines()
+    (run / "rounds.jsonl").write_text("\n".join([*lines[:2], lines[2][:50]]))
+    assert "unfinished: 2 of 3 rounds; go on with --resume\n" in fssl("show", run).out
+    assert fssl("run", run, "--resume").code == 0
+    (run / "summary.json").unlink()
+    (run / "rounds.jsonl").write_text(lines[0] + "\n")
+    why = fssl("run", run, "--resume").err.removeprefix("fssl: ")
+    assert why.startswith("no checkpoint in runs/tiny/checkpoint can be used")
+    assert f"unfinished: 1 of 3 rounds; it cannot go on: {why}" in fssl("show", run).out
+
+
+@pytest.mark.parametrize("kept", ["", "model.safetensors"])
+def test_a_run_without_a_round_goes_on_if_it_lost_none(kept: str, fssl: Fssl) -> None:
+    fssl("run", "tiny.toml")
+    run = Path("runs/tiny")
+    (run / "rounds.jsonl").unlink()
+    for path in (run / "probes", run / "checkpoint"):
+        shutil.rmtree(path)
+    for name in {"model.safetensors", "summary.json"} - {kept}:
+        (run / name).unlink()
+    said = fssl("show", run)
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert said.err.startswith("fssl: runs/tiny has no finished round in rounds.jsonl; ")
+    resumed = fssl("run", run, "--resume")
+    assert (resumed.code, "go on with --resume" in said.err) == ((2, False) if kept else (0, True))
+    assert said.err.endswith(f"it cannot go on: {resumed.err.removeprefix('fssl: ')}" if kept else "--resume\n")
+
+
+def test_a_folder_with_settings_alone_is_no_run_that_goes_on(fssl: Fssl) -> None:
+    Path("mine").mkdir()
+    Path("mine/config.toml").write_text("seed = 7\n")
+    said = fssl("show", "mine")
+    assert "it cannot go on: mine/config.toml is not of a run that began here" in said.err
+
+
+def test_show_names_a_damaged_summary(fssl: Fssl) -> None:
+    fssl("run", "tiny.toml")
+    run = Path("runs/tiny")
+    summary = (run / "summary.json").read_text()
+    (run / "summary.json").write_text(summary.replace("3", "4", 1))
+    damaged = "runs/tiny/summary.json is damaged; 3 of 3 rounds are recorded"
+    assert fssl("show", run).out.splitlines()[1] == f"{damaged}; go on with --resume"
+    assert fssl("run", run, "--resume").code == 0
+    assert (run / "summary.json").read_text() == summary
+    (run / "summary.json").write_text(summary[:20])
+    shutil.rmtree(run / "checkpoint")
+    assert fssl("show", run).out.splitlines()[1] == damaged
+    (run / "summary.json").unlink()
+    assert fssl("show", run).out.splitlines()[1] == "3 of 3 rounds, but no summary.json of the last one"
 
 
 # Grids.

@@ -343,7 +343,7 @@ def test_files_are_read_by_path_and_presets_by_name(tmp_path: Path, monkeypatch:
         ("smok", b"", "did you mean 'smoke'?"),
         ("", b"", "file '' is unknown"),
         ("empty.toml", b"# nothing\n", "empty.toml: holds no settings"),
-        ("a/b.toml", b"", "'a/b.toml': there is no such run folder or file, and no such preset"),
+        ("a/b", b"", "'a/b': there is no such run folder or file, and no such preset (see `fssl presets`)"),
         ("paper/tabel2", b"", "did you mean 'paper/table2'?"),
         ("half.toml/x", b"", "cannot be read: Not a directory"),
         ("n" * 300, b"", "cannot be read: File name too long"),
@@ -361,6 +361,15 @@ def test_files_that_cannot_be_read_are_refused(
     with pytest.raises(UserError) as refused:
         read_toml(name)
     assert fragment in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("my.toml", ""), ("a/b.toml", ""), ("paper/table2.toml", "; the preset is called paper/table2")]
+)
+def test_a_file_that_is_not_there_is_no_preset_misspelt(name: str, hint: str) -> None:
+    with pytest.raises(UserError) as refused:
+        read_toml(name)
+    assert str(refused.value) == f"there is no file {name}{hint}"
 
 
 DEEP = [f"a = {'[' * 331}{']' * 331}", f"a = {'[' * 9999}", f"{'.'.join('a' * 999)} = 1", f"[{'.'.join('a' * 51)}]"]

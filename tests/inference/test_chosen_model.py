@@ -19,7 +19,7 @@ from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
 from fssl.errors import UserError
-from fssl.inference.measures import write_measures
+from fssl.inference.measures import FILES, write_measures
 from fssl.inference.trained import load_trained
 from fssl.methods.names import METHODS
 from fssl.probes.measures import answers_of
@@ -176,6 +176,8 @@ def test_predict_says_that_a_run_goes_on(tmp_path: Path, fssl: Fssl) -> None:
     before = sorted(path for path in run.rglob("*") if path.is_file())
     said = fssl("predict", run, "--out", "p.csv")
     assert (said.code, "by the model of round 2; the run goes on to round 4" in said.out) == (0, True)
+    said = fssl("export", run, "--to", "safetensors", "--out", "m.safetensors")
+    assert said.out.splitlines()[1:] == ["by the model of round 2; the run goes on to round 4"]
     assert right("p.csv") == pytest.approx(accuracy_of(run, 2))
     assert fssl("predict", run, "--model", "ema", "--out", "ema.csv").code == 0
     assert right("ema.csv") == pytest.approx(records(run)[1]["ema_accuracy"])
@@ -216,6 +218,25 @@ def test_a_page_of_measures_is_written_over_only_if_asked(run: Path, fssl: Fssl)
     assert (said.code, "--measures measures/index.html: is there already" in said.err) == (2, True)
     assert not Path("b.csv").exists()
     assert fssl(*words, "b.csv", "--overwrite").code == 0
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_file_of_measures_is_written_over(name: str, run: Path, fssl: Fssl) -> None:
+    Path("measures").mkdir()
+    (Path("measures") / name).write_text("mine")
+    code, _, said = fssl("predict", run, "--measures", "measures", "--out", "p.csv")
+    there = "is there already; choose another name, or add --overwrite"
+    assert (code, said) == (2, f"fssl: --measures measures/{name}: {there}\n")
+    assert ((Path("measures") / name).read_text(), Path("p.csv").exists()) == ("mine", False)
+
+
+@pytest.mark.parametrize("more", [[], ["--overwrite"]])
+def test_a_run_folder_keeps_its_own_measures(more: list[str], run: Path, fssl: Fssl) -> None:
+    before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
+    code, _, said = fssl("predict", run, "--out", "p.csv", "--measures", run, *more)
+    expected = f"fssl: --measures {run}: is a run folder; expected another one, such as {run}/measures\n"
+    assert (code, said) == (2, expected)
+    assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
 
 
 def test_no_measures_without_the_truth(run: Path, fssl: Fssl) -> None:

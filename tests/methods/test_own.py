@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import save_file
 
 from conftest import SMALL, Fssl, records
-from fssl.config import Config, MethodChoice
+from fssl.config import METHOD_KEYS, Config, MethodChoice, as_tables
+from fssl.config.checks import SCHEMAS
 from fssl.data.cards import CARDS
 from fssl.deploy.home import init, server_part
 from fssl.errors import RunError, UserError
@@ -506,11 +507,15 @@ def test_the_file_is_run_once() -> None:
         ("my.py:needs", "cannot be built: TypeError: needs() missing 1 required positional argument"),
         ("my.py+sage", "which function of the file? Write my.py:FUNCTION"),
         ("broken.py:mine", "broken.py cannot be loaded: SyntaxError"),
+        ("script.py:mine", "script.py cannot be loaded: SystemExit: 3"),
+        ("exits.py:mine", "method 'exits.py:mine' cannot be built: SystemExit: 4"),
         ("absent.py:mine", "there is no file"),
     ],
 )
 def test_what_does_not_fit_is_one_line(name: str, message: str, fssl: Fssl) -> None:
     Path("broken.py").write_text("def mine(:")
+    Path("script.py").write_text("raise SystemExit(3)")
+    Path("exits.py").write_text("def mine():\n    raise SystemExit(4)")
     code, _, said = fssl("run", "smoke", "--set", f"method.name={name}", "--out", "run")
     assert (code, said.count("\n"), message in said) == (2, 1, True), said
     assert not Path("run").exists()
@@ -582,6 +587,32 @@ def test_settings_mean_what_their_file_declares() -> None:
     assert method.mu_u == 1
     with pytest.raises(UserError, match=r"method.kappa = -1.0: expected a number from 0"):
         build_method("free.py:mine+sage", {"kappa": -1.0})  # the plug-in is fssl's
+
+
+@pytest.mark.parametrize("key", METHOD_KEYS)
+def test_a_setting_may_not_be_called_like_a_key_of_every_method(
+    fssl: Fssl, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    """The builder would never hear of it, or the record of the run could not be read."""
+    Path(f"{key}.py").write_text(
+        "from fssl.methods.fixmatch import FixMatch\n\n"
+        f"def mine({key}: float = 1.0) -> FixMatch:\n    return FixMatch(mu_u={key})\n"
+    )
+    monkeypatch.setattr("fssl.runner.grid.run_experiment", None)  # so that nothing can be computed
+    expected = (
+        f"fssl: mine: its setting '{key}' needs another name; [method] keeps name, digest, label, color for itself\n"
+    )
+    for name in (f"{key}.py:mine", f"{key}.py:mine+sage"):
+        assert fssl("run", "smoke", "--set", f"method.name={name}", "--out", "run")[::2] == (2, expected)
+        assert fssl("methods", name)[::2] == (2, expected)
+    assert not Path("run").exists()
+
+
+def test_the_keys_of_every_method_are_those_that_are_checked_and_written_down() -> None:
+    assert {*METHOD_KEYS} == {*SCHEMAS["method"]}
+    choice = MethodChoice("my.py:mine", (("tau", 0.5),), digest="d", label="Ours", color="#D55E00")
+    written = {"name": "my.py:mine", "tau": 0.5, "digest": "d", "label": "Ours", "color": "#D55E00"}
+    assert [*as_tables(Config(method=choice))["method"].items()] == [*written.items()]
 
 
 DECLARED = """

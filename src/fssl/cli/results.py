@@ -77,8 +77,10 @@ def export(
     """
     from ..inference.export import export_model
 
-    file, difference = export_model(run, to, out, overwrite, model)
+    file, difference, told = export_model(run, to, out, overwrite, model)
     say(f"{file} and {file.name}.json; tried: it answers as the run's model does (largest difference {difference:.0e})")
+    for line in told:
+        say(line)
 
 
 def compare(

@@ -5,6 +5,7 @@ from .grid import check_size, expand, grid_axes, num_runs, only_run, override
 from .schema import ByDataset, OneOf, Range, Setting, as_declared, check_table, check_value, schema_of
 from .settings import (
     MANY,
+    METHOD_KEYS,
     OF_OPTIMIZERS,
     Compute,
     Config,
@@ -24,6 +25,7 @@ __all__ = [
     "AFTERWARDS",
     "AUTHORS_WAY",
     "MANY",
+    "METHOD_KEYS",
     "OF_OPTIMIZERS",
     "PRESETS",
     "ByDataset",

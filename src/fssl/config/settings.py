@@ -374,6 +374,7 @@ def usual_batch(labels: int) -> int:
 
 
 SECTIONS = tuple(f.name for f in fields(Config) if f.name not in ("seed", "protocol"))
+METHOD_KEYS = tuple(f.name for f in fields(MethodChoice) if f.name != "settings")  # no builder may have one of these
 # A folder of clients' images says itself who holds what and which images are labeled.
 NOT_OF_A_FOLDER = (*DEALING, "partition.file", "partition.digest", "data.test_share")
 OF_A_FOLDER = (

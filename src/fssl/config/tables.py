@@ -9,7 +9,7 @@ from ..errors import as_typed
 from ..system.digest import short_sum
 from ..system.user_code import short_name
 from .grid import forget
-from .settings import AT_SERVER, KNOWING, SECTIONS, Config, useless
+from .settings import AT_SERVER, KNOWING, METHOD_KEYS, SECTIONS, Config, useless
 
 # A resumed run may be longer than before, on other hardware, or find its data elsewhere.
 MAY_CHANGE = (
@@ -54,8 +54,7 @@ def as_tables(config: Config) -> dict[str, Any]:
                 k: list(v) if isinstance(v, tuple) else v for k, v in tables[section].items() if v is not None
             }
     method = config.method
-    facts = {"digest": method.digest, "label": method.label, "color": method.color}
-    known = {key: value for key, value in facts.items() if value is not None}
+    known = {key: value for key in METHOD_KEYS if (value := getattr(method, key)) is not None}
     tables["method"] = {"name": method.name, **dict(method.settings), **known}
     part = config.partition
     # By labeled_clients, which --set may change.

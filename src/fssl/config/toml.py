@@ -20,8 +20,8 @@ def read_toml(source: str) -> dict[str, Any]:
     is_preset = source in presets() and not os.path.isfile(source)  # which never raises, as Path's own may
     path = PRESETS / f"{source}.toml" if is_preset else Path(source)
     if os.path.isdir(path):
-        if os.path.isfile(path / "config.toml"):
-            raise UserError(f"'{source}' is a run folder; give the preset or file that it began with")
+        if os.path.isfile(settings := path / "config.toml"):
+            raise UserError(f"'{source}' is a run folder; give the preset or file that it began with, or {settings}")
         if next(path.glob("**/config.toml"), None):
             raise UserError(f"'{source}' holds several runs; give the command that began them, with --resume to go on")
         raise UserError(f"'{source}' is a folder; expected a TOML file or a preset ({', '.join(presets())})")
@@ -36,6 +36,9 @@ def read_toml(source: str) -> dict[str, Any]:
 
 def not_found(source: str, goes_on: bool = False) -> UserError:
     """What to say of settings that are nowhere; a path, or a run that is to go on, is seldom a preset misspelt."""
+    bare = source.removesuffix(".toml")
+    if bare != source:  # no preset is called so
+        return UserError(f"there is no file {source}" + (f"; the preset is called {bare}" if bare in presets() else ""))
     folders = {name.rpartition("/")[0] for name in presets()} - {""}
     is_path = "/" in source and source.partition("/")[0] not in folders
     if (is_path or goes_on) and not nearest(source.lower(), presets()):

@@ -23,7 +23,7 @@ from ..errors import RunError, UserError, described, unknown
 from ..records.tensors import sealed
 from ..system.files import write_file
 from ..system.machine import check_file, check_new
-from .trained import Trained, load_trained
+from .trained import Trained, load_trained, told
 
 Answer = Callable[[NDArray[np.uint8]], NDArray[np.float32]]  # images to probabilities
 FACTS = "fssl"  # the key of the facts in a file's metadata
@@ -62,9 +62,15 @@ class Made(NamedTuple):
     answer: Answer
 
 
-def export_model(
-    run: Path, to: str, out: Path | None = None, overwrite: bool = False, which: str = ""
-) -> tuple[Path, float]:
+class Exported(NamedTuple):
+    """The file, the largest difference of its answers from those of `predict`, and which model of the run it holds."""
+
+    file: Path
+    difference: float
+    told: list[str]
+
+
+def export_model(run: Path, to: str, out: Path | None = None, overwrite: bool = False, which: str = "") -> Exported:
     """Write a run's model and its facts.
 
     Args:
@@ -73,9 +79,6 @@ def export_model(
         out: The file; the facts go beside it, with `.json` after its name. Default: the run's name.
         overwrite: Whether files of these names may be replaced.
         which: "best", "plain" or "ema" for one of several models.
-
-    Returns:
-        The file, and the largest difference of its answers from those of `predict`.
     """
     if to not in FORMATS:
         raise unknown("format", to, FORMATS)
@@ -92,7 +95,7 @@ def export_model(
         raise RunError(f"{file} is not written: its answers differ from the run's by {difference:.1e}, above {CLOSE}")
     write_file(file, made.content)
     write_file(beside, facts + "\n")
-    return file, difference
+    return Exported(file, difference, told(model, run, which))
 
 
 def facts_of(model: Trained, to: str) -> dict[str, Any]:

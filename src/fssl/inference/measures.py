@@ -13,6 +13,7 @@ from ..records.rounds import MEASURES
 from ..system.files import as_csv, write_file
 
 PAGE = "index.html"
+FILES = (PAGE, "measures.json", "classes.csv", "confusion.csv", "confusion.svg")  # what a folder of measures holds
 RIGHT, WRONG = "#0072B2", "#D55E00"  # as on the report's page
 FEW = 25  # classes whose cells have room for a number
 BOARD = 720  # units of the drawing that the cells of all classes share
@@ -63,7 +64,7 @@ def in_words(answers: Answers) -> str:
 
 
 def write_measures(folder: Path, answers: Answers, classes: Sequence[str], title: str) -> None:
-    """Write measures.json, classes.csv, confusion.csv, confusion.svg and a page with all of it."""
+    """Write numbers, tables by class, the confusion matrix and its picture, and a page with all of it."""
     facts = answers.facts()
     numbers = {name: getattr(answers, name) for name in MEASURES}
     columns = facts["classes"]
@@ -72,14 +73,14 @@ def write_measures(folder: Path, answers: Answers, classes: Sequence[str], title
         {"class": name, **dict(zip(classes, row, strict=True))}
         for name, row in zip(classes, facts["confusion"], strict=True)
     )
-    files = {
-        "measures.json": json.dumps({"class_names": [*classes], **numbers, **facts}) + "\n",
-        "classes.csv": as_csv(["class", *COLUMNS], rows),
-        "confusion.csv": as_csv(["class", *classes], told),
-        "confusion.svg": matrix_picture(answers, classes, alone=True),
-        PAGE: page(answers, classes, title, rows),
-    }
-    for name, content in files.items():
+    contents = (
+        page(answers, classes, title, rows),
+        json.dumps({"class_names": [*classes], **numbers, **facts}) + "\n",
+        as_csv(["class", *COLUMNS], rows),
+        as_csv(["class", *classes], told),
+        matrix_picture(answers, classes, alone=True),
+    )
+    for name, content in zip(FILES, contents, strict=True):
         write_file(folder / name, content)
 
 

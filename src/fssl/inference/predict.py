@@ -20,13 +20,12 @@ from ..data.folder import Loading, raise_problems, read_images
 from ..data.listing import list_images
 from ..errors import ProblemsError, UserError, shortened
 from ..probes.measures import answers_of
-from ..records.models import BEST
 from ..records.store import RunFolder
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file, check_folder, check_new, cores
 from .answers import Predictions, other_folders, truth_of
-from .measures import PAGE, in_words, write_measures
-from .trained import Trained, best_device, load_trained
+from .measures import FILES, PAGE, in_words, write_measures
+from .trained import Trained, best_device, load_trained, told
 
 Batch = tuple[list[str], NDArray[np.uint8]]  # names and images
 BATCH = 1000  # test images between two looks at the progress
@@ -56,8 +55,7 @@ def predict(
     check_file("--out", out.file, ".csv")
     check_new("--out", out.file, out.overwrite)
     if measures:
-        check_folder("--measures", measures)
-        check_new("--measures", measures / PAGE, out.overwrite)
+        check_measures(measures, out.overwrite)
     model = load_trained(run, torch.device("cpu"), which)
     unread: list[str] = []
     skipped: Sequence[str] = ()
@@ -70,18 +68,21 @@ def predict(
     print_table(console, by_class(made) if made.truth is None else by_truth(made))
     tell_measures(console, made, measures, f"{run.resolve().name}: {images or 'test images'}")
     say(console, f"{several(len(made.names), 'image')}{accuracy(made)}: {out.file}")
-    if which == BEST:
-        say(console, f"by the best model, that of round {model.round}")
-    elif model.round is not None and model.round < model.config.rounds and not RunFolder(run).is_finished:
-        say(console, f"by the model of round {model.round}; the run goes on to round {model.config.rounds}")
-    if not which and model.config.server.ship == "ema":
-        say(console, "by the smoothed model (server.ship = ema); --model plain takes the other")
-    for line in skipped:
-        say(console, f"skipped {line}")
+    for line in (*told(model, run, which), *(f"skipped {file}" for file in skipped)):
+        say(console, line)
     if unread:
         them = "it" if len(unread) == 1 else "them"
         headline = f"{several(len(unread), 'file')} could not be read, so {out.file} lacks {them}:"
         raise ProblemsError(headline, unread, most=len(unread), code=1)
+
+
+def check_measures(folder: Path, overwrite: bool) -> None:
+    """Refuse, before the work, a folder that cannot take measures, or has files of their names."""
+    check_folder("--measures", folder)
+    if RunFolder(folder).is_of_a_run:  # whose measures.json is another file
+        raise UserError(f"--measures {folder}: is a run folder; expected another one, such as {folder / 'measures'}")
+    for name in FILES:
+        check_new("--measures", folder / name, overwrite)
 
 
 def tell_measures(console: Console, made: Predictions, folder: Path | None, title: str) -> None:

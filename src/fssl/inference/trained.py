@@ -158,6 +158,18 @@ def load_trained(run: Path, device: torch.device | None = None, which: str = "")
     return Trained(config, card, net, weights, normalize_of(config, card, device), (model.facts or {}).get("round"))
 
 
+def told(model: Trained, run: Path, which: str) -> list[str]:
+    """Which model of its run this is, in sentences, where somebody may take it for another."""
+    said = []
+    if which == BEST:
+        said = [f"by the best model, that of round {model.round}"]
+    elif model.round is not None and model.round < model.config.rounds and not RunFolder(run).is_finished:
+        said = [f"by the model of round {model.round}; the run goes on to round {model.config.rounds}"]
+    if not which and model.config.server.ship == "ema":
+        said += ["by the smoothed model (server.ship = ema); --model plain takes the other"]
+    return said
+
+
 def find_model(folder: RunFolder, config: Config, which: str) -> Found:
     """The model in its file, or as the newest checkpoint has it, if that is newer."""
     models = Models(folder)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from ..config import Config, MethodChoice, Setting, as_declared, check_value, schema_of
+from ..config import METHOD_KEYS, Config, MethodChoice, Setting, as_declared, check_value, schema_of
 from ..data.cards import Card
 from ..errors import UserError, as_typed, unknown
 from ..system.user_code import build, find_function, refuse_without_function, user_file
@@ -194,7 +194,12 @@ def find_builders(name: str) -> list[Callable[..., Method]]:
 
 def settings_of(builder: Callable[..., Method]) -> dict[str, Setting]:
     """A builder's keyword arguments: the signature is the schema."""
-    return {key: setting for key, setting in schema_of(builder).items() if not setting.is_required}
+    settings = {key: setting for key, setting in schema_of(builder).items() if not setting.is_required}
+    for key in METHOD_KEYS:
+        if key in settings:
+            kept = f"[method] keeps {', '.join(METHOD_KEYS)} for itself"
+            raise UserError(f"{builder.__name__}: its setting '{key}' needs another name; {kept}")
+    return settings
 
 
 def check_setting(value: Any, setting: Setting) -> Any:

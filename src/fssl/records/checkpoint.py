@@ -68,7 +68,7 @@ class Checkpoints:
             self._keep_only(candidates)
         return saved
 
-    def newest(self, marks: Sequence[str | None], parts: str) -> Saved | None:
+    def newest(self, marks: Sequence[str | None], parts: str | tuple[str, ...] = ()) -> Saved | None:
         """The same for a reader: nothing is removed, and of the parts only those whose names begin like this are read.
 
         A run that goes on may remove a checkpoint while it is read; then there is a newer one.
@@ -104,7 +104,9 @@ class Checkpoints:
             {file for manifest in manifests.values() for file in read_json(manifest).get("parts", {})}
         )
 
-    def _read_whole(self, manifest: Path, marks: Sequence[str | None], only: str = "") -> Saved | None:
+    def _read_whole(
+        self, manifest: Path, marks: Sequence[str | None], only: str | tuple[str, ...] = ""
+    ) -> Saved | None:
         """A checkpoint of this record whose bytes are those that were written, else None."""
         facts = read_json(manifest)
         round, files = facts.get("round"), facts.get("parts")

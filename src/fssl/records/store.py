@@ -199,8 +199,7 @@ class RunFolder:
         start, texts = self._start(), self._texts()
         whole = len(start.lines)
         saved = self.checkpoints.load(start.marks, say)
-        if saved is None and (texts or self.model_file.exists() or self.summary_file.exists()):
-            raise UserError(self._no_way_on(whole, len(texts)))
+        self._check_way_on(saved, whole, len(texts))
         if len(texts) > whole:
             say(f"rounds.jsonl is damaged after round {whole}; what follows is computed again")
         kept = start.texts[: saved.round] if saved else []
@@ -208,6 +207,23 @@ class RunFolder:
             write_atomic(self.rounds_file, b"".join(text + b"\n" for text in kept))
         self._chain = chain_after(self.run_id, kept)
         return saved
+
+    def why_stuck(self) -> str | None:
+        """Why `--resume` would be refused here, in its own words; None if it would go on. Nothing is changed."""
+        try:
+            if self.is_bare:
+                self._check_ours()
+            else:
+                start = self._start()
+                self._check_way_on(self.checkpoints.newest(start.marks), len(start.lines), len(self._texts()))
+        except UserError as error:
+            return str(error)
+        return None
+
+    def _check_way_on(self, saved: Saved | None, whole: int, written: int) -> None:
+        """Refuse to begin anew where an earlier run left results."""
+        if saved is None and (written or self.model_file.exists() or self.summary_file.exists()):
+            raise UserError(self._no_way_on(whole, written))
 
     def _ends_with_a_line(self) -> bool:
         return not self.has_rounds or self.rounds_file.read_bytes().endswith(b"\n")

@@ -67,6 +67,11 @@ class Run(NamedTuple):
         """How far it has come: one that has stopped early is at its end."""
         return self.config.rounds if self.is_stopped else self.last_round
 
+    @property
+    def is_finished(self) -> bool:
+        """Whether it is at its end."""
+        return self.reached >= self.config.rounds
+
 
 class Series(NamedTuple):
     """A quantity by round: the rounds that all runs have, and [runs, rounds]."""
@@ -89,9 +94,14 @@ class Found(NamedTuple):
         return Found([run for run in runs if run.curve], {**self.unreadable, **lacking})
 
     @property
+    def left_out(self) -> list[str]:
+        """A line for each folder whose record cannot be used."""
+        return [f"left out: {path}: {why}" for path, why in self.unreadable.items()]
+
+    @property
     def remarks(self) -> list[str]:
         """What of the records is not in a result, for the terminal."""
-        said = [f"left out: {path}: {why}" for path, why in self.unreadable.items()]
+        said = self.left_out
         said += [f"taken as it is: {run.path}: {run.fault}" for run in self.runs if run.fault]
         return said + [damage_text(RunFolder(run.path).rounds_file, run.damaged) for run in self.runs if run.damaged]
 

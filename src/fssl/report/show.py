@@ -49,10 +49,10 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
     if run is None:
         if folder.has_rounds:
             raise UserError(f"{folder.rounds_file} is damaged: no line of it can be read")
-        raise UserError(f"{path} has no finished round yet; `fssl run ... --resume` goes on with it")
+        raise UserError(f"{path} has no finished round in {folder.rounds_file.name}; {way_on(folder.why_stuck())}")
     say(console, f"{shown_name([run])} on {run.config.data.name}, seed {run.config.seed}: {path}")
     if not folder.is_finished:
-        say(console, f"unfinished: {len(run.lines)} of {run.config.rounds} rounds; go on with --resume")
+        say(console, unfinished(folder, run))
     table = Table(show_header=False)
     for name, text in (*run_facts(run), *choice_facts(folder), *client_facts(folder, run.measure)):
         table.add_row(name, text)
@@ -64,6 +64,24 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
     if run.fault:
         say(console, f"taken as it is: {run.fault}")
     say(console, f"{min(run.curve):5.1f} % {sparkline(run.curve)} {max(run.curve):.1f} %")
+
+
+def unfinished(folder: RunFolder, run: Run) -> str:
+    """What there is of a run without the summary of its end, and what can be done about it."""
+    rounds, summary = f"{len(run.lines)} of {run.config.rounds} rounds", folder.summary_file
+    said = f"unfinished: {rounds}"
+    if summary.is_file() and not folder.summary():
+        said = f"{summary} is damaged; {rounds} are recorded"
+    elif run.is_finished:
+        said = f"{rounds}, but no {summary.name} of the last one"
+    why = folder.why_stuck()
+    is_at_its_end = run.is_finished and why  # so there is nothing to go on with
+    return said if is_at_its_end else f"{said}; {way_on(why)}"
+
+
+def way_on(why: str | None) -> str:
+    """What `--resume` would do with a run, by the reason to refuse it."""
+    return f"it cannot go on: {why}" if why else "go on with --resume"
 
 
 def run_facts(run: Run) -> Iterator[tuple[str, str]]:

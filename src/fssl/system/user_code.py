@@ -77,7 +77,7 @@ def build(builder: Callable[..., Any], what: str, name: str, *args: Any, **kwarg
     """Call a builder; an error in a user's own code is reported in one line."""
     try:
         return builder(*args, **kwargs)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(error, UserError) or not (user_file(name) or name.startswith(PYTHON)):
             raise
         raise UserError(f"{what} '{name}' cannot be built: {described(error)}") from error
@@ -100,7 +100,7 @@ def loaded(path: Path) -> ModuleType:
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look themselves up there
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # the second of a script that is made to be run, not loaded
         del sys.modules[spec.name]
         raise UserError(f"{path} cannot be loaded: {described(error)}") from error
     return module
