@@ -477,6 +477,23 @@ def test_own_images_need_classes_and_test_images_before_a_site_is_asked(home: Pa
         check(part, tables, tmp_path / "out", resume=False)
 
 
+def test_labeled_images_that_a_run_does_not_use_are_pointed_out(tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.config import parse
+    from fssl.deploy.runs import unused_labels
+
+    own = {"data": {"name": "folder", "classes": ["cat", "dog"]}}
+    (tmp_path / "server" / "cat").mkdir(parents=True)
+    assert unused_labels(parse(own), tmp_path) == []
+    (tmp_path / "server" / "cat" / "1.png").touch()
+    assert unused_labels(parse(own), tmp_path) == [
+        f"{tmp_path}/server has labeled images that partition.labels = 'all-clients' does not use; --set"
+        " partition.labels=server trains on them"
+    ]
+    assert unused_labels(parse({**own, "partition": {"labels": "server"}}), tmp_path) == []
+    assert unused_labels(parse(own), None) == unused_labels(parse({}), tmp_path) == []
+
+
 def test_a_runs_settings_fit_the_sites() -> None:
     assert for_sites({}, 3) == {"partition": {"clients": 3}, "train": {"clients_per_round": 3}}
     assert for_sites({"train": {"clients_per_round": 2}}, 3)["train"] == {"clients_per_round": 2}

@@ -4,6 +4,7 @@ import gc
 import re
 import shutil
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -923,6 +924,61 @@ def test_a_server_with_labels_and_sites_without_give_the_bits_of_one_machine(sta
     *_, result = engine.fleet.train(4, [0, 1, 2], engine.snapshot)
     assert isinstance(result, Missing)
     assert result.reason.startswith("this site's images cannot be used")
+
+
+NO_LABELS = r"no client has a labeled image, and the server has none: expected some in labeled/CLASS/\* of a site"
+
+
+def without_labels(sites: Path, *clients: str) -> None:
+    for client in clients:
+        shutil.rmtree(sites / "clients" / client / "labeled", ignore_errors=True)
+
+
+def at_own_images(sites: Path, said: list[str], *settings: str) -> Engine:
+    from fssl.deploy.server_app import server_dataset
+
+    config = own_config("sage", "partition.clients=3", *settings)
+    federation = Federation(prepare(config, server_dataset(config, sites, 3)))
+    return flower_engine(fleet_of(federation, catching(images_at_sites(sites)), said))
+
+
+@pytest.mark.parametrize("probes", ["all", "losses"])
+def test_a_run_without_any_label_stops_after_its_first_round(probes: str, sites: Path) -> None:
+    without_labels(sites, "a", "b", "c")
+    engine = at_own_images(sites, said := [], f"records.probes={probes}")
+    with pytest.raises(RunError, match=f"^round 1: {NO_LABELS}"):
+        engine.round(3)
+    assert (engine.snapshot.round, said) == (0, [])
+
+
+def test_a_label_at_one_site_is_enough(sites: Path) -> None:
+    without_labels(sites, "a", "c")
+    engine = at_own_images(sites, said := [])
+    assert [result.clients for result in engine.rounds(2)] == [[0, 1, 2]] * 2
+    assert said == []
+
+
+def test_clients_that_were_not_drawn_yet_may_have_labels(sites: Path) -> None:
+    without_labels(sites, "a", "b", "c")
+    engine = at_own_images(sites, said := [], "train.clients_per_round=2", "seed=1")
+    heard = set(engine.round(9).clients)
+    (other,) = {0, 1, 2} - heard
+    assert said == [
+        f"round 1: no client so far has a labeled image, and the server has none; not heard yet: client {other}"
+    ]
+    with pytest.raises(RunError, match=NO_LABELS):
+        deque(engine.rounds(9), maxlen=0)
+    assert other in engine.federation.drawn_clients(engine.snapshot.round + 1)
+    assert len(said) == 1
+
+
+def test_a_resumed_run_goes_on_though_labels_are_known_by_heart(sites: Path) -> None:
+    """Their loss may be 0 then, as it is here without labels."""
+    without_labels(sites, "a", "b", "c")
+    engine = at_own_images(sites, said := [])
+    engine.snapshot = engine.snapshot._replace(round=7)
+    assert engine.round(8).clients == [0, 1, 2]
+    assert said == []
 
 
 def test_a_validation_part_at_sites_is_refused_and_the_tuning_half_is_not(sites: Path) -> None:

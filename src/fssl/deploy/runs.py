@@ -12,6 +12,7 @@ from ..config import Config, as_tables, override, to_toml
 from ..console import result_line, round_text
 from ..core.experiment import prepare
 from ..core.images import split_for_test
+from ..data.listing import list_server, of_all
 from ..engines.flower.internals import has_finished
 from ..errors import RunError, UserError, complain
 from ..methods.names import check_effect
@@ -38,7 +39,7 @@ def start_run(part: ServerPart, wanted: Wanted, say: Callable[[str], None]) -> N
     """Check a run, order it at the server, follow it to its end and say what came of it."""
     out, insecure = wanted.out, wanted.insecure
     run = check(part, for_sites(wanted.tables, len(part.sites)), out, wanted.resume)
-    for text in needed_at_sites(run):
+    for text in [*needed_at_sites(run), *unused_labels(run, part.test_images)]:
         say(text)
     check_manner(part, insecure)
     await_folder(out, part.wait_seconds, say)
@@ -105,6 +106,16 @@ def needed_at_sites(config: Config) -> list[str]:
     names = [name for name in (config.method.name, config.model.name) if user_file(name)]
     wanted = [short_name(name).partition("+")[0] for name in names]
     return [f"{name}: sites take part that have the same file in own/ and allow it in site.toml" for name in wanted]
+
+
+def unused_labels(config: Config, images: Path | None) -> list[str]:
+    """A line if the server's folder has labeled images that the run does not train on."""
+    if config.data.name != "folder" or config.has_server_labels or images is None:
+        return []
+    if not any(of_all(list_server(images, skip_bad=True, at_server=True).server)):
+        return []
+    unused = f"{images / 'server'} has labeled images that partition.labels = '{config.partition.labels}' does not use"
+    return [f"{unused}; --set partition.labels=server trains on them"]
 
 
 def await_folder(out: Path, seconds: float, say: Callable[[str], None]) -> None:
