@@ -1054,6 +1054,21 @@ def test_a_site_keeps_the_names_of_its_files_to_itself(
     assert here in kept[0]
 
 
+def test_files_that_a_site_does_without_are_told_there_alone(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad_image(sites, images := sites / "clients" / "a")
+    engine = at_own_images(sites, said := [], "data.skip_bad=true")
+    result = engine.round(1)
+    assert (result.clients, result.missing, said) == ([0, 1, 2], [], [])
+    line = "unlabeled/a-patient.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image"
+    assert capsys.readouterr().err == f"fssl: skipped {line}\n"
+    assert (sites.parent / "site-0" / "skipped.txt").read_text() == f"{line}\n"
+    assert [p.parent.name for p in sites.parent.glob("site-*/skipped.txt")] == ["site-0"]
+    (images / "unlabeled" / "a-patient.png").unlink()
+    cast(Any, flower_client.workshop).cache_clear()  # as in a process that starts again
+    engine.round(2)
+    assert [*sites.parent.glob("site-*/skipped.txt")] == []
+
+
 def catching(handle: Handler) -> Handler:
     """An exception at a client becomes an error reply, as Flower makes it."""
 
