@@ -65,6 +65,8 @@ def workshop(config: str, site: Site | None) -> Workshop:
         return make_workshop(Federation(prepare(settings)), site.client)
     if site.data is None:
         raise SiteError("this site was started without --data, and the run wants each site's own images")
+    if (clients := settings.partition.clients) != site.clients:
+        raise SiteError(f"this site has clients = {site.clients} in site.toml; the run has {clients} clients")
     with discreet("this site's images cannot be used"):
         dataset = load_site(site.data, shared_format(settings), site.client, site.clients)
         tell_skipped(dataset.skipped, site.folder)
