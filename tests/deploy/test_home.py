@@ -642,9 +642,34 @@ def test_a_run_that_stops_says_why(tmp_path: Path) -> None:
         follow(journal(tmp_path, {"stopped": "no quorum"}), lambda: "running", lambda text: None)
 
 
+GOES_ON = "once the server runs, the same command with --resume goes on"
+
+
 def test_a_run_that_dies_silently_is_noticed(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"ended without a word \(finished:failed\)"):
+    with pytest.raises(RunError) as error:
         follow(tmp_path / "never", lambda: "finished:failed", lambda text: None, patience=0.0)
+    why = "the run ended without a word (finished:failed), perhaps the server was stopped or restarted"
+    assert str(error.value) == f"{why}; {GOES_ON} (log: {tmp_path}/superlink.log)"
+
+
+def test_a_run_that_its_server_cuts_off_says_how_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy import server_app
+
+    def ended(*given: object) -> None:
+        raise SystemExit(0)  # as Flower's programs end when their SuperLink is gone
+
+    class Terms:
+        run_config = {"log": str(tmp_path / "journal.jsonl")}  # noqa: RUF012
+
+    monkeypatch.setattr(server_app, "run", ended)
+    context: Any = Terms()
+    with pytest.raises(SystemExit):
+        server_app.main(context, context)
+    with pytest.raises(RunError) as error:
+        follow(tmp_path / "journal.jsonl", lambda: "running", lambda text: None)
+    why = "the server was stopped or restarted, and the run with it"
+    assert str(error.value) == f"{why}; {GOES_ON} (log: {tmp_path}/superlink.log)"
 
 
 @pytest.mark.parametrize("line", ["{", '{"round": 1, "said": "2"}', "7", "[" * 100_000])

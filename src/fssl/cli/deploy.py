@@ -77,6 +77,7 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
     from ..deploy.control import check_gate, connect, let_in, shut
     from ..deploy.home import server_part
     from ..deploy.programs import (
+        SUPERLINK_LOG,
         background_program,
         check_port,
         last_words,
@@ -88,7 +89,7 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
     part = server_part(home)
     require_flower()
     warn(insecure)
-    words, log = superlink(part, insecure), part.folder / "logs" / "superlink.log"
+    words, log = superlink(part, insecure), part.folder / "logs" / SUPERLINK_LOG
     check_port(part.listen, part.port)
     shut(part)
     connect(part, insecure)

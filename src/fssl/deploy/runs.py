@@ -23,7 +23,7 @@ from ..system.user_code import absolute_name, short_name, user_file
 from .control import CONNECTION, check_manner, connect, flwr
 from .home import ServerPart
 from .keys import admitted_sites
-from .programs import Growing
+from .programs import SUPERLINK_LOG, Growing
 
 
 class Wanted(NamedTuple):
@@ -174,6 +174,8 @@ def follow(journal: Path, status: Callable[[], str], say: Callable[[str], None],
             say(content)
         elif kind == "stopped":
             raise RunError(content)
+        elif kind == "cut off":
+            raise RunError(f"the server was stopped or restarted, and the run with it{how_to_go_on(journal)}")
         elif kind == "finished":
             return
 
@@ -195,11 +197,17 @@ def events(journal: Path, status: Callable[[], str], patience: float) -> Iterato
         if lines:
             heard = time.monotonic()
         elif ended:  # and nothing came after that
-            raise RunError(f"the run ended without a word ({ended}); see the server's log beside {journal.name}")
+            why = "perhaps the server was stopped or restarted"
+            raise RunError(f"the run ended without a word ({ended}), {why}{how_to_go_on(journal)}")
         elif time.monotonic() - heard > patience:
             now, heard = status(), time.monotonic()
             ended = now if has_finished(now) else ""
         time.sleep(0.5)
+
+
+def how_to_go_on(journal: Path) -> str:
+    """The end of a line about a run that did not end by itself."""
+    return f"; once the server runs, the same command with --resume goes on (log: {journal.parent / SUPERLINK_LOG})"
 
 
 def event_of(line: str, journal: Path) -> dict[str, Any]:

@@ -57,6 +57,9 @@ def main(grid: Grid, context: Context) -> None:
     except (UserError, RunError) as error:
         listener.write("stopped", str(error))
         raise
+    except (SystemExit, KeyboardInterrupt):  # Flower ends its programs with the SuperLink
+        listener.write("cut off", "")
+        raise
     except BaseException as error:
         listener.write("stopped", described(error))
         raise
