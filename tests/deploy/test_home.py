@@ -57,6 +57,7 @@ def test_a_folder_with_something_in_it_is_refused(home: Path) -> None:
         ('"site-1", "site-2"', '"site-1", "site-1"', "expected different names"),
         ('"site-1", "site-2"', '"site-1", "../site-2"', "expected different names without spaces or '/'"),
         ("quorum = 2", "quorum = 0", "quorum = 0: expected a number from 1 to 100000000"),
+        ("quorum = 2", "quorum = 4", "server.toml: quorum = 4: expected 3 at most, the number of `sites`"),
         ("wait_seconds = 600", "wait_seconds = -1", "wait_seconds = -1: expected a number from 0 to 100000000"),
         ('"site-1", "site-2"', "1, 2", r"sites = \[1, 2, 'site-3'\]: expected a list of strings"),
         ("port =", "port = 99999 #", "port = 99999: expected a number from 1 to 65535"),
@@ -75,6 +76,11 @@ def test_bad_settings_are_named(home: Path, old: str, new: str, message: str) ->
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(UserError, match=message):
         server_part(home)
+
+
+def test_one_site_is_a_quorum(tmp_path: Path) -> None:
+    init(tmp_path / "one", 1)
+    assert server_part(tmp_path / "one").quorum == 1
 
 
 def test_settings_are_text(home: Path) -> None:
