@@ -478,6 +478,11 @@ def test_own_images_need_classes_and_test_images_before_a_site_is_asked(home: Pa
     masked = {**tables, "privacy": {"aggregation": "secagg+"}}
     with pytest.raises(UserError, match=r"privacy\.max_weight: sites do not tell beforehand how many images they have"):
         check(part._replace(test=str(tmp_path)), masked, tmp_path / "out", resume=False)
+    elsewhere = {**tables, "data": {**data, "dir": "sites"}}
+    with pytest.raises(
+        UserError, match=r"data\.dir = 'sites': `fssl deploy site --data` names a site's images, `test`"
+    ):
+        check(part._replace(test=str(tmp_path)), elsewhere, tmp_path / "out", resume=False)
     del data["classes"]
     with pytest.raises(UserError, match=r"data\.classes"):
         check(part, tables, tmp_path / "out", resume=False)
