@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from conftest import Fssl
 from fssl.config import only_run, override, read_toml
 from fssl.deploy.home import APP, ServerPart, SitePart, init, is_free, server_part, site_part
 from fssl.deploy.programs import NEW_START, wait_for
@@ -98,6 +99,40 @@ def test_an_unknown_device_is_refused(home: Path) -> None:
     path.write_text(path.read_text().replace('device = "auto"', 'device = "gpu"'))
     with pytest.raises(UserError, match=r"site\.toml: device 'gpu' is unknown; did you mean 'cuda'"):
         site_part(home, "site-1")
+
+
+def refused_site(fssl: Fssl, home: Path, *more: str | Path) -> str:
+    """What a site says that is refused before it looks for its server."""
+    said = fssl("deploy", "site", "site-1", "--home", home, *more)
+    assert (said.code, said.out) == (2, "")
+    return said.err.replace("fssl: ", "").strip()
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "key"])
+@pytest.mark.parametrize("text", ["junk", "", "-----BEGIN CERTIFICATE-----\njunk\n-----END CERTIFICATE-----\n"])
+def test_a_damaged_key_or_certificate_is_refused_before_a_site_connects(
+    name: str, text: str, home: Path, fssl: Fssl
+) -> None:
+    with_keys(home)
+    (home / "site-1" / name).write_text(text)
+    again = "bring back a whole one, or ask the operator of the server for another"
+    assert refused_site(fssl, home) == f"{(home / 'site-1' / name).resolve()} is damaged; {again}"
+
+
+def test_a_key_of_another_kind_is_refused(home: Path) -> None:
+    from fssl.deploy.keys import check_site_keys, write_private
+
+    with_keys(home)
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    check_site_keys(home / "site-1")
+    key = ed25519.Ed25519PrivateKey.generate()
+    write_private(
+        home / "site-1" / "key", key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+    )
+    with pytest.raises(UserError, match="site-1/key is damaged"):
+        check_site_keys(home / "site-1")
 
 
 def site_with(home: Path, server: str) -> SitePart:

@@ -120,6 +120,7 @@ def site(
     - `fssl deploy site --data /data/images --home my-part`: with only this site's part of the folder
     """
     from ..deploy.home import site_part
+    from ..deploy.keys import check_site_keys
     from ..deploy.programs import check_port, require_flower, supernode
     from ..deploy.sites import attend, await_server
 
@@ -130,6 +131,8 @@ def site(
         raise UserError(f"the site's images: there is no folder {images}")
     warn(insecure)
     words, log = supernode(part, images.resolve() if images else None, insecure), part.folder / "logs" / "supernode.log"
+    if not insecure:
+        check_site_keys(part.folder)
     check_port("127.0.0.1", part.port)
     say(f"{part.name}: client {part.client} of {part.clients}, server {part.server}; log {log}")
     await_server(part, insecure, say)
