@@ -108,6 +108,42 @@ def refused_site(fssl: Fssl, home: Path, *more: str | Path) -> str:
     return said.err.replace("fssl: ", "").strip()
 
 
+def test_a_device_that_is_not_there_is_refused_before_a_site_connects(
+    home: Path, fssl: Fssl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_keys(home)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    path = home / "site-1" / "site.toml"
+    path.write_text(path.read_text().replace('device = "auto"', 'device = "cuda"'))
+    said = refused_site(fssl, home)
+    assert said == f"{path.resolve()}: device = 'cuda': no CUDA device is visible; use 'cpu' or 'auto'"
+
+
+def test_images_that_no_run_can_use_are_refused_before_a_site_connects(home: Path, fssl: Fssl) -> None:
+    with_keys(home)
+    (whole := home.parent / "images").mkdir()
+    nothing = "no images to train on, expected some in labeled/CLASS/* or unlabeled/*"
+    assert refused_site(fssl, home, "--data", whole) == f"'{whole}' cannot be used, 1 problem:\n  .: {nothing}"
+    (whole / "clients" / "a" / "unlabeled").mkdir(parents=True)
+    (whole / "clients" / "a" / "unlabeled" / "1.png").touch()
+    problems = (
+        f"'{whole}' cannot be used, 2 problems:\n  clients: expected only labeled, unlabeled, test\n  .: {nothing}"
+    )
+    assert refused_site(fssl, home, "--data", whole) == problems
+    assert refused_site(fssl, home, "--data", whole / "b").endswith(f"there is no folder {whole / 'b'}")
+
+
+def test_images_that_a_run_may_use_are_not_refused(home: Path) -> None:
+    from fssl.deploy.sites import check_site
+
+    part, own, dataset = site_part(home, "site-1"), home.parent / "own", home.parent / "datasets"
+    for path in (own / "unlabeled" / "1.png", own / "unlabeled" / "notes.txt", dataset / "cifar10" / "train-0.parquet"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    for images in (own, dataset, None):
+        check_site(part, images)
+
+
 @pytest.mark.parametrize("name", ["ca.crt", "key"])
 @pytest.mark.parametrize("text", ["junk", "", "-----BEGIN CERTIFICATE-----\njunk\n-----END CERTIFICATE-----\n"])
 def test_a_damaged_key_or_certificate_is_refused_before_a_site_connects(

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Column, Table
 
-from ..errors import RunError, UserError, complain
+from ..errors import RunError, complain
 from .screen import console, say
 
 app = typer.Typer(
@@ -122,13 +122,12 @@ def site(
     from ..deploy.home import site_part
     from ..deploy.keys import check_site_keys
     from ..deploy.programs import check_port, require_flower, supernode
-    from ..deploy.sites import attend, await_server
+    from ..deploy.sites import attend, await_server, check_site
 
     part = site_part(home, name)
     require_flower()
     images = data or (part.folder / part.data if part.data else None)
-    if images and not images.is_dir():
-        raise UserError(f"the site's images: there is no folder {images}")
+    check_site(part, images)
     warn(insecure)
     words, log = supernode(part, images.resolve() if images else None, insecure), part.folder / "logs" / "supernode.log"
     if not insecure:
