@@ -926,7 +926,7 @@ def test_a_server_with_labels_and_sites_without_give_the_bits_of_one_machine(sta
     assert result.reason.startswith("this site's images cannot be used")
 
 
-NO_LABELS = r"no client has a labeled image, and the server has none: expected some in labeled/CLASS/\* of a site"
+NO_LABELS = r"no client has a labeled image, and the server trains on none: expected some in labeled/CLASS/\* of a site"
 
 
 def without_labels(sites: Path, *clients: str) -> None:
@@ -964,7 +964,7 @@ def test_clients_that_were_not_drawn_yet_may_have_labels(sites: Path) -> None:
     heard = set(engine.round(9).clients)
     (other,) = {0, 1, 2} - heard
     assert said == [
-        f"round 1: no client so far has a labeled image, and the server has none; not heard yet: client {other}"
+        f"round 1: no client so far has a labeled image, and the server trains on none; not heard yet: client {other}"
     ]
     with pytest.raises(RunError, match=NO_LABELS):
         deque(engine.rounds(9), maxlen=0)

@@ -37,7 +37,7 @@ class LabelWatch:
                 self.is_over = self.is_over or self.of(tally, L_S) > 0
         if self.is_over:
             return
-        nobody = "has a labeled image, and the server has none"
+        nobody = "has a labeled image, and the server trains on none"
         if not self.unheard:
             raise RunError(f"round {round}: no client {nobody}: expected some in {PLACES}")
         if not self.has_begun:
