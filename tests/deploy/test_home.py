@@ -513,7 +513,7 @@ def test_a_site_that_is_not_admitted_yet_tries_again(
     with pytest.raises(RunError, match=f"site-1 ended: .*{end}"):
         sites.attend(part, ["sh", "-c", FAKE.format(log=log, admitted=3)], log, said.append)
     refused = "the server refuses this key: it was not admitted, or a program that has it is connected"
-    again = f"site-1: {refused}; trying again for 1 minutes"
+    again = f"site-1: {refused} (after a restart this takes up to a minute); trying again for 1 minutes"
     assert said == ([again, "site-1: connected"] if patience > 0 else [])  # told once, though refused twice
 
 

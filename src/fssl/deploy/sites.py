@@ -95,7 +95,7 @@ def attend(part: SitePart, words: list[str], log: Path, say: Callable[[str], Non
         if not told:
             told = True
             say(
-                f"{part.name}: the server refuses this key: it was not admitted, or a program that has it is connected;"
-                f" trying again for {ADMISSION // 60} minutes"
+                f"{part.name}: the server refuses this key: it was not admitted, or a program that has it is connected"
+                f" (after a restart this takes up to a minute); trying again for {ADMISSION // 60} minutes"
             )
         time.sleep(PAUSE)
