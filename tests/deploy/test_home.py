@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from conftest import Fssl
 from fssl.config import only_run, override, read_toml
 from fssl.deploy.home import APP, ServerPart, SitePart, init, is_free, server_part, site_part
 from fssl.deploy.programs import NEW_START, wait_for
@@ -57,6 +58,7 @@ def test_a_folder_with_something_in_it_is_refused(home: Path) -> None:
         ('"site-1", "site-2"', '"site-1", "site-1"', "expected different names"),
         ('"site-1", "site-2"', '"site-1", "../site-2"', "expected different names without spaces or '/'"),
         ("quorum = 2", "quorum = 0", "quorum = 0: expected a number from 1 to 100000000"),
+        ("quorum = 2", "quorum = 4", "server.toml: quorum = 4: expected 3 at most, the number of `sites`"),
         ("wait_seconds = 600", "wait_seconds = -1", "wait_seconds = -1: expected a number from 0 to 100000000"),
         ('"site-1", "site-2"', "1, 2", r"sites = \[1, 2, 'site-3'\]: expected a list of strings"),
         ("port =", "port = 99999 #", "port = 99999: expected a number from 1 to 65535"),
@@ -77,6 +79,11 @@ def test_bad_settings_are_named(home: Path, old: str, new: str, message: str) ->
         server_part(home)
 
 
+def test_one_site_is_a_quorum(tmp_path: Path) -> None:
+    init(tmp_path / "one", 1)
+    assert server_part(tmp_path / "one").quorum == 1
+
+
 def test_settings_are_text(home: Path) -> None:
     path = home / "server" / "server.toml"
     text = path.read_bytes()
@@ -92,6 +99,76 @@ def test_an_unknown_device_is_refused(home: Path) -> None:
     path.write_text(path.read_text().replace('device = "auto"', 'device = "gpu"'))
     with pytest.raises(UserError, match=r"site\.toml: device 'gpu' is unknown; did you mean 'cuda'"):
         site_part(home, "site-1")
+
+
+def refused_site(fssl: Fssl, home: Path, *more: str | Path) -> str:
+    """What a site says that is refused before it looks for its server."""
+    said = fssl("deploy", "site", "site-1", "--home", home, *more)
+    assert (said.code, said.out) == (2, "")
+    return said.err.replace("fssl: ", "").strip()
+
+
+def test_a_device_that_is_not_there_is_refused_before_a_site_connects(
+    home: Path, fssl: Fssl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_keys(home)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    path = home / "site-1" / "site.toml"
+    path.write_text(path.read_text().replace('device = "auto"', 'device = "cuda"'))
+    said = refused_site(fssl, home)
+    assert said == f"{path.resolve()}: device = 'cuda': no CUDA device is visible; use 'cpu' or 'auto'"
+
+
+def test_images_that_no_run_can_use_are_refused_before_a_site_connects(home: Path, fssl: Fssl) -> None:
+    with_keys(home)
+    (whole := home.parent / "images").mkdir()
+    nothing = "no images to train on, expected some in labeled/CLASS/* or unlabeled/*"
+    assert refused_site(fssl, home, "--data", whole) == f"'{whole}' cannot be used, 1 problem:\n  .: {nothing}"
+    (whole / "clients" / "a" / "unlabeled").mkdir(parents=True)
+    (whole / "clients" / "a" / "unlabeled" / "1.png").touch()
+    problems = (
+        f"'{whole}' cannot be used, 2 problems:\n  clients: expected only labeled, unlabeled, test\n  .: {nothing}"
+    )
+    assert refused_site(fssl, home, "--data", whole) == problems
+    assert refused_site(fssl, home, "--data", whole / "b").endswith(f"there is no folder {whole / 'b'}")
+
+
+def test_images_that_a_run_may_use_are_not_refused(home: Path) -> None:
+    from fssl.deploy.sites import check_site
+
+    part, own, dataset = site_part(home, "site-1"), home.parent / "own", home.parent / "datasets"
+    for path in (own / "unlabeled" / "1.png", own / "unlabeled" / "notes.txt", dataset / "cifar10" / "train-0.parquet"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    for images in (own, dataset, None):
+        check_site(part, images)
+
+
+@pytest.mark.parametrize("name", ["ca.crt", "key"])
+@pytest.mark.parametrize("text", ["junk", "", "-----BEGIN CERTIFICATE-----\njunk\n-----END CERTIFICATE-----\n"])
+def test_a_damaged_key_or_certificate_is_refused_before_a_site_connects(
+    name: str, text: str, home: Path, fssl: Fssl
+) -> None:
+    with_keys(home)
+    (home / "site-1" / name).write_text(text)
+    again = "bring back a whole one, or ask the operator of the server for another"
+    assert refused_site(fssl, home) == f"{(home / 'site-1' / name).resolve()} is damaged; {again}"
+
+
+def test_a_key_of_another_kind_is_refused(home: Path) -> None:
+    from fssl.deploy.keys import check_site_keys, write_private
+
+    with_keys(home)
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ed25519
+
+    check_site_keys(home / "site-1")
+    key = ed25519.Ed25519PrivateKey.generate()
+    write_private(
+        home / "site-1" / "key", key.private_bytes(form.Encoding.PEM, form.PrivateFormat.OpenSSH, form.NoEncryption())
+    )
+    with pytest.raises(UserError, match="site-1/key is damaged"):
+        check_site_keys(home / "site-1")
 
 
 def site_with(home: Path, server: str) -> SitePart:
@@ -436,7 +513,7 @@ def test_a_site_that_is_not_admitted_yet_tries_again(
     with pytest.raises(RunError, match=f"site-1 ended: .*{end}"):
         sites.attend(part, ["sh", "-c", FAKE.format(log=log, admitted=3)], log, said.append)
     refused = "the server refuses this key: it was not admitted, or a program that has it is connected"
-    again = f"site-1: {refused}; trying again for 1 minutes"
+    again = f"site-1: {refused} (after a restart this takes up to a minute); trying again for 1 minutes"
     assert said == ([again, "site-1: connected"] if patience > 0 else [])  # told once, though refused twice
 
 
@@ -472,9 +549,31 @@ def test_own_images_need_classes_and_test_images_before_a_site_is_asked(home: Pa
     masked = {**tables, "privacy": {"aggregation": "secagg+"}}
     with pytest.raises(UserError, match=r"privacy\.max_weight: sites do not tell beforehand how many images they have"):
         check(part._replace(test=str(tmp_path)), masked, tmp_path / "out", resume=False)
+    elsewhere = {**tables, "data": {**data, "dir": "sites"}}
+    with pytest.raises(
+        UserError, match=r"data\.dir = 'sites': `fssl deploy site --data` names a site's images, `test`"
+    ):
+        check(part._replace(test=str(tmp_path)), elsewhere, tmp_path / "out", resume=False)
     del data["classes"]
     with pytest.raises(UserError, match=r"data\.classes"):
         check(part, tables, tmp_path / "out", resume=False)
+
+
+def test_labeled_images_that_a_run_does_not_use_are_pointed_out(tmp_path: Path) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.config import parse
+    from fssl.deploy.runs import unused_labels
+
+    own = {"data": {"name": "folder", "classes": ["cat", "dog"]}}
+    (tmp_path / "server" / "cat").mkdir(parents=True)
+    assert unused_labels(parse(own), tmp_path) == []
+    (tmp_path / "server" / "cat" / "1.png").touch()
+    assert unused_labels(parse(own), tmp_path) == [
+        f"{tmp_path}/server has labeled images that partition.labels = 'all-clients' does not use; --set"
+        " partition.labels=server trains on them"
+    ]
+    assert unused_labels(parse({**own, "partition": {"labels": "server"}}), tmp_path) == []
+    assert unused_labels(parse(own), None) == unused_labels(parse({}), tmp_path) == []
 
 
 def test_a_runs_settings_fit_the_sites() -> None:
@@ -625,9 +724,34 @@ def test_a_run_that_stops_says_why(tmp_path: Path) -> None:
         follow(journal(tmp_path, {"stopped": "no quorum"}), lambda: "running", lambda text: None)
 
 
+GOES_ON = "once the server runs, the same command with --resume goes on"
+
+
 def test_a_run_that_dies_silently_is_noticed(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"ended without a word \(finished:failed\)"):
+    with pytest.raises(RunError) as error:
         follow(tmp_path / "never", lambda: "finished:failed", lambda text: None, patience=0.0)
+    why = "the run ended without a word (finished:failed), perhaps the server was stopped or restarted"
+    assert str(error.value) == f"{why}; {GOES_ON} (log: {tmp_path}/superlink.log)"
+
+
+def test_a_run_that_its_server_cuts_off_says_how_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy import server_app
+
+    def ended(*given: object) -> None:
+        raise SystemExit(0)  # as Flower's programs end when their SuperLink is gone
+
+    class Terms:
+        run_config = {"log": str(tmp_path / "journal.jsonl")}  # noqa: RUF012
+
+    monkeypatch.setattr(server_app, "run", ended)
+    context: Any = Terms()
+    with pytest.raises(SystemExit):
+        server_app.main(context, context)
+    with pytest.raises(RunError) as error:
+        follow(tmp_path / "journal.jsonl", lambda: "running", lambda text: None)
+    why = "the server was stopped or restarted, and the run with it"
+    assert str(error.value) == f"{why}; {GOES_ON} (log: {tmp_path}/superlink.log)"
 
 
 @pytest.mark.parametrize("line", ["{", '{"round": 1, "said": "2"}', "7", "[" * 100_000])

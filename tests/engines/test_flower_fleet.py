@@ -4,6 +4,7 @@ import gc
 import re
 import shutil
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -925,6 +926,61 @@ def test_a_server_with_labels_and_sites_without_give_the_bits_of_one_machine(sta
     assert result.reason.startswith("this site's images cannot be used")
 
 
+NO_LABELS = r"no client has a labeled image, and the server trains on none: expected some in labeled/CLASS/\* of a site"
+
+
+def without_labels(sites: Path, *clients: str) -> None:
+    for client in clients:
+        shutil.rmtree(sites / "clients" / client / "labeled", ignore_errors=True)
+
+
+def at_own_images(sites: Path, said: list[str], *settings: str) -> Engine:
+    from fssl.deploy.server_app import server_dataset
+
+    config = own_config("sage", "partition.clients=3", *settings)
+    federation = Federation(prepare(config, server_dataset(config, sites, 3)))
+    return flower_engine(fleet_of(federation, catching(images_at_sites(sites)), said))
+
+
+@pytest.mark.parametrize("probes", ["all", "losses"])
+def test_a_run_without_any_label_stops_after_its_first_round(probes: str, sites: Path) -> None:
+    without_labels(sites, "a", "b", "c")
+    engine = at_own_images(sites, said := [], f"records.probes={probes}")
+    with pytest.raises(RunError, match=f"^round 1: {NO_LABELS}"):
+        engine.round(3)
+    assert (engine.snapshot.round, said) == (0, [])
+
+
+def test_a_label_at_one_site_is_enough(sites: Path) -> None:
+    without_labels(sites, "a", "c")
+    engine = at_own_images(sites, said := [])
+    assert [result.clients for result in engine.rounds(2)] == [[0, 1, 2]] * 2
+    assert said == []
+
+
+def test_clients_that_were_not_drawn_yet_may_have_labels(sites: Path) -> None:
+    without_labels(sites, "a", "b", "c")
+    engine = at_own_images(sites, said := [], "train.clients_per_round=2", "seed=1")
+    heard = set(engine.round(9).clients)
+    (other,) = {0, 1, 2} - heard
+    assert said == [
+        f"round 1: no client so far has a labeled image, and the server trains on none; not heard yet: client {other}"
+    ]
+    with pytest.raises(RunError, match=NO_LABELS):
+        deque(engine.rounds(9), maxlen=0)
+    assert other in engine.federation.drawn_clients(engine.snapshot.round + 1)
+    assert len(said) == 1
+
+
+def test_a_resumed_run_goes_on_though_labels_are_known_by_heart(sites: Path) -> None:
+    """Their loss may be 0 then, as it is here without labels."""
+    without_labels(sites, "a", "b", "c")
+    engine = at_own_images(sites, said := [])
+    engine.snapshot = engine.snapshot._replace(round=7)
+    assert engine.round(8).clients == [0, 1, 2]
+    assert said == []
+
+
 def test_a_validation_part_at_sites_is_refused_and_the_tuning_half_is_not(sites: Path) -> None:
     from fssl.deploy.server_app import server_dataset
 
@@ -947,6 +1003,18 @@ def test_a_site_without_data_says_so(sites: Path) -> None:
     assert result == Missing(0, "this site was started without --data, and the run wants each site's own images")
 
 
+@pytest.mark.parametrize("clients", [2, 4])
+def test_a_site_that_counts_other_clients_says_so(clients: int, sites: Path) -> None:
+    """As after a site was withdrawn, or added, and the others still have the number of before."""
+    from fssl.deploy.server_app import server_dataset
+
+    config = own_config("sage", f"partition.clients={clients}", f"train.clients_per_round={clients}")
+    federation = Federation(prepare(config, server_dataset(config, sites, clients)))
+    fleet = fleet_of(federation, catching(images_at_sites(sites)), nodes=[0])
+    result = next(iter(fleet.train(1, [0], Engine(federation, fleet).snapshot)))
+    assert result == Missing(0, f"this site has clients = 3 in site.toml; the run has {clients} clients")
+
+
 def bad_image(place: Path, images: Path) -> None:
     (images / "unlabeled" / "a-patient.png").write_text("no image")
 
@@ -955,30 +1023,25 @@ def no_settings(place: Path, images: Path) -> None:
     (place / "site.toml").unlink()
 
 
-def too_few_folders(place: Path, images: Path) -> None:
-    """Nothing: the server says so, by a wrong number of clients."""
-
-
 def no_room(place: Path, images: Path) -> None:
     (place / "state").write_text("a file where a folder is to be")
 
 
 @pytest.mark.parametrize(
-    ("spoil", "clients", "expected", "here"),
+    ("spoil", "expected", "here"),
     [
-        (bad_image, 3, "this site's images cannot be used (ProblemsError)", "unlabeled/a-patient.png"),
-        (no_settings, 3, "this site failed (FileNotFoundError)", "site-0/site.toml"),
-        (too_few_folders, 4, "this site failed (UserError)", "client folders in '"),
-        (no_room, 3, "this site failed (NotADirectoryError)", "site-0/state"),
+        (bad_image, "this site's images cannot be used (ProblemsError)", "unlabeled/a-patient.png"),
+        (no_settings, "this site failed (FileNotFoundError)", "site-0/site.toml"),
+        (no_room, "this site failed (NotADirectoryError)", "site-0/state"),
     ],
 )
 def test_a_site_keeps_the_names_of_its_files_to_itself(
-    spoil: Callable[[Path, Path], None], clients: int, expected: str, here: str, sites: Path
+    spoil: Callable[[Path, Path], None], expected: str, here: str, sites: Path
 ) -> None:
     from fssl.deploy.server_app import server_dataset
 
-    config = own_config("flexmatch", f"partition.clients={clients}")
-    federation = Federation(prepare(config, server_dataset(config, sites, clients)))
+    config = own_config("flexmatch", "partition.clients=3")
+    federation = Federation(prepare(config, server_dataset(config, sites, 3)))
     place, images, kept = sites.parent / "site-0", sites / "clients" / "a", []
     place.mkdir()
     (place / "site.toml").write_text("")
@@ -996,6 +1059,21 @@ def test_a_site_keeps_the_names_of_its_files_to_itself(
     result = next(iter(fleet.train(1, [0], Engine(federation, fleet).snapshot)))
     assert result == Missing(0, f"{expected}; logs/supernode.log at the site tells why")
     assert here in kept[0]
+
+
+def test_files_that_a_site_does_without_are_told_there_alone(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad_image(sites, images := sites / "clients" / "a")
+    engine = at_own_images(sites, said := [], "data.skip_bad=true")
+    result = engine.round(1)
+    assert (result.clients, result.missing, said) == ([0, 1, 2], [], [])
+    line = "unlabeled/a-patient.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image"
+    assert capsys.readouterr().err == f"fssl: skipped {line}\n"
+    assert (sites.parent / "site-0" / "skipped.txt").read_text() == f"{line}\n"
+    assert [p.parent.name for p in sites.parent.glob("site-*/skipped.txt")] == ["site-0"]
+    (images / "unlabeled" / "a-patient.png").unlink()
+    cast(Any, flower_client.workshop).cache_clear()  # as in a process that starts again
+    engine.round(2)
+    assert [*sites.parent.glob("site-*/skipped.txt")] == []
 
 
 def catching(handle: Handler) -> Handler:

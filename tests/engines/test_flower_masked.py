@@ -149,6 +149,17 @@ def test_flowers_mod_and_workflow_give_the_mean_that_we_work_out() -> None:
     np.testing.assert_allclose(masked.mean[0], [0.75, 0.0, 4.0], rtol=0, atol=3 * 1.5 * step / 2)  # shares 1/3, 2/3, 1
 
 
+def test_masks_do_not_hide_whether_anybody_has_labels() -> None:
+    engine = engine_of(federation_of(MASKED), Sites())
+    assert isinstance(engine.fleet, FlowerFleet)
+    watch = engine.fleet.labels
+    assert watch.is_over  # all is known of dealt images
+    watch.is_over = False
+    result = one_round(engine)
+    assert watch.unheard == {0, 1, 2, 3} - set(result.clients)
+    assert watch.is_over  # they have
+
+
 @pytest.mark.parametrize("method", ["sage", "flexmatch", "fedloke", "fedavg"])
 def test_a_round_ends_with_the_plain_mean_up_to_the_rounding(method: str) -> None:
     federation = federation_of(MASKED, *UNEQUAL, f"method.name={method}")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Column, Table
 
-from ..errors import RunError, UserError, complain
+from ..errors import RunError, complain
 from .screen import console, say
 
 app = typer.Typer(
@@ -77,6 +77,7 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
     from ..deploy.control import check_gate, connect, let_in, shut
     from ..deploy.home import server_part
     from ..deploy.programs import (
+        SUPERLINK_LOG,
         background_program,
         check_port,
         last_words,
@@ -88,7 +89,7 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
     part = server_part(home)
     require_flower()
     warn(insecure)
-    words, log = superlink(part, insecure), part.folder / "logs" / "superlink.log"
+    words, log = superlink(part, insecure), part.folder / "logs" / SUPERLINK_LOG
     check_port(part.listen, part.port)
     shut(part)
     connect(part, insecure)
@@ -119,16 +120,18 @@ def site(
     - `fssl deploy site --data /data/images --home my-part`: with only this site's part of the folder
     """
     from ..deploy.home import site_part
+    from ..deploy.keys import check_site_keys
     from ..deploy.programs import check_port, require_flower, supernode
-    from ..deploy.sites import attend, await_server
+    from ..deploy.sites import attend, await_server, check_site
 
     part = site_part(home, name)
     require_flower()
     images = data or (part.folder / part.data if part.data else None)
-    if images and not images.is_dir():
-        raise UserError(f"the site's images: there is no folder {images}")
+    check_site(part, images)
     warn(insecure)
     words, log = supernode(part, images.resolve() if images else None, insecure), part.folder / "logs" / "supernode.log"
+    if not insecure:
+        check_site_keys(part.folder)
     check_port("127.0.0.1", part.port)
     say(f"{part.name}: client {part.client} of {part.clients}, server {part.server}; log {log}")
     await_server(part, insecure, say)

@@ -18,7 +18,7 @@ names = ["localhost", "127.0.0.1"]  # every name and address by which sites reac
 port = {port}
 sites = [{sites}]  # in client order: the first is client 0
 
-quorum = 2                  # clients without whom a round does not begin, and of whom something must come back
+quorum = {quorum}                  # clients without whom a round does not begin, and of whom something must come back
 wait_seconds = 600          # how long to wait for them before the run stops (it can be resumed)
 answer_seconds = 3600       # how long one client may take for a round
 # test = "images"           # for data.name = "folder": the server's own images, images/test/CLASS/* to test with, and
@@ -133,7 +133,7 @@ def init(home: Path, sites: int) -> list[Path]:
     names = [f"site-{k + 1}" for k in range(sites)]
     port, *own = [*free_ports(SERVER_PORT, 1), *free_ports(SITE_PORT, sites)]
     quoted = ", ".join(f'"{name}"' for name in names)
-    files = {home / "server" / "server.toml": SERVER.format(port=port, sites=quoted)}
+    files = {home / "server" / "server.toml": SERVER.format(port=port, sites=quoted, quorum=min(2, sites))}
     for k, name in enumerate(names):
         files[home / name / "site.toml"] = SITE.format(name=name, client=k, clients=sites, port=port, own=own[k])
     files |= app_files(home / "server" / "app")
@@ -178,6 +178,8 @@ def server_part(home: Path) -> ServerPart:
         raise UserError(f"{path}: sites = {part.sites}: expected different names without spaces or '/'")
     if own := [name for name in part.sites if name.lower() == "server"]:  # some file systems take "Server" for it
         raise UserError(f"{path}: sites = {part.sites}: {own[0]!r} is the name of the server's own folder")
+    if part.quorum > len(part.sites):
+        raise UserError(f"{path}: quorum = {part.quorum}: expected {len(part.sites)} at most, the number of `sites`")
     for name in part.names:
         if fault := host_fault(name.removeprefix("*.")):
             raise UserError(f"{path}: names = {part.names}: {fault}")

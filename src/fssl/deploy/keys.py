@@ -13,6 +13,8 @@ from ..system.files import write_atomic
 from .home import ServerPart
 
 MAKES_KEYS = "`fssl deploy keys` makes keys and certificates"
+REMAKE = "remove it and call `fssl deploy keys`"
+FROM_OPERATOR = "ask the operator of the server for another"
 CA_DAYS, SERVER_DAYS = 3650, 365  # sites hold the CA's certificate, so it outlives many of the server's
 
 
@@ -169,13 +171,34 @@ def private_key(path: Path, of_site: bool = False) -> Any:
     return key
 
 
-def read(path: Path, load: Callable[..., Any], *more: object) -> Any:
+def check_site_keys(site: Path) -> None:
+    """Refuse a certificate or key of a site that Flower cannot use: its program would try again for ever."""
+    from cryptography import x509
+
+    read(site / "ca.crt", x509.load_pem_x509_certificate, remedy=FROM_OPERATOR)
+    read(site / "key", load_site_key, remedy=FROM_OPERATOR)
+
+
+def load_site_key(data: bytes) -> Any:
+    """A site's private key; others than Flower takes are refused."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization as form
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    try:
+        key = form.load_ssh_private_key(data, None)
+    except (TypeError, UnsupportedAlgorithm) as error:  # with a password, or of a kind that nobody knows
+        raise ValueError(str(error)) from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("expected an elliptic curve")
+    return key
+
+
+def read(path: Path, load: Callable[..., Any], *more: object, remedy: str = REMAKE) -> Any:
     try:
         return load(path.read_bytes(), *more)
     except ValueError:
-        raise UserError(
-            f"{path} is damaged; bring back a whole one, or remove it and call `fssl deploy keys`"
-        ) from None
+        raise UserError(f"{path} is damaged; bring back a whole one, or {remedy}") from None
 
 
 def read_certificate(path: Path) -> Any:

@@ -24,6 +24,7 @@ from .home import ServerPart, SitePart
 from .keys import MAKES_KEYS
 
 SUPERLINK, SUPERNODE = "fssl.engines.flower.superlink", "fssl.engines.flower.supernode"
+SUPERLINK_LOG = "superlink.log"  # in the folder logs of the server
 COLOR = re.compile(r"\x1b\[[0-9;]*m")
 NEW_START = "---- a new start ----\n"  # in a log, which is kept from start to start
 PR_SET_PDEATHSIG = 1  # of Linux's prctl

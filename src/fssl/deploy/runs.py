@@ -12,6 +12,7 @@ from ..config import Config, as_tables, override, to_toml
 from ..console import result_line, round_text
 from ..core.experiment import prepare
 from ..core.images import split_for_test
+from ..data.listing import list_server, of_all
 from ..engines.flower.internals import has_finished
 from ..errors import RunError, UserError, complain
 from ..methods.names import check_effect
@@ -22,7 +23,7 @@ from ..system.user_code import absolute_name, short_name, user_file
 from .control import CONNECTION, check_manner, connect, flwr
 from .home import ServerPart
 from .keys import admitted_sites
-from .programs import Growing
+from .programs import SUPERLINK_LOG, Growing
 
 
 class Wanted(NamedTuple):
@@ -38,7 +39,7 @@ def start_run(part: ServerPart, wanted: Wanted, say: Callable[[str], None]) -> N
     """Check a run, order it at the server, follow it to its end and say what came of it."""
     out, insecure = wanted.out, wanted.insecure
     run = check(part, for_sites(wanted.tables, len(part.sites)), out, wanted.resume)
-    for text in needed_at_sites(run):
+    for text in [*needed_at_sites(run), *unused_labels(run, part.test_images)]:
         say(text)
     check_manner(part, insecure)
     await_folder(out, part.wait_seconds, say)
@@ -107,6 +108,16 @@ def needed_at_sites(config: Config) -> list[str]:
     return [f"{name}: sites take part that have the same file in own/ and allow it in site.toml" for name in wanted]
 
 
+def unused_labels(config: Config, images: Path | None) -> list[str]:
+    """A line if the server's folder has labeled images that the run does not train on."""
+    if config.data.name != "folder" or config.has_server_labels or images is None:
+        return []
+    if not any(of_all(list_server(images, skip_bad=True, at_server=True).server)):
+        return []
+    unused = f"{images / 'server'} has labeled images that partition.labels = '{config.partition.labels}' does not use"
+    return [f"{unused}; --set partition.labels=server trains on them"]
+
+
 def await_folder(out: Path, seconds: float, say: Callable[[str], None]) -> None:
     """Wait while another run writes into the folder: one that was stopped takes a moment to end."""
     until, lock = time.monotonic() + seconds, RunFolder(out).lock
@@ -163,6 +174,8 @@ def follow(journal: Path, status: Callable[[], str], say: Callable[[str], None],
             say(content)
         elif kind == "stopped":
             raise RunError(content)
+        elif kind == "cut off":
+            raise RunError(f"the server was stopped or restarted, and the run with it{how_to_go_on(journal)}")
         elif kind == "finished":
             return
 
@@ -184,11 +197,17 @@ def events(journal: Path, status: Callable[[], str], patience: float) -> Iterato
         if lines:
             heard = time.monotonic()
         elif ended:  # and nothing came after that
-            raise RunError(f"the run ended without a word ({ended}); see the server's log beside {journal.name}")
+            why = "perhaps the server was stopped or restarted"
+            raise RunError(f"the run ended without a word ({ended}), {why}{how_to_go_on(journal)}")
         elif time.monotonic() - heard > patience:
             now, heard = status(), time.monotonic()
             ended = now if has_finished(now) else ""
         time.sleep(0.5)
+
+
+def how_to_go_on(journal: Path) -> str:
+    """The end of a line about a run that did not end by itself."""
+    return f"; once the server runs, the same command with --resume goes on (log: {journal.parent / SUPERLINK_LOG})"
 
 
 def event_of(line: str, journal: Path) -> dict[str, Any]:

@@ -57,6 +57,9 @@ def main(grid: Grid, context: Context) -> None:
     except (UserError, RunError) as error:
         listener.write("stopped", str(error))
         raise
+    except (SystemExit, KeyboardInterrupt):  # Flower ends its programs with the SuperLink
+        listener.write("cut off", "")
+        raise
     except BaseException as error:
         listener.write("stopped", described(error))
         raise
@@ -131,6 +134,9 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
         raise UserError('data.classes: a deployment\'s sites must agree on a list of classes, e.g. ["cat", "dog"]')
     if test is None:
         raise UserError("server.toml: `test` is missing: where the server has its test images (test/CLASS/*)")
+    if config.data.dir is not None:
+        places = "`fssl deploy site --data` names a site's images, `test` in server.toml the server's"
+        raise UserError(f"data.dir = '{config.data.dir}': {places}; leave it out")
     if config.data.validation is not None:
         raise UserError(
             f"data.validation = {config.data.validation:g}: labeled images stay at the sites, where nobody tests the"

@@ -8,6 +8,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from ..data.folder import raise_problems
+from ..data.listing import list_site
 from ..engines.flower.internals import CONNECTED, DISMISSED, REFUSED
 from ..errors import RunError, UserError
 from .home import SitePart
@@ -15,6 +17,30 @@ from .programs import background_program, last_words, since_start, wait_for
 
 ADMISSION, PAUSE = 600, 10  # seconds in which a site that is refused tries again, and between two times
 LOOK = 2  # seconds between two looks for a server that does not answer
+
+
+DATASET_FILES = ("*.parquet", "*-ubyte", "*-ubyte.gz")  # what a site may have in place of images of its own
+
+
+def check_site(part: SitePart, images: Path | None) -> None:
+    """Refuse a device that is not there, and images that no run can use."""
+    if part.device == "cuda" and not has_gpu():
+        raise UserError(f"{part.folder / 'site.toml'}: device = 'cuda': no CUDA device is visible; use 'cpu' or 'auto'")
+    if images and not images.is_dir():
+        raise UserError(f"the site's images: there is no folder {images}")
+    if images and not holds_dataset(images):
+        raise_problems(list_site(images, skip_bad=True))  # whether files may be bad is for a run to say
+
+
+def has_gpu() -> bool:
+    import torch
+
+    return torch.cuda.is_available()
+
+
+def holds_dataset(folder: Path) -> bool:
+    """Whether there are files of a published dataset, by itself or as deep as its own folders lie."""
+    return any(any(folder.glob(f"{above}{name}")) for above in ("", "*/", "*/*/") for name in DATASET_FILES)
 
 
 def await_server(part: SitePart, insecure: bool, say: Callable[[str], None]) -> None:
@@ -69,7 +95,7 @@ def attend(part: SitePart, words: list[str], log: Path, say: Callable[[str], Non
         if not told:
             told = True
             say(
-                f"{part.name}: the server refuses this key: it was not admitted, or a program that has it is connected;"
-                f" trying again for {ADMISSION // 60} minutes"
+                f"{part.name}: the server refuses this key: it was not admitted, or a program that has it is connected"
+                f" (after a restart this takes up to a minute); trying again for {ADMISSION // 60} minutes"
             )
         time.sleep(PAUSE)

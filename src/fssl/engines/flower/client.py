@@ -1,6 +1,6 @@
 """The client's app: a payload and a job in, one client's round, an upload out; or a measurement, and its sums."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -16,6 +16,9 @@ from ...core.experiment import prepare
 from ...core.federation import Federation
 from ...core.images import shared_format
 from ...data.folder import load_site
+from ...errors import complain
+from ...records.store import SKIPPED
+from ...system.files import write_atomic
 from ...types import Payload, State
 from ..lanes import Lanes, set_up_torch
 from ..tensors import fill, to
@@ -62,9 +65,22 @@ def workshop(config: str, site: Site | None) -> Workshop:
         return make_workshop(Federation(prepare(settings)), site.client)
     if site.data is None:
         raise SiteError("this site was started without --data, and the run wants each site's own images")
+    if (clients := settings.partition.clients) != site.clients:
+        raise SiteError(f"this site has clients = {site.clients} in site.toml; the run has {clients} clients")
     with discreet("this site's images cannot be used"):
         dataset = load_site(site.data, shared_format(settings), site.client, site.clients)
+        tell_skipped(dataset.skipped, site.folder)
     return make_workshop(Federation(prepare(settings, dataset)), site.client)
+
+
+def tell_skipped(lines: Sequence[str], folder: Path) -> None:
+    """Say which files this site does without, in its own log and folder alone; what was so before is no longer."""
+    for line in lines:
+        complain(f"skipped {line}")
+    if lines:
+        write_atomic(folder / SKIPPED, "".join(f"{line}\n" for line in lines))
+    else:
+        (folder / SKIPPED).unlink(missing_ok=True)
 
 
 @contextmanager

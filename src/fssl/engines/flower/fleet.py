@@ -26,8 +26,9 @@ from ..own import own_training
 from ..snapshot import Snapshot
 from ..tensors import FormError, to
 from .internals import tidy
+from .labels import LabelWatch
 from .messages import MEASURE, Job, message_forms, order, read_result, read_sums
-from .nodes import Connected, Nodes
+from .nodes import Connected, Nodes, numbers
 from .privacy import make_privacy
 
 FOR_EVER = 1e9  # seconds
@@ -88,6 +89,7 @@ class FlowerFleet:
         self.config = to_toml(as_tables(self.for_clients(federation.config)))
         self.forms = message_forms(federation)
         self.privacy = make_privacy(federation)
+        self.labels = LabelWatch(federation, say)
         self._failed: Counter[str] = Counter()  # attempts in a row, by kind of message
         self._begun: int | None = None  # the round of the checkpoint that this process began with
 
@@ -106,11 +108,13 @@ class FlowerFleet:
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterator[ClientResult | Missing]:
         question = Question(MessageType.TRAIN, lambda client: self._order(round, client, snapshot), self._result)
-        used = 0
+        tallies = {}
         for result in self._asked(round, clients, question):
-            used += isinstance(result, ClientResult)
+            if isinstance(result, ClientResult):
+                tallies[result.upload.client] = result.tally
             yield result
-        self._check_enough(question.kind, round, used, len(clients))
+        self._check_enough(question.kind, round, len(tallies), len(clients))
+        self.labels.check(round, tallies)
 
     def measure(self, round: int, weights: Weights) -> list[NormSums | Missing]:
         """Ask all clients; where too few answer, once more with the same model.
@@ -279,7 +283,3 @@ def resumable_from(every: int, begun: int, round: int) -> int:
     """
     newest = (round - 1) // every * every
     return 0 if newest <= begun else max(begun, newest - every)
-
-
-def numbers(clients: set[int]) -> str:
-    return f"client{'s' if len(clients) > 1 else ''} {', '.join(map(str, sorted(clients)))}"

@@ -98,6 +98,7 @@ class MaskedFleet(FlowerFleet):
         for client in clients:
             yield results.get(client) or gone.get(client) or masked.missing[client]
         self._check_enough(MessageType.TRAIN, round, len(results), len(clients))
+        self.labels.check(round, {client: result.tally for client, result in results.items()})
 
     def terms(self, asked: int, drawn: int) -> MaskTerms:
         """What a round agrees on. What it would not use is not opened: two means that differ by a client tell of it."""

@@ -78,3 +78,7 @@ def claimed_client(content: RecordDict) -> int:
     """Which client a node says it is; none, if it says nothing of the kind."""
     said = content["who"].get("client") if "who" in content else None
     return said if type(said) is int else -1
+
+
+def numbers(clients: set[int]) -> str:
+    return f"client{'s' if len(clients) > 1 else ''} {', '.join(map(str, sorted(clients)))}"

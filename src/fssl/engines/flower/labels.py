@@ -1,0 +1,49 @@
+"""Whether any site has a labeled image, by the sums that sites send anyway: without one, nothing is learned."""
+
+from collections.abc import Callable, Mapping
+
+from torch import Tensor
+
+from ...core.federation import Federation
+from ...errors import RunError
+from .nodes import numbers
+
+PLACES = "labeled/CLASS/* of a site, or in server/CLASS/* of the server's folder with partition.labels = 'server'"
+L_S = "l_s"  # the sum of the supervised losses: 0 at a client without labels
+
+
+class LabelWatch:
+    """Stops a run of which every client has trained and none had a labeled image.
+
+    After many rounds L_s may be 0, too, for images known by heart: so only a process that begins with the first round
+    watches, and only until somebody had a label.
+    """
+
+    def __init__(self, federation: Federation, say: Callable[[str], None]) -> None:
+        self.say, self.sums = say, federation.layout.sums
+        self.unheard = set(range(federation.config.partition.clients))
+        is_known = federation.labeled_counts is not None or federation.server_counts is not None
+        self.is_over = is_known or L_S not in self.sums
+        self.has_begun = False
+
+    def check(self, round: int, tallies: Mapping[int, Tensor]) -> None:
+        """Look at what the clients of a round sent; stop, or say after the first one who may have labels."""
+        self.is_over = self.is_over or not (self.has_begun or round == 1)
+        if self.is_over:
+            return
+        for client, tally in tallies.items():
+            if self.of(tally, "steps") > 0:  # else it tells nothing
+                self.unheard.discard(client)
+                self.is_over = self.is_over or self.of(tally, L_S) > 0
+        if self.is_over:
+            return
+        nobody = "has a labeled image, and the server trains on none"
+        if not self.unheard:
+            raise RunError(f"round {round}: no client {nobody}: expected some in {PLACES}")
+        if not self.has_begun:
+            self.say(f"round {round}: no client so far {nobody}; not heard yet: {numbers(self.unheard)}")
+        self.has_begun = True
+
+    def of(self, tally: Tensor, name: str) -> float:
+        """A sum over all steps of a client."""
+        return float(tally[0, self.sums.index(name)])
