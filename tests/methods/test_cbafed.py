@@ -16,10 +16,11 @@ from fssl.types import Batch, Clock, Local, State, Task, Upload, Weights, unpack
 Make = Callable[..., Federation]
 # The labeled client of RSCFed's and CBAFed's split of SVHN.
 SVHN = torch.tensor([15.0, 292, 986, 116, 63, 1285, 1352, 1438, 807, 267])
-FEW = (
+KNOWING = (
     "method.name=cbafed", "partition.kind=iid", "partition.labels=knowing-clients", "partition.labeled_clients=1",
-    "train.clients_per_round=4", "train.unlabeled_ratio=1", "train.local_epochs=1",
+    "train.clients_per_round=4", "train.unlabeled_ratio=1",
 )  # fmt: skip
+FEW = (*KNOWING, "train.local_epochs=1")
 
 
 @pytest.mark.parametrize("num_classes", [10, 100])
@@ -181,7 +182,7 @@ def test_clients_without_labels_have_their_own_rate(make_federation: Make) -> No
     ways = []
     for rate in ("0.5", "1"):
         settings = ("method.burn_in=0", "method.base=0", "train.steps_per_round=1", f"method.unlabeled_rate={rate}")
-        engine = LocalEngine(make_federation(*FEW, *settings))
+        engine = LocalEngine(make_federation(*KNOWING, *settings))
         (result,) = engine.fleet.train(1, [1], engine.snapshot)
         begin = engine.snapshot.server.weights.params
         ways.append({name: t - begin[name] for name, t in result.upload.weights.params.items()})

@@ -24,7 +24,8 @@ from fssl.methods.semifl import TABLE, USED, SemiFL
 from fssl.types import Batch, Local, Orders, Weights
 
 Make = Callable[..., Federation]
-AT = ("partition.labels=server", "data.labels_per_class=4", "train.unlabeled_ratio=1", "train.local_epochs=1")
+SERVER = ("partition.labels=server", "data.labels_per_class=4", "train.unlabeled_ratio=1")
+AT = (*SERVER, "train.local_epochs=1")
 
 
 def same(a: Any, b: Any) -> bool:
@@ -161,7 +162,7 @@ def test_all_of_lambda_and_no_fix_is_cross_entropy_on_weak_views(make_federation
 
 
 def test_lambda_is_drawn_for_each_step_from_a_beta_distribution(make_federation: Make) -> None:
-    draw = make_federation("method.name=semifl", *AT, "train.steps_per_round=4000").plan(1, 0).draw
+    draw = make_federation("method.name=semifl", *SERVER, "train.steps_per_round=4000").plan(1, 0).draw
     lam = draw.extras["numbers"].double()
     assert lam.shape == (4000,)
     assert lam.mean().item() == pytest.approx(0.5, abs=0.02)
@@ -199,8 +200,8 @@ def test_only_steps_with_a_chosen_image_are_taken(make_federation: Make) -> None
 
 def test_labels_are_measured_once_for_each_image_of_the_pool(make_federation: Make) -> None:
     """Whatever fills batches up, and however few steps there are."""
-    for more in ((), ("train.local_epochs=3",), ("train.steps_per_round=1",)):
-        federation = make_federation("method.name=semifl", "method.tau=0.2735", *AT, "train.batch=7", *more)
+    for length in ("train.local_epochs=1", "train.local_epochs=3", "train.steps_per_round=1"):
+        federation = make_federation("method.name=semifl", "method.tau=0.2735", *SERVER, "train.batch=7", length)
         engine, n = LocalEngine(federation), [federation.counts(client).pool for client in federation.drawn_clients(1)]
         tables = [
             swept(federation, client).state[TABLE][:k] for client, k in zip(federation.drawn_clients(1), n, strict=True)
