@@ -72,7 +72,7 @@ def split_setting(setting: str) -> tuple[str, Any]:
 
 
 def excluded_by(key: str, value: Any, tables: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings of a file, here its tables, that make no sense beside this one."""
+    """Settings in the tables of a file that make no sense beside this one."""
     if key in LABEL_NUMBERS:
         return tuple(other for other in LABEL_NUMBERS if other != key)
     if key == "partition.labels" and value == KNOWING:

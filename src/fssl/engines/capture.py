@@ -82,11 +82,13 @@ def overwrite(target: Any, source: Any) -> None:
             overwrite(t, s)
 
 
-def capture(work: Callable[[], None], stream: torch.cuda.Stream, again: Callable[[], Any]) -> torch.cuda.CUDAGraph:
-    """A graph of work over fixed buffers; `again` makes them ready for one more time of it."""
+def capture(
+    work: Callable[[], None], stream: torch.cuda.Stream, reset: Callable[[], Any] = lambda: None
+) -> torch.cuda.CUDAGraph:
+    """A graph of some work on fixed buffers, which `reset` prepares for each of the two trials before it."""
     with torch.cuda.stream(stream), torch.no_grad():
         for _ in range(2):  # compiling and the libraries' choice of kernels stay out of the capture
-            again()
+            reset()
             work()
     torch.cuda.synchronize(stream.device)
     graph = torch.cuda.CUDAGraph()
@@ -121,7 +123,7 @@ class Captured:
         self._given, self._made = tree_map(torch.clone, given), tree_map(torch.clone, function(*given))
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        self._graph = capture(lambda: write(self._given, self._made), stream, again=lambda: None)
+        self._graph = capture(lambda: write(self._given, self._made), stream)
 
 
 class Buffers(NamedTuple):
@@ -152,7 +154,7 @@ class CapturedLane:
         # A round may have a single step, so every one is the first.
         self.step = capture(lambda: tick(payload, local, self.tally, draw, self.i), self.stream, self.i.zero_)
         if batch is not None:
-            self.visit = capture(lambda: visit(payload, local, batch), self.stream, again=lambda: None)
+            self.visit = capture(lambda: visit(payload, local, batch), self.stream)
 
     @contextmanager
     def scope(self) -> Iterator[None]:

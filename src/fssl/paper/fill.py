@@ -183,14 +183,14 @@ def find_cells(
 ) -> dict[str, Cell]:
     """Our cell under each protocol that has runs of it.
 
-    Before the paper's round an accuracy is no result, nor is it one that a target has not been reached.
+    Before the round of the paper's number an accuracy is no result yet, and a target that is not reached no answer.
     """
-    paper = table.config(row, column)
+    paper, rounds = table.config(row, column), due(table, row, column)
     groups: dict[str, dict[tuple[str, ...], list[Run]]] = defaultdict(lambda: defaultdict(list))
     for setup in wanted_by(table, row, column):
         for run in known.get(setup, ()):
             is_reached = table.counts_rounds and column_value(run, column) is not None
-            late = [] if is_reached else shortness(run, due(table, row, column))
+            late = [] if is_reached else shortness(run, rounds)
             if late and not short:
                 continue
             notes = differences(run.config, paper)

@@ -14,8 +14,7 @@ from ..console import setting_text
 from ..data.cards import card
 from ..errors import UserError
 from ..methods.names import Method, build_method, full_settings
-from ..records.rounds import of_last
-from ..report.runs import Run, value
+from ..report.runs import Run, late_values, number
 
 PROTOCOLS: Final = ("authors", "clean")  # the first is the paper's
 # What makes a setup, or cannot change a result, or is read off the record; all else is a difference to mention.
@@ -117,6 +116,6 @@ def unlike(ours: Mapping[str, Any], paper: Mapping[str, Any]) -> list[str]:
 
 def result_at(run: Run, rounds: int, *keys: str) -> float:
     """The mean of the last ten rounds up to a given one, of the headline or of another number; nan without any."""
-    lines = of_last([line for line in run.lines if line["round"] <= rounds])
-    known = [number for line in lines if (number := value(line, *(keys or ("accuracy",)))) is not None]
+    lines = [line for line in run.lines if line["round"] <= rounds]
+    known = late_values(lines, number(*(keys or ("accuracy",))))
     return float(np.mean(known)) if known else nan

@@ -119,7 +119,7 @@ def summarize_tests(lines: Sequence[Mapping[str, Any]], key: str) -> dict[str, A
             "last": curve[-1],
             "best": max(curve),
             "best_round": 1 + int(np.argmax(curve)),
-            f"mean_last_{LAST}": float(np.mean(curve[start_of_last([line["round"] for line in lines]) :])),
+            f"mean_last_{LAST}": mean_of_last(lines, key, norm, "accuracy"),
             "rounds_to": {str(t): first_reaching(curve, t) for t in TARGETS},
         }
         means = {name: mean_of_last(lines, key, norm, name) for name in MEASURES if name != "accuracy"}

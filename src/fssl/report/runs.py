@@ -14,7 +14,7 @@ from ..methods.names import with_defaults
 from ..records.chain import Chain
 from ..records.choice import has_stopped
 from ..records.environment import UNKNOWN, short_commit
-from ..records.rounds import MEASURES, first_other_rate, of_last
+from ..records.rounds import MEASURES, Line, first_other_rate, of_last
 from ..records.store import INSIDE_A_RUN, RunFolder
 
 Numbers = NDArray[np.float64]
@@ -56,7 +56,7 @@ class Run(NamedTuple):
 
     @property
     def _averaged(self) -> list[float]:
-        return [number for line in of_last(self.lines) if (number := value(line, self.measure)) is not None]
+        return late_values(self.lines, number(self.measure))
 
     @property
     def last_round(self) -> int:
@@ -302,8 +302,13 @@ def joined(curves: Iterable[Mapping[int, float]]) -> Series:
 
 def late(run: Run, read: Read) -> float | None:
     """The mean of a quantity over the last rounds, as far as they have it."""
-    values = [number for line in of_last(run.lines) if (number := read(line)) is not None]
+    values = late_values(run.lines, read)
     return float(np.mean(values)) if values else None
+
+
+def late_values(lines: Sequence[Line], read: Read) -> list[float]:
+    """A quantity in the last rounds of a record, where it was counted."""
+    return [value for line in of_last(lines) if (value := read(line)) is not None]
 
 
 def label_quality(runs: list[Run], key: str) -> str:
