@@ -942,10 +942,10 @@ def at_own_images(sites: Path, said: list[str], *settings: str) -> Engine:
     return flower_engine(fleet_of(federation, catching(images_at_sites(sites)), said))
 
 
-@pytest.mark.parametrize("probes", ["all", "losses"])
-def test_a_run_without_any_label_stops_after_its_first_round(probes: str, sites: Path) -> None:
+@pytest.mark.parametrize("setting", ["records.probes=all", "records.probes=losses", "method.name=fedavg"])
+def test_a_run_without_any_label_stops_after_its_first_round(setting: str, sites: Path) -> None:
     without_labels(sites, "a", "b", "c")
-    engine = at_own_images(sites, said := [], f"records.probes={probes}")
+    engine = at_own_images(sites, said := [], setting)
     with pytest.raises(RunError, match=f"^round 1: {NO_LABELS}"):
         engine.round(3)
     assert (engine.snapshot.round, said) == (0, [])

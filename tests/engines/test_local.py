@@ -127,13 +127,26 @@ def test_plain_dirichlet_with_unlabeled_clients_trains(make_federation: Make) ->
         assert (loss == 0) == (federation.counts(client).labeled == 0)
 
 
-def test_who_has_no_labels_does_not_change_supervised_training(make_federation: Make) -> None:
+@pytest.mark.parametrize("more", [(), ("server.broadcast_momentum=true",), ("protocol=authors",)])
+def test_who_has_no_labels_does_not_change_supervised_training(more: tuple[str, ...], make_federation: Make) -> None:
     """FedAvg with labels at two of six clients is FedAvg among those two, bit for bit."""
-    method = ("method.name=fedavg", "method.steps=labeled", "partition.kind=iid")
+    method = ("method.name=fedavg", "method.steps=labeled", "partition.kind=iid", *more)
     few = ("partition.clients=6", "partition.labeled_clients=2", "train.clients_per_round=6")
     two = ("partition.clients=2", "train.clients_per_round=2")
     a, b = (final(LocalEngine(make_federation(*method, *settings))) for settings in (few, two))
     assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox"])
+def test_who_has_nothing_to_learn_from_takes_no_step(method: str, make_federation: Make) -> None:
+    few = ("partition.clients=6", "partition.labeled_clients=2", "train.clients_per_round=3", "train.steps_per_round=4")
+    engine = LocalEngine(make_federation(f"method.name={method}", *few))
+    seen = set()
+    for result in engine.rounds(6):
+        steps = engine.layout.unpack(result.tally[:, 0])["steps"].round()
+        assert steps.tolist() == [4 * (client < 2) for client in result.clients]
+        seen.add(int(steps.sum()))
+    assert seen == {0, 4, 8}  # rounds without any client that has labels are among them
 
 
 def test_clients_know_all_their_labels_or_none(make_federation: Make) -> None:

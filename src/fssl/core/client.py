@@ -171,7 +171,8 @@ def client_round(
     if plan.sweep is not None:
         local = trainer.sweep(payload, local, plan.sweep)
     if plan.orders is None or plan.sweep is None:
-        local, tally = trainer.run(payload, local, plan.draw)
+        counts_nothing = method.num_samples(plan.counts) == 0  # in the mean: its steps would be for nobody
+        local, tally = trainer.run(payload, local, part(plan.draw, 0, 0) if counts_nothing else plan.draw)
     else:
         chosen = method.chosen(local)
         labels = trainer.look(local, chosen, plan.sweep)

@@ -242,10 +242,14 @@ class Engine:
         return measured
 
     def _stepped(self, round: int, sent: Snapshot, mean: Server, passing: Passing) -> tuple[Server, State]:
-        """The server's step, on the device: how many steps clients took is in their tallies."""
+        """The server's step, on the device: how many steps clients took is in their tallies.
+
+        Their mean is of the clients that took any: the others are not in the mean of the models either.
+        """
         number = self.layout.sums.index("steps")
-        steps = torch.stack([tally[0, number] for tally in passing.tallies]).mean()
-        return self.federation.after_mean(round, sent.server, mean, sent.optimizer, steps.to(self.device))
+        steps = torch.stack([tally[0, number] for tally in passing.tallies])
+        mean_steps = steps.sum() / (steps > 0).sum().clamp(min=1)
+        return self.federation.after_mean(round, sent.server, mean, sent.optimizer, mean_steps.to(self.device))
 
     def _kept(self, state: State) -> State:
         """A client's state on the host, where idle clients cost no device memory; pinned for the way back."""

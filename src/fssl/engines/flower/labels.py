@@ -32,9 +32,8 @@ class LabelWatch:
         if self.is_over:
             return
         for client, tally in tallies.items():
-            if self.of(tally, "steps") > 0:  # else it tells nothing
-                self.unheard.discard(client)
-                self.is_over = self.is_over or self.of(tally, L_S) > 0
+            self.unheard.discard(client)
+            self.is_over = self.is_over or self.of(tally, L_S) > 0
         if self.is_over:
             return
         nobody = "has a labeled image, and the server trains on none"
