@@ -368,6 +368,47 @@ def test_semifl_and_flfl_on_svhn_are_as_their_rows_say() -> None:
     assert f"{min(s[25:]):.2f} to {max(s[25:]):.2f} and {min(f[17:]):.2f} to {max(f[17:]):.2f} s" in section
 
 
+TWIN_SIGHT = "Labels at 4 of 10 clients"
+
+
+def test_twin_sight_s_cell_is_as_its_rows_say() -> None:
+    place, names = RESULTS / "settings" / "twin-sight", ("fedavg", "fixmatch-lpl", "sage")
+    assert {folder.name for folder in place.iterdir()} == {*names}
+    printed = dict(zip(names, ("61.58", "63.58", "–"), strict=True))
+    results, ways = rows(TWIN_SIGHT)[:3], rows(TWIN_SIGHT)[3:]
+    for name, result, way in zip(names, results, ways, strict=True):
+        lines = lines_of(place / name)
+        a, last = np.array([line["accuracy"] for line in lines]), lines[-100:]
+        drawn = np.array([sum(client < 4 for client in line["clients"]) for line in lines])
+        numbers = [f"{a[-10:].mean():.2f} ± {a[-10:].std(ddof=1):.2f}", f"{a[-100:].mean():.2f}", f"{a.max():.2f}"]
+        seconds = f"{np.median([line['timing']['seconds'] for line in lines]):.2f}"
+        assert result == [f"`{name}`", printed[name], *numbers, *(percent(last, key) for key in SHARES), seconds]
+        by_drawn = [f"{a[300:][drawn[300:] == number].mean():.1f}" for number in (1, 2, 3)]
+        assert way == [f"`{name}`", *(f"{mean:.2f}" for mean in a.reshape(5, 100).mean(1)), *by_drawn]
+
+
+def test_what_is_said_of_twin_sight_s_cell_is_so() -> None:
+    place = RESULTS / "settings" / "twin-sight"
+    fedavg, fixmatch, sage = (np.array(curve(place / m, "train_norm")) for m in ("fedavg", "fixmatch-lpl", "sage"))
+    lead = (sage - fixmatch).reshape(5, 100).mean(1)
+    section = one_line(TEXT.split(f"## {TWIN_SIGHT}")[1].split("\n## ")[0])
+    assert f"({lead[1]:.2f} points ahead of FixMatch in rounds 101 to 200)" in section
+    assert f"and {-lead[4]:.2f} points behind in the last hundred" in section
+    assert abs(lead[3]) < 0.5
+    below = [61.58 - fedavg[-10:].mean(), 63.58 - fixmatch[-10:].mean()]
+    above = [fedavg.max() - 61.58, fixmatch.max() - 63.58]
+    assert f"FedAvg (by {below[0]:.2f}) and FixMatch (by {below[1]:.2f}), the best round above it (by" in section
+    assert f"(by {above[0]:.2f} and {above[1]:.2f})" in section
+    assert min(curve[-100:].max() - curve[-100:].mean() for curve in (fedavg, fixmatch, sage)) > 10
+    assert all(5 < curve[-100:].std() < 8 for curve in (fedavg, fixmatch, sage))
+    drawn = np.array([sum(client < 4 for client in line["clients"]) for line in lines_of(place / "sage")])
+    one, three = ((sage - fixmatch)[300:][drawn[300:] == number].mean() for number in (1, 3))
+    assert f"(by {one:.1f} points with one of five) and behind where many have (by {-three:.1f} with three)" in section
+    last = lines_of(place / "sage")[-100:]
+    assert f"{percent(last, 'pl_accuracy')} % of its labels are right after the correction" in section
+    assert f"and {percent(last, 'pl_accuracy_l')} % of those that its local models are sure of" in section
+
+
 def on_cifar10(method: str, seed: int, norm: str = "authors_norm") -> list[float]:
     return curve(RESULTS / "cifar10" / "alpha0.1" / f"{method}-authors-seed{seed}", norm)
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
-CLASS_WEIGHTS = "class_weights"  # in the extras of a batch
+CLASS_WEIGHTS, HAS_UNLABELED = "class_weights", "has_unlabeled"  # in the extras of a batch
 
 
 class Weights(NamedTuple):
@@ -93,7 +93,8 @@ class Batch(NamedTuple):
     clock: Clock
     truth: State  # {} or {"u": [B_u]}
     # Where a method asks: "m_slot" [B_u] of images drawn with replacement, "numbers" of its own, and "real" [B_u] for
-    # one that chooses its images: 1 for those, 0 for all others. Where the run asks: CLASS_WEIGHTS [C].
+    # one that chooses its images: 1 for those, 0 for all others. Where the run asks: CLASS_WEIGHTS [C]
+    # and HAS_UNLABELED, 0 for a client that knows every label of its images.
     extras: State = {}  # noqa: RUF012 (never changed in place)
 
     @property
@@ -112,6 +113,11 @@ class Batch(NamedTuple):
     def class_weights(self) -> Tensor | None:
         """[C] how much a labeled image of each class counts in L_s; None: all the same."""
         return self.extras.get(CLASS_WEIGHTS)
+
+    @property
+    def has_unlabeled(self) -> Tensor | None:
+        """Where `train.labels_alone` asks: 0 for a client that is to train on its labels alone, else 1."""
+        return self.extras.get(HAS_UNLABELED)
 
 
 class PseudoLabels(NamedTuple):

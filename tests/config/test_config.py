@@ -128,10 +128,21 @@ def test_a_wrong_setting_is_refused_in_one_helpful_line(key: str, value: Any, fr
         ({"partition": {"classes_per_client": 2}}, "only partition.kind = 'shards' has it"),
         ({"partition": {"labels": "few-clients"}}, "needs partition.labeled_clients"),
         ({"partition": {"labels": "all-clients", "labeled_clients": 2}}, "does not go with partition.labels"),
-        ({"partition": {"labeled_clients": 2, "first_client": 1}}, "only partition.labels = 'knowing-clients' has it"),
         (
-            {"partition": {"labels": "knowing-clients", "labeled_clients": 1, "first_client": 20}},
-            "partition.first_client = 20: the 20 clients are 0 to 19",
+            {"partition": {"labeled_clients": 2, "first_clients": [1]}},
+            "only partition.labels = 'knowing-clients' has it",
+        ),
+        (
+            {"partition": {"labels": "knowing-clients", "labeled_clients": 1, "first_clients": [20]}},
+            r"partition.first_clients = \[20\]: the 20 clients are 0 to 19",
+        ),
+        (
+            {"partition": {"labels": "knowing-clients", "labeled_clients": 1, "first_clients": [2, -1]}},
+            r"partition.first_clients = \[2, -1\]: the 20 clients are 0 to 19",
+        ),
+        (
+            {"partition": {"labels": "knowing-clients", "labeled_clients": 2, "first_clients": [3, 3]}},
+            "a client can be the first once",
         ),
         ({"partition": {"labels": "knowing-clients", "labeled_clients": 21}}, "expected at most the 20 clients"),
         (

@@ -12,6 +12,7 @@ from fssl.data import partition
 from fssl.data.cards import CARDS
 from fssl.data.partition import KINDS, Partition, class_counts, hold_out, make_partition, second_half, split_labels
 from fssl.errors import UserError
+from fssl.paper.others import other_tables
 
 CLASS_COUNTS = {
     "cifar10": [5000] * 10,
@@ -349,15 +350,15 @@ def test_balanced_dirichlet_leaves_every_client_ten_images() -> None:
 
 
 def counts_of_preset(name: str, *settings: str) -> NDArray[np.int64]:
-    """Images of each class at each client of a preset, [clients, classes]; only the first has labels."""
+    """Images of each class at each client of a preset, [clients, classes]; only the first ones have labels."""
     _, config = next(expand(override(read_toml(name), list(settings))))
     sizes, part = CLASS_COUNTS[config.data.name], config.partition
     labels, num_classes = labels_of(sizes), len(sizes)
     draw = {"kind": part.kind, "alpha": part.alpha, "seed": part.seed, "clients": part.clients, "who": part.labels}
     parts = make_partition(
-        labels, num_classes, labeled_clients=part.labeled_clients, first_client=part.first_client, **draw
+        labels, num_classes, labeled_clients=part.labeled_clients, first_clients=part.first_clients, **draw
     )
-    assert [len(rows) > 0 for rows in parts.labeled] == [True] + [False] * 9
+    assert [len(rows) > 0 for rows in parts.labeled] == [k < (part.labeled_clients or 0) for k in range(10)]
     return class_counts([parts.pool(k) for k in range(10)], labels, num_classes)
 
 
@@ -367,6 +368,32 @@ def test_presets_have_the_published_split_of_svhn(name: str) -> None:
     counts = counts_of_preset(name)
     assert counts.sum(1).tolist() == [6621, 4594, 7578, 7972, 9178, 7781, 8852, 6374, 8311, 5996]
     assert counts[0].tolist() == [15, 292, 986, 116, 63, 1285, 1352, 1438, 807, 267]
+
+
+def test_the_preset_has_twin_sight_s_split_of_cifar10() -> None:
+    """What its code draws with seed 0 of NumPy: clients 1, 3, 6 and 8 have labels, and were put first."""
+    counts = counts_of_preset("settings/twin-sight")
+    assert counts.sum(1).tolist() == [5142, 865, 6415, 6091, 2731, 6130, 7498, 3034, 7615, 4479]
+    assert counts[:4].tolist() == [
+        [0, 1, 0, 0, 0, 59, 0, 3, 851, 4228],
+        [46, 291, 0, 4, 0, 0, 0, 0, 401, 123],
+        [0, 334, 3, 3, 2477, 2055, 0, 1543, 0, 0],
+        [435, 0, 58, 0, 1046, 16, 4536, 0, 0, 0],
+    ]
+
+
+@pytest.mark.parametrize(("column", "labeled"), [(1, 21077), (2, 26047), (3, 23834)])
+def test_the_columns_of_twin_sight_s_table_have_its_splits(column: int, labeled: int) -> None:
+    """How many images of CIFAR-100, SVHN and Fashion-MNIST have labels in what its code draws."""
+    added = other_tables()["twin-sight"].columns[column].set
+    counts = counts_of_preset("settings/twin-sight", *(f"{key}={value}" for key, value in added.items()))
+    assert counts[:4].sum() == labeled
+
+
+def test_clients_change_places_one_after_another() -> None:
+    draw = {"kind": "iid", "alpha": 1.0, "clients": 5, "who": "knowing-clients", "labeled_clients": 2}
+    plain, moved = (make_partition(labels_of([50] * 2), 2, **draw, first_clients=first) for first in (None, [3, 0]))
+    assert [plain.pool(k).tolist() for k in (3, 0, 2, 1, 4)] == [moved.pool(k).tolist() for k in range(5)]
 
 
 def test_the_labeled_client_of_the_sanity_preset_has_every_class() -> None:

@@ -45,9 +45,10 @@ def test_twin_sight_s_setting() -> None:
     config = table.config(table.rows[2], table.columns[0])
     assert config is not None
     part, train = config.partition, config.train
-    assert (part.kind, part.alpha, part.clients, part.labels) == ("dirichlet", 0.1, 10, "knowing-clients")
+    assert (part.kind, part.alpha, part.clients, part.labels) == ("balanced-dirichlet", 0.1, 10, "knowing-clients")
     assert (part.labeled_clients, train.clients_per_round, config.rounds, train.local_epochs) == (4, 5, 500, 1)
     assert (train.batch, train.lr, config.model.name) == (64, 0.01, "resnet18")
+    assert (train.momentum, train.weight_decay, train.keep_momentum, train.labels_alone) == (0.9, 1e-4, True, True)
     printed = {row.name: row.printed for row in table.rows}
     assert printed["Twin-sight"] == [70.06, 49.98, 62.94, 79.95]
     assert printed["FedAvg + FixMatch"][0] == 63.58

@@ -158,6 +158,7 @@ def check_combinations(config: Config) -> None:
     check_choice(config)
     check_server(config)
     check_server_labels(config)
+    check_labels_alone(config)
     check_static_norm(config)
     if config.protocol == "authors":
         check_authors(config)
@@ -324,6 +325,17 @@ def check_server_labels(config: Config) -> None:
         raise UserError(f"protocol = 'authors' {beside}: the released code knows no such server; use 'clean'")
 
 
+def check_labels_alone(config: Config) -> None:
+    """Refuse a rule for clients that know every label where there is none; of own images only their folders tell."""
+    part = config.partition
+    is_dealt_to_all = config.card.is_dealt and part.file is None and part.labels == "all-clients"
+    if config.train.labels_alone and (is_dealt_to_all or config.has_server_labels):
+        raise UserError(
+            f"train.labels_alone = true: with partition.labels = '{part.labels}' no client knows every label of its"
+            " images; leave it out"
+        )
+
+
 def check_static_norm(config: Config) -> None:
     """Statistics of BatchNorm that are measured: on images that are there, for norms that have some."""
     start = f"server.static_norm = '{config.server.static_norm}':"
@@ -359,7 +371,7 @@ def check_dealing(config: Config) -> None:
             " is added; for an even split use partition.kind = 'iid'"
         )
     terms = Terms(
-        part.kind, part.labels, part.clients, part.labeled_clients, part.classes_per_client, part.first_client
+        part.kind, part.labels, part.clients, part.labeled_clients, part.classes_per_client, part.first_clients
     )
     if config.picks_labels:
         check_label_number(config)

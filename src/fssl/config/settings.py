@@ -18,7 +18,7 @@ LABEL_NUMBERS = ("data.labels_per_class", "data.label_fraction")
 DEALING = (
     *LABEL_NUMBERS,
     *("partition.kind", "partition.alpha", "partition.seed", "partition.classes_per_client"),
-    *("partition.labels", "partition.labeled_clients", "partition.first_client"),
+    *("partition.labels", "partition.labeled_clients", "partition.first_clients"),
 )
 MANY = 100_000_000  # more clients or images than any federation has
 NETWORKS = ("resnet8", "cnn", "resnet18", "wrn-28-2", "wrn-28-8", "simple-cnn")
@@ -86,8 +86,9 @@ class Partition:
     labeled_clients: Annotated[
         int | None, Range(1, MANY), 'how many have labels, the first; alone it means labels = "few-clients"'
     ] = None
-    first_client: Annotated[
-        int | None, Range(0, MANY), "knowing-clients: the client of the draw that becomes client 0, and has labels"
+    first_clients: Annotated[
+        tuple[int, ...] | None,
+        "knowing-clients: which of the draw become clients 0, 1, ... (default: these)",
     ] = None
     file: Annotated[str | None, "JSON file that says who holds what and knows which labels, in place of a deal"] = None
     digest: Annotated[str | None, BY_A_RUN, "checksum of that file"] = None
@@ -177,6 +178,7 @@ class Train:
     labeled_weight: Annotated[
         int, Range(0, 1_000_000), "how many times more a labeled image counts when models are averaged"
     ] = 0
+    labels_alone: Annotated[bool, "clients that know every label of theirs train on labels alone"] = False
     precision: Annotated[Literal["auto", "bf16", "fp32"], "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
 
 

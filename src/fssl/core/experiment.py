@@ -103,7 +103,7 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
                 f"server.static_norm = '{config.server.static_norm}': network '{config.model.name}' has no BatchNorm;"
                 " leave it out"
             )
-    if user_file(config.method.name):
+    if user_file(config.method.name) or config.train.labels_alone:  # which not every method takes
         check_step(config, experiment.method, experiment.net, experiment.card)
     if config.model.start_digest and not is_recorded:
         experiment.first_weights()  # refused here, if they do not fit

@@ -107,7 +107,7 @@ def partition_images(config: Config, dataset: Dataset) -> Partition:
         who=part.labels,
         labeled_clients=part.labeled_clients,
         classes_per_client=part.classes_per_client,
-        first_client=part.first_client,
+        first_clients=part.first_clients,
     )
 
 

@@ -75,6 +75,7 @@ def make_recipe(config: Config, method: Method, card: Card) -> Recipe:
         schedule=config.schedule,
         labeled_epochs=needs.labeled_epochs,
         shuffles=needs.shuffles,
+        labels_alone=train.labels_alone and not needs.labels_alone,
     )
 
 

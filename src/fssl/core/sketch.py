@@ -84,10 +84,14 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
         if recipe.sweep:
             local = try_visit(method, net, payload, local, recipe, pixels)
         given = {"payload": payload, "local": local, "batch": batch}
-        with Looks(batch.class_weights) as looks:
+        with Looks(batch.class_weights) as weighing, Looks(batch.has_unlabeled) as asking:
             after, trace = unchanged(given, lambda: method.step(net, payload, local, batch))
-        if weighs_classes and not looks.found:
+        if weighs_classes and not weighing.found:
             raise UserError("its loss takes no train.class_weights; use `supervised_loss`, or leave them out")
+        if recipe.labels_alone and not asking.found:
+            raise UserError(
+                "its step does not ask `batch.has_unlabeled`, so train.labels_alone changes nothing; leave it out"
+            )
         check_whole(local, after)
         if misfit := misfit_of_kept(method.client_state(payload, task, counts), method.keep(after)):
             raise UserError(f"its {misfit}")

@@ -54,7 +54,7 @@ def make_partition(
     who: str | None = None,
     labeled_clients: int | None = None,
     classes_per_client: int | None = None,
-    first_client: int | None = None,
+    first_clients: Sequence[int] | None = None,
 ) -> Partition:
     """Deal images to clients, and say which of them are labeled. Seed 0 is the paper's.
 
@@ -72,7 +72,7 @@ def make_partition(
             server's, and clients are dealt the others.
         labeled_clients: How many; alone it stands for "few-clients".
         classes_per_client: Shards of a client, for the kind "shards".
-        first_client: Which client of the draw changes places with number 0; "knowing-clients" alone.
+        first_clients: Which clients of the draw change places with numbers 0, 1 and so on; "knowing-clients" alone.
     """
     who = who_has_labels(who, labeled_clients)
     if kind == "paired-dirichlet" and alpha == 0:
@@ -84,7 +84,7 @@ def make_partition(
     else:
         labeled, unlabeled = split_labels(labels, num_classes, per_class or 0, LABEL_SEED + seed)
         num_labeled = sum(map(len, labeled))
-    terms = Terms(kind, who, clients, labeled_clients, classes_per_client, first_client)
+    terms = Terms(kind, who, clients, labeled_clients, classes_per_client, first_clients)
     check_shares(terms, num_labeled, len(labels))
     check_shards(terms, num_classes)
     deal, mix, knowing = KINDS[kind], Mix(alpha, classes_per_client or 0, seed), labeled_clients or 0
@@ -92,7 +92,7 @@ def make_partition(
         return deal(labeled, unlabeled, clients, mix)
     if who == "knowing-clients":
         dealt = deal([part[:0] for part in rows], rows, clients, mix).unlabeled
-        return _known_at(_with_first(dealt, first_client or 0), knowing)
+        return _known_at(_with_first(dealt, first_clients or ()), knowing)
     nothing = [rows[:0] for rows in labeled]
     if who == "server":
         return deal(nothing, unlabeled, clients, mix)._replace(server=np.concatenate(labeled))
@@ -101,11 +101,13 @@ def make_partition(
     return Partition(first.labeled + others.labeled, first.unlabeled + others.unlabeled)
 
 
-def _with_first(parts: Sequence[Index], first: int) -> list[Index]:
-    """The parts of clients, one of whom changes places with the first."""
-    others = list(parts)
-    others[0], others[first] = parts[first], parts[0]
-    return others
+def _with_first(parts: Sequence[Index], first: Sequence[int]) -> list[Index]:
+    """The parts of clients, some of whom change places with the first ones."""
+    order = list(range(len(parts)))
+    for place, client in enumerate(first):
+        other = order.index(client)
+        order[place], order[other] = order[other], order[place]
+    return [parts[client] for client in order]
 
 
 def _known_at(parts: Sequence[Index], knowing: int) -> Partition:

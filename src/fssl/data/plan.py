@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 from ..augment.policies import draw_strong, draw_weak, shows_drawn, shows_labeled, shows_strongly
 from ..errors import UserError
 from ..seeds import stream
-from ..types import CLASS_WEIGHTS, Clock, Counts, Draw, Orders, State, Sweep, Task
+from ..types import CLASS_WEIGHTS, HAS_UNLABELED, Clock, Counts, Draw, Orders, State, Sweep, Task
 from .partition import Partition
 from .schedule import Schedule
 
@@ -100,6 +100,7 @@ class Recipe:
     schedule: Schedule = Schedule()  # noqa: RUF009 (a frozen value)
     labeled_epochs: int | None = None  # of clients with labels; unset: local_epochs
     shuffles: bool = False  # labeled images come without replacement, whatever an epoch counts
+    labels_alone: bool = False  # steps are told whether the client knows every label
 
     @property
     def unlabeled_batch(self) -> int:
@@ -229,6 +230,8 @@ def plan_extras(site: Site, recipe: Recipe, named: Callable[[str], np.random.Gen
         extras["numbers"] = torch.from_numpy(numbers.astype(np.float32))
     if site.weights is not None:
         extras[CLASS_WEIGHTS] = torch.from_numpy(np.tile(site.weights, (shape[0], 1)))
+    if recipe.labels_alone:
+        extras[HAS_UNLABELED] = torch.full(shape[:1], float(len(site.labeled) < len(site.pool)))
     if recipe.chooses:
         extras["real"] = torch.ones(shape)  # all of them, until the method has chosen
     return extras

@@ -1,5 +1,6 @@
 """What any partition needs: a share for every client, and enough skew to draw. Without NumPy, for the settings."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..errors import UserError, unknown
@@ -19,7 +20,7 @@ class Terms(NamedTuple):
     clients: int
     labeled_clients: int | None = None
     classes_per_client: int | None = None
-    first_client: int | None = None
+    first_clients: Sequence[int] | None = None
 
 
 def who_has_labels(who: str | None, labeled_clients: int | None) -> str:
@@ -62,14 +63,16 @@ def check_shares(terms: Terms, num_labeled: int, num_images: int) -> None:
 
 
 def check_first(terms: Terms) -> None:
-    """Check that there is a client to be the first, and that it matters which."""
-    first = terms.first_client
-    if first is None:
+    """Check that there are clients to be the first, and that it matters which."""
+    if terms.first_clients is None:
         return
+    start = f"partition.first_clients = {list(terms.first_clients)}:"
     if terms.who != "knowing-clients":
-        raise UserError(f"partition.first_client = {first}: only partition.labels = 'knowing-clients' has it")
-    if first >= terms.clients:
-        raise UserError(f"partition.first_client = {first}: the {terms.clients} clients are 0 to {terms.clients - 1}")
+        raise UserError(f"{start} only partition.labels = 'knowing-clients' has it")
+    if not {*terms.first_clients} <= {*range(terms.clients)}:
+        raise UserError(f"{start} the {terms.clients} clients are 0 to {terms.clients - 1}")
+    if len({*terms.first_clients}) < len(terms.first_clients):
+        raise UserError(f"{start} a client can be the first once")
 
 
 def check_shards(terms: Terms, num_classes: int) -> None:

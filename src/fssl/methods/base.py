@@ -159,6 +159,7 @@ class Needs(NamedTuple):
     truth: bool = False  # the true labels of unlabeled images are in the batch: for oracles only
     min_clients: int = 1  # with fewer, the method is not itself
     client_labels: bool = False  # without labels at clients the method is not itself
+    labels_alone: bool = False  # clients with labels train on nothing else, whatever the run's settings say
     own_optimizer: bool = False  # its steps follow a rule of its own, whatever the run's optimizer is
 
 
@@ -262,7 +263,7 @@ class Method:
         raise NotImplementedError
 
     def num_samples(self, counts: Counts) -> int:
-        """A client's weight in the mean."""
+        """A client's weight in the mean; one of 0 takes no step."""
         return counts.pool + self.labeled_weight * counts.labeled
 
     def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:

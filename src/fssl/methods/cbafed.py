@@ -86,7 +86,13 @@ class CBAFed(Method):
 
     @property
     def needs(self) -> Needs:
-        return Needs(views=("x", "u_weak"), shuffles=True, labeled_epochs=self.labeled_epochs, client_labels=True)
+        return Needs(
+            views=("x", "u_weak"),
+            shuffles=True,
+            labeled_epochs=self.labeled_epochs,
+            client_labels=True,
+            labels_alone=True,
+        )
 
     @property
     def watched(self) -> Watched:

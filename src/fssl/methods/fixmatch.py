@@ -92,12 +92,14 @@ class FixMatch(Method):
                 weak = net.infer(weights, batch.u_weak)
             p_l = weak.logits.detach().softmax(-1)
             p_g = self.ask_global(net, payload, state, batch) if self.asks_global else p_l
-            votes = self.vote(p_l, p_g, payload, state, batch)
+            votes = counted(self.vote(p_l, p_g, payload, state, batch), batch)
             state = self.remember(votes, batch, state)
             l_s = supervised_loss(x.logits, batch)
             l_u = soft_cross_entropy(strong.logits, PseudoLabels(votes["target"], votes["mask"]), self.guard)
             seen = Seen(x, weak, strong, votes)
             term, state = self.extra(net, payload, Local(weights, local.velocity, state), batch, seen)
+            if batch.has_unlabeled is not None:
+                term = term * batch.has_unlabeled
             total = add_terms(l_s + self.mu_u * l_u + term, self.terms, weights, payload)
             if not self.asks_global:  # p_g only stood in for an argument nobody read
                 del votes["p_g"], votes["sure_g"]
@@ -111,6 +113,13 @@ class FixMatch(Method):
     @property
     def asks_global(self) -> bool:
         return self.assign.uses_global or self.watch
+
+
+def counted(votes: State, batch: Batch) -> State:
+    """The votes, of which none counts at a client that is to train on its labels alone."""
+    if batch.has_unlabeled is None:
+        return votes
+    return {**votes, "mask": votes["mask"] * (batch.has_unlabeled > 0)}  # a mask may be of booleans or of weights
 
 
 @Source("Sohn et al. 2020", follows="released code", page="fixmatch")

@@ -79,7 +79,8 @@ class RSCFed(Method):
 
     @property
     def needs(self) -> Needs:
-        return Needs(views=("x", "u_weak", AGAIN), shuffles=True, groups=self.groups, client_labels=True)
+        views = ("x", "u_weak", AGAIN)
+        return Needs(views, shuffles=True, groups=self.groups, client_labels=True, labels_alone=True)
 
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
         """The teacher begins as the first broadcast that the client gets; its buffers stay what they are then."""

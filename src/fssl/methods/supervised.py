@@ -23,7 +23,7 @@ class Supervised(Method):
 
     @property
     def needs(self) -> Needs:
-        return Needs(labels=self.labels, epoch=self.steps)
+        return Needs(labels=self.labels, epoch=self.steps, labels_alone=True)
 
     def num_samples(self, counts: Counts) -> int:
         return counts.labeled

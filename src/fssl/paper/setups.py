@@ -49,7 +49,7 @@ def setup_of(config: Config) -> Setup:
     part, method = config.partition, method_on(config.data.name, config.method)
     alpha = part.alpha if part.has_alpha else 0.0
     some = "" if part.labeled_clients is None else f" with labeled_clients = {part.labeled_clients}"
-    some += f" and first_client = {part.first_client}" if part.first_client else ""
+    some += f" and first_clients = {list(part.first_clients)}" if part.first_clients else ""
     is_told = part.labels == "server" or (some and part.labels != "few-clients")
     deal = part.kind + some + (f" and labels = {part.labels}" if is_told else "")
     return Setup(config.data.name, config.labels_per_class, deal, alpha, method)
