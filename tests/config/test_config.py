@@ -493,6 +493,51 @@ def test_a_setting_that_all_tables_of_an_axis_make_takes_its_place() -> None:
     assert names("method.name=fedavg") == ["fedavg {}", "fedavg {}"]
 
 
+CELLS = {
+    "grid": {
+        "data": [
+            {"name": "svhn", "labels_per_class": 25, "flip": False},
+            {"name": "svhn", "labels_per_class": 100, "flip": False},
+            {"name": "cifar10", "labels_per_class": 25},
+        ],
+        "method": [{"name": "sage"}, {"name": "sage", "cpg": False}, {"name": "rscfed", "groups": 2}],
+        "seed": [7],
+    }
+}
+
+
+def cells_left(*settings: str) -> list[str]:
+    return [name for name, _ in expand(override(CELLS, list(settings)))]
+
+
+def test_tables_of_an_axis_that_say_what_is_set_stay() -> None:
+    assert cells_left("data.name=svhn", "method.name=sage") == [
+        f"svhn_labels_per_class{number}_flipfalse/seed7" for number in (25, 100)
+    ]
+    assert cells_left("method.name=sage", "data.labels_per_class=25") == [
+        "svhn_labels_per_class25_flipfalse/seed7",
+        "cifar10_labels_per_class25/seed7",
+    ]
+    assert len(cells_left("data.name=svhn")) == 6
+
+
+def test_a_single_table_that_says_what_is_set_is_no_axis_any_more() -> None:
+    settings = ["data.name=svhn", "data.labels_per_class=100", "method.name=rscfed", "method.ema=0.9", "seed=8"]
+    ((name, config),) = expand(override(CELLS, settings))
+    assert (name, config.seed) == ("", 8)
+    assert (config.data.name, config.data.labels_per_class, config.data.flip) == ("svhn", 100, False)
+    assert dict(config.method.settings) == {"groups": 2, "ema": 0.9}
+
+
+def test_what_all_tables_of_an_axis_set_must_not_get_lost() -> None:
+    with pytest.raises(UserError, match=r"^--set data.name=digits: no table .* all of them set data.labels_per_class;"):
+        cells_left("data.name=digits")
+    with pytest.raises(UserError, match=r"all of them set data\.name; set that, too"):
+        cells_left("data.labels_per_class=50")
+    given = override(CELLS, ["data.name=digits", "data.labels_per_class=6", "method.name=fedavg"])
+    assert [(name, config.method.settings) for name, config in expand(given)] == [("seed7", ())]
+
+
 def test_a_setting_that_some_tables_of_an_axis_make_is_refused() -> None:
     with pytest.raises(UserError, match=r"--set method\.tau: some runs of grid\.method set it themselves"):
         names("method.tau=0.8")

@@ -22,7 +22,8 @@ UNCHANGED = "unchanged"  # the name of an empty table among those for a section
 def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """Tables with `key=value` settings applied; the value is TOML, or else a string. A set key leaves the grid.
 
-    What a setting excludes leaves the tables, unless it is itself set here.
+    Of an axis of tables, those that say the same stay. What a setting excludes leaves the tables, unless it is itself
+    set here.
     """
     if is_too_deep(tables):  # of a script; files are checked when they are read
         raise UserError(f"the settings are {TOO_DEEP}")
@@ -32,8 +33,8 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
         forget(out, key)
     for key, value in given:
         put(out, key, value)
-        for name in [n for n, values in grid_axes(out).items() if decides(n, values, key)]:
-            drop(out["grid"], name)
+        for name, values in [(n, v) for n, v in grid_axes(out).items() if decides(n, v, key)]:
+            settle(out, name, agreeing(name, values, key, value, dict(given)))
     check_alpha(out, dict(given))
     check_epochs(out, dict(given))
     return out
@@ -112,6 +113,36 @@ def decides(axis: str, values: list[Any], key: str) -> bool:
     if any(setting) and not all(setting):
         raise UserError(f"--set {key}: some runs of grid.{axis} set it themselves; set grid.{axis} instead")
     return all(setting)
+
+
+def agreeing(
+    axis: str, values: Sequence[Any], key: str, value: Any, given: Mapping[str, Any]
+) -> Sequence[Mapping[str, Any]]:
+    """The tables of an axis that say what is set: one that says nothing else, or else all of them.
+
+    None of an axis of plain values. Where no table says it, what all of them set beside it must be given, too.
+    """
+    inner = key.removeprefix(f"{axis}.")
+    if inner == key:
+        return []
+    same = [table for table in values if table[inner] == value]
+    beside = set.intersection(*({f"{axis}.{name}" for name in table} for table in values)) - {*given}
+    if beside and not same:
+        raise UserError(
+            f"--set {key}={value}: no table of grid.{axis} has it, and all of them set {', '.join(sorted(beside))};"
+            " set that, too"
+        )
+    return [table for table in same if len(table) == 1] or same
+
+
+def settle(tables: dict[str, Any], axis: str, left: Sequence[Mapping[str, Any]]) -> None:
+    """Leave some tables of an axis; a single one is no axis any more."""
+    if len(left) > 1:
+        put(tables["grid"], axis, list(left))  # in its place: the order of axes is that of folders
+        return
+    drop(tables["grid"], axis)
+    for name, value in (left[0] if left else {}).items():
+        put(tables, f"{axis}.{name}", value)
 
 
 def put(tables: dict[str, Any], key: str, value: Any) -> None:
