@@ -27,14 +27,16 @@ def test_scalars_add_up_clients_and_leave_vectors_out() -> None:
 
 
 def test_rates_without_pseudo_labels_are_losses_only() -> None:
-    assert rates({"l_s": 6.0, "l_u": 3.0, "steps": 4.0}) == {"loss_s": 1.5, "loss_u": 0.75}
+    assert rates({"l_s": 6.0, "l_u": 3.0, "steps": 4.0}, 4.0) == {"loss_s": 1.5, "loss_u": 0.75}
+    assert rates({"l_s": 6.0, "l_u": 3.0, "steps": 4.0}, 3.0) == {"loss_s": 2.0, "loss_u": 0.75}
+    assert rates({"l_s": 0.0, "l_u": 3.0, "steps": 4.0}, 0.0) == {"loss_s": None, "loss_u": 0.75}
 
 
 def test_label_rates_divide_by_what_they_count() -> None:
     """8 images, 4 with a label, 3 of these right; nobody was sure globally."""
     sums = {"l_s": 1.0, "l_u": 1.0, "steps": 2.0, "n": 8.0, "n_valid": 4.0, "correct_valid": 3.0}
     sums |= {"n_g": 0.0, "correct_g_sure": 0.0, "correct_g": 2.0, "entropy_g": 4.0, "entropy_g_sure": 0.0}
-    out = rates(sums)
+    out = rates(sums, sums["steps"])
     assert out["pl_accuracy"] == 0.75
     assert out["utilization"] == 0.5
     assert out["accuracy_g_all"] == 0.25
@@ -47,7 +49,7 @@ def test_rates_of_what_is_right_are_nothing_where_true_labels_are_not_known() ->
     sums = {"l_s": 1.0, "l_u": 1.0, "steps": 2.0, "n": 8.0, "n_valid": 4.0, "n_l": 2.0, "entropy_l": 4.0}
     sums |= {"entropy_l_sure": 1.0, "n_g": 2.0, "entropy_g": 4.0, "entropy_g_sure": 1.0, "n_fallback": 1.0}
     sums |= dict.fromkeys(("disagree", "disagree_sure", "lam", "lam_sure", "gap_sure"), 1.0)
-    out = rates(sums)
+    out = rates(sums, sums["steps"])
     unknown = {"pl_accuracy", "pl_accuracy_l", "pl_accuracy_g", "accuracy_l_all", "accuracy_g_all", "fallback_accuracy"}
     assert {name for name, value in out.items() if value is None} == unknown
     assert (out["utilization"], out["fallback_share"], out["entropy_l"]) == (0.5, 0.125, 0.5)

@@ -10,7 +10,7 @@ from ..augment.normalize import Normalize
 from ..augment.policies import shows_drawn, shows_labeled, shows_strongly, strong, weak
 from ..methods.base import Method
 from ..models import Net
-from ..probes.tally import Layout
+from ..probes.tally import STEPS, Layout
 from ..probes.training import Probe
 from ..types import Batch, Draw, Local, Payload, State, Sweep, Trace
 
@@ -109,7 +109,7 @@ def make_look(method: Method, probe: Probe, layout: Layout, pool: Pool) -> Look:
     def look(local: Local, chosen: Tensor, sweep: Sweep) -> Tensor:
         slot, row, real = (t.flatten() for t in (sweep.u_slot, sweep.u_row, sweep.real))
         measures = probe(Trace({}, votes_at(slot, method.votes(local), chosen)), pool.labels[row])
-        weights = {"steps": torch.zeros_like(real)}  # a look is no step
+        weights = {STEPS: torch.zeros_like(real)}  # a look is no step
         return layout.pack(
             {name: m._replace(values=m.values * weights.get(name, real)) for name, m in measures.items()}
         )

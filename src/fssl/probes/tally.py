@@ -9,6 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+STEPS = "steps"  # the sum that counts them
+
 
 class Sums(NamedTuple):
     """A value per image; the tally keeps their sum."""
@@ -64,8 +66,10 @@ class Layout:
         return torch.cat([single, sums])
 
     def unpack(self, vector: NDArray[np.float32]) -> dict[str, NDArray[np.float64]]:
-        """The named sums of a flat vector (any leading axes), in double precision."""
+        """The named sums of a flat vector (any leading axes), in double precision; steps are whole numbers."""
         out = {name: vector[..., i].astype(np.float64) for i, name in enumerate(self.sums)}
+        if STEPS in out:
+            out[STEPS] = np.rint(out[STEPS])  # a step adds 1/B for each of its B images
         at = len(self.sums)
         for name, size in self.bins:
             out[name] = vector[..., at : at + size].astype(np.float64)

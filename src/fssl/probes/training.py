@@ -9,7 +9,7 @@ from torch import Tensor
 from ..label.assign import ConfidenceGap, Weigh
 from ..label.losses import entropy
 from ..types import State, Trace
-from .tally import Bins, Measures, Sums
+from .tally import STEPS, Bins, Measures, Sums
 
 COARSE, FINE, FINE_FROM = 100, 50, 0.95  # confidence bins on [0, 1], and finer ones on [0.95, 1]
 
@@ -54,7 +54,7 @@ class LabelProbe:
 def losses_only(trace: Trace, truth: Tensor) -> Named:
     """The least a run records: steps and losses, enough to notice that training blew up."""
     share = torch.full_like(truth, 1 / len(truth), dtype=torch.float32)  # sums to one per step
-    return {"steps": Sums(share), **{name: Sums(loss * share) for name, loss in trace.losses.items()}}
+    return {STEPS: Sums(share), **{name: Sums(loss * share) for name, loss in trace.losses.items()}}
 
 
 def one_model(votes: State, who: str, truth: Tensor) -> Named:

@@ -39,14 +39,18 @@ def scalars(sums: Sums) -> dict[str, float | int]:
     return {name: tidy(float(v.sum())) for name, v in sums.items() if v.ndim == 1}
 
 
-def rates(sums: Mapping[str, float]) -> dict[str, float | None]:
-    """The readable quantities that follow from the sums; nothing is right where true labels are not known."""
+def rates(sums: Mapping[str, float], labeled_steps: float) -> dict[str, float | None]:
+    """The readable quantities that follow from the sums; nothing is right where true labels are not known.
+
+    L_s is 0 at clients without labels, so it is a mean over the steps of the others.
+    """
     s = sums
 
     def right(count: str, among: str) -> float | None:
         return ratio(s[count], s[among]) if count in s else None
 
-    out = {f"loss_{name[2:]}": ratio(s[name], s["steps"]) for name in s if name.startswith("l_")}
+    losses = {name: labeled_steps if name == "l_s" else s["steps"] for name in s if name.startswith("l_")}
+    out = {f"loss_{name[2:]}": ratio(s[name], steps) for name, steps in losses.items()}
     if "n" not in s:
         return out
     out["pl_accuracy"] = right("correct_valid", "n_valid")

@@ -133,7 +133,7 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
         **server_facts(result.own_sums),
         **({"validation": result.validation._asdict()} if result.validation else {}),
         **({"ema_validation": result.smooth_validation._asdict()} if result.smooth_validation else {}),
-        **rates(scalars(whole)),
+        **rates(scalars(whole), labeled_steps(federation, result.clients, whole)),
         **by_majority(whole, known if known is None else known[result.clients]),
         "sums": scalars(whole),
         "last_epoch": scalars(last),
@@ -142,6 +142,16 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
     for prefix, sums in (("", whole), ("last_epoch.", last), ("server.", result.own_sums)):
         arrays |= {prefix + name: np.ascontiguousarray(v, dtype=np.float32) for name, v in sums.items()}
     return line, arrays
+
+
+def labeled_steps(federation: Federation, clients: list[int], sums: Mapping[str, NDArray[np.float64]]) -> float:
+    """The steps of clients with labels; who these are only their loss tells, where they hold their own images."""
+    if "l_s" not in sums:
+        return 0.0
+    has_labels = sums["l_s"] > 0
+    if federation.labeled_counts is not None:
+        has_labels = np.array([federation.counts(client).labeled > 0 for client in clients])
+    return float(sums["steps"][has_labels].sum())
 
 
 def left_out(key: str, clients: list[Missing]) -> Line:
