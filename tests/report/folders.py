@@ -95,7 +95,8 @@ def imitate(folder: Path, config: Config, rounds: int, probe_every: int) -> Path
         tests = {norm: {**measures, "loss": 2.0} for norm in ("train_norm", "authors_norm")}
         line = {"round": r, "clients": list(range(clients)), **measures, "test": tests}
         line |= {**{f"ema_{name}": number for name, number in measures.items()}, "ema_test": tests}
-        line |= {**rates(total, total["steps"]), **split, "sums": scalars(sums), "last_epoch": scalars(sums)}
+        line |= {"server_loss": 1.5 - t, **rates(total, total["steps"]), **split}
+        line |= {"sums": scalars(sums), "last_epoch": scalars(sums)}
         line["timing"] = {"seconds": 3.0, "record_seconds": 0.0}
         lines.append(line)
     if folder.exists():  # the probes are there already

@@ -32,7 +32,7 @@ ARTIFACTS = Path(__file__).parents[2] / "build"
 QUIET = "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync"
 # A low threshold, so that a few steps are enough for pseudo-labels.
 METHODS = '[{name="sage", tau=0.3}, {name="fixmatch-lpl", tau=0.3}, {name="fedavg"}]'
-ROUND_TICKS = "return [...document.querySelectorAll(`#${arguments[0]} .xtick text`)].map(t => t.textContent)"
+TICKS = "return [...document.querySelectorAll(`#${arguments[0]} .xtick text`)].map(t => t.textContent)"
 GRID = ["method", METHODS], ["partition.alpha", "[0.1, 0.5]"], ["seed", "[7, 8]"]
 
 
@@ -182,7 +182,7 @@ def test_a_curve_on_the_page_is_that_of_the_records(browser: Browser, runs: Path
     place = browser.chart("plot-main")
     script = "return document.getElementById('plot-main').data.find(t => t.name === 'SAGE').y"
     assert browser.run(script) == pytest.approx(expected, abs=1e-3)
-    assert browser.run(ROUND_TICKS, "plot-main") == [*"1234"]  # and no 1.5
+    assert browser.run(TICKS, "plot-main") == [*"1234"]  # and no 1.5
     ActionChains(browser.driver).move_to_element_with_offset(place, 10, 30).perform()
     browser.wait("return document.querySelector('#plot-main .hoverlayer').textContent.includes('SAGE')")
     shown = browser.run("return document.querySelector('#plot-main .hoverlayer').textContent")
@@ -370,6 +370,40 @@ def test_short_runs_have_their_rounds_below_the_table_and_no_band_leaves_a_share
     title = "return document.getElementById('plot-ranking').layout.xaxis.title.text"
     chromium.chart("plot-ranking")
     assert chromium.run(title) == "test accuracy, last 8 rounds"
+
+
+def test_a_server_with_labels_has_its_loss_and_stands_after_the_clients(chromium: Browser, tmp_path: Path) -> None:
+    """Clients without labels keep their places; runs without such a server have no chart of its loss."""
+    at_server = write_run(tmp_path / "runs/b", [50.0, 60.0], "partition.labels='server'", server_loss=[2.0, 1.0])
+    at_clients = write_run(tmp_path / "runs/a", [70.0, 80.0])
+    unlabeled = [[1, 2, 3]] * 6
+    for folder, rows, more in ((at_server, [[0, 0, 0]] * 6, {"server": [4, 0, 2]}), (at_clients, unlabeled, {})):
+        (folder / "partition.json").write_text(json.dumps({"labeled": rows, "unlabeled": unlabeled, **more}))
+    write_page([tmp_path / "runs"], tmp_path / "report.html")
+    chromium.open((tmp_path / "report.html").as_uri())
+    titles = chromium.run("return state.data.tasks.map(task => task.title.includes('server'))")
+    chromium.choose("task", str(titles.index(True)))
+    loss = "return document.getElementById('plot-server_loss').data.filter(t => t.name).map(t => t.y)"
+    is_hidden = "return document.getElementById('plot-server_loss').parentElement.hidden"
+    chromium.chart("plot-server_loss")
+    assert chromium.run(loss) == [[2.0, 1.0]]
+    chromium.chart("plot-labeled")
+    cells = "const [{x, y, customdata, text}] = document.getElementById('plot-labeled').data;"
+    assert chromium.run(cells + "return [x, y, customdata, text]") == [[6, 6], [0, 2], [4, 2], ["server", "server"]]
+    assert chromium.run(TICKS, "plot-labeled") == [*"012345", "server"]
+    chromium.chart("plot-unlabeled")
+    assert chromium.run(TICKS, "plot-unlabeled") == [*"012345"]
+    ARTIFACTS.mkdir(exist_ok=True)
+    chromium.one("[aria-labelledby=h-clients]").screenshot(str(ARTIFACTS / "holders.png"))
+    chromium.choose("task", str(titles.index(False)))
+    assert chromium.run(is_hidden)
+    chromium.chart("plot-labeled")
+    assert chromium.run(TICKS, "plot-labeled") == [*"012345"]
+    assert chromium.run(cells + "return text.slice(0, 4)") == ["client 0"] * 3 + ["client 1"]
+    chromium.choose("task", "all")
+    assert not chromium.run(is_hidden)
+    chromium.chart("plot-server_loss")
+    assert chromium.run(loss) == [[2.0, 1.0]]
 
 
 def test_many_lines_do_not_bury_a_chart_under_their_values(chromium: Browser, tmp_path: Path) -> None:

@@ -172,8 +172,38 @@ def test_images_of_a_folder_have_names_and_no_skew(tmp_path: Path) -> None:
     (task,) = data["tasks"]
     assert (task["title"], task["alpha"], task["labels"]) == ("folder scans · 3 clients", None, None)
     assert task["classes"] == ["bone", "lung"]
-    assert task["partition"] == {"labeled": [[1, 2], [3, 0], [0, 0]], "unlabeled": None}
+    assert task["partition"] == {"labeled": [[1, 2], [3, 0], [0, 0]], "unlabeled": None, "server": None}
     assert data["notes"] == []
+
+
+def test_the_loss_and_the_labels_of_a_server_are_shown_where_it_has_some(tmp_path: Path) -> None:
+    """Also beside clients that have them; in a deployment only the server knows what it holds."""
+    losses = {7: [2.0, 1.0], 8: [1.0, 0.5]}
+    for seed, loss in losses.items():
+        settings = (SAGE, "partition.labels='server'", f"seed={seed}")
+        write_run(tmp_path / f"runs/server{seed}", [50.0, 60.0], *settings, server_loss=loss, loss_s=[None, None])
+    write_run(tmp_path / "runs/clients", [50.0, 60.0], SAGE, loss_s=[3.0, 2.0])
+    (tmp_path / "runs/server7/partition.json").write_text('{"labeled": null, "unlabeled": null, "server": [4, 0, 2]}')
+    data = report(tmp_path)
+    server, clients = (data["curves"][str(tmp_path / "runs" / name)] for name in ("server7", "clients"))
+    assert server["server_loss"]["mean"] == [1.5, 0.75]
+    assert "loss_s" not in server
+    assert clients["loss_s"]["mean"] == [3.0, 2.0]
+    assert "server_loss" not in clients
+    assert "Loss of the server on its labels" in [quantity["title"] for quantity in data["quantities"]]
+    assert [task["partition"] for task in data["tasks"] if "labels at the server" in task["title"]] == [
+        {"labeled": None, "unlabeled": None, "server": [[4, 0, 2]]}
+    ]
+    assert data["notes"] == []
+
+
+@pytest.mark.parametrize("row", ["7", "[]", '"x"', "[1.5]", "[[1, 2]]", "{}"])
+def test_labels_of_a_server_that_cannot_be_read_are_named(tmp_path: Path, row: str) -> None:
+    folder = write_run(tmp_path / "runs/a", [50.0], SAGE, "partition.labels='server'")
+    (folder / "partition.json").write_text(f'{{"labeled": [[0, 0]], "unlabeled": [[5, 6]], "server": {row}}}')
+    data = report(tmp_path)
+    assert data["tasks"][0]["partition"] is None
+    assert data["notes"] == [f"{folder}: partition.json is damaged"]
 
 
 def test_a_setting_that_only_some_groups_have_tells_them_apart(tmp_path: Path) -> None:

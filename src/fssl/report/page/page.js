@@ -519,12 +519,14 @@ function drawConfusion(drawn) {
 
 // Who holds what.
 
+const SERVER = "server";
+
 function bubbles(cells, classes, color) {
   const numbers = cells.map((cell) => cell.number);
   const most = numbers.reduce((one, other) => Math.max(one, other)); // there may be too many for arguments
   const largest = classes > FEW ? 9 : 26; // pixels across
   return {
-    x: cells.map((cell) => cell.client),
+    x: cells.map((cell) => cell.place),
     y: cells.map((cell) => cell.label),
     mode: "markers",
     type: "scatter",
@@ -538,8 +540,16 @@ function bubbles(cells, classes, color) {
       line: { width: 0 },
     },
     customdata: numbers,
-    hovertemplate: "client %{x}, class %{y}: %{customdata} images<extra></extra>",
+    text: cells.map((cell) => cell.holder),
+    hovertemplate: "%{text}, class %{y}: %{customdata} images<extra></extra>",
   };
+}
+
+// A number for every client, or for every fifth of many, and the server's name after the last.
+function holderTicks(clients, holders) {
+  const step = clients > FEW ? 5 : 1;
+  const places = [...Array(holders).keys()].filter((place) => place >= clients || place % step === 0);
+  return { tickvals: places, ticktext: places.map((place) => (place < clients ? String(place) : SERVER)) };
 }
 
 function classTicks(task, classes) {
@@ -548,18 +558,27 @@ function classTicks(task, classes) {
 }
 
 function holdersWords(kind, partition, cells) {
-  if (cells.length) return `${kind} images by client and class`;
+  if (cells.length) return `${kind} images by holder and class`;
   if (partition) return "Nobody knows the classes of these images.";
   return "These run folders have no partition.json; runs of this version write it.";
 }
 
-function drawHolders(kind, color, task) {
-  const table = task?.partition?.[kind] ?? []; // numbers of images, by client and class
-  const cells = table.flatMap((row, client) => row.map((number, label) => ({ client, label, number })));
+function drawHolders(kind, color, task, server = []) {
+  const clients = task?.partition?.[kind] ?? []; // numbers of images, by client and class
+  const table = [...clients, ...server];
+  const holder = (place) => (place < clients.length ? `client ${place}` : SERVER);
+  const cells = table.flatMap((row, place) =>
+    row.map((number, label) => ({ place, label, number, holder: holder(place) }))
+  );
   const held = cells.filter((cell) => cell.number > 0);
   const classes = table[0]?.length ?? 0;
   const extra = {
-    xaxis: { title: { text: "client" }, dtick: table.length > FEW ? 5 : 1, zeroline: false },
+    xaxis: {
+      title: { text: "client" },
+      zeroline: false,
+      range: [-0.8, table.length - 0.2], // also those that hold nothing
+      ...holderTicks(clients.length, table.length),
+    },
     yaxis: {
       title: { text: "class" },
       zeroline: false,
@@ -580,8 +599,9 @@ function renderCharts() {
   for (const quantity of diagnostics) drawDiagnostic(quantity, drawn);
   drawConfusion(drawn);
   drawClasses(drawn);
-  drawHolders("labeled", "#D55E00", drawn[0]?.task);
-  drawHolders("unlabeled", "#0072B2", drawn[0]?.task);
+  const task = drawn[0]?.task;
+  drawHolders("labeled", "#D55E00", task, task?.partition?.server ?? []);
+  drawHolders("unlabeled", "#0072B2", task);
 }
 
 // The legend, and the choice of a task.

@@ -61,7 +61,8 @@ QUANTITIES = (
     Quantity("gap_sure", "Confidence gap", "", "difference of both confidences where the local model is sure"),
     Quantity("entropy_l", "Entropy, local model", "nats", "of its predictions; lower is more decided"),
     Quantity("entropy_g", "Entropy, global model", "nats", "of its predictions; lower is more decided"),
-    Quantity("loss_s", "Loss on labels", "", "L_s, mean over steps"),
+    Quantity("loss_s", "Loss of clients on labels", "", "L_s, mean over steps of clients that have some"),
+    Quantity("server_loss", "Loss of the server on its labels", "", "mean over its own steps in a round"),
     Quantity("loss_u", "Loss on pseudo-labels", "", "L_u, mean over steps, before its weight"),
     Quantity("seconds", "Time per round", "s", "training, averaging and test"),
 )
@@ -232,10 +233,15 @@ class Reading:
         return sessions
 
     def _partition(self) -> dict[str, list[list[int]] | None] | None:
-        """Client x class counts; earlier versions did not record them, and null is what this computer cannot know."""
-        stored = self.folder.partition()
-        counts = {name: table_of_counts(stored.get(name)) for name in ("labeled", "unlabeled")}
-        is_damaged = any(counts[name] is None and stored.get(name, "") is not None for name in counts)
+        """Client x class counts, and the server's as one row, none where it has no labels.
+
+        Earlier versions did not record them, and null is what this computer cannot know.
+        """
+        facts = self.folder.partition()
+        stored = {name: facts.get(name, "") for name in ("labeled", "unlabeled")}
+        stored["server"] = None if (own := facts.get("server")) is None else [own]
+        counts = {name: table_of_counts(rows) for name, rows in stored.items()}
+        is_damaged = any(counts[name] is None and rows is not None for name, rows in stored.items())
         if is_damaged and self.folder.partition_file.is_file():
             self._note("partition.json is damaged")
         return None if is_damaged else counts
