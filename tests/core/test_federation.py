@@ -20,7 +20,8 @@ def notes(*settings: str) -> list[str]:
 
 def test_classes_without_a_label_are_pointed_out() -> None:
     """One client with labels, of few classes; where all labels are known, or at the server, there is nothing to say."""
-    one = Federation(prepare(tiny_config(*ONE_KNOWS, "partition.classes_per_client=5")))
+    all_drawn = "train.clients_per_round=4"
+    one = Federation(prepare(tiny_config(*ONE_KNOWS, "partition.classes_per_client=5", all_drawn)))
     assert one.labeled_counts is not None
     lacking = [str(c) for c, number in enumerate(one.labeled_counts.sum(0)) if not number]
     assert lacking
@@ -30,6 +31,25 @@ def test_classes_without_a_label_are_pointed_out() -> None:
     assert notes(*ONE_KNOWS, "partition.classes_per_client=5", "method.name=fedavg-sl") == []
     assert notes("partition.labels=server") == []
     assert notes() == []
+
+
+def test_rounds_that_draw_nobody_with_labels_are_pointed_out() -> None:
+    """C(3, 2) of C(4, 2) draws have none of one client, C(2, 2) none of two, and none has none of three."""
+    few = ("partition.clients=4", "train.clients_per_round=2", "partition.kind=iid")
+    found = [notes(*few, f"partition.labeled_clients={number}") for number in (1, 2, 3)]
+    text = "{} of 4 clients have labels, and 2 are drawn: {}% of all rounds draw none of them"
+    assert found == [[text.format(1, 50)], [text.format(2, 17)], []]
+
+
+def test_a_run_that_is_over_before_a_second_stage_says_so() -> None:
+    text = "method.burn_in = 3: the 3 rounds of the run are its first stage"
+    for rounds, said in ((3, [text]), (4, [])):
+        assert notes("method.name=cbafed", "method.burn_in=3", f"train.rounds={rounds}") == said
+
+
+def test_a_server_that_keeps_its_labels_to_itself_is_pointed_out() -> None:
+    text = "server.epochs = 0: nobody trains on the labels, which are the server's"
+    assert notes("partition.labels=server", "server.epochs=0") == [text]
 
 
 def test_all_tests_of_a_run_share_one_compiled_function(monkeypatch: pytest.MonkeyPatch) -> None:

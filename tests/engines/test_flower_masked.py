@@ -481,6 +481,14 @@ def test_what_rounding_would_spoil_is_refused_by_the_client(setting: str, reason
         (("train.clients_per_round=2",), "train.clients_per_round = 2: privacy.aggregation = 'secagg+' expects 3 to"),
         (("method.name=fedmatch",), "privacy.aggregation = 'secagg+': method 'fedmatch' uses more of an upload than"),
         (("method.name=feddb",), "privacy.aggregation = 'secagg+': method 'feddb' uses more of an upload than"),
+        (
+            ("method.name=fedavg", "partition.labels=server"),
+            "privacy.aggregation = 'secagg+': method 'fedavg' counts clients with labels alone, and a round may draw",
+        ),
+        (
+            ("method.name=fedavg", "partition.labeled_clients=3", "partition.clients=4"),
+            "privacy.aggregation = 'secagg+': method 'fedavg' counts clients with labels alone, and a round may draw",
+        ),
         (("privacy.aggregation=plain", "privacy.range=8"), "privacy.range = 8: only privacy.aggregation = 'secagg+'"),
         (("privacy.aggregation=plain", "privacy.max_weight=8"), "privacy.max_weight = 8: only privacy.aggregation ="),
     ],

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cache, cached_property
+from math import prod
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from .sketch import Sizes, try_step
 from .static import Collect, Faster, NormSums, as_it_is, make_measure
 from .step import Learn, Look, Pool, Show, Step, Visit, make_learn, make_look, make_show, make_step, make_visit
 
+RARE = 0.01  # rounds without labels that need no note
 SHOWN_CLASSES = 10  # of those that nobody can learn
 OWN_NUMBER = -1  # the number of the server, where it trains as one more site; lower ones are its warm-up
 
@@ -86,13 +88,40 @@ class Federation:
     @property
     def notes(self) -> list[str]:
         """What somebody who trains with these images may not expect."""
-        if self.labeled_counts is None or self.method.needs.labels == "all":
-            return [*self.dataset.notes]
-        known = self.labeled_counts.sum(0) + (0 if self.server_counts is None else self.server_counts)
+        notes = [*self.dataset.notes, self._first_stage()]
+        if self.labeled_counts is not None and self.method.needs.labels != "all":
+            notes += [self._unknown_classes(self.labeled_counts), self._rounds_without_labels(), self._idle_server()]
+        return [*filter(None, notes)]
+
+    def _first_stage(self) -> str:
+        """Whether the run ends before a method's second stage begins."""
+        burn_in, rounds = getattr(self.method, "burn_in", 0), self.config.rounds
+        return (
+            f"method.burn_in = {burn_in}: the {rounds} rounds of the run are its first stage"
+            if burn_in >= rounds
+            else ""
+        )
+
+    def _unknown_classes(self, labeled_counts: NDArray[np.int64]) -> str:
+        """Which classes nobody can learn, if there are any."""
+        known = labeled_counts.sum(0) + (0 if self.server_counts is None else self.server_counts)
         names = [name for name, number in zip(self.dataset.card.class_names, known, strict=True) if not number]
         shown = ", ".join(names[:SHOWN_CLASSES]) + (", ..." if len(names) > SHOWN_CLASSES else "")
         text = f"{len(names)} of {len(known)} classes have no label anywhere, and cannot be learned: {shown}"
-        return [*self.dataset.notes, *([text] if names else [])]
+        return text if names else ""
+
+    def _rounds_without_labels(self) -> str:
+        """How many rounds draw no client with labels, where only some clients have them."""
+        labeled = sum(site.counts.labeled > 0 for site in self.sites)
+        clients, drawn = len(self.sites), self.config.train.clients_per_round
+        share = prod(max(0, clients - labeled - i) / (clients - i) for i in range(drawn))
+        text = f"{labeled} of {clients} clients have labels, and {drawn} are drawn: {share:.0%} of all rounds draw none"
+        return f"{text} of them" if labeled > 0 and self.method.needs.groups == 1 and share >= RARE else ""
+
+    def _idle_server(self) -> str:
+        """Whether the labels are the server's and it does not train."""
+        is_idle = self.config.has_server_labels and not self.config.server_epochs
+        return "server.epochs = 0: nobody trains on the labels, which are the server's" if is_idle else ""
 
     @property
     def headline(self) -> str:

@@ -83,6 +83,19 @@ def check_mean(config: Config, method: Method) -> None:
             f"train.clients_per_round = {drawn}: privacy.aggregation = 'secagg+' expects {FEWEST_MASKED} to"
             f" {MOST_MASKED}; of two, each could tell the other's upload from the mean"
         )
+    has_some = config.has_server_labels or config.partition.labeled_clients is not None
+    if has_some and method.num_samples(Counts(labeled=0, pool=1)) == 0:
+        check_counted(config)
+
+
+def check_counted(config: Config) -> None:
+    """Refuse masks where a round may have too few uploads in its mean: those of clients with labels alone."""
+    clients, drawn, labeled = config.partition.clients, config.train.clients_per_round, config.partition.labeled_clients
+    if drawn - (clients - (labeled or 0)) < FEWEST_MASKED:
+        raise UserError(
+            f"privacy.aggregation = 'secagg+': method '{config.method.name}' counts clients with labels alone, and a"
+            f" round may draw fewer than {FEWEST_MASKED} of them; choose another method, or leave it out"
+        )
 
 
 def check_groups(config: Config, method: Method) -> None:
