@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 from .config import Config
-from .errors import printable
+from .errors import printable, several
 from .records.rounds import LAST, MEASURES, Line
 from .system.terminal import Screen
 
@@ -62,11 +62,6 @@ def brief(line: Line, measure: str = "accuracy") -> str:
 def knows_truth(line: Line) -> bool:
     """Whether right pseudo-labels were counted; without a used one, none may be right and it is known all the same."""
     return line["pl_accuracy"] is not None or "correct_valid" in line.get("sums", {})
-
-
-def several(number: int, thing: str) -> str:
-    """`1 round`, `8 rounds`."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
 
 
 def round_text(line: Line, total: int, measure: str) -> str:

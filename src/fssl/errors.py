@@ -73,6 +73,11 @@ def shortened(names: Sequence[str], most: int) -> str:
     return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
 
 
+def several(number: int, thing: str) -> str:
+    """`1 round`, `8 rounds`."""
+    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+
+
 def as_typed(value: object) -> str:
     """A setting's value as it stands in a file or after --set: `true`, `'x'`, `0.5`."""
     return str(value).lower() if isinstance(value, bool) else repr(value)

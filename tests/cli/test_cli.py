@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 import torch
 import typer
+from folders import write_run
 from processes import children, is_alive
 from rich.console import Console
 from safetensors.numpy import load_file
 from torch._subclasses.fake_tensor import FakeTensor
 
-from conftest import ENVIRONMENT, SMALL, Fssl, completed, outcome, records, start
+from conftest import ENVIRONMENT, SMALL, Fssl, completed, outcome, records, start, tiny_config
 from fssl.cli import app as cli
 from fssl.cli.screen import console
 from fssl.config import by_card, parse, read_toml
@@ -542,6 +543,21 @@ def test_show_and_compare_read_the_records(fssl: Fssl) -> None:
     assert "(mean of the last 1 round; last round)" in fssl("compare", "one").out
     assert "accuracy, mean of the last 1 round " in fssl("show", "one").out
     assert Path("new/curves.PNG").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_run_that_is_not_quite_there_is_suggested(fssl: Fssl) -> None:
+    def hint(path: str) -> str:
+        said = fssl("show", path)
+        assert (said.code, said.err.count("\n")) == (2, 1)
+        return said.err.removeprefix(f"fssl: {path} is not a run folder (no config.toml); ").strip()
+
+    for seed in range(7, 11):
+        write_run(Path(f"runs/demo/seed{seed}"), tiny_config(), [50.0])
+    write_run(Path("runs/server/sage"), tiny_config(), [50.0])
+    assert hint("runs/server/sage/seed7") == hint("runs/server/sagee") == "did you mean runs/server/sage?"
+    assert hint("runs/server") == "did you mean runs/server/sage?"
+    assert hint("runs/demo/seed1") == "did you mean runs/demo/seed10?"
+    assert hint("runs/demo") == hint("nowhere") == "`fssl run` makes one, `fssl compare` takes many"
 
 
 def test_show_says_that_a_run_is_unfinished(fssl: Fssl) -> None:

@@ -1,6 +1,7 @@
 """Partitions against the published protocol's golden values, and the promises of the other kinds."""
 
 import hashlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -266,6 +267,14 @@ def test_alpha_zero_is_iid() -> None:
     assert class_counts(pairs.labeled, labels, 5).tolist() == [[2] * 5] * 4
 
 
+@pytest.mark.parametrize("kind", ["iid", "shards"])
+def test_kinds_without_alpha_need_none(kind: str) -> None:
+    request: dict[str, Any] = {"kind": kind, "clients": 4, "per_class": 8}
+    request |= {"classes_per_client": 5} if kind == "shards" else {}
+    left_out, given = (make_partition(labels_of([40] * 5), 5, **request, **more) for more in ({}, {"alpha": 0.3}))
+    assert all(np.array_equal(left_out.pool(k), given.pool(k)) for k in range(4))
+
+
 def test_all_labels_known_leaves_no_unlabeled_rows() -> None:
     labels = labels_of([40] * 5)
     for kind in KINDS:
@@ -513,8 +522,13 @@ def test_dirichlet_feeds_clients_left_with_nothing() -> None:
         ),
         (
             {"kind": "shards", "classes_per_client": 1, "labeled_clients": 1},
-            "as many shards for each of 1 clients make 1, expected a multiple of the 2 classes",
+            "as many shards for each of 1 client with labels make 1, expected a multiple of the 2 classes",
         ),
+        (
+            {"kind": "shards", "classes_per_client": 1, "labeled_clients": 2, "clients": 5},
+            "as many shards for each of 3 clients without labels make 3, expected",
+        ),
+        ({"labeled_clients": 1, "clients": 1}, "labeled_clients = 1: expected fewer than the 1 client$"),
         ({"who": "few-clients"}, "partition.labels = 'few-clients' needs partition.labeled_clients"),
         ({"who": "knowing-clients"}, "partition.labels = 'knowing-clients' needs partition.labeled_clients"),
         ({"who": "all-clients", "labeled_clients": 2}, "does not go with partition.labels = 'all-clients'"),

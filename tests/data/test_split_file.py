@@ -17,6 +17,7 @@ from fssl.data.partition import make_partition
 from fssl.data.sources import load
 from fssl.data.split_file import read_partition, save_partition
 from fssl.errors import RunError, UserError
+from fssl.records.lock import LOCK
 
 GOOD: list[Any] = [
     {"labeled": [0, 4], "unlabeled": []},
@@ -122,16 +123,47 @@ def test_a_run_goes_on_with_its_own_file_only(fssl: Fssl) -> None:
     digits_split("split.json")
     assert fssl("run", "smoke", *SMALL, "--set", "partition.file=split.json", "--out", "run").code == 0
     on = ("run", "run", "--resume", "--set", "train.rounds=3")
-    digits_split("split.json", seed=1)
-    assert "split.json' has changed: partition.digest is" in (said := fssl(*on)).err
-    assert (said.code, said.err.count("\n")) == (2, 1)
-    Path("split.json").unlink()
-    assert "cannot be read: No such file or directory (a run folder keeps a copy, split.json)" in fssl(*on).err
     digits_split("other.json", seed=1)
+    said = fssl(*on, "--set", "partition.file=other.json")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert "other.json' has changed: partition.digest is" in said.err
     again = ("run", "smoke", *SMALL, "--resume", "--out", "run", "--set", "partition.file=other.json")
     assert "holds another run: partition.digest is" in fssl(*again).err
     assert "holds another run" in fssl("run", "smoke", *SMALL, "--resume", "--out", "run").err
     assert fssl(*on, "--set", "partition.file=run/split.json").code == 0
+
+
+def test_a_run_goes_on_by_its_folder_wherever_its_file_is(
+    fssl: Fssl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its own copy, which is not its name on record; a copy that was changed does not count."""
+    digits_split("mine.json")
+    assert fssl("run", "smoke", *SMALL, "--set", "partition.file=mine.json", "--out", "run").code == 0
+    begun = Path("run/config.toml").read_text()
+    digits_split("mine.json", seed=1)
+    assert fssl("run", "run", "--resume", "--set", "train.rounds=3").code == 0
+    Path("mine.json").unlink()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir("elsewhere")
+    assert fssl("run", "../run", "--resume", "--set", "train.rounds=4").code == 0
+    assert Path("../run/config.toml").read_text() == begun.replace("rounds = 2", "rounds = 4")
+    assert len(records("../run")) == 4
+    digits_split("../run/split.json", seed=1)
+    said = fssl("run", "../run", "--resume", "--set", "train.rounds=5")
+    kept = "(a run folder keeps a copy: --set partition.file=RUN/split.json)"
+    lost = f"partition.file = 'mine.json' cannot be read: No such file or directory {kept}"
+    assert said == (2, "", f"fssl: {lost}\n")
+
+
+def test_a_run_that_never_began_a_round_keeps_the_name_of_its_file(fssl: Fssl) -> None:
+    digits_split("mine.json")
+    assert fssl("run", "smoke", *SMALL, "--set", "partition.file=mine.json", "--out", "run").code == 0
+    Path("bare").mkdir()
+    for name in ("config.toml", "split.json", LOCK):
+        Path("run", name).rename(Path("bare", name))
+    Path("mine.json").unlink()
+    assert fssl("run", "bare", "--resume").code == 0
+    assert 'file = "mine.json"' in Path("bare/config.toml").read_text()
 
 
 @pytest.mark.parametrize(

@@ -322,6 +322,7 @@ REFUSED = {
     ("train.warmup=2",): "belong together",
     ("train.schedule=warmup-cosine",): "belong together",
     ("train.schedule=warmup-cosine", "train.warmup=2"): "expected fewer than the 2 rounds",
+    ("train.schedule=warmup-cosine", "train.warmup=1", "train.rounds=1"): "expected fewer than the 1 round of",
     ("train.cooldown=3",): "train.cooldown = 3: expected at most the 2 rounds of the run, or 0 for none",
     ("train.cooldown=1",): "train.cooldown = 1: over rounds the line begins in the first one at the full rate",
     ("train.cooldown=2", "train.schedule=cosine"): "only a constant rate can fall at the end",

@@ -324,7 +324,7 @@ def test_runs_of_different_settings_are_not_mixed(tmp_path: Path) -> None:
     outcome = drawn("4", find_runs([tmp_path]).runs)
     values = {x.get_label(): x.get_ydata()[0] for x in outcome.picture.axes[0].get_lines()}
     assert values == {"SAGE": 50, "FixMatch-LPL": 40, "FixMatch-GPL": 45}
-    assert "Not the paper's setting: protocol = clean (paper: authors); 1 rounds (paper: 600)" in outcome.sources[0]
+    assert "Not the paper's setting: protocol = clean (paper: authors); 1 round (paper: 600)" in outcome.sources[0]
 
 
 def test_another_dataset_is_drawn_if_there_is_no_other_and_says_so(tmp_path: Path) -> None:

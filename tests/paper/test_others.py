@@ -106,9 +106,27 @@ def test_runs_that_are_not_in_the_table_are_counted_by_reason(filled: FilledOthe
         " (--short shows such runs), 1 without a finished round, 1 with a record that cannot be used, 1 behind runs"
         " that are longer or nearer to its setting."
     )
+    assert again.nowhere == {
+        runs / "of a method without a cell": "no cell has this method, or these settings of it, in that column",
+        runs / "other place of labels": "no cell has partition.kind = balanced-dirichlet with labeled_clients = 3 and"
+        " first_clients = [1, 3, 6, 8] and labels = knowing-clients",
+    }
     assert again.num_runs == fill_tables(found).num_runs
     assert again.counted in markdown(again)
     assert "--short" not in fill_other(filled.table, found, short=True).counted
+
+
+def test_runs_of_no_cell_are_named_with_the_reason(fssl: Fssl, tmp_path: Path) -> None:
+    """The first ten in the terminal, all of them in the file."""
+    for seed in range(10, 22):
+        add(tmp_path / f"runs/{seed}", 50.0, "method.name=flexmatch", f"seed={seed}", rounds=20)
+    said = fssl("tables", "runs", "--setting", "twin-sight").out
+    assert "0 of 12 runs are in the table; not in it: 12 of no cell." in said
+    assert "Of no cell:\n  runs/10: no cell has this method, or these settings of it, in that column\n" in said
+    assert ("runs/19:" in said, "runs/20:" in said) == (True, False)
+    assert "  and 2 more, in tables/twin-sight.md\n" in said
+    written = (tmp_path / "tables/twin-sight.md").read_text()
+    assert "- `runs/21`: no cell has this method" in written
 
 
 def test_the_command_prints_and_writes(filled: FilledOther, fssl: Fssl, tmp_path: Path) -> None:

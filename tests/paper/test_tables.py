@@ -197,6 +197,12 @@ def test_a_short_run_counts_where_it_got_there(tmp_path: Path) -> None:
     assert asked.marks == ("120 rounds (paper: 242)", "1 of 3 seeds", "0 of 1 runs reach 50 % within 120 rounds")
 
 
+def test_a_single_round_is_said_in_the_singular(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", config_of("protocol=authors", ALPHA, "train.rounds=1"), [30.0])
+    (mark, _) = cell(table(tables_of(tmp_path, short=True), 1), "SAGE", 3).marks
+    assert mark == "1 round (paper: 500)"
+
+
 def test_a_target_out_of_reach_is_asked_of_the_longest_run(tmp_path: Path) -> None:
     """A run as the paper's comes first, but where it ends too soon, one of another precision says more."""
     short = config_of("protocol=authors", "train.precision=fp32", "train.rounds=60")

@@ -323,7 +323,11 @@ def test_where_the_file_of_a_partition_was_does_not_part_repetitions(
                 "partition.labeled_clients=2",
                 "partition.kind='balanced-dirichlet'",
             ],
-            "digits · α = 0.5 over all clients, balanced · 6 clients · all labels at 2",
+            "digits · α = 0.5 over all clients, balanced · 6 clients · 2 clients know all their labels",
+        ),
+        (
+            ["partition.labels='knowing-clients'", "partition.labeled_clients=1"],
+            "digits · α = 0.5 · 6 clients · 1 client knows all its labels",
         ),
         (
             ["partition.kind='shards'", "partition.classes_per_client=5"],

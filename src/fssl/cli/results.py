@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ..errors import UserError, complain
+from ..errors import UserError, complain, several
 from .screen import console, say
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")]
@@ -194,8 +194,6 @@ def report(
 
     - `fssl report runs --watch`: open the address that it prints
     """
-    from ..console import several
-
     if watch:
         from ..report.page.live import watch as serve
 

@@ -85,7 +85,8 @@ def run(
     file, base = settings_file(config, resume)
     base = out or base
     check_name("--out", base)
-    named = runs_of(file, [*(settings or []), *given], yes)
+    own = own_split(base) if resume and Path(file) == base / "config.toml" else []
+    named = runs_of(file, [*own, *(settings or []), *given], yes)
     from ..runner.grid import list_runs, run_in_turn
     from ..runner.parallel import run_side_by_side
 
@@ -159,6 +160,18 @@ def settings_file(config: str, resume: bool) -> tuple[str, Path]:
     if resume and config not in presets() and not os.path.exists(config):  # which never raises, as Path's own may
         raise not_found(config, goes_on=True)
     return config, Path("runs") / Path(config.removesuffix(".toml")).name
+
+
+def own_split(folder: Path) -> list[str]:
+    """The setting by which a run goes on with its own copy of `partition.file`, which may lie elsewhere by now."""
+    from ..config import load_toml
+    from ..records.layout import SPLIT
+    from ..system.digest import short_sum
+
+    copy, part = folder / SPLIT, load_toml(folder / "config.toml", str(folder / "config.toml")).get("partition")
+    recorded = part.get("digest") if isinstance(part, dict) else None
+    is_unchanged = recorded is not None and copy.is_file() and short_sum(copy.read_bytes()) == recorded
+    return [f"partition.file={json.dumps(str(copy), ensure_ascii=False)}"] if is_unchanged else []
 
 
 def replay(

@@ -7,7 +7,7 @@ from typing import Any, get_type_hints
 
 from ..data.cards import check_class_names
 from ..data.shares import MIN_ALPHA, Terms, check_shards, check_shares, who_has_labels
-from ..errors import UserError, as_typed, unknown
+from ..errors import UserError, as_typed, several, unknown
 from ..system.user_code import user_file
 from .schema import check_table, check_value, schema_of, several_runs
 from .settings import OF_OPTIMIZERS, SECTIONS, Config, Data, MethodChoice, Privacy, ServerChoice, Train, useless
@@ -256,9 +256,8 @@ def check_training(config: Config) -> None:
     if train.cooldown and train.schedule != "constant":
         raise UserError(f"train.cooldown = {train.cooldown}: only a constant rate can fall at the end; leave one out")
     if train.cooldown > config.rounds:
-        raise UserError(
-            f"train.cooldown = {train.cooldown}: expected at most the {config.rounds} rounds of the run, or 0 for none"
-        )
+        rounds = several(config.rounds, "round")
+        raise UserError(f"train.cooldown = {train.cooldown}: expected at most the {rounds} of the run, or 0 for none")
     if train.cooldown == 1 and train.schedule_over == "rounds":
         raise UserError(
             "train.cooldown = 1: over rounds the line begins in the first one at the full rate; give 2 or more, or 0"
@@ -266,7 +265,8 @@ def check_training(config: Config) -> None:
     if (train.warmup is not None) != (train.schedule == "warmup-cosine"):
         raise UserError("train.warmup and train.schedule = 'warmup-cosine' belong together: give both, or neither")
     if train.warmup is not None and train.warmup >= config.rounds:
-        raise UserError(f"train.warmup = {train.warmup}: expected fewer than the {config.rounds} rounds of the run")
+        rounds = several(config.rounds, "round")
+        raise UserError(f"train.warmup = {train.warmup}: expected fewer than the {rounds} of the run")
 
 
 def check_choice(config: Config) -> None:

@@ -176,7 +176,9 @@ class Train:
     weight_decay: Annotated[float, Range(0.0, 1e3), "in a step's gradient; adamw: apart from it"] = 1e-4
     decay_on: Annotated[Literal["all", "weights"], "what decays: all, or neither biases nor scales of norms"] = "all"
     labeled_weight: Annotated[
-        int, Range(0, 1_000_000), "how many times more a labeled image counts when models are averaged"
+        int,
+        Range(0, 1_000_000),
+        "W: a client weighs pool + W · labeled in the mean; a labeled image counts 1 + W times",
     ] = 0
     labels_alone: Annotated[bool, "clients that know every label of theirs train on labels alone"] = False
     precision: Annotated[Literal["auto", "bf16", "fp32"], "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"

@@ -47,7 +47,7 @@ def make_partition(
     num_classes: int,
     *,
     kind: str,
-    alpha: float,
+    alpha: float = 1.0,
     clients: int,
     per_class: int | None = None,
     seed: int = 0,

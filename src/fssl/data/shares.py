@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..errors import UserError, unknown
+from ..errors import UserError, several, unknown
 
 MIN_ALPHA = 0.01  # below, both of two gamma draws underflow to 0 often enough to matter (24 % at 0.001)
 HAVE_ALPHA = ("paired-dirichlet", "dirichlet", "balanced-dirichlet")
@@ -43,7 +43,7 @@ def check_shares(terms: Terms, num_labeled: int, num_images: int) -> None:
     kind, who, clients, knowing = terms.kind, terms.who, terms.clients, terms.labeled_clients or 0
     most, fewer = (clients, "at most") if who == "knowing-clients" else (clients - 1, "fewer than")
     if knowing > most:
-        raise UserError(f"partition.labeled_clients = {knowing}: expected {fewer} the {clients} clients")
+        raise UserError(f"partition.labeled_clients = {knowing}: expected {fewer} the {several(clients, 'client')}")
     check_first(terms)
     by_image = who == "knowing-clients" or kind in MAY_LACK_LABELS
     groups = [("partition.clients", clients, *((num_images, "") if by_image else (num_labeled, "labeled ")))]
@@ -84,9 +84,12 @@ def check_shards(terms: Terms, num_classes: int) -> None:
         return
     if own is None:
         raise UserError("partition.kind = 'shards' needs partition.classes_per_client, such as 2")
-    for group in [few, terms.clients - few] if terms.who == "few-clients" else [terms.clients]:
-        if own * group % num_classes:
+    groups = {"": terms.clients}
+    if terms.who == "few-clients":  # which are dealt to apart
+        groups = {" with labels": few, " without labels": terms.clients - few}
+    for which, number in groups.items():
+        if own * number % num_classes:
             raise UserError(
-                f"partition.classes_per_client = {own}: as many shards for each of {group} clients make"
-                f" {own * group}, expected a multiple of the {num_classes} classes"
+                f"partition.classes_per_client = {own}: as many shards for each of {several(number, 'client')}{which}"
+                f" make {own * number}, expected a multiple of the {num_classes} classes"
             )

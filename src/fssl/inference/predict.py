@@ -11,14 +11,14 @@ from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Column, Table
 
-from ..console import PLAIN, RunView, print_table, say, several
+from ..console import PLAIN, RunView, print_table, say
 from ..core.experiment import with_folder
 from ..core.images import load_dataset, rows_for_test
 from ..data.cache import Progress
 from ..data.dataset import Dataset
 from ..data.folder import Loading, raise_problems, read_images
 from ..data.listing import list_images
-from ..errors import ProblemsError, UserError, shortened
+from ..errors import ProblemsError, UserError, several, shortened
 from ..probes.measures import answers_of
 from ..records.store import RunFolder
 from ..system.files import as_csv, write_file

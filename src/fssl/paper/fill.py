@@ -1,12 +1,13 @@
 """The paper's tables filled with our runs: ours beside the printed numbers, and why a cell may not be compared."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from math import isnan, nan
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from ..data.cards import card
+from ..errors import several
 from ..report.groups import one_per_seed
 from ..report.runs import Found, Run, commits_of, mean_std
 from .changes import changes_since
@@ -14,6 +15,7 @@ from .printed import SEEDS, Column, PaperTable, Row, paper_tables
 from .setups import PROTOCOLS, Setup, by_setup, differences, own_recipe, result_at, setup_of
 
 PAPER = "paper"
+LISTED = 10  # runs without a cell that the terminal names; the Markdown file names all
 GAIN_ROW = "SAGE minus best other"
 OTHERS = "its cells show other runs, longer or nearer to the paper's setting"
 
@@ -133,23 +135,29 @@ def wanted_by(table: PaperTable, row: Row, column: Column) -> list[Setup]:
 
 def why_unused(mine: Setup, last: int, wanted: set[Setup], short: bool) -> str:
     """The first thing that no cell has; a run with a cell of its own is too short, or gave way to others."""
-    checks = (
-        ("dataset", "no table has {}"),
-        ("partition", "no table has partition.kind = {}"),
-        ("labels_per_class", "no table has {} labels per class"),
-        ("alpha", "no table has alpha {:g}"),
-        ("method", "no table has this method, or these settings of it, in that column"),
-    )
-    left = wanted
-    for name, text in checks:
-        value = getattr(mine, name)
-        left = {other for other in left if getattr(other, name) == value}
-        if not left:
-            return text.format(value)
+    if why := why_nowhere(mine, wanted):
+        return f"no table has {why}"
     if last < (rounds := card(mine.dataset).rounds):
         hint = OTHERS if short else "--short shows such runs where there is no other"
         return f"{last} of the paper's {rounds} rounds; {hint}"
     return OTHERS
+
+
+def why_nowhere(mine: Setup, wanted: Collection[Setup]) -> str:
+    """The first thing that none of these setups has beside those before it; empty if there is one like this."""
+    checks = (
+        ("dataset", "{}"),
+        ("partition", "partition.kind = {}"),
+        ("labels_per_class", "{} labels per class"),
+        ("alpha", "alpha {:g}"),
+        ("method", "this method, or these settings of it, in that column"),
+    )
+    for name, text in checks:
+        value = getattr(mine, name)
+        wanted = [other for other in wanted if getattr(other, name) == value]
+        if not wanted:
+            return text.format(value)
+    return ""
 
 
 def fill(table: PaperTable, known: dict[Setup, list[Run]], short: bool) -> FilledTable:
@@ -213,7 +221,7 @@ def shortness(run: Run, rounds: int) -> list[str]:
         return []
     if last < run.config.rounds:
         return [f"unfinished: read at round {last} of {rounds}"]
-    return [f"{last} rounds (paper: {rounds})"]
+    return [f"{several(last, 'round')} (paper: {rounds})"]
 
 
 def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Reading) -> Cell:
@@ -243,7 +251,7 @@ def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Reading) -> Cel
     value, std = mean_std(numbers) if len(numbers) == len(runs) else (None, None)
     if value is None:
         last = min(min(run.last_round, column.rounds) for run in runs)
-        remarks.append(f"{len(numbers)} of {len(runs)} runs reach {column.target} % within {last} rounds")
+        remarks.append(f"{len(numbers)} of {len(runs)} runs reach {column.target} % within {several(last, 'round')}")
     return Cell(value, std, tuple(runs), setting, tuple(remarks))
 
 

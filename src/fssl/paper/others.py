@@ -17,11 +17,11 @@ from ..config import Config, override, parse, read_toml
 from ..console import RULED, say
 from ..errors import unknown
 from ..records.rounds import LAST
-from ..report.markdown import escape_markdown
+from ..report.markdown import as_code, escape_markdown
 from ..report.runs import NO_ROUND, Found, Run, find_runs
 from ..system.files import as_csv, write_atomic
 from ..system.machine import check_folder
-from .fill import Cell, best_cell, shortness
+from .fill import LISTED, Cell, best_cell, shortness, why_nowhere
 from .markup import letter, markdown_row, named_once
 from .setups import Setup, by_setup, differences, setup_of
 
@@ -87,7 +87,8 @@ class FilledOther(NamedTuple):
     table: OtherTable
     rows: list[FilledRow]
     num_runs: int  # that there are, in the table or not
-    unused: Mapping[str, int]  # runs that are in no cell, by reason
+    unused: Mapping[str, int]  # runs that are not in the table, by reason
+    nowhere: Mapping[Path, str]  # those of no cell, and why there is none
 
     @property
     def cells(self) -> list[Cell]:
@@ -132,7 +133,19 @@ def make_other(console: Console, paths: list[Path], out: Path, name: str, as_is:
         console.print(part)
     for text in remarks(filled):
         say(console, text)
+    say_nowhere(console, filled, out)
     say(console, f"written: {out / name}.md and {name}.csv")
+
+
+def say_nowhere(console: Console, filled: FilledOther, out: Path) -> None:
+    """Say which runs have no cell, and why; of many the first ones."""
+    if not filled.nowhere:
+        return
+    say(console, "Of no cell:")
+    for path, why in [*filled.nowhere.items()][:LISTED]:
+        say(console, f"  {path}: {why}")
+    if (rest := len(filled.nowhere) - LISTED) > 0:
+        say(console, f"  and {rest} more, in {out / filled.table.name}.md")
 
 
 def fill_other(table: OtherTable, found: Found, short: bool = False) -> FilledOther:
@@ -146,16 +159,18 @@ def fill_other(table: OtherTable, found: Found, short: bool = False) -> FilledOt
     shown = {run.path for row in rows for cell in row.cells if cell for run in cell.runs}
     ends = {setup_of(config): End(config.rounds) for line in configs for config in line if config}
     unused = Counter(UNREAD[why == NO_ROUND] for why in found.unreadable.values())
-    unused[NO_CELL] += len(strange)
+    nowhere = dict(strange)
     for setup, runs in known.items():
-        unused.update(why_left_out(run, ends.get(setup), short) for run in runs if run.path not in shown)
-    return FilledOther(table, rows, len(found.runs) + len(found.unreadable), +unused)
+        if end := ends.get(setup):
+            unused.update(why_left_out(run, end, short) for run in runs if run.path not in shown)
+        else:
+            nowhere |= {run.path: f"no cell has {why_nowhere(setup, ends)}" for run in runs}
+    unused[NO_CELL] = len(nowhere)
+    return FilledOther(table, rows, len(found.runs) + len(found.unreadable), +unused, dict(sorted(nowhere.items())))
 
 
-def why_left_out(run: Run, end: End | None, short: bool) -> str:
-    """The reason why a run is not in the table; `end` is where its cell is read, if it has one."""
-    if end is None:
-        return NO_CELL
+def why_left_out(run: Run, end: End, short: bool) -> str:
+    """The reason why a run is not in the table, though it has a cell; `end` is where that is read."""
     if short or not shortness(run, end.rounds):
         return GAVE_WAY
     return UNFINISHED if run.reached < run.config.rounds else TOO_SHORT
@@ -231,7 +246,11 @@ def markdown(filled: FilledOther) -> str:
     lines = [f"# {filled.table.title}", "", markdown_row(head), markdown_row(["---"] * len(head))]
     named = named_once(lines_of(filled), itemgetter(0))
     lines += [markdown_row([name, source, *texts]) for name, (_, source, texts) in named]
-    return "\n".join([*lines, "", *(f"- {escape_markdown(text.strip())}" for text in remarks(filled))]) + "\n"
+    lines += ["", *(f"- {escape_markdown(text.strip())}" for text in remarks(filled))]
+    if filled.nowhere:
+        lines += ["", "## Runs of no cell", ""]
+        lines += [f"- {as_code(str(path))}: {escape_markdown(why)}" for path, why in filled.nowhere.items()]
+    return "\n".join(lines) + "\n"
 
 
 def csv_text(filled: FilledOther) -> str:

@@ -136,15 +136,16 @@ class Selection:
         mine, wanted = runs[0].config, self.cells[cell]
         seeds = sorted({run.config.seed for run in runs})
         lasts = sorted({run.last_round for run in runs})
+        rounds = f"{to_range(lasts)} round{'s' * (lasts != [1])}"
         counts = sorted({len(members) for members in self.drawn.values()})
         text = (
             f"{len(runs)} run(s) on {mine.data.name} ({to_range(counts)} per curve, "
             f"seed(s) {', '.join(map(str, seeds))}), {mine.labels_per_class} labels per class, "
-            f"{to_range(lasts)} rounds, protocol {mine.protocol}."
+            f"{rounds}, protocol {mine.protocol}."
         )
         other = deviations(mine, wanted)
         if lasts[0] < wanted.rounds and mine.data.name == wanted.data.name:
-            other.append(f"{to_range(lasts)} rounds (paper: {wanted.rounds})")
+            other.append(f"{rounds} (paper: {wanted.rounds})")
         if len(lasts) > 1:
             text += f" What is no curve by round is read at round {self.read_at}."
         return text + (f" Not the paper's setting: {'; '.join(other)}." if other else "")

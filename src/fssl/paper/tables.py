@@ -14,13 +14,12 @@ from ..report.drawing import render, settings
 from ..report.runs import find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
-from .fill import FilledTable, Tables, fill_tables
+from .fill import LISTED, FilledTable, Tables, fill_tables
 from .markup import csv_text, latex, latex_page, letter, markdown_page, missing_text, terminal
 from .printed import TITLES, paper_tables
 from .scoreboard import Scoreboard, draw, markdown_board, remarks, scoreboard, terminal_board
 
 PICTURE, DPI = "scoreboard.png", 200
-LISTED = 10  # runs without a cell that the terminal names; tables.md names all
 
 
 class Shown(NamedTuple):

@@ -1,4 +1,4 @@
-"""The number of a run folder's layout, so that a version of fssl tells what it cannot know."""
+"""The number of a run folder's layout, so that a version of fssl tells what it cannot know; names of files in it."""
 
 from pathlib import Path
 
@@ -7,6 +7,7 @@ from ..system.files import read_json
 
 FORMAT = 1  # one more when an earlier version would misread a folder; a folder without a number is of format 1
 ENVIRONMENT = "env.json"
+SPLIT = "split.json"  # a copy of the file that `partition.file` names
 
 
 def check_format(folder: Path) -> None:

@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,13 @@ from .checkpoint import Checkpoints, Saved
 from .choice import is_over, would_have_ended
 from .environment import environment
 from .facts import read_facts, write_facts
-from .layout import ENVIRONMENT, FORMAT, check_format
+from .layout import ENVIRONMENT, FORMAT, SPLIT, check_format
 from .lock import LOCK, Lock
 from .rounds import first_other_rate, is_complete, summarize
 from .tensors import Tensors, sealed
 
 ERRORS = "error.txt"  # the last error that nobody foresaw, with its place in the code
 SKIPPED = "skipped.txt"  # image files that could not be used, with `data.skip_bad`
-SPLIT = "split.json"  # a copy of the file that `partition.file` names
 INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
 
 
@@ -143,15 +143,22 @@ class RunFolder:
             for folder in (self.path, self._probes):
                 sweep(folder)  # of any age, as nobody else writes here; checkpoints see to theirs
             if not self.config_file.is_file() or self.is_bare:
-                write_atomic(self.config_file, to_toml(as_tables(config)))
+                write_atomic(self.config_file, to_toml(as_tables(self._as_named(config))))
         except OSError as error:
             raise UserError(f"{self.path}: cannot be written: {error.strerror}") from None
 
     def renew(self, config: Config) -> None:
         """Record the settings of a resumed run that may be other ones: once it is sure to go on."""
-        text = to_toml(renewed(self._tables(), config))
+        text = to_toml(renewed(self._tables(), self._as_named(config)))
         if text != self.config_file.read_text("utf-8"):
             write_atomic(self.config_file, text)
+
+    def _as_named(self, config: Config) -> Config:
+        """The settings with the name that `partition.file` began with, where they name this folder's copy of it."""
+        part = config.partition
+        if part.file is None or Path(part.file) != self.path / SPLIT:
+            return config
+        return replace(config, partition=replace(part, file=self.config().partition.file))
 
     def config(self) -> Config:
         """The settings as they were recorded; those of a later version are refused."""

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from ..console import print_table, say, setting_text, several
-from ..errors import shortened
+from ..console import print_table, say, setting_text
+from ..errors import several, shortened
 from ..records.rounds import MEASURES
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file

@@ -9,8 +9,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from ..config import OF_OPTIMIZERS, ServerChoice
-from ..console import PLAIN, setting_text, several
-from ..errors import UserError, printable, unknown
+from ..console import PLAIN, setting_text
+from ..errors import UserError, printable, several, unknown
 from ..records.rounds import MEASURES
 from .groups import comparable_settings, seeds_text
 from .latex import bold, escape_latex, tabular

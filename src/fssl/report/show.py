@@ -9,15 +9,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from ..console import say, several
-from ..errors import UserError
+from ..console import say
+from ..errors import UserError, nearest, several
 from ..records.environment import UNKNOWN, short_commit
 from ..records.models import BEST
 from ..records.rounds import MEASURES
 from ..records.store import RunFolder
 from .groups import shown_name
 from .overview import parts_of_round, seconds_per_round
-from .runs import Run, by_round, damage_text, late, number, privacy_text, read_run, value
+from .runs import Run, by_round, damage_text, late, number, privacy_text, read_run, run_folders, value
 
 SHARES = {
     "pl_accuracy": "labels right",
@@ -44,7 +44,9 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
     """Print a run's facts and its curve."""
     folder = RunFolder(path)
     if not folder.config_file.is_file():
-        raise UserError(f"{path} is not a run folder (no config.toml); `fssl run` makes one, `fssl compare` takes many")
+        near = " or ".join(near_runs(path))
+        hint = f"did you mean {near}?" if near else "`fssl run` makes one, `fssl compare` takes many"
+        raise UserError(f"{path} is not a run folder (no config.toml); {hint}")
     run = read_run(folder, as_is)
     if run is None:
         if folder.has_rounds:
@@ -64,6 +66,16 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
     if run.fault:
         say(console, f"taken as it is: {run.fault}")
     say(console, f"{min(run.curve):5.1f} % {sparkline(run.curve)} {max(run.curve):.1f} %")
+
+
+def near_runs(path: Path) -> list[str]:
+    """The runs that may be meant: one that the path leads into, else those that are called like it, if they are few."""
+    if above := next((folder for folder in path.parents if RunFolder(folder).is_of_a_run), None):
+        return [str(above)]
+    place = next(folder for folder in (path, *path.parents) if folder.is_dir())
+    if place in (Path(), Path(path.anchor)):  # too much to look through
+        return []
+    return nearest(str(path), [*map(str, run_folders([place]))])
 
 
 def unfinished(folder: RunFolder, run: Run) -> str:

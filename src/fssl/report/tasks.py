@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from ..config import Partition
+from ..config import Config, Partition
+from ..errors import several
 from .groups import Repetition, comparable_settings, what_varies
 
 R = TypeVar("R", bound=Repetition)
@@ -58,16 +59,25 @@ def short_title(run: Repetition, aside: str) -> str:
         "partition.alpha": skew(part, aside),
         "data.labels_per_class": f"{config.labels_per_class} labels per class" if config.picks_labels else "",
     }
-    known = "" if config.picks_labels or not facts.is_dealt else "all "
     words = {
         "data.name": name,
         **(dealt if facts.is_dealt else {}),
-        "partition.clients": f"{part.clients} clients",
-        "partition.labeled_clients": f"{known}labels at {part.labeled_clients}" if part.labeled_clients else "",
+        "partition.clients": several(part.clients, "client"),
+        "partition.labeled_clients": who_knows(config),
         "partition.labels": "labels at the server" if config.has_server_labels else "",
         "data.test": "" if config.data.test == "all" else f"{config.data.test} half of the test",
     }
     return " · ".join(text for key, text in words.items() if text and key != aside) or "all runs"
+
+
+def who_knows(config: Config) -> str:
+    """Which clients have labels where not all do, in a few words."""
+    number = config.partition.labeled_clients
+    if number is None:
+        return ""
+    if config.picks_labels:
+        return f"labels at {number}"
+    return "1 client knows all its labels" if number == 1 else f"{number} clients know all their labels"
 
 
 def skew(part: Partition, aside: str) -> str:

@@ -20,8 +20,9 @@ from ..engines.snapshot import Snapshot, restore
 from ..engines.tensors import to
 from ..errors import RunError, UserError, described, is_out_of_memory
 from ..records.checkpoint import Saved
+from ..records.layout import SPLIT
 from ..records.rounds import Line
-from ..records.store import ERRORS, SPLIT, RunFolder
+from ..records.store import ERRORS, RunFolder
 from ..system.user_code import user_place
 from .loggers import Listener, Logged
 from .record import Choice, record, save_state, write_result

@@ -69,7 +69,7 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
     configs = [run.config for run in runs]
     if any(config.protocol == "authors" for config in configs):
         yield (
-            "protocol authors: as the printed numbers were made, momentum passing from client to client;"
+            "protocol authors: momentum passes from client to client, as in the code behind the SAGE paper's tables;"
             " --set protocol=clean is what a real federation can do"
         )
     if any(config.train.lr == 0 for config in configs):
