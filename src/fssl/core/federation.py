@@ -95,7 +95,7 @@ class Federation:
 
     def _first_stage(self) -> str:
         """Whether the run ends before a method's second stage begins."""
-        burn_in, rounds = getattr(self.method, "burn_in", 0), self.config.rounds
+        burn_in, rounds = self.method.needs.burn_in, self.config.rounds
         return (
             f"method.burn_in = {burn_in}: the {rounds} rounds of the run are its first stage"
             if burn_in >= rounds

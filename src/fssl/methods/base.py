@@ -160,6 +160,7 @@ class Needs(NamedTuple):
     min_clients: int = 1  # with fewer, the method is not itself
     client_labels: bool = False  # without labels at clients the method is not itself
     labels_alone: bool = False  # clients with labels train on nothing else, whatever the run's settings say
+    burn_in: int = 0  # rounds of a first stage: a run that ends within it is told so
     own_optimizer: bool = False  # its steps follow a rule of its own, whatever the run's optimizer is
 
 

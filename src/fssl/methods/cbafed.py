@@ -92,6 +92,7 @@ class CBAFed(Method):
             labeled_epochs=self.labeled_epochs,
             client_labels=True,
             labels_alone=True,
+            burn_in=self.burn_in,
         )
 
     @property

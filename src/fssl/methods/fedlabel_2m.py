@@ -29,7 +29,7 @@ from ..types import (
     take,
     unpacked,
 )
-from .base import Passes, RunningMean, Source, Value, descend, fit
+from .base import Needs, Passes, RunningMean, Source, Value, descend, fit
 from .fedlabel import FedLabel, agreed, rho
 from .settings import Threshold, Weight
 
@@ -48,6 +48,10 @@ class FedLabel2M(FedLabel):
     burn_in: int = 50
     pull: float = 10.0
     passes: Passes = "separate"  # of B over strong and weak views
+
+    @property
+    def needs(self) -> Needs:
+        return super().needs._replace(burn_in=self.burn_in)
 
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
         return {**super().client_state(payload, task, counts), COUNT: torch.zeros(())}
