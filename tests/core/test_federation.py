@@ -42,7 +42,7 @@ def test_rounds_that_draw_nobody_with_labels_are_pointed_out() -> None:
 
 
 def test_a_run_that_is_over_before_a_second_stage_says_so() -> None:
-    text = "method.burn_in = 3: the 3 rounds of the run are its first stage"
+    text = "method.burn_in = 3: the run ends after 3 rounds, within the first stage"
     for rounds, said in ((3, [text]), (4, [])):
         assert notes("method.name=cbafed", "method.burn_in=3", f"train.rounds={rounds}") == said
 

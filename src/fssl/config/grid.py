@@ -29,14 +29,15 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"the settings are {TOO_DEEP}")
     out = deepcopy(tables)
     given = [split_setting(setting) for setting in settings]
-    for key in {other for pair in given for other in excluded_by(*pair, out)} - {key for key, _ in given}:
+    named = dict(given)
+    for key in {other for pair in given for other in excluded_by(*pair, out)} - {*named}:
         forget(out, key)
     for key, value in given:
         put(out, key, value)
         for name, values in [(n, v) for n, v in grid_axes(out).items() if decides(n, v, key)]:
-            settle(out, name, agreeing(name, values, key, value, dict(given)))
-    check_alpha(out, dict(given))
-    check_epochs(out, dict(given))
+            settle(out, name, agreeing(name, values, key, value, named))
+    check_alpha(out, named)
+    check_epochs(out, named)
     return out
 
 
@@ -118,9 +119,9 @@ def decides(axis: str, values: list[Any], key: str) -> bool:
 def agreeing(
     axis: str, values: Sequence[Any], key: str, value: Any, given: Mapping[str, Any]
 ) -> Sequence[Mapping[str, Any]]:
-    """The tables of an axis that say what is set: one that says nothing else, or else all of them.
+    """The tables of an axis that have this value, or only the one that sets nothing else; of plain values, none.
 
-    None of an axis of plain values. Where no table says it, what all of them set beside it must be given, too.
+    If no table has it, the axis would be dropped, and with it what all its tables set: this must be given, too.
     """
     inner = key.removeprefix(f"{axis}.")
     if inner == key:

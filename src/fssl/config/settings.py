@@ -88,7 +88,7 @@ class Partition:
     ] = None
     first_clients: Annotated[
         tuple[int, ...] | None,
-        "knowing-clients: which of the draw become clients 0, 1, ... (default: these)",
+        "knowing-clients: which clients of the draw come first, and so have labels",
     ] = None
     file: Annotated[str | None, "JSON file that says who holds what and knows which labels, in place of a deal"] = None
     digest: Annotated[str | None, BY_A_RUN, "checksum of that file"] = None

@@ -15,6 +15,7 @@ from ..augment.policies import room
 from ..data.partition import class_counts
 from ..data.plan import ClientPlan, balanced, make_sites, make_task, plan_client, server_site, weighed
 from ..data.sources import Split
+from ..errors import several
 from ..methods.base import BROADCAST
 from ..probes.tally import Layout
 from ..probes.training import Probe
@@ -96,11 +97,8 @@ class Federation:
     def _first_stage(self) -> str:
         """Whether the run ends before a method's second stage begins."""
         burn_in, rounds = self.method.needs.burn_in, self.config.rounds
-        return (
-            f"method.burn_in = {burn_in}: the {rounds} rounds of the run are its first stage"
-            if burn_in >= rounds
-            else ""
-        )
+        text = f"method.burn_in = {burn_in}: the run ends after {several(rounds, 'round')}, within the first stage"
+        return text if burn_in >= rounds else ""
 
     def _unknown_classes(self, labeled_counts: NDArray[np.int64]) -> str:
         """Which classes nobody can learn, if there are any."""

@@ -15,7 +15,6 @@ from .printed import SEEDS, Column, PaperTable, Row, paper_tables
 from .setups import PROTOCOLS, Setup, by_setup, differences, own_recipe, result_at, setup_of
 
 PAPER = "paper"
-LISTED = 10  # runs without a cell that the terminal names; the Markdown file names all
 GAIN_ROW = "SAGE minus best other"
 OTHERS = "its cells show other runs, longer or nearer to the paper's setting"
 

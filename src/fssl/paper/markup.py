@@ -1,16 +1,18 @@
 """Filled tables as Markdown, CSV, LaTeX and for the terminal."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from math import isnan
 from operator import attrgetter
+from pathlib import Path
 from string import ascii_lowercase
 from typing import Any, NamedTuple, TypeVar
 
+from rich.console import Console
 from rich.table import Table as TerminalTable
 from rich.text import Text
 
-from ..console import RULED
+from ..console import RULED, say
 from ..records.rounds import LAST
 from ..report.latex import bold, escape_latex, latex_row
 from ..report.markdown import as_code, escape_markdown
@@ -21,6 +23,7 @@ from .printed import SEEDS, TITLES, Column, PaperTable
 from .setups import result_at
 
 T = TypeVar("T")
+LISTED = 10  # runs without a cell that the terminal names
 
 LEGEND = (
     f"Ours: the mean of the last {LAST} rounds up to the round at which the paper reads its number, then mean ± "
@@ -260,6 +263,14 @@ def latex_page(numbers: Iterable[int]) -> str:
 
 
 # Terminal.
+
+
+def say_unused(console: Console, unused: Mapping[Path, str], file: Path) -> None:
+    """Say which runs are in no cell, and why; of many the first ones, and which file names all."""
+    for path, why in [*unused.items()][:LISTED]:
+        say(console, f"  {path}: {why}")
+    if (rest := len(unused) - LISTED) > 0:
+        say(console, f"  and {rest} more, in {file}")
 
 
 def terminal(filled: FilledTable, dataset: str) -> TerminalTable:

@@ -21,8 +21,8 @@ from ..report.markdown import as_code, escape_markdown
 from ..report.runs import NO_ROUND, Found, Run, find_runs
 from ..system.files import as_csv, write_atomic
 from ..system.machine import check_folder
-from .fill import LISTED, Cell, best_cell, shortness, why_nowhere
-from .markup import letter, markdown_row, named_once
+from .fill import Cell, best_cell, shortness, why_nowhere
+from .markup import letter, markdown_row, named_once, say_unused
 from .setups import Setup, by_setup, differences, setup_of
 
 NO_CELL = "of no cell"
@@ -133,19 +133,10 @@ def make_other(console: Console, paths: list[Path], out: Path, name: str, as_is:
         console.print(part)
     for text in remarks(filled):
         say(console, text)
-    say_nowhere(console, filled, out)
+    if filled.nowhere:
+        say(console, "Of no cell:")
+    say_unused(console, filled.nowhere, out / f"{name}.md")
     say(console, f"written: {out / name}.md and {name}.csv")
-
-
-def say_nowhere(console: Console, filled: FilledOther, out: Path) -> None:
-    """Say which runs have no cell, and why; of many the first ones."""
-    if not filled.nowhere:
-        return
-    say(console, "Of no cell:")
-    for path, why in [*filled.nowhere.items()][:LISTED]:
-        say(console, f"  {path}: {why}")
-    if (rest := len(filled.nowhere) - LISTED) > 0:
-        say(console, f"  and {rest} more, in {out / filled.table.name}.md")
 
 
 def fill_other(table: OtherTable, found: Found, short: bool = False) -> FilledOther:

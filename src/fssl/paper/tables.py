@@ -14,8 +14,8 @@ from ..report.drawing import render, settings
 from ..report.runs import find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
-from .fill import LISTED, FilledTable, Tables, fill_tables
-from .markup import csv_text, latex, latex_page, letter, markdown_page, missing_text, terminal
+from .fill import FilledTable, Tables, fill_tables
+from .markup import csv_text, latex, latex_page, letter, markdown_page, missing_text, say_unused, terminal
 from .printed import TITLES, paper_tables
 from .scoreboard import Scoreboard, draw, markdown_board, remarks, scoreboard, terminal_board
 
@@ -114,8 +114,5 @@ def print_summary(console: Console, result: Tables, out: Path) -> None:
     console.print(table)
     used = result.num_runs - len(result.unused)
     say(console, f"{used} of {result.num_runs} runs are in the tables.")
-    for path, why in list(result.unused.items())[:LISTED]:
-        say(console, f"  {path}: {why}")
-    if len(result.unused) > LISTED:
-        say(console, f"  and {len(result.unused) - LISTED} more, in {out / 'tables.md'}")
+    say_unused(console, result.unused, out / "tables.md")
     say(console, f"written: {out}/tables.md, tables.csv, tables.tex (with table1.tex to table8.tex)")
