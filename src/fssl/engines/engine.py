@@ -252,8 +252,14 @@ class Engine:
         return self.federation.after_mean(round, sent.server, mean, sent.optimizer, mean_steps.to(self.device))
 
     def _kept(self, state: State) -> State:
-        """A client's state on the host, where idle clients cost no device memory; pinned for the way back."""
-        return {k: t.cpu().pin_memory() if self.device.type == "cuda" else t for k, t in state.items()}
+        """A client's state on the host, where idle clients cost no device memory; pinned for the way there and back."""
+        if self.device.type != "cuda":
+            return state
+        host = {k: torch.empty(t.shape, dtype=t.dtype, pin_memory=True) for k, t in state.items()}
+        for name, tensor in state.items():
+            host[name].copy_(tensor, non_blocking=True)
+        torch.cuda.current_stream(self.device).synchronize()  # who reads it next may be the host
+        return host
 
     def _remembered(self, server: Server) -> Server:
         """What is new in the server's memory of clients goes to the host as well."""
