@@ -166,6 +166,24 @@ def test_a_run_that_never_began_a_round_keeps_the_name_of_its_file(fssl: Fssl) -
     assert 'file = "mine.json"' in Path("bare/config.toml").read_text()
 
 
+def test_a_failed_step_is_taken_again_wherever_the_file_is(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The copy lies beside the step; one that was changed does not count."""
+    digits_split("mine.json")
+    failing = ("--set", "partition.file=mine.json", "--set", "train.lr=1e20", "--debug")
+    assert fssl("run", "smoke", *SMALL, *failing, "--out", "run").code == 1
+    digits_split("mine.json", seed=1)
+    said = fssl("replay", "run/failed-step.safetensors")
+    assert (said.code, "NotFiniteError" in said.err) == (1, True), said.err
+    Path("mine.json").unlink()
+    monkeypatch.chdir("run")
+    said = fssl("replay", "failed-step.safetensors")
+    assert (said.code, "NotFiniteError" in said.err) == (1, True), said.err
+    digits_split("split.json", seed=1)
+    said = fssl("replay", "failed-step.safetensors")
+    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert said.err.startswith("fssl: partition.file = 'mine.json' cannot be read: No such file or directory")
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

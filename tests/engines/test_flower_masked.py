@@ -370,7 +370,9 @@ def test_a_mean_of_two_is_never_opened() -> None:
         one_round(engine_of(federation, sites, said))
     assert {stage for stage, _, _ in sites.seen} == {"setup", "share_keys", "collect_masked_vectors"}
     assert sum("once more" in text for text in said) == 2
-    assert any("nothing was opened: too few clients were left" in text for text in said)
+    unopened = [text for text in said if "nothing was opened" in text]
+    assert len(unopened) == 3  # once for each try: it is no single client's doing
+    assert all(text.startswith("round 1: nothing was opened: too few clients were left") for text in unopened)
 
 
 def test_nothing_is_opened_that_would_not_be_used() -> None:
@@ -402,8 +404,11 @@ def test_clients_without_a_weight_hide_nobody(monkeypatch: pytest.MonkeyPatch) -
     federation, sites, said = Federation(prepare(config)), Sites(), []
     with pytest.raises(RunError, match="0 of 4 clients"):
         one_round(engine_of(federation, sites, said))
-    assert any("fewer than 3 clients have a weight in the mean" in text for text in said)
+    reason = "round 1: nothing was opened: fewer than 3 clients have a weight in the mean"
+    assert said.count(reason) == 3
     assert "unmask" not in {stage for stage, _, _ in sites.seen}
+    with pytest.raises(RunError, match=f"^{reason}; the checkpoint before it is kept$"):
+        one_round(engine_of(federation, Sites(), strict=True))
 
 
 def test_a_strict_fleet_names_who_failed() -> None:

@@ -1,6 +1,7 @@
 """The local engine: presets, state, the test set, and what happens when training blows up."""
 
 from collections.abc import Callable
+from math import inf, isfinite
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from fssl.core.federation import Federation
 from fssl.engines.failure import ClientError, NotFiniteError
 from fssl.engines.local import LocalEngine
 from fssl.methods.names import METHODS
+from fssl.types import Server, Weights
 
 Make = Callable[..., Federation]
 
@@ -97,8 +99,26 @@ def test_an_explosion_is_named(make_federation: Make) -> None:
 def test_a_model_that_blew_up_in_its_last_step_is_named(make_federation: Make) -> None:
     """The client's losses were finite, its weights are not: the test of the global model shows it."""
     engine = LocalEngine(make_federation("train.lr=1e30", "train.steps_per_round=1"))
-    with pytest.raises(NotFiniteError, match="round 1: the loss of the global model is not finite"):
+    with pytest.raises(NotFiniteError, match="round 1: the loss or a running statistic of the global model is not"):
         list(engine.rounds(1))
+
+
+def test_an_infinite_variance_is_named_though_the_test_does_not_show_it(make_federation: Make) -> None:
+    """What is divided by infinity is 0, and the loss is a number."""
+    federation = make_federation("train.steps_per_round=1")
+    variance = federation.net.running[-1]
+    assert variance.endswith("running_var")
+
+    def spoiled(server: Server, used: int) -> Server:
+        params, buffers = server.weights
+        return server._replace(weights=Weights(params, {**buffers, variance: torch.full_like(buffers[variance], inf)}))
+
+    engine = LocalEngine(federation)
+    assert isfinite(engine.tested(federation.method.deploy(spoiled(engine.snapshot.server, 1))).loss)
+    engine.after = spoiled
+    with pytest.raises(NotFiniteError, match="round 1: the loss or a running statistic of the global model is not"):
+        list(engine.rounds(1))
+    assert engine.snapshot.round == 0
 
 
 def test_debug_saves_the_step_that_fails(make_federation: Make, tmp_path: Path) -> None:

@@ -60,6 +60,22 @@ def test_two_devices_give_the_bits_of_one(method: str, more: tuple[str, ...], ma
         assert torch.equal(two.model().params[name], tensor)
 
 
+def test_clients_that_take_no_step_are_no_work(make_federation: Make) -> None:
+    """The two that train are on a device each; by planned steps they would be on one: 12 + 6 and 8 + 10."""
+    knowing = ("partition.labels=knowing-clients", "partition.labeled_clients=2", "partition.kind=dirichlet")
+    settings = (*knowing, "partition.alpha=1", "partition.seed=9", "method.name=fedavg", "train.clients_per_round=4")
+    one, two = (LocalEngine(make_federation(*settings, *more)) for more in (["compute.processes=off"], [TWICE]))
+    assert [one.federation.num_steps(k) for k in range(4)] == [8, 10, 12, 6]
+    assert [one.federation.work(k) for k in range(4)] == [8, 10, 0, 0]
+    assert isinstance(two.fleet, Spread)
+    assert [share for _, share in two.fleet._shares([0, 1, 2, 3])] == [[1], [0, 2, 3]]
+    (a,), (b,) = one.rounds(1), two.rounds(1)
+    assert (a.clients, a.tests) == (b.clients, b.tests)
+    assert a.tally[:, 0, one.layout.sums.index("steps")].tolist() == [8, 10, 0, 0]
+    assert (a.tally == b.tally).all()
+    assert all(torch.equal(two.model().params[name], tensor) for name, tensor in one.model().params.items())
+
+
 def test_a_run_goes_on_with_another_number_of_devices(fssl: Fssl) -> None:
     flexmatch = [*SMALL, "--set", "method.name=flexmatch"]
     fssl("run", "smoke", *flexmatch, "--out", "whole")

@@ -163,15 +163,13 @@ def settings_file(config: str, resume: bool) -> tuple[str, Path]:
 
 
 def own_split(folder: Path) -> list[str]:
-    """The setting by which a run goes on with its own copy of `partition.file`, which may lie elsewhere by now."""
+    """The setting by which a run goes on with its own copy of `partition.file`."""
     from ..config import load_toml
-    from ..records.layout import SPLIT
-    from ..system.digest import short_sum
+    from ..records.layout import kept_split
 
-    copy, part = folder / SPLIT, load_toml(folder / "config.toml", str(folder / "config.toml")).get("partition")
-    recorded = part.get("digest") if isinstance(part, dict) else None
-    is_unchanged = recorded is not None and copy.is_file() and short_sum(copy.read_bytes()) == recorded
-    return [f"partition.file={json.dumps(str(copy), ensure_ascii=False)}"] if is_unchanged else []
+    part = load_toml(folder / "config.toml", str(folder / "config.toml")).get("partition")
+    copy = kept_split(folder, part.get("digest") if isinstance(part, dict) else None)
+    return [f"partition.file={json.dumps(str(copy), ensure_ascii=False)}"] if copy else []
 
 
 def replay(

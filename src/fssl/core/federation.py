@@ -206,8 +206,12 @@ class Federation:
         return self.sites[client].counts
 
     def num_steps(self, client: int) -> int:
-        """A client's steps in a round, in one group of several: the work that is expected of it."""
+        """A client's steps in a round, in one group of several."""
         return self.recipe.num_steps(self.counts(client))
+
+    def work(self, client: int) -> int:
+        """The steps that are expected of a client: none, if it counts nothing in the mean."""
+        return self.num_steps(client) if self.method.num_samples(self.counts(client)) else 0
 
     @property
     def busiest(self) -> int:

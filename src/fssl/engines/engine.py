@@ -188,6 +188,7 @@ class Engine:
         smooth = federation.smoothed(round, self.snapshot.smooth, model)
         models = [weights for weights in (model, smooth) if weights.params]
         scores, held_out = ([test(each) for each in models] if test else [] for test in (self.test, self.validate))
+        scores[0] = marked(scores[0], [model.buffers[name] for name in federation.net.running])
         passing.watch.ends("test")
         return Done(server, optimizer, own, smooth, scores, held_out)
 
@@ -289,16 +290,28 @@ class Engine:
         return {"plain": self.model(), **smooth}
 
 
+def marked(scores: Tensor, statistics: list[Tensor]) -> Tensor:
+    """A model's test, without a loss if a running statistic is not finite: what is divided by infinity is 0.
+
+    It is told on the device, in a number that is read anyway.
+    """
+    if not statistics:
+        return scores
+    flaw = (0 * torch.cat([each.flatten() for each in statistics])).sum()  # 0, or no number
+    return torch.cat([scores[:, :1] + flaw, scores[:, 1:]], 1)
+
+
 def check_finite(result: RoundResult) -> None:
     """Refuse a round in which somebody's loss is not a number."""
     tallies = zip(result.clients, result.tally, strict=True)
-    bad = [f"client {client}" for client, tally in tallies if not np.isfinite(tally).all()]
-    bad += ["the server"] * (not all(np.isfinite(total).all() for total in result.own_sums.values()))
-    bad += ["the global model"] * (not all(np.isfinite(test.loss) for test in result.tests.values()))
+    bad = [f"the loss of client {client}" for client, tally in tallies if not np.isfinite(tally).all()]
+    bad += ["the loss of the server"] * (not all(np.isfinite(total).all() for total in result.own_sums.values()))
+    is_finite = all(np.isfinite(test.loss) for test in result.tests.values())
+    bad += ["the loss or a running statistic of the global model"] * (not is_finite)
     if bad:
         kept = "; the checkpoint before it is kept" if result.round > 1 else ""
         raise NotFiniteError(
-            f"round {result.round}: the loss of {bad[0]} is not finite{kept}. "
+            f"round {result.round}: {bad[0]} is not finite{kept}. "
             "Try a smaller train.lr, or --debug to save the step that fails"
         )
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,6 +16,7 @@ from ..core.experiment import prepare
 from ..core.federation import OWN_NUMBER, Federation
 from ..core.sketch import sketch
 from ..errors import RunError, UserError, described
+from ..records.layout import kept_split
 from ..records.tensors import read_tensors
 from ..system.files import parse_json, write_atomic
 from ..types import Draw, Local, Payload
@@ -89,6 +91,8 @@ def load_step(path: Path) -> SavedStep:
         config, client, where = parse(parse_toml(str(facts["config"]))), int(facts["client"]), str(facts["where"])
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} is no saved step ({described(error)})") from None
+    if copy := kept_split(path.parent, config.partition.digest):
+        config = replace(config, partition=replace(config.partition, file=str(copy)))
     federation = Federation(prepare(config))
     if client <= OWN_NUMBER and config.server_epochs:
         federation = federation.of_server()

@@ -39,7 +39,7 @@ class ForkedLanes(Lanes):
         """Hand the next client to whichever lane is free; results come in the clients' order."""
         idle: list[Companion] = [*self._started()]
         busy: dict[Any, tuple[Companion, int]] = {}
-        waiting = deque(sorted(clients, key=self.federation.num_steps, reverse=True))
+        waiting = deque(sorted(clients, key=self.federation.work, reverse=True))
         done: dict[int, ClientResult] = {}
         is_over = False
         try:

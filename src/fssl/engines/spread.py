@@ -58,7 +58,7 @@ class Spread:
             group.prepare(round, share)
 
     def _shares(self, clients: list[int]) -> list[tuple[Lanes, list[int]]]:
-        shares = deal(clients, self.federation.num_steps, len(self.groups))
+        shares = deal(clients, self.federation.work, len(self.groups))
         return [(group, share) for group, share in zip(self.groups, shares, strict=True) if share]
 
     @property

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from ..errors import UserError
+from ..system.digest import short_sum
 from ..system.files import read_json
 
 FORMAT = 1  # one more when an earlier version would misread a folder; a folder without a number is of format 1
@@ -18,3 +19,10 @@ def check_format(folder: Path) -> None:
             f"{folder} was written by a newer fssl: its format is {found}, and this version reads up to {FORMAT};"
             " install the newer one"
         )
+
+
+def kept_split(folder: Path, recorded: str | None) -> Path | None:
+    """A run's own copy of `partition.file`, which may lie elsewhere by now; none, if it is not the recorded file."""
+    copy = folder / SPLIT
+    is_unchanged = recorded is not None and copy.is_file() and short_sum(copy.read_bytes()) == recorded
+    return copy if is_unchanged else None

@@ -106,6 +106,12 @@ class MaskedFleet(FlowerFleet):
         levels = MODULUS >> asked.bit_length()  # the finest that cannot overflow
         return MaskTerms(threshold, self.max_weight, self.federation.config.privacy.range, levels)
 
+    def unopened(self, round: int, reason: str) -> None:
+        """Tell of a round without a mean, as `lost` tells of a single client."""
+        if self.policy.strict:
+            raise RunError(f"round {round}: {reason}; the checkpoint before it is kept")
+        self.say(f"round {round}: {reason}")
+
 
 class MaskedRound:
     """One round of SecAgg+ with the nodes that have orders, and what became of each client."""
@@ -131,8 +137,10 @@ class MaskedRound:
         return {k: r._replace(upload=r.upload._replace(weights=mean)) for k, r in self.told.items()}
 
     def halted(self, reason: str) -> dict[int, ClientResult]:
+        reason = f"nothing was opened: {reason}"
+        self.fleet.unopened(self.round, reason)
         for order in self.orders.values():
-            self.lose(order.job.client, f"nothing was opened: {reason}")
+            self.missing.setdefault(order.job.client, Missing(order.job.client, reason))
         return {}
 
     def lose(self, client: int, reason: str) -> None:
