@@ -120,6 +120,29 @@ def test_every_run_of_table_2_is_as_its_row_says(row: list[str]) -> None:
         assert said[target] == ("not in 120" if reached == [None, None] else " / ".join(map(str, reached)))
 
 
+def scatter(curve: list[float]) -> float:
+    """Of rounds around a smooth curve: the standard deviation of the change from round to round, divided by √2."""
+    return float(np.std(np.diff(curve), ddof=1) / np.sqrt(2))
+
+
+def test_what_is_said_of_table_2_is_so() -> None:
+    text = one_line(TEXT.split("## CIFAR-100, α = 1")[1].split("\n## ")[0])
+    sage, gpl, lpl = (on_cifar100(method) for method in ("sage", "fixmatch-gpl", "fixmatch-lpl"))
+    first = [first_at_least(c, 30) or 0 for c in (sage, gpl, lpl)]
+    assert f"`sage` reaches 30 % after {first[0]} rounds (paper 56) and 40 % after {first_at_least(sage, 40)}" in text
+    assert f"`fixmatch-gpl` 30 % after {first[1]} (paper 94)" in text
+    assert f"30 % first after {first[2]} rounds (paper 118)" in text
+    said = "61 to 120 scatter by {:.1f} points, those of `fixmatch-gpl` by {:.1f} and of `sage` by {:.1f} (standard"
+    assert said.format(*(scatter(c[60:]) for c in (lpl, gpl, sage))) in text
+    stays = max(i for i, accuracy in enumerate(lpl, 1) if accuracy < 30) + 1
+    mean = next(i for i in range(10, 120) if np.mean(lpl[i - 10 : i]) > 30)
+    assert f"stays above 30 % from round {stays}, and the mean of ten rounds is above 30 % from round {mean}." in text
+    assert f"What is left of the difference is {118 - stays} rounds" in text
+    ahead = [np.mean(sage[-10:]) - np.mean(c[-10:]) for c in (gpl, lpl)]
+    assert "{:.1f} points ahead of `fixmatch-gpl` and {:.1f} ahead of `fixmatch-lpl`".format(*ahead) in text
+    assert f"needs {first[1] - first[0]} and {first[2] - first[0]} rounds less for 30 % (paper: 38 and 62)" in text
+
+
 @pytest.mark.parametrize("row", rows("Momentum and precision"), ids=lambda row: row[0])
 def test_momentum_and_precision_are_as_their_rows_say(row: list[str]) -> None:
     protocol, precision = row[0].split("`")[3], row[0].split()[-1]
@@ -494,6 +517,56 @@ def test_what_is_said_of_sages_lead_on_cifar10_is_so() -> None:
     assert f"Over rounds 251–300 the lead is {late}" in text
 
 
+def test_what_is_said_of_differences_on_cifar10_is_so() -> None:
+    text = one_line(TEXT.split("## CIFAR-10, α = 0.1")[1].split("\n## ")[0])
+
+    def ends(method: str, seed: int = 7, rounds: int = 10) -> tuple[float, float]:
+        theirs, ours = (np.mean(on_cifar10(method, seed, norm)[-rounds:]) for norm in ("authors_norm", "train_norm"))
+        return float(theirs), float(ours)
+
+    below = [87.05 - mean for mean in ends("sage")]
+    assert f"last round {on_cifar10('sage', 7)[-1]:.2f} with the released normalization, paper 87.05" in text
+    said = (
+        "mean of the last ten is {:.2f} lower than the paper's number, and with the normalization it was trained with"
+    )
+    assert said.format(below[0]) + f" {-below[1]:.2f} higher" in text
+    second = [87.05 - on_cifar10("sage", 8, norm)[-1] for norm in NORMS[::-1]] + [87.05 - m for m in ends("sage", 8)]
+    said = "is {:.2f} lower ({:.2f} with training's normalization), the mean {:.2f} ({:.2f})."
+    assert "With seed 8 the last round " + said.format(*second) in text
+    steps, passes = ends("fedavg"), ends("fedavg-labeled")
+    low = [69.60 - mean for mean in (steps[0], passes[0], steps[1], passes[1])]
+    said = "`fedavg` is {:.1f} (as many steps) and {:.1f} points (five passes) under the paper with the released"
+    assert said.format(*low) + " normalization, {:.1f} and {:.1f} with that of training".format(*low[2:]) in text
+    cost = [np.subtract(*ends(m, rounds=50)[::-1]) for m in ("fedavg-labeled", "fedavg", "sage")]
+    said = "costs the five passes {:.1f} points (mean of the last 50 rounds), as many steps {:.1f}, `sage` {:.1f}."
+    assert said.format(*cost) in text
+    sage, gpl, lpl = (on_cifar10(method, 7) for method in ("sage", "fixmatch-gpl", "fixmatch-lpl"))
+    high = [ends("fixmatch-gpl")[0] - 84.56, ends("fixmatch-lpl")[0] - 82.98, gpl[-1] - 84.56, lpl[-1] - 82.98]
+    said = (
+        "end higher than the paper's: by {:.2f} and {:.2f} points (mean of the last ten rounds, released normalization)"
+    )
+    assert (said + ", by {:.2f} and {:.2f} in the last round").format(*high) in text
+    second = [ends("fixmatch-gpl", 8)[0] - 84.56, on_cifar10("fixmatch-gpl", 8)[-1] - 84.56]
+    assert "`fixmatch-gpl` with seed 8 by {:.2f} and {:.2f}.".format(*second) in text
+    said = (
+        "last 50 rounds scatter by {:.1f} points, measured as on CIFAR-100 above, those of `fixmatch-gpl` by {:.1f} and"
+    )
+    assert (said + " of `sage` by {:.1f})").format(*(scatter(c[-50:]) for c in (lpl, gpl, sage))) in text
+    mean = ends("fixmatch-lpl", rounds=50)[0]
+    assert f"the mean of its last 50 ({mean:.2f}) is {mean - 82.98:.1f} above the paper" in text
+    leads = np.subtract(ends("sage"), ends("fixmatch-lpl"))
+    assert "it is {:.2f} points at the end (paper 4.07; {:.2f} with training's normalization)".format(*leads) in text
+    assert f"ahead of `fedavg` by {ends('sage')[0] - steps[0]:.1f} points (paper 17.5)" in text
+    labels = {
+        (method, seed): "{} % and {} %".format(*(percent(last, key) for key in ("utilization", "pl_accuracy")))
+        for method, seed in (("sage", 7), ("sage", 8), ("fixmatch-gpl", 7), ("fixmatch-gpl", 8), ("fixmatch-lpl", 7))
+        if (last := lines_of(RESULTS / "cifar10" / "alpha0.1" / f"{method}-authors-seed{seed}")[-10:])
+    }
+    assert f"{labels['sage', 7].replace(' % and', ' % used,')} of them right;" in text
+    assert f"`fixmatch-gpl` {labels['fixmatch-gpl', 7]}, `fixmatch-lpl` {labels['fixmatch-lpl', 7]}." in text
+    assert f"With seed 8 `sage` {labels['sage', 8]}, `fixmatch-gpl` {labels['fixmatch-gpl', 8]}." in text
+
+
 def one_line(text: str) -> str:
     return " ".join(text.split())
 
@@ -534,10 +607,16 @@ def test_what_is_said_of_commits_is_so() -> None:
     runs = [run for run in find_runs([RESULTS]).runs if run.config.protocol == "authors"]
     older = [run for run in runs if changes_since((run,)) or run.config.method.name == "fedavg"]  # which has no L_u
     newer = {run.path.parent.name + "/" + run.path.name for run in runs if run not in older}
-    said = "those on CIFAR-100 to round 500, that on SVHN and those under kernels/ have it; all others are older."
+    said = "that on CIFAR-100 to round 500, that on SVHN and those under kernels/ have it; all others are older."
     assert said in one_line(TEXT)
     alone = {f"alpha{name}" for name in ("1.0/sage-authors-seed7-500", "0.1/sage-authors-seed7")}  # SVHN's is the last
     assert newer == {*alone, *(f"kernels/sage-authors-seed7-{k}" for k in ("on", "off"))}
+    guarded, bare = (
+        RESULTS / "kernels" / "sage-authors-seed7-off",
+        RESULTS / "cifar100" / "alpha1.0" / "sage-authors-seed7",
+    )
+    again = [np.mean(curve(folder, "authors_norm")[50:60]) for folder in (guarded, bare)]
+    assert "{:.2f} % in rounds 51 to 60, without it {:.2f}.".format(*again) in one_line(TEXT)
     later = {run.path.name for run in find_runs([RESULTS / "sanity"]).runs if changes_since((run,))}
     assert later == {"feddb", "feddb+sage", "fedlabel-2m", "fedloke"}
 
