@@ -122,6 +122,7 @@ def test_the_sentence_and_the_page(tmp_path: Path) -> None:
     make_tables(console, [tmp_path], tmp_path / "out")
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert re.search(r"^ SAGE +54\.18 +54\.00 +−0\.18 +yes +7 +unknown *$", said, re.M)
+    assert "where the paper prints the round of an accuracy, ours in that round." in said
     assert (tmp_path / "out" / "tables.md").read_text().split("\n\n")[1] == board.sentence()
 
 

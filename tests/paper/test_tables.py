@@ -537,6 +537,19 @@ def test_a_table_is_printed_dataset_by_dataset_in_80_columns(three: Path, tmp_pa
     assert not re.search("^CIFAR-100 *$", svhn, re.M)
 
 
+def test_the_screen_explains_the_letters_that_it_shows(tmp_path: Path) -> None:
+    """Letters are those of the whole table: the run on SVHN shares one with that on CIFAR-100, which has another."""
+    add(tmp_path, "a", 50, "train.precision=bf16")
+    add(tmp_path, "b", 90, "data.name=svhn", rounds=150)
+    marks = {name: said_by([tmp_path], tmp_path / "out", 1, name) for name in ("cifar100", "svhn", "cinic10")}
+    assert {name: re.findall("^  ([a-z])  (.*)$", text, re.M) for name, text in marks.items()} == {
+        "cifar100": [("a", "train.precision = bf16 (paper: fp32)"), ("b", "1 of 3 seeds")],
+        "svhn": [("b", "1 of 3 seeds")],
+        "cinic10": [],
+    }
+    assert re.search(r"^ SAGE +authors +90\.00 \(1\) b *$", marks["svhn"], re.M)
+
+
 @pytest.mark.parametrize(
     ("out", "number", "dataset", "message"),
     [

@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable
+from itertools import compress
 from math import isnan, nan
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -87,7 +88,12 @@ class FilledTable(NamedTuple):
     @property
     def reasons(self) -> list[str]:
         """Every reason for a mark, in the order in which they appear."""
-        cells = [cell for line in self.lines for cell in line.cells if cell]
+        return self.reasons_on(self.paper.datasets)
+
+    def reasons_on(self, datasets: Collection[str]) -> list[str]:
+        """Those of cells on these datasets."""
+        here = [column.dataset in datasets for column in self.paper.columns]
+        cells = [cell for line in self.lines for cell in compress(line.cells, here) if cell]
         return list(dict.fromkeys(mark for cell in cells for mark in cell.marks))
 
 

@@ -17,7 +17,7 @@ from ..system.machine import check_folder
 from .fill import FilledTable, Tables, fill_tables
 from .markup import csv_text, latex, latex_page, letter, markdown_page, missing_text, say_unused, terminal
 from .printed import TITLES, paper_tables
-from .scoreboard import Scoreboard, draw, markdown_board, remarks, scoreboard, terminal_board
+from .scoreboard import LEGEND, Scoreboard, draw, markdown_board, remarks, scoreboard, terminal_board
 
 PICTURE, DPI = "scoreboard.png", 200
 
@@ -80,8 +80,10 @@ def print_table(console: Console, filled: FilledTable, dataset: str | None) -> N
         console.print(terminal(filled, name))
     if left := [TITLES[name] for name in every if name not in shown and not dataset]:
         say(console, f"No runs on {', '.join(left)}; --dataset NAME shows the paper's numbers.")
+    here = filled.reasons_on(shown)
     for i, reason in enumerate(filled.reasons):
-        say(console, f"  {letter(i)}  {reason}")
+        if reason in here:
+            say(console, f"  {letter(i)}  {reason}")
     for text in (*filled.paper.notes, missing_text(filled)):
         say(console, text)
     say(console, "")
@@ -92,7 +94,7 @@ def print_scoreboard(console: Console, board: Scoreboard, out: Path) -> None:
     if board.scores:
         for part in terminal_board(board):
             console.print(part)
-        for text in remarks(board):
+        for text in (LEGEND, *remarks(board)):
             say(console, text)
         is_drawn = has_matplotlib()
         say(console, f"picture: {out / PICTURE}" if is_drawn else "no picture: pip install 'fssl[plots]' draws one")
