@@ -55,9 +55,9 @@ def test_kernels_have_two_parts_and_the_rest_one(make_federation: Make) -> None:
 
 def test_small_entries_and_small_changes_by_hand() -> None:
     """|psi| of at most 5e-6 is zero; a change of at most 5e-5 is not sent and the server's value stays."""
-    assert without_small({"w": torch.tensor([4e-6, -6e-6])})["w"].tolist() == pytest.approx([0, -6e-6])
-    new, old = {"w": torch.tensor([1.00004, 1.0001])}, {"w": torch.tensor([1.0, 1.0])}
-    assert changes(new, old)["w"].tolist() == pytest.approx([1.0, 1.0001], abs=1e-7)
+    assert without_small({"w": torch.tensor([4.5e-6, -5.5e-6])})["w"].tolist() == pytest.approx([0, -5.5e-6])
+    new, old = {"w": torch.tensor([1.000045, 1.000055])}, {"w": torch.tensor([1.0, 1.0])}
+    assert changes(new, old)["w"].tolist() == pytest.approx([1.0, 1.000055], abs=1e-7)
 
 
 def test_majority_by_hand() -> None:

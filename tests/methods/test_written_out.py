@@ -21,6 +21,7 @@ from fssl.methods.feddure_full import REGULATOR
 from fssl.methods.fedlabel_2m import COUNT, A, B
 from fssl.methods.fedloke import kept
 from fssl.methods.fedmatch import HELPER, PRESENT, PSI, SIGMA
+from fssl.methods.names import METHODS, settings_of
 from fssl.methods.proxyfl import COUNTS, FEATURES, PRIOR, PROXIES
 from fssl.methods.tuning import Tuning
 from fssl.models.resnet import SmallCnn
@@ -86,6 +87,12 @@ def apart(module: nn.Module, *views: Tensor) -> list[Tensor]:
 
 
 PASSES = [("joint", logits), ("separate", apart)]
+
+
+def test_who_has_a_pass_for_each_view_unless_told_otherwise() -> None:
+    every = {name: settings_of(builder).get("passes") for name, builder in METHODS.items()}
+    found = {name: setting.default for name, setting in every.items() if setting}
+    assert found == {"fedlabel-2m": "separate", "feddb": "separate", "fedloke": "joint", "feddure": "joint"}
 
 
 def said(module: nn.Module, view: Tensor) -> Tensor:
