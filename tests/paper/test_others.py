@@ -49,6 +49,10 @@ def test_twin_sight_s_setting() -> None:
     assert (part.labeled_clients, train.clients_per_round, config.rounds, train.local_epochs) == (4, 5, 500, 1)
     assert (train.batch, train.lr, config.model.name) == (64, 0.01, "resnet18")
     assert (train.momentum, train.weight_decay, train.keep_momentum, train.labels_alone) == (0.9, 1e-4, True, True)
+    rows = {row.name: row for row in table.rows}
+    floor = table.config(rows["FedAvg on the 4 labeled"], table.columns[0])
+    assert floor is not None
+    assert (floor.train.draw, floor.train.clients_per_round, floor.drawable) == ("labeled", 2, 4)
     printed = {row.name: row.printed for row in table.rows}
     assert printed["Twin-sight"] == [70.06, 49.98, 62.94, 79.95]
     assert printed["FedAvg + FixMatch"][0] == 63.58
@@ -65,7 +69,9 @@ def add(folder: Path, last: float, *settings: str, rounds: int = 500) -> None:
 def filled(tmp_path: Path) -> FilledOther:
     for seed, value in ((7, 60.0), (8, 62.0), (9, 64.0)):
         add(tmp_path / f"runs/sage{seed}", value, "method.name=sage", f"seed={seed}")
-    add(tmp_path / "runs/fedavg", 55.0, "method.name=fedavg", "train.lr=0.1")
+    labeled = ("train.draw=labeled", "train.clients_per_round=2")
+    add(tmp_path / "runs/fedavg", 55.0, "method.name=fedavg", *labeled, "train.lr=0.1")
+    add(tmp_path / "runs/of all", 54.0, "method.name=fedavg")
     add(tmp_path / "runs/short", 55.0, "method.name=fixmatch-lpl", rounds=20)
     return fill_other(TABLES["twin-sight"], find_runs([tmp_path / "runs"]))
 
@@ -76,6 +82,7 @@ def test_runs_stand_beside_what_is_printed(filled: FilledOther) -> None:
     assert ("FedAvg on the 4 labeled", "ours", ["55.00 (1) a,b", "", "", ""]) in lines
     assert "|  | ours | 55.00 (1) a,b |" in markdown(filled)  # its name stands above, once
     assert filled.reasons == ["train.lr = 0.1 (paper: 0.01)", "1 of 3 seeds"]
+    assert ("FedAvg, 5 of all 10 drawn", "ours", ["54.00 (1) b", "", "", ""]) in lines
     assert ("SAGE", "ours", ["62.00 ± 2.00 (3)", "", "", ""]) in lines
     (late,) = (row for row in filled.rows if row.place.name == "FedAvg + FixMatch")
     assert late.cells == [None] * 4  # its run is too short
@@ -102,7 +109,7 @@ def test_runs_that_are_not_in_the_table_are_counted_by_reason(filled: FilledOthe
     found = find_runs([runs])
     again = fill_other(filled.table, found)
     assert again.counted == (
-        "4 of 11 runs are in the table; not in it: 2 of no cell, 1 unfinished (--short shows such runs), 1 too short"
+        "5 of 12 runs are in the table; not in it: 2 of no cell, 1 unfinished (--short shows such runs), 1 too short"
         " (--short shows such runs), 1 without a finished round, 1 with a record that cannot be used, 1 behind runs"
         " that are longer or nearer to its setting."
     )

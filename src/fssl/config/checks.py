@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, get_type_hints
 
 from ..data.cards import check_class_names
-from ..data.shares import MIN_ALPHA, Terms, check_shards, check_shares, who_has_labels
+from ..data.shares import MIN_ALPHA, SOME, Terms, check_shards, check_shares, who_has_labels
 from ..errors import UserError, as_typed, several, unknown
 from ..system.user_code import user_file
 from .schema import check_table, check_value, schema_of, several_runs
@@ -137,10 +137,7 @@ def check_combinations(config: Config) -> None:
         check_folder(config.data)
     if config.card.is_dealt and part.file is None:
         check_dealing(config)
-    if part.clients and train.clients_per_round > part.clients:
-        raise UserError(
-            f"train.clients_per_round = {train.clients_per_round} is more than partition.clients = {part.clients}"
-        )
+    check_draw(config)
     if len({file.resolve() for file in config.own_files}) > len({file.name for file in config.own_files}):
         raise UserError("method.name and model.name: the run folder keeps both files, so give them two names")
     for section, choice in (("method", config.method), ("model", config.model)):
@@ -323,6 +320,19 @@ def check_server_labels(config: Config) -> None:
         )
     if config.protocol == "authors":
         raise UserError(f"protocol = 'authors' {beside}: the released code knows no such server; use 'clean'")
+
+
+def check_draw(config: Config) -> None:
+    """Refuse a round of more clients than can be drawn; a folder or a file says only later how many it has."""
+    part, train = config.partition, config.train
+    if train.draw == "labeled" and (part.labels not in SOME or part.file is not None):
+        raise UserError(
+            "train.draw = 'labeled' goes with partition.labels = 'few-clients' or 'knowing-clients', without a file;"
+            " leave it out"
+        )
+    among = "partition.labeled_clients" if train.draw == "labeled" else "partition.clients"
+    if config.drawable and train.clients_per_round > config.drawable:
+        raise UserError(f"train.clients_per_round = {train.clients_per_round} is more than {among} = {config.drawable}")
 
 
 def check_labels_alone(config: Config) -> None:

@@ -146,6 +146,7 @@ class Train:
         int | None, Range(1, 999_999), "rounds without a better validation after which a run stops; unset: never"
     ] = None
     clients_per_round: Annotated[int, Range(1, MANY), "clients drawn each round (folder: default all)"] = 8
+    draw: Annotated[Literal["all", "labeled"], "who can be drawn: all clients, or those with labels alone"] = "all"
     local_epochs: Annotated[int, Range(1, 10_000), "epochs a client trains in a round"] = 5
     steps_per_round: Annotated[int | None, Range(1, 1_000_000), "a fixed number of steps instead; 1 is FedSGD"] = None
     batch: Annotated[int, Range(1, 65_536), "labeled images per step"] = 128
@@ -341,6 +342,12 @@ class Config:
     def has_server_labels(self) -> bool:
         """Whether the server has labels, and clients have none."""
         return self.partition.labels == AT_SERVER and self.partition.file is None
+
+    @property
+    def drawable(self) -> int:
+        """How many clients can be drawn: all, or the first, which have labels."""
+        part = self.partition
+        return part.labeled_clients or 0 if self.train.draw == "labeled" else part.clients
 
     @property
     def server_epochs(self) -> int:

@@ -111,7 +111,7 @@ class Federation:
     def _rounds_without_labels(self) -> str:
         """How many rounds draw no client with labels, where only some clients have them."""
         labeled = sum(site.counts.labeled > 0 for site in self.sites)
-        clients, drawn = len(self.sites), self.config.train.clients_per_round
+        clients, drawn = self.config.drawable, self.config.train.clients_per_round
         share = prod(max(0, clients - labeled - i) / (clients - i) for i in range(drawn))
         text = f"{labeled} of {clients} clients have labels, and {drawn} are drawn: {share:.0%} of all rounds draw none"
         return f"{text} of them" if labeled > 0 and self.method.needs.groups == 1 and share >= RARE else ""
@@ -148,7 +148,7 @@ class Federation:
     def drawn_groups(self, round: int) -> list[list[int]]:
         """The round's groups of clients: one, unless the method asks for several; they may share clients."""
         config, number = self.config, self.method.needs.groups
-        sizes = config.partition.clients, config.train.clients_per_round
+        sizes = config.drawable, config.train.clients_per_round
         return [cohort(config.seed, *sizes, number * (round - 1) + group + 1) for group in range(number)]
 
     def plan(self, round: int, client: int) -> ClientPlan:

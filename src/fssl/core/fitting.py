@@ -90,7 +90,7 @@ def check_mean(config: Config, method: Method) -> None:
 
 def check_counted(config: Config) -> None:
     """Refuse masks where a round may have too few uploads in its mean: those of clients with labels alone."""
-    clients, drawn, labeled = config.partition.clients, config.train.clients_per_round, config.partition.labeled_clients
+    clients, drawn, labeled = config.drawable, config.train.clients_per_round, config.partition.labeled_clients
     if drawn - (clients - (labeled or 0)) < FEWEST_MASKED:
         raise UserError(
             f"privacy.aggregation = 'secagg+': method '{config.method.name}' counts clients with labels alone, and a"

@@ -35,7 +35,7 @@ def spent(config: Config, rounds: int) -> Spent | None:
         return None
     most = most_rounds(config, rounds)
     known = epsilon(noise, most, delta)
-    hidden = epsilon(noise, rounds, delta, (config.partition.clients, config.train.clients_per_round))
+    hidden = epsilon(noise, rounds, delta, (config.drawable, config.train.clients_per_round))
     return Spent(min(hidden, known), known, delta, rounds, most)
 
 
@@ -47,7 +47,7 @@ def most_rounds(config: Config, rounds: int) -> int:
     """How often the client takes part that is drawn most."""
     drawn: Counter[int] = Counter()
     for round in range(1, rounds + 1):
-        drawn.update(cohort(config.seed, config.partition.clients, config.train.clients_per_round, round))
+        drawn.update(cohort(config.seed, config.drawable, config.train.clients_per_round, round))
     return max(drawn.values())
 
 

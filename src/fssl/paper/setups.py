@@ -52,6 +52,7 @@ def setup_of(config: Config) -> Setup:
     some += f" and first_clients = {list(part.first_clients)}" if part.first_clients else ""
     is_told = part.labels == "server" or (some and part.labels != "few-clients")
     deal = part.kind + some + (f" and labels = {part.labels}" if is_told else "")
+    deal += " and train.draw = labeled" if config.train.draw == "labeled" else ""
     return Setup(config.data.name, config.labels_per_class, deal, alpha, method)
 
 
