@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 
 LONGEST = 1000  # characters of a line on the error stream
+COMPLAINT = "fssl: "  # how it begins
 MOST_LISTED = 30  # names that are listed beside a hint
 # Options that messages name, as patterns, and what somebody who calls from Python has in their place.
 IN_PYTHON = {
@@ -128,4 +129,4 @@ def complain(message: str) -> None:
     line = printable(" ".join(message.splitlines()))
     if len(line) > LONGEST:
         line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
-    sys.stderr.write(f"fssl: {line}\n")
+    sys.stderr.write(f"{COMPLAINT}{line}\n")

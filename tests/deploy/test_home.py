@@ -517,6 +517,53 @@ def test_a_site_that_is_not_admitted_yet_tries_again(
     assert said == ([again, "site-1: connected"] if patience > 0 else [])  # told once, though refused twice
 
 
+ROUNDS = """
+cat <<END
+WARNING : Connection attempt failed, retrying in 9.00 seconds
+INFO : SuperNode ID: 1
+fssl: round 1: this site cannot take part: 'images' cannot be used, 1 problem:
+fssl:   unlabeled/a.png: an empty file
+INFO : fssl: inside a line
+\033[93mWARNING \033[0m:   Connection attempt failed, retrying in 4.99 seconds
+WARNING :   Connection attempt failed, retrying in 5.00 seconds
+WARNING :   Connection attempt failed, retrying in 17.07 seconds
+INFO :      Connection successful after 30.00 seconds and 4 tries.
+INFO :      Connection successful after 0.10 seconds and 2 tries.
+END
+sleep 1; echo "fssl: round 2: answered after 3.1 s"
+"""
+
+
+def test_a_site_shows_how_its_rounds_went_and_whether_the_server_answers(home: Path) -> None:
+    """Not what it said before this start or Flower says, nor short waits, nor those before it was connected."""
+    from fssl.deploy import sites
+
+    said: list[str] = []
+    part, log = site_part(home, "site-1"), home / "site-1" / "x.log"
+    log.write_text("fssl: round 9: answered after 1.0 s\n")
+    with pytest.raises(RunError, match="site-1 ended: fssl: round 2"):
+        sites.attend(part, ["sh", "-c", ROUNDS], log, said.append)
+    assert said == [
+        "site-1: connected",
+        "site-1: round 1: this site cannot take part: 'images' cannot be used, 1 problem:",
+        "site-1:   unlabeled/a.png: an empty file",
+        "site-1: the server does not answer; it goes on trying",
+        "site-1: the server answers again",
+        "site-1: round 2: answered after 3.1 s",
+    ]
+
+
+@pytest.mark.parametrize(("words", "hint"), [("[SSL: CERTIFICATE_VERIFY_FAILED] self-signed", True), ("lost", False)])
+def test_a_server_with_another_certificate_comes_with_a_hint(words: str, hint: bool, home: Path) -> None:
+    from fssl.deploy import sites
+
+    part, log = site_part(home, "site-1"), home / "site-1" / "x.log"
+    with pytest.raises(RunError) as error:
+        sites.attend(part, ["sh", "-c", f"echo 'ERROR : {words}'"], log, print)
+    ask = "is ca.crt of this deployment, and `server` in site.toml one of the names in server.toml? "
+    assert str(error.value) == f"site-1 ended: {ask if hint else ''}ERROR : {words} (log: {log})"
+
+
 @pytest.mark.parametrize(
     "answer",
     [

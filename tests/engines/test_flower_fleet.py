@@ -1028,15 +1028,31 @@ def no_room(place: Path, images: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "expected", "here"),
+    ("spoil", "expected", "here", "shown"),
     [
-        (bad_image, "this site's images cannot be used (ProblemsError)", "unlabeled/a-patient.png"),
-        (no_settings, "this site failed (FileNotFoundError)", "site-0/site.toml"),
-        (no_room, "this site failed (NotADirectoryError)", "site-0/state"),
+        (
+            bad_image,
+            "this site's images cannot be used (ProblemsError)",
+            "unlabeled/a-patient.png",
+            "'{images}' cannot be used, 1 problem:\n"
+            "fssl:   unlabeled/a-patient.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image",
+        ),
+        (
+            no_settings,
+            "this site failed (FileNotFoundError)",
+            "site-0/site.toml",
+            "FileNotFoundError: [Errno 2] No such file or directory: '{place}/site.toml'",
+        ),
+        (no_room, "this site failed (NotADirectoryError)", "site-0/state", "NotADirectoryError: [Errno 20] Not a"),
     ],
 )
 def test_a_site_keeps_the_names_of_its_files_to_itself(
-    spoil: Callable[[Path, Path], None], expected: str, here: str, sites: Path
+    spoil: Callable[[Path, Path], None],
+    expected: str,
+    here: str,
+    shown: str,
+    sites: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     from fssl.deploy.server_app import server_dataset
 
@@ -1059,6 +1075,8 @@ def test_a_site_keeps_the_names_of_its_files_to_itself(
     result = next(iter(fleet.train(1, [0], Engine(federation, fleet).snapshot)))
     assert result == Missing(0, f"{expected}; logs/supernode.log at the site tells why")
     assert here in kept[0]
+    told = f"fssl: round 1: this site cannot take part: {shown.format(images=images, place=place)}"
+    assert capsys.readouterr().err.startswith(told)  # which `fssl deploy site` passes on
 
 
 def test_files_that_a_site_does_without_are_told_there_alone(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -1067,7 +1085,9 @@ def test_files_that_a_site_does_without_are_told_there_alone(sites: Path, capsys
     result = engine.round(1)
     assert (result.clients, result.missing, said) == ([0, 1, 2], [], [])
     line = "unlabeled/a-patient.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image"
-    assert capsys.readouterr().err == f"fssl: skipped {line}\n"
+    told = capsys.readouterr().err.splitlines()
+    rounds = [text for text in told if re.fullmatch(r"fssl: round 1: answered after \d+\.\d s", text)]
+    assert (len(rounds), [text for text in told if text not in rounds]) == (3, [f"fssl: skipped {line}"])
     assert (sites.parent / "site-0" / "skipped.txt").read_text() == f"{line}\n"
     assert [p.parent.name for p in sites.parent.glob("site-*/skipped.txt")] == ["site-0"]
     (images / "unlabeled" / "a-patient.png").unlink()

@@ -2,6 +2,7 @@
 
 import socket
 import ssl
+import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,13 +11,15 @@ from typing import Literal
 
 from ..data.folder import raise_problems
 from ..data.listing import list_site
-from ..engines.flower.internals import CONNECTED, DISMISSED, REFUSED
-from ..errors import RunError, UserError
+from ..engines.flower.internals import CONNECTED, DISMISSED, RECONNECTED, REFUSED, RETRYING, UNVERIFIED
+from ..errors import COMPLAINT, RunError, UserError
 from .home import SitePart
-from .programs import background_program, last_words, since_start, wait_for
+from .programs import Growing, background_program, last_words, since_start, wait_for
 
 ADMISSION, PAUSE = 600, 10  # seconds in which a site that is refused tries again, and between two times
 LOOK = 2  # seconds between two looks for a server that does not answer
+LOST = 5  # seconds that Flower's program waits before it tries again, from which on the server counts as lost
+UNSURE = "is ca.crt of this deployment, and `server` in site.toml one of the names in server.toml?"
 
 
 DATASET_FILES = ("*.parquet", "*-ubyte", "*-ubyte.gz")  # what a site may have in place of images of its own
@@ -85,13 +88,14 @@ def attend(part: SitePart, words: list[str], log: Path, say: Callable[[str], Non
                 say(f"{part.name}: {part.server} does not let sites in yet; it goes on trying")
             if wait_for(CONNECTED, process, log):
                 say(f"{part.name}: connected")
+                follow(process, log, lambda line: say(f"{part.name}: {line}"))
             process.wait()
         if DISMISSED in since_start(log.read_text(errors="replace")):
             either = "the server takes its key no longer, or somebody stopped Flower's program"
             raise RunError(f"{part.name} ended: {either} (log: {log})")
         reason = last_words(log)
         if REFUSED not in reason or time.monotonic() > until:
-            raise RunError(f"{part.name} ended: {reason}")
+            raise RunError(f"{part.name} ended: {f'{UNSURE} ' if UNVERIFIED in reason else ''}{reason}")
         if not told:
             told = True
             say(
@@ -99,3 +103,22 @@ def attend(part: SitePart, words: list[str], log: Path, say: Callable[[str], Non
                 f" (after a restart this takes up to a minute); trying again for {ADMISSION // 60} minutes"
             )
         time.sleep(PAUSE)
+
+
+def follow(process: subprocess.Popen[bytes], log: Path, say: Callable[[str], None]) -> None:
+    """Pass on what a connected site says of its rounds in its log, and whether the server answers."""
+    growing, lost, ended = Growing(log), False, False
+    while not ended:
+        ended = process.poll() is not None  # asked before the look, so that last words are not missed
+        for line in since_start(growing.news()).rpartition(CONNECTED)[2].splitlines():
+            wait = RETRYING.search(line)
+            if line.startswith(COMPLAINT):
+                say(line.removeprefix(COMPLAINT))
+            elif wait and float(wait[1]) >= LOST and not lost:
+                lost = True
+                say("the server does not answer; it goes on trying")
+            elif lost and RECONNECTED in line:
+                lost = False
+                say("the server answers again")
+        if not ended:
+            time.sleep(0.5)

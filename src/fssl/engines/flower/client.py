@@ -1,5 +1,6 @@
 """The client's app: a payload and a job in, one client's round, an upload out; or a measurement, and its sums."""
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from ...core.experiment import prepare
 from ...core.federation import Federation
 from ...core.images import shared_format
 from ...data.folder import load_site
-from ...errors import complain
+from ...errors import ProblemsError, complain, described
 from ...records.store import SKIPPED
 from ...system.files import write_atomic
 from ...types import Payload, State
@@ -94,6 +95,21 @@ def discreet(trouble: str) -> Iterator[None]:
         raise SiteError(f"{trouble} ({type(error).__name__}); logs/supernode.log at the site tells why") from error
 
 
+@contextmanager
+def told(number: int) -> Iterator[None]:
+    """Say how a round went, with all details, in the site's own log: `fssl deploy site` shows these lines."""
+    begun = time.perf_counter()
+    try:
+        yield
+    except SiteError as error:
+        cause = error.__cause__
+        words = str(error) if cause is None else str(cause) if isinstance(cause, ProblemsError) else described(cause)
+        for line in f"round {number}: this site cannot take part: {words}".split("\n"):
+            complain(line)
+        raise
+    complain(f"round {number}: answered after {time.perf_counter() - begun:.1f} s")
+
+
 def make_workshop(federation: Federation, client: int) -> Workshop:
     set_up_torch(federation)
     return Workshop(federation, Lanes(federation, most=1), message_forms(federation, client))
@@ -135,7 +151,7 @@ def answered(message: Message, context: Context, work: Callable[[Job, RecordDict
     job = read_job(message.content)
     if not job.run:
         return Message(work(job, message.content, None), reply_to=message)
-    with discreet("this site failed"):
+    with told(job.round), discreet("this site failed"):
         site = read_site(context)
         if site.client != job.client:
             raise SiteError(f"this site is client {site.client}; asked for client {job.client}")
