@@ -27,7 +27,7 @@ def fssl(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 def test_every_page_is_a_topic_of_its_own() -> None:
     assert folder() == ROOT / "docs"
-    files = [*folder().glob("*.md"), *folder().glob("methods/*.md")]
+    files = [*folder().glob("*.md"), *folder().glob("methods/*.md"), ROOT / "SECURITY.md"]
     assert {*pages().values()} == {*files}
     assert [page for page in files if not title(page)] == []
 
@@ -40,7 +40,7 @@ def test_topics_are_listed_with_a_line_each(fssl: Callable[..., tuple[Any, str, 
     assert "Where are your labels?" in lines["labels"]
 
 
-@pytest.mark.parametrize("topic", ["labels", "sage"])
+@pytest.mark.parametrize("topic", ["labels", "sage", "security"])
 def test_a_page_is_printed_as_it_is(topic: str, fssl: Callable[..., tuple[Any, str, str]]) -> None:
     assert fssl("docs", topic) == (0, pages()[topic].read_text(), "")
 

@@ -12,9 +12,10 @@ def folder() -> Path:
 
 
 def pages() -> dict[str, Path]:
-    """Every page by its topic, those of methods last."""
+    """Every page by its topic, those of methods last; SECURITY.md lies beside the others."""
     home = folder()
-    return {page.stem: page for page in [*sorted(home.glob("*.md")), *sorted(home.glob("methods/*.md"))]}
+    general = {page.stem.lower(): page for page in [*home.glob("*.md"), *home.parent.glob("SECURITY.md")]}
+    return {**dict(sorted(general.items())), **{page.stem: page for page in sorted(home.glob("methods/*.md"))}}
 
 
 def title(page: Path) -> str:
