@@ -525,6 +525,7 @@ fssl: round 1: this site cannot take part: 'images' cannot be used, 1 problem:
 fssl:   unlabeled/a.png: an empty file
 INFO : fssl: inside a line
 \033[93mWARNING \033[0m:   Connection attempt failed, retrying in 4.99 seconds
+INFO :      Connection successful after 5.10 seconds and 2 tries.
 WARNING :   Connection attempt failed, retrying in 5.00 seconds
 WARNING :   Connection attempt failed, retrying in 17.07 seconds
 INFO :      Connection successful after 30.00 seconds and 4 tries.
@@ -540,7 +541,7 @@ def test_a_site_shows_how_its_rounds_went_and_whether_the_server_answers(home: P
 
     said: list[str] = []
     part, log = site_part(home, "site-1"), home / "site-1" / "x.log"
-    log.write_text("fssl: round 9: answered after 1.0 s\n")
+    log.write_text("INFO : SuperNode ID: 1\nfssl: round 9: answered after 1.0 s\n")
     with pytest.raises(RunError, match="site-1 ended: fssl: round 2"):
         sites.attend(part, ["sh", "-c", ROUNDS], log, said.append)
     assert said == [

@@ -6,6 +6,7 @@ import shutil
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
@@ -1076,24 +1077,34 @@ def test_a_site_keeps_the_names_of_its_files_to_itself(
     assert result == Missing(0, f"{expected}; logs/supernode.log at the site tells why")
     assert here in kept[0]
     told = f"fssl: round 1: this site cannot take part: {shown.format(images=images, place=place)}"
-    assert capsys.readouterr().err.startswith(told)  # which `fssl deploy site` passes on
+    assert told in capsys.readouterr().err  # which `fssl deploy site` passes on
 
 
 def test_files_that_a_site_does_without_are_told_there_alone(sites: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad_image(sites, images := sites / "clients" / "a")
-    engine = at_own_images(sites, said := [], "data.skip_bad=true")
+    engine = at_own_images(sites, said := [], "data.skip_bad=true", "train.rounds=2")
     result = engine.round(1)
     assert (result.clients, result.missing, said) == ([0, 1, 2], [], [])
     line = "unlabeled/a-patient.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image"
     told = capsys.readouterr().err.splitlines()
     rounds = [text for text in told if re.fullmatch(r"fssl: round 1: answered after \d+\.\d s", text)]
-    assert (len(rounds), [text for text in told if text not in rounds]) == (3, [f"fssl: skipped {line}"])
+    others = [text for text in told if text not in rounds]
+    terms = "fssl: a run of sage, 2 rounds: this site sends plain uploads, and the sums of all probes"
+    assert (len(rounds), others) == (3, [f"fssl: skipped {line}", *[terms] * 3])
     assert (sites.parent / "site-0" / "skipped.txt").read_text() == f"{line}\n"
     assert [p.parent.name for p in sites.parent.glob("site-*/skipped.txt")] == ["site-0"]
     (images / "unlabeled" / "a-patient.png").unlink()
     cast(Any, flower_client.workshop).cache_clear()  # as in a process that starts again
     engine.round(2)
     assert [*sites.parent.glob("site-*/skipped.txt")] == []
+
+
+def test_a_site_shows_what_a_run_asks_of_it() -> None:
+    config = own_config("sage", "partition.clients=3", "train.rounds=1", "records.probes=losses")
+    plain = "a run of sage, 1 round: this site sends plain uploads, and the sums of steps and losses alone"
+    assert flower_client.terms(config) == plain
+    masked = replace(config, privacy=replace(config.privacy, aggregation="secagg+"))
+    assert flower_client.terms(masked) == plain.replace("plain", "masked")
 
 
 def catching(handle: Handler) -> Handler:

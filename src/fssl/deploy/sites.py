@@ -110,7 +110,7 @@ def follow(process: subprocess.Popen[bytes], log: Path, say: Callable[[str], Non
     growing, lost, ended = Growing(log), False, False
     while not ended:
         ended = process.poll() is not None  # asked before the look, so that last words are not missed
-        for line in since_start(growing.news()).rpartition(CONNECTED)[2].splitlines():
+        for line in growing.news().rpartition(CONNECTED)[2].splitlines():
             wait = RETRYING.search(line)
             if line.startswith(COMPLAINT):
                 say(line.removeprefix(COMPLAINT))

@@ -17,7 +17,7 @@ from ...core.experiment import prepare
 from ...core.federation import Federation
 from ...core.images import shared_format
 from ...data.folder import load_site
-from ...errors import ProblemsError, complain, described
+from ...errors import ProblemsError, complain, described, several
 from ...records.store import SKIPPED
 from ...system.files import write_atomic
 from ...types import Payload, State
@@ -71,7 +71,16 @@ def workshop(config: str, site: Site | None) -> Workshop:
     with discreet("this site's images cannot be used"):
         dataset = load_site(site.data, shared_format(settings), site.client, site.clients)
         tell_skipped(dataset.skipped, site.folder)
+        complain(terms(settings))
     return make_workshop(Federation(prepare(settings, dataset)), site.client)
+
+
+def terms(config: Config) -> str:
+    """What a run asks of a site's own images, for its operator to read."""
+    uploads = "masked" if is_masked(config) else "plain"
+    sums = "steps and losses alone" if config.records.probes == "losses" else "all probes"
+    rounds = several(config.rounds, "round")
+    return f"a run of {config.method.name}, {rounds}: this site sends {uploads} uploads, and the sums of {sums}"
 
 
 def tell_skipped(lines: Sequence[str], folder: Path) -> None:
