@@ -51,7 +51,7 @@ from fssl.report.runs import find_runs
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 METHOD_PAGES = {page.stem: page for page in DOCS if page.parent.name == "methods"}
-PAGES = [*DOCS, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "results/README.md"))]
+PAGES = [*DOCS, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "results/README.md"))]
 SETTINGS = ROOT / "docs" / "configuration.md"
 FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")

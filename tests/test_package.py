@@ -59,7 +59,6 @@ def test_the_wheel_has_every_file_of_the_package_and_its_facts(built: Path) -> N
     ours = {str(file.relative_to(ROOT / "src")) for file in (ROOT / "src/fssl").rglob("*") if file.is_file()}
     ours = {name for name in ours if "__pycache__" not in name}
     ours |= {f"fssl/docs/{page.relative_to(ROOT / 'docs')}" for page in (ROOT / "docs").rglob("*.md")}
-    ours.add("fssl/SECURITY.md")
     info = f"fssl-{fssl.__version__}.dist-info"
     assert {name for name in files.namelist() if not name.startswith(info)} == ours
     needed = {"py.typed", "presets/smoke.toml", "data/digits.npz", "report/page/page.js", "catalog/costs.json"}
@@ -115,4 +114,4 @@ def test_an_installed_wheel_runs_and_reports(installed: Path, tmp_path: Path) ->
     assert (tmp_path / "report.html").stat().st_size > 10**6
     assert "table1" in call("-m", "fssl", "presets")
     assert call("-m", "fssl", "docs", "sage") == (ROOT / "docs/methods/sage.md").read_text()
-    assert call("-m", "fssl", "docs", "security") == (ROOT / "SECURITY.md").read_text()
+    assert call("-m", "fssl", "docs", "security") == (ROOT / "docs/SECURITY.md").read_text()
