@@ -293,6 +293,82 @@ def test_a_mistake_in_a_step_is_refused_with_its_place_before_any_compute(name: 
     assert not Path("out").exists()
 
 
+RETURNS = """
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fssl.label.assign import hard
+from fssl.methods.fixmatch import FixMatch
+from fssl.types import PseudoLabels
+
+@dataclass(frozen=True)
+class Rule:
+    kind: str
+    uses_global: ClassVar[bool] = True
+
+    def __call__(self, p_l, p_g, sure_l, sure_g) -> Any:
+        return {
+            "one": hard(p_l),
+            "three": (hard(p_l), sure_l, sure_g),
+            "classes": PseudoLabels(p_l.argmax(-1), sure_l),
+            "column": PseudoLabels(hard(p_l), sure_l.unsqueeze(-1)),
+        }[self.kind]
+
+@dataclass(frozen=True)
+class Extra(FixMatch):
+    kind: str = ""
+
+    def extra(self, net, payload, local, batch, seen) -> Any:
+        term = seen.weak.logits.square()
+        return {
+            "alone": term.mean(),
+            "many": (term.sum(-1), local.state),
+            "stateless": (term.mean(), None),
+            "plain": (0.0, local.state),
+        }[self.kind]
+
+def mine() -> FixMatch:
+    return METHOD
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("FixMatch(assign=Rule('one'))", r"`assign` returns float32 \[32, 10\]; expected PseudoLabels\(target, mask\)"),
+        (
+            "FixMatch(assign=Rule('three'))",
+            r"`assign` returns \(float32 \[32, 10\], bool \[32\], bool \[32\]\); expected",
+        ),
+        (
+            "FixMatch(assign=Rule('classes'))",
+            r"`assign` returns \(int64 \[32\], bool \[32\]\); .* target \[32, 10\] and mask \[32\]$",
+        ),
+        ("FixMatch(assign=Rule('column'))", r"`assign` returns \(float32 \[32, 10\], bool \[32, 1\]\); expected"),
+        (
+            "Extra(kind='alone')",
+            r"`extra` returns float32 \[\]; expected \(term, state\), the term without a dimension$",
+        ),
+        ("Extra(kind='many')", r"`extra` returns \(float32 \[32\], dict\); expected \(term, state\)"),
+        ("Extra(kind='stateless')", r"`extra` returns \(float32 \[\], NoneType\); expected \(term, state\)"),
+    ],
+)
+def test_an_answer_of_another_form_is_named(method: str, expected: str, fssl: Fssl) -> None:
+    """Else torch tells of a shape somewhere behind it, without the function that returned it."""
+    Path("own.py").write_text(RETURNS.replace("METHOD", method))
+    code, _, said = fssl("run", "smoke", *SMALL, "--set", "method.name=own.py:mine", "--out", "out")
+    assert (code, said.count("\n")) == (2, 1), said
+    assert re.search(rf"method 'own\.py:mine': its {expected}", said.strip()), said
+    assert not Path("out").exists()
+
+
+def test_a_term_may_be_a_plain_number(fssl: Fssl) -> None:
+    Path("own.py").write_text(RETURNS.replace("METHOD", "Extra(kind='plain')"))
+    assert fssl("run", "smoke", *SMALL, "--set", "method.name=own.py:mine", "--out", "out").code == 0
+    assert fssl("run", "smoke", *SMALL, "--set", "method.name=fixmatch-lpl", "--out", "ours").code == 0
+    assert records("out") == records("ours")
+
+
 CONSTANT = """
 from fssl.methods.base import Method, descend
 from fssl.types import Trace

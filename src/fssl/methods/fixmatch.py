@@ -7,12 +7,13 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from ..label.accept import Accept, FixedThreshold, sure_from
 from ..label.assign import VOTES, Assign, GlobalOnly, LocalOnly, weight_in
 from ..label.losses import soft_cross_entropy, supervised_loss
 from ..models import Net, Out
 from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, Trace, Weights
-from .base import Method, Needs, Source, Value, Watched, descend
+from .base import Method, Needs, Source, Value, Watched, descend, form
 from .settings import Threshold, Weight
 from .terms import Proximal, Term, add_terms
 
@@ -69,7 +70,7 @@ class FixMatch(Method):
     def vote(self, p_l: Tensor, p_g: Tensor, payload: Payload, state: State, batch: Batch) -> State:
         """Both models' probabilities and what becomes of them."""
         sure_l, sure_g = self.accept.sure(p_l, state), self.accept.sure(p_g, state)
-        target, mask = self.assign(p_l, p_g, sure_l, sure_g)
+        target, mask = as_labels(self.assign(p_l, p_g, sure_l, sure_g), p_l)
         if self.oracle:
             mask = mask * (target.argmax(-1) == batch.truth["u"])  # a mask may weigh images
         return {"p_l": p_l, "p_g": p_g, "sure_l": sure_l, "sure_g": sure_g, "target": target, "mask": mask}
@@ -97,7 +98,7 @@ class FixMatch(Method):
             l_s = supervised_loss(x.logits, batch)
             l_u = soft_cross_entropy(strong.logits, PseudoLabels(votes["target"], votes["mask"]), self.guard)
             seen = Seen(x, weak, strong, votes)
-            term, state = self.extra(net, payload, Local(weights, local.velocity, state), batch, seen)
+            term, state = as_term(self.extra(net, payload, Local(weights, local.velocity, state), batch, seen))
             if batch.has_unlabeled is not None:
                 term = term * batch.has_unlabeled
             total = add_terms(l_s + self.mu_u * l_u + term, self.terms, weights, payload)
@@ -113,6 +114,26 @@ class FixMatch(Method):
     @property
     def asks_global(self) -> bool:
         return self.assign.uses_global or self.watch
+
+
+def as_labels(found: PseudoLabels, p_l: Tensor) -> PseudoLabels:
+    """What an `assign` returned; refuse what are no labels for these predictions, as a rule of one's own may err."""
+    wanted = p_l.shape, p_l.shape[:1]
+    if not isinstance(found, tuple) or tuple(getattr(part, "shape", None) for part in found) != wanted:
+        rows, classes = p_l.shape
+        raise UserError(
+            f"its `assign` returns {form(found)}; expected PseudoLabels(target, mask), target [{rows}, {classes}]"
+            f" and mask [{rows}]"
+        )
+    return found
+
+
+def as_term(found: tuple[Tensor, State]) -> tuple[Tensor, State]:
+    """What an `extra` returned; refuse what is not a number for the loss and the client's state."""
+    is_pair = isinstance(found, tuple) and len(found) == 2
+    if not is_pair or getattr(found[0], "shape", ()) != () or not isinstance(found[1], dict):
+        raise UserError(f"its `extra` returns {form(found)}; expected (term, state), the term without a dimension")
+    return found
 
 
 def counted(votes: State, batch: Batch) -> State:
