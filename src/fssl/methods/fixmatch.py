@@ -14,7 +14,7 @@ from ..label.losses import soft_cross_entropy, supervised_loss
 from ..models import Net, Out
 from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, Trace, Weights
 from .base import Method, Needs, Source, Value, Watched, descend, form
-from .settings import Threshold, Weight
+from .settings import LabelBN, MuU, Tau, Vote, Weight
 from .terms import Proximal, Term, add_terms
 
 
@@ -145,22 +145,22 @@ def counted(votes: State, batch: Batch) -> State:
 
 @Source("Sohn et al. 2020", follows="released code", page="fixmatch")
 def fixmatch_lpl(
-    tau: Threshold = 0.95,
-    mu_u: Weight = 1.0,
-    vote: Literal["hard", "soft"] = "hard",
-    label_bn: Literal["train", "eval"] = "train",
+    tau: Tau = 0.95,
+    mu_u: MuU = 1.0,
+    vote: Vote = "hard",
+    label_bn: LabelBN = "train",
 ) -> FixMatch:
     """FixMatch with local pseudo-labels: every client labels with the model it trains."""
     return FixMatch(accept=FixedThreshold(tau), assign=LocalOnly(VOTES[vote]), mu_u=mu_u, label_bn=label_bn)
 
 
 @Source("Sohn et al. 2020", follows="paper", page="fixmatch")
-def fixmatch_gpl(tau: Threshold = 0.95, mu_u: Weight = 1.0, vote: Literal["hard", "soft"] = "hard") -> FixMatch:
+def fixmatch_gpl(tau: Tau = 0.95, mu_u: MuU = 1.0, vote: Vote = "hard") -> FixMatch:
     """FixMatch with global pseudo-labels: the broadcast model labels for the whole round."""
     return FixMatch(accept=FixedThreshold(tau), assign=GlobalOnly(VOTES[vote]), mu_u=mu_u)
 
 
 @Source("Li; Sohn et al. 2020", follows="paper", page="fixmatch")
-def fedprox_fixmatch(mu_prox: Weight = 1e-3, tau: Threshold = 0.95, mu_u: Weight = 1.0) -> FixMatch:
+def fedprox_fixmatch(mu_prox: Weight = 1e-3, tau: Tau = 0.95, mu_u: MuU = 1.0) -> FixMatch:
     """FixMatch-LPL with FedProx's pull towards the broadcast model."""
     return FixMatch(accept=FixedThreshold(tau), mu_u=mu_u, terms=(Proximal(mu_prox),))
