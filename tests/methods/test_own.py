@@ -76,6 +76,58 @@ def test_it_is_the_method_that_the_function_makes(fssl: Fssl) -> None:
     assert len(records("own")) == 3
 
 
+ADDS = """
+from dataclasses import dataclass, replace
+
+from fssl.label.accept import FixedThreshold
+from fssl.label.assign import GlobalOnly
+from fssl.methods.fixmatch import FixMatch
+from fssl.methods.terms import Proximal
+
+class Sure(FixedThreshold):
+    pass
+
+@dataclass(frozen=True)
+class Derived(FixMatch):
+    pass
+
+def rule() -> FixMatch:
+    return FixMatch(assign=GlobalOnly())
+
+def threshold() -> FixMatch:
+    return FixMatch(accept=FixedThreshold(0.5), mu_u=2.0)
+
+def term() -> FixMatch:
+    return FixMatch(terms=(Proximal(0.1),))
+
+def accept() -> FixMatch:
+    return FixMatch(accept=Sure())
+
+def derived() -> FixMatch:
+    return Derived()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "is_told"),
+    [
+        ("adds.py:rule+sage", True),
+        ("adds.py:threshold+sage", True),
+        ("adds.py:term+sage", False),
+        ("adds.py:accept+sage", False),
+        ("adds.py:derived+sage", False),
+        ("adds.py:rule", False),
+        ("fixmatch-gpl+sage", False),  # whose page says it
+    ],
+)
+def test_it_is_told_when_the_plug_in_leaves_nothing_of_a_method(name: str, is_told: bool, fssl: Fssl) -> None:
+    """Else a table would show SAGE's own numbers as those of a method with SAGE on it."""
+    Path("adds.py").write_text(ADDS)
+    text = f"method '{name}': the plug-in replaces all that the method adds to fixmatch-lpl, so this is SAGE itself"
+    code, said, _ = fssl("run", "smoke", "--set", f"method.name={name}", "--dry-run")
+    assert (code, text in said, "SAGE itself" in said) == (0, is_told, is_told)
+
+
 def test_a_record_can_be_read_without_running_the_file(fssl: Fssl) -> None:
     assert fssl("run", "smoke", *SMALL, "--set", "method.name=my.py:mine", "--out", "own")[0] == 0
     for path in (Path("my.py"), Path("own/my.py")):

@@ -1,10 +1,11 @@
 """SAGE (Liu et al., CVPR 2025): FixMatch labeled by the local and the global model together."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Annotated
 
 from ..config import Range
 from ..errors import UserError
+from ..label.accept import FixedThreshold
 from ..label.assign import KAPPA_STAR, VOTES, ConfidenceGap, Constant, Order, Sage
 from .base import Method, Source
 from .fixmatch import FixMatch, fixmatch_lpl
@@ -56,6 +57,14 @@ def with_sage(
     fixed = lam if cdsc else 1.0
     weigh = ConfidenceGap(kappa) if fixed is None else Constant(fixed)
     return base.relabeled(Sage(weigh, cpg, VOTES[vote], order))
+
+
+def is_sage(method: Method) -> bool:
+    """Whether a method is SAGE with some of its own settings, and no more."""
+    if type(method) is not FixMatch or not isinstance(method.assign, Sage) or type(method.accept) is not FixedThreshold:
+        return False
+    own = ("accept", "assign", "mu_u", "label_bn", "oracle", *(field.name for field in fields(Method)))
+    return method == FixMatch(**{name: getattr(method, name) for name in own})
 
 
 @Source("Liu et al. 2025", follows="paper", page="sage")

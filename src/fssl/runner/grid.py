@@ -17,7 +17,7 @@ from ..core.experiment import Experiment, prepare
 from ..core.images import Datasets, check_test, lacking_images
 from ..data.cache import Progress
 from ..errors import RunError, UserError, complain, described, printable
-from ..methods.names import check_effect
+from ..methods.names import check_effect, replaced_notice
 from ..records.choice import is_over
 from ..records.models import Models
 from ..records.store import RunFolder
@@ -79,6 +79,8 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
     if any(config.train.cooldown and config.train.patience for config in configs):
         yield "train.patience may end a run before the rounds of train.cooldown: its rate then never falls"
     yield from dict.fromkeys(filter(None, map(device_notice, configs)))
+    replaced = (replaced_notice(run.config.method.name, run.experiment.method) for run in runs)
+    yield from dict.fromkeys(filter(None, replaced))
     yield from dict.fromkeys(text for run in runs for text in skipped_files(run))
 
 
