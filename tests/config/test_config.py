@@ -96,6 +96,7 @@ WRONG: list[tuple[str, Any, tuple[str, ...]]] = [
     ("partition.alpha", 0.001, ("partition.alpha = 0.001", "at least 0.01", "iid")),
     ("partition.kind", "iidd", ("did you mean 'iid'?",)),
     ("compute.device", "gpu", ("compute.device 'gpu'", "did you mean 'cuda'?")),
+    ("records.metrics", "f1", ("records.metrics 'f1'", "did you mean 'macro_f1'?")),
     ("compute.lanes", 17, ("from 1 to 16",)),
     ("protocol", "author", ("did you mean 'authors'?",)),
     ("records.checkpoint_every", 0, ("from 1 to 999999",)),
