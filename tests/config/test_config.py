@@ -80,6 +80,7 @@ WRONG: list[tuple[str, Any, tuple[str, ...]]] = [
     ("train.lr", {"x": 1}, ("train.lr = {'x': 1}",)),
     ("train.momentum", 1, ("from 0 to 0.9999",)),
     ("train.rounds", 0, ("train.rounds = 0", "from 1 to 999999")),
+    ("train.epochs", 3, ("key in [train] 'epochs'", "did you mean 'train.local_epochs' or 'server.epochs'?")),
     ("train.precision", "fp16", ("train.precision 'fp16'", "did you mean 'bf16'?")),
     ("data.name", "cifar11", ("data.name 'cifar11'", "did you mean 'cifar10'?")),
     ("data.name", 5, ("data.name '5'", "known: cifar10")),
