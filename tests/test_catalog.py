@@ -11,9 +11,10 @@ from fssl.bench.methods import run_method_bench
 from fssl.catalog import entries as catalog
 from fssl.catalog.entries import BASELINE, HOSTS, Cost, Entry, Sizes, costs, entries, entry, keeps, measured, step_cost
 from fssl.catalog.tables import overview, print_method
+from fssl.config import Range
 from fssl.errors import UserError
 from fssl.methods.base import SOURCES, Source
-from fssl.methods.names import METHODS, PLUGINS, build_method
+from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
 
 # ResNet-8x4 with 10 classes: parameters as counted in the paper's code, and BatchNorm's mean, variance and counter.
 PARAMETERS, BUFFERS = 4 * 1_227_594, 10_752
@@ -31,6 +32,21 @@ def test_every_builder_has_a_card(builder: object) -> None:
     source = SOURCES[builder]  # type: ignore[index]
     assert source.paper[-4:].isdigit()
     assert source.follows in ("released code", "paper", "reconstruction")
+
+
+@pytest.mark.parametrize("name", ["sage", "fixmatch-lpl", "fixmatch-gpl", "flexmatch", "X+sage"])
+def test_the_settings_that_people_meet_first_say_what_they_mean(name: str) -> None:
+    builder = PLUGINS["sage"] if name == "X+sage" else METHODS[name]
+    assert {key for key, setting in settings_of(builder).items() if not setting.help} == set()
+
+
+def test_tau_and_mu_u_mean_the_same_in_every_method() -> None:
+    """Ranges of them are where they were, and so are the choices of `vote`."""
+    for key, low, high in (("tau", 1e-9, 1.0), ("mu_u", 0.0, 1e6), ("kappa", 0.0, 1e9), ("lam", 0.0, 1.0)):
+        found = {s for b in (*METHODS.values(), PLUGINS["sage"]) for k, s in settings_of(b).items() if k == key}
+        assert {(s.limits, bool(s.help)) for s in found} == {(Range(low, high), True)}
+        assert len({s.help for s in found}) == 1
+    assert settings_of(METHODS["sage"])["vote"].options == ("hard", "soft")
 
 
 @pytest.mark.parametrize("name", METHODS)

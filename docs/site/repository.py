@@ -7,7 +7,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = (
-    *("README.md", "CONTRIBUTING.md", "SECURITY.md", "RELEASING.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
+    *("README.md", "CONTRIBUTING.md", "RELEASING.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
     *("results/README.md", "results/scoreboard.png", "src/fssl/presets/paper/README.md", "src/fssl/bench/reference.py"),
 )
 OURS = "docs/site/"  # these hooks

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 
@@ -184,6 +185,7 @@ class GridView(View):
 
     def __init__(self, console: Console, num_runs: int) -> None:
         super().__init__(console)
+        self._num_runs, self._ended, self._begin = num_runs, 0, monotonic()
         self._all = self.bars.add_task("all runs", total=num_runs, numbers="")
         self._tasks: dict[str, TaskID] = {}
         self._shown: dict[str, list[Line]] = {}
@@ -209,6 +211,10 @@ class GridView(View):
         self.bars.advance(self._all)
         for text in said:
             self.say(text)
+        self._ended += 1
+        if not self.is_live and (left := self._num_runs - self._ended):
+            seconds = (monotonic() - self._begin) * left / self._ended
+            self.say(f"{self._ended} of {self._num_runs} runs ended  ETA {duration(seconds)}")
 
 
 class Quiet:

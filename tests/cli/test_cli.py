@@ -156,6 +156,15 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run smoke --set grid.method.tau=[0.5,2]", ["method.tau = 2"]),
         ("run smoke --set data.name=cifar10 --data-dir nowhere", ["cifar10", "'nowhere' is no such folder"]),
         ("run smoke --set data.name=cifar10 --data-dir .", ["'.' has no train-*.parquet files"]),
+        ("run smoke --rounds 3", ["'--rounds'; it is a setting: --set train.rounds=VALUE\n"]),
+        ("run smoke --lr 0.1", ["it is a setting: --set train.lr=VALUE or --set server.lr=VALUE\n"]),
+        ("run smoke --epochs 3", ["--set train.local_epochs=VALUE or --set server.epochs=VALUE\n"]),
+        ("run smoke --local-epochs 3", ["it is a setting: --set train.local_epochs=VALUE\n"]),
+        ("run smoke --method sage", ["it is a setting: --set method.name=VALUE\n"]),
+        ("run smoke --nonsense", ["No such option"]),
+        ("run smoke seed=7", ["(seed=7); before each setting goes --set: --set seed=7\n"]),
+        ("run smoke seed=7 train.lr=1", ["before each setting goes --set: --set seed=7 --set train.lr=1\n"]),
+        ("show runs --rounds 3", ["No such option"]),  # `show` takes no settings
         ("run smoke --device gpu", ["compute.device 'gpu'", "did you mean 'cuda'?"]),
         ("run smoke --jobs 0", ["--jobs"]),
         ("run smoke --out tiny.toml", ["tiny.toml is a file, not a folder"]),
@@ -414,7 +423,8 @@ def test_lists_name_what_there_is(fssl: Fssl, command: str, names: list[str]) ->
 
 def test_a_narrow_screen_cuts_nothing(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "_width", 80)
-    lists = {words: fssl(*words.split()).out for words in ("methods", "datasets", "presets", "run demo --dry-run")}
+    commands = ("methods", "methods flexmatch+sage", "datasets", "presets", "run demo --dry-run")
+    lists = {words: fssl(*words.split()).out for words in commands}
     for text in lists.values():
         assert "…" not in text
         assert "..." not in text
@@ -705,6 +715,18 @@ def test_a_dry_run_tells_what_lies_in_its_folders(fssl: Fssl, monkeypatch: pytes
     assert states == [["finished"], ["in", "the", "way"], ["begun"], []]
 
 
+def test_a_dry_run_names_datasets_whose_files_are_missing(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once for each dataset, and not for those that need no files."""
+    monkeypatch.setattr(console, "_width", 200)
+    axes = ('grid.data.name=["svhn", "digits", "cifar10"]', "grid.seed=[7, 8]", "data.labels_per_class=4")
+    words = [word for axis in axes for word in ("--set", axis)]
+    said = fssl("run", "smoke", *words, "--data-dir", "DATA", "--dry-run")
+    assert said.code == 0
+    found = [line.split(";")[0] for line in said.out.splitlines() if line.startswith("missing: ")]
+    assert found == [f"missing: {name}: 'DATA' is no such folder" for name in ("svhn", "cifar10")]
+    assert "missing" not in fssl("run", "smoke", "--dry-run").out
+
+
 # Several processes, and a terminal.
 
 
@@ -728,6 +750,18 @@ def test_rounds_are_said_once_each_whatever_a_resumed_run_drops() -> None:
     said = [line.split()[1:3] for line in out.getvalue().splitlines()]
     assert said[0][0] == "preparing,"
     assert [text for _, text in said[1:]] == [f"{r}/9" for r in (5, 6, 7, 8, 9, 1, 2, 3)]
+
+
+def test_lines_tell_how_far_a_grid_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two runs at a time: two of five after 40 s, so three more take 60; the last one has nothing left."""
+    out, now = StringIO(), iter([100.0, 130.0, 140.0, 170.0, 175.0])
+    monkeypatch.setattr("fssl.console.monotonic", lambda: next(now))
+    with GridView(Console(file=out), 5) as view:
+        for name in "abcde":
+            view.ended(name, [f"{name}: 50.00 %"] if name != "c" else [])  # c failed
+    expected = ["a: 50.00 %", "1 of 5 runs ended  ETA 2:00", "b: 50.00 %", "2 of 5 runs ended  ETA 1:00"]
+    expected += ["3 of 5 runs ended  ETA 0:47", "d: 50.00 %", "4 of 5 runs ended  ETA 0:19", "e: 50.00 %"]
+    assert out.getvalue().splitlines() == expected
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])

@@ -405,6 +405,21 @@ def hub_that_fails(repo: str, **options: Any) -> str:
     raise ConnectionError("cannot reach the hub\nfor a long list of reasons")
 
 
+def test_what_is_missing_is_said_without_a_download(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert sources.lacking("cifar10", data) == sources.lacking("digits") == sources.lacking("synthetic") == ""
+    (data / "cifar10/train-00001-of-00002.parquet").unlink()
+    assert "train-00001-of-00002.parquet' is missing; get it again" in sources.lacking("cifar10", data)
+    assert "cifar100: 'nowhere' is no such folder; point --data-dir" in sources.lacking("cifar100", Path("nowhere"))
+    assert "cifar100: no data folder is given, and huggingface_hub is not installed" in sources.lacking("cifar100")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(__spec__=object()))  # which can do nothing
+    hub = "cifar100: not in a data folder; a run gets it from the Hugging Face hub, uoft-cs/cifar100"
+    assert sources.lacking("cifar100") == hub
+    assert "is no such folder" in sources.lacking("cifar100", Path("nowhere"))  # one that is named has to be there
+    monkeypatch.setenv("FSSL_DATA", str(data))
+    assert sources.lacking("cifar100") == hub
+    assert "is missing; get it again" in sources.lacking("cifar10")
+
+
 def test_without_hub_or_network(monkeypatch: pytest.MonkeyPatch) -> None:
     said = complaint(lambda: load("cinic10"))
     assert "cinic10: no data folder is given, and huggingface_hub is not installed" in said

@@ -76,6 +76,58 @@ def test_it_is_the_method_that_the_function_makes(fssl: Fssl) -> None:
     assert len(records("own")) == 3
 
 
+ADDS = """
+from dataclasses import dataclass, replace
+
+from fssl.label.accept import FixedThreshold
+from fssl.label.assign import GlobalOnly
+from fssl.methods.fixmatch import FixMatch
+from fssl.methods.terms import Proximal
+
+class Sure(FixedThreshold):
+    pass
+
+@dataclass(frozen=True)
+class Derived(FixMatch):
+    pass
+
+def rule() -> FixMatch:
+    return FixMatch(assign=GlobalOnly())
+
+def threshold() -> FixMatch:
+    return FixMatch(accept=FixedThreshold(0.5), mu_u=2.0)
+
+def term() -> FixMatch:
+    return FixMatch(terms=(Proximal(0.1),))
+
+def accept() -> FixMatch:
+    return FixMatch(accept=Sure())
+
+def derived() -> FixMatch:
+    return Derived()
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "is_told"),
+    [
+        ("adds.py:rule+sage", True),
+        ("adds.py:threshold+sage", True),
+        ("adds.py:term+sage", False),
+        ("adds.py:accept+sage", False),
+        ("adds.py:derived+sage", False),
+        ("adds.py:rule", False),
+        ("fixmatch-gpl+sage", False),  # whose page says it
+    ],
+)
+def test_it_is_told_when_the_plug_in_leaves_nothing_of_a_method(name: str, is_told: bool, fssl: Fssl) -> None:
+    """Else a table would show SAGE's own numbers as those of a method with SAGE on it."""
+    Path("adds.py").write_text(ADDS)
+    text = f"method '{name}': the plug-in replaces all that the method adds to fixmatch-lpl, so this is SAGE itself"
+    code, said, _ = fssl("run", "smoke", "--set", f"method.name={name}", "--dry-run")
+    assert (code, text in said, "SAGE itself" in said) == (0, is_told, is_told)
+
+
 def test_a_record_can_be_read_without_running_the_file(fssl: Fssl) -> None:
     assert fssl("run", "smoke", *SMALL, "--set", "method.name=my.py:mine", "--out", "own")[0] == 0
     for path in (Path("my.py"), Path("own/my.py")):
@@ -291,6 +343,82 @@ def test_a_mistake_in_a_step_is_refused_with_its_place_before_any_compute(name: 
     assert (code, said.count("\n")) == (2, 1), said
     assert re.search(rf"method 'branch\.py:{name}': {expected}$", said.strip()), said
     assert not Path("out").exists()
+
+
+RETURNS = """
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fssl.label.assign import hard
+from fssl.methods.fixmatch import FixMatch
+from fssl.types import PseudoLabels
+
+@dataclass(frozen=True)
+class Rule:
+    kind: str
+    uses_global: ClassVar[bool] = True
+
+    def __call__(self, p_l, p_g, sure_l, sure_g) -> Any:
+        return {
+            "one": hard(p_l),
+            "three": (hard(p_l), sure_l, sure_g),
+            "classes": PseudoLabels(p_l.argmax(-1), sure_l),
+            "column": PseudoLabels(hard(p_l), sure_l.unsqueeze(-1)),
+        }[self.kind]
+
+@dataclass(frozen=True)
+class Extra(FixMatch):
+    kind: str = ""
+
+    def extra(self, net, payload, local, batch, seen) -> Any:
+        term = seen.weak.logits.square()
+        return {
+            "alone": term.mean(),
+            "many": (term.sum(-1), local.state),
+            "stateless": (term.mean(), None),
+            "plain": (0.0, local.state),
+        }[self.kind]
+
+def mine() -> FixMatch:
+    return METHOD
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "expected"),
+    [
+        ("FixMatch(assign=Rule('one'))", r"`assign` returns float32 \[32, 10\]; expected PseudoLabels\(target, mask\)"),
+        (
+            "FixMatch(assign=Rule('three'))",
+            r"`assign` returns \(float32 \[32, 10\], bool \[32\], bool \[32\]\); expected",
+        ),
+        (
+            "FixMatch(assign=Rule('classes'))",
+            r"`assign` returns \(int64 \[32\], bool \[32\]\); .* target \[32, 10\] and mask \[32\]$",
+        ),
+        ("FixMatch(assign=Rule('column'))", r"`assign` returns \(float32 \[32, 10\], bool \[32, 1\]\); expected"),
+        (
+            "Extra(kind='alone')",
+            r"`extra` returns float32 \[\]; expected \(term, state\), the term without a dimension$",
+        ),
+        ("Extra(kind='many')", r"`extra` returns \(float32 \[32\], dict\); expected \(term, state\)"),
+        ("Extra(kind='stateless')", r"`extra` returns \(float32 \[\], NoneType\); expected \(term, state\)"),
+    ],
+)
+def test_an_answer_of_another_form_is_named(method: str, expected: str, fssl: Fssl) -> None:
+    """Else torch tells of a shape somewhere behind it, without the function that returned it."""
+    Path("own.py").write_text(RETURNS.replace("METHOD", method))
+    code, _, said = fssl("run", "smoke", *SMALL, "--set", "method.name=own.py:mine", "--out", "out")
+    assert (code, said.count("\n")) == (2, 1), said
+    assert re.search(rf"method 'own\.py:mine': its {expected}", said.strip()), said
+    assert not Path("out").exists()
+
+
+def test_a_term_may_be_a_plain_number(fssl: Fssl) -> None:
+    Path("own.py").write_text(RETURNS.replace("METHOD", "Extra(kind='plain')"))
+    assert fssl("run", "smoke", *SMALL, "--set", "method.name=own.py:mine", "--out", "out").code == 0
+    assert fssl("run", "smoke", *SMALL, "--set", "method.name=fixmatch-lpl", "--out", "ours").code == 0
+    assert records("out") == records("ours")
 
 
 CONSTANT = """

@@ -82,6 +82,20 @@ def frozen(channels, classes, width):
     net.conv.requires_grad_(False)
     return net
 
+class Branch(Base):
+    def forward(self, x):
+        return super().forward(x if x.mean() > 5 else -x)
+
+def branch(channels, classes, width):
+    return Branch(channels, classes)
+
+class Picks(Base):
+    def forward(self, x):
+        return super().forward(x * len(x[x > 0]))
+
+def picks(channels, classes, width):
+    return Picks(channels, classes)
+
 def headlong(channels, classes, width):
     return Base(channels, classes).requires_grad_(False)
 
@@ -179,6 +193,12 @@ def test_the_batch_counter_is_dropped() -> None:
         ("net.py:narrow", "for 4 images logits are [4, 9], expected [4, 10]"),
         ("net.py:logits_only", "cannot be called with images [4, 1, 8, 8]"),
         ("net.py:greedy", "cannot be called with images [4, 1, 8, 8]: RuntimeError"),
+        (
+            "net.py:branch",
+            "'net.py:branch': a value or a branch depends on data (.item(), float(t), if t.any());"
+            " see `fssl docs own-network` (net.py, line ",
+        ),
+        ("net.py:picks", "'net.py:picks': a shape depends on data (t[mask], nonzero, unique); see"),
     ],
 )
 def test_what_does_not_fit_is_one_line(name: str, message: str, fssl: Fssl) -> None:

@@ -41,9 +41,10 @@ def print_method(console: Console, name: str) -> None:
 def settings_table(schema: dict[str, Setting]) -> Table:
     """A line for each setting; what it means, where its builder says so in the signature."""
     has_help = any(setting.help for setting in schema.values())
-    table = Table("setting", "default, or other choices", "range", *(["meaning"] if has_help else []), **PLAIN)
+    whole = [Column(title, no_wrap=True) for title in ("setting", "default or choices")]
+    table = Table(*whole, "range", *(["meaning"] if has_help else []), **PLAIN)
     for key, setting in schema.items():
-        limits = str(setting.limits or "")
+        limits = f"{setting.limits.low:g} to {setting.limits.high:g}" if setting.limits else ""
         table.add_row(f"method.{key}", default_text(setting), limits, *([setting.help] if has_help else []))
     return table
 

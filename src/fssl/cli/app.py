@@ -73,6 +73,22 @@ def refuse_null(words: list[str]) -> None:
             raise UserError(f"{word}: a null character cannot be part of a name or a setting")
 
 
+def usage_text(error: Exception, said: str) -> str:
+    """What click says of a wrong command line; an option that is a setting is told as one."""
+    said = re.sub(r"( Did you mean [^?]*\?)\1$", r"\1", said)  # typer 0.20 repeats the guess that click 8.4 has made
+    command = getattr(getattr(error, "ctx", None), "command", None)
+    if not any("--set" in parameter.opts for parameter in getattr(command, "params", ())):
+        return said
+    from ..config import keys_like
+
+    option = getattr(error, "option_name", "")
+    if keys := keys_like("train", option.lstrip("-").replace("-", "_")):
+        return f"No such option '{option}'; it is a setting: {' or '.join(f'--set {key}=VALUE' for key in keys)}"
+    if words := re.search(r"extra arguments? \(([\w.]+=[^)]*)\)", said):
+        return f"{said}; before each setting goes --set: {' '.join(f'--set {word}' for word in words[1].split())}"
+    return said
+
+
 def main() -> None:
     """Entry point: bad input ends in one line and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
@@ -97,8 +113,7 @@ def main() -> None:
         if is_out_of_memory(error):
             complain("not enough memory")
         elif usage:
-            # typer 0.20 repeats the guess that click 8.4 has made already
-            complain(re.sub(r"( Did you mean [^?]*\?)\1$", r"\1", usage()) or "no command is given")
+            complain(usage_text(error, usage()) or "no command is given")
         else:  # nobody foresaw it
             sys.stderr.write(by_line(traceback.format_exc()))
     if code == INTERRUPTED:

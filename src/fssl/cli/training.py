@@ -44,7 +44,9 @@ def run(
         Literal["off", "offline", "online"] | None, typer.Option(help="Also log to Weights & Biases.")
     ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Eager steps, each checked; a failing one is saved.")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check settings and own images, list the runs.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check settings and own images, list the runs, and the files they lack.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help=f"Also run a grid of more than {MOST_RUNS} runs.")] = False,
 ) -> None:
     """Train: one run, or every run of a `[grid]`.

@@ -1,6 +1,6 @@
 """A run's configuration: declared in settings, read from TOML, changed with --set, multiplied by [grid], checked."""
 
-from .checks import AUTHORS_WAY, parse
+from .checks import AUTHORS_WAY, keys_like, parse
 from .grid import check_size, expand, grid_axes, num_runs, only_run, override
 from .schema import ByDataset, OneOf, Range, Setting, as_declared, check_table, check_value, schema_of
 from .settings import (
@@ -51,6 +51,7 @@ __all__ = [
     "first_difference",
     "flatten",
     "grid_axes",
+    "keys_like",
     "late_changes",
     "load_toml",
     "not_found",

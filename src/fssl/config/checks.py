@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any, get_type_hints
 
 from ..data.cards import check_class_names
@@ -82,7 +83,7 @@ def parse_section(section: str, table: Mapping[str, Any]) -> Any:
     table = {key: value for key, value in table.items() if (section, key, str(value)) not in RETIRED}
     if section == "data":
         check_by_channel(table)
-    values = check_table(table, SCHEMAS[section], section, elsewhere=keys_named)
+    values = check_table(table, SCHEMAS[section], section, elsewhere=partial(keys_like, section))
     if section == "partition":
         values["labels"] = who_has_labels(values.get("labels"), values.get("labeled_clients"))
     return KINDS[section](**values)
@@ -118,7 +119,13 @@ def parse_method(table: Mapping[str, Any]) -> MethodChoice:
 
 def keys_named(last: str) -> list[str]:
     """Dotted keys that end like this: a user who writes `lr` or `train.alpha` means one of them."""
-    return [*([last] if last in TOP else []), *(f"{name}.{last}" for name in SCHEMAS if last in SCHEMAS[name])]
+    own = [last] if last in TOP and last not in SCHEMAS else [f"{last}.name"] if "name" in SCHEMAS.get(last, {}) else []
+    return [*own, *(f"{name}.{last}" for name in SCHEMAS if last in SCHEMAS[name])]
+
+
+def keys_like(section: str, key: str) -> list[str]:
+    """What an unknown key of a section may mean: train.epochs is train.local_epochs, or server.epochs."""
+    return [*(f"{section}.{known}" for known in SCHEMAS[section] if known.endswith(f"_{key}")), *keys_named(key)]
 
 
 def check_look(method: MethodChoice) -> None:

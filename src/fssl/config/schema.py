@@ -19,7 +19,7 @@ from ..system.user_code import refuse_without_function, user_file
 from .toml import toml_value
 
 NO_LIMIT = 1e30  # what single precision can still hold; inf is out of every range
-SYNONYMS = {"gpu": ("cuda",)}  # what people write, and what it is called here
+SYNONYMS = {"gpu": ("cuda",), "f1": ("macro_f1",)}  # what people write, and what it is called here
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 EXAMPLES = {int: "numbers like [1, 2]", float: "numbers like [0.5, 0.5, 0.5]", str: 'strings like ["a", "b"]'}
 T = TypeVar("T")

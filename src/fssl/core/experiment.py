@@ -18,7 +18,7 @@ from ..models import Net
 from ..start import Fitted, first_weights, start_digest
 from ..system.user_code import digest_of, user_file
 from .device import choose_device, uses_bf16
-from .fitting import check_method, check_step
+from .fitting import check_method, check_network, check_step
 from .images import Datasets, check_loadable, known_card, load_dataset
 from .network import is_untried, make_net
 from .parts import with_training
@@ -97,7 +97,7 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
         config, with_training(config, method), defaults_on(config.method.name, config.card), dataset
     )
     if is_untried(config.model):  # all others have BatchNorm, and need not be built for it
-        experiment.net.check(experiment.card.size)
+        check_network(config, experiment.net, experiment.card)
         if config.server.static_norm != "off" and not experiment.net.running:
             raise UserError(
                 f"server.static_norm = '{config.server.static_norm}': network '{config.model.name}' has no BatchNorm;"

@@ -1,4 +1,4 @@
-"""Whether a method fits the rest of a run: its clients, their labels, its privacy, and a step of its own."""
+"""Whether a method and a network fit the rest of a run: clients, their labels, privacy, and code of one's own."""
 
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
@@ -11,7 +11,7 @@ from ..system.user_code import user_place
 from ..types import Counts, Task
 from .parts import make_probe, make_recipe
 from .privacy import FEWEST_MASKED, MOST_MASKED
-from .sketch import Sizes, try_step
+from .sketch import Sizes, try_network, try_step
 
 
 def check_method(config: Config, method: Method) -> None:
@@ -56,13 +56,24 @@ def own_error(config: Config, error: Exception, what: str) -> UserError:
     return UserError(f"method '{config.method.name}': {reason}{f' ({place})' if place else ''}")
 
 
-def cause_of(error: Exception) -> str:
+def cause_of(error: Exception, page: str = "adding-a-method") -> str:
     """What went wrong, in words of ours where those of torch speak of its inside."""
     if isinstance(error, DataDependentOutputException):
-        return "a value or a branch depends on data (.item(), float(t), if t.any()); see `fssl docs adding-a-method`"
+        return f"a value or a branch depends on data (.item(), float(t), if t.any()); see `fssl docs {page}`"
     if isinstance(error, DynamicOutputShapeException):
-        return "a shape depends on data (t[mask], nonzero, unique); see `fssl docs adding-a-method`"
+        return f"a shape depends on data (t[mask], nonzero, unique); see `fssl docs {page}`"
     return described(error)
+
+
+def check_network(config: Config, net: Net, card: Card) -> None:
+    """Refuse a network that cannot be called, or whose way depends on the images, with its place in the user's file."""
+    net.check(card.size)
+    try:
+        try_network(net, card)
+    except Exception as error:
+        place = user_place(error, config.own_files)
+        cause = cause_of(error, "own-network")
+        raise UserError(f"network '{config.model.name}': {cause}{f' ({place})' if place else ''}") from error
 
 
 def check_mean(config: Config, method: Method) -> None:

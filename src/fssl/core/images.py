@@ -1,5 +1,6 @@
 """The images that a configuration names: which ones, who holds them, and which of them are the test."""
 
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from ..data.cards import Card, Fit
 from ..data.folder import Agreed
 from ..data.given import check_dataset
 from ..data.partition import Index, Partition, hold_out, make_partition, second_half
-from ..data.sources import Dataset, Split, load
+from ..data.sources import Dataset, Split, lacking, load
 from ..data.split_file import read_partition
 from ..errors import UserError, as_typed
 from ..system.machine import cores
@@ -45,6 +46,13 @@ def load_dataset(config: Config, progress: Progress | None = None) -> Dataset:
     name, dir, agreed, fit = source_of(config)
     folder, options = Path(dir).expanduser() if dir else None, agreed._asdict() if agreed else {}
     return load(name, folder, progress=progress, workers=cores(), fit=fit, **options)
+
+
+def lacking_images(configs: Iterable[Config]) -> Iterator[str]:
+    """Which of the datasets have no files yet, and why, without loading any."""
+    for name, dir in dict.fromkeys((config.data.name, config.data.dir) for config in configs):
+        if text := lacking(name, Path(dir).expanduser() if dir else None):
+            yield text
 
 
 def check_loadable(config: Config) -> None:

@@ -17,7 +17,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 from ..data.cards import Card
 from ..data.plan import Recipe, Site, plan_extras
 from ..errors import UserError
-from ..methods.base import Method
+from ..methods.base import Method, form
 from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import Probe
@@ -36,10 +36,29 @@ class RandomStepError(UserError):
 @contextmanager
 def sketch(method: Method, net: Net, task: Task, counts: Counts, client: int = 0) -> Iterator[tuple[Payload, Local]]:
     """A client's payload and start; these, and all tensors made inside, have shapes and no values."""
-    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), silenced("torch._subclasses.fake_tensor"):
-        first = Weights(*({k: torch.empty(t.shape, dtype=t.dtype) for k, t in tree.items()} for tree in net.first))
-        payload = method.payload(method.init(net, first, task), client)
+    with shapes_alone():
+        payload = method.payload(method.init(net, without_values(net), task), client)
         yield payload, method.start(payload, method.client_state(payload, task, counts))
+
+
+@contextmanager
+def shapes_alone() -> Iterator[None]:
+    """Tensors made meanwhile have shapes and no values."""
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), silenced("torch._subclasses.fake_tensor"):
+        yield
+
+
+def without_values(net: Net) -> Weights:
+    """A network's weights, as shapes."""
+    return Weights(*({k: torch.empty(t.shape, dtype=t.dtype) for k, t in tree.items()} for tree in net.first))
+
+
+def try_network(net: Net, card: Card) -> None:
+    """Call a network on shapes alone, as in training and as in a test."""
+    with shapes_alone():
+        weights, images = without_values(net), torch.zeros(4, card.channels, card.size, card.size)
+        net.fit(weights, images)
+        net.infer(weights, images)
 
 
 @contextmanager
@@ -123,13 +142,6 @@ def try_choice(method: Method, local: Local, task: Task, slot: Tensor) -> State:
         found = ", ".join(f"'{name}': {form(value)}" for name, value in votes.items())
         raise UserError(f"its `votes` returns {{{found}}}; expected 'p_l' and 'target' [slots, classes], or nothing")
     return votes_at(slot, votes, chosen)
-
-
-def form(value: object) -> str:
-    """`float32 [8, 10]`, or the name of a type."""
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
 
 
 def misfit_of_kept(new: State, kept: State) -> str:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,19 @@ def find_files(facts: Card, dir: Path | None = None) -> dict[str, list[Path]]:
         snapshot = _download(facts, lead)
         folder = _folder(facts, snapshot) or snapshot
     return {split: _shards(facts, folder, split) for split in SPLITS}
+
+
+def lacking_files(facts: Card, dir: Path | None = None) -> str:
+    """Why there are no files to read, or where they would be downloaded from; empty if they are here."""
+    given = dir or from_environment("FSSL_DATA")
+    is_here = given is not None and _folder(facts, given) is not None
+    if not is_here and dir is None and facts.hub_repo and find_spec("huggingface_hub"):
+        return f"{facts.name}: not in a data folder; a run gets it from the Hugging Face hub, {facts.hub_repo}"
+    try:
+        find_files(facts, dir)  # which has nothing to download with
+    except UserError as error:
+        return str(error)
+    return ""
 
 
 def _remedy(facts: Card) -> str:

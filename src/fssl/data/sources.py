@@ -14,9 +14,9 @@ from .cards import Card, Fit, card
 from .dataset import Dataset, Split
 from .folder import Agreed, Loading, load_classes, load_federation
 from .idx import SUMS, find_idx, load_idx
-from .parquet import load_parquet
+from .parquet import lacking_files, load_parquet
 
-__all__ = ["Dataset", "Split", "load"]
+__all__ = ["Dataset", "Split", "lacking", "load"]
 
 DIGITS = Path(__file__).with_name("digits.npz")
 
@@ -48,6 +48,17 @@ def load(
     if name in SUMS and (files := find_idx(facts, dir)):
         return load_idx(facts, files, cache, progress)
     return load_parquet(facts, dir, cache, progress, workers)
+
+
+def lacking(name: str, dir: Path | None = None) -> str:
+    """What a dataset with files of its own lacks, in one line, looked up without a download; empty if nothing."""
+    facts = card(name)
+    if facts.is_embedded or facts.is_folder:
+        return ""
+    try:
+        return "" if name in SUMS and find_idx(facts, dir) else lacking_files(facts, dir)
+    except UserError as error:
+        return str(error)
 
 
 def _synthetic(options: dict[str, Any]) -> Dataset:

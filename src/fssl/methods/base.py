@@ -104,6 +104,15 @@ def gradient(loss: Loss, weights: Weights, state: State) -> tuple[State, tuple[S
     return dict(zip(leaves, grads, strict=True)), aux
 
 
+def form(value: object) -> str:
+    """`float32 [8, 10]`, the same of each part of a tuple, or the name of a type."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(form, value))})"
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+
+
 def detached(tree: State) -> State:
     return {name: t.detach() for name, t in tree.items()}
 

@@ -15,7 +15,7 @@ from ..models import Net, Out
 from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Upload, Weights
 from .base import Needs, Passes, Source, fit, mean_weights
 from .fixmatch import FixMatch
-from .settings import Share, Threshold, Weight
+from .settings import MuU, Share, Tau
 
 # Client state of one round: what the broadcast model said of each image of the pool, the mean of that, how
 # many images it is the mean of, and the prior that follows the local model.
@@ -143,8 +143,8 @@ def released_shares(pi: Shares) -> Shares:
 
 @Source("Zhu et al. 2024", follows="released code", page="feddb", note="its prior goes up with the model")
 def feddb(
-    tau: Threshold = 0.95,
-    mu_u: Weight = 1.0,
+    tau: Tau = 0.95,
+    mu_u: MuU = 1.0,
     ema: Share = 0.5,
     dma: Literal["exact", "released", "off"] = "released",
     online: bool = False,

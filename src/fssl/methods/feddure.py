@@ -13,7 +13,7 @@ from ..models import Net
 from ..types import Batch, Local, Payload, PseudoLabels, State, Trace, Weights, clone, drop, put, take
 from .base import Needs, Passes, Source, Value, fit, gradient
 from .fixmatch import FixMatch, Seen
-from .settings import StudentRate, Threshold, Weight
+from .settings import MuU, StudentRate, Tau
 
 STUDENT, PARAMS, VELOCITY = "student.", "student.params.", "student.velocity."
 
@@ -76,8 +76,8 @@ class FedDure(FixMatch):
 
 @Source("Bai et al. 2024", follows="reconstruction", page="feddure")
 def feddure(
-    tau: Threshold = 0.95,
-    mu_u: Weight = 1.0,
+    tau: Tau = 0.95,
+    mu_u: MuU = 1.0,
     target: Literal["soft", "hard"] = "soft",
     student_rate: StudentRate = 1.0,
     sign: Literal["released", "expected"] = "released",

@@ -16,7 +16,7 @@ from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, We
 from .base import Source
 from .feddure import PARAMS, FedDure
 from .fixmatch import Seen
-from .settings import Rate, StudentRate, Weight
+from .settings import MuU, Rate, StudentRate
 
 REGULATOR = "regulator."
 HIDDEN = 100
@@ -87,7 +87,7 @@ def new_regulator(task: Task) -> State:
 
 @Source("Bai et al. 2024", follows="reconstruction", page="feddure", client="regulator")
 def feddure_full(
-    mu_u: Weight = 1.0,
+    mu_u: MuU = 1.0,
     meta_lr: Rate = 0.01,
     student_rate: StudentRate = 1.0,
     sign: Literal["expected", "released"] = "expected",

@@ -13,7 +13,7 @@ from ..models import Net
 from ..types import Batch, Local, Payload, State
 from .base import Source
 from .fixmatch import FixMatch, Seen
-from .settings import Threshold, Weight
+from .settings import MuU, Tau, Weight
 
 
 @dataclass(frozen=True)
@@ -48,8 +48,8 @@ def agreed(votes: State) -> Tensor:
 
 @Source("Cho et al. 2023", follows="reconstruction", page="fedlabel")
 def fedlabel(
-    tau: Threshold = 0.95,
-    mu_u: Weight = 1.0,
+    tau: Tau = 0.95,
+    mu_u: MuU = 1.0,
     kl_weight: Weight = 1.0,
     winner: Literal["variance", "entropy", "max"] = "variance",
 ) -> FedLabel:

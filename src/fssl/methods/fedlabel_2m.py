@@ -31,7 +31,7 @@ from ..types import (
 )
 from .base import Needs, Passes, RunningMean, Source, Value, descend, fit
 from .fedlabel import FedLabel, agreed, rho
-from .settings import Threshold, Weight
+from .settings import MuU, Tau, Weight
 
 A, B = "A.", "B."  # the supervised and the unsupervised model, side by side in one set of weights
 COUNT = "fedlabel.count"  # pseudo-labels that B was given this round
@@ -137,8 +137,8 @@ def hold(before: Local, after: Local, idle: Tensor) -> Local:
 
 @Source("Cho et al. 2023", follows="released code", page="fedlabel-2m", note="two models go up")
 def fedlabel_2m(
-    tau: Threshold = 0.3,
-    mu_u: Weight = 1.0,
+    tau: Tau = 0.3,
+    mu_u: MuU = 1.0,
     kl_weight: Weight = 0.05,
     pull: Weight = 10.0,
     burn_in: Annotated[int, Range(0, 1e6)] = 50,

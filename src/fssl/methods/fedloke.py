@@ -29,7 +29,7 @@ from ..types import (
     unpacked,
 )
 from .base import Method, Needs, Passes, Source, Value, Watched, broadcast_velocity, descend, fit
-from .settings import Share, Threshold, Weight
+from .settings import MuU, Share, Tau
 
 OWN = "own."
 
@@ -124,8 +124,8 @@ def fedloke(
     mu_own: Share = 0.9,
     filter: Literal["entropy", "confidence"] = "entropy",
     delta: Annotated[float, Range(1e-9, 1e9)] = 0.1,
-    tau: Threshold = 0.95,
-    mu_u: Weight = 1.0,
+    tau: Tau = 0.95,
+    mu_u: MuU = 1.0,
     ramp_rounds: Annotated[float, Range(0.0, 1e9), ByDataset(lambda card: 0.4 * card.rounds)] = 120,
     passes: Passes = "joint",
 ) -> FedLoKe:

@@ -19,7 +19,7 @@ from ..types import Batch, Counts, Local, Payload, PseudoLabels, Server, State, 
 from .base import Method, Needs, Source, Value, Watched, gradient, mean_weights
 from .optimizers import Sgd
 from .plateau import FACTOR, measured, new_plateau, settled
-from .settings import Rate, Threshold, Weight
+from .settings import Rate, Tau, Weight
 
 SIGMA, PSI, HELPER = "sigma.", "psi.", "helper.psi."
 PRESENT, ROUND, PROBE = "helper.present", "fedmatch.round", "fedmatch.probe"
@@ -225,7 +225,7 @@ def majority(p_l: Tensor, p_h: list[Tensor], present: Tensor) -> Tensor:
 )
 def fedmatch(
     lr: Rate = 0.01,
-    tau: Threshold = 0.95,
+    tau: Tau = 0.95,
     lam_s: Weight = 10.0,
     lam_iccs: Weight = 0.01,
     lam_l2: Weight = 10.0,

@@ -7,13 +7,14 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from ..errors import UserError
 from ..label.accept import Accept, FixedThreshold, sure_from
 from ..label.assign import VOTES, Assign, GlobalOnly, LocalOnly, weight_in
 from ..label.losses import soft_cross_entropy, supervised_loss
 from ..models import Net, Out
 from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, Trace, Weights
-from .base import Method, Needs, Source, Value, Watched, descend
-from .settings import Threshold, Weight
+from .base import Method, Needs, Source, Value, Watched, descend, form
+from .settings import LabelBN, MuU, Tau, Vote, Weight
 from .terms import Proximal, Term, add_terms
 
 
@@ -69,7 +70,7 @@ class FixMatch(Method):
     def vote(self, p_l: Tensor, p_g: Tensor, payload: Payload, state: State, batch: Batch) -> State:
         """Both models' probabilities and what becomes of them."""
         sure_l, sure_g = self.accept.sure(p_l, state), self.accept.sure(p_g, state)
-        target, mask = self.assign(p_l, p_g, sure_l, sure_g)
+        target, mask = as_labels(self.assign(p_l, p_g, sure_l, sure_g), p_l)
         if self.oracle:
             mask = mask * (target.argmax(-1) == batch.truth["u"])  # a mask may weigh images
         return {"p_l": p_l, "p_g": p_g, "sure_l": sure_l, "sure_g": sure_g, "target": target, "mask": mask}
@@ -97,7 +98,7 @@ class FixMatch(Method):
             l_s = supervised_loss(x.logits, batch)
             l_u = soft_cross_entropy(strong.logits, PseudoLabels(votes["target"], votes["mask"]), self.guard)
             seen = Seen(x, weak, strong, votes)
-            term, state = self.extra(net, payload, Local(weights, local.velocity, state), batch, seen)
+            term, state = as_term(self.extra(net, payload, Local(weights, local.velocity, state), batch, seen))
             if batch.has_unlabeled is not None:
                 term = term * batch.has_unlabeled
             total = add_terms(l_s + self.mu_u * l_u + term, self.terms, weights, payload)
@@ -115,6 +116,30 @@ class FixMatch(Method):
         return self.assign.uses_global or self.watch
 
 
+def as_labels(found: PseudoLabels, p_l: Tensor) -> PseudoLabels:
+    """What an `assign` returned; refuse what are no labels for these predictions, as a rule of one's own may err."""
+    if torch.compiler.is_compiling():  # it was tried before, on shapes alone
+        return found
+    wanted = p_l.shape, p_l.shape[:1]
+    if not isinstance(found, tuple) or tuple(getattr(part, "shape", None) for part in found) != wanted:
+        rows, classes = p_l.shape
+        raise UserError(
+            f"its `assign` returns {form(found)}; expected PseudoLabels(target, mask), target [{rows}, {classes}]"
+            f" and mask [{rows}]"
+        )
+    return found
+
+
+def as_term(found: tuple[Tensor, State]) -> tuple[Tensor, State]:
+    """What an `extra` returned; refuse what is not a number for the loss and the client's state."""
+    if torch.compiler.is_compiling():
+        return found
+    is_pair = isinstance(found, tuple) and len(found) == 2
+    if not is_pair or getattr(found[0], "shape", ()) != () or not isinstance(found[1], dict):
+        raise UserError(f"its `extra` returns {form(found)}; expected (term, state), the term without a dimension")
+    return found
+
+
 def counted(votes: State, batch: Batch) -> State:
     """The votes, of which none counts at a client that is to train on its labels alone."""
     if batch.has_unlabeled is None:
@@ -124,22 +149,22 @@ def counted(votes: State, batch: Batch) -> State:
 
 @Source("Sohn et al. 2020", follows="released code", page="fixmatch")
 def fixmatch_lpl(
-    tau: Threshold = 0.95,
-    mu_u: Weight = 1.0,
-    vote: Literal["hard", "soft"] = "hard",
-    label_bn: Literal["train", "eval"] = "train",
+    tau: Tau = 0.95,
+    mu_u: MuU = 1.0,
+    vote: Vote = "hard",
+    label_bn: LabelBN = "train",
 ) -> FixMatch:
     """FixMatch with local pseudo-labels: every client labels with the model it trains."""
     return FixMatch(accept=FixedThreshold(tau), assign=LocalOnly(VOTES[vote]), mu_u=mu_u, label_bn=label_bn)
 
 
 @Source("Sohn et al. 2020", follows="paper", page="fixmatch")
-def fixmatch_gpl(tau: Threshold = 0.95, mu_u: Weight = 1.0, vote: Literal["hard", "soft"] = "hard") -> FixMatch:
+def fixmatch_gpl(tau: Tau = 0.95, mu_u: MuU = 1.0, vote: Vote = "hard") -> FixMatch:
     """FixMatch with global pseudo-labels: the broadcast model labels for the whole round."""
     return FixMatch(accept=FixedThreshold(tau), assign=GlobalOnly(VOTES[vote]), mu_u=mu_u)
 
 
 @Source("Li; Sohn et al. 2020", follows="paper", page="fixmatch")
-def fedprox_fixmatch(mu_prox: Weight = 1e-3, tau: Threshold = 0.95, mu_u: Weight = 1.0) -> FixMatch:
+def fedprox_fixmatch(mu_prox: Weight = 1e-3, tau: Tau = 0.95, mu_u: MuU = 1.0) -> FixMatch:
     """FixMatch-LPL with FedProx's pull towards the broadcast model."""
     return FixMatch(accept=FixedThreshold(tau), mu_u=mu_u, terms=(Proximal(mu_prox),))

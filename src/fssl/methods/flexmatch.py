@@ -1,14 +1,14 @@
 """FlexMatch (Zhang et al., 2021) in a federation: class-wise thresholds from a table that stays with the client."""
 
 from dataclasses import dataclass, replace
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from ..label.accept import UNSEEN, FlexThreshold
 from ..label.assign import Assign
 from ..types import Local, Payload, State
 from .base import Source
 from .fixmatch import FixMatch
-from .settings import Threshold, Weight
+from .settings import MuU, Tau
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,11 @@ def forget(state: State) -> State:
 
 @Source("Zhang et al. 2021", follows="reconstruction", page="flexmatch", client="label table")
 def flexmatch(
-    tau: Threshold = 0.95,
-    mu_u: Weight = 1.0,
-    warmup: bool = True,
-    persistent: bool = True,
-    count: Literal["final", "local"] = "final",
+    tau: Tau = 0.95,
+    mu_u: MuU = 1.0,
+    warmup: Annotated[bool, "the denominator also counts images not labeled yet"] = True,
+    persistent: Annotated[bool, "the table survives rounds"] = True,
+    count: Annotated[Literal["final", "local"], "with SAGE on it, the label that enters the table"] = "final",
 ) -> FlexMatch:
-    """FixMatch-LPL that accepts hard classes earlier; its table of labels survives rounds.
-
-    warmup: the denominator also counts images not labeled yet. persistent: false forgets the table each round.
-    count: with SAGE on it, the final label enters the table, or still the local vote.
-    """
+    """FixMatch-LPL that accepts hard classes earlier; its table of labels survives rounds."""
     return FlexMatch(accept=FlexThreshold(tau, warmup, persistent), mu_u=mu_u, count=count)

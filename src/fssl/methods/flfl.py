@@ -12,7 +12,7 @@ from ..models import Net
 from ..types import Batch, Counts, Local, Payload, State, Trace, Upload, Weights
 from .base import Needs, Source, Value, gradient
 from .semifl import TABLE, USED, SemiFL
-from .settings import Threshold, Weight
+from .settings import Tau, Weight
 
 TAU = "flfl.tau"  # in an upload: the client's threshold
 ETA, NO_NORM = 0.01, 1e-16  # of ASAM: added to |w|, and to the norm that divides
@@ -116,7 +116,7 @@ class FLFL(SemiFL):
     note="it also sends a threshold and how many images it used",
 )
 def flfl(
-    tau: Threshold = 0.95,
+    tau: Tau = 0.95,
     rho: Annotated[Weight, ByDataset(lambda card: 1.0 if card.num_classes == 100 else 0.1)] = 0.1,
     accept: Literal["adaptive", "fixed"] = "adaptive",
     shares: Literal["threshold", "uniform"] = "threshold",

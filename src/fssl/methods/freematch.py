@@ -11,7 +11,7 @@ from ..models import Net
 from ..types import Batch, Local, Payload, State
 from .base import Source
 from .fixmatch import FixMatch, Seen
-from .settings import Share, Weight
+from .settings import MuU, Share, Weight
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class FreeMatch(FixMatch):
 
 @Source("Wang et al. 2023", follows="reconstruction", page="freematch", client="running means")
 def freematch(
-    mu_u: Weight = 1.0,
+    mu_u: MuU = 1.0,
     saf: Weight = 0.05,
     ema: Share = 0.999,
     lowest: Annotated[Share, ByDataset(lambda card: 0.9 if card.name == "svhn" else 0.0)] = 0.0,

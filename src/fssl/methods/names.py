@@ -23,7 +23,7 @@ from .flfl import flfl
 from .freematch import freematch
 from .proxyfl import proxyfl
 from .rscfed import rscfed
-from .sage import sage, with_oracle, with_sage
+from .sage import is_sage, sage, with_oracle, with_sage
 from .semifl import semifl
 from .supervised import Supervised, fedavg, fedavg_sl, fedprox
 
@@ -37,6 +37,7 @@ __all__ = [
     "defaults_on",
     "find_builders",
     "full_settings",
+    "replaced_notice",
     "settings_of",
     "split_name",
     "with_defaults",
@@ -162,6 +163,13 @@ def differs_without(key: str, name: str, settings: Mapping[str, Any], method: Me
         return replace(without, **training) != method
     except RuntimeError:  # tensors among its fields
         return True
+
+
+def replaced_notice(name: str, method: Method) -> str:
+    """That a plug-in leaves nothing of a method of the user's; empty if it does, or there is none."""
+    if not user_file(name) or "sage" not in split_name(name)[1] or not is_sage(method):
+        return ""
+    return f"method '{name}': the plug-in replaces all that the method adds to fixmatch-lpl, so this is SAGE itself"
 
 
 def split_name(name: str) -> tuple[str, list[str]]:

@@ -18,7 +18,7 @@ from ..seeds import stream
 from ..types import Batch, Counts, Local, Payload, Server, State, Task, Upload, Weights, clone, drop
 from .base import Source
 from .fixmatch import FixMatch, Seen
-from .settings import Rate, Share, Threshold, Weight
+from .settings import MuU, Rate, Share, Tau, Weight
 from .tuning import Tuning
 
 FEATURES, PROXIES = "feat_proj.", "proxy_proj."  # two linear heads that only the contrast uses
@@ -159,8 +159,8 @@ def epochs_for(card: Card) -> int | None:
     note="two heads go both ways, the prior down, class counts up",
 )
 def proxyfl(
-    tau: Threshold = 0.95,
-    mu_u: Weight = 1.0,
+    tau: Tau = 0.95,
+    mu_u: MuU = 1.0,
     beta: Weight = 1.0,
     ema: Share = 0.99,
     tuning_epochs: Annotated[int, Range(0, 1e6), ByDataset(epochs_for)] = 100,

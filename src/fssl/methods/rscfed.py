@@ -30,7 +30,7 @@ from ..types import (
 )
 from .base import Method, Needs, RunningMean, Source, Value, descend
 from .roles import at_rate, mixed, shown_to
-from .settings import Share, StudentRate, Weight
+from .settings import MuU, Share, StudentRate, Weight
 
 TEACHER, STEPS = "rscfed.teacher.", "rscfed.steps"  # stay with a client
 IN, MEMBER, KNOWS = "rscfed.group", "rscfed.member", "rscfed.knows"  # of a round: its models by group, and the groups
@@ -190,7 +190,7 @@ def group_name(group: int) -> str:
 )
 def rscfed(
     groups: Annotated[int, Range(1, 100)] = 3,
-    mu_u: Weight = 0.02,
+    mu_u: MuU = 0.02,
     ema: Share = 0.999,
     beta: Weight = 100.0,
     beta_unlabeled: Weight = 1e4,

@@ -1,26 +1,34 @@
 """SAGE (Liu et al., CVPR 2025): FixMatch labeled by the local and the global model together."""
 
-from dataclasses import replace
-from typing import Literal
+from dataclasses import fields, replace
+from typing import Annotated
 
+from ..config import Range
 from ..errors import UserError
+from ..label.accept import FixedThreshold
 from ..label.assign import KAPPA_STAR, VOTES, ConfidenceGap, Constant, Order, Sage
 from .base import Method, Source
 from .fixmatch import FixMatch, fixmatch_lpl
-from .settings import Share, Sharpness, Threshold, Weight
+from .settings import LabelBN, MuU, Share, Tau, Vote
+
+Kappa = Annotated[float, Range(0.0, 1e9), "how fast the local vote loses weight as confidences part"]
+Cpg = Annotated[bool, "where the local model is unsure, the global one labels"]
+Cdsc = Annotated[bool, "the gap of confidences weighs the votes"]
+Lam = Annotated[Share | None, "a fixed weight of the local vote"]
+Whose = Annotated[Order, "which model comes first"]
 
 
 @Source("Liu et al. 2025", follows="released code", page="sage")
 def sage(
-    tau: Threshold = 0.95,
-    kappa: Sharpness = KAPPA_STAR,
-    mu_u: Weight = 1.0,
-    cpg: bool = True,
-    cdsc: bool = True,
-    lam: Share | None = None,
-    vote: Literal["hard", "soft"] = "hard",
-    label_bn: Literal["train", "eval"] = "train",
-    order: Order = "local-first",
+    tau: Tau = 0.95,
+    kappa: Kappa = KAPPA_STAR,
+    mu_u: MuU = 1.0,
+    cpg: Cpg = True,
+    cdsc: Cdsc = True,
+    lam: Lam = None,
+    vote: Vote = "hard",
+    label_bn: LabelBN = "train",
+    order: Whose = "local-first",
 ) -> FixMatch:
     """Local labels, where unsure global ones (CPG), softened by the gap of their confidences (CDSC).
 
@@ -34,12 +42,12 @@ def sage(
 @Source("Liu et al. 2025", follows="reconstruction", page="sage")
 def with_sage(
     base: Method,
-    kappa: Sharpness = KAPPA_STAR,
-    cpg: bool = True,
-    cdsc: bool = True,
-    lam: Share | None = None,
-    vote: Literal["hard", "soft"] = "hard",
-    order: Order = "local-first",
+    kappa: Kappa = KAPPA_STAR,
+    cpg: Cpg = True,
+    cdsc: Cdsc = True,
+    lam: Lam = None,
+    vote: Vote = "hard",
+    order: Whose = "local-first",
 ) -> FixMatch:
     """SAGE as a plug-in (Tab. 4): the base keeps its thresholds, terms and aggregation."""
     if not isinstance(base, FixMatch):
@@ -49,6 +57,14 @@ def with_sage(
     fixed = lam if cdsc else 1.0
     weigh = ConfidenceGap(kappa) if fixed is None else Constant(fixed)
     return base.relabeled(Sage(weigh, cpg, VOTES[vote], order))
+
+
+def is_sage(method: Method) -> bool:
+    """Whether a method is SAGE with some of its own settings, and no more."""
+    if type(method) is not FixMatch or not isinstance(method.assign, Sage) or type(method.accept) is not FixedThreshold:
+        return False
+    own = ("accept", "assign", "mu_u", "label_bn", "oracle", *(field.name for field in fields(Method)))
+    return method == FixMatch(**{name: getattr(method, name) for name in own})
 
 
 @Source("Liu et al. 2025", follows="paper", page="sage")

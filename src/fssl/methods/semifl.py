@@ -15,7 +15,7 @@ from ..label.losses import cross_entropies, masked_mean, supervised_loss
 from ..models import Net
 from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Trace, Upload, Weights
 from .base import Method, Needs, Source, Value, Watched, descend, mean_weights
-from .settings import Threshold, Weight
+from .settings import Tau, Weight
 
 # Client state of one round: what the broadcast model said of each image of the pool. Upload: on how many images the
 # client trained.
@@ -128,7 +128,7 @@ class SemiFL(Method):
 
 @Source("Diao et al. 2022", follows="released code", page="semifl", note="it also sends how many images it trained on")
 def semifl(
-    tau: Threshold = 0.95,
+    tau: Tau = 0.95,
     mu_fix: Weight = 1.0,
     mu_mix: Weight = 1.0,
     beta: Annotated[float, Range(0.01, 100.0)] = 0.75,

@@ -14,10 +14,10 @@ from ..config import Config, late_changes
 from ..console import PLAIN, RunView, print_table, result_line, say, setting_text
 from ..core.device import allowed_devices, choose_device, choose_devices
 from ..core.experiment import Experiment, prepare
-from ..core.images import Datasets, check_test
+from ..core.images import Datasets, check_test, lacking_images
 from ..data.cache import Progress
 from ..errors import RunError, UserError, complain, described, printable
-from ..methods.names import check_effect
+from ..methods.names import check_effect, replaced_notice
 from ..records.choice import is_over
 from ..records.models import Models
 from ..records.store import RunFolder
@@ -79,6 +79,8 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
     if any(config.train.cooldown and config.train.patience for config in configs):
         yield "train.patience may end a run before the rounds of train.cooldown: its rate then never falls"
     yield from dict.fromkeys(filter(None, map(device_notice, configs)))
+    replaced = (replaced_notice(run.config.method.name, run.experiment.method) for run in runs)
+    yield from dict.fromkeys(filter(None, replaced))
     yield from dict.fromkeys(text for run in runs for text in skipped_files(run))
 
 
@@ -167,14 +169,20 @@ def load_images(runs: list[PlannedRun], datasets: Datasets, progress: Progress |
 
 
 def list_runs(console: Console, runs: list[PlannedRun]) -> None:
-    """Print the runs that there would be."""
+    """Print the runs that there would be, and which files those that are left to do lack."""
+    waiting = []
     table = Table(Column("run folder", overflow="fold"), "method", "data", "alpha", "seed", "rounds", "state", **PLAIN)
     for run in runs:
         c = run.config
         alpha = f"{c.partition.alpha:g}" if c.partition.has_alpha and c.card.is_dealt else ""
-        facts = (c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), folder_state(run))
+        state = folder_state(run)
+        facts = (c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), state)
         table.add_row(printable(str(run.folder)), *facts)
+        if state != "finished":
+            waiting.append(c)
     print_table(console, table)
+    for text in lacking_images(waiting):
+        say(console, f"missing: {text}")
 
 
 def folder_state(run: PlannedRun) -> str:
