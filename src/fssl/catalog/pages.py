@@ -14,7 +14,7 @@ def folder() -> Path:
 def pages() -> dict[str, Path]:
     """Every page by its topic, those of methods last."""
     home = folder()
-    general = {page.stem.lower(): page for page in home.glob("*.md")}  # SECURITY.md, which sites look for, is written so
+    general = {page.stem.lower(): page for page in home.glob("*.md")}  # SECURITY.md is written so
     return {**dict(sorted(general.items())), **{page.stem: page for page in sorted(home.glob("methods/*.md"))}}
 
 
