@@ -888,6 +888,33 @@ def test_records_of_a_choice_count_each_image_of_the_pool(fssl: Fssl) -> None:
     assert silent["loss_u"] == said["loss_u"]
 
 
+NO_NUMBER = """
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fssl.methods.fixmatch import FixMatch
+
+@dataclass(frozen=True)
+class Mine(FixMatch):
+    extra_loss: ClassVar[str] = "l_mine"
+
+    def extra(self, net, payload, local, batch, seen):
+        return (seen.weak.logits.mean() - 1e9).log(), local.state
+
+def mine():
+    return Mine()
+"""
+
+
+def test_debug_names_the_term_that_is_no_number(fssl: Fssl) -> None:
+    """The logarithm of a negative number, in a method's own term; its file has no other fault."""
+    Path("own.py").write_text(NO_NUMBER)
+    code, _, said = fssl("run", "smoke", *SMALL, "--set", "method.name=own.py:mine", "--debug", "--out", "out")
+    assert (code, said.count("\n")) == (1, 1), said
+    assert re.search(r"round 1, client \d+, step 1: l_mine is not finite; `fssl replay out/failed-step", said), said
+    assert "l_mine is not finite" in fssl("replay", "out/failed-step.safetensors").err
+
+
 @pytest.mark.parametrize("method", ["semifl", "flfl"])
 def test_a_failed_step_on_chosen_images_can_be_taken_again(fssl: Fssl, method: str) -> None:
     words = ("--set", f"method.name={method}", "--set", "method.tau=1e-9", "--set", "train.lr=1e12", "--debug")

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save
@@ -16,6 +17,7 @@ from ..core.experiment import prepare
 from ..core.federation import OWN_NUMBER, Federation
 from ..core.sketch import sketch
 from ..errors import RunError, UserError, described
+from ..probes.tally import Layout
 from ..records.layout import kept_split
 from ..records.tensors import read_tensors
 from ..system.files import parse_json, write_atomic
@@ -44,12 +46,15 @@ class SavedStep(NamedTuple):
     draw: Draw
 
 
-def checked(step: Callable[[Payload, Local, torch.Tensor, T], tuple[Local, torch.Tensor]]) -> Any:
-    """The step, or the half of it that learns, with a check of every result."""
+def checked(step: Callable[[Payload, Local, torch.Tensor, T], tuple[Local, torch.Tensor]], layout: Layout) -> Any:
+    """The step, or the half of it that learns, with a check of every result: a loss by its name, then the weights."""
 
     def run(payload: Payload, local: Local, tally: torch.Tensor, given: T) -> tuple[Local, torch.Tensor]:
         after, new = step(payload, local, tally, given)
-        for name, value in named(params=after.weights.params, buffers=after.weights.buffers, tally=new).items():
+        for name, total in layout.unpack(new.cpu().numpy()).items():
+            if not np.isfinite(total).all():
+                raise NotFiniteError(f"{name} is not finite")
+        for name, value in named(params=after.weights.params, buffers=after.weights.buffers).items():
             if not bool(torch.isfinite(value).all()):
                 raise NotFiniteError(f"{name} has a value that is not finite")
         return after, new
@@ -110,7 +115,7 @@ def load_step(path: Path) -> SavedStep:
 
 def take_again(saved: SavedStep) -> None:
     """Take a saved step again, uncompiled and with every result checked; raises what it raised."""
-    step = checked(saved.federation.make_step())
+    step = checked(saved.federation.make_step(), saved.federation.layout)
     tally = torch.zeros(2, saved.federation.layout.size, device=saved.federation.device)
     with torch.no_grad():
         step(saved.payload, saved.local, tally, saved.draw)

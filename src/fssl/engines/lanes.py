@@ -72,7 +72,7 @@ class Lanes:
         if is_compiled:
             learn = [torch.compile(half, fullgraph=True, dynamic=False) for half in learn]
         if debug:
-            learn = [checked(half) for half in learn]
+            learn = [checked(half, self.federation.layout) for half in learn]
         runs = [loop(half, show, size, self.device) for half in learn]
         return [HostLane(run, visit_all(self.federation.make_visit()), look) for run in runs]
 
