@@ -243,3 +243,9 @@ def test_numbers_of_configurations_and_methods_are_refused_alike(value: Any) -> 
     assert ours.replace("mu_u", "lr").replace("method", "train") == theirs.replace("0 upwards", str(limits)).replace(
         "1e+30", "1000000"
     )
+
+
+def test_a_range_is_told_in_the_digits_that_there_is_room_for() -> None:
+    ranges = Range(0, 100_000_000), Range(0.5)
+    assert [str(each) for each in ranges] == [f"{each}" for each in ranges] == ["0 to 100000000", "0.5 upwards"]
+    assert [f"{each:g}" for each in ranges] == ["0 to 1e+08", "0.5 upwards"]

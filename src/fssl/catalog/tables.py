@@ -44,7 +44,7 @@ def settings_table(schema: dict[str, Setting]) -> Table:
     whole = [Column(title, no_wrap=True) for title in ("setting", "default or choices")]
     table = Table(*whole, "range", *(["meaning"] if has_help else []), **PLAIN)
     for key, setting in schema.items():
-        limits = f"{setting.limits.low:g} to {setting.limits.high:g}" if setting.limits else ""
+        limits = f"{setting.limits:g}" if setting.limits else ""
         table.add_row(f"method.{key}", default_text(setting), limits, *([setting.help] if has_help else []))
     return table
 

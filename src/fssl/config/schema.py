@@ -33,7 +33,12 @@ class Range:
     high: float = NO_LIMIT
 
     def __str__(self) -> str:
-        return f"{self.low:.12g} to {self.high:.12g}" if self.high < NO_LIMIT else f"{self.low:.12g} upwards"
+        return format(self)
+
+    def __format__(self, digits: str) -> str:
+        """`0 to 1`, or `0 upwards`; a table with little room asks for fewer digits."""
+        digits = digits or ".12g"
+        return f"{self.low:{digits}} {'upwards' if self.high >= NO_LIMIT else f'to {self.high:{digits}}'}"
 
 
 @dataclass(frozen=True)

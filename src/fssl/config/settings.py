@@ -347,7 +347,7 @@ class Config:
     def drawable(self) -> int:
         """How many clients can be drawn: all, or the first, which have labels."""
         part = self.partition
-        return part.labeled_clients or 0 if self.train.draw == "labeled" else part.clients
+        return (part.labeled_clients or 0) if self.train.draw == "labeled" else part.clients
 
     @property
     def server_epochs(self) -> int:

@@ -51,9 +51,14 @@ def check_needs(config: Config, method: Method) -> None:
 
 def own_error(config: Config, error: Exception, what: str) -> UserError:
     """What goes wrong in a method, in one line, with its place in the user's file."""
-    place = user_place(error, config.own_files)
     reason = str(error) if isinstance(error, UserError) else f"{what}: {cause_of(error)}"
-    return UserError(f"method '{config.method.name}': {reason}{f' ({place})' if place else ''}")
+    return UserError(f"method '{config.method.name}': {reason}{place_of(config, error)}")
+
+
+def place_of(config: Config, error: Exception) -> str:
+    """` (mine.py, line 17)`, or nothing if the error is not in a file of the user's."""
+    place = user_place(error, config.own_files)
+    return f" ({place})" if place else ""
 
 
 def cause_of(error: Exception, page: str = "adding-a-method") -> str:
@@ -66,14 +71,13 @@ def cause_of(error: Exception, page: str = "adding-a-method") -> str:
 
 
 def check_network(config: Config, net: Net, card: Card) -> None:
-    """Refuse a network that cannot be called, or whose way depends on the images, with its place in the user's file."""
+    """Refuse a network that cannot be called, or in which a branch or a shape depends on the images."""
     net.check(card.size)
     try:
         try_network(net, card)
     except Exception as error:
-        place = user_place(error, config.own_files)
-        cause = cause_of(error, "own-network")
-        raise UserError(f"network '{config.model.name}': {cause}{f' ({place})' if place else ''}") from error
+        reason = cause_of(error, "own-network")
+        raise UserError(f"network '{config.model.name}': {reason}{place_of(config, error)}") from error
 
 
 def check_mean(config: Config, method: Method) -> None:

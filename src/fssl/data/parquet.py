@@ -70,15 +70,12 @@ def find_files(facts: Card, dir: Path | None = None) -> dict[str, list[Path]]:
 
 
 def lacking_files(facts: Card, dir: Path | None = None) -> str:
-    """Why there are no files to read, or where they would be downloaded from; empty if they are here."""
+    """Where the files would be downloaded from; empty if they are here, refused if there is no way to get them."""
     given = dir or from_environment("FSSL_DATA")
     is_here = given is not None and _folder(facts, given) is not None
     if not is_here and dir is None and facts.hub_repo and find_spec("huggingface_hub"):
         return f"{facts.name}: not in a data folder; a run gets it from the Hugging Face hub, {facts.hub_repo}"
-    try:
-        find_files(facts, dir)  # which has nothing to download with
-    except UserError as error:
-        return str(error)
+    find_files(facts, dir)  # which has nothing to download with
     return ""
 
 

@@ -291,9 +291,10 @@ class Engine:
 
 
 def marked(scores: Tensor, statistics: list[Tensor]) -> Tensor:
-    """A model's test, without a loss if a running statistic is not finite: what is divided by infinity is 0.
+    """A model's test, whose loss becomes NaN if a running statistic is not finite.
 
-    It is told on the device, in a number that is read anyway.
+    The test alone may not show it: an infinite variance makes features 0, and the loss is a number. The mark is set on
+    the device, in a number that is read anyway.
     """
     if not statistics:
         return scores

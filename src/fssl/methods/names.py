@@ -166,7 +166,7 @@ def differs_without(key: str, name: str, settings: Mapping[str, Any], method: Me
 
 
 def replaced_notice(name: str, method: Method) -> str:
-    """That a plug-in leaves nothing of a method of the user's; empty if it does, or there is none."""
+    """A notice that SAGE replaced all of a user's own method; empty if something of it is left."""
     if not user_file(name) or "sage" not in split_name(name)[1] or not is_sage(method):
         return ""
     return f"method '{name}': the plug-in replaces all that the method adds to fixmatch-lpl, so this is SAGE itself"

@@ -231,12 +231,16 @@ class FlowerFleet:
         return f"no answer within {self.policy.answer:.0f} s"
 
     def lost(self, round: int, client: int, reason: str, without: str = "is missing") -> Missing:
-        if self.policy.strict:
-            place = f"round {round}, client {client}"
-            where = "" if reason.startswith(place) else f"{place}: "  # a client that failed says it itself
-            raise RunError(f"{where}{reason}; the checkpoint before it is kept")
-        self.say(f"round {round}: client {client} {without}: {reason}")
+        place = f"round {round}, client {client}"
+        where = "" if reason.startswith(place) else f"{place}: "  # a client that failed says it itself
+        self.tell(f"round {round}: client {client} {without}: {reason}", f"{where}{reason}")
         return Missing(client, reason)
+
+    def tell(self, line: str, reason: str) -> None:
+        """Say what a round does without; for a strict fleet this is the reason to stop."""
+        if self.policy.strict:
+            raise RunError(f"{reason}; the checkpoint before it is kept")
+        self.say(line)
 
 
 def flower_engine(fleet: FlowerFleet) -> Engine:

@@ -106,12 +106,6 @@ class MaskedFleet(FlowerFleet):
         levels = MODULUS >> asked.bit_length()  # the finest that cannot overflow
         return MaskTerms(threshold, self.max_weight, self.federation.config.privacy.range, levels)
 
-    def unopened(self, round: int, reason: str) -> None:
-        """Tell of a round without a mean, as `lost` tells of a single client."""
-        if self.policy.strict:
-            raise RunError(f"round {round}: {reason}; the checkpoint before it is kept")
-        self.say(f"round {round}: {reason}")
-
 
 class MaskedRound:
     """One round of SecAgg+ with the nodes that have orders, and what became of each client."""
@@ -138,7 +132,8 @@ class MaskedRound:
 
     def halted(self, reason: str) -> dict[int, ClientResult]:
         reason = f"nothing was opened: {reason}"
-        self.fleet.unopened(self.round, reason)
+        line = f"round {self.round}: {reason}"
+        self.fleet.tell(line, line)
         for order in self.orders.values():
             self.missing.setdefault(order.job.client, Missing(order.job.client, reason))
         return {}
