@@ -12,7 +12,7 @@ from rich.console import Console
 
 from fssl.paper.changes import changes_since
 from fssl.paper.fill import fill_tables
-from fssl.paper.scoreboard import Score, Scoreboard, draw, markdown_board, remarks, scoreboard, side_by_side, texts
+from fssl.paper.scoreboard import FAR, Score, Scoreboard, draw, markdown_board, remarks, scoreboard, side_by_side, texts
 from fssl.paper.tables import make_tables
 from fssl.report.drawing import settings
 from fssl.report.runs import find_runs
@@ -230,7 +230,9 @@ def test_a_dot_stands_at_the_papers_number_and_ours(tmp_path: Path) -> None:
     assert dots[54.18, 54.0].get_markerfacecolor() == dots[54.18, 54.0].get_color()
     assert dots[49.32, 40.0].get_markerfacecolor() == "white"
     heights = {round(float(line.get_ydata()[0]), 2) for line in apart.lines if len(line.get_xdata()) == 1}
-    assert heights == {round(score.difference, 2) for score in board.scores}
+    assert heights == {round(max(score.difference, -FAR), 2) for score in board.scores}
+    assert "−9.3" in {text.get_text().strip() for text in apart.texts}, "what is farther away has its number"
+    assert all(both.get_ylim()[0] <= height <= both.get_ylim()[1] for _, height in dots)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FixMatch-LPL", "SAGE"]
 
 

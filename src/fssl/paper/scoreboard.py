@@ -180,7 +180,7 @@ def draw(board: Scoreboard) -> Any:
     """The paper's number across, ours upwards; beside it their difference, in which a point can be seen."""
     fig, axes = sheet(PAGE, 3.1, 1, 2)
     both, apart = axes[0]
-    low, high = limits(score.expected for score in board.scores)
+    low, high = limits(number for score in board.scores for number in (score.expected, *score.ours))
     both.fill_between((low, high), (low - POINT, high - POINT), (low + POINT, high + POINT), **BAND)
     both.plot((low, high), (low, high), color=GREY, linewidth=0.8)
     apart.fill_between((low, high), -POINT, POINT, **BAND)
@@ -188,11 +188,15 @@ def draw(board: Scoreboard) -> Any:
     for score, aside in side_by_side(board.scores):
         mean, std = mean_std(score.ours)
         dot(both, score, score.expected, mean, std)
-        dot(apart, score, score.expected + aside, mean - score.expected, std)
+        difference = mean - score.expected
+        shown = min(max(difference, -FAR), FAR)
+        dot(apart, score, score.expected + aside, shown, std if shown == difference else None)
+        if shown != difference:
+            apart.annotate(f" {difference:+.1f}".replace("-", "−"), (score.expected + aside, shown), **BESIDE)
     both.set(xlabel="paper (%)", ylabel="ours (%)", title="test accuracy", xlim=(low, high), ylim=(low, high))
     both.set_aspect("equal")
     apart.set(
-        xlabel="paper (%)",
+        xlabel="paper (%); the same number side by side",
         ylabel="ours − paper (points)",
         title="difference; filled: within one point",
         xlim=(low, high),
@@ -202,6 +206,8 @@ def draw(board: Scoreboard) -> Any:
 
 
 BAND: dict[str, Any] = {"color": GREY, "alpha": 0.22, "linewidth": 0}
+FAR = 6.0  # points: what is farther apart stands at the edge with its number, so that one point can still be seen
+BESIDE: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "verticalalignment": "center"}
 
 
 def limits(numbers: Iterable[float]) -> tuple[float, float]:
