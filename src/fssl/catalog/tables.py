@@ -11,14 +11,17 @@ from .entries import BASELINE, Entry, entries, entry, footnote, keeps, measured,
 
 
 def overview() -> tuple[Table, str, str]:
-    """Tables of all methods, at most 80 columns wide; `fssl methods NAME` describes one method."""
-    whole = {title: Column(title, no_wrap=True) for title in ("method", "step", "follows")}
-    titles = ("method", "paper", "keeps", "MB down / up", "step", "follows")
-    table = Table(*(whole.get(title, title) for title in titles), **PLAIN)
+    """Table of all methods, at most 80 columns wide: what each does, and below it its numbers in columns."""
+    head = Text("what it does\n").append(in_columns("MB down/up", "step", "follows", "keeps"), "dim")
+    table = Table(Column("method", no_wrap=True), Column(head), **PLAIN)
     for e in entries():
-        paper, follows = source(e)
-        table.add_row(Text(e.name, "bold"), paper, keeps(e), traffic(e), step_cost(e), follows)
+        facts = in_columns(traffic(e), step_cost(e), source(e)[1], keeps(e))
+        table.add_row(Text(e.name, "bold"), Text(f"{e.about}\n").append(facts, "dim"))
     return table, footnote(), "`fssl methods NAME` shows one with its settings; choose with --set method.name=NAME."
+
+
+def in_columns(sent: str, step: str, follows: str, kept: str) -> str:
+    return f"{sent:<10}  {step:<6}  {follows:<14}  {kept}"
 
 
 def print_method(console: Console, name: str) -> None:

@@ -15,7 +15,7 @@ from .screen import console, say
 def methods(
     name: Annotated[str | None, typer.Argument(help="One method, with plug-ins or without: its settings too.")] = None,
 ) -> None:
-    """List the methods: where each comes from, what it keeps and sends, and what a step costs.
+    """List the methods: what each does, sends and keeps, what a step costs, and which source it follows.
 
     `X+sage` is method X with the plug-in sage on it, for any X with pseudo-labels.
 
