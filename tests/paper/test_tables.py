@@ -97,6 +97,15 @@ def test_ranks_leave_out_the_upper_bound(three: Path) -> None:
     assert [c.value for c in line(first, GAIN_ROW, "paper").cells if c] == pytest.approx(first.paper.gains)
 
 
+def test_a_lead_over_the_weak_alone_is_no_lead(tmp_path: Path) -> None:
+    """In that column the paper has FedAvg far behind its best other method, and FixMatch-LPL near it."""
+    add(tmp_path, "a", 54)
+    add(tmp_path, "b", 30, "method.name=fedavg")
+    assert line(table(tables_of(tmp_path), 1), GAIN_ROW).cells[3] is None
+    add(tmp_path, "c", 50, "method.name=fixmatch-lpl")
+    assert cell(table(tables_of(tmp_path), 1), GAIN_ROW, 3).value == pytest.approx(4)
+
+
 def test_one_run_fills_every_table_that_has_its_cell(three: Path) -> None:
     result = tables_of(three)
     counts = {t.paper.number: t.counts for t in result.tables}

@@ -17,6 +17,7 @@ from .setups import PROTOCOLS, Setup, by_setup, differences, own_recipe, result_
 
 PAPER = "paper"
 GAIN_ROW = "SAGE minus best other"
+NEAR = 5.0  # points below the best other method of the paper: who is farther behind cannot stand for it
 OTHERS = "its cells show other runs, longer or nearer to the paper's setting"
 
 
@@ -329,12 +330,15 @@ def with_extra(cell: Cell | None, base: Cell | None, is_speedup: bool) -> Cell |
 
 
 def lead(table: PaperTable, block: Block, j: int) -> Cell | None:
-    """SAGE minus the best of the others; below zero where it is not ahead, marked where some have no runs."""
+    """SAGE minus the best of the others; below zero where it is not ahead, marked where some have no runs.
+
+    None where no other that the paper has near its best has runs: a lead over the weak alone is no lead.
+    """
     rivals = rivals_in(table, block, j)
     values = {table.rows[i].method: cell.value for i, cell in rivals.items() if cell.value is not None}
     sage = values.pop("sage", None)
-    if sage is None or not values:
+    printed = {row.method: row.printed[j] for row in table.rows if not row.is_bound and row.method != "sage"}
+    if sage is None or not values or max(printed[name] for name in values) < max(printed.values()) - NEAR:
         return None
-    others = sum(not row.is_bound and row.method != "sage" for row in table.rows)
-    lacking = (f"{len(values)} of {others} other methods have runs",) if len(values) < others else ()
+    lacking = (f"{len(values)} of {len(printed)} other methods have runs",) if len(values) < len(printed) else ()
     return Cell(sage - max(values.values()), setting=next(iter(rivals.values())).setting, remarks=lacking)
