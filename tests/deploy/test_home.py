@@ -101,6 +101,17 @@ def test_an_unknown_device_is_refused(home: Path) -> None:
         site_part(home, "site-1")
 
 
+def test_whether_masks_are_wanted_is_yes_or_no(home: Path) -> None:
+    assert not site_part(home, "site-1").masked
+    path = home / "site-1" / "site.toml"
+    text = path.read_text()
+    path.write_text(text.replace("# masked = true", "masked = true"))
+    assert site_part(home, "site-1").masked
+    path.write_text(text.replace("# masked = true", 'masked = "secagg+"'))
+    with pytest.raises(UserError, match=r"site\.toml: masked = 'secagg\+': expected true or false"):
+        site_part(home, "site-1")
+
+
 def refused_site(fssl: Fssl, home: Path, *more: str | Path) -> str:
     """What a site says that is refused before it looks for its server."""
     said = fssl("deploy", "site", "site-1", "--home", home, *more)

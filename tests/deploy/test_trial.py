@@ -166,6 +166,30 @@ def test_masked_uploads(trial: Trial) -> None:
     assert [line["clients"] for line in lines(given)] == [[0, 1, 2]] * 3
 
 
+def test_a_site_that_wants_masks(trial: Trial) -> None:
+    """Without them the run goes on without it; with them it takes part."""
+    settings = trial.home / "site-3" / "site.toml"
+    usual = settings.read_text()
+    trial.programs["site-3"].stop()
+    settings.write_text(usual.replace("# masked = true", "masked = true"))
+    site = trial.site(3)
+    site.until("; masked uploads alone; log")
+    trial.connected(3)
+    why = "privacy.aggregation = 'plain', but the operator of this site wants 'secagg+' (masked in site.toml)"
+    plain = trial.start("unmasked", "train.rounds=1")
+    assert plain.ends() == 0, plain.said
+    assert f"round 1: client 2 is missing: {why}\n" in plain.said
+    assert f"site-3: round 1: this site cannot take part: {why}\n" in site.said
+    assert [line["clients"] for line in lines(trial.folder / "unmasked")] == [[0, 1]]
+    masked = trial.start("wanted", "train.rounds=1", "privacy.aggregation=secagg+")
+    assert masked.ends() == 0, masked.said
+    assert [line["clients"] for line in lines(trial.folder / "wanted")] == [[0, 1, 2]]
+    trial.programs["site-3"].stop()
+    settings.write_text(usual)
+    trial.site(3)
+    trial.connected(3)
+
+
 def test_a_site_leaves_a_masked_round(trial: Trial) -> None:
     """Of three nobody may: the round is given up, and goes on once the site is back."""
     run = trial.start("masked-leave", "train.rounds=12", "privacy.aggregation=secagg+")
