@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
-from trial import Trial, lines, states, without_time
+from trial import COMMAND, TINY, Trial, lines, states, without_time
 
 from fssl.config import parse, read_toml
 from fssl.core.experiment import prepare
@@ -353,6 +353,24 @@ def test_a_start_after_one_that_was_killed_waits(trial: Trial) -> None:
     assert "left is in use by a run that goes on at the server; waiting up to 600 s for its end" in again.said
     expected = trial.local("left-local", "train.rounds=15")
     assert (trial.folder / "left" / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
+
+
+def test_a_run_whose_start_cannot_write_its_output_goes_on(trial: Trial) -> None:
+    words = ("start", "smoke", "--home", str(trial.home), "--out", str(trial.folder / "unseen"))
+    settings = [word for setting in (*TINY, "partition.clients=3", "train.rounds=15") for word in ("--set", setting)]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*COMMAND, "deploy", *words, *settings], stdout=full, stderr=subprocess.PIPE, text=True)
+    goes_on = "it goes on at the server, and `fssl deploy start --resume` waits for it"
+    said = f"fssl: output: No space left on device, so the run cannot be followed; {goes_on}\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    until = time.monotonic() + 120
+    while not (trial.folder / "unseen" / "rounds.jsonl").exists():
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    again = trial.start("unseen", "train.rounds=15", resume=True)
+    assert again.ends() == 0, again.said
+    assert "unseen is in use by a run that goes on at the server" in again.said
+    assert [line["clients"] for line in lines(trial.folder / "unseen")] == [[0, 1, 2]] * 15
 
 
 def test_strangers_are_refused(trial: Trial, tmp_path: Path) -> None:
