@@ -352,6 +352,36 @@ def test_a_check_counts_images_by_client_and_class(fssl: Fssl, sites: Path) -> N
     assert out.splitlines()[-1] == "No labels: this site trains on unlabeled images alone. No problems."
 
 
+def test_a_site_is_held_against_the_classes_of_a_run(fssl: Fssl, sites: Path, tmp_path: Path) -> None:
+    """Of which only the list is looked at: the method of this one is a file that the site does not have."""
+    site, agreed = sites / "clients/bob", tmp_path / "agreed.toml"
+
+    def checked(classes: str, folder: Path = site) -> tuple[int, str, str]:
+        agreed.write_text(f'[method]\nname = "theirs.py:theirs"\n[data]\nname = "folder"\n{classes}')
+        code, out, err = fssl("datasets", "--check", str(folder), "--classes-of", str(agreed))
+        return code, " ".join(out.rpartition("┘")[2].split()), err
+
+    found = "1 of 4 agreed classes: b; without labeled images, which is allowed: c, a, d. No problems."
+    assert checked('classes = ["c", "b", "a", "d"]') == (0, found, "")
+    assert checked('classes = ["a", "b", "c"]', sites)[:2] == (0, "3 of 3 agreed classes: a, b, c. No problems.")
+    code, _, err = checked('classes = ["a", "c"]')
+    assert (code, err.splitlines()) == (
+        2,
+        [
+            f"fssl: '{site}' cannot be used, 1 problem:",
+            "fssl:   labeled/b: 'b' is not one of the agreed classes; expected one of a, c",
+        ],
+    )
+    agreed_on = 'the classes that sites agree on, e.g. ["cat", "dog"]'
+    assert checked("") == (2, "", f"fssl: {agreed}: data.classes is missing: {agreed_on}\n")
+    assert checked('classes = "a"')[2].startswith(f"fssl: {agreed}: data.classes = 'a': expected a list of strings")
+    both = f"fssl: {agreed}: data.classes = ['a', 'a']: expected two or more different names\n"
+    assert checked('classes = ["a", "a"]') == (2, "", both)
+    assert (
+        fssl("datasets", "--classes-of", str(agreed)).err == "fssl: --classes-of goes with --check FOLDER: give both\n"
+    )
+
+
 def test_a_server_with_labels_trains_beside_sites_that_have_none(fssl: Fssl) -> None:
     """The same folder counted, tried, trained and resumed; what it has decides the server's batch."""
     assert fssl("datasets", "--export-digits", "sites", "--labels-at-server")[0] == 0

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
@@ -98,6 +99,17 @@ def test_an_unknown_device_is_refused(home: Path) -> None:
     path = home / "site-1" / "site.toml"
     path.write_text(path.read_text().replace('device = "auto"', 'device = "gpu"'))
     with pytest.raises(UserError, match=r"site\.toml: device 'gpu' is unknown; did you mean 'cuda'"):
+        site_part(home, "site-1")
+
+
+def test_whether_masks_are_wanted_is_yes_or_no(home: Path) -> None:
+    assert not site_part(home, "site-1").masked
+    path = home / "site-1" / "site.toml"
+    text = path.read_text()
+    path.write_text(text.replace("# masked = true", "masked = true"))
+    assert site_part(home, "site-1").masked
+    path.write_text(text.replace("# masked = true", 'masked = "secagg+"'))
+    with pytest.raises(UserError, match=r"site\.toml: masked = 'secagg\+': expected true or false"):
         site_part(home, "site-1")
 
 
@@ -668,25 +680,88 @@ def test_a_grid_of_one_cell_is_ordered_as_the_run_it_stands_for(home: Path, tmp_
     assert (sent.method.name, sent.seed, sent.partition.clients) == ("sage", 9, 3)
 
 
+def asked_of_flower(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What a start asks of a server that takes everything."""
+    from fssl.deploy import runs
+
+    asked: list[tuple[str, ...]] = []
+
+    def flwr(part: ServerPart, *words: str) -> dict[str, Any]:
+        asked.append(words)
+        return {"run-id": 7}
+
+    monkeypatch.setattr(runs, "flwr", flwr)
+    monkeypatch.setattr(runs, "check_manner", lambda *arguments: None)
+    return asked
+
+
+@pytest.mark.parametrize("full", ["out", "home/server/logs"])
+def test_a_full_disk_is_found_before_a_run_is_ordered(
+    full: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy import runs
+
+    def opened(dir: Path) -> Any:
+        is_full = dir == tmp_path if full == "out" else dir == home / "server"  # neither folder is there yet
+        return Path("/dev/full").open("wb") if is_full else TemporaryFile(dir=dir)
+
+    part, asked = with_keys(home), asked_of_flower(monkeypatch)
+    monkeypatch.setattr(runs, "TemporaryFile", opened)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UserError) as error:
+        runs.start_run(part, runs.Wanted(DEALT, tmp_path / "out"), lambda text: None)
+    assert str(error.value) == f"{tmp_path / full}: cannot be written: No space left on device; no run was started"
+    assert (asked, sorted(tmp_path.rglob("*"))) == ([], before)
+
+
+def test_a_folder_that_cannot_be_made_is_found_before_a_run_is_ordered(tmp_path: Path) -> None:
+    from fssl.deploy.runs import check_room
+
+    check_room(tmp_path / "runs" / "new")
+    assert [*tmp_path.iterdir()] == []
+    (tmp_path / "runs").touch()
+    with pytest.raises(UserError, match="runs/new: cannot be written: Not a directory; no run was started"):
+        check_room(tmp_path / "runs" / "new")
+
+
+def to_a_full_disk(text: str) -> None:
+    with Path("/dev/full").open("w") as file:
+        file.write(text)
+
+
+def to_a_closed_pipe(text: str) -> None:
+    raise SystemExit(1)  # as rich does
+
+
+@pytest.mark.parametrize(("say", "why"), [(to_a_full_disk, "No space left on device"), (to_a_closed_pipe, "closed")])
+def test_a_run_that_cannot_be_shown_goes_on(
+    say: Callable[[str], None], why: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy import runs
+
+    part, asked = with_keys(home), asked_of_flower(monkeypatch)
+    with pytest.raises(RunError) as error:
+        runs.start_run(part, runs.Wanted(DEALT, tmp_path / "out"), say)
+    goes_on = "it goes on at the server, and `fssl deploy start --resume` waits for it"
+    assert str(error.value) == f"output: {why}, so the run cannot be followed; {goes_on}"
+    assert [words[0] for words in asked] == ["run"]  # and nothing was stopped
+
+
 def test_a_run_that_is_interrupted_is_stopped_at_the_server(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.deploy import runs
 
-    asked: list[tuple[str, ...]] = []
-    said: list[str] = []
-
-    def flwr(part: ServerPart, *words: str) -> dict[str, Any]:
-        asked.append(words)
-        return {"run-id": 7}
-
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
 
+    said: list[str] = []
+    asked = asked_of_flower(monkeypatch)
     part, out = with_keys(home), tmp_path / "out"
-    for name, double in {"flwr": flwr, "follow": interrupt, "check_manner": lambda *arguments: None}.items():
-        monkeypatch.setattr(runs, name, double)
+    monkeypatch.setattr(runs, "follow", interrupt)
     with pytest.raises(KeyboardInterrupt):
         runs.start_run(part, runs.Wanted(DEALT, out), said.append)
     (order,) = part.folder.glob("logs/*-order.toml")
@@ -778,8 +853,9 @@ GOES_ON = "once the server runs, the same command with --resume goes on"
 def test_a_run_that_dies_silently_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(RunError) as error:
         follow(tmp_path / "never", lambda: "finished:failed", lambda text: None, patience=0.0)
-    why = "the run ended without a word (finished:failed), perhaps the server was stopped or restarted"
-    assert str(error.value) == f"{why}; {GOES_ON} (log: {tmp_path}/superlink.log)"
+    why = "perhaps the server was stopped or restarted, or its disk is full"
+    ended = f"the run ended without a word (finished:failed), {why}"
+    assert str(error.value) == f"{ended}; {GOES_ON} (log: {tmp_path}/superlink.log)"
 
 
 def test_a_run_that_its_server_cuts_off_says_how_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

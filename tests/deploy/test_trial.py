@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
-from trial import Trial, lines, states, without_time
+from trial import COMMAND, TINY, Trial, lines, states, without_time
 
 from fssl.config import parse, read_toml
 from fssl.core.experiment import prepare
@@ -164,6 +164,30 @@ def test_masked_uploads(trial: Trial) -> None:
     again = trial.start("masked", "method.name=flexmatch", "train.rounds=3", "privacy.aggregation=secagg+", resume=True)
     assert again.ends() == 0, again.said
     assert [line["clients"] for line in lines(given)] == [[0, 1, 2]] * 3
+
+
+def test_a_site_that_wants_masks(trial: Trial) -> None:
+    """Without them the run goes on without it; with them it takes part."""
+    settings = trial.home / "site-3" / "site.toml"
+    usual = settings.read_text()
+    trial.programs["site-3"].stop()
+    settings.write_text(usual.replace("# masked = true", "masked = true"))
+    site = trial.site(3)
+    site.until("; masked uploads alone; log")
+    trial.connected(3)
+    why = "privacy.aggregation = 'plain', but the operator of this site wants 'secagg+' (masked in site.toml)"
+    plain = trial.start("unmasked", "train.rounds=1")
+    assert plain.ends() == 0, plain.said
+    assert f"round 1: client 2 is missing: {why}\n" in plain.said
+    assert f"site-3: round 1: this site cannot take part: {why}\n" in site.said
+    assert [line["clients"] for line in lines(trial.folder / "unmasked")] == [[0, 1]]
+    masked = trial.start("wanted", "train.rounds=1", "privacy.aggregation=secagg+")
+    assert masked.ends() == 0, masked.said
+    assert [line["clients"] for line in lines(trial.folder / "wanted")] == [[0, 1, 2]]
+    trial.programs["site-3"].stop()
+    settings.write_text(usual)
+    trial.site(3)
+    trial.connected(3)
 
 
 def test_a_site_leaves_a_masked_round(trial: Trial) -> None:
@@ -329,6 +353,24 @@ def test_a_start_after_one_that_was_killed_waits(trial: Trial) -> None:
     assert "left is in use by a run that goes on at the server; waiting up to 600 s for its end" in again.said
     expected = trial.local("left-local", "train.rounds=15")
     assert (trial.folder / "left" / "model.safetensors").read_bytes() == (expected / "model.safetensors").read_bytes()
+
+
+def test_a_run_whose_start_cannot_write_its_output_goes_on(trial: Trial) -> None:
+    words = ("start", "smoke", "--home", str(trial.home), "--out", str(trial.folder / "unseen"))
+    settings = [word for setting in (*TINY, "partition.clients=3", "train.rounds=15") for word in ("--set", setting)]
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([*COMMAND, "deploy", *words, *settings], stdout=full, stderr=subprocess.PIPE, text=True)
+    goes_on = "it goes on at the server, and `fssl deploy start --resume` waits for it"
+    said = f"fssl: output: No space left on device, so the run cannot be followed; {goes_on}\n"
+    assert (done.returncode, done.stderr) == (1, said)
+    until = time.monotonic() + 120
+    while not (trial.folder / "unseen" / "rounds.jsonl").exists():
+        assert time.monotonic() < until
+        time.sleep(0.2)
+    again = trial.start("unseen", "train.rounds=15", resume=True)
+    assert again.ends() == 0, again.said
+    assert "unseen is in use by a run that goes on at the server" in again.said
+    assert [line["clients"] for line in lines(trial.folder / "unseen")] == [[0, 1, 2]] * 15
 
 
 def test_strangers_are_refused(trial: Trial, tmp_path: Path) -> None:

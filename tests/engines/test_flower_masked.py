@@ -23,7 +23,7 @@ from fssl.errors import RunError
 from fssl.records.checkpoint import Saved
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 from flwr.common import bytes_to_ndarray, ndarray_to_bytes
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
@@ -34,7 +34,7 @@ from fssl.engines.flower import client as flower_client
 from fssl.engines.flower.fleet import FlowerFleet, Policy
 from fssl.engines.flower.internals import MODULUS, SECAGG, MaskedSum, MaskTerms, Told, mask, to_be_masked
 from fssl.engines.flower.masked import MaskedFleet, make_fleet
-from fssl.engines.flower.messages import Job, order
+from fssl.engines.flower.messages import MEASURE, Job, order
 
 MASKED = "privacy.aggregation=secagg+"
 UNEQUAL = ("partition.kind=dirichlet", "partition.alpha=1", "partition.clients=6", "train.clients_per_round=5")
@@ -60,8 +60,10 @@ def federation_of(*settings: str) -> Federation:
 class Sites:
     """Clients with Flower's mod, each with the memory that Flower keeps for it; messages travel as copies."""
 
-    def __init__(self, spoil: Spoil = lambda stage, client, reply: reply, folder: Path | None = None) -> None:
-        self.spoil, self.folder = spoil, folder
+    def __init__(
+        self, spoil: Spoil = lambda stage, client, reply: reply, folder: Path | None = None, settings: str = ""
+    ) -> None:
+        self.spoil, self.folder, self.settings = spoil, folder, settings
         self.contexts: dict[int, Context] = {}
         self.seen: list[tuple[str, int, RecordDict]] = []  # what the server gets: of a stage, from a client
 
@@ -82,7 +84,7 @@ class Sites:
             if self.folder:
                 place = self.folder / f"site-{client}"
                 place.mkdir()
-                (place / "site.toml").write_text("")
+                (place / "site.toml").write_text(self.settings)
                 node = {"partition-id": client, "num-partitions": 4, "folder": str(place)}
             self.contexts[client] = Context(1, client, node, RecordDict(), {})
         return self.contexts[client]
@@ -279,14 +281,60 @@ def test_what_is_sent_is_spread_over_all_numbers() -> None:
     np.testing.assert_allclose(np.bincount(total >> 28, minlength=16) / len(total), 1 / 16, atol=0.02)
 
 
-def test_an_order_without_masks_is_refused() -> None:
-    federation = federation_of(MASKED)
-    fleet, sites = fleet_of(federation, Sites()), Sites()
-    content = order(Job(fleet.config, 1, 0), federation.payload(federation.first_server(), {}, 0), None)
-    reply = sites(Message(content, dst_node_id=0, message_type=MessageType.TRAIN))
+def ordered(sites: Sites, federation: Federation, kind: str, run: str = "", **more: Any) -> str:
+    """The error with which client 0 answers an order of this type, whose message may have further records."""
+    config = fleet_of(federation, sites).config
+    content = order(Job(config, 1, 0, run), federation.payload(federation.first_server(), {}, 0), None)
+    content.update(more)
+    reply = sites(Message(content, dst_node_id=0, message_type=kind))
     assert reply is not None
-    assert reply.has_error()
-    assert "privacy.aggregation = 'secagg+', but the order is not part of it" in reply.error.reason
+    return reply.error.reason or ""
+
+
+def test_an_order_without_masks_is_refused() -> None:
+    """Also one that looks as if it were part of SecAgg+: Flower's mod leaves types other than its own as they are."""
+    federation, pretended = federation_of(MASKED), {SECAGG: ConfigRecord({"stage": "collect_masked_vectors"})}
+    refused = "privacy.aggregation = 'secagg+', but the order is not part of it"
+    assert refused in ordered(Sites(), federation, MessageType.TRAIN)
+    assert refused in ordered(Sites(), federation, f"{MessageType.TRAIN}.default", **pretended)
+    assert refused in ordered(Sites(), federation, MEASURE, **pretended)
+
+
+WANTED = "privacy.aggregation = 'plain', but the operator of this site wants 'secagg+' (masked in site.toml)"
+
+
+def test_a_site_whose_operator_wants_masks_takes_part_in_masked_rounds_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sites, said = Sites(folder=tmp_path, settings="masked = true"), list[str]()
+    assert one_round(engine_of(federation_of(MASKED), sites, run=RUN)).missing == []
+    capsys.readouterr()
+    plain = federation_of()
+    monkeypatch.setattr(flower_client, "prepare", lambda *given: pytest.fail("it looks for its images"))
+    sites.seen.clear()
+    with pytest.raises(RunError, match="round 1: 0 of 3 clients gave something usable, 1 needed"):
+        one_round(engine_of(plain, sites, said, run=RUN))
+    drawn = sorted(plain.drawn_clients(1))
+    assert said[:3] == [f"round 1: client {k} is missing: {WANTED}" for k in drawn]
+    assert f"fssl: round 1: this site cannot take part: {WANTED}\n" in capsys.readouterr().err
+    assert not sites.seen  # nothing left them
+
+
+@pytest.mark.parametrize(("masked", "is_refused"), [("true", True), ('"yes"', True), ("0", True), ("false", False)])
+def test_only_a_plain_false_means_that_masks_are_not_wanted(masked: str, is_refused: bool, tmp_path: Path) -> None:
+    """`fssl deploy site` refuses the others; the file may change while it runs."""
+    sites = Sites(folder=tmp_path, settings=f"masked = {masked}")
+    fleet = fleet_of(federation_of(), sites, run=RUN, nodes=[0])
+    result = next(iter(fleet.train(1, [0], Engine(fleet.federation, fleet).snapshot)))
+    assert isinstance(result, Missing) == is_refused
+
+
+def test_a_site_takes_no_order_of_a_simulation(tmp_path: Path) -> None:
+    """Such an order names no run, and no setting of a site would count for it."""
+    sites = Sites(folder=tmp_path)
+    refused = "the order is one of a simulation; this site takes those of `fssl deploy start` alone"
+    for kind in (MessageType.TRAIN, MEASURE):
+        assert refused in ordered(sites, federation_of(), kind)
 
 
 def test_a_mask_between_two_clients_has_few_seeds() -> None:

@@ -37,6 +37,10 @@ def methods(
 
 def datasets(
     check: Annotated[Path | None, typer.Option(help="Count the images in this folder and name every problem.")] = None,
+    classes_of: Annotated[
+        str | None,
+        typer.Option(metavar="CONFIG", help="With --check: refuse classes not in data.classes of this file."),
+    ] = None,
     export_digits: Annotated[Path | None, typer.Option(help="Write the digits here as PNG files of 3 sites.")] = None,
     labels_at_server: Annotated[bool, typer.Option(help="With --export-digits: the server has the labels.")] = False,
 ) -> None:
@@ -58,6 +62,8 @@ def datasets(
 
     - `fssl datasets --check sites`: what they hold, and whether every image can be read
 
+    - `fssl datasets --check my-site --classes-of agreed.toml`: the same for one site, held against a run's classes
+
     - `fssl run smoke --set data.name=folder --set data.size=8 --set data.channels=1 --data-dir sites --out
       runs/own`
 
@@ -65,15 +71,17 @@ def datasets(
     """
     if labels_at_server and not export_digits:
         raise UserError("--labels-at-server goes with --export-digits DIR: give both")
+    if classes_of is not None and not check:
+        raise UserError("--classes-of goes with --check FOLDER: give both")
     if export_digits:
         from ..data.export import export_digits as export
 
         export(export_digits, labels_at_server)
         say(f"{export_digits}: the digits of three sites; `fssl datasets --check {export_digits}` counts them")
     if check:
-        from ..report.images import print_folder
+        from ..report.images import agreed_classes, print_folder
 
-        print_folder(console, check)
+        print_folder(console, check, () if classes_of is None else agreed_classes(classes_of))
     if not (check or export_digits):
         list_datasets()
 

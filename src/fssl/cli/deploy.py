@@ -133,7 +133,8 @@ def site(
     if not insecure:
         check_site_keys(part.folder)
     check_port("127.0.0.1", part.port)
-    say(f"{part.name}: client {part.client} of {part.clients}, server {part.server}; log {log}")
+    terms = "; masked uploads alone" if part.masked else ""
+    say(f"{part.name}: client {part.client} of {part.clients}, server {part.server}{terms}; log {log}")
     await_server(part, insecure, say)
     attend(part, words, log, say)
 

@@ -113,11 +113,13 @@ def read_images(listing: Listing, card: Card, how: Loading = ALONE) -> Iterator[
         done += len(images)
 
 
-def check(root: Path, how: Loading = ALONE) -> Listing:
-    """List the images of a federation's or a site's folder; reading each one adds problems to the listing."""
+def check(root: Path, classes: tuple[str, ...] = (), how: Loading = ALONE) -> Listing:
+    """List the images of a federation's or a site's folder; reading each one adds problems to the listing.
+
+    Without agreed classes, a site has none to be held against.
+    """
     listing = listed(root)
-    if not is_site(root):
-        _check_classes(listing, found_classes(listing))
+    _check_classes(listing, classes or (() if is_site(root) else found_classes(listing)))
     for _ in _decoded(list(listing.files()), Agreed((), 8), how, listing.problems):
         pass
     return listing

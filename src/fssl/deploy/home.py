@@ -33,6 +33,7 @@ server = "127.0.0.1:{port}"   # the server's name, as in its certificate, and po
 port = {own}                # of this site's SuperNode, for its own use on this machine
 device = "auto"             # auto, cpu or cuda
 # data = "/path/to/images"  # labeled/CLASS/*, unlabeled/*; or a dataset's Parquet files. Same as --data
+# masked = true             # refuse runs whose uploads are not masked (privacy.aggregation = "secagg+")
 # trusted = "trusted.yaml"  # Flower's --trusted-entities: see `fssl docs deploy` before you use it
 # own = ["margin.py:margin_match"]  # methods and networks that may run here, from files in own/: `fssl docs deploy`
 """
@@ -123,6 +124,7 @@ class SitePart(NamedTuple):
     device: Device = "auto"
     data: str = ""
     trusted: str = ""
+    masked: bool = False  # runs whose uploads are not masked are refused
     own: tuple[str, ...] = ()  # functions of files in the folder own/ that runs may name
 
 

@@ -1,11 +1,13 @@
 """A run of the connected sites: checked before they are asked, ordered, and followed to its end."""
 
+import os
 import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
 from ..config import Config, as_tables, override, to_toml
@@ -25,6 +27,9 @@ from .home import ServerPart
 from .keys import admitted_sites
 from .programs import SUPERLINK_LOG, Growing
 
+ROOM = 2**20  # bytes for a run's settings, journal and first lines; how much its models take, nobody knows yet
+LEFT_ALONE = "so the run cannot be followed; it goes on at the server, and `fssl deploy start --resume` waits for it"
+
 
 class Wanted(NamedTuple):
     """A run that a deployment is asked for."""
@@ -43,16 +48,20 @@ def start_run(part: ServerPart, wanted: Wanted, say: Callable[[str], None]) -> N
         say(text)
     check_manner(part, insecure)
     await_folder(out, part.wait_seconds, say)
+    check_room(out, part.folder / "logs")
     connect(part, insecure)
     order, journal = write_order(part, run, out, wanted.resume, insecure)
     number = str(flwr(part, "run", str(part.folder / "app"), CONNECTION, "-c", str(order))["run-id"])
-    say(f"run {number} of {len(part.sites)} sites; folder {out}")
     try:
+        say(f"run {number} of {len(part.sites)} sites; folder {out}")
         follow(journal, lambda: run_status(part, number), say)
     except KeyboardInterrupt:
         flwr(part, "stop", number, CONNECTION)
         complain(f"stopped; finished rounds are kept in {out}: the same command with --resume goes on")
         raise
+    except (OSError, SystemExit) as error:  # the output is on a full disk, or a pipe that somebody closed: rich exits
+        place, why = (error.filename, error.strerror or error) if isinstance(error, OSError) else (None, "closed")
+        raise RunError(f"{place or 'output'}: {why}, {LEFT_ALONE}") from error
     folder = RunFolder(out)
     if lost := absences(folder.rounds()):
         say(lost)
@@ -131,6 +140,19 @@ def await_folder(out: Path, seconds: float, say: Callable[[str], None]) -> None:
         time.sleep(1)
 
 
+def check_room(*folders: Path) -> None:
+    """Refuse a folder that cannot be written, or whose disk is full, as long as no site was asked; nothing is left."""
+    for folder in folders:
+        path = folder.resolve()
+        try:
+            with TemporaryFile(dir=next(place for place in (path, *path.parents) if place.exists())) as trial:
+                trial.write(bytes(ROOM))
+                trial.flush()
+                os.fsync(trial.fileno())
+        except OSError as error:
+            raise UserError(f"{folder}: cannot be written: {error.strerror}; no run was started") from None
+
+
 def write_order(part: ServerPart, run: Config, out: Path, resume: bool, insecure: bool) -> tuple[Path, Path]:
     """Write the run's settings for the server's app; return that file and the journal's path."""
     folder, name = part.folder / "logs", f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(2)}"
@@ -197,7 +219,7 @@ def events(journal: Path, status: Callable[[], str], patience: float) -> Iterato
         if lines:
             heard = time.monotonic()
         elif ended:  # and nothing came after that
-            why = "perhaps the server was stopped or restarted"
+            why = "perhaps the server was stopped or restarted, or its disk is full"
             raise RunError(f"the run ended without a word ({ended}), {why}{how_to_go_on(journal)}")
         elif time.monotonic() - heard > patience:
             now, heard = status(), time.monotonic()
@@ -217,10 +239,7 @@ def event_of(line: str, journal: Path) -> dict[str, Any]:
     except ValueError:
         event = None
     if not isinstance(event, dict) or len(event) != 1:
-        raise RunError(
-            f"{journal}: damaged, so the run cannot be followed; it goes on at the server, and `fssl deploy"
-            " start --resume` waits for it"
-        )
+        raise RunError(f"{journal}: damaged, {LEFT_ALONE}")
     return event
 
 

@@ -24,7 +24,7 @@ from ...types import Payload, State
 from ..lanes import Lanes, set_up_torch
 from ..tensors import fill, to
 from .internals import mask
-from .masked import check_masks, is_masked, masked_answer
+from .masked import check_masks, check_promise, is_masked, masked_answer
 from .messages import MEASURE, Forms, Job, SiteError, answer, message_forms, read_job, sums_answer, unpack
 from .own import with_own_files
 from .state import SiteState
@@ -125,9 +125,10 @@ def make_workshop(federation: Federation, client: int) -> Workshop:
 
 
 def at_site(config: Config, site: Site) -> Config:
+    own = load_toml(site.folder / "site.toml", "site.toml")
+    check_promise(config, own.get("masked", False))
     if config.partition.file is not None:
         raise SiteError("partition.file: a site reads no file that the server names")
-    own = load_toml(site.folder / "site.toml", "site.toml")
     device = check_value("device", own.get("device", "auto"), schema_of(Compute)["device"], "site.toml: ")
     allowed = own.get("own", [])
     config = with_own_files(config, site.folder, allowed if isinstance(allowed, list) else [])
@@ -155,31 +156,33 @@ def measure(message: Message, context: Context) -> Message:
     return answered(message, context, measured)
 
 
-def answered(message: Message, context: Context, work: Callable[[Job, RecordDict, Site | None], RecordDict]) -> Message:
+def answered(message: Message, context: Context, work: Callable[[Job, Message, Site | None], RecordDict]) -> Message:
     """The reply to an order: in a simulation from any node, else from the site of the client alone."""
     job = read_job(message.content)
-    if not job.run:
-        return Message(work(job, message.content, None), reply_to=message)
+    if not job.run and "folder" not in context.node_config:
+        return Message(work(job, message, None), reply_to=message)
     with told(job.round), discreet("this site failed"):
         site = read_site(context)
+        if not job.run:  # it would name images and files, and the site's settings would not count
+            raise SiteError("the order is one of a simulation; this site takes those of `fssl deploy start` alone")
         if site.client != job.client:
             raise SiteError(f"this site is client {site.client}; asked for client {job.client}")
-        return Message(work(job, message.content, site), reply_to=message)
+        return Message(work(job, message, site), reply_to=message)
 
 
-def measured(job: Job, content: RecordDict, site: Site | None) -> RecordDict:
+def measured(job: Job, message: Message, site: Site | None) -> RecordDict:
     """A model's statistics on the images of one client; nothing is kept of it."""
     federation, lanes, _ = workshop(job.config, site)
-    check_masks(content, federation.config)
+    check_masks(message, federation.config)
     form = Payload(federation.net.first, {})
-    weights = to(fill(form, unpack(content["payload"])), federation.device).weights
+    weights = to(fill(form, unpack(message.content["payload"])), federation.device).weights
     return sums_answer(job, lanes.client_sums(weights, job.client))
 
 
-def trained(job: Job, content: RecordDict, site: Site | None) -> RecordDict:
+def trained(job: Job, message: Message, site: Site | None) -> RecordDict:
     """One client's round; its state is at its site, or else came along and goes back."""
-    federation, lanes, forms = workshop(job.config, site)
-    check_masks(content, federation.config)
+    (federation, lanes, forms), content = workshop(job.config, site), message.content
+    check_masks(message, federation.config)
     store = SiteState(site.folder, job.run, job.client) if site else None
     kept = store.after(job.counted) if store else sent_state(content)
     payload = to(fill(forms.payload, unpack(content["payload"])), federation.device)

@@ -63,9 +63,20 @@ def masked_answer(job: Job, result: ClientResult, forms: Forms, config: Config, 
     return to_be_masked(arrays, Told(upload.num_samples, facts))
 
 
-def check_masks(content: RecordDict, config: Config) -> None:
-    """Refuse an order that would let an upload out unmasked though the settings promise masks."""
-    if is_masked(config) and SECAGG not in content:
+def check_promise(config: Config, masked: object) -> None:
+    """Refuse a run that promises no masks where a site's operator wants them: all but a plain false says so."""
+    if masked is not False and not is_masked(config):
+        wanted = "but the operator of this site wants 'secagg+' (masked in site.toml)"
+        raise SiteError(f"privacy.aggregation = '{config.privacy.aggregation}', {wanted}")
+
+
+def check_masks(message: Message, config: Config) -> None:
+    """Refuse an order that would let an upload out unmasked though the settings promise masks.
+
+    Flower's mod masks the answers to messages of one type, and passes on all others as they are.
+    """
+    is_part = SECAGG in message.content and message.metadata.message_type == MessageType.TRAIN
+    if is_masked(config) and not is_part:
         raise SiteError("privacy.aggregation = 'secagg+', but the order is not part of it")
 
 
