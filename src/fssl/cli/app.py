@@ -106,7 +106,7 @@ def main() -> None:
             complain(line)
     except OSError as error:
         code = 2
-        complain(f"{error.filename or 'file'}: {error.strerror or error}")
+        complain(f"{error.filename or 'a file or the output'}: {error.strerror or error}")
     except Exception as error:
         usage = getattr(error, "format_message", None)  # of click: unknown option, missing argument
         code = 2 if usage else 1
