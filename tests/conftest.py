@@ -39,6 +39,14 @@ TINY: dict[str, Any] = {
 }
 
 
+KNOWING = ("partition.labels=knowing-clients", "partition.labeled_clients=1", "partition.kind=iid")
+# With these an untrained model labels images in a few steps, and clients without labels learn from them.
+LABELING = {
+    "semifl": ("method.tau=0.27",),
+    "flfl": ("method.tau=0.27",),
+    "cbafed": ("method.burn_in=0", "method.base=0", *KNOWING),
+    "rscfed": KNOWING,
+}
 SMALL = ["--set", "train.rounds=2", "--set", "train.steps_per_round=2", "--device", "cpu"]  # of `fssl run smoke`
 
 

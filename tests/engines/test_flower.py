@@ -9,7 +9,7 @@ import pytest
 from test_every_method import ALL
 from torch.utils._pytree import tree_map
 
-from conftest import tiny_config
+from conftest import KNOWING, LABELING, tiny_config
 from fssl.console import Quiet
 from fssl.core.experiment import Experiment, prepare
 from fssl.core.federation import Federation
@@ -30,13 +30,12 @@ from fssl.engines.flower.simulation import simulate
 Make = Callable[[Federation], Engine]
 ROUNDS = 3
 SHORT = ("train.steps_per_round=2", "data.labels_per_class=2", "train.clients_per_round=2")
-KNOWING = ("partition.labels=knowing-clients", "partition.labeled_clients=1", "partition.kind=iid")
 # What three rounds would not reach with the defaults.
 REACHED = {
     "fedmatch": ("method.helper_interval=2",),
     "fedlabel-2m": ("method.burn_in=1",),
-    "cbafed": ("method.burn_in=1", "method.base=0", *KNOWING),
-    "rscfed": KNOWING,
+    **LABELING,
+    "cbafed": (*LABELING["cbafed"], "method.burn_in=1"),
 }
 # Every method, and what a plug-in could change of a message: what a client remembers are other labels, and an oracle
 # needs the truth where it trains. Names, shapes and types are those of the host: see the test of all combinations.

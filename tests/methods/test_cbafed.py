@@ -177,6 +177,15 @@ def test_without_residuals_nothing_is_connected(make_federation: Make) -> None:
     assert not torch.equal(*(next(iter(params.values())) for params in (with_it, without)))
 
 
+def test_without_residuals_the_server_keeps_the_mean() -> None:
+    method = cbafed(burn_in=1, residual=False)
+    server, values = method.init(None, one_number(0.0), Task(2, 4)), range(10, 18)  # type: ignore[arg-type]
+    for value in values:  # the last are rounds 5 and 6 of the second stage
+        made = [upload(0, float(value), [2, 2], True), upload(1, float(value + 4), [0, 4], False)]
+        server = method.aggregate(None, server, made, np.random.default_rng(0))  # type: ignore[arg-type]
+        assert server.weights.params["w"].item() == value + 2
+
+
 def test_clients_without_labels_have_their_own_rate(make_federation: Make) -> None:
     """Two thirds of the way: a single step from the same model in the same direction."""
     ways = []

@@ -22,7 +22,7 @@ import torch
 from strict import Strict
 from torch.utils._pytree import tree_flatten, tree_map
 
-from conftest import host_lane
+from conftest import LABELING, host_lane
 from fssl.core.client import at, client_round
 from fssl.core.federation import Federation
 from fssl.engines.engine import RoundResult
@@ -58,13 +58,16 @@ def same(a: Any, b: Any) -> bool:
 
 
 def prepared(make: Make, name: str) -> tuple[Any, Any, Any, Any, Any]:
-    """A step and its arguments for client 1."""
-    federation = make(f"method.name={name}")
+    """A step and its arguments for client 1, after its sweep if there is one."""
+    federation = make(f"method.name={name}", *LABELING.get(name, ()))
     server = federation.method.init(federation.net, federation.net.first, federation.task)
     state, server = federation.new_state(server, 1), federation.method.payload(server, 1)
     local = federation.method.start(server, state)
-    tally = torch.zeros(2, federation.layout.size)
-    return federation.make_step(), server, local, tally, federation.plan(1, 1).draw
+    tally, plan = torch.zeros(2, federation.layout.size), federation.plan(1, 1)
+    if plan.sweep is not None:
+        with torch.no_grad():
+            local = host_lane(federation).sweep(server, local, plan.sweep)
+    return federation.make_step(), server, local, tally, plan.draw
 
 
 def labeled_loss(engine: LocalEngine, result: RoundResult) -> float:
@@ -84,7 +87,7 @@ def test_the_lists_are_what_they_say() -> None:
 
 @pytest.mark.parametrize("name", ALL)
 def test_rounds_stay_finite_and_learn(name: str, make_federation: Make) -> None:
-    where = ["partition.labels=server"] * (name in AT_SERVER)
+    where = ["partition.labels=server", *LABELING[name]] if name in AT_SERVER else []
     engine = LocalEngine(make_federation(f"method.name={name}", "train.lr=0.05", *where))
     first, *_, last = engine.rounds(4)
     assert all(torch.isfinite(t).all() for t in tensors(engine.snapshot.server))
@@ -127,7 +130,7 @@ def test_lanes_do_not_change_the_result(name: str, make_federation: Make) -> Non
     """Neither their number, nor whether they are threads or processes."""
     states = []
     for lanes in (["compute.lanes=1"], ["compute.lanes=2"], ["compute.lanes=2", "compute.processes=on"]):
-        engine = LocalEngine(make_federation(f"method.name={name}", *SHORT, *lanes))
+        engine = LocalEngine(make_federation(f"method.name={name}", *SHORT, *LABELING.get(name, ()), *lanes))
         list(engine.rounds(2))
         engine.close()
         states.append(engine.snapshot)
@@ -138,7 +141,7 @@ def test_lanes_do_not_change_the_result(name: str, make_federation: Make) -> Non
 
 @pytest.mark.parametrize("name", LABELED)
 def test_uploads_in_any_order_of_training_give_one_server(name: str, make_federation: Make) -> None:
-    federation = make_federation(f"method.name={name}", *SHORT)
+    federation = make_federation(f"method.name={name}", *SHORT, *LABELING.get(name, ()))
     method, net = federation.method, federation.net
     server = method.init(net, net.first, federation.task)
     lane = host_lane(federation)

@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from conftest import host_lane
+from conftest import KNOWING, host_lane
 from fssl.augment.policies import weak
 from fssl.core.client import ClientResult, at, client_round
 from fssl.core.federation import Federation
+from fssl.methods.cbafed import CLASSES
 from fssl.methods.feddb import PI, released_shares
 from fssl.methods.feddure_full import REGULATOR
 from fssl.methods.fedlabel_2m import COUNT, A, B
@@ -23,9 +24,10 @@ from fssl.methods.fedloke import kept
 from fssl.methods.fedmatch import HELPER, PRESENT, PSI, SIGMA
 from fssl.methods.names import METHODS, settings_of
 from fssl.methods.proxyfl import COUNTS, FEATURES, PRIOR, PROXIES
+from fssl.methods.rscfed import TEACHER
 from fssl.methods.tuning import Tuning
 from fssl.models.resnet import SmallCnn
-from fssl.types import Batch, Server, State, Weights, put, take
+from fssl.types import Batch, Server, State, Weights, put, take, unpacked
 
 Make = Callable[..., Federation]
 SHORT = ("train.steps_per_round=3", "train.lr=0.05")
@@ -436,3 +438,50 @@ def test_flexmatch_with_sage(make_federation: Make) -> None:
     kept_table = result.state["flex.table"].tolist()
     assert 0 < len(table) < pool
     assert {s: c for s, c in enumerate(kept_table) if c >= 0} == table
+
+
+def test_rscfed_without_labels(make_federation: Make) -> None:
+    """The teacher's statistics stay the first model's; its share is 0, 1/2 and then 0.6, where 2/3 would be next."""
+    own = Ordinary(make_federation, "rscfed", *KNOWING, "method.groups=1", "method.mu_u=5", "method.ema=0.6")
+    module, teacher = own.module(), own.module()
+    optimizer = sgd(module)
+    optimizer.param_groups[0]["lr"] = 0.7 * LR
+    for b, share in zip(own.batches(), (0.0, 0.5, 0.6), strict=True):
+        p = said(teacher, b.u_weak)
+        q = p**2 / (p**2).sum(-1, keepdim=True)
+        s = module(b.views["u_again"])[1].softmax(-1)
+        descend(optimizer, 5 * sum(((s[i] - q[i]) ** 2).sum() for i in range(len(q))) / len(q))
+        with torch.no_grad():
+            for old, new in zip(teacher.parameters(), module.parameters(), strict=True):
+                old.copy_(share * old + (1 - share) * new)
+    result = own.round()
+    same(module, result.upload.weights)
+    same(teacher, unpacked(TEACHER, result.state))
+
+
+@pytest.mark.parametrize("limit", [False, True])
+def test_cbafed_without_labels(limit: bool, make_federation: Make) -> None:
+    """The broadcast model labels for the whole round. In the limit no cap, no rare class and no older weights: then it
+    is pseudo-labeling, once per round, with a threshold for each class."""
+    settings = ["burn_in=0", "base=0.6", *(["cap=1", "rare=0", "residual=false"] if limit else ["cap=0.62"])]
+    own = Ordinary(make_federation, "cbafed", *KNOWING, *(f"method.{s}" for s in settings))
+    counts, broadcast = torch.tensor([40.0, 30.0, 1.0, 29.0]), own.other(3)  # which is often sure of class 3, then of 2
+    q = 4 / 10 * counts / 100
+    t = [float(x) + 0.6 - float(((q - q.mean()) ** 2).sum() / 3) ** 0.5 for x in q]
+    t = t if limit else [min(x, 0.62) for x in t]
+    first, module = own.module(broadcast), own.module(broadcast)
+    optimizer, given, cases = sgd(module), torch.zeros(4), Counter[str]()
+    optimizer.param_groups[0]["lr"] = 2 / 3 * LR
+    for b in own.batches():
+        p, out, loss = said(first, b.u_weak), module(b.u_weak)[1], torch.zeros(())
+        for i, row in enumerate(p):
+            best, second = row.argsort(descending=True)[:2].tolist()
+            label = best if row[best] > t[best] else second if not limit and q[second] < 0.03 else None
+            cases["no" if label is None else "best" if label == best else "second"] += 1
+            if label is not None:
+                loss, given[label] = loss - out[i].log_softmax(0)[label] / len(p), given[label] + 1
+        descend(optimizer, loss)
+    result = own.round(Server(broadcast, {CLASSES: counts}))
+    assert {*cases} == ({"no", "best"} if limit else {"no", "best", "second"})
+    same(module, result.upload.weights)
+    torch.testing.assert_close(result.upload.extras[CLASSES], given * 40 / cases.total())

@@ -21,7 +21,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import completed, outcome, records, start
+from conftest import KNOWING, LABELING, completed, outcome, records, start
 from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core import evaluate
@@ -406,8 +406,8 @@ KINDS = {
     "client's own model": ("method.name=fedloke", "records.checkpoint_every=2"),
     "server's memory": ("method.name=fedmatch", "method.helper_interval=1", "method.helpers=1"),
     "client's plateau": ("method.name=fedmatch", "method.patience=1", "method.lr=0.2", "method.helpers=1"),
-    "groups and teachers": ("method.name=rscfed", "train.keep_momentum=true", "records.checkpoint_every=2"),
-    "older weights": ("method.name=cbafed", "method.burn_in=1", "partition.labeled_clients=1"),
+    "groups and teachers": ("method.name=rscfed", "train.keep_momentum=true", "records.checkpoint_every=2", *KNOWING),
+    "older weights": ("method.name=cbafed", *LABELING["cbafed"], "method.burn_in=1"),
     "carried momentum": ("protocol=authors", "records.checkpoint_every=2"),
     "kept momentum": ("train.keep_momentum=true", "train.nesterov=true", "train.schedule=cosine", "train.clip=1"),
     "kept moments": ("train.keep_momentum=true", "train.optimizer=adamw", "train.lr=0.001", "method.name=fedloke"),
