@@ -32,7 +32,7 @@ from ..types import (
 )
 from .base import Method, Needs, RunningMean, Source, Value, Watched, descend
 from .roles import at_rate, mixed, shown_to
-from .settings import Share, StudentRate, Threshold
+from .settings import Share, Threshold, UnlabeledRate
 
 # The classes that are trained with: on the server those of the last round, in a client's round those seen so far.
 CLASSES, LABELED, ROUNDS = "cbafed.classes", "cbafed.labeled", "cbafed.rounds"
@@ -215,19 +215,21 @@ def first_stage(card: Card) -> int:
     note="class counts go down and up with the model; for clients of which some know all labels and some none",
 )
 def cbafed(
-    burn_in: Annotated[int, Range(0, 1e6), ByDataset(first_stage)] = 27,
-    base: Share = 0.84,
-    cap: Annotated[Threshold, ByDataset(lambda card: 0.9 if card.name == "svhn" else 0.95)] = 0.95,
-    rare: Share = 0.03,
-    labeled_epochs: Annotated[int, Range(1, 10_000)] = 11,
-    unlabeled_rate: StudentRate = 2 / 3,
-    residual: bool = True,
+    burn_in: Annotated[
+        int, Range(0, 1e6), ByDataset(first_stage), "rounds in which only clients with labels learn"
+    ] = 27,
+    base: Annotated[Share, "a class's threshold: its share of labels, plus base, minus the shares' spread"] = 0.84,
+    cap: Annotated[Threshold, ByDataset(lambda card: 0.9 if card.name == "svhn" else 0.95), "largest threshold"] = 0.95,
+    rare: Annotated[Share, "share of labels below which unsure images get a class that comes second"] = 0.03,
+    labeled_epochs: Annotated[
+        int, Range(1, 10_000), "epochs of a client with labels; others take train.local_epochs"
+    ] = 11,
+    unlabeled_rate: UnlabeledRate = 2 / 3,
+    residual: Annotated[bool, "weights are mixed with those of older rounds"] = True,
 ) -> CBAFed:
     """Clients without labels train on what the broadcast model labels, with thresholds by class.
 
-    burn_in: rounds in which only clients with labels learn, by default an eleventh of the dataset's. base, cap, rare:
-    of the thresholds. labeled_epochs: of a client with labels in a round; others take train.local_epochs.
-    unlabeled_rate: the rate of clients without labels, in train.lr. residual: weights are mixed with older ones.
+    burn_in is an eleventh of the dataset's rounds by default.
     """
     return CBAFed(
         accept=ClassBalance(base, cap, rare),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -145,16 +145,17 @@ def released_shares(pi: Shares) -> Shares:
 def feddb(
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,
-    ema: Share = 0.5,
-    dma: Literal["exact", "released", "off"] = "released",
-    online: bool = False,
+    ema: Annotated[Share, "with online: share of the local model's running prior that survives a step"] = 0.5,
+    dma: Annotated[
+        Literal["exact", "released", "off"],
+        "clients weigh so that their priors add up to a uniform one (exact), nearly so (released), or by size (off)",
+    ] = "released",
+    online: Annotated[bool, "the local model labels, divided by its running prior"] = False,
     passes: Passes = "separate",
 ) -> FedDB:
     """The broadcast model labels each pool once per round, its probabilities divided by its mean prediction.
 
-    dma: clients weigh so that their priors add up to a uniform one ('exact'), as the released iteration gives
-    it (nearly uniform), or by size ('off'). online: the local model labels, divided by its running prior (ema).
-    passes: each of the three views has BatchNorm statistics of its own, as released; 'joint' gives them one.
+    passes='separate' is as released.
     """
     assign = LocalOnly() if online else GlobalOnly()
     return FedDB(accept=FixedThreshold(tau), assign=assign, mu_u=mu_u, ema=ema, dma=dma, passes=passes)

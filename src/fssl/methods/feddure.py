@@ -1,7 +1,7 @@
 """FedDure (Bai et al., AAAI 2024): a student tells, by what it learns from a label, how to change the teacher."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from ..models import Net
 from ..types import Batch, Local, Payload, PseudoLabels, State, Trace, Weights, clone, drop, put, take
 from .base import Needs, Passes, Source, Value, fit, gradient
 from .fixmatch import FixMatch, Seen
-from .settings import MuU, StudentRate, Tau
+from .settings import MuU, Sign, StudentRate, Tau
 
 STUDENT, PARAMS, VELOCITY = "student.", "student.params.", "student.velocity."
 
@@ -27,7 +27,7 @@ class FedDure(FixMatch):
     """
 
     student_rate: float = 1.0  # its learning rate relative to the teacher's
-    sign: Literal["released", "expected"] = "released"
+    sign: Sign = "released"
     passes: Passes = "joint"  # of the student over labeled and unlabeled images
     extra_loss: ClassVar[str] = "l_d"
 
@@ -78,16 +78,14 @@ class FedDure(FixMatch):
 def feddure(
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,
-    target: Literal["soft", "hard"] = "soft",
+    target: Annotated[Literal["soft", "hard"], "labels are all probabilities, or the likeliest class"] = "soft",
     student_rate: StudentRate = 1.0,
-    sign: Literal["released", "expected"] = "released",
+    sign: Sign = "released",
     passes: Passes = "joint",
 ) -> FedDure:
     """FixMatch whose model also follows a student: did one step on its labels help on labeled images?
 
-    target: whole probabilities or the likeliest class. student_rate: the student's learning rate relative to
-    the model's. sign: 'released' is l_1 - l_0 (an improving student pushes away), 'expected' l_0 - l_1.
-    passes: 'separate' shows the student labeled and unlabeled images in a batch each, as released.
+    passes='separate', of the student over labeled and unlabeled images, is as released.
     """
     return FedDure(
         accept=FixedThreshold(tau),

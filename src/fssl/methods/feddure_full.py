@@ -1,7 +1,7 @@
 """FedDure with both regulators, as its abstract describes it; the formulas are a reconstruction."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, We
 from .base import Source
 from .feddure import PARAMS, FedDure
 from .fixmatch import Seen
-from .settings import MuU, Rate, StudentRate
+from .settings import MuU, Rate, Sign, StudentRate
 
 REGULATOR = "regulator."
 HIDDEN = 100
@@ -88,14 +88,11 @@ def new_regulator(task: Task) -> State:
 @Source("Bai et al. 2024", follows="reconstruction", page="feddure", client="regulator")
 def feddure_full(
     mu_u: MuU = 1.0,
-    meta_lr: Rate = 0.01,
+    meta_lr: Annotated[Rate, "learning rate of the network that weighs images"] = 0.01,
     student_rate: StudentRate = 1.0,
-    sign: Literal["expected", "released"] = "expected",
+    sign: Sign = "expected",
 ) -> FedDureFull:
-    """FedDure with both regulators: a small network, trained through the student's step, weighs each image.
-
-    mu_u: weight of the labels. meta_lr: that network's learning rate. sign: as in 'feddure'.
-    """
+    """FedDure with both regulators: a small network, trained through the student's step, weighs each image."""
     return FedDureFull(
         accept=FixedThreshold(0.0),
         assign=LocalOnly(),

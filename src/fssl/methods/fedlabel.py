@@ -1,7 +1,7 @@
 """FedLabel (Cho et al., ICCV 2023) with one model: of the local and the global one, the more decided labels."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from ..models import Net
 from ..types import Batch, Local, Payload, State
 from .base import Source
 from .fixmatch import FixMatch, Seen
-from .settings import MuU, Tau, Weight
+from .settings import MuU, Tau, Weight, WinnerBy
 
 
 @dataclass(frozen=True)
@@ -50,13 +50,9 @@ def agreed(votes: State) -> Tensor:
 def fedlabel(
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,
-    kl_weight: Weight = 1.0,
-    winner: Literal["variance", "entropy", "max"] = "variance",
+    kl_weight: Annotated[Weight, "weight of the pull towards the other model's probabilities where both agree"] = 1.0,
+    winner: WinnerBy = "variance",
 ) -> FedLabel:
-    """FixMatch labeled by the local or the global model, whichever is more decided about the image.
-
-    winner: whose probabilities have the larger variance or maximum, or the smaller entropy. kl_weight: pull
-    towards the other model's probabilities where both agree.
-    """
+    """FixMatch labeled by the local or the global model, whichever is more decided about the image."""
     score = SCORES[winner]
     return FedLabel(accept=FixedThreshold(tau), assign=Winner(score), mu_u=mu_u, score=score, kl_weight=kl_weight)

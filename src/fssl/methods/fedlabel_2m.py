@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ from ..types import (
 )
 from .base import Needs, Passes, RunningMean, Source, Value, descend, fit
 from .fedlabel import FedLabel, agreed, rho
-from .settings import MuU, Tau, Weight
+from .settings import MuU, Tau, Weight, WinnerBy
 
 A, B = "A.", "B."  # the supervised and the unsupervised model, side by side in one set of weights
 COUNT = "fedlabel.count"  # pseudo-labels that B was given this round
@@ -139,17 +139,15 @@ def hold(before: Local, after: Local, idle: Tensor) -> Local:
 def fedlabel_2m(
     tau: Tau = 0.3,
     mu_u: MuU = 1.0,
-    kl_weight: Weight = 0.05,
-    pull: Weight = 10.0,
-    burn_in: Annotated[int, Range(0, 1e6)] = 50,
-    winner: Literal["variance", "entropy", "max"] = "variance",
+    kl_weight: Annotated[Weight, "weight of B's pull towards A's probabilities where both labelers agree"] = 0.05,
+    pull: Annotated[Weight, "weight that holds B near the broadcast model"] = 10.0,
+    burn_in: Annotated[int, Range(0, 1e6), "rounds in which only A learns"] = 50,
+    winner: WinnerBy = "variance",
     passes: Passes = "separate",
 ) -> FedLabel2M:
     """FedLabel with two models per client, as its framework runs it: A learns from labels, B from pseudo-labels.
 
-    burn_in: rounds in which only A learns. pull: weight that holds B near the broadcast model. kl_weight: pull of
-    B towards A's probabilities where both labelers agree. winner: as for 'fedlabel'. passes: each
-    view of B has BatchNorm statistics of its own, as released; 'joint' gives both the same.
+    passes='separate' is B's as released.
     """
     score = SCORES[winner]
     return FedLabel2M(

@@ -121,20 +121,22 @@ def kept(weights: Weights) -> State:
 
 @Source("Zhang et al. 2023", follows="released code", page="fedloke", client="own model")
 def fedloke(
-    mu_own: Share = 0.9,
-    filter: Literal["entropy", "confidence"] = "entropy",
-    delta: Annotated[float, Range(1e-9, 1e9)] = 0.1,
+    mu_own: Annotated[Share, "share of the own model that survives the next broadcast"] = 0.9,
+    filter: Annotated[Literal["entropy", "confidence"], "labels count below delta, or from tau on"] = "entropy",
+    delta: Annotated[float, Range(1e-9, 1e9), "entropy below which a label counts"] = 0.1,
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,
-    ramp_rounds: Annotated[float, Range(0.0, 1e9), ByDataset(lambda card: 0.4 * card.rounds)] = 120,
+    ramp_rounds: Annotated[
+        float,
+        Range(0.0, 1e9),
+        ByDataset(lambda card: 0.4 * card.rounds),
+        "rounds until labels weigh mu_u; 0: from the start",
+    ] = 120,
     passes: Passes = "joint",
 ) -> FedLoKe:
     """The uploaded model and one that stays with the client train together and label for each other.
 
-    mu_own: how much of the own model survives the next broadcast. filter: labels with an entropy below delta,
-    or with a confidence of at least tau. ramp_rounds: rounds until labels weigh mu_u (0: from the start), by
-    default 0.4 of the dataset's.
-    passes: 'separate' gives each view its own BatchNorm statistics, as released.
+    passes='separate' is as released. ramp_rounds is 0.4 of the dataset's rounds by default.
     """
     accept = EntropyThreshold(delta) if filter == "entropy" else FixedThreshold(tau)
     return FedLoKe(accept=accept, mu_own=mu_own, mu_u=mu_u, ramp_rounds=ramp_rounds, passes=passes)

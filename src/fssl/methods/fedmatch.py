@@ -224,22 +224,21 @@ def majority(p_l: Tensor, p_h: list[Tensor], present: Tensor) -> Tensor:
     note="two parts of every kernel; half of what goes down are helpers, of use every 10th round only",
 )
 def fedmatch(
-    lr: Rate = 0.01,
+    lr: Annotated[Rate, "of plain SGD without momentum or decay; train.lr does not apply"] = 0.01,
     tau: Tau = 0.95,
-    lam_s: Weight = 10.0,
-    lam_iccs: Weight = 0.01,
-    lam_l2: Weight = 10.0,
-    lam_l1: Weight = 1e-4,
-    helpers: Annotated[int, Range(1, 100)] = 2,
-    helper_interval: Annotated[int, Range(1, 1e6)] = 10,
-    patience: Annotated[int, Range(0, 1e6)] = 0,
+    lam_s: Annotated[Weight, "weight of the labeled loss"] = 10.0,
+    lam_iccs: Annotated[Weight, "weight of pseudo-labels and agreement"] = 0.01,
+    lam_l2: Annotated[Weight, "weight of ||sigma - psi||^2"] = 10.0,
+    lam_l1: Annotated[Weight, "weight of ||psi||_1"] = 1e-4,
+    helpers: Annotated[int, Range(1, 100), "similar clients whose psi comes along"] = 2,
+    helper_interval: Annotated[int, Range(1, 1e6), "rounds from one choice of helpers to the next"] = 10,
+    patience: Annotated[
+        int, Range(0, 1e6), "so many rounds of a client without a lower labeled loss divide its lr by 3; 0: never"
+    ] = 0,
 ) -> FedMatch:
     """Kernels as sums of sigma (from labels) and psi (from agreement with similar clients).
 
-    lr: plain SGD without momentum or decay; train.lr does not apply. lam_s, lam_iccs, lam_l2, lam_l1: weights of
-    the labeled loss, of pseudo-labels and agreement, of ||sigma - psi||^2 and of ||psi||_1. helpers: similar
-    clients whose psi comes along every helper_interval rounds. patience: this many rounds of a client without a
-    lower labeled loss divide its lr by 3; 0 keeps it. Authors' constants: lr=0.001, tau=0.75, patience=5.
+    Authors' constants: lr=0.001, tau=0.75, patience=5.
     """
     return FedMatch(
         lr=lr,

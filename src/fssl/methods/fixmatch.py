@@ -14,7 +14,7 @@ from ..label.losses import soft_cross_entropy, supervised_loss
 from ..models import Net, Out
 from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, Trace, Weights
 from .base import Method, Needs, Source, Value, Watched, descend, form
-from .settings import LabelBN, MuU, Tau, Vote, Weight
+from .settings import LabelBN, MuProx, MuU, Tau, Vote
 from .terms import Proximal, Term, add_terms
 
 
@@ -165,6 +165,6 @@ def fixmatch_gpl(tau: Tau = 0.95, mu_u: MuU = 1.0, vote: Vote = "hard") -> FixMa
 
 
 @Source("Li; Sohn et al. 2020", follows="paper", page="fixmatch")
-def fedprox_fixmatch(mu_prox: Weight = 1e-3, tau: Tau = 0.95, mu_u: MuU = 1.0) -> FixMatch:
+def fedprox_fixmatch(mu_prox: MuProx = 1e-3, tau: Tau = 0.95, mu_u: MuU = 1.0) -> FixMatch:
     """FixMatch-LPL with FedProx's pull towards the broadcast model."""
     return FixMatch(accept=FixedThreshold(tau), mu_u=mu_u, terms=(Proximal(mu_prox),))

@@ -116,15 +116,21 @@ class FLFL(SemiFL):
     note="it also sends a threshold and how many images it used",
 )
 def flfl(
-    tau: Tau = 0.95,
-    rho: Annotated[Weight, ByDataset(lambda card: 1.0 if card.num_classes == 100 else 0.1)] = 0.1,
-    accept: Literal["adaptive", "fixed"] = "adaptive",
-    shares: Literal["threshold", "uniform"] = "threshold",
+    tau: Annotated[Tau, "least confidence of an image in the flatness term; with accept='fixed' of every label"] = 0.95,
+    rho: Annotated[
+        Weight,
+        ByDataset(lambda card: 1.0 if card.num_classes == 100 else 0.1),
+        "how far ASAM moves the weights; 0: no flatness term",
+    ] = 0.1,
+    accept: Annotated[
+        Literal["adaptive", "fixed"], "thresholds by class that follow the model's confidence, or tau"
+    ] = "adaptive",
+    shares: Annotated[
+        Literal["threshold", "uniform"], "clients weigh 1 minus their threshold, or all the same"
+    ] = "threshold",
 ) -> FLFL:
     """Labels as SemiFL's, accepted from thresholds that follow the model's confidence, and held at a flat minimum.
 
-    For labels at the server. tau: from which confidence on an image takes part in the flatness term; with
-    accept='fixed' it is also the threshold of all classes. rho: how far ASAM moves the weights, 0 switches the term
-    off. shares: clients weigh 1 minus their threshold, or all the same.
+    For labels at the server.
     """
     return FLFL(tau=tau, rho=rho, accept=accept, shares=shares)

@@ -36,14 +36,17 @@ class FreeMatch(FixMatch):
 @Source("Wang et al. 2023", follows="reconstruction", page="freematch", client="running means")
 def freematch(
     mu_u: MuU = 1.0,
-    saf: Weight = 0.05,
-    ema: Share = 0.999,
-    lowest: Annotated[Share, ByDataset(lambda card: 0.9 if card.name == "svhn" else 0.0)] = 0.0,
-    highest: Annotated[Share, ByDataset(lambda card: 0.95 if card.name == "svhn" else 1.0)] = 1.0,
+    saf: Annotated[Weight, "weight of the fairness term; 0: off"] = 0.05,
+    ema: Annotated[Share, "share of the running means that survives a step"] = 0.999,
+    lowest: Annotated[
+        Share, ByDataset(lambda card: 0.9 if card.name == "svhn" else 0.0), "thresholds below are raised to it"
+    ] = 0.0,
+    highest: Annotated[
+        Share, ByDataset(lambda card: 0.95 if card.name == "svhn" else 1.0), "thresholds above are cut to it"
+    ] = 1.0,
 ) -> FreeMatch:
     """FixMatch-LPL whose threshold follows the client's confidence, class by class; no threshold is set.
 
-    mu_u: weight of the pseudo-labels (SAT ratio). saf: weight of the fairness term, 0 switches it off. ema: how
-    slowly the running means move. lowest, highest: what a threshold is raised or cut to; its authors do so on SVHN.
+    Its authors call mu_u the SAT ratio, and limit thresholds on SVHN alone.
     """
     return FreeMatch(accept=FreeThreshold(ema, lowest, highest), mu_u=mu_u, saf=saf)

@@ -161,22 +161,25 @@ def epochs_for(card: Card) -> int | None:
 def proxyfl(
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,
-    beta: Weight = 1.0,
-    ema: Share = 0.99,
-    tuning_epochs: Annotated[int, Range(0, 1e6), ByDataset(epochs_for)] = 100,
-    tuning_lr: Rate = 0.005,
-    tuning_batch: Annotated[int, Range(1, 1e6)] = 4,
-    margin: bool = True,
-    mask: Literal["union", "global"] = "union",
-    icpl_labels: Literal["global", "given"] = "global",
-    space: Literal["heads", "raw"] = "heads",
+    beta: Annotated[Weight, "weight of the contrast"] = 1.0,
+    ema: Annotated[Share, "share of the class prior that survives a round"] = 0.99,
+    tuning_epochs: Annotated[
+        int, Range(0, 1e6), ByDataset(epochs_for), "epochs in which the server tunes classifier rows"
+    ] = 100,
+    tuning_lr: Annotated[Rate, "learning rate of that tuning"] = 0.005,
+    tuning_batch: Annotated[int, Range(1, 1e6), "classifier rows in a step of it"] = 4,
+    margin: Annotated[bool, "the tuning asks for a distance between classes"] = True,
+    mask: Annotated[Literal["union", "global"], "which model must be sure: either, or the global one"] = "union",
+    icpl_labels: Annotated[
+        Literal["global", "given"], "classes of labeled images in the contrast: the global model's, or their own"
+    ] = "global",
+    space: Annotated[
+        Literal["heads", "raw"], "what the contrast compares: outputs of two linear heads, or features and rows"
+    ] = "heads",
 ) -> ProxyFL:
     """Global labels, a contrast with classifier rows for undecided images, and rows that the server tunes.
 
-    beta: weight of the contrast. ema: share of the class prior that survives a round. tuning_epochs: by
-    default 2000 steps of tuning for 8 clients. mask: which model must be sure. icpl_labels: classes of labeled rows in
-    the contrast.
-    space: what it compares, normalized outputs of two linear heads, or features and classifier rows themselves.
+    tuning_epochs makes 2000 steps with 8 clients by default.
     """
     return ProxyFL(
         accept=FixedThreshold(tau),

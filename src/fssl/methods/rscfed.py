@@ -30,7 +30,7 @@ from ..types import (
 )
 from .base import Method, Needs, RunningMean, Source, Value, descend
 from .roles import at_rate, mixed, shown_to
-from .settings import MuU, Share, StudentRate, Weight
+from .settings import MuU, Share, UnlabeledRate, Weight
 
 TEACHER, STEPS = "rscfed.teacher.", "rscfed.steps"  # stay with a client
 IN, MEMBER, KNOWS = "rscfed.group", "rscfed.member", "rscfed.knows"  # of a round: its models by group, and the groups
@@ -189,20 +189,17 @@ def group_name(group: int) -> str:
     note="a model for each group goes up; for clients of which some know all labels and some none",
 )
 def rscfed(
-    groups: Annotated[int, Range(1, 100)] = 3,
+    groups: Annotated[int, Range(1, 100), "groups of train.clients_per_round clients in a round"] = 3,
     mu_u: MuU = 0.02,
-    ema: Share = 0.999,
-    beta: Weight = 100.0,
-    beta_unlabeled: Weight = 1e4,
-    boost: Annotated[float, Range(0.0, 1e6)] = 6.0,
-    unlabeled_rate: StudentRate = 0.7,
+    ema: Annotated[Share, "share of the teacher that survives a step, at most"] = 0.999,
+    beta: Annotated[Weight, "how much less a far model counts in a group with labels"] = 100.0,
+    beta_unlabeled: Annotated[Weight, "the same in a group without"] = 1e4,
+    boost: Annotated[float, Range(0.0, 1e6), "how much more a client with labels counts"] = 6.0,
+    unlabeled_rate: UnlabeledRate = 0.7,
 ) -> RSCFed:
     """Clients without labels follow a teacher of their own; the model is a mean of means over random groups.
 
-    groups: of train.clients_per_round clients each in a round; who is in several trains once for each. ema: the share
-    of the teacher that survives a step, at most. beta, beta_unlabeled: how much less a far model counts, in groups
-    with and without labels. boost: how much more a client with labels counts. unlabeled_rate: the rate of clients
-    without labels, in train.lr.
+    Who is in several groups trains once for each.
     """
     return RSCFed(
         groups=groups,

@@ -129,13 +129,12 @@ class SemiFL(Method):
 @Source("Diao et al. 2022", follows="released code", page="semifl", note="it also sends how many images it trained on")
 def semifl(
     tau: Tau = 0.95,
-    mu_fix: Weight = 1.0,
-    mu_mix: Weight = 1.0,
-    beta: Annotated[float, Range(0.01, 100.0)] = 0.75,
+    mu_fix: Annotated[Weight, "weight of the loss on sure images"] = 1.0,
+    mu_mix: Annotated[Weight, "weight of the loss on mixtures; 0: off"] = 1.0,
+    beta: Annotated[float, Range(0.01, 100.0), "of the Beta distribution of a batch's share in mixtures"] = 0.75,
 ) -> SemiFL:
     """The broadcast model labels each pool once per round; clients train on sure images and on mixtures of them.
 
-    For labels at the server. tau: from which confidence on an image is trained on. mu_fix, mu_mix: weights of the two
-    losses, 0 switches the mixing off. beta: of the Beta distribution that a batch's share in the mixture comes from.
+    For labels at the server.
     """
     return SemiFL(tau=tau, mu_fix=mu_fix, mu_mix=mu_mix, beta=beta)

@@ -9,7 +9,7 @@ from ..label.losses import supervised_loss
 from ..models import Net
 from ..types import Batch, Counts, Local, Payload, State, Trace, Weights
 from .base import Method, Needs, Source, Value, descend
-from .settings import Weight
+from .settings import MuProx, Steps
 from .terms import Proximal, Term, add_terms
 
 
@@ -19,7 +19,7 @@ class Supervised(Method):
 
     terms: tuple[Term, ...] = ()
     labels: Literal["few", "all"] = "few"
-    steps: Literal["pool", "labeled"] = "pool"
+    steps: Steps = "pool"
 
     @property
     def needs(self) -> Needs:
@@ -40,17 +40,16 @@ class Supervised(Method):
 
 
 @Source("McMahan et al. 2017", follows="paper", page="fedavg")
-def fedavg(steps: Literal["pool", "labeled"] = "pool") -> Supervised:
+def fedavg(steps: Steps = "pool") -> Supervised:
     """FedAvg on the labeled images alone.
 
-    steps: 'pool' takes as many steps as the semi-supervised methods do (the fair baseline), 'labeled' five
-    passes over the labeled images with incomplete batches dropped (may be what the paper ran).
+    steps='pool' is the fair baseline; 'labeled', with incomplete batches dropped, may be what the paper ran.
     """
     return Supervised(steps=steps)
 
 
 @Source("Li et al. 2020", follows="released code", page="fedavg")
-def fedprox(mu_prox: Weight = 1e-3, steps: Literal["pool", "labeled"] = "pool") -> Supervised:
+def fedprox(mu_prox: MuProx = 1e-3, steps: Steps = "pool") -> Supervised:
     """FedAvg with a pull of the local model towards the broadcast one."""
     return Supervised(terms=(Proximal(mu_prox),), steps=steps)
 
