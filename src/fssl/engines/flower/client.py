@@ -125,10 +125,10 @@ def make_workshop(federation: Federation, client: int) -> Workshop:
 
 
 def at_site(config: Config, site: Site) -> Config:
-    own = load_toml(site.folder / "site.toml", "site.toml")
-    check_promise(config, own.get("masked", False))
     if config.partition.file is not None:
         raise SiteError("partition.file: a site reads no file that the server names")
+    own = load_toml(site.folder / "site.toml", "site.toml")
+    check_promise(config, own.get("masked", False))
     device = check_value("device", own.get("device", "auto"), schema_of(Compute)["device"], "site.toml: ")
     allowed = own.get("own", [])
     config = with_own_files(config, site.folder, allowed if isinstance(allowed, list) else [])
