@@ -28,10 +28,14 @@ def curve(folder: Path, norm: str) -> list[float]:
     return [line["test"][norm]["accuracy"] for line in lines_of(folder)]
 
 
+def section_of(heading: str) -> str:
+    """The section whose heading begins so."""
+    return TEXT.split(f"\n## {heading}")[1].split("\n## ")[0]
+
+
 def rows(heading: str) -> list[list[str]]:
     """Cells of the rows about our runs, in the section with this heading."""
-    section = TEXT.split(f"## {heading}")[1].split("\n## ")[0]
-    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    lines = [line for line in section_of(heading).splitlines() if line.startswith("| `")]
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if "`, paper" not in line]
 
 
@@ -126,7 +130,7 @@ def scatter(curve: list[float]) -> float:
 
 
 def test_what_is_said_of_table_2_is_so() -> None:
-    text = one_line(TEXT.split("## CIFAR-100, α = 1")[1].split("\n## ")[0])
+    text = one_line(section_of("CIFAR-100, α = 1"))
     sage, gpl, lpl = (on_cifar100(method) for method in ("sage", "fixmatch-gpl", "fixmatch-lpl"))
     first = [first_at_least(c, 30) or 0 for c in (sage, gpl, lpl)]
     assert f"`sage` reaches 30 % after {first[0]} rounds (paper 56) and 40 % after {first_at_least(sage, 40)}" in text
@@ -249,7 +253,7 @@ def test_what_is_said_of_the_speed_of_proxyfl_is_so() -> None:
 def test_the_long_run_on_cifar100_is_as_its_rows_say() -> None:
     folder = RESULTS / "cifar100" / "alpha1.0" / "sage-authors-seed7-500"
     curves = [curve(folder, norm) for norm in NORMS]
-    section = TEXT.split("## `sage` on CIFAR-100 to its last round")[1].split("\n## ")[0]
+    section = section_of("`sage` on CIFAR-100 to its last round")
     table = re.findall(r"^\| (\d+ to \d+) \| (.*) \|$", section, re.MULTILINE)
     assert [rounds for rounds, _ in table][-1] == f"{len(curves[0]) - 9} to {len(curves[0])}"
     for rounds, said in table:
@@ -276,7 +280,7 @@ def test_the_recipe_that_sites_can_run_is_as_its_rows_say() -> None:
     assert {f"sage-{name}-seed7" for name in runs} == {folder.name for folder in (RESULTS / "deployable").iterdir()}
     shared = [[x["accuracy"] for x in lines[:440]] for lines in runs.values()]
     assert shared[0] == shared[1]
-    section = TEXT.split(f"## {RECIPE}")[1].split("\n## ")[0]
+    section = section_of(RECIPE)
     table = re.findall(r"^\| (\d+) to (\d+) \| (.*) \|$", section, re.MULTILINE)
     assert len(table) == 5
     for first, last, said in table:
@@ -343,30 +347,32 @@ def folder_in(label: str) -> str:
     return f"{label.split('`')[1]}-authors-seed{seed[1] if seed else 7}"
 
 
+def true_cells(folder: Path) -> list[str]:
+    """Mean of the last ten rounds, last and best, in both normalizations."""
+    curves = [curve(folder, norm) for norm in NORMS]
+    mean = " / ".join(f"{np.mean(c[-10:]):.2f} ± {np.std(c[-10:], ddof=1):.2f}" for c in curves)
+    return [mean, both([c[-1] for c in curves]), both([max(c) for c in curves])]
+
+
 def test_every_run_of_table_1_on_cifar10_has_a_true_row() -> None:
     table = {folder_in(row[0]): row[1:] for row in rows("CIFAR-10, α = 0.1")}
     place = RESULTS / "cifar10" / "alpha0.1"
     assert set(table) == {folder.name for folder in place.iterdir()}
     for name, said in table.items():
-        curves = [curve(place / name, norm) for norm in NORMS]
-        assert [len(c) for c in curves] == [300, 300]
-        mean = " / ".join(f"{np.mean(c[-10:]):.2f} ± {np.std(c[-10:], ddof=1):.2f}" for c in curves)
-        assert said == [mean, both([c[-1] for c in curves]), both([max(c) for c in curves])], name
+        assert (len(lines_of(place / name)), said) == (300, true_cells(place / name)), name
 
 
 def test_the_runs_on_svhn_have_true_rows() -> None:
     place, table = RESULTS / "svhn" / "alpha0.1", {row[0].strip("`"): row[1:] for row in rows("SVHN, α = 0.1")}
     assert {f"{method}-authors-seed7" for method in table} == {folder.name for folder in place.iterdir()}
     for method, said in table.items():
-        curves = [curve(place / f"{method}-authors-seed7", norm) for norm in NORMS]
-        mean = " / ".join(f"{np.mean(c[-10:]):.2f} ± {np.std(c[-10:], ddof=1):.2f}" for c in curves)
-        assert said == [mean, both([c[-1] for c in curves]), both([max(c) for c in curves])], method
+        assert said == true_cells(place / f"{method}-authors-seed7"), method
 
 
 def test_what_is_said_of_sage_on_svhn_is_so() -> None:
     folder = RESULTS / "svhn" / "alpha0.1" / "sage-authors-seed7"
     curves = [curve(folder, norm) for norm in NORMS]
-    section, lines = one_line(TEXT.split("## SVHN, α = 0.1")[1].split("\n## ")[0]), lines_of(folder)
+    section, lines = one_line(section_of("SVHN, α = 0.1")), lines_of(folder)
     seconds = [line["timing"]["seconds"] for line in lines]
     assert f"{93.85 - np.mean(curves[1][-10:]):.2f} points below the printed number" in section
     assert f"{percent(lines[-10:], 'utilization')} % of the images get a label" in section
@@ -377,7 +383,7 @@ def test_what_is_said_of_sage_on_svhn_is_so() -> None:
 
 
 def test_what_is_said_of_flexmatch_on_svhn_is_so() -> None:
-    section = one_line(TEXT.split("## SVHN, α = 0.1")[1].split("\n## ")[0])
+    section = one_line(section_of("SVHN, α = 0.1"))
     lines = lines_of(RESULTS / "svhn" / "alpha0.1" / "flexmatch-authors-seed7")
     balanced = [line["balanced_accuracy"] for line in lines]
     assert max(balanced) < 10.5
@@ -402,7 +408,7 @@ def test_semifl_and_flfl_on_svhn_are_as_their_rows_say() -> None:
         labels = [percent(lines[-10:], key) for key in SHARES]
         assert said == [*(f"{mean:.2f}" for mean in means), f"{lines[-1]['accuracy']:.2f}", *labels], label
     assert {*tens} == {folder.name for folder in place.iterdir()}
-    section = one_line(TEXT.split(f"## {WHICH}")[1].split("\n## ")[0])
+    section = one_line(section_of(WHICH))
     assert f"`semifl` has {lines_of(place / 'semifl')[-1]['accuracy']:.0f} %" in section
     assert f"gains {np.diff(tens['semifl'])[-1]:.1f} points in the last ten" in section
     lead = tens["flfl"] - tens["semifl"]
@@ -420,7 +426,7 @@ def test_rounds_of_flfl_take_as_long_as_is_said() -> None:
         np.median([timing["parts"][part] for timing in timings])
         for part in ("clients", "static_norm", "server", "test")
     )
-    section = one_line(TEXT.split("\n## Speed")[1].split("\n## ")[0])
+    section = one_line(section_of("Speed"))
     assert f"take {min(seconds):.2f} to {max(seconds):.2f} s, {np.median(seconds):.2f} in the middle" in section
     assert f"{clients:.2f} of it are clients, {norms:.2f} static BatchNorm, {server:.2f} the server's steps" in section
     assert f"{test:.2f} the test (`results/bench/flfl-svhn250`" in section
@@ -457,7 +463,7 @@ def test_what_is_said_of_twin_sight_s_cell_is_so() -> None:
     place = RESULTS / "settings" / "twin-sight"
     accuracy = {each.name: np.array(curve(each, "train_norm")) for each in place.iterdir()}
     fedavg, labeled, fixmatch, sage = (accuracy[name] for name in PRINTED["twin-sight"])
-    section = one_line(TEXT.split(f"## {TWIN_SIGHT}")[1].split("\n## ")[0])
+    section = one_line(section_of(TWIN_SIGHT))
     leads = [f"{lead:.2f}" for lead in (sage - fixmatch).reshape(5, 100).mean(1)]
     assert f"{', '.join(leads[:-1])} and {leads[-1]} points" in section
     drawn = [[line["clients"] for line in lines_of(place / name)] for name in ("sage", "fixmatch-lpl", "fedavg")]
@@ -487,7 +493,7 @@ def test_what_is_said_of_labels_at_4_of_10_clients_is_so() -> None:
     place = RESULTS / "settings" / "few-clients"
     fedavg, fixmatch, sage = (np.array(curve(place / m, "train_norm")) for m in ("fedavg", "fixmatch-lpl", "sage"))
     lead = (sage - fixmatch).reshape(5, 100).mean(1)
-    section = one_line(TEXT.split(f"## {NEAR_TWIN_SIGHT}")[1].split("\n## ")[0])
+    section = one_line(section_of(NEAR_TWIN_SIGHT))
     assert f"({lead[1]:.2f} points ahead of FixMatch in rounds 101 to 200)" in section
     assert f"and {-lead[4]:.2f} points behind in the last hundred" in section
     assert abs(lead[3]) < 0.5
@@ -553,7 +559,7 @@ def test_what_is_said_of_sages_lead_on_cifar10_is_so() -> None:
 
 
 def test_what_is_said_of_differences_on_cifar10_is_so() -> None:
-    text = one_line(TEXT.split("## CIFAR-10, α = 0.1")[1].split("\n## ")[0])
+    text = one_line(section_of("CIFAR-10, α = 0.1"))
 
     def ends(method: str, seed: int = 7, rounds: int = 10) -> tuple[float, float]:
         theirs, ours = (np.mean(on_cifar10(method, seed, norm)[-rounds:]) for norm in ("authors_norm", "train_norm"))

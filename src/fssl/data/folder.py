@@ -116,7 +116,7 @@ def read_images(listing: Listing, card: Card, how: Loading = ALONE) -> Iterator[
 def check(root: Path, classes: tuple[str, ...] = (), how: Loading = ALONE) -> Listing:
     """List the images of a federation's or a site's folder; reading each one adds problems to the listing.
 
-    Without agreed classes, a site has none to be held against.
+    Labeled folders are checked against these classes; without them a federation's against those found, a site's not.
     """
     listing = listed(root)
     _check_classes(listing, classes or (() if is_site(root) else found_classes(listing)))

@@ -21,6 +21,7 @@ from ..methods.names import check_effect
 from ..records.store import RunFolder
 from ..start import with_absolute_start
 from ..system.files import parse_json, write_atomic
+from ..system.machine import ground_of
 from ..system.user_code import absolute_name, short_name, user_file
 from .control import CONNECTION, check_manner, connect, flwr
 from .home import ServerPart
@@ -59,9 +60,10 @@ def start_run(part: ServerPart, wanted: Wanted, say: Callable[[str], None]) -> N
         flwr(part, "stop", number, CONNECTION)
         complain(f"stopped; finished rounds are kept in {out}: the same command with --resume goes on")
         raise
-    except (OSError, SystemExit) as error:  # the output is on a full disk, or a pipe that somebody closed: rich exits
-        place, why = (error.filename, error.strerror or error) if isinstance(error, OSError) else (None, "closed")
-        raise RunError(f"{place or 'output'}: {why}, {LEFT_ALONE}") from error
+    except OSError as error:
+        raise RunError(f"{error.filename or 'output'}: {error.strerror or error}, {LEFT_ALONE}") from error
+    except SystemExit as error:  # what rich does where the output is a pipe that somebody closed
+        raise RunError(f"output: closed, {LEFT_ALONE}") from error
     folder = RunFolder(out)
     if lost := absences(folder.rounds()):
         say(lost)
@@ -143,9 +145,8 @@ def await_folder(out: Path, seconds: float, say: Callable[[str], None]) -> None:
 def check_room(*folders: Path) -> None:
     """Refuse a folder that cannot be written, or whose disk is full, as long as no site was asked; nothing is left."""
     for folder in folders:
-        path = folder.resolve()
         try:
-            with TemporaryFile(dir=next(place for place in (path, *path.parents) if place.exists())) as trial:
+            with TemporaryFile(dir=ground_of(folder)) as trial:
                 trial.write(bytes(ROOM))
                 trial.flush()
                 os.fsync(trial.fileno())

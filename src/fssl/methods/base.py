@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -29,11 +29,9 @@ from ..types import (
     unpacked,
 )
 from .optimizers import Optimizer, Sgd
+from .settings import Passes
 
 Follows = Literal["released code", "paper", "reconstruction"]
-Passes = Annotated[
-    Literal["joint", "separate"], "joint: all views in one batch; separate: each with BatchNorm statistics of its own"
-]
 Builder = TypeVar("Builder", bound=Callable[..., "Method"])
 Value = tuple[Tensor, tuple[State, State, Trace]]  # the loss, and (buffers, state, trace) beside it
 Loss = Callable[[Weights, State], Value]

@@ -13,9 +13,9 @@ from ..label.accept import FixedThreshold
 from ..label.assign import GlobalOnly, LocalOnly
 from ..models import Net, Out
 from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Upload, Weights
-from .base import Needs, Passes, Source, fit, mean_weights
+from .base import Needs, Source, fit, mean_weights
 from .fixmatch import FixMatch
-from .settings import MuU, Share, Tau
+from .settings import MuU, Passes, Share, Tau
 
 # Client state of one round: what the broadcast model said of each image of the pool, the mean of that, how
 # many images it is the mean of, and the prior that follows the local model.

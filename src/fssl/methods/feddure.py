@@ -11,9 +11,9 @@ from ..label.assign import VOTES, LocalOnly, hard
 from ..label.losses import cross_entropy, soft_cross_entropy, supervised_loss
 from ..models import Net
 from ..types import Batch, Local, Payload, PseudoLabels, State, Trace, Weights, clone, drop, put, take
-from .base import Needs, Passes, Source, Value, fit, gradient
+from .base import Needs, Source, Value, fit, gradient
 from .fixmatch import FixMatch, Seen
-from .settings import MuU, Sign, StudentRate, Tau
+from .settings import MuU, Passes, Sign, StudentRate, Tau
 
 STUDENT, PARAMS, VELOCITY = "student.", "student.params.", "student.velocity."
 

@@ -29,9 +29,9 @@ from ..types import (
     take,
     unpacked,
 )
-from .base import Needs, Passes, RunningMean, Source, Value, descend, fit
+from .base import Needs, RunningMean, Source, Value, descend, fit
 from .fedlabel import FedLabel, agreed, rho
-from .settings import MuU, Tau, Weight, WinnerBy
+from .settings import MuU, Passes, Tau, Weight, WinnerBy
 
 A, B = "A.", "B."  # the supervised and the unsupervised model, side by side in one set of weights
 COUNT = "fedlabel.count"  # pseudo-labels that B was given this round

@@ -28,8 +28,8 @@ from ..types import (
     take,
     unpacked,
 )
-from .base import Method, Needs, Passes, Source, Value, Watched, broadcast_velocity, descend, fit
-from .settings import MuU, Share, Tau
+from .base import Method, Needs, Source, Value, Watched, broadcast_velocity, descend, fit
+from .settings import MuU, Passes, Share, Tau
 
 OWN = "own."
 

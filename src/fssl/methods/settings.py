@@ -27,3 +27,6 @@ Sign = Annotated[
     Literal["released", "expected"],
     "released: the model follows l_1 - l_0, so an improving student pushes away; expected: l_0 - l_1",
 ]
+Passes = Annotated[
+    Literal["joint", "separate"], "joint: all views in one batch; separate: each with BatchNorm statistics of its own"
+]

@@ -332,7 +332,7 @@ def with_extra(cell: Cell | None, base: Cell | None, is_speedup: bool) -> Cell |
 def lead(table: PaperTable, block: Block, j: int) -> Cell | None:
     """SAGE minus the best of the others; below zero where it is not ahead, marked where some have no runs.
 
-    None where no other that the paper has near its best has runs: a lead over the weak alone is no lead.
+    None where all others with runs are far behind in the paper: a lead over the weak alone is no lead.
     """
     rivals = rivals_in(table, block, j)
     values = {table.rows[i].method: cell.value for i, cell in rivals.items() if cell.value is not None}

@@ -132,11 +132,15 @@ def texts(score: Score) -> list[str]:
     paper = f"{score.printed:.2f}" if column.target is None else f"{score.expected:g} % after {score.printed:g}"
     return [
         *(setting, score.row.name, paper, spread(list(score.ours))),
-        f"{score.difference:+.2f}".replace("-", "−"),
+        signed(score.difference, 2),
         "yes" if score.agrees else "no",
         ", ".join(str(run.config.seed) for run in score.runs),
         ", ".join(commits_of(score.runs)),
     ]
+
+
+def signed(points: float, digits: int) -> str:
+    return f"{points:+.{digits}f}".replace("-", "−")
 
 
 def markdown_board(board: Scoreboard, picture: str = "") -> str:
@@ -188,11 +192,11 @@ def draw(board: Scoreboard) -> Any:
     for score, aside in side_by_side(board.scores):
         mean, std = mean_std(score.ours)
         dot(both, score, score.expected, mean, std)
-        difference = mean - score.expected
-        shown = min(max(difference, -FAR), FAR)
-        dot(apart, score, score.expected + aside, shown, std if shown == difference else None)
-        if shown != difference:
-            apart.annotate(f" {difference:+.1f}".replace("-", "−"), (score.expected + aside, shown), **BESIDE)
+        x, shown = score.expected + aside, min(max(score.difference, -FAR), FAR)
+        is_far = shown != score.difference
+        dot(apart, score, x, shown, None if is_far else std)
+        if is_far:
+            apart.annotate(signed(score.difference, 1), (x, shown), **BESIDE)
     both.set(xlabel="paper (%)", ylabel="ours (%)", title="test accuracy", xlim=(low, high), ylim=(low, high))
     both.set_aspect("equal")
     apart.set(
@@ -207,7 +211,7 @@ def draw(board: Scoreboard) -> Any:
 
 BAND: dict[str, Any] = {"color": GREY, "alpha": 0.22, "linewidth": 0}
 FAR = 6.0  # points: what is farther apart stands at the edge with its number, so that one point can still be seen
-BESIDE: dict[str, Any] = {"xytext": (4, 0), "textcoords": "offset points", "verticalalignment": "center"}
+BESIDE: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "verticalalignment": "center"}
 
 
 def limits(numbers: Iterable[float]) -> tuple[float, float]:

@@ -84,11 +84,16 @@ def obstacle(folder: Path) -> str | None:
     """The reason why a folder, existing or new, cannot be written into; None if it can."""
     if reason := wrong_name(folder):
         return reason
-    path = folder.absolute()
-    ground = next(p for p in (path, *path.parents) if p.exists())
+    ground = ground_of(folder)
     if not ground.is_dir():
         return f"{ground.name} is a file, not a folder"
     return None if os.access(ground, os.W_OK) else f"{ground.name or ground} is read-only"
+
+
+def ground_of(folder: Path) -> Path:
+    """A folder, or the nearest above it that is there."""
+    path = folder.absolute()
+    return next(place for place in (path, *path.parents) if place.exists())
 
 
 def wrong_name(path: Path) -> str | None:

@@ -64,7 +64,7 @@ def masked_answer(job: Job, result: ClientResult, forms: Forms, config: Config, 
 
 
 def check_promise(config: Config, masked: object) -> None:
-    """Refuse a run that promises no masks where a site's operator wants them: all but a plain false says so."""
+    """Refuse a run without masks at a site whose operator wants them: whose `masked` is anything but false."""
     if masked is not False and not is_masked(config):
         wanted = "but the operator of this site wants 'secagg+' (masked in site.toml)"
         raise SiteError(f"privacy.aggregation = '{config.privacy.aggregation}', {wanted}")
