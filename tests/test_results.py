@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -341,12 +342,6 @@ def test_what_is_said_of_precision_is_so() -> None:
     assert f"{np.mean(np.abs(half - full)):.2f} away from it" in TEXT
 
 
-def folder_in(label: str) -> str:
-    """The folder of a row: `sage` is seed 7, `sage`, seed 8 another one."""
-    seed = re.search(r", seed (\d+)", label)
-    return f"{label.split('`')[1]}-authors-seed{seed[1] if seed else 7}"
-
-
 def true_cells(folder: Path) -> list[str]:
     """Mean of the last ten rounds, last and best, in both normalizations."""
     curves = [curve(folder, norm) for norm in NORMS]
@@ -354,12 +349,19 @@ def true_cells(folder: Path) -> list[str]:
     return [mean, both([c[-1] for c in curves]), both([max(c) for c in curves])]
 
 
+ENDS: tuple[Callable[[list[float]], float], ...] = (lambda c: float(np.mean(c[-10:])), lambda c: c[-1], max)
+
+
 def test_every_run_of_table_1_on_cifar10_has_a_true_row() -> None:
-    table = {folder_in(row[0]): row[1:] for row in rows("CIFAR-10, α = 0.1")}
-    place = RESULTS / "cifar10" / "alpha0.1"
-    assert set(table) == {folder.name for folder in place.iterdir()}
-    for name, said in table.items():
-        assert (len(lines_of(place / name)), said) == (300, true_cells(place / name)), name
+    """Mean of the last ten rounds, last and best: mean and spread over seeds, in both normalizations."""
+    place, found = RESULTS / "cifar10" / "alpha0.1", set()
+    for label, seeds, *said in (row for row in rows("CIFAR-10, α = 0.1") if len(row) == 5 and "±" not in row[1]):
+        folders = [place / f"{label.split('`')[1]}-authors-seed{seed}" for seed in seeds.split(", ")]
+        curves = [[curve(folder, norm) for folder in folders] for norm in NORMS]
+        assert {len(c) for of_norm in curves for c in of_norm} == {300}
+        assert said == [" / ".join(spread([end(c) for c in of_norm]) for of_norm in curves) for end in ENDS], label
+        found |= {folder.name for folder in folders}
+    assert found == {folder.name for folder in place.iterdir()}
 
 
 def test_the_runs_on_svhn_have_true_rows() -> None:
@@ -527,35 +529,50 @@ def seed_by_seed(label: str, means: Array, number: str) -> str:
     return f"  | {' | '.join([label, *each, together])} |"
 
 
-def test_two_seeds_on_cifar10_are_as_the_records_say() -> None:
+SEEDS = (7, 8, 9)
+
+
+def of_seeds(method: str, norm: str = "authors_norm") -> Array:
+    """Accuracy on CIFAR-10 by seed and round."""
+    return np.array([on_cifar10(method, seed, norm) for seed in SEEDS])
+
+
+def test_three_seeds_on_cifar10_are_as_the_records_say() -> None:
     sage, gpl = (
-        np.array([[np.mean(on_cifar10(method, seed, norm)[-10:]) for seed in (7, 8)] for norm in NORMS])
-        for method in ("sage", "fixmatch-gpl")
+        np.array([of_seeds(method, norm)[:, -10:].mean(1) for norm in NORMS]) for method in ("sage", "fixmatch-gpl")
     )
     assert seed_by_seed("`sage`", sage, ".2f") in TEXT
     assert seed_by_seed("`fixmatch-gpl`", gpl, ".2f") in TEXT
     assert seed_by_seed("SAGE's lead", sage - gpl, "+.2f") in TEXT
+    lead = (sage - gpl)[1]
+    half = 4.3027 * lead.std(ddof=1) / np.sqrt(3)  # Student's t: 97.5 % with two degrees of freedom
+    low, high = lead.mean() - half, lead.mean() + half
+    assert low < 0 < high < 2.49
+    assert f"the lead lies between {low:.2f} and {high:+.2f} (95 %, released normalization)" in one_line(TEXT)
 
 
 def test_the_way_there_on_cifar10_is_as_the_records_say() -> None:
-    columns = (("sage", 7), ("fixmatch-gpl", 7), ("sage", 8), ("fixmatch-gpl", 8), ("fixmatch-lpl", 7))
-    assert f"  | rounds | {' | '.join(f'`{method}` {seed}' for method, seed in columns)} |" in TEXT
-    curves = [on_cifar10(*column) for column in columns]
     found = re.findall(r"^  \| (\d+)–(\d+) \| (.+) \|$", TEXT, re.MULTILINE)
     assert len(found) == 5
-    for first, last, means in found:
-        assert means == " | ".join(f"{np.mean(c[int(first) - 1 : int(last)]):.2f}" for c in curves)
+    for first, last, said in found:
+        sage, gpl = (of_seeds(m)[:, int(first) - 1 : int(last)].mean(1) for m in ("sage", "fixmatch-gpl"))
+        lead = f"{np.mean(sage - gpl):+.2f} ± {np.std(sage - gpl, ddof=1):.2f}"
+        lpl = np.mean(on_cifar10("fixmatch-lpl", 7)[int(first) - 1 : int(last)])
+        assert said == " | ".join([spread(list(sage)), spread(list(gpl)), lead, f"{lpl:.2f}"])
 
 
 def test_what_is_said_of_sages_lead_on_cifar10_is_so() -> None:
-    seed7, seed8 = (in_tens(on_cifar10("sage", seed)) - in_tens(on_cifar10("fixmatch-gpl", seed)) for seed in (7, 8))
-    assert (seed7 > 0).all()
-    assert (seed8[:17] > 0).all()
-    later = seed8[17:]
-    text = " ".join(TEXT.split())
-    assert f"in the first 17 (to round 170), later between {later.min():.2f} and {later.max():+.2f}." in text
-    late = f"{seed7[25:].mean():+.2f} with seed 7 and {seed8[25:].mean():+.2f} with seed 8"
-    assert f"Over rounds 251–300 the lead is {late}" in text
+    sage, gpl = of_seeds("sage"), of_seeds("fixmatch-gpl")
+    lead = (sage - gpl).reshape(len(SEEDS), -1, 10).mean(2)  # by seed and ten rounds
+    assert (lead[:, :17] > 0).all()
+    assert (lead[[0, 2]] > 0).all()
+    text, later = one_line(TEXT), lead[1, 17:]
+    assert (
+        "In every ten rounds up to round 170 SAGE is ahead with all three seeds; later too with seeds 7 and 9" in text
+    )
+    assert f"with seed 8 between {later.min():.2f} and {later.max():+.2f}." in text
+    said = "It has 80 % after {}, {} and {} rounds, `fixmatch-gpl` after {}, {} and {}."
+    assert said.format(*(first_at_least(list(c), 80) for c in (*sage, *gpl))) in text
 
 
 def test_what_is_said_of_differences_on_cifar10_is_so() -> None:
@@ -565,15 +582,13 @@ def test_what_is_said_of_differences_on_cifar10_is_so() -> None:
         theirs, ours = (np.mean(on_cifar10(method, seed, norm)[-rounds:]) for norm in ("authors_norm", "train_norm"))
         return float(theirs), float(ours)
 
-    below = [87.05 - mean for mean in ends("sage")]
-    assert f"last round {on_cifar10('sage', 7)[-1]:.2f} with the released normalization, paper 87.05" in text
-    said = (
-        "mean of the last ten is {:.2f} lower than the paper's number, and with the normalization it was trained with"
-    )
-    assert said.format(below[0]) + f" {-below[1]:.2f} higher" in text
-    second = [87.05 - on_cifar10("sage", 8, norm)[-1] for norm in NORMS[::-1]] + [87.05 - m for m in ends("sage", 8)]
-    said = "is {:.2f} lower ({:.2f} with training's normalization), the mean {:.2f} ({:.2f})."
-    assert "With seed 8 the last round " + said.format(*second) in text
+    sages, gpls = of_seeds("sage"), of_seeds("fixmatch-gpl")
+    low = [87.05 - value for values in (sages[:, -10:].mean(1), sages[:, -1]) for value in values]
+    said = "the mean of the last ten by {:.2f}, {:.2f} and {:.2f}, the last round by {:.2f}, {:.2f} and {:.2f}."
+    assert said.format(*low) in text
+    trained = spread(list(of_seeds("sage", "train_norm")[:, -10:].mean(1)))
+    gap = f"the gap of {87.05 - sages[:, -10:].mean():.2f} points"
+    assert f"three seeds have {trained} where the paper prints 87.05: {gap}" in text
     steps, passes = ends("fedavg"), ends("fedavg-labeled")
     low = [69.60 - mean for mean in (steps[0], passes[0], steps[1], passes[1])]
     said = "`fedavg` is {:.1f} (as many steps) and {:.1f} points (five passes) under the paper with the released"
@@ -581,31 +596,43 @@ def test_what_is_said_of_differences_on_cifar10_is_so() -> None:
     cost = [np.subtract(*ends(m, rounds=50)[::-1]) for m in ("fedavg-labeled", "fedavg", "sage")]
     said = "costs the five passes {:.1f} points (mean of the last 50 rounds), as many steps {:.1f}, `sage` {:.1f}."
     assert said.format(*cost) in text
-    sage, gpl, lpl = (on_cifar10(method, 7) for method in ("sage", "fixmatch-gpl", "fixmatch-lpl"))
-    high = [ends("fixmatch-gpl")[0] - 84.56, ends("fixmatch-lpl")[0] - 82.98, gpl[-1] - 84.56, lpl[-1] - 82.98]
-    said = (
-        "end higher than the paper's: by {:.2f} and {:.2f} points (mean of the last ten rounds, released normalization)"
-    )
-    assert (said + ", by {:.2f} and {:.2f} in the last round").format(*high) in text
-    second = [ends("fixmatch-gpl", 8)[0] - 84.56, on_cifar10("fixmatch-gpl", 8)[-1] - 84.56]
-    assert "`fixmatch-gpl` with seed 8 by {:.2f} and {:.2f}.".format(*second) in text
-    said = (
-        "last 50 rounds scatter by {:.1f} points, measured as on CIFAR-100 above, those of `fixmatch-gpl` by {:.1f} and"
-    )
-    assert (said + " of `sage` by {:.1f})").format(*(scatter(c[-50:]) for c in (lpl, gpl, sage))) in text
+    high = gpls[:, -10:].mean(1) - 84.56
+    assert min(*high, *(of_seeds("fixmatch-gpl", "train_norm")[:, -10:].mean(1) - 84.56)) > 0
+    assert "with every seed, by {:.2f}, {:.2f} and {:.2f} (mean of the last ten), under either".format(*high) in text
+    lpl = on_cifar10("fixmatch-lpl", 7)
+    high = np.array([ends("fixmatch-lpl")[0], lpl[-1]]) - 82.98
+    assert "`fixmatch-lpl`, of one seed, by {:.2f} and by {:.2f} in the last round.".format(*high) in text
+    said = "last 50 rounds scatter by {:.1f} points, measured as on CIFAR-100 above, those of `fixmatch-gpl` by"
+    between = {round(scatter(list(c[-50:])), 1) for c in gpls}
+    assert f"{said.format(scatter(lpl[-50:]))} {min(between)} to {max(between)} and of `sage` by 0.5)" in text
+    assert {round(scatter(list(c[-50:])), 1) for c in sages} == {0.5}
     mean = ends("fixmatch-lpl", rounds=50)[0]
     assert f"the mean of its last 50 ({mean:.2f}) is {mean - 82.98:.1f} above the paper" in text
     leads = np.subtract(ends("sage"), ends("fixmatch-lpl"))
-    assert "it is {:.2f} points at the end (paper 4.07; {:.2f} with training's normalization)".format(*leads) in text
-    assert f"ahead of `fedavg` by {ends('sage')[0] - steps[0]:.1f} points (paper 17.5)" in text
-    labels = {
-        (method, seed): "{} % and {} %".format(*(percent(last, key) for key in ("utilization", "pl_accuracy")))
-        for method, seed in (("sage", 7), ("sage", 8), ("fixmatch-gpl", 7), ("fixmatch-gpl", 8), ("fixmatch-lpl", 7))
-        if (last := lines_of(RESULTS / "cifar10" / "alpha0.1" / f"{method}-authors-seed{seed}")[-10:])
-    }
-    assert f"{labels['sage', 7].replace(' % and', ' % used,')} of them right;" in text
-    assert f"`fixmatch-gpl` {labels['fixmatch-gpl', 7]}, `fixmatch-lpl` {labels['fixmatch-lpl', 7]}." in text
-    assert f"With seed 8 `sage` {labels['sage', 8]}, `fixmatch-gpl` {labels['fixmatch-gpl', 8]}." in text
+    said = "SAGE's lead is {:.2f} points at the end (paper 4.07; {:.2f} with training's normalization)".format(*leads)
+    assert f"{said}, over `fedavg` {ends('sage')[0] - steps[0]:.1f} (paper 17.5)" in text
+    assert "used, {} % of them right; ".format(labels("sage", "pl_accuracy")) in text
+    assert f"over the last ten rounds {labels('sage', 'utilization')} % used" in text
+    gpl = " % and ".join(labels("fixmatch-gpl", key) for key in ("utilization", "pl_accuracy"))
+    last = lines_of(RESULTS / "cifar10" / "alpha0.1" / "fixmatch-lpl-authors-seed7")[-10:]
+    lpl_labels = " % and ".join(percent(last, key) for key in ("utilization", "pl_accuracy"))
+    assert f"`fixmatch-gpl` {gpl} %, `fixmatch-lpl` {lpl_labels} %." in text
+    seconds = [np.median([line["timing"]["seconds"] for line in lines_of(f)]) for f in of_seed(9)]
+    assert (
+        "with kernels (seed 9) `sage` {:.2f} and `fixmatch-gpl` {:.2f} (median of all rounds)".format(*seconds) in text
+    )
+
+
+def of_seed(seed: int) -> list[Path]:
+    return [RESULTS / "cifar10" / "alpha0.1" / f"{method}-authors-seed{seed}" for method in ("sage", "fixmatch-gpl")]
+
+
+def labels(method: str, share: str) -> str:
+    """A share of labels over the last ten rounds, in percent: mean and spread over seeds."""
+    place = RESULTS / "cifar10" / "alpha0.1"
+    runs = [lines_of(place / f"{method}-authors-seed{seed}")[-10:] for seed in SEEDS]
+    means = [100 * np.mean([line[share] for line in lines]) for lines in runs]
+    return f"{np.mean(means):.1f} ± {np.std(means, ddof=1):.1f}"
 
 
 def one_line(text: str) -> str:
@@ -650,10 +677,14 @@ def test_what_is_said_of_commits_is_so() -> None:
     runs = [run for run in find_runs([RESULTS]).runs if run.config.protocol == "authors"]
     older = [run for run in runs if changes_since((run,)) or run.config.method.name == "fedavg"]  # which has no L_u
     newer = {run.path.parent.name + "/" + run.path.name for run in runs if run not in older}
-    said = "that on CIFAR-100 to round 500, those on SVHN and those under kernels/ have it; all others are older."
+    said = (
+        "that on CIFAR-100 to round 500, those on CIFAR-10 with seed 9, those on SVHN and those under kernels/ have it;"
+        " all others are older."
+    )
     assert said in one_line(TEXT)
     svhn = {f"alpha0.1/{method}-authors-seed7" for method in ("sage", "flexmatch")}
-    alone = {"alpha1.0/sage-authors-seed7-500", *svhn}
+    ninth = {f"alpha0.1/{method}-authors-seed9" for method in ("sage", "fixmatch-gpl")}
+    alone = {"alpha1.0/sage-authors-seed7-500", *svhn, *ninth}
     assert newer == {*alone, *(f"kernels/sage-authors-seed7-{k}" for k in ("on", "off"))}
     guarded, bare = (
         RESULTS / "kernels" / "sage-authors-seed7-off",
@@ -692,9 +723,12 @@ def test_the_front_page_says_how_cifar10_ends() -> None:
 
 
 def test_the_front_page_says_where_sage_is_not_ahead() -> None:
-    sage, gpl = (np.mean(on_cifar10(method, 8)[-10:]) for method in ("sage", "fixmatch-gpl"))
-    assert sage < gpl
-    assert f"not ahead of `fixmatch-gpl`: {sage:.2f} and {gpl:.2f} (mean of the last ten)" in FRONT_PAGE
+    sage, gpl = (of_seeds(method)[:, -10:].mean(1) for method in ("sage", "fixmatch-gpl"))
+    text = one_line(FRONT_PAGE)
+    assert f"a point lower ({spread(list(sage))}, three seeds)" in text
+    assert f"SAGE leads `fixmatch-gpl` ({spread(list(gpl))}) by {spread(list(sage - gpl))} points seed by seed" in text
+    assert [seed for seed, lead in zip(SEEDS, sage - gpl, strict=True) if lead <= 0] == [8]
+    assert "and is not ahead of it with seed 8" in text
 
 
 def test_the_benchmarks_table_is_its_file() -> None:

@@ -177,6 +177,16 @@ def test_a_record_from_before_a_change_of_results_is_marked(
     assert {OLDER in cell.marks for cell in cells} == {is_older}
 
 
+def test_where_only_some_seeds_are_older_the_remark_names_them(tmp_path: Path) -> None:
+    for seed, started in ((9, AFTER), (8, BEFORE), (7, BEFORE)):
+        add(tmp_path, str(seed), 54, seed=seed)
+        begin(tmp_path / str(seed), (started, "a" * 40))
+    assert changes_since(find_runs([tmp_path]).runs) == [f"seeds 7, 8 {OLDER}"]
+    assert remarks(board_of(tmp_path)) == [f"SAGE on CIFAR-100: seeds 7, 8 {OLDER}."]
+    begin(tmp_path / "8", (AFTER, "a" * 40))
+    assert changes_since(find_runs([tmp_path]).runs) == [f"seed 7 {OLDER}"]
+
+
 @pytest.mark.parametrize(
     ("given", "remarks"),
     [

@@ -1,6 +1,6 @@
 """Changes of fssl that change results of the paper's settings though no setting tells: older records are marked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ..methods.feddb import FedDB
@@ -29,9 +29,11 @@ class Change(NamedTuple):
             and self.concerns(config.protocol, method_on(config.data.name, config.method))
         )
 
-    @property
-    def remark(self) -> str:
-        return f"begun before {self.what}"
+    def remark(self, older: Sequence[Run], runs: Sequence[Run]) -> str:
+        """What to say of the older ones of some runs: which seeds they are, unless all runs are older."""
+        seeds = sorted({run.config.seed for run in older})
+        which = "" if len(older) == len(runs) else f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))} "
+        return f"{which}begun before {self.what}"
 
 
 def has_guarded_loss(protocol: str, method: Method) -> bool:
@@ -57,4 +59,5 @@ CHANGES = (
 
 def changes_since(runs: tuple[Run, ...]) -> list[str]:
     """A remark for each change that some of these runs are older than."""
-    return [change.remark for change in CHANGES if any(change.is_after(run) for run in runs)]
+    older = {change: [run for run in runs if change.is_after(run)] for change in CHANGES}
+    return [change.remark(those, runs) for change, those in older.items() if those]
