@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+import fssl as fssl_api
 from conftest import SMALL, Fssl, records
 from fssl.config import METHOD_KEYS, Config, MethodChoice, as_tables
 from fssl.config.checks import SCHEMAS
@@ -379,6 +380,18 @@ class Extra(FixMatch):
             "plain": (0.0, local.state),
         }[self.kind]
 
+@dataclass(frozen=True)
+class Votes(FixMatch):
+    kind: str = ""
+
+    def vote(self, p_l, p_g, payload, state, batch) -> Any:
+        votes = super().vote(p_l, p_g, payload, state, batch)
+        return {
+            "none": None,
+            "few": {"p_l": p_l, "target": votes["target"], "sure_l": votes["sure_l"]},
+            "wide": {**votes, "mask": p_l},
+        }[self.kind]
+
 def mine() -> FixMatch:
     return METHOD
 """
@@ -402,6 +415,12 @@ def mine() -> FixMatch:
             r"`extra` returns float32 \[\]; expected \(term, state\), the term without a dimension$",
         ),
         ("Extra(kind='many')", r"`extra` returns \(float32 \[32\], dict\); expected \(term, state\)"),
+        ("Votes(kind='none')", r"`vote` returns NoneType; expected a dict of p_l, p_g, sure_l, sure_g, target, mask$"),
+        ("Votes(kind='few')", r"`vote` returns dict without p_g, sure_g, mask; expected a dict"),
+        (
+            "Votes(kind='wide')",
+            r"`vote` returns target float32 \[32, 10\] and mask float32 \[32, 10\]; expected \[32, 10\] and \[32\]$",
+        ),
         ("Extra(kind='stateless')", r"`extra` returns \(float32 \[\], NoneType\); expected \(term, state\)"),
     ],
 )
@@ -419,6 +438,65 @@ def test_a_term_may_be_a_plain_number(fssl: Fssl) -> None:
     assert fssl("run", "smoke", *SMALL, "--set", "method.name=own.py:mine", "--out", "out").code == 0
     assert fssl("run", "smoke", *SMALL, "--set", "method.name=fixmatch-lpl", "--out", "ours").code == 0
     assert records("out") == records("ours")
+
+
+RAMP = """
+from dataclasses import dataclass
+from fssl.label.assign import hard
+from fssl.methods.fixmatch import FixMatch
+
+@dataclass(frozen=True)
+class Ramp(FixMatch):
+    def vote(self, p_l, p_g, payload, state, batch):
+        sure = p_l.amax(-1) > 0.1 * batch.clock.round / batch.clock.rounds
+        return {"p_l": p_l, "p_g": p_g, "sure_l": sure, "sure_g": sure, "target": hard(p_l), "mask": sure}
+
+def mine() -> Ramp:
+    return Ramp()
+"""
+
+
+def test_an_oracle_drops_wrong_labels_of_any_vote(fssl: Fssl) -> None:
+    Path("own.py").write_text(RAMP)
+    for name in ("mine", "mine+oracle"):
+        assert fssl("run", "smoke", *SMALL, "--set", f"method.name=own.py:{name}", "--out", name).code == 0
+    right, of_oracle = ([line["pl_accuracy"] for line in records(name)] for name in ("mine", "mine+oracle"))
+    assert max(right) < 1
+    assert set(of_oracle) == {1.0}
+
+
+def test_a_vote_that_takes_no_note_of_the_rule_is_no_host_of_sage(fssl: Fssl) -> None:
+    Path("own.py").write_text(RAMP)
+    code, _, said = fssl("run", "smoke", *SMALL, "--set", "method.name=own.py:mine+sage", "--out", "out")
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "its `vote` does not ask `self.assign`, which +sage replaces: it would change nothing" in said
+
+
+def test_a_run_whose_steps_read_its_length_keeps_it(fssl: Fssl) -> None:
+    """Its first rounds were steps of another run."""
+    Path("own.py").write_text(RAMP)
+    assert fssl("run", "smoke", *SMALL, "--set", "method.name=own.py:mine", "--out", "out").code == 0
+    before = records("out")
+    code, _, said = fssl("run", "out", "--resume", "--set", "train.rounds=5")
+    assert (code, said.count("\n")) == (2, 1), said
+    assert "train.rounds = 5: method 'own.py:mine' reads `batch.clock.rounds`" in said
+    assert records("out") == before
+    experiment = fssl_api.experiment("smoke", *SMALL[1:4:2], "method.name=own.py:mine", "train.rounds=5")
+    with pytest.raises(UserError, match=r"reads `batch\.clock\.rounds`"):
+        fssl_api.run(experiment, "out", resume=True)
+
+
+def test_a_run_goes_on_with_its_copy_of_code_that_is_not_found(fssl: Fssl) -> None:
+    Path("own.py").write_text(RAMP.replace(" / batch.clock.rounds", ""))
+    assert fssl("run", "smoke", *SMALL, "--set", "method.name=own.py:mine", "--out", "out").code == 0
+    Path("own.py").unlink()
+    code, _, said = fssl("run", "out", "--resume", "--set", "train.rounds=5")
+    assert code == 0, said
+    assert len(records("out")) == 5
+    assert 'name = "own.py:mine"' in Path("out/config.toml").read_text()
+    Path("out/own.py").unlink()
+    code, _, said = fssl("run", "out", "--resume", "--set", "train.rounds=6")
+    assert (code, "there is no file" in said) == (2, True), said
 
 
 CONSTANT = """

@@ -87,7 +87,7 @@ def run(
     file, base = settings_file(config, resume)
     base = out or base
     check_name("--out", base)
-    own = own_split(base) if resume and Path(file) == base / "config.toml" else []
+    own = own_copies(base) if resume and Path(file) == base / "config.toml" else []
     named = runs_of(file, [*own, *(settings or []), *given], yes)
     from ..runner.grid import list_runs, run_in_turn
     from ..runner.parallel import run_side_by_side
@@ -164,14 +164,19 @@ def settings_file(config: str, resume: bool) -> tuple[str, Path]:
     return config, Path("runs") / Path(config.removesuffix(".toml")).name
 
 
-def own_split(folder: Path) -> list[str]:
-    """The setting by which a run goes on with its own copy of `partition.file`."""
+def own_copies(folder: Path) -> list[str]:
+    """The settings by which a run goes on with its own copy of `partition.file`, and of code that is not found."""
     from ..config import load_toml
-    from ..records.layout import kept_split
+    from ..records.layout import kept_code, kept_split
 
-    part = load_toml(folder / "config.toml", str(folder / "config.toml")).get("partition")
-    copy = kept_split(folder, part.get("digest") if isinstance(part, dict) else None)
-    return [f"partition.file={json.dumps(str(copy), ensure_ascii=False)}"] if copy else []
+    tables = load_toml(folder / "config.toml", str(folder / "config.toml"))
+    part, method, model = (tables.get(key) or {} for key in ("partition", "method", "model"))
+    copies = {
+        "partition.file": kept_split(folder, part.get("digest")),
+        "method.name": kept_code(folder, method.get("name", ""), method.get("digest")),
+        "model.name": kept_code(folder, model.get("name", ""), model.get("digest")),
+    }
+    return [f"{key}={json.dumps(str(copy), ensure_ascii=False)}" for key, copy in copies.items() if copy]
 
 
 def replay(

@@ -37,6 +37,7 @@ class Experiment:
     def __init__(self, config: Config, method: Method, defaults: Mapping[str, Any], dataset: Dataset | None) -> None:
         self.config, self.method, self.defaults = config, method, defaults
         self._dataset = dataset
+        self.reads_rounds = False  # whether a step depends on how many rounds the run is to have
         self.share: Compute | None = None  # of the machine, while other runs train beside it
 
     @property
@@ -104,7 +105,8 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
                 " leave it out"
             )
     if user_file(config.method.name) or config.train.labels_alone:  # which not every method takes
-        check_step(config, experiment.method, experiment.net, experiment.card)
+        tried = check_step(config, experiment.method, experiment.net, experiment.card)
+        experiment.reads_rounds = tried.reads_rounds
     if config.model.start_digest and not is_recorded:
         experiment.first_weights()  # refused here, if they do not fit
     return experiment

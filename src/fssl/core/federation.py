@@ -222,7 +222,7 @@ class Federation:
     def layout(self) -> Layout:
         """Where the step's tally keeps which sums: asked of the method's own step."""
         sizes = Sizes(self.task, self.counts(0), self.recipe, self.dataset.card, self.config.train.class_weights > 0)
-        return try_step(self.method, self.net, sizes, self.probe)
+        return try_step(self.method, self.net, sizes, self.probe).layout
 
     @property
     def probe(self) -> Probe:

@@ -2,7 +2,7 @@
 
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -82,8 +82,15 @@ class Sizes(NamedTuple):
     weighs_classes: bool = False  # in the loss of labeled images
 
 
-def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
-    """Take one step on shapes alone, with what comes before and after it; returns where a tally keeps what is measured.
+class Tried(NamedTuple):
+    """What one step on shapes alone tells."""
+
+    layout: Layout  # where a tally keeps what is measured
+    reads_rounds: bool  # whether the step asks how many rounds the run is to have
+
+
+def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
+    """Take one step on shapes alone, with what comes before and after it.
 
     Raises:
         RandomStepError: The method draws random numbers.
@@ -96,27 +103,32 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Layout:
     with sketch(method, net, task, counts) as (payload, local):
         pixels = (card.channels, card.size, card.size)
         views = {view: torch.zeros(recipe.images(view), *pixels) for view in recipe.views}
-        truth, one = torch.zeros(recipe.unlabeled_batch, dtype=torch.long), torch.zeros(())
+        slots, one = torch.zeros(recipe.unlabeled_batch, dtype=torch.long), torch.zeros(())
+        truth, rounds = torch.zeros_like(slots), torch.ones(())
         known = {"u": truth} if method.needs.truth else {}
         extras = {name: torch.zeros(shape, dtype=kind) for name, (shape, kind) in forms.items()}
-        batch = Batch(views, truth[: recipe.batch], truth, one, Clock(one, one, one), known, extras)
+        clock = Clock(one, one, one, rounds=rounds)
+        batch = Batch(views, slots[: recipe.batch], slots, one, clock, known, extras)
         if recipe.sweep:
             local = try_visit(method, net, payload, local, recipe, pixels)
         given = {"payload": payload, "local": local, "batch": batch}
-        with Looks(batch.class_weights) as weighing, Looks(batch.has_unlabeled) as asking:
+        asked = {"class_weights": batch.class_weights, "has_unlabeled": batch.has_unlabeled, "truth": truth}
+        with Looks({**asked, "rounds": rounds}) as looks:
             after, trace = unchanged(given, lambda: method.step(net, payload, local, batch))
-        if weighs_classes and not weighing.found:
+        if weighs_classes and "class_weights" not in looks.found:
             raise UserError("its loss takes no train.class_weights; use `supervised_loss`, or leave them out")
-        if recipe.labels_alone and not asking.found:
+        if recipe.labels_alone and "has_unlabeled" not in looks.found:
             raise UserError(
                 "its step does not ask `batch.has_unlabeled`, so train.labels_alone changes nothing; leave it out"
             )
+        if known and "truth" not in looks.found:
+            raise UserError("its step does not ask `batch.truth`, which +oracle gives it; leave that out")
         check_whole(local, after)
         if misfit := misfit_of_kept(method.client_state(payload, task, counts), method.keep(after)):
             raise UserError(f"its {misfit}")
         if recipe.chooses:
-            trace = trace._replace(votes=try_choice(method, local, task, truth))
-        return Layout.of(probe(trace, truth))
+            trace = trace._replace(votes=try_choice(method, local, task, slots))
+        return Tried(Layout.of(probe(trace, truth)), "rounds" in looks.found)
 
 
 def try_visit(
@@ -205,15 +217,16 @@ class Deterministic(TorchDispatchMode):
 
 
 class Looks(TorchDispatchMode):
-    """A mode that finds out whether an operation takes a certain tensor."""
+    """A mode that finds out which of some tensors operations take."""
 
-    def __init__(self, tensor: Tensor | None) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor | None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own constructor
-        self.tensor, self.found = tensor, False
+        self.names = {id(tensor): name for name, tensor in tensors.items() if tensor is not None}
+        self.found: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        self.found = self.found or any(t is self.tensor for t in (*args, *kwargs.values()) if t is not None)
+        self.found |= {self.names[id(t)] for t in (*args, *kwargs.values()) if id(t) in self.names}
         return func(*args, **kwargs)
 
 

@@ -171,7 +171,8 @@ class Walk:
 
     def __init__(self, root: Path, skip_bad: bool = False) -> None:
         if not root.is_dir():
-            raise UserError(f"'{root}' is no folder; expected one with images, see `fssl docs own-images`")
+            where = "" if root.is_absolute() else f" in {Path.cwd()}"  # a run may be asked for from another place
+            raise UserError(f"'{root}' is no folder{where}; expected one with images, see `fssl docs own-images`")
         self.root, self.inside, self.skip_bad = root, root.resolve(), skip_bad
         self.problems: list[str] = []
         self.skipped: list[str] = []

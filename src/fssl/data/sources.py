@@ -36,7 +36,8 @@ def load(
         return _synthetic(options)
     if facts.is_folder:
         if dir is None:
-            raise UserError(f"data.name = '{name}' needs its folder: give --data-dir DIR, or set data.dir")
+            where = "give --data-dir DIR, or set data.dir (images from Python: dataset=)"
+            raise UserError(f"data.name = '{name}' needs its folder: {where}")
         read = load_classes if facts.is_dealt else load_federation
         return read(dir, Agreed(**{"dataset": name, **options}), Loading(cache, progress, workers))
     if options:

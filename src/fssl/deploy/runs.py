@@ -102,7 +102,7 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
     check_effect([(config, experiment.method)])
     if dataset:
         split_for_test(config, dataset)
-    RunFolder(out).check(experiment.config, resume, experiment.defaults)
+    RunFolder(out).check(experiment.config, resume, experiment.defaults, experiment.reads_rounds)
     return config
 
 

@@ -18,7 +18,7 @@ from ..core.federation import OWN_NUMBER, Federation
 from ..core.sketch import sketch
 from ..errors import RunError, UserError, described
 from ..probes.tally import Layout
-from ..records.layout import kept_split
+from ..records.layout import kept_code, kept_split
 from ..records.tensors import read_tensors
 from ..system.files import parse_json, write_atomic
 from ..types import Draw, Local, Payload
@@ -98,6 +98,10 @@ def load_step(path: Path) -> SavedStep:
         raise UserError(f"{path} is no saved step ({described(error)})") from None
     if copy := kept_split(path.parent, config.partition.digest):
         config = replace(config, partition=replace(config.partition, file=str(copy)))
+    if name := kept_code(path.parent, config.method.name, config.method.digest):
+        config = replace(config, method=replace(config.method, name=name))
+    if name := kept_code(path.parent, config.model.name, config.model.digest):
+        config = replace(config, model=replace(config.model, name=name))
     federation = Federation(prepare(config))
     if client <= OWN_NUMBER and config.server_epochs:
         federation = federation.of_server()

@@ -70,7 +70,7 @@ class FedLabel2M(FedLabel):
         def loss(weights: Weights, state: State) -> Value:
             a, b = one(A, weights), one(B, weights)
             p_a = net.infer(a, batch.u_weak).logits.detach().softmax(-1)
-            votes = self.vote(p_a, self.ask_global(net, payload, state, batch), payload, state, batch)
+            votes = self.votes_on(p_a, self.ask_global(net, payload, state, batch), payload, state, batch)
             votes["mask"] = votes["mask"] & (batch.clock.round > self.burn_in)  # B is idle until then
             state = {**self.remember(votes, batch, state), COUNT: state[COUNT] + votes["mask"].sum()}
             buffers_a, (x,) = net.fit(a, batch.x)

@@ -17,6 +17,8 @@ from .base import Method, Needs, Source, Value, Watched, descend, form
 from .settings import LabelBN, MuProx, MuU, Tau, Vote
 from .terms import Proximal, Term, add_terms
 
+IN_VOTES = ("p_l", "p_g", "sure_l", "sure_g", "target", "mask")
+
 
 class Seen(NamedTuple):
     """What the trained model says of each view, with gradients, and the votes."""
@@ -71,9 +73,15 @@ class FixMatch(Method):
         """Both models' probabilities and what becomes of them."""
         sure_l, sure_g = self.accept.sure(p_l, state), self.accept.sure(p_g, state)
         target, mask = as_labels(self.assign(p_l, p_g, sure_l, sure_g), p_l)
-        if self.oracle:
-            mask = mask * (target.argmax(-1) == batch.truth["u"])  # a mask may weigh images
         return {"p_l": p_l, "p_g": p_g, "sure_l": sure_l, "sure_g": sure_g, "target": target, "mask": mask}
+
+    def votes_on(self, p_l: Tensor, p_g: Tensor, payload: Payload, state: State, batch: Batch) -> State:
+        """What `vote` says, whoever wrote it; an oracle drops the wrong labels."""
+        votes = as_votes(self.vote(p_l, p_g, payload, state, batch), p_l)
+        if not self.oracle:
+            return votes
+        is_right = votes["target"].argmax(-1) == batch.truth["u"]
+        return {**votes, "mask": votes["mask"] * is_right}  # a mask may weigh images
 
     def remember(self, votes: State, batch: Batch, state: State) -> State:
         """The client's state after the votes."""
@@ -93,7 +101,7 @@ class FixMatch(Method):
                 weak = net.infer(weights, batch.u_weak)
             p_l = weak.logits.detach().softmax(-1)
             p_g = self.ask_global(net, payload, state, batch) if self.asks_global else p_l
-            votes = counted(self.vote(p_l, p_g, payload, state, batch), batch)
+            votes = counted(self.votes_on(p_l, p_g, payload, state, batch), batch)
             state = self.remember(votes, batch, state)
             l_s = supervised_loss(x.logits, batch)
             l_u = soft_cross_entropy(strong.logits, PseudoLabels(votes["target"], votes["mask"]), self.guard)
@@ -120,14 +128,34 @@ def as_labels(found: PseudoLabels, p_l: Tensor) -> PseudoLabels:
     """What an `assign` returned; refuse what are no labels for these predictions, as a rule of one's own may err."""
     if torch.compiler.is_compiling():  # it was tried before, on shapes alone
         return found
-    wanted = p_l.shape, p_l.shape[:1]
-    if not isinstance(found, tuple) or tuple(getattr(part, "shape", None) for part in found) != wanted:
+    if not isinstance(found, tuple) or not are_labels(found, p_l):
         rows, classes = p_l.shape
         raise UserError(
             f"its `assign` returns {form(found)}; expected PseudoLabels(target, mask), target [{rows}, {classes}]"
             f" and mask [{rows}]"
         )
     return found
+
+
+def as_votes(found: State, p_l: Tensor) -> State:
+    """What a `vote` returned; refuse what is not all that a step and the records read."""
+    if torch.compiler.is_compiling():
+        return found
+    given = found if isinstance(found, dict) else {}
+    if missing := [name for name in IN_VOTES if name not in given]:
+        lacks = f" without {', '.join(missing)}" if given else ""
+        raise UserError(f"its `vote` returns {form(found)}{lacks}; expected a dict of {', '.join(IN_VOTES)}")
+    labels = found["target"], found["mask"]
+    if not are_labels(labels, p_l):
+        rows, classes = p_l.shape
+        said = f"target {form(labels[0])} and mask {form(labels[1])}"
+        raise UserError(f"its `vote` returns {said}; expected [{rows}, {classes}] and [{rows}]")
+    return found
+
+
+def are_labels(found: tuple[object, ...], p_l: Tensor) -> bool:
+    """Whether these are a target and a mask for these predictions."""
+    return tuple(getattr(part, "shape", None) for part in found) == (p_l.shape, p_l.shape[:1])
 
 
 def as_term(found: tuple[Tensor, State]) -> tuple[Tensor, State]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from ..errors import UserError
 from ..system.digest import short_sum
 from ..system.files import read_json
+from ..system.user_code import digest_of, name_in, user_file
 
 FORMAT = 1  # one more when an earlier version would misread a folder; a folder without a number is of format 1
 ENVIRONMENT = "env.json"
@@ -26,3 +27,17 @@ def kept_split(folder: Path, recorded: str | None) -> Path | None:
     copy = folder / SPLIT
     is_unchanged = recorded is not None and copy.is_file() and short_sum(copy.read_bytes()) == recorded
     return copy if is_unchanged else None
+
+
+def kept_code(folder: Path, name: str, recorded: str | None) -> str | None:
+    """The name of a method or a network in a run's own copy of its file, if the file itself is not found.
+
+    None, if it is found, or if the copy is not what was recorded.
+    """
+    file, copy = user_file(name), name_in(folder, name)
+    if file is None or file.is_file() or not copy or recorded is None:
+        return None
+    try:
+        return copy if digest_of("", copy, recorded) else None
+    except UserError:
+        return None

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from ..config import Config, as_tables, first_difference, load_toml, parse, renewed, run_id, to_toml
-from ..errors import UserError
+from ..errors import UserError, several
 from ..system.files import is_draft, read_json, sweep, write_atomic
 from ..system.machine import obstacle
 from .chain import Chain, Start, chain_after, linked, read_start
@@ -90,10 +90,11 @@ class RunFolder:
         except UserError:
             return False
 
-    def check(self, config: Config, resume: bool, defaults: Mapping[str, Any]) -> None:
+    def check(self, config: Config, resume: bool, defaults: Mapping[str, Any], reads_rounds: bool = False) -> None:
         """Refuse a run that this folder cannot take, without touching anything.
 
-        `defaults` are those of the method's settings, for a record that is older than one of them.
+        `defaults` are those of the method's settings, for a record that is older than one of them. `reads_rounds`: a
+        step depends on how many rounds the run is to have.
         """
         if not self.config_file.is_file():
             return self._check_empty()
@@ -108,6 +109,11 @@ class RunFolder:
         lines = self._start().lines
         if (done := len(lines)) > config.rounds:
             raise UserError(f"train.rounds = {config.rounds}: {self.path} has {done} already; expected {done} or more")
+        if reads_rounds and lines and recorded.rounds != config.rounds:
+            raise UserError(
+                f"train.rounds = {config.rounds}: method '{config.method.name}' reads `batch.clock.rounds`, and"
+                f" {several(done, 'round')} of {self.path} had {recorded.rounds} there; choose another --out"
+            )
         if other := first_other_rate(lines, recorded, config):
             cooldown = f" with train.cooldown = {config.train.cooldown}" if config.train.cooldown else ""
             raise UserError(
@@ -133,13 +139,13 @@ class RunFolder:
         if not self.lock.file.exists():
             raise UserError(f"{self.config_file} is not of a run that began here; choose another --out")
 
-    def open(self, config: Config, resume: bool, defaults: Mapping[str, Any]) -> None:
+    def open(self, config: Config, resume: bool, defaults: Mapping[str, Any], reads_rounds: bool = False) -> None:
         """Create the folder, or take it up again; from here on no other process can."""
-        self.check(config, resume, defaults)
+        self.check(config, resume, defaults, reads_rounds)
         try:
             self.path.mkdir(parents=True, exist_ok=True)
             self.lock.take()
-            self.check(config, resume, defaults)  # again: another process may have been here since
+            self.check(config, resume, defaults, reads_rounds)  # again: another process may have been here since
             for folder in (self.path, self._probes):
                 sweep(folder)  # of any age, as nobody else writes here; checkpoints see to theirs
             if not self.config_file.is_file() or self.is_bare:

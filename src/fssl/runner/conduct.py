@@ -79,7 +79,7 @@ def opened(
     config, federation = experiment.config, Federation(experiment)
     is_new = not resume or folder.is_bare
     notes = experiment.first_weights().notes if is_new else []  # refused before the folder is made
-    folder.open(config, resume, experiment.defaults)
+    folder.open(config, resume, experiment.defaults, experiment.reads_rounds)
     saved = folder.resume_point(listener.say) if resume else None
     federation.begins = saved is None
     for text in [*notes, *federation.notes, *privacy_notes(config)]:

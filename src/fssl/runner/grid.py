@@ -137,7 +137,7 @@ def is_done(run: PlannedRun, may_skip: bool, resume: bool) -> bool:
     stored = RunFolder(run.folder)
     summary = stored.summary()
     done = may_skip and is_over(summary, run.config)
-    stored.check(run.config, resume or done, run.experiment.defaults)
+    stored.check(run.config, resume or done, run.experiment.defaults, run.experiment.reads_rounds)
     return done and len(stored.rounds()) == summary["rounds"]  # else the record is damaged
 
 

@@ -38,6 +38,13 @@ def absolute_name(name: str) -> str:
     return f"{Path(found[1]).resolve()}:{found[2]}{found[3] or ''}" if found else name
 
 
+def name_in(folder: Path, name: str) -> str:
+    """A name whose file lies in another folder; "" if that is no name of a file, or cannot be one there."""
+    found = PLACE.fullmatch(name)
+    moved = f"{folder / Path(found[1]).name}:{found[2]}{found[3] or ''}" if found else ""
+    return moved if PLACE.fullmatch(moved) else ""  # a folder with a + in its name cannot be part of one
+
+
 def digest_of(key: str, name: str, expected: str | None) -> str | None:
     """The checksum of the function that a name refers to; refuse one that differs from the recorded checksum."""
     file = user_file(name)
