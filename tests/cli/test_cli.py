@@ -84,6 +84,22 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run .", ["'.' is a folder"]),
         ("run smoke --set seed", ["--set seed", "key=value"]),
         ("run smoke --set train.lrr=1", ["[train]", "did you mean 'lr'?"]),
+        (
+            "run smoke --set data.validation=0.1 --set grid.data.labels_per_class=[8,1]",
+            ["data.validation = 0.1: there are too few labeled images"],
+        ),
+        (
+            "run smoke --set data.validation=0.1 --set grid.data.labels_per_class=[8,1] --dry-run",
+            ["data.validation = 0.1: there are too few labeled images"],
+        ),
+        (
+            "run smoke --set model.name=resnet18 --set method.name=feddb --set train.batch=1",
+            ["method 'feddb': its step fails: a batch of 1 image gives BatchNorm a single value", "model.norm=group"],
+        ),
+        (
+            "run smoke --set model.name=resnet18 --set partition.labels=server --set server.batch=1",
+            ["network 'resnet18': a batch of 1 image gives BatchNorm a single value of a channel"],
+        ),
         ("run smoke --set train.lr=nan", ["train.lr = nan"]),
         ("run smoke --set train.lr=1e300", ["train.lr = 1e+300", "from 0 to 1e+30"]),  # single precision ends before
         ("run smoke --set train.rounds=10000000000", ["train.rounds = 10000000000", "from 1 to 999999"]),
@@ -804,6 +820,10 @@ def test_a_rate_of_zero_is_pointed_out(fssl: Fssl) -> None:
     assert "stay as they are" not in fssl("run", "smoke", "--dry-run").out
     said = fssl("run", "smoke", "--set", "server.optimizer=momentum", "--set", "server.lr=0", "--dry-run")
     assert "server.lr = 0: the global model's parameters stay as they are\n" in said.out
+    words = ("--set", "server.optimizer=momentum", "--set", "server.lr=0", "--set", "partition.labels=server")
+    assert "stay as they are" not in fssl("run", "smoke", *words, "--dry-run").out  # the server trains
+    words = ("--set", "train.lr=0", "--set", "method.name=fedmatch")
+    assert "stay as they are" not in fssl("run", "smoke", *words, "--dry-run").out  # it has a rule of its own
 
 
 def without_checks(run: Path) -> None:

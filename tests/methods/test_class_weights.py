@@ -79,6 +79,12 @@ def test_a_server_with_labels_weighs_its_own(make_federation: Make) -> None:
     assert "class_weights" in federation.of_server().plan(1, 0).draw.extras
 
 
+@pytest.mark.parametrize("method", ["semifl", "flfl"])
+def test_methods_whose_server_alone_learns_from_labels_take_weights(method: str, make_federation: Make) -> None:
+    federation = make_federation(f"method.name={method}", "partition.labels=server", FULL)
+    assert federation.layout.size > 0
+
+
 def test_a_resumed_run_is_the_same(fssl: Fssl) -> None:
     words = ("run", "smoke", *SMALL, "--set", FULL, "--set", "method.name=flexmatch")
     assert fssl(*words, "--set", "train.rounds=4", "--out", "whole").code == 0

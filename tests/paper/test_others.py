@@ -88,6 +88,22 @@ def test_runs_stand_beside_what_is_printed(filled: FilledOther) -> None:
     assert late.cells == [None] * 4  # its run is too short
 
 
+def test_a_run_without_a_setting_that_the_paper_has_is_another_setting(tmp_path: Path) -> None:
+    """Not a second seed of the same."""
+    table = TABLES["semifl"]
+    row, column = next(row for row in table.rows if row.name == "SemiFL, IID"), table.columns[0]
+    config = table.config(row, column)
+    assert config.train.clip == 1
+    bare = replace(config, seed=8, train=replace(config.train, clip=None))
+    for name, one, value in (("with", config, 88.0), ("without", bare, 60.0)):
+        write_run(tmp_path / "runs" / name, one, [value] * config.rounds)
+    filled = fill_other(table, find_runs([tmp_path / "runs"]))
+    assert [cell.value for line in filled.rows for cell in line.cells if cell] == [88.0]
+    alone = fill_other(table, find_runs([tmp_path / "runs" / "without"]))
+    (cell,) = (cell for line in alone.rows for cell in line.cells if cell)
+    assert "train.clip = unset (paper: 1.0)" in cell.marks
+
+
 def test_short_runs_are_shown_where_asked_for(filled: FilledOther, tmp_path: Path) -> None:
     again = fill_other(filled.table, find_runs([tmp_path / "runs"]), short=True)
     (row,) = (row for row in again.rows if row.place.name == "FedAvg + FixMatch")

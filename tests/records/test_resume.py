@@ -259,6 +259,35 @@ def test_damaged_checkpoints_are_named_and_passed_over(tmp_path: Path, damaged: 
     assert [s["from_round"] for s in sessions] == [1, after + 1]
 
 
+@pytest.mark.parametrize("damage", ["checkpoint", "line", "no checkpoint", "half a line"])
+def test_a_round_with_noise_is_not_taken_again(tmp_path: Path, damage: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients may have seen its model. One whose checkpoint was never written has been seen by nobody."""
+    run = tmp_path / "run"
+    go(run, replace(TOY, train=replace(TOY.train, rounds=3)))
+    path, lines = run / "checkpoint/round-000003.safetensors", run / "rounds.jsonl"
+    if damage == "checkpoint":
+        path.write_bytes(path.read_bytes()[:-1] + b"x")
+    elif damage == "line":
+        lines.write_bytes(lines.read_bytes()[:-3] + b"x}\n")
+    else:
+        for file in (path, path.with_suffix(".json")):
+            file.unlink()
+        lines.write_bytes(lines.read_bytes()[: -9 if damage == "half a line" else None])
+    plain = RunFolder.config
+    noisy = replace(TOY.privacy, clip=1.0, noise=1.0)
+    monkeypatch.setattr(RunFolder, "config", lambda folder: replace(plain(folder), privacy=noisy))
+    before = contents(run)
+    if damage in ("checkpoint", "line"):
+        with pytest.raises(UserError, match=r"of round 3 the line or the checkpoint is damaged, and to take the round"):
+            RunFolder(run).resume_point(print)
+        assert contents(run) == before
+        assert "would draw other noise" in str(RunFolder(run).why_stuck())
+    else:
+        saved = RunFolder(run).resume_point(print)
+        assert saved is not None
+        assert saved.round == 2
+
+
 class Disk:
     """Takes so many flushes before it is full."""
 

@@ -104,7 +104,10 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
                 f"server.static_norm = '{config.server.static_norm}': network '{config.model.name}' has no BatchNorm;"
                 " leave it out"
             )
-    if user_file(config.method.name) or config.train.labels_alone:  # which not every method takes
+    if config.has_server_labels and config.server_batch == 1:
+        check_network(config, experiment.net, experiment.card, batch=1)
+    # Not every method takes train.labels_alone, nor does every network take the single image of some methods' passes.
+    if user_file(config.method.name) or config.train.labels_alone or config.train.batch == 1:
         tried = check_step(config, experiment.method, experiment.net, experiment.card)
         experiment.reads_rounds = tried.reads_rounds
     if config.model.start_digest and not is_recorded:

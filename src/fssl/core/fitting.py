@@ -72,14 +72,16 @@ def cause_of(error: Exception, page: str = "adding-a-method") -> str:
         return f"a value or a branch depends on data (.item(), float(t), if t.any()); see `fssl docs {page}`"
     if isinstance(error, DynamicOutputShapeException):
         return f"a shape depends on data (t[mask], nonzero, unique); see `fssl docs {page}`"
+    if "more than 1 value per channel" in str(error):
+        return "a batch of 1 image gives BatchNorm a single value of a channel; give a larger one, or model.norm=group"
     return described(error)
 
 
-def check_network(config: Config, net: Net, card: Card) -> None:
+def check_network(config: Config, net: Net, card: Card, batch: int = 4) -> None:
     """Refuse a network that cannot be called, or in which a branch or a shape depends on the images."""
     net.check(card.size)
     try:
-        try_network(net, card)
+        try_network(net, card, batch)
     except Exception as error:
         reason = cause_of(error, "own-network")
         raise UserError(f"network '{config.model.name}': {reason}{place_of(config, error)}") from error

@@ -53,10 +53,10 @@ def without_values(net: Net) -> Weights:
     return Weights(*({k: torch.empty(t.shape, dtype=t.dtype) for k, t in tree.items()} for tree in net.first))
 
 
-def try_network(net: Net, card: Card) -> None:
+def try_network(net: Net, card: Card, batch: int = 4) -> None:
     """Call a network on shapes alone, as in training and as in a test."""
     with shapes_alone():
-        weights, images = without_values(net), torch.zeros(4, card.channels, card.size, card.size)
+        weights, images = without_values(net), torch.zeros(batch, card.channels, card.size, card.size)
         net.fit(weights, images)
         net.infer(weights, images)
 
@@ -115,7 +115,8 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
         asked = {"class_weights": batch.class_weights, "has_unlabeled": batch.has_unlabeled, "truth": truth}
         with Looks({**asked, "rounds": rounds}) as looks:
             after, trace = unchanged(given, lambda: method.step(net, payload, local, batch))
-        if weighs_classes and "class_weights" not in looks.found:
+        has_labels = method.labels_at_clients  # else only the server has a loss of labeled images, which weighs them
+        if weighs_classes and has_labels and "class_weights" not in looks.found:
             raise UserError("its loss takes no train.class_weights; use `supervised_loss`, or leave them out")
         if recipe.labels_alone and "has_unlabeled" not in looks.found:
             raise UserError(

@@ -110,8 +110,8 @@ def differences(config: Config, paper: Config) -> list[str]:
 
 
 def unlike(ours: Mapping[str, Any], paper: Mapping[str, Any]) -> list[str]:
-    """`train.lr = 0.1 (paper: 0.03)` for each of our settings that the paper has otherwise."""
-    pairs = {key: (value, paper.get(key)) for key, value in ours.items() if value != paper.get(key)}
+    """`train.lr = 0.1 (paper: 0.03)` for each setting that is another one in the paper; one of both may be unset."""
+    pairs = {key: (ours.get(key), paper.get(key)) for key in {**ours, **paper} if ours.get(key) != paper.get(key)}
     return [f"{key} = {setting_text(a)} (paper: {setting_text(b)})" for key, (a, b) in pairs.items()]
 
 

@@ -211,6 +211,7 @@ class RunFolder:
         """The checkpoint to go on from, with the record cut back to its round; None if no round is there yet."""
         start, texts = self._start(), self._texts()
         whole = len(start.lines)
+        self._check_noise(start.marks)
         saved = self.checkpoints.load(start.marks, say)
         self._check_way_on(saved, whole, len(texts))
         if len(texts) > whole:
@@ -228,10 +229,23 @@ class RunFolder:
                 self._check_ours()
             else:
                 start = self._start()
+                self._check_noise(start.marks)
                 self._check_way_on(self.checkpoints.newest(start.marks), len(start.lines), len(self._texts()))
         except UserError as error:
             return str(error)
         return None
+
+    def _check_noise(self, marks: Sequence[str | None]) -> None:
+        """Refuse to take a round again whose model clients may have seen: its noise would be another one."""
+        if not self.config().privacy.noise:
+            return
+        saved, last = self.checkpoints.newest(marks), max(self.checkpoints.rounds, default=0)
+        if saved and saved.round < last:
+            raise UserError(
+                f"{self.path}: of round {last} the line or the checkpoint is damaged, and to take the round again would"
+                " draw other noise, which privacy.noise does not count; bring back the files as they were, or begin"
+                " anew with --out"
+            )
 
     def _check_way_on(self, saved: Saved | None, whole: int, written: int) -> None:
         """Refuse to begin anew where an earlier run left results."""

@@ -14,7 +14,7 @@ from ..config import Config, late_changes
 from ..console import PLAIN, RunView, print_table, result_line, say, setting_text
 from ..core.device import allowed_devices, choose_device, choose_devices
 from ..core.experiment import Experiment, prepare
-from ..core.images import Datasets, check_test, lacking_images
+from ..core.images import Datasets, check_test, divide_images, lacking_images
 from ..data.cache import Progress
 from ..errors import RunError, UserError, complain, described, printable
 from ..methods.names import check_effect, replaced_notice
@@ -72,9 +72,9 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
             "protocol authors: momentum passes from client to client, as in the code behind the SAGE paper's tables;"
             " --set protocol=clean is what a real federation can do"
         )
-    if any(config.train.lr == 0 for config in configs):
+    if any(run.config.train.lr == 0 and not run.experiment.method.needs.own_optimizer for run in runs):
         yield "train.lr = 0: the models stay as they are"
-    if any(config.server.lr == 0 for config in configs):
+    if any(config.server.lr == 0 and not config.has_server_labels for config in configs):  # else the server trains
         yield "server.lr = 0: the global model's parameters stay as they are"
     if any(config.train.cooldown and config.train.patience for config in configs):
         yield "train.patience may end a run before the rounds of train.cooldown: its rate then never falls"
@@ -162,10 +162,22 @@ def given_late(run: PlannedRun, resume: bool) -> str:
 
 
 def load_images(runs: list[PlannedRun], datasets: Datasets, progress: Progress | None = None) -> None:
-    """Load every dataset before the first run: found and decoded into its cache, or refused."""
+    """Load every dataset before the first run: found and decoded into its cache, or refused; so is who gets what."""
     for run in runs:
         run.experiment.load(datasets, progress)
         check_test(run.config, run.experiment.dataset)
+    check_shares_of(runs)
+
+
+def check_shares_of(runs: Iterable[PlannedRun]) -> None:
+    """Refuse images that cannot be divided among clients as settings say; runs of a grid share many of these."""
+    seen = set()
+    for run in runs:
+        c = run.config
+        settings = c.data, c.partition, c.records, c.labels_per_class
+        if settings not in seen:
+            seen.add(settings)
+            divide_images(c, run.experiment.dataset)
 
 
 def list_runs(console: Console, runs: list[PlannedRun]) -> None:
@@ -180,6 +192,7 @@ def list_runs(console: Console, runs: list[PlannedRun]) -> None:
         table.add_row(printable(str(run.folder)), *facts)
         if state != "finished":
             waiting.append(c)
+    check_shares_of(run for run in runs if run.config.card.is_folder or run.config.card.is_embedded)  # at hand
     print_table(console, table)
     for text in lacking_images(waiting):
         say(console, f"missing: {text}")
