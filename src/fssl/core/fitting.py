@@ -1,19 +1,15 @@
 """Whether a method and a network fit the rest of a run: clients, their labels, privacy, and code of one's own."""
 
-from dataclasses import dataclass, field, replace
-
-from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from ..config import Config, ServerChoice, Train
 from ..data.cards import Card
 from ..errors import UserError, as_typed, described
-from ..label.assign import Sage
 from ..methods.base import Method
-from ..methods.fixmatch import FixMatch
+from ..methods.names import on_trial
 from ..models import Net
 from ..system.user_code import user_place
-from ..types import Counts, PseudoLabels, Task
+from ..types import Counts, Task
 from .parts import make_probe, make_recipe
 from .privacy import FEWEST_MASKED, MOST_MASKED
 from .sketch import Sizes, Tried, try_network, try_step
@@ -164,30 +160,11 @@ def check_step(config: Config, method: Method, net: Net, card: Card) -> Tried:
     sizes = Sizes(
         Task(card.num_classes, slots, config.seed), Counts(1, slots), recipe, card, config.train.class_weights > 0
     )
-    probe, rule = make_probe(config, method), None
-    if isinstance(method, FixMatch) and isinstance(method.assign, Sage):
-        rule = Asked(method.assign)
-        method = replace(method, assign=rule)
+    probe, (method, fault) = make_probe(config, method), on_trial(method)
     try:
         tried = try_step(method, net, sizes, probe)
-        if rule and not rule.calls:
-            raise UserError("its `vote` does not ask `self.assign`, which +sage replaces: it would change nothing")
+        if reason := fault():
+            raise UserError(reason)
     except Exception as error:
         raise own_error(config, error, "its step fails") from error
     return tried
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A rule for targets that knows whether it was asked."""
-
-    rule: Sage
-    calls: list[bool] = field(default_factory=list)
-
-    @property
-    def uses_global(self) -> bool:
-        return self.rule.uses_global
-
-    def __call__(self, p_l: Tensor, p_g: Tensor, sure_l: Tensor, sure_g: Tensor) -> PseudoLabels:
-        self.calls.append(True)
-        return self.rule(p_l, p_g, sure_l, sure_g)

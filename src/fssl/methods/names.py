@@ -23,7 +23,7 @@ from .flfl import flfl
 from .freematch import freematch
 from .proxyfl import proxyfl
 from .rscfed import rscfed
-from .sage import is_sage, sage, with_oracle, with_sage
+from .sage import is_sage, on_trial, sage, with_oracle, with_sage
 from .semifl import semifl
 from .supervised import Supervised, fedavg, fedavg_sl, fedprox
 
@@ -37,6 +37,7 @@ __all__ = [
     "defaults_on",
     "find_builders",
     "full_settings",
+    "on_trial",
     "replaced_notice",
     "settings_of",
     "split_name",
