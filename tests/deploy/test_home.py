@@ -245,7 +245,7 @@ def test_a_client_that_there_is_not_is_refused(home: Path) -> None:
         site_part(home, "site-1")
 
 
-@pytest.mark.parametrize("name", ["ä β 🐙", "a=b c='d' #e", "back\\slash"])
+@pytest.mark.parametrize("name", ["ä β 🐙", "a=b c='d' #e", "back\\slash", "rub\x7fout"])
 def test_flower_reads_the_names_of_folders(home: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     config = pytest.importorskip("flwr.common.config", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.deploy import programs
