@@ -409,9 +409,12 @@ def test_a_number_with_thousands_of_digits_is_refused(tmp_path: Path) -> None:
         parse(override({}, [f"seed={'9' * 5000}"]))
 
 
+CONTROL = "".join(map(chr, [*range(1, 32), *range(127, 160)]))
+
+
 def test_a_configuration_survives_being_written(tmp_path: Path) -> None:
     tables = {
-        "data": {"dir": 'ä 💾 "x" \\ y'},
+        "data": {"dir": f'ä 💾 "x" \\ y {CONTROL}'},
         "train": {"lr": 3e22, "weight_decay": 1e-7},
         "method": {"name": "flexmatch", "warmup": False, "tau": 0.1 + 0.2},
     }

@@ -36,6 +36,17 @@ def by_clients() -> Dataset:
     return own("folder")._replace(train=Split(DIGITS.train.images, labels), partition=partition)
 
 
+NONE = np.zeros(0, np.int64)
+AT_SERVER = ("method.name=semifl", "partition.labels=server")  # FedAvg trains on clients' labels
+
+
+def held(labeled: tuple[np.ndarray, ...], server: np.ndarray = NONE, idle: bool = False) -> Dataset:
+    """The digits of two clients with these labeled rows; the last one holds all others, unless it is idle."""
+    others = np.setdiff1d(np.arange(len(DIGITS.train.labels)), np.concatenate([*labeled, server]))
+    unlabeled = (others, NONE) if idle else (others[:9], others[9:])
+    return own("folder")._replace(partition=Partition(labeled, unlabeled, server))
+
+
 def train(images: object = DIGITS.train.images, labels: object = DIGITS.train.labels) -> Dataset:
     return DIGITS._replace(train=Split(images, labels))  # type: ignore[arg-type]
 
@@ -45,6 +56,7 @@ def changed(labels: np.ndarray, value: int) -> np.ndarray:
 
 
 pixels, truth = DIGITS.train
+FOLDER = ["data.name=folder", *OWN[:2]]
 REFUSED: dict[str, tuple[Callable[[], object], list[str], str]] = {
     "tuple": (lambda: tuple(DIGITS), [], r"dataset= is tuple, expected fssl\.dataset\(train, test\), or Dataset"),
     "pair": (lambda: DIGITS._replace(train=(pixels, truth)), [], "train is tuple, expected Split"),
@@ -86,16 +98,41 @@ REFUSED: dict[str, tuple[Callable[[], object], list[str], str]] = {
         [],
         "deals out data.name = 'digits'; leave out its partition",
     ),
-    "no deal": (lambda: own("folder"), ["data.name=folder", *OWN[:2]], "wants its partition"),
+    "no deal": (lambda: own("folder"), FOLDER, "wants its partition"),
     "half a deal": (
         lambda: own("folder")._replace(partition=Partition((np.arange(9),), (np.arange(9, 99),))),
-        ["data.name=folder", *OWN[:2]],
+        FOLDER,
         "its partition has 99 rows, expected 0 to 1436, each once",
     ),
     "unknown labels": (
         lambda: by_clients()._replace(train=Split(pixels, np.full_like(truth, -1))),
-        ["data.name=folder", *OWN[:2]],
+        FOLDER,
         "labels of all of them",
+    ),
+    "no clients": (
+        lambda: own("folder")._replace(partition=Partition((), (), np.arange(len(truth)))),
+        [*FOLDER, *AT_SERVER],
+        "wants its partition, the rows of each client",
+    ),
+    "idle client": (
+        lambda: held((np.arange(5), NONE), idle=True),
+        FOLDER,
+        "its partition gives client 1 no image; leave this client out",
+    ),
+    "rows of a server": (
+        lambda: held((np.arange(5), NONE), server=np.arange(5, 9)),
+        FOLDER,
+        "its partition has rows of the server; give partition.labels = 'server', or leave them out",
+    ),
+    "poor server": (
+        lambda: held((NONE, np.arange(5))),
+        [*FOLDER, *AT_SERVER],
+        "its partition has no rows of the server, but partition.labels = 'server'; leave that out",
+    ),
+    "labels everywhere": (
+        lambda: held((NONE, np.arange(5)), server=np.arange(5, 9)),
+        [*FOLDER, *AT_SERVER],
+        "client 1 has labeled rows, but partition.labels = 'server'; make them unlabeled, or leave that out",
     ),
 }
 
@@ -160,6 +197,15 @@ def test_a_dataset_may_say_who_holds_what(tmp_path: Path) -> None:
     package.run(experiment, tmp_path)
     assert experiment.config.partition.clients == 4
     assert package.load(tmp_path).classes == NAMES
+
+
+def test_a_dataset_may_say_what_the_server_holds(tmp_path: Path) -> None:
+    """Also once more, from the settings that it recorded."""
+    given = held((NONE, NONE), server=np.arange(20))
+    first = package.experiment(*SHORT, *FOLDER, *AT_SERVER, dataset=given)
+    package.run(first, tmp_path)
+    again = package.experiment(tmp_path / "config.toml", dataset=given)
+    assert (again.config.server.batch, again.config.data.digest) == (10, first.config.data.digest)
 
 
 def test_images_of_one_s_own_need_no_settings_but_how_many_labels(tmp_path: Path) -> None:

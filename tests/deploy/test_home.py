@@ -4,6 +4,7 @@ import datetime
 import json
 import os
 import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -31,6 +32,14 @@ DEALT = {"partition": {"kind": "dirichlet"}}  # among all sites, not in pairs
 def home(tmp_path: Path) -> Path:
     init(tmp_path / "home", 3)
     return tmp_path / "home"
+
+
+def test_the_next_command_can_be_pasted(fssl: Fssl) -> None:
+    """From `init` and from `datasets --export-digits`, whatever their folder is called."""
+    code, said, _ = fssl("deploy", "init", "de p ü's")
+    assert (code, shlex.split(said.rpartition("next: ")[2])[-2:]) == (0, ["--home", "de p ü's"])
+    code, said, _ = fssl("datasets", "--export-digits", "si tes")
+    assert (code, "`fssl datasets --check 'si tes'` counts" in " ".join(said.split())) == (0, True)
 
 
 def test_a_new_folder_reads_back(home: Path) -> None:
@@ -245,7 +254,7 @@ def test_a_client_that_there_is_not_is_refused(home: Path) -> None:
         site_part(home, "site-1")
 
 
-@pytest.mark.parametrize("name", ["ä β 🐙", "a=b c='d' #e", "back\\slash"])
+@pytest.mark.parametrize("name", ["ä β 🐙", "a=b c='d' #e", "back\\slash", "rub\x7fout"])
 def test_flower_reads_the_names_of_folders(home: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     config = pytest.importorskip("flwr.common.config", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.deploy import programs

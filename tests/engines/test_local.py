@@ -1,5 +1,6 @@
 """The local engine: presets, state, the test set, and what happens when training blows up."""
 
+import shlex
 from collections.abc import Callable
 from math import inf, isfinite
 from pathlib import Path
@@ -122,10 +123,13 @@ def test_an_infinite_variance_is_named_though_the_test_does_not_show_it(make_fed
 
 
 def test_debug_saves_the_step_that_fails(make_federation: Make, tmp_path: Path) -> None:
-    engine = LocalEngine(make_federation("train.lr=1e20"), tmp_path, debug=True)
-    with pytest.raises(ClientError, match=r"^round 1, client \d, step \d+: .* is not finite; `fssl replay "):
+    (folder := tmp_path / "a run").mkdir()
+    engine = LocalEngine(make_federation("train.lr=1e20"), folder, debug=True)
+    with pytest.raises(ClientError, match=r"^round 1, client \d, step \d+: .* is not finite; `fssl replay ") as raised:
         list(engine.rounds(1))
-    saved = load_file(tmp_path / "failed-step.safetensors")
+    file = folder / "failed-step.safetensors"
+    assert shlex.split(str(raised.value).split("`")[1]) == ["fssl", "replay", str(file)]
+    saved = load_file(file)
     assert "local.weights.params.body.0.weight" in saved
     assert saved["draw.noise.u_strong"].shape == (16, 13)
 

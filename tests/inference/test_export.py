@@ -21,9 +21,12 @@ from fssl.config import override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
 from fssl.core.images import load_dataset
+from fssl.data.folder import Agreed
+from fssl.data.given import own_dataset
 from fssl.data.pictures import read_picture
 from fssl.errors import UserError
 from fssl.inference import export
+from fssl.inference.given import from_pixels
 from fssl.inference.trained import Trained, load_trained
 from fssl.models.resnet import ResNet8
 from fssl.runner.conduct import run_experiment
@@ -173,11 +176,33 @@ def test_pixels_of_another_size_become_the_model_s_as_files_do(model: Trained, t
     photo = np.random.default_rng(0).integers(0, 256, (30, 20, 3), np.uint8)
     Image.fromarray(photo).save(tmp_path / "photo.png")
     small = read_picture(tmp_path / "photo.png", 8, 1)
-    for what in (photo, torch.from_numpy(photo).permute(2, 0, 1), tmp_path / "photo.png"):
+    for what in (photo, torch.from_numpy(photo).permute(2, 0, 1)[None], tmp_path / "photo.png"):
         assert np.array_equal(model.predict(what).probabilities, model.probabilities(small[None]))
 
 
-@pytest.mark.parametrize("shape", [(0, 30, 30, 1), (0, 8, 8, 1), (0, 3, 20, 30)])
+@pytest.mark.parametrize("number", range(1, 6))
+def test_gray_images_without_a_channel_are_as_many_as_they_are(model: Trained, images: np.ndarray, number: int) -> None:
+    """As those of a dataset: three are no color image, and four none with transparency."""
+    gray = images[:number, :, :, 0]
+    large = gray.repeat(2, 1).repeat(2, 2)
+    pair = (gray, [0] * number)
+    assert len(own_dataset(pair, pair, (), None, None).train.images) == number
+    for what, alone in ((gray, gray), (torch.from_numpy(gray.copy()), gray), (gray / 255, gray), (large, large)):
+        said = model.predict(what)
+        assert said.names == [str(i) for i in range(number)]
+        expected = np.concatenate([model.predict(image).probabilities for image in alone])
+        np.testing.assert_allclose(said.probabilities, expected, atol=1e-6)
+
+
+def test_a_model_of_colors_takes_no_gray_images_for_a_batch() -> None:
+    color = Agreed(("a", "b"), 8, 3).card()
+    assert from_pixels(np.zeros((3, 8, 8), np.uint8), color).shape == (1, 8, 8, 3)
+    for number in (2, 5):
+        with pytest.raises(UserError, match=rf"shape \[{number}, 8, 8\], expected .*, \[C, H, W\] or \[H, W\]"):
+            from_pixels(np.zeros((number, 8, 8), np.uint8), color)
+
+
+@pytest.mark.parametrize("shape", [(0, 30, 30, 1), (0, 8, 8, 1), (0, 3, 20, 30), (0, 8, 8)])
 def test_no_images_get_no_answers(model: Trained, shape: tuple[int, ...]) -> None:
     said = model.predict(np.zeros(shape, np.uint8))
     assert (said.labels, said.names, said.probabilities.shape) == ([], [], (0, 10))
@@ -194,6 +219,7 @@ def test_floats_of_any_precision_are_taken(model: Trained, images: np.ndarray) -
     ("images", "expected"),
     [
         (np.zeros((2, 8, 8, 7), np.uint8), r"images have the shape \[2, 8, 8, 7\], expected \[N, H, W, C\]"),
+        (np.zeros((2, 2, 8, 8, 1), np.uint8), r"expected .* \[H, W, C\], \[N, H, W\] or \[H, W\]"),
         (np.zeros((8, 8, 1), np.int64), "images are int64, expected uint8, or floats from 0 to 1"),
         (np.full((8, 8, 1), 200.0), "floats are from 200 to 200, expected 0 to 1"),
         (np.zeros((9, 9, 1)), r"floats have the shape \[9, 9, 1\], expected \[N, 8, 8, 1\]"),

@@ -286,6 +286,31 @@ def test_damage_is_counted_and_named_but_never_fatal(tmp_path: Path) -> None:
         report(tmp_path)
 
 
+def test_rates_that_the_settings_do_not_give_leave_a_run_out_as_compare_does(tmp_path: Path) -> None:
+    """Also where the settings change while the page is open; a damaged line takes no other round's rate."""
+    runs = tmp_path / "runs"
+    whole, other = (
+        write_run(runs / name, [50.0] * 4, SAGE, f"seed={seed}", "train.cooldown=2", rate=[1.0, 1.0, 1.0, 0.5])
+        for seed, name in enumerate(("whole", "other"))
+    )
+    lines = (other / "rounds.jsonl").read_text().splitlines(keepends=True)
+    (other / "rounds.jsonl").write_text("".join([*lines[:2], "half\n", lines[3]]))
+    watched = read(other)
+    assert (watched.is_shown, watched.fault) == (True, None)
+    file = other / "config.toml"
+    file.write_text(file.read_text().replace("cooldown = 2", "cooldown = 4"))
+    assert watched.update()
+    fault = "config.toml was changed since: round 2 had another learning rate"
+    left_out = f"{other}: left out: {fault}; --as-is takes it as it is"
+    assert (watched.is_shown, watched.fault, watched.problems[-1]) == (False, fault, left_out)
+    data = report(tmp_path)
+    assert [*data["runs"]] == [str(whole)]
+    assert left_out in data["notes"]
+    assert find_runs([runs]).left_out == [f"left out: {other}: {fault}; --as-is takes it as it is"]
+    as_is = read(other, as_is=True)
+    assert (as_is.is_shown, as_is.problems[-1]) == (True, f"{other}: taken as it is: {fault}")
+
+
 SHAPES = ("[" * 10**5, "[]", "7", '"x"', "null", "{}", '{"sessions": 3}', '{"sessions": [[], 3]}')
 SHAPES += (f'{{"sessions": [{{"device": {"[" * 500 + "]" * 500}}}]}}',)
 

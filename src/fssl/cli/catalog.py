@@ -1,6 +1,7 @@
 """Commands that list what there is: `fssl methods`, `fssl datasets`, `fssl presets` and `fssl docs`."""
 
 import re
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -77,7 +78,8 @@ def datasets(
         from ..data.export import export_digits as export
 
         export(export_digits, labels_at_server)
-        say(f"{export_digits}: the digits of three sites; `fssl datasets --check {export_digits}` counts them")
+        counting = shlex.join(["fssl", "datasets", "--check", str(export_digits)])
+        say(f"{export_digits}: the digits of three sites; `{counting}` counts them")
     if check:
         from ..report.images import agreed_classes, print_folder
 

@@ -1,5 +1,6 @@
 """`fssl deploy`: from nothing to a running deployment in six commands."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -41,7 +42,7 @@ def init(
 
     made = write(folder, sites)
     say(f"{folder}: {', '.join(path.name for path in made)}; server on port {server_part(folder).port}")
-    say(f"next: fssl deploy keys --home {folder}")
+    say(f"next: {shlex.join(['fssl', 'deploy', 'keys', '--home', str(folder)])}")
 
 
 @app.command()

@@ -20,7 +20,7 @@ from .settings import (
     usual_batch,
 )
 from .tables import AFTERWARDS, as_tables, by_card, first_difference, flatten, late_changes, renewed, run_id
-from .toml import PRESETS, load_toml, not_found, parse_toml, presets, read_toml, to_toml
+from .toml import PRESETS, load_toml, not_found, parse_toml, presets, read_toml, to_toml, toml_text
 
 __all__ = [
     "AFTERWARDS",
@@ -68,5 +68,6 @@ __all__ = [
     "run_id",
     "schema_of",
     "to_toml",
+    "toml_text",
     "usual_batch",
 ]

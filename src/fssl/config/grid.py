@@ -85,7 +85,9 @@ def excluded_by(key: str, value: Any, tables: Mapping[str, Any]) -> tuple[str, .
         card = CARDS.get(str(value))
         found = ["partition.clients", "train.clients_per_round"]  # in the folder: those of a preset are of its own data
         recorded = [] if card and card.is_folder else ["data.digest"]  # of other images
-        return (*useless(str(value)), *recorded, *(found if card and not card.is_dealt else []))
+        part = tables.get("partition")
+        labels = part.get("labels") if isinstance(part, Mapping) else None
+        return (*useless(str(value), labels), *recorded, *(found if card and not card.is_dealt else []))
     if key in ("seed", "grid.seed") and value != tables.get("seed") and "{seed}" in str(tables.get("model")):
         return ("model.start_digest",)  # another seed starts from another file
     return ()

@@ -96,4 +96,9 @@ def to_toml(tables: Mapping[str, Any]) -> str:
 
 
 def assignments(table: Mapping[str, Any]) -> list[str]:
-    return [f"{key} = {json.dumps(value, ensure_ascii=False)}" for key, value in table.items()]
+    return [f"{key} = {toml_text(value)}" for key, value in table.items()]
+
+
+def toml_text(value: Any) -> str:
+    """A value as TOML text: JSON, which leaves one character bare that TOML does not take so."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", r"\u007f")

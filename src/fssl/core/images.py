@@ -11,7 +11,7 @@ from ..config import Config
 from ..data.cache import Progress
 from ..data.cards import Card, Fit
 from ..data.folder import Agreed
-from ..data.given import check_dataset
+from ..data.given import check_dataset, check_server_rows
 from ..data.partition import Index, Partition, hold_out, make_partition, second_half
 from ..data.sources import Dataset, Split, lacking, load
 from ..data.split_file import read_partition
@@ -75,7 +75,10 @@ def given_dataset(config: Config, dataset: object) -> Dataset:
     expected = known_card(config)
     if expected.is_folder and not data.classes and isinstance(dataset, Dataset):
         expected = shared_format(config)._replace(classes=dataset.card.class_names).card()
-    return check_dataset(dataset, expected)
+    checked = check_dataset(dataset, expected)
+    if checked.partition is not None:
+        check_server_rows(checked.partition, config.has_server_labels)
+    return checked
 
 
 def shared_format(config: Config) -> Agreed:

@@ -135,8 +135,8 @@ def check_holders(dataset: Dataset) -> None:
 
 
 def check_partition(partition: Partition | None, labels: NDArray[np.int64]) -> None:
-    """Refuse a partition that leaves out a training image, has one twice, or calls one labeled that is not."""
-    if not isinstance(partition, Partition) or len(partition.labeled) != len(partition.unlabeled):
+    """Refuse a partition that leaves out an image or a client, has an image twice, or calls one labeled that is not."""
+    if not isinstance(partition, Partition) or not 0 < len(partition.labeled) == len(partition.unlabeled):
         raise UserError("dataset=: data.name = 'folder' wants its partition, the rows of each client")
     parts = (*partition.labeled, *partition.unlabeled, partition.server)
     if not all(isinstance(part, np.ndarray) and np.issubdtype(part.dtype, np.integer) for part in parts):
@@ -146,6 +146,21 @@ def check_partition(partition: Partition | None, labels: NDArray[np.int64]) -> N
         raise UserError(f"dataset=: its partition has {len(rows)} rows, expected 0 to {len(labels) - 1}, each once")
     if not len(known) or labels[known].min() < 0:
         raise UserError("dataset=: its partition wants labeled rows, and labels of all of them")
+    if idle := [k for k in range(len(partition.labeled)) if not len(partition.pool(k))]:
+        raise UserError(f"dataset=: its partition gives client {idle[0]} no image; leave this client out")
+
+
+def check_server_rows(partition: Partition, at_server: bool) -> None:
+    """Refuse labeled rows anywhere but where the settings say that labels are: at the server, or at clients."""
+    setting = "partition.labels = 'server'"
+    if not at_server and len(partition.server):
+        raise UserError(f"dataset=: its partition has rows of the server; give {setting}, or leave them out")
+    if at_server and not len(partition.server):
+        raise UserError(f"dataset=: its partition has no rows of the server, but {setting}; leave that out")
+    knowing = [k for k, rows in enumerate(partition.labeled) if len(rows)]
+    if at_server and knowing:
+        hint = "make them unlabeled, or leave that out"
+        raise UserError(f"dataset=: client {knowing[0]} has labeled rows, but {setting}; {hint}")
 
 
 def content_digest(dataset: Dataset) -> str:

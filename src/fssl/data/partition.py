@@ -168,10 +168,7 @@ def hold_out(
     holder = np.repeat(np.arange(len(holders)), [len(own) for own in holders])
     classes, counts = np.unique(labels[rows], return_counts=True)
     wanted = {c: max(1, int(share * n + 0.5)) if n > 1 else 0 for c, n in zip(classes, counts, strict=True)}
-    members: dict[int, list[int]] = {}
-    for i, group in enumerate(groups[rows].tolist()):
-        members.setdefault(group, []).append(i)
-    together, taken = list(members.values()), []
+    together, taken = members(groups[rows].tolist()), []
     for g in RandomState(HOLD_OUT_SEED + seed).permutation(len(together)):
         mine, lost = together[g], Counter(holder[together[g]].tolist())
         if any(wanted[c] > 0 for c in labels[rows[mine]]) and all(left[k] > n for k, n in lost.items()):
@@ -197,17 +194,22 @@ def second_half(labels: NDArray[np.int64], groups: NDArray[np.int64] | None = No
         labels: The class of each image.
         groups: A number for each image, the same for images of one patient, say; default: each alone.
     """
-    members: dict[int, list[int]] = {}
-    for i, group in enumerate(range(len(labels)) if groups is None else groups.tolist()):
-        members.setdefault(group, []).append(i)
     classes, ahead = labels.tolist(), Counter[int]()  # of each class: how many images more the first half has
     is_second = np.zeros(len(labels), bool)
-    for rows in sorted(members.values(), key=len, reverse=True):
+    for rows in sorted(members(range(len(labels)) if groups is None else groups.tolist()), key=len, reverse=True):
         own = Counter(classes[i] for i in rows)
         first, second = (sum(abs(ahead[c] + sign * n) for c, n in own.items()) for sign in (1, -1))
         is_second[rows] = second < first
         (ahead.subtract if second < first else ahead.update)(own)
     return is_second
+
+
+def members(groups: Iterable[int]) -> list[list[int]]:
+    """The places of each group, by where it comes first."""
+    places: dict[int, list[int]] = {}
+    for i, group in enumerate(groups):
+        places.setdefault(group, []).append(i)
+    return list(places.values())
 
 
 def class_counts(parts: Sequence[Index], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.int64]:

@@ -1,7 +1,6 @@
 """Flower's own programs, SuperLink and SuperNode, with this deployment's settings: started, watched and ended."""
 
 import ctypes
-import json
 import math
 import os
 import re
@@ -17,6 +16,7 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
+from ..config import toml_text
 from ..engines.flower import SWITCHED_OFF
 from ..engines.flower.internals import ERROR
 from ..errors import RunError, UserError
@@ -72,7 +72,7 @@ def supernode(site: SitePart, data: Path | None, insecure: bool) -> list[str]:
         facts["data"] = str(data)
     if any('"' in str(value) for value in facts.values()):
         raise UserError(f"a site's folders may have no double quote in their names: {site.folder}")
-    config = " ".join(f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in facts.items())
+    config = " ".join(f"{key}={toml_text(value)}" for key, value in facts.items())
     words = [sys.executable, "-m", SUPERNODE, str(site.folder / "flwr"), str(site.port)]
     words += ["--superlink", site.server, "--node-config", config]
     if site.trusted:

@@ -1,6 +1,7 @@
 """A training step that failed: named by round, client and step, saved with its inputs, and taken again."""
 
 import json
+import shlex
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -72,7 +73,8 @@ def client_error(federation: Federation, round: int, client: int, error: Excepti
     if folder is None:
         return ClientError(f"{where}: {reason}")
     save_step(federation, folder / SAVED, where, client, error)
-    return ClientError(f"{where}: {reason}; `fssl replay {folder / SAVED}` takes this step again")
+    again = shlex.join(["fssl", "replay", str(folder / SAVED)])
+    return ClientError(f"{where}: {reason}; `{again}` takes this step again")
 
 
 def name_of(client: int) -> str:

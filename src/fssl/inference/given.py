@@ -20,7 +20,6 @@ Encoded = str | Path | bytes  # a file or a folder, or what is in a file
 Pixels = NDArray[Any] | Tensor
 Given = Encoded | Sequence[Encoded] | Pixels
 PLANES = (1, 3, 4)  # grey, color, color with transparency
-SHAPES = "[N, H, W, C], [N, C, H, W], [H, W, C], [C, H, W] or [H, W]"
 
 
 def as_given(images: Given, card: Card) -> tuple[list[str], NDArray[Any]]:
@@ -67,9 +66,9 @@ def from_bytes(files: Sequence[bytes], card: Card) -> NDArray[np.uint8]:
 
 
 def from_pixels(images: Pixels, card: Card) -> NDArray[Any]:
-    """One image or a batch, with its channels first or last."""
+    """One image or a batch, with its channels first or last, or without."""
     array = as_array(images) if isinstance(images, Tensor) else images
-    batch, shape = channels_last(array), (card.size, card.size, card.channels)
+    batch, shape = channels_last(array, card.channels), (card.size, card.size, card.channels)
     if batch.dtype == np.uint8:
         if batch.shape[1:] == shape:
             return batch
@@ -88,15 +87,21 @@ def as_array(images: Tensor) -> NDArray[Any]:
     return array
 
 
-def channels_last(array: NDArray[Any]) -> NDArray[Any]:
-    """A batch [N, H, W, C] of what may be one image, or have its channels first."""
-    if array.ndim == 2:
+def channels_last(array: NDArray[Any], channels: int) -> NDArray[Any]:
+    """A batch [N, H, W, C] of what may be one image, have its channels first or, for a grey model, leave them out.
+
+    To a grey model [3, H, W] is three images, as it is to `fssl.dataset`: else the answer would depend on how many.
+    """
+    is_grey_batch = channels == 1 and array.ndim == 3 and array.shape[2] not in PLANES
+    if array.ndim == 2 or is_grey_batch:
         array = array[..., None]
     batch = array[None] if array.ndim == 3 else array
     if batch.ndim == 4 and batch.shape[3] not in PLANES and batch.shape[1] in PLANES:
         batch = batch.transpose(0, 2, 3, 1)
     if batch.ndim != 4 or batch.shape[3] not in PLANES or 0 in batch.shape[1:]:
-        raise UserError(f"images have the shape {list(array.shape)}, expected {SHAPES}")
+        three = "[N, H, W]" if channels == 1 else "[C, H, W]"
+        wanted = f"expected [N, H, W, C], [N, C, H, W], [H, W, C], {three} or [H, W]"
+        raise UserError(f"images have the shape {list(array.shape)}, {wanted}")
     return batch
 
 

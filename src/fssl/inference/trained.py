@@ -71,7 +71,8 @@ class Trained(NamedTuple):
 
         Args:
             images: Files or folders, the bytes of image files, or an array or tensor: uint8 of any size, or floats from
-                0 to 1 of the model's size. Files, bytes and uint8 pixels become the model's size as in training.
+                0 to 1 of the model's size. Files, bytes and uint8 pixels become the model's size as in training. To a
+                model of one channel [N, H, W] is N gray images.
 
         Returns:
             `labels` (names of the likeliest classes), `confidence`, `probabilities` [N, classes], `names`, `classes`.

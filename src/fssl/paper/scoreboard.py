@@ -15,6 +15,7 @@ from ..report.look import GREY, Style
 from ..report.runs import Run, commits_of, mean_std, spread
 from .changes import changes_since
 from .fill import Cell, FilledTable
+from .markup import markdown_row
 from .panels import look_of
 from .printed import TITLES, Column, PaperTable, Row
 from .setups import PROTOCOLS, result_at, setup_of
@@ -148,7 +149,7 @@ def markdown_board(board: Scoreboard, picture: str = "") -> str:
     parts = [board.sentence(), *([f"![The paper's numbers and ours]({picture})"] if picture else [])]
     if board.scores:
         rows = [HEAD, ["---"] * len(HEAD), *map(texts, board.scores)]
-        parts += ["\n".join("| " + " | ".join(row) + " |" for row in rows), LEGEND, *remarks(board)]
+        parts += ["\n".join(map(markdown_row, rows)), LEGEND, *remarks(board)]
     return "\n\n".join(parts) + "\n"
 
 

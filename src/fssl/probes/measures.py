@@ -118,7 +118,7 @@ def answers_of(probabilities: NDArray[np.float32], truth: NDArray[np.int64]) -> 
 
 
 def divided(total: NDArray[Any], weight: NDArray[Any]) -> Numbers:
-    """Shares, and nan where there is nothing to share."""
+    """Shares or means, and nan where nothing was counted."""
     out: Numbers = np.full(len(total), np.nan)
     np.divide(total, weight, out=out, where=weight > 0)
     return out

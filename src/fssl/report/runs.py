@@ -126,7 +126,7 @@ def read_run(folder: RunFolder, as_is: bool = False) -> Run | None:
     config = with_defaults(folder.config())
     file, chain = folder.rounds_file, folder.chain(as_is)
     lines, damaged = whole_lines(chain, file.read_bytes().splitlines() if file.is_file() else ())
-    fault = chain.fault or other_rates(lines, config)
+    fault = fault_of(chain, lines, config)
     if fault and not as_is:
         raise UserError(f"{folder.path}: {changed(fault)}")
     if not lines:
@@ -135,7 +135,12 @@ def read_run(folder: RunFolder, as_is: bool = False) -> Run | None:
     return Run(folder.path, config, lines, damaged, fault, folder.sessions(), config.records.metrics, is_stopped)
 
 
-def other_rates(lines: list[dict[str, Any]], config: Config) -> str | None:
+def fault_of(chain: Chain, lines: Sequence[Line], config: Config | None) -> str | None:
+    """What of a record was changed since it was written; without settings its own checks alone can tell."""
+    return chain.fault or (other_rates(lines, config) if config else None)
+
+
+def other_rates(lines: Sequence[Line], config: Config) -> str | None:
     """The fault of settings that give a round another learning rate than its line tells."""
     if not any("rate" in line for line in lines):  # none fell, or a version before this one recorded it
         return None

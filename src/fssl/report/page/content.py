@@ -12,13 +12,14 @@ import numpy as np
 
 from ... import __version__
 from ...config import as_tables, to_toml
+from ...probes.measures import divided
 from ...records.rounds import LAST, MEASURES
 from ..groups import distinct, group_key, method_of, named_groups, repetitions, shown_color, shown_name
 from ..look import chosen_styles, method_label
 from ..runs import Numbers, mean_std, without
 from ..tasks import Task, group_by_task
 from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, rivals, smoothed, verdict
-from .curves import Json, curves_of, divide, plain
+from .curves import Json, curves_of, plain
 from .reading import QUANTITIES, Reading
 
 MACHINE = ("device", "processor", "threads", "python", "cuda", "revision")
@@ -170,7 +171,7 @@ def group_data(name: str, runs: list[Reading]) -> Json:
         "used": mean_and_deviation([run.late("utilization") for run in runs]),
         "seconds": middle(np.concatenate([run.values("seconds") for run in runs])),
         "labels_by_class": plain(labels, 0),
-        "right_by_class": plain(100 * divide(correct, labels), 2),
+        "right_by_class": plain(100 * divided(correct, labels), 2),
         "command": command(runs),
         "recorded": recorded_commands(runs),
         "settings": to_toml(as_tables(runs[0].config)),

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ...probes.measures import divided
 from ..runs import Numbers
 from .reading import QUANTITIES, Quantity, Reading
 
@@ -36,15 +37,9 @@ def over_seeds(series: Sequence[Numbers], digits: int) -> Json:
     for row, each in zip(values, series, strict=True):
         row[: len(each)] = each
     seeds = (~np.isnan(values)).sum(0)
-    mean = divide(np.nansum(values, 0), seeds)
-    std = np.sqrt(divide(np.nansum((values - mean) ** 2, 0), seeds - 1))
+    mean = divided(np.nansum(values, 0), seeds)
+    std = np.sqrt(divided(np.nansum((values - mean) ** 2, 0), seeds - 1))
     return {"mean": plain(mean, digits), "std": plain(significant(std), digits + SHOWN), "seeds": seeds.tolist()}
-
-
-def divide(total: Numbers, weight: Numbers) -> Numbers:
-    """Means, and nan where nothing was counted."""
-    out: Numbers = np.full(len(total), np.nan)
-    return np.divide(total, weight, out=out, where=weight > 0)
 
 
 def significant(values: Numbers) -> Numbers:

@@ -18,7 +18,18 @@ from ...records.choice import has_stopped
 from ...records.rounds import MEASURES, start_of_last
 from ...records.store import RunFolder
 from ...system.workers import forked, mapped
-from ..runs import NO_ROUND, Numbers, changed, choose_measure, damage_text, privacy_text, read_probe, value, whole_lines
+from ..runs import (
+    NO_ROUND,
+    Numbers,
+    changed,
+    choose_measure,
+    damage_text,
+    fault_of,
+    privacy_text,
+    read_probe,
+    value,
+    whole_lines,
+)
 
 MANY = 40  # runs from which a second process pays for its start
 
@@ -85,12 +96,14 @@ class Reading:
     def _forget(self) -> None:
         self.rounds: list[int] = []
         self.columns = [array("d") for _ in QUANTITIES]
+        self._rates: dict[int, object] = {}  # by round, where a line tells one
         self.damaged: list[int] = []  # numbers of lines
         self._place = self._lines = 0  # bytes and lines that were read
         self._is_torn = False  # whether the last line is not whole yet
         self.problems: list[str] = []
         self.private = ""  # what it spent of one client's privacy
         self.settings: Config | None = None
+        self.fault: str | None = None  # what of the record was changed since it was written
         self._chain: Chain | None = None
 
     @property
@@ -110,11 +123,6 @@ class Reading:
     @property
     def has_measure(self) -> bool:
         return self.late(self.measure) is not None
-
-    @property
-    def fault(self) -> str | None:
-        """What of the record was changed since it was written."""
-        return self._chain.fault if self._chain else None
 
     @property
     def result(self) -> float:
@@ -198,13 +206,13 @@ class Reading:
         self._is_torn = whole < len(chunk)
         for line in lines:
             self.rounds.append(line["round"])
+            if "rate" in line:
+                self._rates[line["round"]] = line["rate"]
             for column, place in zip(self.columns, PLACES, strict=True):
                 found = value(line, *place)
                 column.append(nan if found is None else found)
         if self.skipped:
             self._note(damage_text("rounds.jsonl", self.skipped))
-        if self.fault:
-            self._note(f"taken as it is: {self.fault}" if self._as_is else f"left out: {changed(self.fault)}")
 
     def _read_rest(self) -> None:
         try:
@@ -214,6 +222,7 @@ class Reading:
         except UserError as error:
             self.settings = None
             self._note(f"left out, its settings cannot be read: {error}")
+        self._look_for_fault()
         self.sessions = self._sessions()
         self.is_finished, self.private = self.folder.is_finished, privacy_text(self.folder)
         self.is_stopped = self.settings is not None and has_stopped(self.folder.summary(), self.settings)
@@ -222,6 +231,12 @@ class Reading:
         self.partition = self._partition()
         self.models = self._models()
         self.labels_by_class, self.correct_by_class = self._by_class()
+
+    def _look_for_fault(self) -> None:
+        lines = [{"round": r, **({"rate": self._rates[r]} if r in self._rates else {})} for r in self.rounds]
+        self.fault = fault_of(self._chain, lines, self.settings) if self._chain else None
+        if self.fault:
+            self._note(f"taken as it is: {self.fault}" if self._as_is else f"left out: {changed(self.fault)}")
 
     def _note(self, text: str) -> None:
         self.problems.append(f"{self.path}: {text}")
