@@ -349,6 +349,32 @@ def test_other_crops_are_another_task(tmp_path: Path) -> None:
     assert [task.extra for task in tasks] == ["data.crop = pad", "data.crop = resize"]
 
 
+def test_a_title_tells_all_in_which_tasks_of_a_dataset_differ(tmp_path: Path) -> None:
+    """Also beside a skew that tells them apart already; other datasets have other defaults, which say nothing."""
+    for alpha, lr in ((0.1, 0.05), (0.5, 0.1)):
+        write_run(tmp_path / f"{lr}", [50.0], SAGE, f"partition.alpha={alpha}", f"train.lr={lr}")
+    write_run(tmp_path / "c", [50.0], SAGE, "data.name='cifar10'", "model.name='resnet8'", "train.lr=0.2")
+    tasks = group_by_task(find_runs([tmp_path])[0])
+    assert [task.extra for task in tasks] == ["train.lr = 0.05", "train.lr = 0.1", ""]
+    assert tasks[0].title.startswith("digits · α = 0.1 · ")
+
+
+def test_a_title_counts_what_would_make_it_long(tmp_path: Path) -> None:
+    """Namesakes are still told apart by all in which they differ."""
+    other = ["partition.alpha=0.3", "train.batch=9", "train.lr=0.2", "train.momentum=0.5", "train.weight_decay=0.1"]
+    write_run(tmp_path / "a", [50.0], SAGE)
+    write_run(tmp_path / "b", [50.0], SAGE, "data.crop='resize'", "data.flip=true")
+    write_run(tmp_path / "c", [50.0], SAGE, *other)
+    shared = "train.batch = 16 · train.lr = 0.1 · train.momentum = 0.9 · train.weight_decay = 0.0001"
+    tasks = group_by_task(find_runs([tmp_path])[0])
+    assert tasks[0].extra == f"data.crop = pad · data.flip = False · {shared}"
+    write_run(tmp_path / "d", [50.0], SAGE, *other, "train.unlabeled_ratio=3")
+    extras = [task.extra for task in group_by_task(find_runs([tmp_path])[0])]
+    assert extras[0] == "data.crop = pad · data.flip = False · 5 more settings differ"
+    assert extras[1] == "data.crop = resize · data.flip = True · 5 more settings differ"
+    assert extras[3] == "train.unlabeled_ratio = 3 · 6 more settings differ"
+
+
 def test_lines_of_a_table_stay_whole_in_a_file(tmp_path: Path) -> None:
     for seed in range(7, 12):
         write_run(tmp_path / str(seed), [50.0 + seed], 'method.name="fedprox+fixmatch+sage"', f"seed={seed}")
