@@ -150,6 +150,22 @@ def test_show_names_the_commit(
     assert f"│ commit │ {text}" in said(capsys)
 
 
+def test_labels_are_of_the_same_rounds_in_show_and_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of twelve rounds the first two do not count: 9 of 10 are right in one of the last ten, all in the others."""
+    right, used = [0.0, 0.0, *[1.0] * 9, 0.9], [1.0, 1.0, *[0.5] * 5, *[0.7] * 5]
+    folder = write_run(tmp_path / "a", [50.0] * 12, SAGE, pl_accuracy=right, utilization=used)
+    print_run(console, folder)
+    text = said(capsys)
+    assert "labels right (pl_accuracy) │ 0.990 in the last 10 rounds │" in text
+    assert "labels used (utilization) │ 0.600 in the last 10 rounds │" in text
+    compare_runs(console, [folder])
+    text = said(capsys)
+    assert "50.00 50.0 99.0 60.0 " in text
+    assert text.endswith(
+        "(mean of the last 10 rounds; last round), labels right and used (mean of the last 10 rounds)."
+    )
+
+
 def test_a_record_of_an_odd_shape_can_still_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "a", [50.0], SAGE, "train.rounds=2")
     append(folder, 2, 60.0)
@@ -159,7 +175,7 @@ def test_a_record_of_an_odd_shape_can_still_be_shown(tmp_path: Path, capsys: pyt
     print_run(console, folder)
     text = said(capsys)
     assert "61.00 % (round 3)" in text
-    assert "weight of the local vote (lam_sure) │ 0.250" in text
+    assert "weight of the local vote (lam_sure) │ 0.250 in the last 3 rounds" in text
     assert "pl_accuracy" not in text
 
 
