@@ -166,6 +166,7 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("bench --json .", ["--json .", "is a folder"]),
         ("bench --json tiny.toml/x.json", ["--json tiny.toml/x.json: tiny.toml is a file, not a folder"]),
         ("run smoke --set method.tua=0.9", ["'tua'", "did you mean 'tau'?"]),
+        ("run smoke --set method.threshold=0.9", ["'threshold'", "did you mean 'tau'?"]),
         ("run smoke --set method.tau=2", ["method.tau = 2", "from 1e-09 to 1"]),
         ("run smoke --set method.tau=nan", ["method.tau = nan"]),
         ("run smoke --set method.tau=high", ["method.tau = 'high'", "expected a number"]),

@@ -81,6 +81,13 @@ WRONG: list[tuple[str, Any, tuple[str, ...]]] = [
     ("train.momentum", 1, ("from 0 to 0.9999",)),
     ("train.rounds", 0, ("train.rounds = 0", "from 1 to 999999")),
     ("train.epochs", 3, ("key in [train] 'epochs'", "did you mean 'train.local_epochs' or 'server.epochs'?")),
+    ("train.round", 3, ("did you mean 'train.rounds'?",)),
+    ("train.clients", 3, ("did you mean 'train.clients_per_round' or 'partition.clients'?",)),
+    ("train.learning_rate", 0.1, ("did you mean 'train.lr'?",)),
+    ("server.learning_rate", 0.1, ("did you mean 'server.lr'?",)),
+    ("train.batch_size", 8, ("did you mean 'train.batch'?",)),
+    ("train.l", 1, ("'l' is unknown (known: batch",)),  # four begin with it
+    ("partition.client", 1, ("did you mean 'partition.clients'?",)),
     ("train.precision", "fp16", ("train.precision 'fp16'", "did you mean 'bf16'?")),
     ("data.name", "cifar11", ("data.name 'cifar11'", "did you mean 'cifar10'?")),
     ("data.name", 5, ("data.name '5'", "known: cifar10")),

@@ -229,8 +229,8 @@ def test_a_label_and_a_color_are_what_people_see(fssl: Fssl) -> None:
     assert "Ours, of 2026 on digits" in fssl("show", "runs/7").out
 
 
-def test_a_finished_run_gets_a_label_and_loses_it(fssl: Fssl) -> None:
-    """By a command that trains nothing; a grid that is only given again leaves it, and says so."""
+def test_a_finished_run_gets_a_label_and_keeps_it(fssl: Fssl) -> None:
+    """By a command that trains nothing; a grid that is given again without one leaves it, also if it is prolonged."""
     grid = ["run", "smoke", *SMALL, "--set", "grid.seed=[7,8]", "--out", "runs"]
     assert fssl(*grid).code == 0
     untouched = Path("runs/seed7/summary.json").stat().st_mtime_ns
@@ -238,14 +238,15 @@ def test_a_finished_run_gets_a_label_and_loses_it(fssl: Fssl) -> None:
     assert said == (0, "runs/seed7: finished already; now method.label = Mine, method.color = #112233\n", "")
     assert fssl("compare", "runs/seed7").out.count("Mine") == 1
     assert fssl("show", "runs/seed7").out.startswith("Mine on digits")
-    said = fssl(*grid)
-    assert said.out == (
-        "runs/seed7: finished already; --resume changes method.label and method.color\nruns/seed8: finished already\n"
-    )
-    assert 'label = "Mine"' in Path("runs/seed7/config.toml").read_text()
-    assert "seed7: finished already; now method.label = unset, method.color = unset" in fssl(*grid, "--resume").out
-    assert "label = " not in Path("runs/seed7/config.toml").read_text()
+    for more in ([], ["--resume"]):
+        assert fssl(*grid, *more).out == "runs/seed7: finished already\nruns/seed8: finished already\n"
     assert Path("runs/seed7/summary.json").stat().st_mtime_ns == untouched
+    assert fssl(*grid, "--resume", "--set", "train.rounds=3").code == 0
+    assert 'label = "Mine"\ncolor = "#112233"' in Path("runs/seed7/config.toml").read_text()
+    assert fssl(*grid, "--set", "train.rounds=3", "--set", "method.label=Ours").out == (
+        "runs/seed7: finished already; --resume changes method.label\n"
+        "runs/seed8: finished already; --resume changes method.label\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,22 @@ def test_show_names_the_commit(
     assert f"│ commit │ {text}" in said(capsys)
 
 
+def test_labels_are_of_the_same_rounds_in_show_and_compare(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of twelve rounds the first two do not count: 9 of 10 are right in one of the last ten, all in the others."""
+    right, used = [0.0, 0.0, *[1.0] * 9, 0.9], [1.0, 1.0, *[0.5] * 5, *[0.7] * 5]
+    folder = write_run(tmp_path / "a", [50.0] * 12, SAGE, pl_accuracy=right, utilization=used)
+    print_run(console, folder)
+    text = said(capsys)
+    assert "labels right (pl_accuracy) │ 0.990 in the last 10 rounds │" in text
+    assert "labels used (utilization) │ 0.600 in the last 10 rounds │" in text
+    compare_runs(console, [folder])
+    text = said(capsys)
+    assert "50.00 50.0 99.0 60.0 " in text
+    assert text.endswith(
+        "(mean of the last 10 rounds; last round), labels right and used (mean of the last 10 rounds)."
+    )
+
+
 def test_a_record_of_an_odd_shape_can_still_be_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "a", [50.0], SAGE, "train.rounds=2")
     append(folder, 2, 60.0)
@@ -159,7 +175,7 @@ def test_a_record_of_an_odd_shape_can_still_be_shown(tmp_path: Path, capsys: pyt
     print_run(console, folder)
     text = said(capsys)
     assert "61.00 % (round 3)" in text
-    assert "weight of the local vote (lam_sure) │ 0.250" in text
+    assert "weight of the local vote (lam_sure) │ 0.250 in the last 3 rounds" in text
     assert "pl_accuracy" not in text
 
 
@@ -347,6 +363,32 @@ def test_other_crops_are_another_task(tmp_path: Path) -> None:
         write_run(tmp_path / crop, [50.0], SAGE, f"data.crop={crop}")
     tasks = group_by_task(find_runs([tmp_path])[0])
     assert [task.extra for task in tasks] == ["data.crop = pad", "data.crop = resize"]
+
+
+def test_a_title_tells_all_in_which_tasks_of_a_dataset_differ(tmp_path: Path) -> None:
+    """Also beside a skew that tells them apart already; other datasets have other defaults, which say nothing."""
+    for alpha, lr in ((0.1, 0.05), (0.5, 0.1)):
+        write_run(tmp_path / f"{lr}", [50.0], SAGE, f"partition.alpha={alpha}", f"train.lr={lr}")
+    write_run(tmp_path / "c", [50.0], SAGE, "data.name='cifar10'", "model.name='resnet8'", "train.lr=0.2")
+    tasks = group_by_task(find_runs([tmp_path])[0])
+    assert [task.extra for task in tasks] == ["train.lr = 0.05", "train.lr = 0.1", ""]
+    assert tasks[0].title.startswith("digits · α = 0.1 · ")
+
+
+def test_a_title_counts_what_would_make_it_long(tmp_path: Path) -> None:
+    """Namesakes are still told apart by all in which they differ."""
+    other = ["partition.alpha=0.3", "train.batch=9", "train.lr=0.2", "train.momentum=0.5", "train.weight_decay=0.1"]
+    write_run(tmp_path / "a", [50.0], SAGE)
+    write_run(tmp_path / "b", [50.0], SAGE, "data.crop='resize'", "data.flip=true")
+    write_run(tmp_path / "c", [50.0], SAGE, *other)
+    shared = "train.batch = 16 · train.lr = 0.1 · train.momentum = 0.9 · train.weight_decay = 0.0001"
+    tasks = group_by_task(find_runs([tmp_path])[0])
+    assert tasks[0].extra == f"data.crop = pad · data.flip = False · {shared}"
+    write_run(tmp_path / "d", [50.0], SAGE, *other, "train.unlabeled_ratio=3")
+    extras = [task.extra for task in group_by_task(find_runs([tmp_path])[0])]
+    assert extras[0] == "data.crop = pad · data.flip = False · 5 more settings differ"
+    assert extras[1] == "data.crop = resize · data.flip = True · 5 more settings differ"
+    assert extras[3] == "train.unlabeled_ratio = 3 · 6 more settings differ"
 
 
 def test_lines_of_a_table_stay_whole_in_a_file(tmp_path: Path) -> None:

@@ -155,7 +155,7 @@ def test_only_runs_of_one_task_are_compared(tmp_path: Path) -> None:
     first = "digits · α = 0.1 · 8 labels per class · 6 clients"
     assert [task["title"] for task in tasks] == [
         f"{first} · train.lr = 0.1",
-        "digits · α = 0.5 · 8 labels per class · 6 clients",
+        "digits · α = 0.5 · 8 labels per class · 6 clients · train.lr = 0.1",
         f"{first} · train.lr = 0.05",
     ]
 

@@ -2,7 +2,7 @@
 
 from .checks import AUTHORS_WAY, keys_like, parse
 from .grid import check_size, expand, grid_axes, num_runs, only_run, override
-from .schema import ByDataset, OneOf, Range, Setting, as_declared, check_table, check_value, schema_of
+from .schema import ByDataset, OneOf, Range, Setting, as_declared, called_here, check_table, check_value, schema_of
 from .settings import (
     MANY,
     METHOD_KEYS,
@@ -46,6 +46,7 @@ __all__ = [
     "as_declared",
     "as_tables",
     "by_card",
+    "called_here",
     "check_size",
     "check_table",
     "check_value",

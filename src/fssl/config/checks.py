@@ -10,10 +10,11 @@ from ..data.cards import check_class_names
 from ..data.shares import MIN_ALPHA, SOME, Terms, check_shards, check_shares, who_has_labels
 from ..errors import UserError, as_typed, several, unknown
 from ..system.user_code import user_file
-from .schema import check_table, check_value, schema_of, several_runs
+from .schema import called_here, check_table, check_value, schema_of, several_runs
 from .settings import OF_OPTIMIZERS, SECTIONS, Config, Data, MethodChoice, Privacy, ServerChoice, Train, useless
 
 LONGEST_LABEL = 60  # characters that fit into a line of a table
+LEAST_BEGUN = 3  # letters that tell which key was begun: many begin with one, such as that of `-d`
 COLOR = re.compile(r"#[0-9A-Fa-f]{6}")
 MOST_IMAGES = 1_000_000  # of a step: beyond what a device holds
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
@@ -124,8 +125,16 @@ def keys_named(last: str) -> list[str]:
 
 
 def keys_like(section: str, key: str) -> list[str]:
-    """What an unknown key of a section may mean: train.epochs is train.local_epochs, or server.epochs."""
-    return [*(f"{section}.{known}" for known in SCHEMAS[section] if known.endswith(f"_{key}")), *keys_named(key)]
+    """What an unknown key of a section may mean: train.epochs is train.local_epochs, or server.epochs.
+
+    A key that begins like this, as train.rounds begins with round, is likelier than those that only end so.
+    """
+    known = SCHEMAS[section]
+    if own := called_here(key, known):
+        return [f"{section}.{name}" for name in own]
+    begun = [name for name in known if name.startswith(key) and name != key and len(key) >= LEAST_BEGUN]
+    alike = begun or [name for name in known if name.endswith(f"_{key}")]
+    return [*(f"{section}.{name}" for name in alike), *keys_named(key)]
 
 
 def check_look(method: MethodChoice) -> None:

@@ -20,6 +20,7 @@ from .toml import toml_value
 
 NO_LIMIT = 1e30  # what single precision can still hold; inf is out of every range
 SYNONYMS = {"gpu": ("cuda",), "f1": ("macro_f1",)}  # what people write, and what it is called here
+KEYS = {"learning_rate": "lr", "batch_size": "batch", "threshold": "tau"}  # the same of settings
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 EXAMPLES = {int: "numbers like [1, 2]", float: "numbers like [0.5, 0.5, 0.5]", str: 'strings like ["a", "b"]'}
 T = TypeVar("T")
@@ -192,6 +193,11 @@ def check_table(
         if setting.is_required and key not in table:
             raise UserError(f"{where}{prefix}{key} is missing")
     return values
+
+
+def called_here(key: str, schema: Iterable[str]) -> list[str]:
+    """What a setting that other tools have is called here; empty if there is no such."""
+    return [name for name in schema if name == KEYS.get(key)]
 
 
 def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:

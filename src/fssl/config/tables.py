@@ -27,7 +27,8 @@ MAY_CHANGE = (
     "method.color",
 )
 NAMES = ("data.name", "method.name")
-AFTERWARDS = ("server.ship", "method.label", "method.color")  # also of a finished run, as they train nothing
+LOOK = ("method.label", "method.color")  # which a run keeps when a command that gives none goes on with it
+AFTERWARDS = ("server.ship", *LOOK)  # also of a finished run, as they train nothing
 
 
 def may_change(key: str) -> bool:
@@ -103,14 +104,17 @@ def renewed(recorded: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 
 def may_stay(key: str, is_given: bool) -> bool:
-    """Whether a recorded setting keeps its place; one that may change and is given no longer has its default again."""
-    return is_given or not may_change(key)
+    """Whether a recorded setting keeps its place; one that may change and is given no longer has its default again.
+
+    A label and a color stay: they are often given later than the command that is repeated.
+    """
+    return is_given or key in LOOK or not may_change(key)
 
 
 def late_changes(stored: Config, given: Config) -> dict[str, Any]:
-    """The settings that a finished run would still get, with their values; None for one that it would lose."""
+    """The settings that a finished run would still get, with their values."""
     old, new = flatten(stored), flatten(given)
-    return {key: new.get(key) for key in AFTERWARDS if old.get(key) != new.get(key)}
+    return {key: new[key] for key in AFTERWARDS if key in new and old.get(key) != new[key]}
 
 
 def plain(key: str, flat: Mapping[str, Any]) -> Any:

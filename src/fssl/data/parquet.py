@@ -63,7 +63,7 @@ def find_files(facts: Card, dir: Path | None = None) -> dict[str, list[Path]]:
         where = "is no such folder" if given and not given.is_dir() else "has no train-*.parquet files"
         lead = f"{facts.name}: '{given}' {where}" if given else f"{facts.name}: no data folder is given"
         if dir:
-            raise UserError(f"{lead}; {_remedy(facts)}")
+            raise UserError(f"{lead}; {_remedy_there(facts)}")
         snapshot = _download(facts, lead)
         folder = _folder(facts, snapshot) or snapshot
     return {split: _shards(facts, folder, split) for split in SPLITS}
@@ -84,10 +84,21 @@ def _remedy(facts: Card) -> str:
     return f"{_place(facts)}{hub}"
 
 
+def _remedy_there(facts: Card) -> str:
+    """What helps if a folder is named, beside which nothing is downloaded."""
+    first = "" if find_spec("huggingface_hub") else "`pip install 'fssl[hub]'` and "
+    hub = f"; or {first}leave out --data-dir to download {facts.hub_repo}" if facts.hub_repo else ""
+    return f"put {_wanted(facts)} there{hub}"
+
+
 def _place(facts: Card) -> str:
-    wanted = " and ".join(f"{facts.name}/{split}-*.parquet" for split in SPLITS)
+    return f"point --data-dir or FSSL_DATA at a folder with {_wanted(facts)}"
+
+
+def _wanted(facts: Card) -> str:
+    files = " and ".join(f"{facts.name}/{split}-*.parquet" for split in SPLITS)
     official = official_files(facts)
-    return f"point --data-dir or FSSL_DATA at a folder with {wanted}{f', or {official}' if official else ''}"
+    return f"{files}{f', or {official}' if official else ''}"
 
 
 def _again(facts: Card) -> str:
@@ -106,7 +117,7 @@ def _folder(facts: Card, root: Path) -> Path | None:
 def _shards(facts: Card, folder: Path, split: str) -> list[Path]:
     files = sorted(folder.glob(f"{split}-*.parquet"))
     if not files:
-        raise UserError(f"{facts.name}: no {split}-*.parquet in '{folder}'; {_remedy(facts)}")
+        raise UserError(f"{facts.name}: no {split}-*.parquet in '{folder}'; {_again(facts)}")
     marks = [mark for file in files if (mark := SHARD.search(file.name))]
     if not marks:
         return files

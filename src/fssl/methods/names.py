@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from typing import Any
 
-from ..config import METHOD_KEYS, Config, MethodChoice, Setting, as_declared, check_value, schema_of
+from ..config import METHOD_KEYS, Config, MethodChoice, Setting, as_declared, called_here, check_value, schema_of
 from ..data.cards import Card
 from ..errors import UserError, as_typed, unknown
 from ..system.user_code import build, find_function, refuse_without_function, user_file
@@ -120,7 +120,7 @@ def build_method(name: str, settings: Mapping[str, Any]) -> Method:
         if not schema:
             raise UserError(f"method.{key} = {value!r}: method '{name}' has no settings")
         if key not in schema:
-            raise unknown(f"setting of method '{name}'", key, schema)
+            raise unknown(f"setting of method '{name}'", key, schema, called_here(key, schema))
         values[key] = check_setting(value, schema[key])
     first, *plugins = [{k: v for k, v in values.items() if k in settings_of(b)} for b in builders]
     method = build(builders[0], "method", name, **first)

@@ -129,7 +129,7 @@ def footer(tasks: Mapping[str, Groups], by: str) -> str:
     runs = [[run for members in groups.values() for run in members] for groups in tasks.values()]
     most = sorted({*map(last_rounds, runs)})
     rounds = " or ".join([*map(str, most[:-1]), several(most[-1], "round")])
-    others = ")" if by else "; last round), labels right, labels used"
+    others = ")" if by else f"; last round), labels right and used (mean of the last {rounds})"
     return f"In percent: test {MEASURES[runs[0][0].measure]} (mean of the last {rounds}{others}."
 
 

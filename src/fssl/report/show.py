@@ -98,7 +98,8 @@ def way_on(why: str | None) -> str:
 
 def run_facts(run: Run) -> Iterator[tuple[str, str]]:
     """Names and values of a run's facts, one per line."""
-    last, of_last = run.lines[-1], f"mean of the last {several(run.averaged, 'round')}"
+    last, rounds = run.lines[-1], several(run.averaged, "round")
+    of_last = f"mean of the last {rounds}"
     curve = by_round(run, number(run.measure))
     best = max(curve, key=curve.__getitem__)
     yield f"{MEASURES[run.measure]}, {of_last}", f"{run.result:.2f} %"
@@ -118,10 +119,10 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
             yield "smoothed model, last round", f"{at_last:.2f} %"
         yield "model.safetensors (server.ship)", SHIPPED[run.config.server.ship]
     if (loss := value(last, "server_loss")) is not None:
-        yield "loss of the server on its labels (server_loss)", f"{loss:.3f}"
+        yield "loss of the server on its labels (server_loss)", f"{loss:.3f} in the last round"
     for key, words in SHARES.items():
-        if (share := value(last, key)) is not None:
-            yield f"{words} ({key})", f"{share:.3f}"
+        if (share := late(run, number(key))) is not None:
+            yield f"{words} ({key})", f"{share:.3f} in the last {rounds}"
     yield "seconds per round (median)", seconds_per_round([run])
     if parts := parts_of_round(run):
         yield "of these", parts

@@ -1,7 +1,7 @@
 """Which runs can be compared: those of one task, that is of the same settings but for the method's."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -10,13 +10,19 @@ from ..errors import several
 from .groups import Repetition, comparable_settings, what_varies
 
 R = TypeVar("R", bound=Repetition)
+MOST_NAMED = 6  # settings beside a name, if some of them differ only from tasks of other names
+TOLD = {  # by a short title, if they are other ones there
+    *("data.name", "data.labels_per_class", "data.test"),
+    *("partition.alpha", "partition.kind", "partition.classes_per_client", "partition.clients"),
+    *("partition.labeled_clients", "partition.labels"),
+}
 
 
 class Task(NamedTuple, Generic[R]):
     """Runs of one task."""
 
     name: str  # dataset, skew, labels and clients
-    extra: str  # the settings in which it differs from its namesakes
+    extra: str  # the settings in which it differs from its namesakes and, beyond the name, from others of its dataset
     runs: list[R]
 
     @property
@@ -27,19 +33,32 @@ class Task(NamedTuple, Generic[R]):
 def group_by_task(runs: Iterable[R], aside: str = "") -> list[Task[R]]:
     """Runs by task, in the order in which these come; one task may hold several values of the setting `aside`."""
     tasks: dict[str, list[R]] = defaultdict(list)
-    namesakes: dict[str, dict[str, dict[str, Any]]] = defaultdict(dict)
     for run in runs:
-        settings = task_settings(run, aside)
-        tasks[repr(settings)].append(run)
-        namesakes[short_title(run, aside)][repr(settings)] = settings
-    differences = {title: {k for k, _ in what_varies([*own.values()])} for title, own in namesakes.items()}
-    return [describe_task(members, differences, aside) for members in tasks.values()]
+        tasks[repr(task_settings(run, aside))].append(run)
+    firsts = [members[0] for members in tasks.values()]
+    among = [differences(firsts, called, aside) for called in (short_title, dataset_title)]
+    return [describe_task(members, among, aside) for members in tasks.values()]
 
 
-def describe_task(runs: list[R], differences: dict[str, set[str]], aside: str) -> Task[R]:
+def differences(
+    runs: Iterable[Repetition], called: Callable[[Repetition, str], str], aside: str
+) -> dict[str, set[str]]:
+    """What varies among runs of one name, by that name."""
+    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for run in runs:
+        groups[called(run, aside)].append(task_settings(run, aside))
+    return {name: {key for key, _ in what_varies(own)} for name, own in groups.items()}
+
+
+def describe_task(runs: list[R], among: list[dict[str, set[str]]], aside: str) -> Task[R]:
+    """A task and what tells it from others: its namesakes, and those of its dataset, from which much may differ."""
     settings, name = task_settings(runs[0], aside), short_title(runs[0], aside)
-    extra = " · ".join(f"{k} = {settings[k]}" for k in settings if k in differences[name])
-    return Task(name, extra, runs)
+    own, wider = among[0][name], among[1][dataset_title(runs[0], aside)] - TOLD
+    named = every if len(every := own | wider) <= MOST_NAMED else own
+    texts = [f"{k} = {settings[k]}" for k in settings if k in named]
+    more = len(every - named)
+    rest = [f"{several(more, 'more setting')} differ{'s' * (more == 1)}"] if more else []
+    return Task(name, " · ".join([*texts, *rest]), runs)
 
 
 def task_settings(run: Repetition, aside: str) -> dict[str, Any]:
@@ -52,22 +71,26 @@ def short_title(run: Repetition, aside: str) -> str:
     """Dataset, skew, labels and clients; a folder of images has no more to say than where it was."""
     config = run.config
     part = config.partition
-    facts, name = config.card, config.data.name
-    if facts.is_folder:
-        name = f"{name} {Path(config.data.dir or '').name}".strip()
     dealt = {
         "partition.alpha": skew(part, aside),
         "data.labels_per_class": f"{config.labels_per_class} labels per class" if config.picks_labels else "",
     }
     words = {
-        "data.name": name,
-        **(dealt if facts.is_dealt else {}),
+        "data.name": dataset_title(run, aside),
+        **(dealt if config.card.is_dealt else {}),
         "partition.clients": several(part.clients, "client"),
         "partition.labeled_clients": who_knows(config),
         "partition.labels": "labels at the server" if config.has_server_labels else "",
         "data.test": "" if config.data.test == "all" else f"{config.data.test} half of the test",
     }
     return " · ".join(text for key, text in words.items() if text and key != aside) or "all runs"
+
+
+def dataset_title(run: Repetition, aside: str) -> str:
+    """The dataset's name, of a folder also where it was; empty where results are shown by datasets."""
+    data = run.config.data
+    folder = Path(data.dir or "").name if run.config.card.is_folder else ""
+    return f"{data.name} {folder}".strip() if aside != "data.name" else ""
 
 
 def who_knows(config: Config) -> str:
