@@ -1,9 +1,9 @@
 """Commands that train: `fssl run`, `fssl replay` and `fssl bench`."""
 
-import json
 import os
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -83,7 +83,7 @@ def run(
         "records.tensorboard": tensorboard or None,
         "records.wandb": wandb,
     }
-    given = [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in short.items() if value is not None]
+    given = as_settings(short)
     file, base = settings_file(config, resume)
     base = out or base
     check_name("--out", base)
@@ -176,7 +176,14 @@ def own_copies(folder: Path) -> list[str]:
         "method.name": kept_code(folder, method.get("name", ""), method.get("digest")),
         "model.name": kept_code(folder, model.get("name", ""), model.get("digest")),
     }
-    return [f"{key}={json.dumps(str(copy), ensure_ascii=False)}" for key, copy in copies.items() if copy]
+    return as_settings({key: copy and str(copy) for key, copy in copies.items()})
+
+
+def as_settings(values: Mapping[str, object]) -> list[str]:
+    """What --set would be given for each value that there is."""
+    from ..config import toml_text
+
+    return [f"{key}={toml_text(value)}" for key, value in values.items() if value is not None]
 
 
 def replay(
