@@ -500,6 +500,14 @@ def test_a_run_goes_on_with_its_copy_of_code_that_is_not_found(fssl: Fssl) -> No
     assert (code, "there is no file" in said) == (2, True), said
 
 
+@pytest.mark.parametrize("text", ["method = 5", "method.name = 5", "partition = []", 'model = "x"'])
+def test_settings_of_another_form_are_refused_before_a_copy_is_looked_for(text: str, fssl: Fssl) -> None:
+    Path("out").mkdir()
+    Path("out/config.toml").write_text(f"{text}\n")
+    code, _, said = fssl("run", "out", "--resume")
+    assert (code, said.count("\n")) == (2, 1), said
+
+
 CONSTANT = """
 from fssl.methods.base import Method, descend
 from fssl.types import Trace

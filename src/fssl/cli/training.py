@@ -170,11 +170,12 @@ def own_copies(folder: Path) -> list[str]:
     from ..records.layout import kept_code, kept_split
 
     tables = load_toml(folder / "config.toml", str(folder / "config.toml"))
-    part, method, model = (tables.get(key) or {} for key in ("partition", "method", "model"))
+    found = (tables.get(key) for key in ("partition", "method", "model"))
+    part, method, model = (table if isinstance(table, dict) else {} for table in found)
     copies = {
         "partition.file": kept_split(folder, part.get("digest")),
-        "method.name": kept_code(folder, method.get("name", ""), method.get("digest")),
-        "model.name": kept_code(folder, model.get("name", ""), model.get("digest")),
+        "method.name": kept_code(folder, method.get("name"), method.get("digest")),
+        "model.name": kept_code(folder, model.get("name"), model.get("digest")),
     }
     return as_settings({key: copy and str(copy) for key, copy in copies.items()})
 

@@ -29,11 +29,13 @@ def kept_split(folder: Path, recorded: str | None) -> Path | None:
     return copy if is_unchanged else None
 
 
-def kept_code(folder: Path, name: str, recorded: str | None) -> str | None:
+def kept_code(folder: Path, name: object, recorded: str | None) -> str | None:
     """The name of a method or a network in a run's own copy of its file, if the file itself is not found.
 
     None, if it is found, or if the copy is not what was recorded.
     """
+    if not isinstance(name, str):  # settings that somebody changed; they are refused elsewhere
+        return None
     file, copy = user_file(name), name_in(folder, name)
     if file is None or file.is_file() or not copy or recorded is None:
         return None
