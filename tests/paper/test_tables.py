@@ -106,6 +106,18 @@ def test_a_lead_over_the_weak_alone_is_no_lead(tmp_path: Path) -> None:
     assert cell(table(tables_of(tmp_path), 1), GAIN_ROW, 3).value == pytest.approx(4)
 
 
+def test_a_lead_has_the_spread_of_its_seeds_one_by_one(tmp_path: Path) -> None:
+    """Ahead by 3, 4 and 8: 5 ± 2.65, though each method's own seeds scatter more."""
+    for seed, base, ahead in ((7, 40, 3), (8, 50, 4), (9, 45, 8)):
+        add(tmp_path, f"a{seed}", base + ahead, seed=seed)
+        add(tmp_path, f"b{seed}", base, "method.name=fixmatch-lpl", seed=seed)
+    found = cell(table(tables_of(tmp_path), 1), GAIN_ROW, 3)
+    assert (found.value, found.std) == pytest.approx((5, 7**0.5))
+    assert "+5.00 ± 2.65" in markdown(table(tables_of(tmp_path), 1))
+    (tmp_path / "b9" / "rounds.jsonl").unlink()  # other seeds: no pairs
+    assert cell(table(tables_of(tmp_path), 1), GAIN_ROW, 3).std is None
+
+
 def test_one_run_fills_every_table_that_has_its_cell(three: Path) -> None:
     result = tables_of(three)
     counts = {t.paper.number: t.counts for t in result.tables}
@@ -142,7 +154,7 @@ def test_texts_in_markdown(three: Path) -> None:
     assert ours["SAGE"][3] == "<u>51.00 ± 1.00</u> (3)"
     assert ours["FixMatch-LPL"][3] == "**52.00 ± 1.00** (3)"
     assert ours["FedAvg-SL"][3] == "70.00 ± 0.00 (3)"
-    assert ours[GAIN_ROW][3] == "−1.00<sup>a</sup>"
+    assert ours[GAIN_ROW][3] == "−1.00 ± 0.00<sup>a</sup>"  # the same lead with each seed
     assert "<sup>a</sup> 2 of 11 other methods have runs" in text
     assert ours["FedAvg"] == [""] * 12
     assert "Ours: 4 of 156 cells under protocol authors (missing: 152)." in text

@@ -341,4 +341,13 @@ def lead(table: PaperTable, block: Block, j: int) -> Cell | None:
     if sage is None or not values or max(printed[name] for name in values) < max(printed.values()) - NEAR:
         return None
     lacking = (f"{len(values)} of {len(printed)} other methods have runs",) if len(values) < len(printed) else ()
-    return Cell(sage - max(values.values()), setting=next(iter(rivals.values())).setting, remarks=lacking)
+    best = max(values, key=values.__getitem__)
+    cells = {table.rows[i].method: cell for i, cell in rivals.items()}
+    spread = spread_of_lead(cells["sage"].runs, cells[best].runs, table.columns[j])
+    return Cell(sage - values[best], spread, setting=cells["sage"].setting, remarks=lacking)
+
+
+def spread_of_lead(ours: Iterable[Run], theirs: Iterable[Run], column: Reading) -> float | None:
+    """The standard deviation of a lead over seeds, seed by seed; None unless both have the same seeds, and several."""
+    mine, other = ({run.config.seed: result_at(run, column.rounds) for run in runs} for runs in (ours, theirs))
+    return mean_std([mine[seed] - other[seed] for seed in mine])[1] if mine.keys() == other.keys() else None

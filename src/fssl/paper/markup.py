@@ -83,11 +83,9 @@ def cell_text(cell: Cell | None, line: Line, filled: FilledTable, style: Style) 
     table, marks = filled.paper, sorted(letter(filled.reasons.index(mark)) for mark in cell.marks)
     if cell.value is None:
         text = "none" if line.source == PAPER else "not reached"
-    elif line.row == GAIN_ROW:
-        text = signed(cell.value, style)
     else:
         spread = "" if cell.std is None else style.plus_minus + number(cell.std, table)
-        text = number(cell.value, table) + spread
+        text = (signed(cell.value, style) if line.row == GAIN_ROW else number(cell.value, table)) + spread
     text = {1: style.bold, 2: style.underline}.get(cell.rank, str)(text)
     if cell.extra is not None:
         text += f" {cell.extra:.2f}{style.times}" if table.counts_rounds else f" [{signed(cell.extra, style)}]"
