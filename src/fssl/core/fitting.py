@@ -151,9 +151,9 @@ def check_unused(config: Config) -> None:
 
 
 def check_step(config: Config, method: Method, net: Net, card: Card) -> Tried:
-    """Refuse a method of the user's whose step fails, draws random numbers, or takes no note of a plug-in.
+    """Try one step on shapes alone; returns what it tells.
 
-    That takes a step on shapes alone; returns what it tells.
+    Refuses a method of the user's whose step fails, draws random numbers, or ignores a plug-in.
     """
     recipe = make_recipe(config, method, card)
     slots = recipe.unlabeled_batch  # any number will do: images have no values here

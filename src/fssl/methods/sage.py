@@ -72,7 +72,7 @@ def is_sage(method: Method) -> bool:
 
 
 def on_trial(method: Method) -> tuple[Method, Callable[[], str]]:
-    """The method for a step that is only tried, and, asked after it, why SAGE has no effect there; "" if it has."""
+    """A copy of the method to try one step with, and a function to call then: why SAGE had no effect, or ""."""
     if not isinstance(method, FixMatch) or not isinstance(method.assign, Sage):
         return method, str
     rule = Asked(method.assign)

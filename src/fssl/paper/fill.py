@@ -1,7 +1,7 @@
 """The paper's tables filled with our runs: ours beside the printed numbers, and why a cell may not be compared."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from itertools import compress
 from math import isnan, nan
 from pathlib import Path
@@ -11,6 +11,7 @@ from ..data.cards import card
 from ..errors import several
 from ..report.groups import one_per_seed
 from ..report.runs import Found, Run, commits_of, mean_std
+from ..report.verdicts import seed_differences
 from .changes import changes_since
 from .printed import SEEDS, Column, PaperTable, Row, paper_tables
 from .setups import PROTOCOLS, Setup, by_setup, differences, own_recipe, result_at, setup_of
@@ -347,7 +348,7 @@ def lead(table: PaperTable, block: Block, j: int) -> Cell | None:
     return Cell(sage - values[best], spread, setting=cells["sage"].setting, remarks=lacking)
 
 
-def spread_of_lead(ours: Iterable[Run], theirs: Iterable[Run], column: Reading) -> float | None:
+def spread_of_lead(ours: Sequence[Run], theirs: Sequence[Run], column: Reading) -> float | None:
     """The standard deviation of a lead over seeds, seed by seed; None unless both have the same seeds, and several."""
-    mine, other = ({run.config.seed: result_at(run, column.rounds) for run in runs} for runs in (ours, theirs))
-    return mean_std([mine[seed] - other[seed] for seed in mine])[1] if mine.keys() == other.keys() else None
+    leads = seed_differences(ours, theirs, lambda run: result_at(run, column.rounds))
+    return mean_std(leads)[1] if len(leads) == len(ours) == len(theirs) else None

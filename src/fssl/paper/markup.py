@@ -85,17 +85,17 @@ def cell_text(cell: Cell | None, line: Line, filled: FilledTable, style: Style) 
         text = "none" if line.source == PAPER else "not reached"
     else:
         spread = "" if cell.std is None else style.plus_minus + number(cell.std, table)
-        text = (signed(cell.value, style) if line.row == GAIN_ROW else number(cell.value, table)) + spread
+        text = (signed(cell.value, style.minus) if line.row == GAIN_ROW else number(cell.value, table)) + spread
     text = {1: style.bold, 2: style.underline}.get(cell.rank, str)(text)
     if cell.extra is not None:
-        text += f" {cell.extra:.2f}{style.times}" if table.counts_rounds else f" [{signed(cell.extra, style)}]"
+        text += f" {cell.extra:.2f}{style.times}" if table.counts_rounds else f" [{signed(cell.extra, style.minus)}]"
     if cell.runs:
         text += f" ({len(cell.runs)})"
     return text + (style.mark(",".join(marks)) if marks else "")
 
 
-def signed(value: float, style: Style) -> str:
-    return ("+" if value >= 0 else style.minus) + f"{abs(value):.2f}"
+def signed(value: float, minus: str = "−", digits: int = 2) -> str:
+    return ("+" if value >= 0 else minus) + f"{abs(value):.{digits}f}"
 
 
 def source_name(line: Line) -> str:

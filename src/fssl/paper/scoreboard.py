@@ -15,7 +15,7 @@ from ..report.look import GREY, Style
 from ..report.runs import Run, commits_of, mean_std, spread
 from .changes import changes_since
 from .fill import Cell, FilledTable
-from .markup import markdown_row
+from .markup import markdown_row, signed
 from .panels import look_of
 from .printed import TITLES, Column, PaperTable, Row
 from .setups import PROTOCOLS, result_at, setup_of
@@ -133,15 +133,11 @@ def texts(score: Score) -> list[str]:
     paper = f"{score.printed:.2f}" if column.target is None else f"{score.expected:g} % after {score.printed:g}"
     return [
         *(setting, score.row.name, paper, spread(list(score.ours))),
-        signed(score.difference, 2),
+        signed(score.difference),
         "yes" if score.agrees else "no",
         ", ".join(str(run.config.seed) for run in score.runs),
         ", ".join(commits_of(score.runs)),
     ]
-
-
-def signed(points: float, digits: int) -> str:
-    return f"{points:+.{digits}f}".replace("-", "−")
 
 
 def markdown_board(board: Scoreboard, picture: str = "") -> str:
@@ -197,7 +193,7 @@ def draw(board: Scoreboard) -> Any:
         is_far = shown != score.difference
         dot(apart, score, x, shown, None if is_far else std)
         if is_far:
-            apart.annotate(signed(score.difference, 1), (x, shown), **BESIDE)
+            apart.annotate(signed(score.difference, digits=1), (x, shown), **BESIDE)
     both.set(xlabel="paper (%)", ylabel="ours (%)", title="test accuracy", xlim=(low, high), ylim=(low, high))
     both.set_aspect("equal")
     apart.set(

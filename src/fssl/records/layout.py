@@ -30,9 +30,9 @@ def kept_split(folder: Path, recorded: str | None) -> Path | None:
 
 
 def kept_code(folder: Path, name: object, recorded: str | None) -> str | None:
-    """The name of a method or a network in a run's own copy of its file, if the file itself is not found.
+    """`RUN/my.py:mine`: how to name a method or a network in the run's own copy of its file.
 
-    None, if it is found, or if the copy is not what was recorded.
+    None where the copy is not needed, because the file is where it was, or is not the code that the run began with.
     """
     if not isinstance(name, str):  # settings that somebody changed; they are refused elsewhere
         return None

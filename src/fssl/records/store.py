@@ -211,7 +211,8 @@ class RunFolder:
         """The checkpoint to go on from, with the record cut back to its round; None if no round is there yet."""
         start, texts = self._start(), self._texts()
         whole = len(start.lines)
-        self._check_noise(start.marks)
+        if self.config().privacy.noise:  # before any file is removed
+            self._check_noise(self.checkpoints.newest(start.marks))
         saved = self.checkpoints.load(start.marks, say)
         self._check_way_on(saved, whole, len(texts))
         if len(texts) > whole:
@@ -229,17 +230,17 @@ class RunFolder:
                 self._check_ours()
             else:
                 start = self._start()
-                self._check_noise(start.marks)
-                self._check_way_on(self.checkpoints.newest(start.marks), len(start.lines), len(self._texts()))
+                saved = self.checkpoints.newest(start.marks)
+                if self.config().privacy.noise:
+                    self._check_noise(saved)
+                self._check_way_on(saved, len(start.lines), len(self._texts()))
         except UserError as error:
             return str(error)
         return None
 
-    def _check_noise(self, marks: Sequence[str | None]) -> None:
+    def _check_noise(self, saved: Saved | None) -> None:
         """Refuse to take a round again whose model clients may have seen: its noise would be another one."""
-        if not self.config().privacy.noise:
-            return
-        saved, last = self.checkpoints.newest(marks), max(self.checkpoints.rounds, default=0)
+        last = max(self.checkpoints.rounds, default=0)
         if saved and saved.round < last:
             raise UserError(
                 f"{self.path}: of round {last} the line or the checkpoint is damaged, and to take the round again would"

@@ -3,13 +3,12 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple
 
 from ..config import Config, Partition
 from ..errors import several
-from .groups import Repetition, comparable_settings, what_varies
+from .groups import R, Repetition, comparable_settings, what_varies
 
-R = TypeVar("R", bound=Repetition)
 MOST_NAMED = 6  # settings beside a name, if some of them differ only from tasks of other names
 TOLD = {  # by a short title, if they are other ones there
     *("data.name", "data.labels_per_class", "data.test"),

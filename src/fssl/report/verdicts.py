@@ -1,10 +1,11 @@
 """Verdicts in sentences: the leading method, its margin, and whether every seed agrees."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 
 import numpy as np
 
-from .groups import Repetition, comparable_settings, method_of
+from .groups import R, Repetition, comparable_settings, method_of
 from .look import split_plugins
 from .runs import spread
 
@@ -124,10 +125,12 @@ def not_compared(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
     return said + ([f"Told the true labels, an upper bound: {', '.join(known)}."] if known else [])
 
 
-def seed_differences(first: Sequence[Repetition], second: Sequence[Repetition]) -> list[float]:
+def seed_differences(
+    first: Sequence[R], second: Sequence[R], result: Callable[[R], float] = attrgetter("result")
+) -> list[float]:
     """Differences between runs of the same seed."""
-    other = {r.config.seed: r.result for r in second}
-    return [r.result - other[r.config.seed] for r in first if r.config.seed in other]
+    other = {r.config.seed: result(r) for r in second}
+    return [result(r) - other[r.config.seed] for r in first if r.config.seed in other]
 
 
 def smoothed(results: Mapping[str, list[float]]) -> list[str]:
