@@ -175,6 +175,7 @@ def means(rounds: str, *curves: list[float]) -> list[float]:
 MOMENTUM = {  # by what has momentum, and method
     ("zero", "sage"): "cifar100/alpha1.0/sage-clean-seed7",
     ("carried", "sage"): "cifar100/alpha1.0/sage-authors-seed7",
+    ("carried", "proxyfl"): "cifar100/alpha1.0/proxyfl-authors-seed7-500",
     **{
         (name, method): f"momentum/{method}-{name}-seed7"
         for method, names in {
@@ -212,15 +213,17 @@ def test_momentum_that_sites_can_have_is_as_its_rows_say() -> None:
 
 def test_what_is_said_of_momentum_is_so() -> None:
     text = one_line(TEXT)
-    ends = {run: float(np.mean(on_all_images(RESULTS / place)[110:])) for run, place in MOMENTUM.items()}
+    ends = {run: float(np.mean(on_all_images(RESULTS / place)[110:120])) for run, place in MOMENTUM.items()}
     more = {(name, method): f"{end - ends['zero', method]:.2f}" for (name, method), end in ends.items()}
     ours, theirs = ({name: gain for (name, method), gain in more.items() if method == m} for m in ("sage", "proxyfl"))
     assert f"`sage` gains {ours['server']} points over `zero` after 120 rounds" in text
-    assert f"where carried momentum gives {ours['carried']}, and `proxyfl` gains {theirs['server']}." in text
+    server, carried = theirs["server"], theirs["carried"]
+    assert f"where carried momentum gives {ours['carried']}, and `proxyfl` gains {server}, where" in text
+    assert f"where carried momentum gives {carried}. It costs no byte" in text
     assert f"broadcast or kept gives `sage` {ours['broadcast']} and {ours['kept']} points" in text
     assert f"`proxyfl` {theirs['broadcast']} and {theirs['kept']}." in text
     assert f"A cosine schedule over 120 rounds costs {ours['cosine'][1:]} points" in text
-    leads = [ends[name, "proxyfl"] - ends[name, "sage"] for name in ("zero", "broadcast", "kept", "server")]
+    leads = [ends[name, "proxyfl"] - ends[name, "sage"] for name in ("zero", "broadcast", "kept", "server", "carried")]
     assert f"`proxyfl` has {min(leads):.2f} to {max(leads):.2f} points more after 120 rounds" in text
     said = "`proxyfl` has {:.1f} % and `sage` {:.1f}.".format(ends["server", "proxyfl"], ends["server", "sage"])
     assert said in one_line(FRONT_PAGE)
@@ -228,7 +231,7 @@ def test_what_is_said_of_momentum_is_so() -> None:
 
 def test_what_is_said_of_smoothing_and_labels_under_momentum_is_so() -> None:
     text = one_line(TEXT)
-    last = {run: lines_of(RESULTS / place)[110:] for run, place in MOMENTUM.items()}
+    last = {run: lines_of(RESULTS / place)[110:120] for run, place in MOMENTUM.items()}
     ours, theirs = last["server", "sage"], last["server", "proxyfl"]
     gains = [float(np.mean([x["ema_accuracy"] - x["accuracy"] for x in lines])) for lines in (ours, theirs)]
     assert "{:.2f} points for `sage` and {:.2f} for `proxyfl`, and nowhere else".format(*gains) in text
@@ -246,7 +249,7 @@ def test_what_is_said_of_the_speed_of_proxyfl_is_so() -> None:
         lines = [line for run in runs for line in lines_of(RESULTS / MOMENTUM[run])]
         return float(np.median([line["timing"]["seconds"] for line in lines]))
 
-    all_of_it = [run for run in MOMENTUM if run[1] == "proxyfl"]
+    all_of_it = [run for run in MOMENTUM if run[1] == "proxyfl" and run[0] != "carried"]
     assert f"A round of `proxyfl` took {median(*all_of_it):.2f} s (median of all 480)" in one_line(TEXT)
     assert f"one of `sage` {median(('kept', 'sage'), ('server', 'sage')):.2f} (`kept` and `server`)" in one_line(TEXT)
 
@@ -265,6 +268,35 @@ def test_the_long_run_on_cifar100_is_as_its_rows_say() -> None:
     assert "30, 40 and 50 % come after {}, {} and {} rounds".format(*reached) in section
     gain = np.subtract(*(np.mean(curves[1][first : first + 10]) for first in (490, 440)))
     assert f"gains {gain:.2f}\npoints" in section
+
+
+def test_proxyfl_beside_sage_on_cifar100_is_as_its_rows_say() -> None:
+    section = section_of("`proxyfl` on CIFAR-100, up to round 460 of 500")
+    folders = [RESULTS / "cifar100" / "alpha1.0" / f"{method}-authors-seed7-500" for method in ("proxyfl", "sage")]
+    theirs, ours = lines = [lines_of(folder) for folder in folders]
+    accuracy = [curve(folder, "authors_norm") for folder in folders]
+    assert len(theirs) == 460
+    assert [line["clients"] for line in theirs] == [line["clients"] for line in ours[:460]]
+    leads = {}
+    for rounds, said in re.findall(r"^\| (\d+ to \d+) \| (.*) \|$", section, re.MULTILINE):
+        first, last = map(int, rounds.split(" to "))
+        cells = []
+        for folder, of_run in zip(folders, lines, strict=True):
+            tens = [curve(folder, norm)[first - 1 : last] for norm in NORMS]
+            cells += [" / ".join(f"{np.mean(t):.2f} ± {np.std(t, ddof=1):.2f}" for t in tens)]
+            cells += [percent(of_run[first - 1 : last], key) for key in SHARES]
+        assert said.split(" | ") == cells
+        leads[rounds] = np.subtract(*means(rounds, *accuracy))
+    text = one_line(section)
+    assert len(leads) == 5
+    assert f"{leads['451 to 460']:.2f} points behind in rounds 451 to 460" in text
+    assert f"and {leads['91 to 100']:.2f} in rounds 91 to 100" in text
+    at = [[first_at_least(c, share) for share in (30, 40, 50)] for c in accuracy]
+    assert f"58.24 % after {first_at_least(accuracy[0], 58.24)} rounds" in text
+    assert "30, 40 and 50 % after {}, {} and {}, where `sage` needs {}, {} and {}.".format(*at[0], *at[1]) in text
+    took = [np.median([line["timing"]["seconds"] for line in of_run]) for of_run in lines]
+    assert "took {:.2f} s (median), one of `sage` above {:.2f}".format(*took) in text
+    assert "{:.1f} % and {:.1f} after 460".format(*means("451 to 460", *accuracy)) in one_line(FRONT_PAGE)
 
 
 RECIPE = "A recipe that sites can run, to its last round"
@@ -395,8 +427,33 @@ def test_what_is_said_of_flexmatch_on_svhn_is_so() -> None:
     assert f"({100 * fewest:.1f} % in the round with the fewest)" in section
     assert f"{percent(lines[-10:], 'pl_accuracy')} % of them right in the last ten rounds" in section
     assert f"does not fall below {min(line['loss_s'] for line in lines):.2f}" in section
-    seconds = np.median([line["timing"]["seconds"] for line in lines])
-    assert f"`flexmatch` takes {seconds:.2f} s a round" in section
+
+
+def test_what_is_said_of_flexmatch_with_sage_on_svhn_is_so() -> None:
+    place, section = RESULTS / "svhn" / "alpha0.1", one_line(section_of("SVHN, α = 0.1"))
+    alone, both_, sage = (f"{method}-authors-seed7" for method in ("flexmatch", "flexmatch+sage", "sage"))
+    lines, accuracy = lines_of(place / both_), curve(place / both_, "authors_norm")
+    end, first = np.mean(accuracy[-10:]), lines[:8]
+    assert f"does not collapse**: {93.36 - end:.2f} points below the printed number" in section
+    reached = [first_at_least(accuracy, share) for share in (25, 50, 80)]
+    assert "25 % after {} rounds, 50 % after {}, 80 % after {}".format(*reached) in section
+    assert max(accuracy[:7]) < 20
+    assert min(line["utilization"] for line in first) > 0.999
+    lam = np.mean([line["lam"] for line in first])
+    assert f"up to round 8 λ is {lam:.2f} on average, so the global label has {1 - lam:.2f} of the weight" in section
+    assert f"gives at most {100 * max(line['fallback_share'] for line in first):.1f} % of the labels there" in section
+    used, right = percent(lines[-10:], "utilization"), percent(lines[-10:], "pl_accuracy")
+    assert (
+        f"Over the last ten rounds {used} % of the images get a label, and {right} % of the labels are right" in section
+    )
+    behind = np.mean(curve(place / sage, "authors_norm")[-10:]) - end
+    of_sage = lines_of(place / sage)[-10:]
+    assert f"It is {behind:.2f} points below `sage`" in section
+    assert f"uses fewer labels ({percent(of_sage, 'utilization')} %)" in section
+    assert float(percent(of_sage, "pl_accuracy")) > float(right)
+    took = [np.median([line["timing"]["seconds"] for line in lines_of(place / run)]) for run in (alone, both_)]
+    assert "takes {:.2f} s with `flexmatch` and {:.2f} s with `flexmatch+sage`".format(*took) in section
+    assert f"(`flexmatch+sage`: {end:.2f} %, printed 93.36)" in one_line(FRONT_PAGE)
 
 
 WHICH = "SemiFL or (FL)²"
@@ -658,6 +715,9 @@ def test_the_page_begins_with_what_reproduced_and_what_did_not() -> None:
     svhn = curve(RESULTS / "svhn" / "alpha0.1" / "sage-authors-seed7", "authors_norm")
     assert f"SAGE ends at {np.mean(svhn[-10:]):.2f} % after {len(svhn)} rounds (paper 93.85)" in opening
     flex = curve(RESULTS / "svhn" / "alpha0.1" / "flexmatch-authors-seed7", "authors_norm")
+    saved = curve(RESULTS / "svhn" / "alpha0.1" / "flexmatch+sage-authors-seed7", "authors_norm")
+    ends = [np.mean(c[-10:]) for c in (flex, saved)]
+    assert "saves FlexMatch, from {:.2f} % to {:.2f} (paper from 52.58 to 93.36)".format(*ends) in opening
     assert f"FlexMatch collapses as in the paper, but to chance ({np.mean(flex[-10:]):.2f} %, paper 52.58)" in opening
     assert max(abs(sage[55] - 30), abs(sage[111] - 40), abs(sage[241] - 50), abs(gpl[93] - 30)) <= 1
     means = {name: last_tens(name) for name in ("sage", "fixmatch-gpl", "fixmatch-lpl", "fedavg")}
@@ -678,13 +738,14 @@ def test_what_is_said_of_commits_is_so() -> None:
     older = [run for run in runs if changes_since((run,)) or run.config.method.name == "fedavg"]  # which has no L_u
     newer = {run.path.parent.name + "/" + run.path.name for run in runs if run not in older}
     said = (
-        "that on CIFAR-100 to round 500, those on CIFAR-10 with seed 9, those on SVHN and those under kernels/ have it;"
-        " all others are older."
+        "those on CIFAR-100 of 500 rounds, those on CIFAR-10 with seed 9, those on SVHN and those under kernels/ have"
+        " it; all others are older."
     )
     assert said in one_line(TEXT)
-    svhn = {f"alpha0.1/{method}-authors-seed7" for method in ("sage", "flexmatch")}
+    svhn = {f"alpha0.1/{method}-authors-seed7" for method in ("sage", "flexmatch", "flexmatch+sage")}
     ninth = {f"alpha0.1/{method}-authors-seed9" for method in ("sage", "fixmatch-gpl")}
-    alone = {"alpha1.0/sage-authors-seed7-500", *svhn, *ninth}
+    long = {f"alpha1.0/{method}-authors-seed7-500" for method in ("sage", "proxyfl")}
+    alone = {*long, *svhn, *ninth}
     assert newer == {*alone, *(f"kernels/sage-authors-seed7-{k}" for k in ("on", "off"))}
     guarded, bare = (
         RESULTS / "kernels" / "sage-authors-seed7-off",

@@ -12,7 +12,19 @@ from rich.console import Console
 
 from fssl.paper.changes import changes_since
 from fssl.paper.fill import fill_tables
-from fssl.paper.scoreboard import FAR, Score, Scoreboard, draw, markdown_board, remarks, scoreboard, side_by_side, texts
+from fssl.paper.printed import paper_tables
+from fssl.paper.scoreboard import (
+    FAR,
+    Score,
+    Scoreboard,
+    draw,
+    looks_of_dots,
+    markdown_board,
+    remarks,
+    scoreboard,
+    side_by_side,
+    texts,
+)
 from fssl.paper.tables import make_tables
 from fssl.report.drawing import settings
 from fssl.report.runs import find_runs
@@ -244,6 +256,14 @@ def test_a_dot_stands_at_the_papers_number_and_ours(tmp_path: Path) -> None:
     assert "−9.3" in {text.get_text().strip() for text in apart.texts}, "what is farther away has its number"
     assert all(both.get_ylim()[0] <= height <= both.get_ylim()[1] for _, height in dots)
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["FixMatch-LPL", "SAGE"]
+
+
+def test_dots_of_a_method_and_its_plug_in_have_other_markers() -> None:
+    """In lines a dash tells them apart; SAGE's ablations share a dash, too."""
+    rows = {row.name: row for table in paper_tables() for row in table.rows}
+    looks = looks_of_dots([*rows.values(), *rows.values()])
+    assert {"FedAvg+FlexMatch", "FlexMatch + SAGE"} <= set(looks)
+    assert len({(look.color, look.marker) for look in looks.values()}) == len(rows)
 
 
 def test_dots_of_one_number_stand_side_by_side(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from ..config import MethodChoice
 from ..console import RULED
 from ..records.rounds import LAST
 from ..report.drawing import MARKS, PAGE, legend, sheet
-from ..report.look import GREY, Style
+from ..report.look import GREY, MARKERS, Style, step_along
 from ..report.runs import Run, commits_of, mean_std, spread
 from .changes import changes_since
 from .fill import Cell, FilledTable
@@ -186,12 +186,14 @@ def draw(board: Scoreboard) -> Any:
     both.plot((low, high), (low, high), color=GREY, linewidth=0.8)
     apart.fill_between((low, high), -POINT, POINT, **BAND)
     apart.axhline(0, color=GREY, linewidth=0.8)
+    looks = looks_of_dots(score.row for score in board.scores)
     for score, aside in side_by_side(board.scores):
         mean, std = mean_std(score.ours)
-        dot(both, score, score.expected, mean, std)
+        style = looks[score.row.name]
+        dot(both, score, style, score.expected, mean, std)
         x, shown = score.expected + aside, min(max(score.difference, -FAR), FAR)
         is_far = shown != score.difference
-        dot(apart, score, x, shown, None if is_far else std)
+        dot(apart, score, style, x, shown, None if is_far else std)
         if is_far:
             apart.annotate(signed(score.difference, digits=1), (x, shown), **BESIDE)
     both.set(xlabel="paper (%)", ylabel="ours (%)", title="test accuracy", xlim=(low, high), ylim=(low, high))
@@ -227,8 +229,18 @@ def side_by_side(scores: Iterable[Score]) -> Iterator[tuple[Score, float]]:
             yield score, 1.6 * (i - (len(members) - 1) / 2)
 
 
-def dot(panel: Any, score: Score, x: float, y: float, std: float | None) -> None:
-    style: Style = look_of(MethodChoice(score.row.method, tuple(score.row.settings.items())))
+def looks_of_dots(rows: Iterable[Row]) -> dict[str, Style]:
+    """Looks by name; as dots have no dashes, a row whose color and marker are taken gets another marker."""
+    looks: dict[str, Style] = {}
+    for row in rows:
+        style = look_of(MethodChoice(row.method, tuple(row.settings.items())))
+        taken = {look.marker for name, look in looks.items() if look.color == style.color and name != row.name}
+        others = (step_along(MARKERS, style.marker, step) for step in range(len(MARKERS)))
+        looks[row.name] = style._replace(marker=next((m for m in others if m not in taken), style.marker))
+    return looks
+
+
+def dot(panel: Any, score: Score, style: Style, x: float, y: float, std: float | None) -> None:
     look: dict[str, Any] = {"color": style.color, "marker": MARKS[style.marker], "markersize": 5.5, "linestyle": ""}
     face = style.color if score.agrees else "white"
     if std is not None:
