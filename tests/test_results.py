@@ -292,8 +292,9 @@ def test_proxyfl_beside_sage_on_cifar100_is_as_its_rows_say() -> None:
     assert f"{leads['451 to 460']:.2f} points behind in rounds 451 to 460" in text
     assert f"and {leads['91 to 100']:.2f} in rounds 91 to 100" in text
     at = [[first_at_least(c, share) for share in (30, 40, 50)] for c in accuracy]
-    assert f"58.24 % after {first_at_least(accuracy[0], 58.24)} rounds" in text
-    assert "30, 40 and 50 % after {}, {} and {}, where `sage` needs {}, {} and {}.".format(*at[0], *at[1]) in text
+    assert f"printed end of 58.24 % after {first_at_least(accuracy[0], 58.24)}." in text
+    assert "30, 40 and 50 % after {}, {} and {} rounds".format(*at[0]) in text
+    assert "`sage` needs {}, {} and {}.".format(*at[1]) in text
     took = [np.median([line["timing"]["seconds"] for line in of_run]) for of_run in lines]
     assert "took {:.2f} s (median), one of `sage` above {:.2f}".format(*took) in text
     assert "{:.1f} % and {:.1f} after 460".format(*means("451 to 460", *accuracy)) in one_line(FRONT_PAGE)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from folders import write_run
 
@@ -10,6 +11,7 @@ from conftest import Fssl, method_of
 from fssl.config import expand, override, parse, read_toml
 from fssl.paper.fill import fill_tables
 from fssl.paper.others import FilledOther, fill_other, lines_of, markdown, other_tables
+from fssl.paper.printed import paper_tables
 from fssl.paper.setups import differences, setup_of
 from fssl.report.runs import find_runs
 
@@ -57,6 +59,40 @@ def test_twin_sight_s_setting() -> None:
     assert printed["Twin-sight"] == [70.06, 49.98, 62.94, 79.95]
     assert printed["FedAvg + FixMatch"][0] == 63.58
     assert printed["FedAvg on the 4 labeled"] == [61.58, 48.36, 51.10, 72.46]
+
+
+PROXYFL_GAINS = {  # over the best other method with some labels, as ProxyFL prints them
+    ("proxyfl", 1): [1.51, 1.95, 0.88, 3.32, 2.93, 2.18, 1.24, 0.91, 0.61, 3.39, 3.22, 2.91],
+    ("proxyfl-20", 8): [1.10, 0.69, 0.97, 1.71, 1.60, 1.18, 0.72, 0.84, 0.66, 3.29, 2.79, 2.69],
+}
+
+
+@pytest.mark.parametrize(("name", "number"), PROXYFL_GAINS)
+def test_proxyfl_stands_beside_the_numbers_of_sage_s_paper(name: str, number: int) -> None:
+    """It prints them to the digit, and its gains are over the best of them."""
+    ours = {row.name: row for row in TABLES[name].rows}
+    theirs = next(table for table in paper_tables() if table.number == number)
+    for row in theirs.rows:
+        if row.name in ours:
+            assert ours[row.name].printed == row.printed, row.name
+    best = np.max([row.printed for row in theirs.rows if not row.is_bound], axis=0)
+    assert np.round(np.subtract(ours["ProxyFL"].printed, best), 2).tolist() == PROXYFL_GAINS[name, number]
+
+
+def test_proxyfl_s_setting() -> None:
+    """That of SAGE's paper, with each part of the method alone."""
+    table = TABLES["proxyfl"]
+    rows, column = {row.name: row for row in table.rows}, table.columns[5]
+    config = table.config(rows["ProxyFL"], column)
+    assert config is not None
+    assert (config.data.name, config.partition.alpha, config.rounds, config.protocol) == ("cifar100", 1, 500, "authors")
+    assert rows["ProxyFL"].printed[5] == 58.24
+    parts = {"tuning alone (GPT)": (0, 10), "contrast alone (ICPL)": (1, 0), "neither: its labels alone": (0, 0)}
+    for name, expected in parts.items():
+        config = table.config(rows[f"ProxyFL, {name}"], column)
+        assert config is not None
+        method = method_of(config)
+        assert (method.beta, method.tuning.epochs) == expected, name
 
 
 def add(folder: Path, last: float, *settings: str, rounds: int = 500) -> None:

@@ -124,7 +124,8 @@ def tables(
     dataset: Annotated[str | None, typer.Option(help="With --table: this dataset only.")] = None,
     short: Annotated[bool, typer.Option("--short", help="Also take runs with fewer rounds than the paper's.")] = False,
     setting: Annotated[
-        str | None, typer.Option(help="Another paper's table instead, semifl, flfl or twin-sight.")
+        str | None,
+        typer.Option(help="Another paper's table instead: proxyfl, proxyfl-20, semifl, flfl or twin-sight."),
     ] = None,
     as_is: AsIs = False,
 ) -> None:
@@ -140,7 +141,7 @@ def tables(
 
     - `fssl tables runs/paper runs/paper-600 --table 2 --out paper/tables`: and Table 2 on the screen
 
-    - `fssl tables runs --setting twin-sight`: what others print where not all clients have labels
+    - `fssl tables runs --setting proxyfl`: what another paper prints, and our runs beside it
     """
     if setting is not None:
         from ..paper.others import make_other

@@ -1,4 +1,4 @@
-"""Tables of other papers, whose labels lie elsewhere: what they print, from others.toml, beside our runs."""
+"""Tables of other papers, most with labels elsewhere: what they print, from others.toml, beside our runs."""
 
 import json
 import tomllib
@@ -111,11 +111,14 @@ class FilledOther(NamedTuple):
 def other_tables() -> dict[str, OtherTable]:
     """By name."""
     content = tomllib.loads((Path(__file__).parent / "others.toml").read_text("utf-8"))
-    return {name: parse_other(name, entry) for name, entry in content.items()}
+    return {name: parse_other(name, content) for name in content}
 
 
-def parse_other(name: str, entry: dict[str, Any]) -> OtherTable:
-    columns, rows = ([Place(**place) for place in entry[key]] for key in ("columns", "rows"))
+def parse_other(name: str, content: Mapping[str, dict[str, Any]]) -> OtherTable:
+    entry = content[name]
+    given = entry["columns"]
+    columns = [Place(**place) for place in (content[given]["columns"] if isinstance(given, str) else given)]
+    rows = [Place(**place) for place in entry["rows"]]
     return OtherTable(name, entry["title"], entry["preset"], entry.get("notes", []), columns, rows)
 
 
