@@ -16,6 +16,7 @@ from .records.models import Models
 from .records.store import RunFolder
 from .records.tensors import unseal
 from .system.digest import check_unchanged, short_sum
+from .system.files import at_home
 from .types import State, Weights
 
 NONE = "none"
@@ -43,7 +44,7 @@ class Fitted(NamedTuple):
 def place_of(config: Config) -> Path | None:
     """The run folder or the file that a run starts from; `{seed}` in its name is the run's own."""
     start = config.model.start
-    return None if start == NONE else Path(start.replace("{seed}", str(config.seed))).expanduser()
+    return None if start == NONE else at_home(Path(start.replace("{seed}", str(config.seed))))
 
 
 def without_start(config: Config) -> Config:
