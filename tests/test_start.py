@@ -16,6 +16,7 @@ from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
 from fssl.models import build_net
+from fssl.records.tensors import sealed
 from fssl.report.groups import repetitions
 from fssl.report.runs import find_runs
 from fssl.start import with_absolute_start
@@ -69,6 +70,16 @@ def test_a_state_dict_is_read_without_executing_it(wrapper: str | None, fssl: Fs
     counted = {**given, "body.1.num_batches_tracked": torch.tensor(3)}  # as nn.BatchNorm2d saves it
     torch.save({wrapper: counted, "epoch": 3} if wrapper else counted, "w.pth")
     assert same(first_of("model.start=w.pth"), given)
+
+
+def test_parameters_are_taken_as_their_numbers(fssl: Fssl) -> None:
+    """Also where statistics were saved as parameters."""
+    torch.save(plain(), "numbers.pt")
+    torch.save({k: torch.nn.Parameter(t) for k, t in plain().items()}, "parameters.pt")
+    runs = [Path(start).stem for start in ("numbers.pt", "parameters.pt")]
+    for run in runs:
+        assert train(fssl, run, f"model.start={run}.pt")[0] == 0
+    assert records(runs[0]) == records(runs[1])
 
 
 def test_names_of_a_network_on_several_gpus_lose_what_wraps_them(fssl: Fssl) -> None:
@@ -125,6 +136,8 @@ def write_bad_files() -> None:
     Path("damaged.safetensors").write_bytes(Path("good.safetensors").read_bytes()[:-9])
     torch.save({"w": Unsafe()}, "unsafe.pt")
     torch.save([1, 2], "list.pt")
+    torch.save({**good, "head.linear.bias": good["head.linear.bias"].to_sparse()}, "sparse.pt")
+    torch.save({k: t.to("meta") for k, t in good.items()}, "shapes.pt")
     Path("damaged.pt").write_bytes(b"PK\3\4 not a zip")
     Path("weights.txt").write_text("1 2 3")
     Path("text.pt").write_text("epoch, loss")
@@ -145,7 +158,9 @@ def write_bad_files() -> None:
         ("damaged.pt", "model.start = 'damaged.pt' cannot be read as a state dict"),
         ("text.pt", "model.start = 'text.pt' is no file that torch saved; expected a state dict"),
         ("unsafe.pt", "model.start = 'unsafe.pt' cannot be read as a state dict (UnpicklingError: Weights only load"),
-        ("list.pt", "model.start = 'list.pt' is no state dict: expected tensors by their names"),
+        ("list.pt", "model.start = 'list.pt' is no state dict: expected dense tensors by their names"),
+        ("sparse.pt", "model.start = 'sparse.pt' is no state dict: expected dense tensors by their names"),
+        ("shapes.pt", "model.start = 'shapes.pt' is no state dict: expected dense tensors by their names"),
         ("nan.safetensors", "head.linear.bias has values that are not finite"),
         ("other.safetensors", "nothing of it can be used: body.0.weight (missing), body.1.weight (missing)"),
         ("mixed.safetensors", "does not fit network 'cnn': body.0.weight (missing), "),
@@ -199,6 +214,13 @@ def test_a_resumed_run_with_another_file_is_another_run(fssl: Fssl) -> None:
     words = ["--set", "model.start=w.safetensors", "--out", "run", "--resume"]
     code, _, said = fssl("run", "smoke", *SMALL, *words)
     assert (code, "holds another run: model.start_digest is" in said) == (2, True), said
+
+
+@pytest.mark.parametrize("classes", [5, "0123456789", {"0": 1}, [[1]] * 10, None])
+def test_strange_facts_about_weights_do_no_harm(classes: object, fssl: Fssl) -> None:
+    Path("w.safetensors").write_bytes(sealed(plain(), {"classes": classes, "mean": 5, "std": {"a": 1}}))
+    code, _, said = train(fssl, "run", "model.start=w.safetensors")
+    assert (code, said) == (0, "")
 
 
 def test_other_images_are_noticed(fssl: Fssl) -> None:

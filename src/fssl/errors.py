@@ -3,7 +3,7 @@
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 
 LONGEST = 1000  # characters of a line on the error stream
@@ -129,4 +129,5 @@ def complain(message: str) -> None:
     line = printable(" ".join(message.splitlines()))
     if len(line) > LONGEST:
         line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"
-    sys.stderr.write(f"{COMPLAINT}{line}\n")
+    with suppress(AttributeError, OSError):  # nobody listens: the stream is closed, or its disk is full
+        sys.stderr.write(f"{COMPLAINT}{line}\n")

@@ -16,6 +16,7 @@ from .records.models import Models
 from .records.store import RunFolder
 from .records.tensors import unseal
 from .system.digest import check_unchanged, short_sum
+from .system.files import at_home
 from .types import State, Weights
 
 NONE = "none"
@@ -43,7 +44,7 @@ class Fitted(NamedTuple):
 def place_of(config: Config) -> Path | None:
     """The run folder or the file that a run starts from; `{seed}` in its name is the run's own."""
     start = config.model.start
-    return None if start == NONE else Path(start.replace("{seed}", str(config.seed))).expanduser()
+    return None if start == NONE else at_home(Path(start.replace("{seed}", str(config.seed))))
 
 
 def without_start(config: Config) -> Config:
@@ -133,9 +134,14 @@ def read_state_dict(file: Path) -> State:
         raise UserError(f"model.start = '{file}' cannot be read as a state dict ({reason})") from None
     inner = [found[key] for key in WRAPPERS if isinstance(found, Mapping) and isinstance(found.get(key), Mapping)]
     tensors = dict(inner[0] if inner else found) if isinstance(found, Mapping) else {}
-    if not tensors or not all(isinstance(k, str) and isinstance(t, Tensor) for k, t in tensors.items()):
-        raise UserError(f"model.start = '{file}' is no state dict: expected tensors by their names")
-    return tensors
+    if not tensors or not all(isinstance(k, str) and is_dense(t) for k, t in tensors.items()):
+        raise UserError(f"model.start = '{file}' is no state dict: expected dense tensors by their names")
+    return {name: t.detach() for name, t in tensors.items()}  # BatchNorm takes no statistics that ask for gradients
+
+
+def is_dense(value: object) -> bool:
+    """Whether it is a tensor with a number in each place: no sparse one, and none of shapes alone (`meta`)."""
+    return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
 
 
 def fit(net: Net, given: State, place: str, may_be_partial: bool) -> Fitted:
@@ -181,7 +187,7 @@ def differences(facts: Mapping[str, Any], card: Card, place: str) -> list[str]:
         notes.append(
             f"model.start = '{place}' was trained with mean {mean} and std {std}, this run normalizes with {ours}"
         )
-    if classes and len(classes) == card.num_classes and classes != list(card.class_names):
-        i = next(i for i, pair in enumerate(zip(classes, card.class_names, strict=True)) if len({*pair}) > 1)
+    if isinstance(classes, list) and len(classes) == card.num_classes and classes != list(card.class_names):
+        i = next(i for i, (its, ours) in enumerate(zip(classes, card.class_names, strict=True)) if its != ours)
         notes.append(f"model.start = '{place}': its class {i} is '{classes[i]}', here it is '{card.class_names[i]}'")
     return notes

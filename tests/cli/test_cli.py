@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -1035,6 +1036,12 @@ def test_jobs_outlive_a_killed_worker_and_end_with_an_interrupt(fssl: Fssl) -> N
     assert stopped == "fssl: stopped; finished rounds are kept in g: the same command with --resume goes on"
     time.sleep(0.2)
     assert not any(map(is_alive, workers))
+
+
+@pytest.mark.parametrize("redirected", ["2>&-", "2>/dev/full"])
+def test_the_exit_code_is_right_though_nobody_hears_the_complaint(redirected: str) -> None:
+    command = f"{shlex.join([sys.executable, '-m', 'fssl', 'presets', 'nothing'])} {redirected}"
+    assert subprocess.run(command, shell=True, env=ENVIRONMENT, check=False).returncode == 2
 
 
 def seen(columns: int, *words: str) -> str:

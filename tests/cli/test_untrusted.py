@@ -177,3 +177,26 @@ def test_an_output_whose_name_is_too_long_is_refused_before_the_work(fssl: Fssl,
         said = fssl(*words)
         assert (said.code, said.out) == (2, "")
         assert said.err.endswith(".csv: the name is too long\n")
+
+
+@pytest.mark.parametrize("setting", ["model.start", "partition.file", "data.dir"])
+def test_a_home_folder_that_is_not_known_is_refused(fssl: Fssl, setting: str) -> None:
+    images = ["--set", "data.name=folder"] if setting == "data.dir" else []
+    said = fssl("run", "smoke", *SMALL, *images, "--set", f"{setting}=~nobody-here/x", "--out", "run")
+    assert (said.code, said.err.count("\n"), "knows no such home folder" in said.err) == (2, 1, True), said
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize("cache", ["", "~nobody-here/x"])
+def test_a_cache_in_no_known_home_folder_is_refused(fssl: Fssl, cache: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may run as a user whom it does not know, without HOME."""
+
+    def nobody_s(path: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setenv("FSSL_CACHE", cache)
+    monkeypatch.setattr(Path, "expanduser", nobody_s)
+    monkeypatch.setattr(Path, "home", lambda: nobody_s(Path("~")))
+    said = fssl("run", "smoke", *SMALL, "--out", "run")
+    assert (said.code, said.err.count("\n"), "knows no such home folder" in said.err) == (2, 1, True), said
+    assert ("FSSL_CACHE" in said.err) == (not cache)

@@ -1,8 +1,10 @@
 """A site's own images: which row is which file, what is refused in one list, and what the cache notices."""
 
+import inspect
 import os
 import random
 import shutil
+import sys
 import unicodedata
 from collections.abc import Callable
 from pathlib import Path
@@ -485,6 +487,19 @@ def test_images_may_lie_at_any_depth_below_a_class_and_among_the_unlabeled(root:
     assert problems(lambda: load_federation(root, PETS)) == [
         "clients/a/labeled/cow: 'cow' is not one of the agreed classes; expected one of cat, dog"
     ]
+
+
+def test_folders_may_be_deeper_than_python_calls(root: Path) -> None:
+    site, deep = root / "clients/a", "/".join("d" * 150)
+    paint(site / "unlabeled" / deep / "7.png", 9)
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(len(inspect.stack()) + 100)
+    try:
+        files, every = list(listing.list_site(site).files()), list(listing.list_images(site).files())
+    finally:
+        sys.setrecursionlimit(limit)
+    assert f"unlabeled/{deep}/7.png" in [file.name for file in files]
+    assert {file.name for file in every} == {file.name for file in files}
 
 
 def spoil(root: Path) -> list[str]:

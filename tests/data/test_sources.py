@@ -327,6 +327,10 @@ def test_wrong_columns(data: Path) -> None:
     path = data / TEST
     write(path, range(10, 14), label=[], fine_label=[0, 1, 2, 0])
     assert f"'{path}' has no column 'label'" in complaint(lambda: load_parquet(TINY, data))
+    write(path, range(10, 14))
+    twice = pq.read_table(path)
+    pq.write_table(twice.append_column("label", twice["label"]), path)
+    assert f"'{path}' has 2 columns 'label', cifar10 needs one" in complaint(lambda: load_parquet(TINY, data))
     write(path, range(10, 14), img=[1, 2, 3, 4])
     assert "column 'img' is int64" in complaint(lambda: load_parquet(TINY, data))
     write(path, range(10, 14), label=["a", "b", "c", "d"])

@@ -277,13 +277,20 @@ def test_an_unknown_site_is_named(home: Path) -> None:
         site_part(home, "site-9")
 
 
+@pytest.mark.parametrize("name", ['quo"te', "back\\slash", "rub\x7fout"])
+def test_the_app_can_be_read_whatever_its_folder_is_called(tmp_path: Path, name: str) -> None:
+    init(tmp_path / name, 1)
+    app = tomllib.loads((tmp_path / name / "server/app/pyproject.toml").read_text())
+    assert app["tool"]["flwr"]["app"]["config"]["out"] == str(tmp_path / name / "server/runs/flwr")
+
+
 def test_the_app_offers_every_term() -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     import tomllib
 
     from fssl.deploy.server_app import Terms
 
-    offered = tomllib.loads(APP.format(version="1", out="x"))["tool"]["flwr"]["app"]["config"]
+    offered = tomllib.loads(APP.format(version="1", out='"x"'))["tool"]["flwr"]["app"]["config"]
     assert offered | {"out": Terms().out} == Terms()._asdict()
 
 

@@ -105,16 +105,20 @@ def test_what_cannot_be_exported_is_refused_in_one_line(
     fssl: Fssl, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "smoke.pt2").write_text("mine")
+    (tmp_path / "b.pt2.json").mkdir()
     for words, expected in (
         (["nowhere", "--to", "onnx"], "nowhere is not a run folder"),
         ([run, "--to", "onx"], "format 'onx' is unknown; did you mean 'onnx'?"),
         ([run, "--to", "pt2"], "smoke.pt2: is there already; choose another name, or add --overwrite"),
         ([run, "--to", "pt2", "--out", "a.onnx"], "expected a name that ends with .pt2"),
+        ([run, "--to", "pt2", "--out", "b.pt2", "--overwrite"], "b.pt2.json: is a folder; expected a file"),
+        ([run, "--to", "pt2", "--out", f"{'x' * 226}.pt2"], ".pt2.json: the name is too long"),
         ([run], "Missing option"),
     ):
         code, _, said = fssl("export", *words)
         assert (code, expected in said, said.count("\n")) == (2, True, 1), said
     assert (tmp_path / "smoke.pt2").read_text() == "mine"
+    assert not (tmp_path / "b.pt2").exists()
     assert fssl("export", run, "--to", "pt2", "--overwrite").code == 0
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     code, _, said = fssl("export", run, "--to", "onnx")

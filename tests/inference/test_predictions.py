@@ -25,6 +25,7 @@ from fssl.inference.answers import Predictions, other_folders, truth_of
 from fssl.inference.predict import by_class, by_truth, csv_text
 from fssl.inference.trained import load_trained
 from fssl.models import build_net
+from fssl.records.tensors import sealed, unseal
 from fssl.runner.conduct import run_experiment
 
 SMALL = [
@@ -316,12 +317,17 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: 
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/cut.png").write_bytes(b"\x89PNG")
     (tmp_path / "bad/notes.txt").write_text("text")
-    unfinished, damaged, other = (tmp_path / name for name in ("unfinished", "damaged", "other"))
-    for copy in (unfinished, damaged, other):
+    copies = [tmp_path / name for name in ("unfinished", "damaged", "other", "unsealed", "strange")]
+    unfinished, damaged, other, unsealed, strange = copies
+    for copy in copies:
         shutil.copytree(run, copy)
     (unfinished / "model.safetensors").unlink()
     shutil.rmtree(unfinished / "checkpoint")
     (damaged / "model.safetensors").write_bytes(b"1234567890")
+    tensors, facts = unseal(run / "model.safetensors")
+    head = json.dumps({"__metadata__": None}).encode()
+    (unsealed / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head)
+    (strange / "model.safetensors").write_bytes(sealed(tensors, {**(facts or {}), "round": "last"}))
     (other / "config.toml").write_text((run / "config.toml").read_text().replace("width = 1", "width = 2"))
     for words, expected in (
         (["nowhere"], "nowhere is not a run folder"),
@@ -332,6 +338,8 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: 
         ([run, "--measures", "bad/notes.txt"], "notes.txt is a file"),
         ([damaged], "is damaged"),
         ([other], "is of another run than"),
+        ([unsealed], "has no checksum, but the rounds have"),
+        ([strange], "was trained to round 'last', expected a whole number"),
         ([run, "--data-dir", "empty"], "digits needs no files"),
         ([run, "nowhere"], "'nowhere': there is no such file or folder"),
         ([run, "nofile.png"], "'nofile.png': there is no such file or folder"),

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fssl.records.checkpoint import KEPT, Checkpoints
+from fssl.records.tensors import checksum
 
 
 def tensors(round: int) -> dict[str, torch.Tensor]:
@@ -162,6 +163,17 @@ def test_what_was_loaded_is_not_written_again(tmp_path: Path) -> None:
     assert found is not None
     again.save(2, {}, {**found.parts, "clients.2": tensors(3)}, mark(2))
     assert in_parts(tmp_path) == {"clients.1.round-000001", "clients.2.round-000001", "clients.2.round-000002"}
+
+
+@pytest.mark.parametrize("place", ["round-000002.safetensors", "parts/clients.1.round-000002.safetensors"])
+def test_what_is_no_tensors_is_not_used_though_its_checksum_is_right(tmp_path: Path, place: str) -> None:
+    checkpoints = Checkpoints(saved(tmp_path, 1))
+    checkpoints.save(2, {}, {"clients.1": tensors(2)}, mark(2))
+    manifest = user_file(tmp_path, 2, "json")
+    right, wrong = (checksum(data) for data in ((tmp_path / place).read_bytes(), b"no tensors"))
+    (tmp_path / place).write_bytes(b"no tensors")
+    manifest.write_text(manifest.read_text().replace(right, wrong))
+    assert load(tmp_path) == (1, ["checkpoint damaged, or of another run: round-000002; using round-000001"])
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "lose"])

@@ -16,6 +16,7 @@ from ..data.partition import Index, Partition, hold_out, make_partition, second_
 from ..data.sources import Dataset, Split, lacking, load
 from ..data.split_file import read_partition
 from ..errors import UserError, as_typed
+from ..system.files import at_home
 from ..system.machine import cores
 
 Source = tuple[str, str | None, Agreed | None, Fit]
@@ -44,14 +45,14 @@ def load_dataset(config: Config, progress: Progress | None = None) -> Dataset:
     """The configured images; the first time, files are decoded into a cache."""
     check_loadable(config)
     name, dir, agreed, fit = source_of(config)
-    folder, options = Path(dir).expanduser() if dir else None, agreed._asdict() if agreed else {}
+    folder, options = at_home(Path(dir)) if dir else None, agreed._asdict() if agreed else {}
     return load(name, folder, progress=progress, workers=cores(), fit=fit, **options)
 
 
 def lacking_images(configs: Iterable[Config]) -> Iterator[str]:
     """Which of the datasets have no files yet, and why, without loading any."""
     for name, dir in dict.fromkeys((config.data.name, config.data.dir) for config in configs):
-        if text := lacking(name, Path(dir).expanduser() if dir else None):
+        if text := lacking(name, at_home(Path(dir)) if dir else None):
             yield text
 
 

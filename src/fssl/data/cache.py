@@ -10,18 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from ..system.files import atomic
+from ..system.files import at_home, atomic
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
+DEFAULT = Path("~/.cache/fssl")
 
 
 def cache_folder(given: Path | None) -> Path:
-    return given or from_environment("FSSL_CACHE") or Path.home() / ".cache" / "fssl"
+    return given or from_environment("FSSL_CACHE") or at_home(DEFAULT, "set FSSL_CACHE to the folder of the cache")
 
 
 def from_environment(variable: str) -> Path | None:
     value = os.environ.get(variable)
-    return Path(value).expanduser() if value else None
+    return at_home(Path(value)) if value else None
 
 
 def open_images(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:

@@ -234,23 +234,27 @@ class Walk:
 
     def images(self, folder: Path, label: str | None = None) -> list[File]:
         """The images at any depth below a folder."""
-        found, files = self.entries(folder), []
-        if not found:
-            self.bad(folder, "an empty folder; remove it if that is meant")
-        for path in found:
-            if path.is_dir() and not path.is_symlink():
-                files += self.images(path, label)
+        files, waiting = [], [folder]  # the next one last: a call for each level would end at Python's limit
+        while waiting:
+            path = waiting.pop()
+            if path is folder or (path.is_dir() and not path.is_symlink()):
+                found = self.entries(path)
+                if not found:
+                    self.bad(path, "an empty folder; remove it if that is meant")
+                waiting += reversed(found)
             elif file := self.image(path, label):
                 files.append(file)
         return files
 
     def below(self, folder: Path) -> Iterator[File | None]:
         """A link to a folder is passed over: it leads to images that have their own place below the root."""
-        for path in self.entries(folder):
-            if path.is_dir() and path.is_symlink():
-                self.skip(path, "a link to a folder")
+        waiting = [folder]
+        while waiting:
+            path = waiting.pop()
+            if path is folder or (path.is_dir() and not path.is_symlink()):
+                waiting += reversed(self.entries(path))
             elif path.is_dir():
-                yield from self.below(path)
+                self.skip(path, "a link to a folder")
             elif is_image(path):
                 yield self.image(path, None)
             else:

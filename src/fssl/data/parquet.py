@@ -167,9 +167,9 @@ def _check_files(facts: Card, split: str, files: list[Path]) -> None:
 
 def _check_columns(facts: Card, file: Path, schema: pa.Schema) -> None:
     for column in (facts.image_column, facts.label_column):
-        if column not in schema.names:
-            names = ", ".join(schema.names)
-            raise UserError(f"'{file}' has no column '{column}', which {facts.name} needs (it has: {names})")
+        if (number := schema.names.count(column)) != 1:
+            found, names = f"{number} columns" if number else "no column", ", ".join(schema.names)
+            raise UserError(f"'{file}' has {found} '{column}', {facts.name} needs one (it has: {names})")
     kind = schema.field(facts.image_column).type
     if not (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0):
         raise UserError(f"'{file}': column '{facts.image_column}' is {kind}, expected struct<bytes, path>")

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..errors import UserError, shortened
 from ..system.digest import check_unchanged, short_sum
-from ..system.files import parse_json, write_atomic
+from ..system.files import at_home, parse_json, write_atomic
 from .partition import Partition
 
 SHOWN = 3  # rows of those that nobody holds
@@ -48,7 +48,7 @@ def read_partition(file: Path, num_images: int, expected: str | None = None) -> 
 
 def read_bytes(file: Path, expected: str | None) -> bytes:
     try:
-        return file.expanduser().read_bytes()
+        return at_home(file).read_bytes()
     except OSError as error:
         copy = COPY if expected else ""
         raise UserError(f"partition.file = '{file}' cannot be read: {error.strerror}{copy}") from None

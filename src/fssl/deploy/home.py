@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeVar
 
-from ..config import MANY, Device, Range, check_table, load_toml, schema_of
+from ..config import MANY, Device, Range, check_table, load_toml, schema_of, toml_text
 from ..errors import UserError
 from ..system.files import encoded, write_file
 
@@ -56,7 +56,7 @@ clientapp = "fsslapp.client_app:app"
 [tool.flwr.app.config]
 config = "smoke"     # a preset, or the absolute path of a TOML file
 settings = ""        # as after --set, one per line
-out = "{out}"
+out = {out}
 resume = false
 log = ""
 sites = ""
@@ -152,9 +152,9 @@ def init(home: Path, sites: int) -> list[Path]:
 def app_files(folder: Path) -> dict[Path, str]:
     from .. import __version__
 
-    package = folder / "fsslapp"
+    package, out = folder / "fsslapp", folder.parent.resolve() / "runs" / "flwr"
     return {
-        folder / "pyproject.toml": APP.format(version=__version__, out=folder.parent.resolve() / "runs" / "flwr"),
+        folder / "pyproject.toml": APP.format(version=__version__, out=toml_text(str(out))),
         package / "__init__.py": '"""fssl as a Flower app."""\n',
         package / "server_app.py": MODULE.format(module="deploy.server_app"),
         package / "client_app.py": MODULE.format(module="engines.flower.client"),

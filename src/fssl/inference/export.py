@@ -85,6 +85,7 @@ def export_model(run: Path, to: str, out: Path | None = None, overwrite: bool = 
     file = out or Path(f"{run.resolve().name}.{to}")
     beside = file.with_name(f"{file.name}.json")
     check_file("--out", file, f".{to}")
+    check_file("--out", beside)
     for path in (file, beside):
         check_new("--out", path, overwrite)
     model = load_trained(run, torch.device("cpu"), which)

@@ -210,6 +210,9 @@ def check_facts(model: Found, expected: Facts) -> None:
     for name, value in expected.items():
         if model.facts and model.facts.get(name) != value:
             raise UserError(f"{model.file} was trained with {name} = {model.facts.get(name)}, not with {value}")
+    round = (model.facts or {}).get("round")
+    if not isinstance(round, int | None):
+        raise UserError(f"{model.file} was trained to round {round!r:.60}, expected a whole number")
 
 
 def usable_weights(folder: RunFolder, model: Found, net: Net) -> Weights:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from safetensors import SafetensorError
 from safetensors.torch import load
 
 from ..system.files import read_json, write_atomic
@@ -114,8 +115,11 @@ class Checkpoints:
             return None
         data = read_intact(manifest.with_suffix(".safetensors"), facts.get("sha256"))
         files = {f: check for f, check in files.items() if f.startswith(only)} if isinstance(files, dict) else None
-        parts = None if files is None else self._parts.load(files)
-        return None if data is None or parts is None else Saved(round, load(data), parts)
+        try:
+            parts = None if files is None else self._parts.load(files)
+            return None if data is None or parts is None else Saved(round, load(data), parts)
+        except SafetensorError:  # the checksum is right, but somebody else wrote something else
+            return None
 
 
 def stem(round: object) -> str:

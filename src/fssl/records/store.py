@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ..config import Config, as_tables, first_difference, load_toml, parse, renewed, run_id, to_toml
 from ..errors import UserError, several
-from ..system.files import is_draft, read_json, sweep, write_atomic
+from ..system.files import at_home, is_draft, read_json, sweep, write_atomic
 from ..system.machine import obstacle
 from .chain import Chain, Start, chain_after, linked, read_start
 from .checkpoint import Checkpoints, Saved
@@ -312,7 +312,7 @@ class RunFolder:
 
     def keep(self, file: Path, name: str | None = None) -> None:
         """Copy a file that the run depends on into the folder, under its own name or another."""
-        write_atomic(self.path / (name or file.name), file.expanduser().read_bytes())
+        write_atomic(self.path / (name or file.name), at_home(file).read_bytes())
 
     def write_skipped(self, lines: Sequence[str]) -> None:
         """Write which image files the run does without, and why."""

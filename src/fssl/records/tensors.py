@@ -52,7 +52,7 @@ def read_tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
     data = path.read_bytes()
     tensors = load(data)  # refuses a damaged head
     head = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return tensors, head.get("__metadata__", {})
+    return tensors, head.get("__metadata__") or {}  # the library takes null for none
 
 
 class Unsealed(NamedTuple):

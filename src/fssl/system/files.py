@@ -44,6 +44,14 @@ def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
     sync_folder(path.parent)
 
 
+def at_home(path: Path, remedy: str = "write the path in full") -> Path:
+    """A path with a home folder in the place of `~`; refused where the system knows none, as in some containers."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise UserError(f"'{path}': the system knows no such home folder; {remedy}") from None
+
+
 def draft_of(path: Path) -> Path:
     """The name of a file until it is whole, one per writer."""
     return path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")

@@ -19,6 +19,7 @@ from ...core.federation import Federation
 from ...core.static import NormSums
 from ...errors import RunError
 from ...start import without_start
+from ...system.files import at_home
 from ...types import Payload, State, Weights
 from ..engine import Engine, Missing, RoundAgainError
 from ..lanes import compiles, set_up_torch
@@ -253,9 +254,7 @@ def flower_engine(fleet: FlowerFleet) -> Engine:
 
 def for_clients(config: Config) -> Config:
     """The settings that clients need: they have working folders of their own, and get all weights from the server."""
-    dir, file = (
-        place and str(Path(place).expanduser().resolve()) for place in (config.data.dir, config.partition.file)
-    )
+    dir, file = (place and str(at_home(Path(place)).resolve()) for place in (config.data.dir, config.partition.file))
     data, partition = replace(config.data, dir=dir), replace(config.partition, file=file)
     return without_start(replace(config, data=data, partition=partition))
 
