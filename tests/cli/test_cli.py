@@ -828,6 +828,15 @@ def test_a_rate_of_zero_is_pointed_out(fssl: Fssl) -> None:
     assert "stay as they are" not in fssl("run", "smoke", *words, "--dry-run").out  # it has a rule of its own
 
 
+def test_a_rate_that_a_method_does_not_use_is_pointed_out(fssl: Fssl) -> None:
+    """Others of a grid may have it, so it is not refused."""
+    words = ("--set", "train.lr=0.05", "--set", "train.weight_decay=0", "--dry-run")
+    notice = "train.lr = 0.05, train.weight_decay = 0: method 'fedmatch' takes its steps by a rule of its own"
+    assert fssl("run", "smoke", "--set", 'grid.method.name=["sage", "fedmatch"]', *words).out.count(notice) == 1
+    assert "rule of its own" not in fssl("run", "smoke", *words).out
+    assert "rule of its own" not in fssl("run", "smoke", "--set", "method.name=fedmatch", "--dry-run").out
+
+
 def without_checks(run: Path) -> None:
     """Make a run one of the first versions, whose lines and checkpoints do not vouch for each other."""
     lines = [json.loads(text) for text in (run / "rounds.jsonl").read_text().splitlines()]

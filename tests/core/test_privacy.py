@@ -76,3 +76,5 @@ def test_a_run_says_records_and_shows_what_it_spends(tmp_path: Path, tiny_data: 
     reading = Reading(folder.path)
     reading.update()
     assert f"{folder.path}: privacy of one client: {text}" in content([reading], "")["notes"]
+    folder.renew(prepare(replace(config, train=replace(config.train, rounds=4)), tiny_data).config)
+    assert privacy_text(folder) == ""  # what two rounds spent is too little for a run that goes on

@@ -36,6 +36,7 @@ CASES = {
     ("--clients-per-gpu", "2"): "compute.clients_per_gpu = 2: only compute.engine = 'flower' has it",
     ("--ray-address", "auto"): "compute.ray_address = 'auto': only compute.engine = 'flower' has it",
     ("--set", "privacy.clip=1"): "privacy.clip = 1.0: only compute.engine = 'flower' has it",
+    ("--set", "privacy.delta=1e-6"): "privacy.delta = 1e-06: without privacy.noise nothing is guaranteed; leave it out",
     ("--set", "privacy.noise=1"): "privacy.noise = 1: noise is a multiple of privacy.clip, which is unset",
     (
         "--engine",

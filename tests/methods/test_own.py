@@ -1011,3 +1011,29 @@ def test_a_failed_step_on_chosen_images_can_be_taken_again(fssl: Fssl, method: s
     assert (code, f"of {method}\n" in out, "is not finite" in said) == (1, True, True), said
     said = fssl("replay", "nowhere.safetensors").err
     assert said.startswith("fssl: there is no file 'nowhere.safetensors'; a run writes failed-step.safetensors")
+
+
+BY_LABELS = """
+from fssl.methods.base import mean_weights
+from fssl.methods.fixmatch import FixMatch
+from fssl.types import Server
+
+class ByLabels(FixMatch):
+    def num_samples(self, counts):
+        return counts.labeled
+
+    def aggregate(self, net, server, uploads, rng):
+        return Server(mean_weights(uploads), {})
+
+def mine() -> FixMatch:
+    return ByLabels()
+"""
+
+
+def test_a_mean_of_nobody_is_named(fssl: Fssl) -> None:
+    """No client has labels, so no upload counts, and the mean is empty."""
+    Path("own.py").write_text(BY_LABELS)
+    words = ("--set", "method.name=own.py:mine", "--set", "partition.labels=server")
+    code, _, said = fssl("run", "smoke", *SMALL, *words, "--out", "out")
+    assert (code, said.count("\n")) == (1, 1), said
+    assert "round 1: the method's `aggregate` gives a model without " in said

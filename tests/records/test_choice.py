@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import test_resume
 import torch
+from rich.console import Console
 from safetensors.torch import load_file
 
 from conftest import outcome, records, tiny_config
@@ -26,6 +28,7 @@ from fssl.records.store import RunFolder
 from fssl.report.groups import seeds_text
 from fssl.report.page.reading import read
 from fssl.report.runs import find_runs
+from fssl.report.show import print_run
 from fssl.report.verdicts import rivals
 from fssl.runner.conduct import conduct, run_experiment
 from fssl.runner.grid import PlannedRun, is_done, stopped_text
@@ -165,6 +168,20 @@ def test_a_run_that_stopped_is_done_and_goes_on_with_more_patience(tmp_path: Pat
     models = (load_file(tmp_path / run / "model-best.safetensors") for run in ("run", "unbroken"))
     one, other = models
     assert all(torch.equal(one[name], other[name]) for name in one | other)
+
+
+def test_a_run_that_goes_on_shows_nothing_of_its_earlier_end(tmp_path: Path) -> None:
+    """Its summary says that it stopped after round 8, and what was the best round then."""
+    go(tmp_path / "run", config("train.patience=3"), resume=False)
+    console = Console(file=StringIO(), width=200, record=True)
+    print_run(console, tmp_path / "run")
+    assert "stopped after round 8" in console.export_text()
+    RunFolder(tmp_path / "run").renew(prepare(config("train.patience=4")).config)  # as a start does before its rounds
+    print_run(console, tmp_path / "run")
+    shown = console.export_text()
+    assert "unfinished: 8 of 9 rounds" in shown
+    assert "stopped" not in shown
+    assert "validation part" not in shown
 
 
 def test_less_patience_than_a_run_had_is_refused(tmp_path: Path) -> None:

@@ -383,11 +383,11 @@ def test_a_title_counts_what_would_make_it_long(tmp_path: Path) -> None:
     write_run(tmp_path / "c", [50.0], SAGE, *other)
     shared = "train.batch = 16 · train.lr = 0.1 · train.momentum = 0.9 · train.weight_decay = 0.0001"
     tasks = group_by_task(find_runs([tmp_path])[0])
-    assert tasks[0].extra == f"data.crop = pad · data.flip = False · {shared}"
+    assert tasks[0].extra == f"data.crop = pad · data.flip = false · {shared}"
     write_run(tmp_path / "d", [50.0], SAGE, *other, "train.unlabeled_ratio=3")
     extras = [task.extra for task in group_by_task(find_runs([tmp_path])[0])]
-    assert extras[0] == "data.crop = pad · data.flip = False · 5 more settings differ"
-    assert extras[1] == "data.crop = resize · data.flip = True · 5 more settings differ"
+    assert extras[0] == "data.crop = pad · data.flip = false · 5 more settings differ"
+    assert extras[1] == "data.crop = resize · data.flip = true · 5 more settings differ"
     assert extras[3] == "train.unlabeled_ratio = 3 · 6 more settings differ"
 
 
@@ -423,6 +423,14 @@ def test_results_by_a_setting(three_alphas: Path, capsys: pytest.CaptureFixture[
     assert "partition.alpha = 0.5: fedavg and sage are level." in text
     assert "partition.alpha = 10.0" not in text
     assert "test set" not in text  # who has which skew is no choice of the researcher
+
+
+def test_a_servers_setting_is_a_choice_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for momentum in (0.5, 0.9):
+        settings = ("server.optimizer='momentum'", f"server.momentum={momentum}")
+        write_run(tmp_path / f"{momentum}", [50.0], SAGE, *settings)
+    compare_runs(console, [tmp_path], by="server.momentum")
+    assert "chooses server.momentum from this table chooses it on the test set" in said(capsys)
 
 
 def test_results_by_a_methods_own_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

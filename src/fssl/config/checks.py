@@ -217,6 +217,8 @@ def check_privacy(config: Config) -> None:
             "server.static_norm = 'sites': sites see a round's model before its checkpoint is there, and a resumed run"
             " would show them another one with other noise, which privacy.noise does not count; leave one out"
         )
+    if privacy.delta != Privacy().delta and not privacy.noise:
+        raise UserError(f"privacy.delta = {privacy.delta:g}: without privacy.noise nothing is guaranteed; leave it out")
     if privacy.aggregation == "secagg+":
         if privacy.clip is not None:
             raise UserError(

@@ -14,6 +14,7 @@ from ..core.client import ClientResult
 from ..core.evaluate import Test, Tested, read_tested, read_tests
 from ..core.federation import Federation
 from ..core.static import NormSums, mean_of
+from ..errors import RunError
 from ..seeds import stream
 from ..types import Server, State, Upload, Weights
 from .failure import NotFiniteError
@@ -175,6 +176,7 @@ class Engine:
             uploads = iter(sorted(uploads, key=lambda u: u.client))
         rng = stream(federation.config.seed, "server", round)
         server = federation.method.aggregate(federation.net, sent.server, uploads, rng)
+        check_whole(round, sent.server, server)
         passing.watch.ends("clients")
         return self.after(server, len(passing.clients))
 
@@ -300,6 +302,16 @@ def marked(scores: Tensor, statistics: list[Tensor]) -> Tensor:
         return scores
     flaw = (0 * torch.cat([each.flatten() for each in statistics])).sum()  # 0, or no number
     return torch.cat([scores[:, :1] + flaw, scores[:, 1:]], 1)
+
+
+def check_whole(round: int, before: Server, after: Server) -> None:
+    """Refuse a model that lacks parameters of the one before: a mean has none where no upload counts."""
+    lacking = [name for name in before.weights.params if name not in after.weights.params]
+    if lacking:
+        raise RunError(
+            f"round {round}: the method's `aggregate` gives a model without {lacking[0]}; a mean of uploads that all"
+            " count 0 is empty, and the server's model then stays as it is"
+        )
 
 
 def check_finite(result: RoundResult) -> None:

@@ -189,7 +189,7 @@ def words_by(key: str, groups: Groups, against: str = "") -> list[str]:
         for text in (words_on(here, against) if len(here) > 1 else smoothed_results(here))
     ]
     is_apart = all(run.config.data.test == "tuning" for runs in groups.values() for run in runs)
-    if key.startswith(("method.", "train.", "model.")) and not is_apart:
+    if key.startswith(("method.", "train.", "model.", "server.")) and not is_apart:
         said.append(
             f"Whoever chooses {key} from this table chooses it on the test set, and should say so;"
             " data.test=tuning sets half of it apart for that."

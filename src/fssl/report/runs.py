@@ -256,8 +256,11 @@ def no_runs(paths: Iterable[Path], why: str) -> UserError:
 
 
 def privacy_text(folder: RunFolder) -> str:
-    """What a finished run with noise spent of one client's privacy; empty if nothing is known of it."""
-    spent = folder.summary().get("privacy")
+    """What a finished run with noise spent of one client's privacy; empty if nothing is known of it.
+
+    A run that goes on keeps the summary of its last end, which tells too little of what it has spent since.
+    """
+    spent = folder.summary().get("privacy") if folder.is_finished else None
     if not isinstance(spent, dict) or not all(is_number(spent.get(key)) for key in ("hidden", "known", "delta")):
         return ""
     known = f"{spent['known']:.3g} for who knows who took part"

@@ -56,10 +56,8 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
     if not folder.is_finished:
         say(console, unfinished(folder, run))
     table = Table(show_header=False)
-    for name, text in (*run_facts(run), *choice_facts(folder), *client_facts(folder, run.measure)):
+    for name, text in (*run_facts(run), *end_facts(folder, run.measure)):
         table.add_row(name, text)
-    if private := privacy_text(folder):
-        table.add_row("privacy of one client", private)
     console.print(table)
     if run.damaged:
         say(console, damage_text(folder.rounds_file, run.damaged))
@@ -127,6 +125,16 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
     if parts := parts_of_round(run):
         yield "of these", parts
     yield "commit", ", ".join(map(start_text, changes(run.sessions))) or UNKNOWN
+
+
+def end_facts(folder: RunFolder, measure: str) -> Iterator[tuple[str, str]]:
+    """What a run tells at its end; nothing of one that goes on, whose files are those of an earlier end."""
+    if not folder.is_finished:
+        return
+    yield from choice_facts(folder)
+    yield from client_facts(folder, measure)
+    if private := privacy_text(folder):
+        yield "privacy of one client", private
 
 
 def choice_facts(folder: RunFolder) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple
 
 from ..config import Config, Partition
+from ..console import setting_text
 from ..errors import several
 from .groups import R, Repetition, comparable_settings, what_varies
 
@@ -54,7 +55,7 @@ def describe_task(runs: list[R], among: list[dict[str, set[str]]], aside: str) -
     settings, name = task_settings(runs[0], aside), short_title(runs[0], aside)
     own, wider = among[0][name], among[1][dataset_title(runs[0], aside)] - TOLD
     named = every if len(every := own | wider) <= MOST_NAMED else own
-    texts = [f"{k} = {settings[k]}" for k in settings if k in named]
+    texts = [f"{k} = {setting_text(settings[k])}" for k in settings if k in named]
     more = len(every - named)
     rest = [f"{several(more, 'more setting')} differ{'s' * (more == 1)}"] if more else []
     return Task(name, " · ".join([*texts, *rest]), runs)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Column, Table
 
-from ..config import Config, late_changes
+from ..config import Config, Train, late_changes
 from ..console import PLAIN, RunView, print_table, result_line, say, setting_text
 from ..core.device import allowed_devices, choose_device, choose_devices
 from ..core.experiment import Experiment, prepare
@@ -23,6 +23,8 @@ from ..records.models import Models
 from ..records.store import RunFolder
 from .conduct import check_engine, run_experiment
 from .loggers import check_loggers
+
+OF_ANY_RUN = ("lr", "momentum", "weight_decay")  # settings of the optimizer that every method of a grid may be given
 
 
 class PlannedRun(NamedTuple):
@@ -74,6 +76,7 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
         )
     if any(run.config.train.lr == 0 and not run.experiment.method.needs.own_optimizer for run in runs):
         yield "train.lr = 0: the models stay as they are"
+    yield from dict.fromkeys(filter(None, map(rule_notice, runs)))
     if any(config.server.lr == 0 and not config.has_server_labels for config in configs):  # else the server trains
         yield "server.lr = 0: the global model's parameters stay as they are"
     if any(config.train.cooldown and config.train.patience for config in configs):
@@ -82,6 +85,17 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
     replaced = (replaced_notice(run.config.method.name, run.experiment.method) for run in runs)
     yield from dict.fromkeys(filter(None, replaced))
     yield from dict.fromkeys(text for run in runs for text in skipped_files(run))
+
+
+def rule_notice(run: PlannedRun) -> str:
+    """Which settings of the optimizer change nothing in a method that has a rule of its own."""
+    config, usual = run.config, Train()
+    if not run.experiment.method.needs.own_optimizer or config.has_server_labels:  # a server trains by them
+        return ""
+    given = {key: getattr(config.train, key) for key in OF_ANY_RUN}
+    unused = [f"train.{key} = {value:g}" for key, value in given.items() if value != getattr(usual, key)]
+    rule = f"method '{config.method.name}' takes its steps by a rule of its own, in which this changes nothing"
+    return f"{', '.join(unused)}: {rule}" if unused else ""
 
 
 def skipped_files(run: PlannedRun) -> list[str]:
