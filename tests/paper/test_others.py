@@ -112,6 +112,24 @@ def filled(tmp_path: Path) -> FilledOther:
     return fill_other(TABLES["twin-sight"], find_runs([tmp_path / "runs"]))
 
 
+def test_the_paper_s_own_tables_point_to_these(filled: FilledOther, fssl: Fssl, tmp_path: Path) -> None:
+    """Where they have no cell of a run; one of a setting that no table has gets no hint."""
+    config = parse(override({"protocol": "authors"}, ["data.name=svhn", "method.name=proxyfl"]))
+    write_run(tmp_path / "runs/proxyfl", config, [10.0] * 150)
+    write_run(tmp_path / "runs/lonely", replace(config, partition=replace(config.partition, alpha=3.0)), [10.0] * 150)
+    assert fssl("tables", tmp_path / "runs", "--out", tmp_path / "out").code == 0
+    page = (tmp_path / "out/tables.md").read_text()
+    said = {name: next(line for line in page.splitlines() if f"runs/{name}`" in line) for name in SAID}
+    assert {name: line.partition(": ")[2] for name, line in said.items()} == SAID
+
+
+SAID = {
+    "sage7": "no table has train.keep_momentum = true; --setting twin-sight has a cell for it",
+    "proxyfl": "no table has this method, or these settings of it, in that column; --setting proxyfl has a cell for it",
+    "lonely": "no table has alpha 3",
+}
+
+
 def test_runs_stand_beside_what_is_printed(filled: FilledOther) -> None:
     lines = [*lines_of(filled)]
     assert ("FedAvg on the 4 labeled", "printed", ["61.58", "48.36", "51.10", "72.46"]) in lines

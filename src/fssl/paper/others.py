@@ -163,6 +163,16 @@ def fill_other(table: OtherTable, found: Found, short: bool = False) -> FilledOt
     return FilledOther(table, rows, len(found.runs) + len(found.unreadable), +unused, dict(sorted(nowhere.items())))
 
 
+def tables_by_setup() -> dict[Setup, str]:
+    """The first of these tables that has a cell of a setup."""
+    names: dict[Setup, str] = {}
+    for name, table in other_tables().items():
+        configs = (table.config(row, column) for row in table.rows for column in table.columns)
+        for config in filter(None, configs):
+            names.setdefault(setup_of(config), name)
+    return names
+
+
 def why_left_out(run: Run, end: End, short: bool) -> str:
     """The reason why a run is not in the table, though it has a cell; `end` is where that is read."""
     if short or not shortness(run, end.rounds):

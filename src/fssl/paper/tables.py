@@ -11,13 +11,15 @@ from rich.table import Table
 from ..console import RULED, say
 from ..errors import UserError, unknown
 from ..report.drawing import render, settings
-from ..report.runs import find_runs
+from ..report.runs import Found, find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
-from .fill import FilledTable, Tables, fill_tables
+from .fill import FilledTable, Tables, fill_tables, setups_in
 from .markup import csv_text, latex, latex_page, letter, markdown_page, missing_text, say_unused, terminal
+from .others import tables_by_setup
 from .printed import TITLES, paper_tables
 from .scoreboard import LEGEND, Scoreboard, draw, markdown_board, remarks, scoreboard, terminal_board
+from .setups import by_setup
 
 PICTURE, DPI = "scoreboard.png", 200
 
@@ -52,11 +54,25 @@ def make_tables(
     found = find_runs(paths, as_is)
     whole = fill_tables(found)
     result, board = fill_tables(found, short) if short else whole, scoreboard(whole.tables)
+    result = pointing_elsewhere(result, found)
     write_tables(result, board, out)
     if show.table is not None:
         print_table(console, next(t for t in result.tables if t.paper.number == show.table), show.dataset)
     print_scoreboard(console, board, out)
     print_summary(console, result, out)
+
+
+def pointing_elsewhere(result: Tables, found: Found) -> Tables:
+    """The same tables; of a run without a cell in them it is also said which other paper's table has one."""
+    here = {setup for table in paper_tables() for setup in setups_in(table)}
+    there = tables_by_setup()
+    hints = {
+        run.path: f"; --setting {there[setup]} has a cell for it"
+        for setup, runs in by_setup(found.runs)[0].items()
+        if setup in there and setup not in here
+        for run in runs
+    }
+    return result._replace(unused={path: why + hints.get(path, "") for path, why in result.unused.items()})
 
 
 def write_tables(result: Tables, board: Scoreboard, out: Path) -> None:
