@@ -262,8 +262,7 @@ def test_the_long_run_on_cifar100_is_as_its_rows_say() -> None:
     assert [rounds for rounds, _ in table][-1] == f"{len(curves[0]) - 9} to {len(curves[0])}"
     for rounds, said in table:
         first, last = map(int, rounds.split(" to "))
-        tens = [c[first - 1 : last] for c in curves]
-        assert said == " / ".join(f"{np.mean(t):.2f} ± {np.std(t, ddof=1):.2f}" for t in tens)
+        assert said == " / ".join(spread(c[first - 1 : last]) for c in curves)
     reached = [first_at_least(curves[1], target) for target in (30.0, 40.0, 50.0)]
     assert "30, 40 and 50 % come after {}, {} and {} rounds".format(*reached) in section
     gain = np.subtract(*(np.mean(curves[1][first : first + 10]) for first in (490, 440)))
@@ -274,16 +273,16 @@ def test_proxyfl_beside_sage_on_cifar100_is_as_its_rows_say() -> None:
     section = section_of("`proxyfl` on CIFAR-100, up to round 460 of 500")
     folders = [RESULTS / "cifar100" / "alpha1.0" / f"{method}-authors-seed7-500" for method in ("proxyfl", "sage")]
     theirs, ours = lines = [lines_of(folder) for folder in folders]
-    accuracy = [curve(folder, "authors_norm") for folder in folders]
+    curves = [[curve(folder, norm) for norm in NORMS] for folder in folders]
+    accuracy = [by_norm[1] for by_norm in curves]
     assert len(theirs) == 460
     assert [line["clients"] for line in theirs] == [line["clients"] for line in ours[:460]]
     leads = {}
     for rounds, said in re.findall(r"^\| (\d+ to \d+) \| (.*) \|$", section, re.MULTILINE):
         first, last = map(int, rounds.split(" to "))
         cells = []
-        for folder, of_run in zip(folders, lines, strict=True):
-            tens = [curve(folder, norm)[first - 1 : last] for norm in NORMS]
-            cells += [" / ".join(f"{np.mean(t):.2f} ± {np.std(t, ddof=1):.2f}" for t in tens)]
+        for by_norm, of_run in zip(curves, lines, strict=True):
+            cells += [" / ".join(spread(c[first - 1 : last]) for c in by_norm)]
             cells += [percent(of_run[first - 1 : last], key) for key in SHARES]
         assert said.split(" | ") == cells
         leads[rounds] = np.subtract(*means(rounds, *accuracy))
@@ -378,7 +377,7 @@ def test_what_is_said_of_precision_is_so() -> None:
 def true_cells(folder: Path) -> list[str]:
     """Mean of the last ten rounds, last and best, in both normalizations."""
     curves = [curve(folder, norm) for norm in NORMS]
-    mean = " / ".join(f"{np.mean(c[-10:]):.2f} ± {np.std(c[-10:], ddof=1):.2f}" for c in curves)
+    mean = " / ".join(spread(c[-10:]) for c in curves)
     return [mean, both([c[-1] for c in curves]), both([max(c) for c in curves])]
 
 

@@ -1,7 +1,8 @@
 """The paper's tables filled with our runs: ours beside the printed numbers, and why a cell may not be compared."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
+from functools import cache
 from itertools import compress
 from math import isnan, nan
 from pathlib import Path
@@ -120,18 +121,18 @@ def fill_tables(found: Found, short: bool = False) -> Tables:
     tables = [fill(table, known, short) for table in paper_tables()]
     result = Tables(tables, len(found.runs) + len(found.unreadable), unused)
     shown = {run.path for run in result.runs}
-    wanted = {setup for table in paper_tables() for setup in setups_in(table)}
     for setup, members in known.items():
         for run in members:
             if run.path not in shown:
-                unused[run.path] = why_unused(setup, run.last_round, wanted, short)
+                unused[run.path] = why_unused(setup, run.last_round, short)
     return result._replace(unused=dict(sorted(unused.items())))
 
 
-def setups_in(table: PaperTable) -> Iterable[Setup]:
-    for row in table.rows:
-        for column in table.columns:
-            yield from wanted_by(table, row, column)
+@cache
+def setups_of_paper() -> frozenset[Setup]:
+    """Those of all cells."""
+    cells = ((table, row, column) for table in paper_tables() for row in table.rows for column in table.columns)
+    return frozenset(setup for cell in cells for setup in wanted_by(*cell))
 
 
 def wanted_by(table: PaperTable, row: Row, column: Column) -> list[Setup]:
@@ -140,9 +141,9 @@ def wanted_by(table: PaperTable, row: Row, column: Column) -> list[Setup]:
     return [setup_of(table._replace(label_fraction=f).config(row, column)) for f in sorted(fractions)]
 
 
-def why_unused(mine: Setup, last: int, wanted: set[Setup], short: bool) -> str:
+def why_unused(mine: Setup, last: int, short: bool) -> str:
     """The first thing that no cell has; a run with a cell of its own is too short, or gave way to others."""
-    if why := why_nowhere(mine, wanted):
+    if why := why_nowhere(mine, setups_of_paper()):
         return f"no table has {why}"
     if last < (rounds := card(mine.dataset).rounds):
         hint = OTHERS if short else "--short shows such runs where there is no other"

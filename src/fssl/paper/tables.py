@@ -14,7 +14,7 @@ from ..report.drawing import render, settings
 from ..report.runs import Found, find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
-from .fill import FilledTable, Tables, fill_tables, setups_in
+from .fill import FilledTable, Tables, fill_tables, setups_of_paper
 from .markup import csv_text, latex, latex_page, letter, markdown_page, missing_text, say_unused, terminal
 from .others import tables_by_setup
 from .printed import TITLES, paper_tables
@@ -64,12 +64,13 @@ def make_tables(
 
 def pointing_elsewhere(result: Tables, found: Found) -> Tables:
     """The same tables; of a run without a cell in them it is also said which other paper's table has one."""
-    here = {setup for table in paper_tables() for setup in setups_in(table)}
-    there = tables_by_setup()
+    unused, _ = by_setup(run for run in found.runs if run.path in result.unused)
+    lost = {setup: runs for setup, runs in unused.items() if setup not in setups_of_paper()}
+    there = tables_by_setup() if lost else {}
     hints = {
         run.path: f"; --setting {there[setup]} has a cell for it"
-        for setup, runs in by_setup(found.runs)[0].items()
-        if setup in there and setup not in here
+        for setup, runs in lost.items()
+        if setup in there
         for run in runs
     }
     return result._replace(unused={path: why + hints.get(path, "") for path, why in result.unused.items()})
