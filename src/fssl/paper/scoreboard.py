@@ -199,7 +199,7 @@ def draw(board: Scoreboard) -> Any:
     both.set(xlabel="paper (%)", ylabel="ours (%)", title="test accuracy", xlim=(low, high), ylim=(low, high))
     both.set_aspect("equal")
     apart.set(
-        xlabel="paper (%); the same number side by side",
+        xlabel="paper (%); equal numbers drawn side by side",
         ylabel="ours − paper (points)",
         title="difference; filled: within one point",
         xlim=(low, high),
