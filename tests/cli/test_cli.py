@@ -149,6 +149,9 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run smoke --set method.name=fedloke --set method.mu_own=1.1", ["method.mu_own = 1.1", "from 0 to 1"]),
         ("run smoke --set method.name=feddb --set method.dma=exct", ["method.dma 'exct'", "did you mean 'exact'?"]),
         ("run smoke --set method.name=proxyfl --set method.tuning_batch=0", ["method.tuning_batch = 0"]),
+        ("run smoke --set method.name=flexmach+sage", ["did you mean 'flexmatch+sage'?"]),
+        ("run smoke --set method.name=fedproxx+fixmatch+sage", ["did you mean 'fedprox+fixmatch+sage'?"]),
+        ("run smoke --set method.name=flexmach+sag", ["did you mean 'flexmatch'?"]),
         (
             "run smoke --set method.name=freematch --set method.tau=0.9",
             ["'tau' is unknown", "known: ema, highest"],

@@ -1,12 +1,13 @@
 """All methods and plug-ins by name. A name like 'flexmatch+sage' is a method with a plug-in on it."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
+from itertools import takewhile
 from typing import Any
 
 from ..config import METHOD_KEYS, Config, MethodChoice, Setting, as_declared, called_here, check_value, schema_of
 from ..data.cards import Card
-from ..errors import UserError, as_typed, unknown
+from ..errors import UserError, as_typed, nearest, unknown
 from ..system.user_code import build, find_function, refuse_without_function, user_file
 from .base import Method
 from .cbafed import cbafed
@@ -191,7 +192,16 @@ def split_name(name: str) -> tuple[str, list[str]]:
                 raise UserError(f"method '{name}' has a plug-in twice")
             return base, plugins
     refuse_without_function("method", name)
-    raise unknown("method", name, METHODS)
+    raise unknown("method", name, METHODS, with_plugins(parts))
+
+
+def with_plugins(parts: Sequence[str]) -> list[str]:
+    """What may be meant by a misspelled method with plug-ins: the like of it with the same ones."""
+    size = len(parts) - len([*takewhile(PLUGINS.__contains__, reversed(parts[1:]))])
+    if size == len(parts):
+        return []
+    likes = nearest("+".join(parts[:size]).lower(), sorted(METHODS))
+    return ["+".join([like, *parts[size:]]) for like in likes if like not in PLUGINS]
 
 
 def find_builders(name: str) -> list[Callable[..., Method]]:
