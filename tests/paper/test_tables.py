@@ -390,13 +390,17 @@ def test_a_method_by_another_name_is_the_same_method(tmp_path: Path) -> None:
 
 
 def test_defaults_that_the_dataset_decides_are_the_papers(tmp_path: Path) -> None:
-    """FedLoKe's ramp is 0.4 of a dataset's rounds; given by hand it is the same method, any other is another."""
+    """FedLoKe's ramp is 0.4 of a dataset's rounds; given by hand it is the same method, any other is another.
+
+    So are joint passes, which were the default: records name them.
+    """
     add(tmp_path, "a", 40, "method.name=fedloke")
     add(tmp_path, "b", 41, "method.name=fedloke", "method.ramp_rounds=200.0", seed=8)
     add(tmp_path, "c", 42, "method.name=fedloke", "method.ramp_rounds=7.0", seed=9)
+    add(tmp_path, "d", 43, "method.name=fedloke", "method.passes=joint", seed=9)
     result = tables_of(tmp_path)
     assert [run.config.seed for run in cell(table(result, 1), "FedLoke", 3).runs] == [7, 8]
-    assert [path.name for path in result.unused] == ["c"]
+    assert [path.name for path in result.unused] == ["c", "d"]
 
 
 def test_label_fractions_and_datasets_part_tables_1_and_8(tmp_path: Path) -> None:
