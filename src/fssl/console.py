@@ -106,9 +106,9 @@ def ending(summary: Line) -> str:
     return f"; stopped after round {stopped['round']}: {stopped['why']}" if stopped else ""
 
 
-def say(console: Console, text: str) -> None:
-    """One line as it is: no markup, no colors, no wrapping."""
-    console.print(printable(text), highlight=False, markup=False, emoji=False, soft_wrap=True)
+def say(console: Console, text: str, style: str = "") -> None:
+    """One line as it is: no markup, no colors but a style for all of it, no wrapping."""
+    console.print(printable(text), style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def print_table(console: Console, table: Table) -> None:

@@ -304,14 +304,15 @@ def test_a_run_that_ends_before_the_papers_round_fills_no_accuracy_unless_asked(
     assert [line(table(result, 1), row).cells[3] for row in ("SAGE", GAIN_ROW)] == [None, None]
     assert cell(table(result, 1), "FixMatch-LPL", 3).value == pytest.approx(50)
     assert cell(table(result, 6), "SAGE", 0).value == pytest.approx(490)  # rounds to an accuracy need no more
-    few = "499 of the paper's 500 rounds; --short shows such runs where there is no other"
+    few = "499 of the paper's 500 rounds; --short shows it"
     shown = {path.name: why for path, why in tables_of(tmp_path / "short").unused.items()}
     assert shown == {}  # Tables 2, 6 and 7 have a use for it
     add(tmp_path, "soft", 40, "method.vote=soft", "train.rounds=499", rounds=499)
     assert {path.name: why for path, why in tables_of(tmp_path).unused.items()} == {"soft": few}
     add(tmp_path, "softer", 40, "method.vote=soft", "train.rounds=498", rounds=498)
-    less = "498 of the paper's 500 rounds; its cells show other runs, longer or nearer to the paper's setting"
-    assert tables_of(tmp_path, short=True).unused[tmp_path / "softer"] == less  # no advice that was followed already
+    less = "498 of the paper's 500 rounds; behind runs that are longer or nearer to the paper's setting"
+    for asked_for in (False, True):  # no advice that does not help, or was followed already
+        assert tables_of(tmp_path, short=asked_for).unused[tmp_path / "softer"] == less
     add(tmp_path, "short rival", 51, "method.name=fixmatch-gpl", "train.rounds=499", rounds=499)
     asked = table(tables_of(tmp_path, short=True), 1)
     assert cell(asked, "SAGE", 3).value is not None
@@ -390,13 +391,17 @@ def test_a_method_by_another_name_is_the_same_method(tmp_path: Path) -> None:
 
 
 def test_defaults_that_the_dataset_decides_are_the_papers(tmp_path: Path) -> None:
-    """FedLoKe's ramp is 0.4 of a dataset's rounds; given by hand it is the same method, any other is another."""
+    """FedLoKe's ramp is 0.4 of a dataset's rounds; given by hand it is the same method, any other is another.
+
+    So are joint passes, which were the default: records name them.
+    """
     add(tmp_path, "a", 40, "method.name=fedloke")
     add(tmp_path, "b", 41, "method.name=fedloke", "method.ramp_rounds=200.0", seed=8)
     add(tmp_path, "c", 42, "method.name=fedloke", "method.ramp_rounds=7.0", seed=9)
+    add(tmp_path, "d", 43, "method.name=fedloke", "method.passes=joint", seed=9)
     result = tables_of(tmp_path)
     assert [run.config.seed for run in cell(table(result, 1), "FedLoke", 3).runs] == [7, 8]
-    assert [path.name for path in result.unused] == ["c"]
+    assert [path.name for path in result.unused] == ["c", "d"]
 
 
 def test_label_fractions_and_datasets_part_tables_1_and_8(tmp_path: Path) -> None:
@@ -450,8 +455,9 @@ def test_runs_without_a_cell_are_listed_with_the_reason(tmp_path: Path) -> None:
     assert why.pop("own") == "no table has a folder of images"
     assert why.pop("given") == "no table has images that a script gave"
     assert why.pop("listed") == "no table has a partition from a file"
-    assert why.pop("short") == "100 of the paper's 500 rounds; --short shows such runs where there is no other"
-    assert why.pop("worse") == "its cells show other runs, longer or nearer to the paper's setting"
+    behind = "behind runs that are longer or nearer to the paper's setting"
+    assert why.pop("short") == f"100 of the paper's 500 rounds; {behind}"
+    assert why.pop("worse") == behind
     assert why == {name: text for name, (_, text) in reasons.items()}
     assert all(f"`{path}`" in markdown_page(result) for path in result.unused)
 
@@ -537,7 +543,8 @@ def said_by(paths: list[Path], out: Path, number: int | None = None, dataset: st
 def test_the_command_says_what_there_is(three: Path, tmp_path: Path) -> None:
     text = said_by([three], tmp_path / "new" / "tables")
     assert re.search(r"^ *1 +Test accuracy \(%\) +authors +4 +152 +4 *$", text, re.M)
-    assert "12 of 12 runs are in the tables." in text
+    unmarked = "Unmarked: cells that compare with the paper's as they are; tables.md says what is against the others."
+    assert f"{unmarked}\n12 of 12 runs are in the tables.\n" in text
     assert sorted(p.name for p in (tmp_path / "new" / "tables").iterdir()) == [
         *("scoreboard.png", *(f"table{n}.tex" for n in range(1, 9))),
         *("tables.csv", "tables.md", "tables.tex"),

@@ -130,6 +130,49 @@ def test_a_run_shows_where_its_time_went(tmp_path: Path, capsys: pytest.CaptureF
     assert "of these │ clients 3.00, test 1.00, server 0.25" in said(capsys)
 
 
+FIRST, SECOND = "3e18041718aa43715472cd031216bea53e610747", "9aa9b3f2b+"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "listed"),
+    [
+        ([FIRST], [FIRST], ""),
+        ([None], [], ""),
+        ([FIRST], [SECOND], "3e18041, 9aa9b3f+"),
+        ([FIRST], [None], "3e18041, unknown"),
+        ([FIRST, SECOND], [FIRST], "3e18041, 9aa9b3f+"),
+    ],
+)
+def test_a_table_of_several_commits_lists_them(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    one: list[str | None],
+    other: list[str | None],
+    listed: str,
+) -> None:
+    for seed, revisions in ((7, one), (8, other)):
+        folder = write_run(tmp_path / str(seed), [50.0], SAGE, f"seed={seed}")
+        sessions = [{"from_round": 1, "revision": revision} for revision in revisions]
+        (folder / "env.json").write_text(json.dumps({"sessions": sessions}))
+    compare_runs(console, [tmp_path])
+    lines = [line for line in capsys.readouterr().out.splitlines() if "commit" in line]
+    expected = f"Runs of several commits: {listed} (`fssl show RUN` names that of a run)."
+    assert lines == [expected] * bool(listed)
+
+
+def test_tables_of_one_commit_each_list_none_and_the_csv_file_has_all(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for alpha, revisions in (("0.1", [FIRST]), ("1.0", [SECOND, SECOND]), ("10.0", [FIRST, SECOND])):
+        folder = write_run(tmp_path / alpha, [50.0], SAGE, f"partition.alpha={alpha}")
+        (folder / "env.json").write_text(json.dumps({"sessions": [{"revision": r} for r in revisions]}))
+    compare_runs(console, [tmp_path / "0.1", tmp_path / "1.0"])
+    assert "commit" not in capsys.readouterr().out
+    compare_runs(console, [tmp_path], Files(csv=tmp_path / "runs.csv"))
+    rows = {row["partition.alpha"]: row["commits"] for row in csv.DictReader((tmp_path / "runs.csv").open())}
+    assert rows == {"0.1": "3e18041", "1.0": "9aa9b3f+", "10.0": "3e18041 9aa9b3f+"}
+
+
 @pytest.mark.parametrize(
     ("revisions", "text"),
     [

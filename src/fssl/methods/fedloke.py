@@ -45,7 +45,7 @@ class FedLoKe(Method):
     mu_own: float = 0.9
     mu_u: float = 1.0
     ramp_rounds: float = 120
-    passes: Passes = "joint"
+    passes: Passes = "separate"  # of each model, over labeled images, weak and strong views
 
     @property
     def needs(self) -> Needs:
@@ -132,7 +132,7 @@ def fedloke(
         ByDataset(lambda card: 0.4 * card.rounds),
         "rounds until labels weigh mu_u; 0: from the start",
     ] = 120,
-    passes: Passes = "joint",
+    passes: Passes = "separate",
 ) -> FedLoKe:
     """The uploaded model and one that stays with the client train together and label for each other.
 

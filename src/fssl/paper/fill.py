@@ -20,7 +20,7 @@ from .setups import PROTOCOLS, Setup, by_setup, differences, own_recipe, result_
 PAPER = "paper"
 GAIN_ROW = "SAGE minus best other"
 NEAR = 5.0  # points below the best other method of the paper: who is farther behind cannot stand for it
-OTHERS = "its cells show other runs, longer or nearer to the paper's setting"
+GAVE_WAY = "behind runs that are longer or nearer to the paper's setting"
 
 
 class Reading(Protocol):
@@ -118,14 +118,18 @@ def fill_tables(found: Found, short: bool = False) -> Tables:
     recipes = {run.path: recipe for run in found.runs if (recipe := own_recipe(run.config))}
     known, strange = by_setup(run for run in found.runs if run.path not in recipes)
     unused = {path: f"no table has {recipe}" for path, recipe in recipes.items()} | strange | found.unreadable
-    tables = [fill(table, known, short) for table in paper_tables()]
-    result = Tables(tables, len(found.runs) + len(found.unreadable), unused)
-    shown = {run.path for run in result.runs}
+    num_runs = len(found.runs) + len(found.unreadable)
+    result, every = (Tables(fill_all(known, also), num_runs, unused) for also in (short, True))
+    shown, shown_if_short = ({run.path for run in tables.runs} for tables in (result, every))
     for setup, members in known.items():
         for run in members:
             if run.path not in shown:
-                unused[run.path] = why_unused(setup, run.last_round, short)
+                unused[run.path] = why_unused(setup, run.last_round, run.path in shown_if_short)
     return result._replace(unused=dict(sorted(unused.items())))
+
+
+def fill_all(known: dict[Setup, list[Run]], short: bool) -> list[FilledTable]:
+    return [fill(table, known, short) for table in paper_tables()]
 
 
 @cache
@@ -141,14 +145,13 @@ def wanted_by(table: PaperTable, row: Row, column: Column) -> list[Setup]:
     return [setup_of(table._replace(label_fraction=f).config(row, column)) for f in sorted(fractions)]
 
 
-def why_unused(mine: Setup, last: int, short: bool) -> str:
+def why_unused(mine: Setup, last: int, shown_if_short: bool) -> str:
     """The first thing that no cell has; a run with a cell of its own is too short, or gave way to others."""
     if why := why_nowhere(mine, setups_of_paper()):
         return f"no table has {why}"
-    if last < (rounds := card(mine.dataset).rounds):
-        hint = OTHERS if short else "--short shows such runs where there is no other"
-        return f"{last} of the paper's {rounds} rounds; {hint}"
-    return OTHERS
+    rounds = card(mine.dataset).rounds
+    few = f"{last} of the paper's {rounds} rounds; " * (last < rounds)
+    return few + ("--short shows it" if shown_if_short else GAVE_WAY)
 
 
 def why_nowhere(mine: Setup, wanted: Collection[Setup]) -> str:

@@ -22,6 +22,7 @@ from .scoreboard import LEGEND, Scoreboard, draw, markdown_board, remarks, score
 from .setups import by_setup
 
 PICTURE, DPI = "scoreboard.png", 200
+UNMARKED = "Unmarked: cells that compare with the paper's as they are; tables.md says what is against the others."
 
 
 class Shown(NamedTuple):
@@ -131,6 +132,7 @@ def print_summary(console: Console, result: Tables, out: Path) -> None:
             what = re.split("[:,]", filled.paper.title)[0]
             table.add_row(str(filled.paper.number), what, source, str(done), str(total - done), str(exact))
     console.print(table)
+    say(console, UNMARKED)
     used = result.num_runs - len(result.unused)
     say(console, f"{used} of {result.num_runs} runs are in the tables.")
     say_unused(console, result.unused, out / "tables.md")

@@ -28,7 +28,7 @@ from .overview import (
     words_by,
     words_on,
 )
-from .runs import SHOWN, Found, Read, Run, by_round, find_runs, joined, late, number, percent
+from .runs import SHOWN, Found, Read, Run, by_round, commits_of, find_runs, joined, late, number, percent
 from .tasks import group_by_task
 from .verdicts import by_result, last_rounds
 
@@ -46,6 +46,7 @@ CSV_FIELDS = (
     *MEASURES,
     "pl_accuracy",
     "utilization",
+    "commits",
     "folder",
 )
 
@@ -104,6 +105,8 @@ def compare_runs(
             say(console, "")
             say(console, title)
         print_table(console, on_screen(overviews[title]))
+        for text in on_commits(groups):
+            say(console, text, "dim")
         for text in words_by(by, groups, against) if by else words_on(groups, against):
             say(console, text)
     for text in [footer(tasks, by), *signs(overviews.values()), *remarks(every, found, runs, measure)]:
@@ -122,6 +125,13 @@ def write(console: Console, files: Files, tasks: dict[str, Groups], overviews: M
         say(console, f"LaTeX: {files.tex}")
     if files.pictures:
         draw(console, tasks, by, files.pictures)
+
+
+def on_commits(groups: Groups) -> list[str]:
+    """Which commits made the runs of a table, if they are of several."""
+    commits = commits_of(run for runs in groups.values() for run in runs)
+    text = f"Runs of several commits: {', '.join(commits)} (`fssl show RUN` names that of a run)."
+    return [text] * (len(commits) > 1)
 
 
 def footer(tasks: Mapping[str, Groups], by: str) -> str:
@@ -184,7 +194,8 @@ def csv_row(title: str, name: str, run: Run) -> dict[str, Any]:
     smooth = {"ema_result": late(run, number(f"ema_{run.measure}"))}
     smooth |= {measure: late(run, number(measure)) for measure in MEASURES}
     quality = {key: late(run, percent(key)) for key in ("pl_accuracy", "utilization")}
-    return {"task": title, "method": name, "seed": run.config.seed, **numbers, **smooth, **quality, "folder": run.path}
+    source = {"commits": " ".join(run.commits), "folder": run.path}
+    return {"task": title, "method": name, "seed": run.config.seed, **numbers, **smooth, **quality, **source}
 
 
 def drawn(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[str, bytes]:
