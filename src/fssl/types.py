@@ -140,6 +140,7 @@ class Task(NamedTuple):
     num_classes: int
     max_slots: int  # the largest client pool: every client's table has this many rows
     seed: int = 0  # of the run, for what a method initializes beside the network
+    size: int = 32  # pixels of an image, both ways
 
 
 class Counts(NamedTuple):

@@ -8,14 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import host_lane
+from conftest import host_lane, tiny_config
 from fssl.core.client import at
+from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
+from fssl.data.sources import load
 from fssl.engines.local import LocalEngine
 from fssl.methods.fedmatch import (
     EMBEDDING,
     HELPER,
     PRESENT,
+    PROBE,
     PSI,
     ROUND,
     SIGMA,
@@ -85,13 +88,23 @@ def test_nearest_others_that_were_seen() -> None:
 def test_the_probe_is_truncated_noise() -> None:
     """N(125, 125^2) between 0 and 255, in units of 255: mean 0.4970, deviation 0.2690; cut off it would be 0.33, with
     a third of all values at the ends."""
-    noise = probe(3, 7)
+    noise = probe(3, 32, 7)
     assert noise.shape == (1, 3, 32, 32)
     assert 0 < noise.min() < 0.01 < 0.99 < noise.max() < 1
     assert noise.mean().item() == pytest.approx(0.4970, abs=0.015)
     assert noise.std().item() == pytest.approx(0.2690, abs=0.01)
-    assert torch.equal(noise, probe(3, 7))
-    assert not torch.equal(noise, probe(3, 8))
+    assert torch.equal(noise, probe(3, 32, 7))
+    assert not torch.equal(noise, probe(3, 32, 8))
+
+
+def test_the_probe_is_as_large_as_the_images() -> None:
+    """Some networks take no other size: the server could not ask them after the first round."""
+    data = load("synthetic", num_classes=4, size=16, channels=3, train_per_class=16, test_per_class=4)
+    config = tiny_config("method.name=fedmatch", "model.name=simple-cnn")
+    engine = LocalEngine(Federation(prepare(config, data)))
+    assert engine.snapshot.server.extras[PROBE].shape == (1, 3, 16, 16)
+    list(engine.rounds(1))
+    assert all(state[EMBEDDING].sum().item() == pytest.approx(1) for state in engine.snapshot.server.memory.values())
 
 
 def test_records_count_who_is_sure_by_the_methods_own_threshold(make_federation: Make) -> None:

@@ -24,6 +24,8 @@ class Batch:
     weak: Tensor  # [B_u, 3, H, W]
     strong: Tensor  # the same images
     slots: list[int]
+    labeled_strong: Tensor | None = None  # for methods that ask for it
+    is_last_epoch: bool = True
 
 
 @dataclass
@@ -34,6 +36,7 @@ class Visit:
     labeled: int  # images with a label
     pool: int  # all its images: the labeled ones are in the pool too
     batches: list[Batch]
+    sweep: Tensor | None = None  # a weak view of each image of the pool, for methods that label it beforehand
 
 
 @dataclass(frozen=True)
@@ -115,10 +118,12 @@ class ResNet8(nn.Module):
         self.layer3 = Block(2 * w, 4 * w, 2)
         self.fc = nn.Linear(4 * w, classes)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def features(self, x: Tensor) -> Tensor:
         x = F.relu(self.bn1(self.conv1(x)))
-        x = self.layer3(self.layer2(self.layer1(x)))
-        return self.fc(x.mean((2, 3)))
+        return self.layer3(self.layer2(self.layer1(x))).mean((2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.features(x))
 
 
 # Labels, one image at a time

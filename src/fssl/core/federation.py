@@ -48,7 +48,7 @@ class Federation:
         sites = [*make_sites(partition, self.method.needs.labels), server_site(partition)]
         sites = balanced(sites, labels, config.train.class_balance)
         *self.sites, self.server_site = weighed(sites, labels, card.num_classes, config.train.class_weights)
-        self.task = make_task(self.sites, card.num_classes, config.seed)
+        self.task = make_task(self.sites, card, config.seed)
         sees_all = self.dataset.partition is None or self.dataset.digest is not None  # else images are at their sites
         self.labeled_counts: NDArray[np.int64] | None = (
             class_counts(partition.labeled, labels, card.num_classes) if sees_all else None
@@ -81,7 +81,7 @@ class Federation:
         other, card = copy(self), self.dataset.card
         other.method, other.recipe = make_server_method(self.config), make_server_recipe(self.config, card)
         other.sites = [self.server_site] * (1 + self.config.server.warmup)  # as other sites it has other random numbers
-        other.task = make_task(other.sites, card.num_classes, self.config.seed)
+        other.task = make_task(other.sites, card, self.config.seed)
         other.__dict__ |= {"pool": self.pool, "server_optimizer": ServerOptimizer()}  # it broadcasts nothing to itself
         other.__dict__.pop("layout", None)
         return other

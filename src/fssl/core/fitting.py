@@ -157,9 +157,8 @@ def check_step(config: Config, method: Method, net: Net, card: Card) -> Tried:
     """
     recipe = make_recipe(config, method, card)
     slots = recipe.unlabeled_batch  # any number will do: images have no values here
-    sizes = Sizes(
-        Task(card.num_classes, slots, config.seed), Counts(1, slots), recipe, card, config.train.class_weights > 0
-    )
+    task = Task(card.num_classes, slots, config.seed, card.size)
+    sizes = Sizes(task, Counts(1, slots), recipe, card, config.train.class_weights > 0)
     probe, (method, fault) = make_probe(config, method), on_trial(method)
     try:
         tried = try_step(method, net, sizes, probe)

@@ -13,6 +13,7 @@ from ..augment.policies import draw_strong, draw_weak, shows_drawn, shows_labele
 from ..errors import UserError
 from ..seeds import stream
 from ..types import CLASS_WEIGHTS, HAS_UNLABELED, Clock, Counts, Draw, Orders, State, Sweep, Task
+from .cards import Card
 from .partition import Partition
 from .schedule import Schedule
 
@@ -78,8 +79,8 @@ def class_weights(labels: NDArray[np.int64], num_classes: int, power: float) -> 
     return np.where(sizes > 0, w, 1.0).astype(np.float32)
 
 
-def make_task(sites: list[Site], num_classes: int, seed: int) -> Task:
-    return Task(num_classes, max(len(site.pool) for site in sites), seed)
+def make_task(sites: list[Site], card: Card, seed: int) -> Task:
+    return Task(card.num_classes, max(len(site.pool) for site in sites), seed, card.size)
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,6 @@ PRESENT, ROUND, PROBE = "helper.present", "fedmatch.round", "fedmatch.probe"
 EMBEDDING = "embedding"  # beside a client's psi in the server's memory: what its model says of the probe
 PSI_SHARE = 0.2  # psi starts as this multiple of sigma
 SMALLEST_PSI, SMALLEST_CHANGE = 5e-6, 5e-5  # below these an entry counts as zero, or is not sent
-PROBE_SIZE = 32  # pixels of the noise image; the networks take any size
 
 
 def compose(sigma: State, psi: State) -> State:
@@ -80,7 +79,7 @@ class FedMatch(Method):
     def init(self, net: Net, weights: Weights, task: Task) -> Server:
         psi = {name: PSI_SHARE * t for name, t in weights.params.items() if t.dim() > 1}
         device = next(iter(psi.values())).device
-        extras = {ROUND: torch.zeros((), device=device), PROBE: probe(net.channels, task.seed).to(device)}
+        extras = {ROUND: torch.zeros((), device=device), PROBE: probe(net.channels, task.size, task.seed).to(device)}
         return Server(Weights({**put(SIGMA, weights.params), **put(PSI, psi)}, weights.buffers), extras)
 
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
@@ -181,9 +180,12 @@ def softmax(out: Out) -> Tensor:
     return out.logits.softmax(-1)
 
 
-def probe(channels: int, seed: int) -> Tensor:
-    """One noise image by whose predictions clients are compared: N(125, 125^2) truncated to 0 .. 255, over 255."""
-    gauss, shape = NormalDist(125, 125), (1, channels, PROBE_SIZE, PROBE_SIZE)
+def probe(channels: int, size: int, seed: int) -> Tensor:
+    """One noise image by whose predictions clients are compared: N(125, 125^2) truncated to 0 .. 255, over 255.
+
+    It is as large as the images, since some networks take no other size.
+    """
+    gauss, shape = NormalDist(125, 125), (1, channels, size, size)
     quantile = stream(seed, "fedmatch probe").uniform(gauss.cdf(0), gauss.cdf(255), shape)
     return torch.from_numpy((np.vectorize(gauss.inv_cdf)(quantile) / 255).astype(np.float32))
 

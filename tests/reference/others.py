@@ -1,0 +1,527 @@
+"""More methods in plain PyTorch, from their equations alone: FreeMatch, FedProx, FedLabel, FedDB, ProxyFL and others.
+
+As `plain.py`, it takes nothing of the package and is slow on purpose. `FixMatch` is a round of FixMatch-LPL and FedAvg,
+or of SAGE's labels; each other class has what its method does instead.
+"""
+
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import plain
+import torch
+import torch.nn.functional as F
+from plain import Batch, Label, Visit, Vote, one_hot
+from torch import Tensor, nn
+
+State = dict[str, Tensor]
+
+
+@dataclass
+class Step:
+    shown: dict[str, Any]  # by the names of the engine's traces
+
+
+@dataclass
+class Round:
+    """What a round leaves behind: the tested model, and what else the server holds."""
+
+    model: nn.Module
+    server: State
+
+
+def entropy(p: Tensor) -> Tensor:
+    """Of each row, in nats."""
+    return -torch.xlogy(p, p).sum(-1)
+
+
+def kl(p: Tensor, logits: Tensor) -> Tensor:
+    """KL(p || softmax(logits)) of each row."""
+    return -entropy(p) - (p * logits.log_softmax(-1)).sum(-1)
+
+
+def normalized(p: Tensor) -> Tensor:
+    return p / p.sum(-1, keepdim=True)
+
+
+def state_of(model: nn.Module) -> State:
+    """Parameters and running statistics, without BatchNorm's counters of batches."""
+    return {name: t.detach().clone() for name, t in model.state_dict().items() if t.is_floating_point()}
+
+
+def ask(model: nn.Module, views: list[Tensor], passes: str) -> list[Tensor]:
+    """Logits in training mode: one batch for BatchNorm, or one for each view."""
+    model.train()
+    if passes == "separate":
+        return [model(view) for view in views]
+    return list(model(torch.cat(views)).split([len(view) for view in views]))
+
+
+def descend(loss: Tensor, *optimizers: torch.optim.SGD) -> None:
+    for sgd in optimizers:
+        sgd.zero_grad()
+    loss.backward()
+    for sgd in optimizers:
+        sgd.step()
+
+
+class FixMatch:
+    def __init__(self, model: nn.Module, settings: plain.Settings, sage: bool, numbers: dict[str, Any]) -> None:
+        self.broadcast, self.settings, self.sage = model, settings, sage
+        self.numbers = SimpleNamespace(**numbers)  # settings of this method alone
+        self.classes, self.round = model.fc.out_features, 0
+        self.clients: dict[int, Any] = {}  # what stays with a client
+        self.local = deepcopy(model)
+        self.sgd = plain.make_sgd(self.local, settings)
+
+    def train(self, rounds: list[list[Visit]]) -> Iterator[Step | Round]:
+        for visits in rounds:
+            self.round += 1
+            uploads = []
+            for visit in visits:
+                self.begin(visit)
+                for batch in visit.batches:
+                    yield Step(self.step(batch))
+                uploads.append(self.upload(visit))
+            self.aggregate(visits, uploads)
+            yield Round(deepcopy(self.deployed()), self.server())
+
+    def begin(self, visit: Visit) -> None:
+        self.local.load_state_dict(self.broadcast.state_dict())
+        if not plain.carries_momentum(self.settings):
+            self.sgd = plain.make_sgd(self.local, self.settings)
+
+    def upload(self, visit: Visit) -> Any:
+        return state_of(self.local)
+
+    def aggregate(self, visits: list[Visit], uploads: list[Any]) -> None:
+        self.take(plain.mean(uploads, [plain.size(visit, self.settings) for visit in visits]))
+
+    def take(self, mean: State) -> None:
+        self.broadcast.load_state_dict(mean, strict=False)
+
+    def deployed(self) -> nn.Module:
+        return self.broadcast
+
+    def server(self) -> State:
+        return {}
+
+    def step(self, batch: Batch) -> dict[str, Any]:
+        of_labeled, of_weak, of_strong = self.ask_local(batch)
+        p_l, p_g = self.predictions(batch, of_weak.detach().softmax(1))
+        labels = self.labels(p_l, p_g)
+        l_s = plain.supervised(of_labeled, batch.classes)
+        l_u = plain.unsupervised(of_strong, labels, self.settings)
+        further = self.further(batch, of_strong, labels, p_l, p_g)
+        descend(l_s + self.settings.mu_u * l_u + sum(further.values()), self.sgd)
+        return {**shown(p_l, p_g, labels), "l_s": l_s, "l_u": l_u, **further}
+
+    def ask_local(self, batch: Batch) -> list[Tensor]:
+        return plain.ask_local(self.local, batch)
+
+    def predictions(self, batch: Batch, p_l: Tensor) -> tuple[Tensor, Tensor]:
+        return p_l, plain.ask_global(self.broadcast, batch.weak)
+
+    def labels(self, p_l: Tensor, p_g: Tensor) -> list[Label]:
+        thresholds = self.thresholds(p_l)
+        rule = self.sage_label if self.sage else self.label
+        return [rule(plain.vote(a, b), thresholds, a, b) for a, b in zip(p_l, p_g, strict=True)]
+
+    def thresholds(self, p_l: Tensor) -> list[float]:
+        """One for each class."""
+        return [self.settings.tau] * self.classes
+
+    def label(self, v: Vote, thresholds: list[float], p_l: Tensor, p_g: Tensor) -> Label:
+        return Label(one_hot(v.a_l, self.classes), v.c_l >= thresholds[v.a_l], 1)
+
+    def sage_label(self, v: Vote, thresholds: list[float], p_l: Tensor, p_g: Tensor) -> Label:
+        sure_l, sure_g = v.c_l >= thresholds[v.a_l], v.c_g >= thresholds[v.a_g]
+        lam = plain.weight_of_local(v, self.settings.kappa) if sure_l else 0.0
+        target = lam * one_hot(v.a_l, self.classes) + (1 - lam) * one_hot(v.a_g, self.classes)
+        return Label(target, sure_l or sure_g, lam)
+
+    def further(self, batch: Batch, of_strong: Tensor, labels: list[Label], p_l: Tensor, p_g: Tensor) -> State:
+        """Other terms of the loss, with their weights."""
+        return {}
+
+
+def shown(p_l: Tensor, p_g: Tensor, labels: list[Label]) -> dict[str, Any]:
+    targets, used = torch.stack([label.target for label in labels]), [label.used for label in labels]
+    return {"p_l": p_l, "p_g": p_g, "target": targets, "mask": used}
+
+
+class FedProx(FixMatch):
+    """μ/2 ||θ - θ_g||² over parameters."""
+
+    def further(self, *_: Any) -> State:
+        pairs = zip(self.local.parameters(), self.broadcast.parameters(), strict=True)
+        return {"prox": self.numbers.mu_prox / 2 * sum(((a - b.detach()) ** 2).sum() for a, b in pairs)}
+
+
+class FreeMatch(FixMatch):
+    """Thresholds from running means that stay with the client, and the fairness term L_f."""
+
+    def begin(self, visit: Visit) -> None:
+        super().begin(visit)
+        even = torch.full((self.classes,), 1 / self.classes, dtype=torch.float64)
+        self.means = self.clients.setdefault(visit.client, SimpleNamespace(tau=1 / self.classes, p=even, h=even))
+
+    def thresholds(self, p_l: Tensor) -> list[float]:
+        means, beta = self.means, self.numbers.ema
+        means.tau = beta * means.tau + (1 - beta) * p_l.max(1).values.mean().item()
+        means.p = beta * means.p + (1 - beta) * p_l.mean(0)
+        means.h = beta * means.h + (1 - beta) * self.shares(p_l)
+        found = means.tau * means.p / means.p.max()
+        return found.clamp(self.numbers.lowest, self.numbers.highest).tolist()
+
+    def further(self, batch: Batch, of_strong: Tensor, labels: list[Label], *_: Any) -> State:
+        p = of_strong.softmax(1)[[label.used for label in labels]]
+        wanted = self.ratio(self.means.p, self.means.h)
+        given = self.ratio(p.mean(0), self.shares(p)) if len(p) else wanted * 0 + 1  # nothing used: L_f = 0
+        return {"l_f": self.numbers.saf * (wanted * (given + 1e-12 * bool(len(p))).log()).sum()}
+
+    def shares(self, p: Tensor) -> Tensor:
+        """How often each class is the likeliest."""
+        return torch.stack([one_hot(int(a), self.classes) for a in p.argmax(1)]).mean(0)
+
+    @staticmethod
+    def ratio(p: Tensor, h: Tensor) -> Tensor:
+        """N(p / h); a class without votes counts as 0."""
+        return normalized(torch.stack([a / b if b > 0 else a * 0 for a, b in zip(p, h, strict=True)]))
+
+
+class FedLabel(FixMatch):
+    """The label of the model with the more peaked prediction, and a pull towards the other one."""
+
+    def label(self, v: Vote, thresholds: list[float], p_l: Tensor, p_g: Tensor) -> Label:
+        a, c = (v.a_l, v.c_l) if p_l.var() > p_g.var() else (v.a_g, v.c_g)
+        return Label(one_hot(a, self.classes), c >= thresholds[a], 1)
+
+    def further(self, batch: Batch, of_strong: Tensor, labels: list[Label], p_l: Tensor, p_g: Tensor) -> State:
+        total = torch.zeros((), dtype=torch.float64)
+        for i in agreeing(labels, p_l, p_g):
+            loser, winner = sorted((p_g[i], p_l[i]), key=lambda p: p.var())
+            total = total + loser.var() / winner.var() * kl(loser, of_strong[i])
+        return {"l_kl": self.settings.mu_u * self.numbers.kl_weight * total / len(labels)}
+
+
+def agreeing(labels: list[Label], p_l: Tensor, p_g: Tensor) -> list[int]:
+    """Accepted images of which both models say the same."""
+    return [i for i, label in enumerate(labels) if label.used and p_l[i].argmax() == p_g[i].argmax()]
+
+
+class FedDB(FixMatch):
+    """Labels of a sweep before training, divided by its mean; the server weighs clients by their priors."""
+
+    def begin(self, visit: Visit) -> None:
+        super().begin(visit)
+        p = plain.ask_global(self.broadcast, visit.sweep)
+        self.prior = p.mean(0)
+        self.table = normalized(p / self.prior)
+
+    def ask_local(self, batch: Batch) -> list[Tensor]:
+        return ask(self.local, [batch.labeled, batch.weak, batch.strong], self.numbers.passes)
+
+    def predictions(self, batch: Batch, p_l: Tensor) -> tuple[Tensor, Tensor]:
+        debiased, ema = normalized(p_l / self.prior), self.numbers.ema
+        self.prior = ema * self.prior + (1 - ema) * p_l.mean(0)
+        return debiased, self.table[batch.slots]
+
+    def label(self, v: Vote, thresholds: list[float], p_l: Tensor, p_g: Tensor) -> Label:
+        if self.numbers.online:
+            return super().label(v, thresholds, p_l, p_g)
+        return plain.fixmatch_gpl(v, self.classes, self.settings.tau)
+
+    def upload(self, visit: Visit) -> Any:
+        return state_of(self.local), self.prior
+
+    def aggregate(self, visits: list[Visit], uploads: list[Any]) -> None:
+        states, priors = zip(*uploads, strict=True)
+        if self.numbers.dma == "off":
+            super().aggregate(visits, list(states))
+        else:
+            self.take(plain.mean(list(states), released_weights(torch.stack(priors))))
+
+
+def released_weights(priors: Tensor) -> list[float]:
+    """100 times a step of a new SGD on the mean squared error of the mixed prior to an even one, then a softmax."""
+    clients, classes = priors.shape
+    a = torch.full((clients,), 1 / clients, dtype=torch.float64)
+    for _ in range(100):
+        sgd = torch.optim.SGD([a.requires_grad_()], 1.0, 0.9, nesterov=True, weight_decay=0.9)
+        descend(((a @ priors - 1 / classes) ** 2).mean(), sgd)
+        a = a.detach().softmax(0)
+    return a.tolist()
+
+
+class ProxyFL(FixMatch):
+    """Global labels where either model is sure, the contrast L_c, and tuning. The model has two more linear layers."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.prior = torch.full((self.classes,), 1 / self.classes, dtype=torch.float64)
+
+    def begin(self, visit: Visit) -> None:
+        super().begin(visit)
+        self.counts = torch.zeros(self.classes, dtype=torch.float64)
+
+    def ask_local(self, batch: Batch) -> list[Tensor]:
+        views = [batch.labeled, batch.weak, batch.strong]
+        self.z = self.local.train().features(torch.cat(views))
+        return list(self.local.fc(self.z).split([len(view) for view in views]))
+
+    def label(self, v: Vote, thresholds: list[float], p_l: Tensor, p_g: Tensor) -> Label:
+        return Label(one_hot(v.a_g, self.classes), max(v.c_l, v.c_g) >= self.settings.tau, 0)
+
+    def further(self, batch: Batch, of_strong: Tensor, labels: list[Label], p_l: Tensor, p_g: Tensor) -> State:
+        if batch.is_last_epoch:
+            drawn = [*batch.classes, *(int(label.target.argmax()) for label in labels if label.used)]
+            self.counts = self.counts + sum(one_hot(c, self.classes) for c in drawn)
+        p_x, used = plain.ask_global(self.broadcast, batch.labeled), [label.used for label in labels]
+        sure = [bool(c >= self.settings.tau) for c in p_x.max(1).values] + used + used
+        f = F.normalize(self.local.feat_proj(self.z), dim=1)
+        omega = F.normalize(self.local.proxy_proj(self.local.fc.weight), dim=1)
+        sets = category_sets(torch.cat([p_x, p_g, p_g]), sure, self.prior)
+        return {"l_c": self.numbers.beta * contrast(f, omega, sets, len(p_x))}
+
+    def upload(self, visit: Visit) -> Any:
+        return visit.client, state_of(self.local), self.counts
+
+    def aggregate(self, visits: list[Visit], uploads: list[Any]) -> None:
+        super().aggregate(visits, [state for _, state, _ in uploads])
+        counts, n = sum(counts for _, _, counts in uploads), self.numbers
+        self.prior = n.ema * self.prior + (1 - n.ema) * counts / counts.sum()
+        rows = torch.cat([state["fc.weight"] for _, state, _ in sorted(uploads, key=lambda upload: upload[0])])
+        mean = self.broadcast.fc.weight.detach()
+        for order in n.orders[self.round - 1]:
+            batches = [order[i : i + n.tuning_batch] for i in range(0, len(order), n.tuning_batch)]
+            self.broadcast.fc.weight.data = tune(
+                self.broadcast.fc.weight.data, rows, batches, margin(mean), n.tuning_lr
+            )
+
+    def server(self) -> State:
+        return {"proxyfl.prior": self.prior}
+
+
+def category_sets(p: Tensor, sure: list[bool], prior: Tensor) -> list[dict[int, Any]]:
+    """The classes of each row, and how much each counts: the likeliest, or those likelier than the prior."""
+    return [
+        {int(row.argmax()): 1.0} if s else {c: row[c] for c in range(len(prior)) if row[c] > prior[c]}
+        for row, s in zip(p, sure, strict=True)
+    ]
+
+
+def contrast(f: Tensor, omega: Tensor, sets: list[dict[int, Any]], labeled: int) -> Tensor:
+    """L_c: each row after the labeled ones to its proxies, away from rows that share no class with it."""
+    total = torch.zeros((), dtype=torch.float64)
+    for i in range(labeled, len(f)):
+        score = sum(weight * (f[i] @ omega[c]) for c, weight in sets[i].items())
+        others = [f[i] @ f[j] for j in range(len(f)) if not sets[i].keys() & sets[j].keys()]
+        total = total + torch.stack([score, *(s for s in others if s >= 1e-6)]).logsumexp(0) - score
+    return total / (len(f) - labeled)
+
+
+def margin(mean: Tensor) -> float:
+    """ρ = min(100, max over rows of the distance to the nearest other row)."""
+    gaps = torch.cdist(mean, mean) + torch.diag(torch.full((len(mean),), torch.inf))
+    return min(100.0, gaps.min(1).values.max().item())
+
+
+def tune(omega: Tensor, rows: Tensor, batches: list[list[int]], rho: float, lr: float) -> Tensor:
+    """Classifier rows after SGD on -log q_y, q_c ~ exp(-||ω - Ω^c|| - ρ 1[c = y]), by the gradient written out."""
+    for batch in batches:
+        gradient = torch.zeros_like(omega)
+        for i in batch:
+            is_y, away = one_hot(i % len(omega), len(omega)), omega - rows[i]
+            distance = away.norm(dim=1, keepdim=True)
+            q = (-distance[:, 0] - rho * is_y).softmax(0)
+            gradient += (is_y - q)[:, None] * away / distance.clamp(min=1e-300)
+        omega = omega - lr * gradient / len(batch)
+    return omega
+
+
+class TwoModels(FixMatch):
+    """A second model with an optimizer of its own, that begins a round as the broadcast does."""
+
+    keeps_fresh = False  # whether its momentum begins at zero under every protocol
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.second = deepcopy(self.local)
+        self.second_sgd = plain.make_sgd(self.second, self.settings)
+
+    def begin(self, visit: Visit) -> None:
+        super().begin(visit)
+        self.second.load_state_dict(self.broadcast.state_dict())
+        if self.keeps_fresh or not plain.carries_momentum(self.settings):
+            self.second_sgd = plain.make_sgd(self.second, self.settings)
+
+
+class FedLoKe(TwoModels):
+    """The second model is the client's own; it and the uploaded one label for each other."""
+
+    def begin(self, visit: Visit) -> None:
+        super().begin(visit)
+        new, mu = state_of(self.broadcast), self.numbers.mu_own
+        own = self.clients.get(visit.client, new)
+        self.second.load_state_dict({name: mu * own[name] + (1 - mu) * t for name, t in new.items()}, strict=False)
+
+    def step(self, batch: Batch) -> dict[str, Any]:
+        unlabeled, passes = [batch.weak, batch.strong], self.numbers.passes
+        x_l, weak_l, strong_l = ask(self.second, [batch.labeled, *unlabeled], passes)
+        x_g, weak_g, strong_g = ask(self.local, [batch.labeled_strong, *unlabeled], passes)
+        p_l, p_g = weak_l.detach().softmax(1), weak_g.detach().softmax(1)
+        sure_l, sure_g = entropy(p_l) < self.numbers.delta, entropy(p_g) < self.numbers.delta
+        l_s = plain.supervised(x_l, batch.classes) + plain.supervised(x_g, batch.classes)
+        l_u = (sure_g * kl(p_g, strong_l)).mean() + (sure_l * kl(p_l, strong_g)).mean()
+        ramp = min(1, (self.round - 1) / self.numbers.ramp_rounds)
+        descend(l_s + self.settings.mu_u * ramp * l_u, self.sgd, self.second_sgd)
+        recorded = l_u + (sure_g * entropy(p_g) + sure_l * entropy(p_l)).mean()  # cross-entropies
+        return {"p_l": p_l, "p_g": p_g, "target": p_l, "mask": sure_l, "l_s": l_s, "l_u": recorded}
+
+    def upload(self, visit: Visit) -> Any:
+        self.clients[visit.client] = state_of(self.second)
+        return super().upload(visit)
+
+
+class FedDure(TwoModels):
+    """The second model is a student: its labeled loss tells whether the teacher's labels are good."""
+
+    keeps_fresh = True
+
+    def label(self, v: Vote, thresholds: list[float], p_l: Tensor, p_g: Tensor) -> Label:
+        return Label(p_l, v.c_l >= thresholds[v.a_l], 1)
+
+    def further(self, batch: Batch, of_strong: Tensor, labels: list[Label], *_: Any) -> State:
+        self.second_sgd.param_groups[0]["lr"] = self.settings.lr * self.numbers.student_rate
+        views, passes = [batch.labeled, batch.weak], self.numbers.passes
+        x, weak = ask(self.second, views, passes)
+        descend(plain.supervised(weak, [int(label.target.argmax()) for label in labels]), self.second_sgd)
+        after, _ = ask(self.second, views, passes)
+        d = (plain.supervised(after, batch.classes) - plain.supervised(x, batch.classes)).detach()
+        return {"l_d": d * plain.supervised(of_strong, of_strong.argmax(1).tolist())}
+
+
+class FedLabel2m(TwoModels, FedLabel):
+    """The first model, A, learns from labels; the second, B, from labels of A or of the broadcast model."""
+
+    def begin(self, visit: Visit) -> None:
+        super().begin(visit)
+        self.number = 0
+
+    def step(self, batch: Batch) -> dict[str, Any]:
+        p_a, p_g = (plain.ask_global(model, batch.weak) for model in (self.local, self.broadcast))
+        labels = self.labels(p_a, p_g)
+        l_s = plain.supervised(self.local.train()(batch.labeled), batch.classes)
+        descend(l_s, self.sgd)
+        if self.round <= self.numbers.burn_in:
+            return {**shown(p_a, p_g, labels), "mask": [0] * len(labels), "l_s": l_s}
+        used = [i for i, label in enumerate(labels) if label.used]
+        self.number += len(used)
+        of_strong, of_weak = ask(self.second, [batch.strong, batch.weak], self.numbers.passes)
+        ce = -sum((labels[i].target * of_strong[i].log_softmax(0)).sum() for i in used) / max(1, len(used))
+        pull, agree = 0.0, agreeing(labels, p_a, p_g)
+        for i in agree:
+            low, high = sorted((p_a[i].var(), p_g[i].var()))
+            pull = pull + low / high * kl(p_a[i], of_weak[i]) / len(agree)
+        pairs = zip(self.second.parameters(), self.broadcast.parameters(), strict=True)
+        away = sum(((a - b.detach()) ** 2).mean() for a, b in pairs)
+        loss = ce + self.numbers.kl_weight * pull + self.numbers.pull * away
+        descend(self.settings.mu_u * loss, self.second_sgd)
+        return {**shown(p_a, p_g, labels), "l_s": l_s, "l_u": ce}
+
+    def upload(self, visit: Visit) -> Any:
+        return state_of(self.local), state_of(self.second), max(1, self.number)
+
+    def aggregate(self, visits: list[Visit], uploads: list[Any]) -> None:
+        a, b, numbers = zip(*uploads, strict=True)
+        self.take(plain.mean([plain.mean(list(a), [1] * len(a)), plain.mean(list(b), list(numbers))], [1, 1]))
+
+
+class FedMatch(FixMatch):
+    """Kernels σ + ψ: labels train σ, which also has all that is no kernel, and unlabeled images train ψ."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.global_sigma, self.global_psi = self.numbers.sigma, self.numbers.psi
+        self.memory: dict[int, Any] = {}  # the last ψ of each client seen, and what its model says of the noise image
+
+    def begin(self, visit: Visit) -> None:
+        self.sigma, self.psi = deepcopy(self.global_sigma), deepcopy(self.global_psi)
+        others = [m for client, m in self.memory.items() if client != visit.client]
+        is_due = visit.client in self.memory and len(others) >= self.numbers.helpers
+        mine = self.memory[visit.client].says if is_due else None
+        others.sort(key=lambda m: (m.says - mine).norm().item() if is_due else 0)
+        self.helpers = [m.psi for m in others[: self.numbers.helpers]] if is_due else []
+
+    def call(self, sigma: State, psi: State, x: Tensor, training: bool) -> Tensor:
+        """Logits; in training mode the running statistics in `sigma` move."""
+        return torch.func.functional_call(self.local.train(training), composed(sigma, psi), (x,))
+
+    def step(self, batch: Batch) -> dict[str, Any]:
+        l_s = self.learn_sigma(batch)
+        p_h = [self.call(self.sigma, psi, batch.weak, training=False).softmax(1) for psi in self.helpers]
+        psi = {name: t.clone().requires_grad_() for name, t in self.psi.items()}
+        views = torch.cat([batch.weak, batch.strong])
+        of_weak, of_strong = self.call(deepcopy(self.sigma), psi, views, training=True).chunk(2)
+        p, used = of_weak.detach().softmax(1), (of_weak.softmax(1).max(1).values >= self.settings.tau).tolist()
+        labels = [majority([int(q[i].argmax()) for q in (p, *p_h)]) for i in range(len(p))]
+        l_u = torch.zeros((), dtype=torch.float64)
+        for i in (i for i in range(len(p)) if used[i]):
+            consistent = sum(kl(q[i], of_weak[i]) for q in p_h) / max(1, len(p_h))
+            l_u = l_u + (consistent - of_strong[i].log_softmax(0)[labels[i]]) / sum(used)
+        n, near = self.numbers, sum(((self.sigma[name] - t) ** 2).sum() for name, t in psi.items())
+        loss = n.lam_iccs * l_u + n.lam_l2 * near + n.lam_l1 * sum(t.abs().sum() for t in psi.values())
+        self.psi = self.moved(self.psi, psi, loss)
+        target = torch.stack([one_hot(a, self.classes) for a in labels])
+        return {"p_l": p, "target": target, "mask": used, "l_s": l_s, "l_u": l_u}
+
+    def learn_sigma(self, batch: Batch) -> Tensor:
+        trained = {name for name, _ in self.local.named_parameters()}
+        sigma = {name: t.clone().requires_grad_(name in trained) for name, t in self.sigma.items()}
+        l_s = plain.supervised(self.call(sigma, self.psi, batch.labeled, training=True), batch.classes)
+        new = {name: t.detach() for name, t in sigma.items()}
+        self.sigma = {**new, **self.moved(new, {k: sigma[k] for k in trained}, self.numbers.lam_s * l_s)}
+        return l_s
+
+    def moved(self, values: State, leaves: State, loss: Tensor) -> State:
+        gradients = torch.autograd.grad(loss, list(leaves.values()))
+        return {k: values[k] - self.numbers.lr * g for k, g in zip(leaves, gradients, strict=True)}
+
+    def upload(self, visit: Visit) -> Any:
+        sigma, psi = changed(self.sigma, self.global_sigma), changed(without_small(self.psi), self.global_psi)
+        says = self.call(sigma, without_small(psi), self.numbers.noise, training=False).softmax(1)
+        return SimpleNamespace(client=visit.client, sigma=sigma, psi=psi, says=says)
+
+    def aggregate(self, visits: list[Visit], uploads: list[Any]) -> None:
+        self.memory |= {upload.client: upload for upload in uploads}
+        self.global_sigma = plain.mean([upload.sigma for upload in uploads], [1] * len(uploads))
+        self.global_psi = plain.mean([upload.psi for upload in uploads], [1] * len(uploads))
+
+    def deployed(self) -> nn.Module:
+        self.take(composed(self.global_sigma, without_small(self.global_psi)))
+        return self.broadcast
+
+    def server(self) -> State:
+        return {f"psi.{name}": t for name, t in self.global_psi.items()}
+
+
+def composed(sigma: State, psi: State) -> State:
+    return {name: t + psi[name] if name in psi else t for name, t in sigma.items()}
+
+
+def without_small(psi: State) -> State:
+    return {name: torch.where(t.abs() <= 5e-6, 0.0, t) for name, t in psi.items()}
+
+
+def changed(new: State, old: State) -> State:
+    """Entries that moved by more than 5e-5, the others as the server has them; running statistics are sent whole."""
+    kept = {name: torch.where((t - old[name]).abs() > 5e-5, t, old[name]) for name, t in new.items()}
+    return {name: new[name] if "running" in name else t for name, t in kept.items()}
+
+
+def majority(votes: list[int]) -> int:
+    """The class with most votes, the lowest of several."""
+    return max(sorted(set(votes)), key=votes.count)
