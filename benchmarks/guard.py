@@ -1,7 +1,7 @@
 """SAGE that also records how often its model gives next to no probability to a label it trains on.
 
-    fssl run paper/table1 --data-dir DATA --set data.name=cifar10 --set partition.alpha=0.1 --set seed=7 --set train.rounds=8 \
-        --set method.name=benchmarks/guard.py:counting_sage --set method.bound=1e-8 --out runs/guard
+    fssl run paper/table1 --data-dir DATA --set data.name=cifar10 --set partition.alpha=0.1 --set seed=7 \
+        --set train.rounds=8 --set method.name=benchmarks/guard.py:counting_sage --set method.bound=1e-8 --out guard
 
 `loss_below` in its rounds is the number of such labels per step: strong views whose label has less than the bound. The
 released code adds 10⁻¹⁰ to that probability, which matters only where it is about as small.
