@@ -1,4 +1,4 @@
-"""More methods in plain PyTorch, from their equations alone: FreeMatch, FedProx, FedLabel, FedDB, ProxyFL and others.
+"""More methods in plain PyTorch, from their equations and pages: FreeMatch, FedProx, FedLabel, FedDB and others.
 
 As `plain.py`, it takes nothing of the package and is slow on purpose. `FixMatch` is a round of FixMatch-LPL and FedAvg,
 or of SAGE's labels; each other class has what its method does instead.
