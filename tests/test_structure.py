@@ -4,6 +4,7 @@ import ast
 import re
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields
 from itertools import product
@@ -190,6 +191,12 @@ def test_no_room_below_the_methods_knows_a_particular_one() -> None:
 def test_names_say_what_is_inside() -> None:
     parts = {part for module in MODULES for part in module.split(".")}
     assert not parts & {"utils", "util", "helpers", "helper", "common", "misc"}
+
+
+def test_no_two_modules_of_tests_have_one_name() -> None:
+    """Folders of tests are no packages: pytest refuses to collect the second."""
+    names = Counter(path.name for path in Path(__file__).parent.rglob("*.py") if path.name != "conftest.py")
+    assert [name for name, number in names.items() if number > 1] == []
 
 
 def test_only_the_command_line_prints() -> None:
