@@ -543,7 +543,7 @@ def said_by(paths: list[Path], out: Path, number: int | None = None, dataset: st
 def test_the_command_says_what_there_is(three: Path, tmp_path: Path) -> None:
     text = said_by([three], tmp_path / "new" / "tables")
     assert re.search(r"^ *1 +Test accuracy \(%\) +authors +4 +152 +4 *$", text, re.M)
-    unmarked = "Unmarked: cells that compare with the paper's as they are; tables.md says what is against the others."
+    unmarked = "Unmarked cells can be compared with the paper's as they are; tables.md says why others cannot."
     assert f"{unmarked}\n12 of 12 runs are in the tables.\n" in text
     assert sorted(p.name for p in (tmp_path / "new" / "tables").iterdir()) == [
         *("scoreboard.png", *(f"table{n}.tex" for n in range(1, 9))),

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from itertools import takewhile
 from typing import Any
 
 from ..config import METHOD_KEYS, Config, MethodChoice, Setting, as_declared, called_here, check_value, schema_of
@@ -196,12 +195,10 @@ def split_name(name: str) -> tuple[str, list[str]]:
 
 
 def with_plugins(parts: Sequence[str]) -> list[str]:
-    """What may be meant by a misspelled method with plug-ins: the like of it with the same ones."""
-    size = len(parts) - len([*takewhile(PLUGINS.__contains__, reversed(parts[1:]))])
-    if size == len(parts):
-        return []
-    likes = nearest("+".join(parts[:size]).lower(), sorted(METHODS))
-    return ["+".join([like, *parts[size:]]) for like in likes if like not in PLUGINS]
+    """What may be meant by a misspelled method with plug-ins: one that looks like it, with the same plug-ins."""
+    plugins = [part for part in parts if part in PLUGINS]
+    likes = nearest("+".join(part for part in parts if part not in PLUGINS).lower(), sorted(METHODS))
+    return ["+".join([like, *plugins]) for like in likes if like not in PLUGINS]
 
 
 def find_builders(name: str) -> list[Callable[..., Method]]:

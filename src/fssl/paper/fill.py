@@ -118,8 +118,8 @@ def fill_tables(found: Found, short: bool = False) -> Tables:
     recipes = {run.path: recipe for run in found.runs if (recipe := own_recipe(run.config))}
     known, strange = by_setup(run for run in found.runs if run.path not in recipes)
     unused = {path: f"no table has {recipe}" for path, recipe in recipes.items()} | strange | found.unreadable
-    num_runs = len(found.runs) + len(found.unreadable)
-    result, every = (Tables(fill_all(known, also), num_runs, unused) for also in (short, True))
+    result = Tables(fill_all(known, short), len(found.runs) + len(found.unreadable), unused)
+    every = result if short else result._replace(tables=fill_all(known, short=True))
     shown, shown_if_short = ({run.path for run in tables.runs} for tables in (result, every))
     for setup, members in known.items():
         for run in members:

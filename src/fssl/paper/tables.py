@@ -22,7 +22,7 @@ from .scoreboard import LEGEND, Scoreboard, draw, markdown_board, remarks, score
 from .setups import by_setup
 
 PICTURE, DPI = "scoreboard.png", 200
-UNMARKED = "Unmarked: cells that compare with the paper's as they are; tables.md says what is against the others."
+UNMARKED = "Unmarked cells can be compared with the paper's as they are; tables.md says why others cannot."
 
 
 class Shown(NamedTuple):
