@@ -1,46 +1,72 @@
-# Two commands: `make demo` and `make test`. Both need only Python 3.11 (or newer), make and the package index.
+# Two commands: `make demo` and `make test`. Both need only Linux, Python 3.11 (or newer), make and the package index.
 PYTHON ?= python3
 VENV := .venv
-BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
-DENO := DENO_DIR=$(VENV)/deno DENO_NO_UPDATE_CHECK=1 $(BIN)/deno
+# `-m`, since entry scripts do not start below every path; versions are those of constraints.txt, of build tools, too.
+RUN := $(VENV)/bin/python -m
+LOCKED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+	UV_CONSTRAINT=constraints.txt UV_BUILD_CONSTRAINT=constraints.txt
+PIP := $(LOCKED) $(RUN) pip --disable-pip-version-check install --no-compile
+UV := $(LOCKED) $(RUN) uv pip install --python $(VENV)/bin/python
+DENO := DENO_DIR=$(VENV)/deno DENO_NO_UPDATE_CHECK=1 $(RUN) deno
+INSTALLER := $(VENV)/.installer
+TORCH := $(VENV)/.torch
 USABLE := $(VENV)/.usable
 TESTABLE := $(VENV)/.testable
 
-.PHONY: demo test docs soak browser format clean
+# Python compiles a package when it is first imported. Without, each start of PyTorch takes two seconds longer.
+unexport PYTHONDONTWRITEBYTECODE
 
-# torch first and alone: everything else then takes the build that is there.
-$(USABLE): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(PIP) torch
-	$(PIP) -e '.[plots,report]'
-	touch $@
+.PHONY: demo test docs soak browser format lock clean
 
-$(TESTABLE): $(USABLE)
-	$(PIP) -e '.[dev]'
-	touch $@
+$(INSTALLER): constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	|| { echo "$(PYTHON) is not Python 3.11 or newer; name one that is: make PYTHON=python3.11"; exit 2; }
+	@echo "set-up: an environment in $(VENV)"
+	@test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --quiet uv || true
+	@touch $@
+
+# By pip, which sees builds that lie on this machine; uv and pip then leave it alone.
+$(TORCH): $(INSTALLER)
+	@echo "set-up: PyTorch, the largest part"
+	@$(PIP) torch
+	@touch $@
+
+$(USABLE): EXTRAS = plots,report
+$(TESTABLE): EXTRAS = dev
+$(USABLE) $(TESTABLE): pyproject.toml constraints.txt $(TORCH)
+	@echo "set-up: fssl with what its extras '$(EXTRAS)' need"
+	@$(UV) --quiet -e '.[$(EXTRAS)]' \
+	|| { echo "set-up: uv failed; pip takes its place, a minute slower"; $(PIP) --quiet -e '.[$(EXTRAS)]'; }
+	@touch $@
+
+# Pin every package for every supported Python; `make lock NEW=--upgrade` takes the newest versions. The packages of
+# PyTorch's CUDA build are pinned, too: nothing installs them with a CPU build.
+lock: $(INSTALLER)
+	UV_CUSTOM_COMPILE_COMMAND='make lock' $(RUN) uv pip compile pyproject.toml --all-extras \
+		--universal --python-version 3.11 --no-annotate --quiet $(NEW) --output-file constraints.txt
 
 demo: $(USABLE)
-	$(BIN)/fssl run demo --out demo --jobs 2 --resume
-	$(BIN)/fssl compare demo --png demo/curves.png
-	$(BIN)/fssl report demo --out demo/report.html
+	$(RUN) fssl run demo --out demo --jobs 2 --resume
+	$(RUN) fssl compare demo --png demo/curves.png
+	$(RUN) fssl report demo --out demo/report.html
 
 test: $(TESTABLE) browser
-	$(BIN)/ruff format --check src tests
-	$(BIN)/ruff check src tests
-	$(BIN)/mypy
+	$(RUN) ruff format --check src tests
+	$(RUN) ruff check src tests
+	$(RUN) mypy
 	$(DENO) fmt --check
 	$(DENO) lint
 	$(DENO) check src/fssl/report/page/page.js
-	$(BIN)/pytest -n auto
+	$(RUN) pytest -n auto
 
 # The pages as a site, build/site/index.html. Set, the variable leaves out the theme's word on its successor.
 docs: $(TESTABLE)
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(RUN) mkdocs build --strict
 
 # Hours instead of minutes: strange settings, damaged files, kills, faults. SOAK="--help" tells more.
 soak: $(TESTABLE)
-	PYTHONPATH=tests:tests/soak:tests/deploy $(BIN)/python tests/soak/soak.py $(SOAK)
+	PYTHONPATH=tests:tests/soak:tests/deploy $(VENV)/bin/python tests/soak/soak.py $(SOAK)
 
 # The report's tests open it in Chromium, a Debian package; where it cannot be had they are skipped and say so.
 browser:
@@ -51,8 +77,8 @@ browser:
 	|| echo "no Chromium and no way to install it: the tests of the report in a browser are skipped"
 
 format: $(TESTABLE)
-	$(BIN)/ruff format src tests
-	$(BIN)/ruff check --fix src tests
+	$(RUN) ruff format src tests
+	$(RUN) ruff check --fix src tests
 	$(DENO) fmt
 	$(DENO) lint --fix
 
