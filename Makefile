@@ -66,7 +66,7 @@ docs: $(TESTABLE)
 
 # Hours instead of minutes: strange settings, damaged files, kills, faults. SOAK="--help" tells more.
 soak: $(TESTABLE)
-	PYTHONPATH=tests:tests/soak:tests/deploy $(VENV)/bin/python tests/soak/soak.py $(SOAK)
+	PYTHONPATH=tests $(RUN) helpers.soak $(SOAK)
 
 # The report's tests open it in Chromium, a Debian package; where it cannot be had they are skipped and say so.
 browser:

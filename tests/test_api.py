@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 import fssl
-from conftest import SMALL, Fssl, records
 from fssl.console import Quiet
 from fssl.errors import UserError, in_python
 from fssl.models import Head
+from helpers.command import SMALL, Fssl, records
 
 
 def test_a_script_writes_what_the_command_line_writes(fssl: Fssl) -> None:

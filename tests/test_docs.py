@@ -27,7 +27,6 @@ import typer
 from safetensors.numpy import load_file
 
 import fssl
-from conftest import exit_code
 from fssl import api
 from fssl.catalog.entries import markdown
 from fssl.cli import app as cli
@@ -47,46 +46,21 @@ from fssl.paper.scoreboard import Scoreboard, draw, markdown_board, scoreboard
 from fssl.paper.tables import DPI
 from fssl.report.drawing import render, settings
 from fssl.report.runs import find_runs
+from helpers.command import exit_code
+from helpers.pages import FENCE, Block, blocks_of, commands_of
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 METHOD_PAGES = {page.stem: page for page in DOCS if page.parent.name == "methods"}
 PAGES = [*DOCS, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "results/README.md"))]
 SETTINGS = ROOT / "docs" / "configuration.md"
-FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SMOKE = "runs/smoke"
 BOARD = ROOT / "results" / "scoreboard.png"
 
 
-class Block(NamedTuple):
-    """A fenced block: its language, its text, and where it starts."""
-
-    page: str
-    line: int
-    language: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.page}:{self.line}"
-
-
-def blocks_of(page: Path) -> Iterator[Block]:
-    content = page.read_text()
-    for found in FENCE.finditer(content):
-        line = content[: found.start()].count("\n") + 1
-        yield Block(page.name, line, found[2], found[3])
-
-
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 EXAMPLES = [b for b in BLOCKS if b.language == "python" and b.page in {page.name for page in DOCS}]
-
-
-def commands_of(page: Path) -> list[list[str]]:
-    """Every line of a shell block in words, comments left out; `a; b` is two commands."""
-    shells = [b.text.replace("\\\n", " ") for b in blocks_of(page) if b.language in ("", "console")]
-    lines = [line.removeprefix("$ ") for text in shells for line in text.splitlines()]
-    return [words for line in lines for part in line.split("; ") if (words := shlex.split(part, comments=True))]
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ENVIRONMENT
+from helpers.command import ENVIRONMENT
 
 pytest.importorskip("matplotlib")
 pytest.importorskip("plotly")

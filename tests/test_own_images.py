@@ -11,7 +11,6 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from conftest import Fssl, method_of
 from fssl.cli.screen import console
 from fssl.config import Config, as_tables, expand, first_difference, override, parse, read_toml
 from fssl.console import Quiet, brief, numbers
@@ -25,6 +24,8 @@ from fssl.data.synthetic import make
 from fssl.errors import UserError
 from fssl.methods.names import METHODS
 from fssl.runner.conduct import run_experiment
+from helpers.command import Fssl
+from helpers.small import method_of
 
 SMALL = {
     "data": {"name": "folder", "size": 8},

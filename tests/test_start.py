@@ -10,7 +10,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from conftest import SMALL, Fssl, outcome, records, tiny_config
 from fssl.config import load_toml
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
@@ -20,6 +19,8 @@ from fssl.records.tensors import sealed
 from fssl.report.groups import repetitions
 from fssl.report.runs import find_runs
 from fssl.start import with_absolute_start
+from helpers.command import SMALL, Fssl, outcome, records
+from helpers.small import tiny_config
 
 ROOT = Path(__file__).parents[1]
 SIZES = (1, 10, 1)  # of the smoke run's network: channels, classes, width

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, get_type_hints
 import pytest
 
 import fssl
-from conftest import exit_code, method_of
 from fssl.config import Config, expand, override, parse, presets, read_toml, to_toml
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
@@ -22,6 +21,8 @@ from fssl.data.export import export_digits
 from fssl.engines.flower import internals
 from fssl.errors import UserError
 from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
+from helpers.command import exit_code
+from helpers.small import method_of
 
 SOURCE = Path(fssl.__file__).parent
 # The floors of the house, from the ground up, as CONTRIBUTING.md draws them. A module may import from its own floor and

@@ -19,13 +19,10 @@ from typing import Any
 import pytest
 import torch
 import typer
-from folders import write_run
-from processes import children, is_alive
 from rich.console import Console
 from safetensors.numpy import load_file
 from torch._subclasses.fake_tensor import FakeTensor
 
-from conftest import ENVIRONMENT, SMALL, Fssl, completed, outcome, records, start, tiny_config
 from fssl.cli import app as cli
 from fssl.cli.screen import console
 from fssl.config import by_card, parse, read_toml
@@ -36,6 +33,10 @@ from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS
 from fssl.report.page import write as page
 from fssl.runner.parallel import share_of
+from helpers.command import ENVIRONMENT, SMALL, Fssl, outcome, records, start
+from helpers.processes import children, is_alive
+from helpers.run_folders import write_run
+from helpers.small import completed, tiny_config
 
 TINY = """
 [data]

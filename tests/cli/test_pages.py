@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import fssl as package
-from conftest import exit_code
 from fssl.catalog.pages import folder, pages, title
+from helpers.command import exit_code
 
 ROOT = Path(__file__).parents[2]
 SOURCE = Path(package.__file__).parent

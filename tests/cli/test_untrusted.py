@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import SMALL, Fssl
 from fssl.api import experiment, run
+from helpers.command import SMALL, Fssl
 
 HOSTILE = "a\x1b[31m\x1b]0;owned\x07\x9b2J\u202e[/][bold]|`<b>:smile:\nb"
 SHOWN = r"a\x1b[31m\x1b]0;owned\x07\x9b2J\u202e[/][bold]|`<b>:smile:"

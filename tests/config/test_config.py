@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from conftest import completed, method_of
 from fssl.config import (
     Config,
     as_tables,
@@ -29,6 +28,7 @@ from fssl.data.cards import CARDS
 from fssl.data.shares import HAVE_ALPHA, MIN_ALPHA
 from fssl.errors import UserError, unknown
 from fssl.methods.names import METHODS, PLUGINS
+from helpers.small import completed, method_of
 
 
 def cells(tables: dict[str, Any]) -> dict[str, Config]:

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import refusal, tiny_config
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.images import divide_images
@@ -19,6 +18,7 @@ from fssl.data.split_file import save_partition
 from fssl.engines.local import LocalEngine
 from fssl.seeds import cohort
 from fssl.types import Weights
+from helpers.small import refusal, tiny_config
 
 Make = Callable[..., Federation]
 SOME = ("partition.kind=iid", "partition.clients=6", "partition.labeled_clients=3", "train.clients_per_round=2")

@@ -4,12 +4,12 @@ from functools import partial
 
 import pytest
 import torch
-from strict import Strict
 
-from conftest import tiny_config
 from fssl.augment.normalize import Normalize
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
+from helpers.small import tiny_config
+from helpers.strict import Strict
 
 ONE_KNOWS = ("partition.labels=knowing-clients", "partition.labeled_clients=1", "partition.kind=shards")
 

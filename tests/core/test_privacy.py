@@ -7,7 +7,6 @@ from statistics import NormalDist
 
 import pytest
 
-from conftest import tiny_config
 from fssl.config.settings import Privacy
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
@@ -19,6 +18,7 @@ from fssl.report.page.content import content
 from fssl.report.page.reading import Reading
 from fssl.report.runs import privacy_text
 from fssl.runner.conduct import conduct
+from helpers.small import tiny_config
 
 CUMULATIVE = NormalDist().cdf
 

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
-from conftest import refusal
 from fssl.catalog.entries import num_bytes
 from fssl.core.federation import Federation
 from fssl.core.server import MOMENTUM, SQUARE, VELOCITY, ServerOptimizer
@@ -19,6 +18,7 @@ from fssl.methods import METHODS
 from fssl.methods.base import broadcast_velocity
 from fssl.records.checkpoint import Saved
 from fssl.types import take
+from helpers.small import refusal
 
 Make = Callable[..., Federation]
 ONE = torch.ones(())

@@ -8,7 +8,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import Fssl, outcome, records, tiny_config
 from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
@@ -18,6 +17,8 @@ from fssl.errors import UserError
 from fssl.inference.trained import load_trained
 from fssl.runner.conduct import run_experiment
 from fssl.types import Weights
+from helpers.command import Fssl, outcome, records
+from helpers.small import tiny_config
 
 SMALL = ("train.rounds=3", "train.steps_per_round=2", "train.batch=4", "compute.device=cpu")
 

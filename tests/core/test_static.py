@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import refusal, tiny_config
 from fssl.config import as_tables
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
@@ -17,6 +16,7 @@ from fssl.data.sources import Dataset
 from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
 from fssl.types import Weights
+from helpers.small import refusal, tiny_config
 
 Make = Callable[..., Federation]
 AT = ("partition.labels=server", "data.labels_per_class=5", "train.steps_per_round=2", "method.name=fixmatch-gpl")

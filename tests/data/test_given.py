@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import fssl as package
-from conftest import Fssl
 from fssl.data.cards import card
 from fssl.data.folder import Agreed
 from fssl.data.partition import Partition
 from fssl.data.sources import Dataset, Split, load
 from fssl.errors import UserError
+from helpers.command import Fssl
 
 DIGITS = load("digits")
 SHORT = ("smoke", "method.name=fedavg", "train.rounds=1", "train.steps_per_round=1", "compute.device=cpu")

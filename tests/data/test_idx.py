@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from PIL import Image
 from test_sources import encode
 
-from conftest import Fssl
 from fssl.data import cards, idx, sources
 from fssl.data.cards import CARDS
 from fssl.data.decoded import fitted
 from fssl.data.idx import read_idx
 from fssl.errors import UserError
+from helpers.command import Fssl
 
 TINY = replace(CARDS["fmnist"], size=6, file_size=4, num_classes=3, num_train=5, num_test=2, classes=())
 PIXELS: NDArray[np.uint8] = np.random.RandomState(1).randint(0, 256, (7, 4, 4)).astype(np.uint8)

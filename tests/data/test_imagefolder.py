@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from conftest import Fssl
 from fssl.config import override, parse, read_toml
 from fssl.core.experiment import prepare
 from fssl.core.images import divide_images
@@ -17,6 +16,7 @@ from fssl.data.folder import Agreed, load_classes
 from fssl.data.listing import File, list_classes, of_all
 from fssl.data.regroup import split_off
 from fssl.data.sources import load
+from helpers.command import Fssl
 
 SIZES = {"train": {"one": 30, "two": 40, "three": 20}, "test": {"one": 6, "two": 6, "three": 6}}
 WORDS = ["--set", "data.name=imagefolder", "--set", "data.size=8", "--set", "data.channels=1", "--data-dir", "numbers"]

@@ -9,7 +9,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import SMALL, Fssl, records, tiny_config
 from fssl.config import as_tables
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
@@ -18,6 +17,8 @@ from fssl.data.sources import load
 from fssl.data.split_file import read_partition, save_partition
 from fssl.errors import RunError, UserError
 from fssl.records.lock import LOCK
+from helpers.command import SMALL, Fssl, records
+from helpers.small import tiny_config
 
 GOOD: list[Any] = [
     {"labeled": [0, 4], "unlabeled": []},

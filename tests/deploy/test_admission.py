@@ -14,7 +14,6 @@ from shutil import copyfile
 
 import pytest
 
-from conftest import Fssl
 from fssl.deploy import sites
 from fssl.deploy.control import check_gate, check_manner, connect, let_in, nodes, shut
 from fssl.deploy.home import ServerPart, init, server_part, site_part
@@ -23,6 +22,7 @@ from fssl.deploy.sites import await_server, manner_of
 from fssl.engines.flower.identity import fingerprint
 from fssl.errors import RunError, UserError
 from fssl.records.store import RunFolder
+from helpers.command import Fssl
 
 NEEDS = "cryptography is not installed: pip install 'fssl[flower]'"
 

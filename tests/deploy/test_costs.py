@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import ENVIRONMENT
-from test_docs import commands_of
+from helpers.command import ENVIRONMENT
+from helpers.pages import commands_of
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 
@@ -17,10 +17,11 @@ RUNS = [words for words in commands_of(PAGE) if words[0] == "fssl" and "DATA" no
 
 
 def costs(what: str) -> str:
-    """What the documented command prints, in the repository and with nothing else on Python's path."""
-    assert f"`python tests/deploy/costs.py {what}`" in PAGE.read_text()
-    command = [sys.executable, "tests/deploy/costs.py", what]
-    done = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    """What the documented command prints."""
+    assert f"`PYTHONPATH=tests python -m helpers.flower_costs {what}`" in PAGE.read_text()
+    command = [sys.executable, "-m", "helpers.flower_costs", what]
+    env = ENVIRONMENT | {"PYTHONPATH": f"{ENVIRONMENT['PYTHONPATH']}:{ROOT / 'tests'}"}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import pytest
 
-from conftest import Fssl
 from fssl.config import only_run, override, read_toml
 from fssl.deploy.home import APP, ServerPart, SitePart, init, is_free, server_part, site_part
 from fssl.deploy.programs import NEW_START, wait_for
 from fssl.deploy.runs import events, follow, for_sites
 from fssl.errors import RunError, UserError
+from helpers.command import Fssl
 
 DEALT = {"partition": {"kind": "dirichlet"}}  # among all sites, not in pairs
 

@@ -8,11 +8,11 @@ from http.client import HTTPConnection, HTTPSConnection
 from pathlib import Path
 
 import pytest
-from trial import COMMAND, Trial, lines
 
 from fssl.deploy.control import CONNECTION
 from fssl.deploy.home import site_part
 from fssl.deploy.programs import environment, program
+from helpers.trial import COMMAND, Trial, lines
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 pytestmark = pytest.mark.deploy

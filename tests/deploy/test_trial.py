@@ -13,7 +13,6 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from safetensors.torch import load_file as load_torch
-from trial import COMMAND, TINY, Trial, lines, states, without_time
 
 from fssl.config import parse, read_toml
 from fssl.core.experiment import prepare
@@ -24,6 +23,7 @@ from fssl.deploy.programs import background_program, last_words, supernode
 from fssl.engines.lanes import set_up_torch
 from fssl.engines.tensors import fill
 from fssl.types import Weights
+from helpers.trial import COMMAND, TINY, Trial, lines, states, without_time
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 pytestmark = pytest.mark.deploy

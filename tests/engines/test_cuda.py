@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import known_to_all, seconds_of, tiny_config
 from fssl.augment.enlarge import enlarged
 from fssl.augment.policies import draw_strong, draw_weak, room, strong, weak
 from fssl.core.experiment import prepare
@@ -16,6 +15,7 @@ from fssl.engines.local import LocalEngine
 from fssl.engines.tensors import to
 from fssl.methods.names import METHODS
 from fssl.types import Weights
+from helpers.small import known_to_all, seconds_of, tiny_config
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 Make = Callable[..., Federation]

@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves, tree_structure
 
-from conftest import host_lane
 from fssl.core.client import Turns, at, client_round
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
@@ -18,6 +17,7 @@ from fssl.engines.local import LocalEngine
 from fssl.label.accept import UNSEEN
 from fssl.seeds import stream
 from fssl.types import Counts
+from helpers.small import host_lane
 
 Make = Callable[..., Federation]
 

@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from test_every_method import ALL
 from torch.utils._pytree import tree_map
 
-from conftest import KNOWING, LABELING, tiny_config
 from fssl.console import Quiet
 from fssl.core.experiment import Experiment, prepare
 from fssl.core.federation import Federation
@@ -21,6 +19,8 @@ from fssl.errors import RunError
 from fssl.methods.names import METHODS, split_name
 from fssl.records.checkpoint import Saved
 from fssl.runner.conduct import conduct
+from helpers.matrix import ALL
+from helpers.small import KNOWING, LABELING, tiny_config
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'fssl[flower]'")

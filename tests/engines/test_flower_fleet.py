@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import completed, method_of, tiny_config
 from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
 from fssl.core.experiment import prepare
@@ -30,6 +29,7 @@ from fssl.errors import RunError, UserError
 from fssl.records.checkpoint import Saved
 from fssl.runner.record import describe
 from fssl.types import Server, State, Upload, Weights
+from helpers.small import completed, method_of, tiny_config
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -857,8 +857,8 @@ OWN = ("data.name=folder", 'data.classes=["cat", "dog"]', "data.size=8", "train.
 
 
 def own_config(method: str, *more: str) -> Any:
-    from conftest import TINY
     from fssl.config import override, parse
+    from helpers.small import TINY
 
     tables = {k: v for k, v in TINY.items() if k not in ("data", "partition")}
     return parse(override(tables, [*OWN, f"method.name={method}", "train.steps_per_round=2", *more]))

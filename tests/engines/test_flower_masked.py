@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import refusal, tiny_config
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.privacy import MASK_BITS, privacy_notes
@@ -21,6 +20,7 @@ from fssl.engines.snapshot import Snapshot, flat, parts, restore
 from fssl.engines.tensors import named
 from fssl.errors import RunError
 from fssl.records.checkpoint import Saved
+from helpers.small import refusal, tiny_config
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import known_to_all, tiny_config
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
@@ -16,6 +15,7 @@ from fssl.engines.local import LocalEngine
 from fssl.engines.snapshot import flat, parts
 from fssl.records import parts as part_files
 from fssl.records.checkpoint import Checkpoints
+from helpers.small import known_to_all, tiny_config
 
 FEW, MANY = 20, 1000
 KEEPERS = ("fedloke", "fedmatch", "flexmatch")  # a model with the client, one on the server, a table with the client

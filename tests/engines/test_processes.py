@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 import torch
-from processes import children, is_alive
 
-from conftest import SMALL, Fssl, outcome, start
 from fssl.core.federation import Federation
 from fssl.engines.lanes import Lanes
 from fssl.engines.local import LocalEngine
 from fssl.engines.processes import ForkedLanes, receive, send
 from fssl.errors import RunError
 from fssl.system.workers import can_fork
+from helpers.command import SMALL, Fssl, outcome, start
+from helpers.processes import children, is_alive
 
 pytestmark = pytest.mark.skipif(not can_fork(), reason="there is no fork here")
 Make = Callable[..., Federation]

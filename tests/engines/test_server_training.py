@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
-from conftest import records, refusal, tiny_config
 from fssl.config import as_tables, parse
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
@@ -22,6 +21,8 @@ from fssl.engines.snapshot import Snapshot, flat, parts, restore
 from fssl.methods import METHODS
 from fssl.records.checkpoint import Saved
 from fssl.runner.conduct import conduct
+from helpers.command import records
+from helpers.small import refusal, tiny_config
 
 Make = Callable[..., Federation]
 AT = ("partition.labels=server", "data.labels_per_class=5")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import SMALL, Fssl, outcome, tiny_config
 from fssl.config import Config
 from fssl.console import Quiet
 from fssl.core.device import allowed_devices, choose_devices
@@ -20,6 +19,8 @@ from fssl.errors import UserError
 from fssl.records.store import RunFolder
 from fssl.runner.conduct import run_experiment
 from fssl.runner.parallel import share_of
+from helpers.command import SMALL, Fssl, outcome
+from helpers.small import tiny_config
 
 Make = Callable[..., Federation]
 TWICE = 'compute.devices=["cpu", "cpu"]'

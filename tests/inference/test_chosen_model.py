@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file
 from sklearn import metrics
 
-from conftest import Fssl, records
 from fssl import api
 from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
@@ -25,6 +24,7 @@ from fssl.methods.names import METHODS
 from fssl.probes.measures import answers_of
 from fssl.records.store import RunFolder
 from fssl.runner.conduct import run_experiment
+from helpers.command import Fssl, records
 
 SMALL = [
     *("train.rounds=4", "train.steps_per_round=3", "data.labels_per_class=8", "partition.clients=4"),

@@ -16,7 +16,6 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 import fssl as package
-from conftest import Fssl
 from fssl.config import override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
@@ -30,6 +29,7 @@ from fssl.inference.given import from_pixels
 from fssl.inference.trained import Trained, load_trained
 from fssl.models.resnet import ResNet8
 from fssl.runner.conduct import run_experiment
+from helpers.command import Fssl
 
 SMALL = [
     *("train.rounds=2", "train.steps_per_round=4", "data.labels_per_class=8", "partition.clients=4"),

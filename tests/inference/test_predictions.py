@@ -15,7 +15,6 @@ from PIL import Image
 from rich.table import Table
 from safetensors.torch import save_file
 
-from conftest import Fssl, Said, exit_code
 from fssl.config import Config, as_tables, override, parse, read_toml, to_toml
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
@@ -27,6 +26,7 @@ from fssl.inference.trained import load_trained
 from fssl.models import build_net
 from fssl.records.tensors import sealed, unseal
 from fssl.runner.conduct import run_experiment
+from helpers.command import Fssl, Said, exit_code
 
 SMALL = [
     *("train.rounds=2", "train.steps_per_round=4", "data.labels_per_class=8", "partition.clients=4"),

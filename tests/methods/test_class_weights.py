@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from strict import Strict
-from test_every_method import prepared, same
-from test_identities import equal, trained
 
-from conftest import SMALL, Fssl, outcome, refusal
 from fssl.core.client import at
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset
@@ -21,6 +17,10 @@ from fssl.methods.names import METHODS
 from fssl.methods.optimizers import Sgd
 from fssl.methods.supervised import Supervised
 from fssl.types import Batch, Clock, Server
+from helpers.command import SMALL, Fssl, outcome
+from helpers.matrix import equal, prepared, same, trained
+from helpers.small import refusal
+from helpers.strict import Strict
 
 Make = Callable[..., Federation]
 FULL = "train.class_weights=1"

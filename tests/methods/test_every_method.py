@@ -13,29 +13,21 @@ see what it asks for:
 - `METHODS`: optimizer, averaging and names of tensors are the host's; no plug-in has code there.
 """
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 import pytest
 import torch
-from strict import Strict
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
-from conftest import LABELING, host_lane
 from fssl.core.client import at, client_round
-from fssl.core.federation import Federation
-from fssl.engines.engine import RoundResult
 from fssl.engines.local import LocalEngine
 from fssl.engines.tensors import named
-from fssl.methods.fixmatch import FixMatch
-from fssl.methods.names import METHODS, PLUGINS
+from fssl.methods.names import METHODS
 from fssl.methods.proxyfl import ProxyFL
 from fssl.models import CLASSIFIER
+from helpers.matrix import ALL, AT_SERVER, Make, labeled_loss, prepared, same, tensors
+from helpers.small import LABELING, host_lane
+from helpers.strict import Strict
 
-LABELERS = [name for name, builder in METHODS.items() if isinstance(builder(), FixMatch)]
-PAIRS = [f"{name}+{plugin}" for name in LABELERS for plugin in PLUGINS if name != plugin]
-ALL = [*METHODS, *PAIRS, "flexmatch+sage+oracle"]
 # Labels enter FlexMatch's table, the class counts that ProxyFL uploads and the number that FedLabel uploads; FedDure's
 # regulator learns from them; FedDB looks both models' labels up in a table; the oracle reads the truth.
 LABELED = [*METHODS, *(f"{name}+sage" for name in ("flexmatch", "feddb", "fedlabel-2m", "proxyfl", "feddure-full"))]
@@ -44,37 +36,7 @@ LABELED += ["flexmatch+sage+oracle"]
 # a second time.
 GRAPHS = [name for name in ALL if not name.endswith("+oracle")]
 GRAPHS += ["fixmatch-lpl+oracle", "feddure+oracle", "feddure-full+oracle", "flexmatch+sage+oracle"]
-AT_SERVER = ("semifl", "flfl")  # methods for labels there; all tests but that of learning have labels at clients
 SHORT = ("train.steps_per_round=4",)  # instead of ten: what would leak from client to client does so at once
-Make = Callable[..., Federation]
-
-
-def tensors(tree: Any) -> list[torch.Tensor]:
-    return tree_flatten(tree)[0]
-
-
-def same(a: Any, b: Any) -> bool:
-    return all(torch.equal(x, y) for x, y in zip(tensors(a), tensors(b), strict=True))
-
-
-def prepared(make: Make, name: str) -> tuple[Any, Any, Any, Any, Any]:
-    """A step and its arguments for client 1, after its sweep if there is one."""
-    federation = make(f"method.name={name}", *LABELING.get(name, ()))
-    server = federation.method.init(federation.net, federation.net.first, federation.task)
-    state, server = federation.new_state(server, 1), federation.method.payload(server, 1)
-    local = federation.method.start(server, state)
-    tally, plan = torch.zeros(2, federation.layout.size), federation.plan(1, 1)
-    if plan.sweep is not None:
-        with torch.no_grad():
-            local = host_lane(federation).sweep(server, local, plan.sweep)
-    return federation.make_step(), server, local, tally, plan.draw
-
-
-def labeled_loss(engine: LocalEngine, result: RoundResult) -> float:
-    """The mean loss on labels, wherever they are."""
-    clients = engine.layout.unpack(result.tally[:, 0])
-    total, steps = (result.own_sums.get(key, clients[key].sum()) for key in ("l_s", "steps"))
-    return float(total / steps)
 
 
 def test_the_lists_are_what_they_say() -> None:

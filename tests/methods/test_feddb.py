@@ -5,7 +5,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from strict import Strict
 
 from fssl.core.client import at
 from fssl.core.federation import Federation
@@ -16,6 +15,7 @@ from fssl.methods.feddb import PI, PRIOR, SEEN, TABLE, FedDB, debias, exact_shar
 from fssl.methods.names import build_method
 from fssl.models import Out
 from fssl.types import Batch, Clock, Counts, Local, Server, Sweep, Task, Upload, Weights
+from helpers.strict import Strict
 
 Make = Callable[..., Federation]
 TASK, COUNTS = Task(num_classes=2, max_slots=6), Counts(labeled=1, pool=3)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import host_lane
 from fssl.core.client import ClientResult, at, client_round
 from fssl.core.federation import Federation
 from fssl.label.assign import Sage, hard
@@ -15,6 +14,7 @@ from fssl.label.losses import cross_entropy
 from fssl.methods.feddure import PARAMS, FedDure, feddure
 from fssl.methods.names import build_method
 from fssl.types import Batch, Clock, Local, Server, State, Weights, take
+from helpers.small import host_lane
 
 Make = Callable[..., Federation]
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_identities import equal, trained
 
 from fssl.core.federation import Federation
 from fssl.errors import UserError
@@ -14,6 +13,7 @@ from fssl.label.assign import SCORES, Sage, Winner
 from fssl.label.losses import kl_divergence
 from fssl.methods.fedlabel import FedLabel, agreed, fedlabel, rho
 from fssl.methods.names import build_method
+from helpers.matrix import equal, trained
 
 Make = Callable[..., Federation]
 

@@ -5,7 +5,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from test_identities import equal, trained
 
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
@@ -13,6 +12,7 @@ from fssl.errors import UserError
 from fssl.methods.fedlabel_2m import COUNT, A, B, FedLabel2M, drift, fedlabel_2m, pair, pseudo_loss
 from fssl.methods.names import build_method
 from fssl.types import Batch, Clock, Server, Upload, Weights, take
+from helpers.matrix import equal, trained
 
 Make = Callable[..., Federation]
 NAME = "method.name=fedlabel-2m"

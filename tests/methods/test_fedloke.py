@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from conftest import host_lane
 from fssl.core.client import ClientResult, client_round
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
@@ -14,6 +13,7 @@ from fssl.label.accept import EntropyThreshold, FixedThreshold
 from fssl.methods.fedloke import FedLoKe, fedloke, kept, own, shared
 from fssl.methods.names import build_method
 from fssl.types import Batch, Clock, Server, State, Weights
+from helpers.small import host_lane
 
 Make = Callable[..., Federation]
 

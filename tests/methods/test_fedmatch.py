@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import host_lane, tiny_config
 from fssl.core.client import at
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
@@ -33,6 +32,7 @@ from fssl.methods.fedmatch import (
 from fssl.methods.names import build_method
 from fssl.methods.plateau import FACTOR, STEPS, TOTAL, measured, new_plateau, settled
 from fssl.types import Local, Server, State, Weights, put, take
+from helpers.small import host_lane, tiny_config
 
 Make = Callable[..., Federation]
 

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import LABELING, tiny_config
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
@@ -26,6 +25,7 @@ from fssl.records.rounds import MEASURES
 from fssl.records.tensors import as_bytes
 from fssl.runner.record import describe
 from fssl.system.machine import processor
+from helpers.small import LABELING, tiny_config
 
 FILE = Path(__file__).parents[1] / "golden" / "methods.json"
 LABELERS = [name for name, builder in METHODS.items() if isinstance(builder(), FixMatch)]

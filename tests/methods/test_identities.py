@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-from conftest import host_lane
 from fssl.core.client import client_round
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
@@ -19,26 +18,10 @@ from fssl.methods.names import METHODS, build_method
 from fssl.methods.optimizers import Sgd
 from fssl.methods.sage import sage, with_sage
 from fssl.types import Counts, Upload, Weights
+from helpers.matrix import equal, trained
+from helpers.small import host_lane
 
 Make = Callable[..., Federation]
-
-
-def trained(federation: Federation, method: Any = None) -> dict[str, torch.Tensor]:
-    """Client 1's parameters after its first round, with another method value if given."""
-    if method is not None:
-        federation.method = replace(method, optimizer=federation.method.optimizer)
-    net, method = federation.net, federation.method
-    sent = method.payload(method.init(net, net.first, federation.task), 1)
-    lane = host_lane(federation)
-    with torch.no_grad():
-        result = client_round(lane, method, sent, federation.new_state(sent, 1), federation.plan(1, 1))
-    return result.upload.weights.params
-
-
-def equal(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
-    assert a
-    assert a.keys() == b.keys()
-    return all(torch.equal(a[k], b[k]) for k in a)
 
 
 def accepting(tau: float = 0.3) -> str:

@@ -8,12 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from strict import Strict
-from test_every_method import AT_SERVER, labeled_loss
 from torch import nn
 from torch.utils._pytree import tree_flatten
 
-from conftest import refusal, tiny_config
 from fssl.config import Config, first_difference
 from fssl.core.client import at
 from fssl.core.federation import Federation
@@ -29,6 +26,9 @@ from fssl.methods.optimizers import AdamW, Optimizer, Sgd, clip_norm
 from fssl.records.checkpoint import Saved
 from fssl.records.rounds import first_other_rate
 from fssl.types import Clock, take
+from helpers.matrix import AT_SERVER, labeled_loss
+from helpers.small import refusal, tiny_config
+from helpers.strict import Strict
 
 Make = Callable[..., Federation]
 STEPS = 50

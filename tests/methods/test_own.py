@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import save_file
 
 import fssl as fssl_api
-from conftest import SMALL, Fssl, records
 from fssl.config import METHOD_KEYS, Config, MethodChoice, as_tables
 from fssl.config.checks import SCHEMAS
 from fssl.data.cards import CARDS
@@ -21,6 +20,7 @@ from fssl.report.page.write import write_page
 from fssl.system.digest import short_sum
 from fssl.system.source import source_digest
 from fssl.system.user_code import loaded, user_file
+from helpers.command import SMALL, Fssl, records
 
 FILE = """
 from fssl.label.accept import FixedThreshold

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import host_lane
 from fssl.core.client import ClientResult, client_round
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
@@ -19,6 +18,7 @@ from fssl.methods.names import build_method
 from fssl.methods.proxyfl import COUNTS, FEATURES, PRIOR, PROXIES, ProxyFL, category_sets, icpl, proxyfl
 from fssl.methods.tuning import Tuning, gpt_gradient, margin
 from fssl.models import CLASSIFIER, switch_kernels
+from helpers.small import host_lane
 
 Make = Callable[..., Federation]
 

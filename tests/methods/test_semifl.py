@@ -11,7 +11,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_leaves
 
-from conftest import host_lane
 from fssl.augment.policies import weak
 from fssl.core.client import at, chosen_first
 from fssl.core.experiment import Experiment
@@ -22,6 +21,7 @@ from fssl.engines.local import LocalEngine
 from fssl.methods.base import Method
 from fssl.methods.semifl import TABLE, USED, SemiFL
 from fssl.types import Batch, Local, Orders, Weights
+from helpers.small import host_lane
 
 Make = Callable[..., Federation]
 SERVER = ("partition.labels=server", "data.labels_per_class=4", "train.unlabeled_ratio=1")

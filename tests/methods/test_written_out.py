@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from conftest import KNOWING, host_lane
 from fssl.augment.policies import weak
 from fssl.core.client import ClientResult, at, client_round
 from fssl.core.federation import Federation
@@ -28,6 +27,7 @@ from fssl.methods.rscfed import TEACHER
 from fssl.methods.tuning import Tuning
 from fssl.models.resnet import SmallCnn
 from fssl.types import Batch, Server, State, Weights, put, take, unpacked
+from helpers.small import KNOWING, host_lane
 
 Make = Callable[..., Federation]
 SHORT = ("train.steps_per_round=3", "train.lr=0.05")

@@ -7,13 +7,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from conftest import SMALL, Fssl, records
 from fssl.config import override, parse, read_toml
 from fssl.config.settings import NETWORKS
 from fssl.core.experiment import prepare
 from fssl.models import MODELS, Net, build_net
 from fssl.models.norm import make_norm
 from fssl.types import Weights
+from helpers.command import SMALL, Fssl, records
 
 NEW = ["resnet18", "wrn-28-2", "wrn-28-8"]
 

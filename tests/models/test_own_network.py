@@ -6,13 +6,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from conftest import SMALL, Fssl, records
 from fssl.config import override, parse, read_toml
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
 from fssl.models import build_net
 from fssl.system.user_code import loaded
+from helpers.command import SMALL, Fssl, records
 
 FILE = """
 import torch

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import SMALL, Fssl, records, tiny_config
 from fssl.core.experiment import prepare
 from fssl.models import build_net
 from fssl.types import Weights
+from helpers.command import SMALL, Fssl, records
+from helpers.small import tiny_config
 
 try:
     import timm

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from folders import config_of, imitate, imitate_preset, write_run
 from rich.console import Console
 from safetensors.numpy import save_file
 
@@ -26,6 +25,7 @@ from fssl.report import drawing
 from fssl.report.drawing import COLUMN, PAGE, render, settings
 from fssl.report.look import alpha_style, method_style
 from fssl.report.runs import Run, find_runs
+from helpers.run_folders import config_of, imitate, imitate_preset, write_run
 
 pytest.importorskip("matplotlib")
 ROUNDS = 12

@@ -5,15 +5,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from folders import write_run
 
-from conftest import Fssl, method_of
 from fssl.config import expand, override, parse, read_toml
 from fssl.paper.fill import fill_tables
 from fssl.paper.others import FilledOther, fill_other, lines_of, markdown, other_tables
 from fssl.paper.printed import paper_tables
 from fssl.paper.setups import differences, setup_of
 from fssl.report.runs import find_runs
+from helpers.command import Fssl
+from helpers.run_folders import write_run
+from helpers.small import method_of
 
 TABLES = other_tables()
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conftest import Fssl, method_of
 from fssl.config import PRESETS, Config, by_card, expand, override, presets, read_toml
 from fssl.core.parts import make_recipe
 from fssl.label.assign import KAPPA_STAR, ConfidenceGap, Constant, GlobalOnly, LocalOnly, Sage, hard, soft
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS
 from fssl.types import Counts
+from helpers.command import Fssl
+from helpers.small import method_of
 
 README = (PRESETS / "paper" / "README.md").read_text()
 ELSEWHERE = {"cbafed", "rscfed", "semifl", "flfl"}  # of labels that not all clients have: presets/settings runs them

@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-from folders import config_of, write_run
 from rich.console import Console
 
 from fssl.paper.changes import changes_since
@@ -28,6 +27,7 @@ from fssl.paper.scoreboard import (
 from fssl.paper.tables import make_tables
 from fssl.report.drawing import settings
 from fssl.report.runs import find_runs
+from helpers.run_folders import config_of, write_run
 
 pytest.importorskip("matplotlib")
 PAPER_NUMBERS = 408  # of Tables 1 to 8, those that are printed twice counted once, targets not reached left out

@@ -9,7 +9,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from folders import config_of, write_run
 from rich.console import Console
 
 from fssl.config import to_toml
@@ -20,6 +19,7 @@ from fssl.paper.tables import Shown, make_tables
 from fssl.records.chain import linked
 from fssl.records.store import RunFolder
 from fssl.report.runs import find_runs
+from helpers.run_folders import config_of, write_run
 
 ALPHA = "partition.alpha=0.1"
 

@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import fssl as package
-from conftest import SMALL, Fssl, Said, outcome
 from fssl.errors import UserError
 from fssl.inference.trained import load_trained
 from fssl.records.chain import Chain, linked, read_entry, read_start
 from fssl.records.facts import read_facts, write_facts
 from fssl.records.store import RunFolder
 from fssl.records.tensors import sealed, unseal
+from helpers.command import SMALL, Fssl, Said, outcome
 
 RUN, ANOTHER = "0123456789abcdef", "fedcba9876543210"
 FINISHED = ("run", "smoke", *SMALL, "--set", "train.rounds=4")

@@ -13,7 +13,6 @@ import torch
 from rich.console import Console
 from safetensors.torch import load_file
 
-from conftest import outcome, records, tiny_config
 from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet, result_line
 from fssl.core import evaluate
@@ -32,6 +31,8 @@ from fssl.report.show import print_run
 from fssl.report.verdicts import rivals
 from fssl.runner.conduct import conduct, run_experiment
 from fssl.runner.grid import PlannedRun, is_done, stopped_text
+from helpers.command import outcome, records
+from helpers.small import tiny_config
 
 VALUES = [10.0, 30.0, 30.0, 20.0, 40.0, 40.0, 35.0, 39.0, 50.0]  # on the validation part, by round
 CHOOSING = ("data.validation=0.2", "records.keep_best=true")

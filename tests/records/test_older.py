@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import fssl as package
-from conftest import SMALL, Fssl
 from fssl.errors import UserError
+from helpers.command import SMALL, Fssl
 
 GOLDEN = Path(__file__).parents[1] / "golden"
 LOSSES = ("steps", "l_s", "l_u")  # counts of labels may jump by one where a confidence is at the threshold

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from conftest import SMALL, Fssl, outcome
 from fssl.records import parts as module
 from fssl.records.parts import Parts
+from helpers.command import SMALL, Fssl, outcome
 
 
 def state(value: float) -> dict[str, torch.Tensor]:

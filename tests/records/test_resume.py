@@ -21,7 +21,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from conftest import KNOWING, LABELING, completed, outcome, records, start
 from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core import evaluate
@@ -39,6 +38,8 @@ from fssl.records.store import RunFolder
 from fssl.report.runs import read_run
 from fssl.runner.conduct import conduct, run_experiment
 from fssl.types import Server, Weights
+from helpers.command import outcome, records, start
+from helpers.small import KNOWING, LABELING, completed
 
 Outcome = tuple[list[dict[str, Any]], dict[str, bytes]]
 

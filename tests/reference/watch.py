@@ -10,7 +10,6 @@ import plain
 import torch
 from torch import Tensor
 
-from conftest import tiny_config
 from fssl.augment.policies import weak
 from fssl.core.client import at
 from fssl.core.experiment import Experiment, prepare
@@ -20,6 +19,7 @@ from fssl.data.sources import Dataset, load
 from fssl.engines.local import LocalEngine
 from fssl.probes.training import Probe, losses_only
 from fssl.types import Server, State, Trace, Weights
+from helpers.small import tiny_config
 
 HERE = Path(__file__).parent
 SEED, CLASSES, BATCH, EPOCHS = 9, 4, 4, 1

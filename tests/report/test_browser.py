@@ -1,35 +1,24 @@
 """The page in a real browser: it opens from disk without a network, sorts, filters, toggles, zooms and follows runs."""
 
 import json
-import shutil
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
 import numpy as np
 import pytest
-from handmade import append, write_run
 
 from fssl.cli import app as cli
 from fssl.report.page import live
 from fssl.report.page.live import Server
 from fssl.report.page.write import write_page
+from helpers.browser import Browser, Keys, webdriver
+from helpers.handmade import append, write_run
 
-webdriver = pytest.importorskip("selenium.webdriver")
 pytest.importorskip("plotly")
-CHROMIUM, DRIVER = (shutil.which(name) for name in ("chromium", "chromedriver"))
-if not (CHROMIUM and DRIVER):
-    pytest.skip("no Chromium here (Debian: apt-get install chromium chromium-driver)", allow_module_level=True)
-
-from selenium.webdriver.common.action_chains import ActionChains  # noqa: E402
-from selenium.webdriver.common.keys import Keys  # noqa: E402
-from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
-
 ARTIFACTS = Path(__file__).parents[2] / "build"
-QUIET = "--disable-quic --no-first-run --disable-background-networking --disable-component-update --disable-sync"
 # A low threshold, so that a few steps are enough for pseudo-labels.
 METHODS = '[{name="sage", tau=0.3}, {name="fixmatch-lpl", tau=0.3}, {name="fedavg"}]'
 TICKS = "return [...document.querySelectorAll(`#${arguments[0]} .xtick text`)].map(t => t.textContent)"
@@ -55,67 +44,6 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def page(runs: Path) -> Path:
     write_page([runs], runs / "report.html")
     return runs / "report.html"
-
-
-class Browser:
-    """Chromium with a few words for what a person does."""
-
-    def __init__(self, profile: Path, width: int = 1280) -> None:
-        options = webdriver.ChromeOptions()
-        options.binary_location = CHROMIUM
-        for word in (*QUIET.split(), "--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={profile}"):
-            options.add_argument(word)
-        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-        self.driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
-        self.resize(width)
-
-    def resize(self, width: int) -> None:
-        metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 600}
-        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
-
-    def offline(self) -> None:
-        nothing = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
-        self.driver.execute_cdp_cmd("Network.enable", {})
-        self.driver.execute_cdp_cmd("Network.emulateNetworkConditions", nothing)
-
-    def open(self, address: str) -> None:
-        self.driver.get(address)
-        self.wait("return document.body.hasAttribute('data-ready')")
-
-    def run(self, script: str, *words: Any) -> Any:
-        return self.driver.execute_script(script, *words)
-
-    def wait(self, script: str, *words: Any) -> Any:
-        return WebDriverWait(self.driver, 60, 0.1).until(lambda _: self.run(script, *words), script)
-
-    def all(self, selector: str) -> list[Any]:
-        return self.driver.find_elements("css selector", selector)
-
-    def one(self, selector: str) -> Any:
-        return self.driver.find_element("css selector", selector)
-
-    def column(self, number: int) -> list[str]:
-        """A column of the results, as it is shown."""
-        return [cell.text for cell in self.all(f"#results tbody tr > :nth-child({number})")]
-
-    def chart(self, id: str) -> Any:
-        """A chart once it is drawn, in the middle of the window."""
-        self.run("document.getElementById(arguments[0]).scrollIntoView({block: 'center', behavior: 'instant'})", id)
-        self.wait("return document.getElementById(arguments[0]).querySelector('.main-svg') !== null", id)
-        return self.one(f"#{id}")
-
-    def visible(self, id: str) -> list[bool]:
-        """Which lines of a chart are shown; bands have no name."""
-        script = "return document.getElementById(arguments[0]).data.filter(t => t.name).map(t => t.visible)"
-        shown: list[bool] = self.run(script, id)
-        return shown
-
-    def choose(self, id: str, value: str) -> None:
-        script = "const s = document.getElementById(arguments[0]); s.value = arguments[1];"
-        self.run(script + "s.dispatchEvent(new Event('change'))", id, value)
-
-    def complaints(self) -> list[str]:
-        return [entry["message"] for entry in self.driver.get_log("browser") if "favicon" not in entry["message"]]
 
 
 @pytest.fixture(scope="module")
@@ -183,7 +111,7 @@ def test_a_curve_on_the_page_is_that_of_the_records(browser: Browser, runs: Path
     script = "return document.getElementById('plot-main').data.find(t => t.name === 'SAGE').y"
     assert browser.run(script) == pytest.approx(expected, abs=1e-3)
     assert browser.run(TICKS, "plot-main") == [*"1234"]  # and no 1.5
-    ActionChains(browser.driver).move_to_element_with_offset(place, 10, 30).perform()
+    webdriver.ActionChains(browser.driver).move_to_element_with_offset(place, 10, 30).perform()
     browser.wait("return document.querySelector('#plot-main .hoverlayer').textContent.includes('SAGE')")
     shown = browser.run("return document.querySelector('#plot-main .hoverlayer').textContent")
     assert any(f"{value:.2f}".rstrip("0").rstrip(".") in shown for value in expected)
@@ -295,7 +223,7 @@ def test_dragging_zooms_and_a_toggle_keeps_the_zoom(browser: Browser) -> None:
     place = browser.chart("plot-main")
     ranges = "return document.getElementById('plot-main')._fullLayout.xaxis.range"
     before = browser.run(ranges)
-    ActionChains(browser.driver).move_to_element_with_offset(place, -80, -40).click_and_hold().move_by_offset(
+    webdriver.ActionChains(browser.driver).move_to_element_with_offset(place, -80, -40).click_and_hold().move_by_offset(
         160, 80
     ).release().perform()
     browser.wait(f"const r = (() => {{ {ranges} }})(); return r[1] - r[0] < {before[1] - before[0] - 0.1}")

@@ -7,10 +7,8 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-import folders
 import numpy as np
 import pytest
-from handmade import append, write_run
 from rich.console import Console
 
 from fssl.cli.screen import console
@@ -28,6 +26,8 @@ from fssl.report.runs import by_round, find_runs, joined, number
 from fssl.report.show import print_run
 from fssl.report.tasks import group_by_task
 from fssl.report.verdicts import last_rounds
+from helpers import run_folders
+from helpers.handmade import append, write_run
 
 SAGE = 'method.name="sage"'
 
@@ -126,7 +126,7 @@ def test_a_run_shows_where_its_time_went(tmp_path: Path, capsys: pytest.CaptureF
     """Medians by part, as far as lines have them."""
     parts = [{"clients": 4.0, "test": 1.0}, {"clients": 2.0, "server": 0.25, "test": "long"}, {"clients": 3.0}, None]
     timing = [{"seconds": 5.0, "parts": each} for each in parts]
-    print_run(console, folders.write_run(tmp_path / "a", folders.config_of(SAGE), [10.0] * 4, timing=timing))
+    print_run(console, run_folders.write_run(tmp_path / "a", run_folders.config_of(SAGE), [10.0] * 4, timing=timing))
     assert "of these │ clients 3.00, test 1.00, server 0.25" in said(capsys)
 
 

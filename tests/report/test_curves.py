@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from handmade import append, write_run
 
 from fssl.report.page import live
 from fssl.report.page.content import content
 from fssl.report.page.curves import over_seeds
 from fssl.report.page.live import Watcher
 from fssl.report.page.reading import read
+from helpers.handmade import append, write_run
 
 SAGE, LPL = 'method.name="sage"', 'method.name="fixmatch-lpl"'
 

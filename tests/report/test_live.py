@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from handmade import append, write_run
 
-from conftest import start
 from fssl.errors import UserError
 from fssl.report.page import live
 from fssl.report.page.live import Server, Watcher, version_in, watch
+from helpers.command import start
+from helpers.handmade import append, write_run
 
 pytest.importorskip("plotly")
 SAGE = 'method.name="sage"'

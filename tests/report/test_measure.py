@@ -4,16 +4,16 @@ import csv
 from pathlib import Path
 
 import pytest
-from handmade import write_run
 from rich.console import Console
 
-from conftest import Fssl
 from fssl.errors import UserError
 from fssl.report.compare import Files, compare_runs
 from fssl.report.page.live import Watcher
 from fssl.report.page.reading import judge_by, read
 from fssl.report.page.write import write_page
 from fssl.report.runs import find_runs
+from helpers.command import Fssl
+from helpers.handmade import write_run
 
 F1 = "records.metrics=macro_f1"
 

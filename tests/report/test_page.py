@@ -14,10 +14,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import pytest
-import speed
-from handmade import append, write_probes, write_run
 
-from conftest import exit_code
 from fssl.config import parse, read_toml, to_toml
 from fssl.errors import UserError
 from fssl.report.groups import named_groups
@@ -27,6 +24,9 @@ from fssl.report.page.curves import curves_of
 from fssl.report.page.reading import QUANTITIES, Reading, read, read_all
 from fssl.report.runs import find_runs, run_folders
 from fssl.system.files import write_atomic
+from helpers import report_speed
+from helpers.command import exit_code
+from helpers.handmade import append, write_probes, write_run
 
 pytest.importorskip("plotly")
 SAGE, LPL = 'method.name="sage"', 'method.name="fixmatch-lpl"'
@@ -407,7 +407,7 @@ def test_no_line_of_the_page_is_longer_than_those_of_python(name: str) -> None:
 def test_many_runs_are_read_by_several_processes_to_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    speed.write_records(tmp_path, 9, 3)
+    report_speed.write_records(tmp_path, 9, 3)
     monkeypatch.setattr(reading, "MANY", 5)
     one, two = (read_all(run_folders([tmp_path]), processes) for processes in (1, 2))
     assert [r.path for r in one] == [r.path for r in two]
@@ -418,7 +418,7 @@ def test_many_runs_are_read_by_several_processes_to_the_same_end(
 
 def test_generated_records_have_every_quantity(tmp_path: Path) -> None:
     """Else the benchmark would measure less than a report of real runs."""
-    speed.write_records(tmp_path / "runs", 3, 12)
+    report_speed.write_records(tmp_path / "runs", 3, 12)
     data = report(tmp_path)
     assert data["notes"] == []
     assert len(data["curves"]) == 3
@@ -428,7 +428,7 @@ def test_generated_records_have_every_quantity(tmp_path: Path) -> None:
 
 
 def test_the_benchmark_reports_seconds_and_megabytes(capsys: pytest.CaptureFixture[str]) -> None:
-    speed.main(2, 3)
+    report_speed.main(2, 3)
     said = re.fullmatch(
         r"2 runs of 3 rounds, 0 MB of records\nreport: \d+\.\d s, (\d\.\d) MB\n", capsys.readouterr().out
     )

@@ -7,13 +7,13 @@ import pytest
 from torch import Tensor, nn
 
 import fssl
-from conftest import tiny_config
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
 from fssl.errors import RunError, UserError
 from fssl.models import Head
 from fssl.records.store import RunFolder
 from fssl.runner import conduct
+from helpers.small import tiny_config
 
 TINY = ("method.name=fedavg", "train.rounds=1", "train.steps_per_round=1", "train.batch=2", "compute.device=cpu")
 

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from conftest import SMALL, Fssl, tiny_config
 from fssl.config import override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
 from fssl.errors import RunError
 from fssl.runner import conduct
 from fssl.system.user_code import loaded
+from helpers.command import SMALL, Fssl
+from helpers.small import tiny_config
 
 MINE = """
 import traceback

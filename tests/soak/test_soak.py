@@ -3,9 +3,10 @@
 import random
 from pathlib import Path
 
-import harness
 import pytest
 from hypothesis import HealthCheck, given, settings
+
+from helpers import soak_harness
 
 FEW = settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
@@ -16,23 +17,23 @@ def in_a_folder_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch
 
 
 @FEW
-@given(harness.run_words())
+@given(soak_harness.run_words())
 def test_any_settings_are_taken_or_refused_in_a_line(words: list[str]) -> None:
-    assert harness.planned(words) == ""
+    assert soak_harness.planned(words) == ""
 
 
 @FEW
-@given(harness.command_lines)
+@given(soak_harness.command_lines)
 def test_any_words_are_a_command_or_refused(words: list[str]) -> None:
-    assert harness.understood(words) == ""
+    assert soak_harness.understood(words) == ""
 
 
 def test_damaged_files_show_or_do_no_harm() -> None:
-    damage, draw = harness.make_damage(Path.cwd()), random.Random(7)
-    assert [wrong for _ in range(12) if (wrong := harness.damaged(damage, draw))] == []
+    damage, draw = soak_harness.make_damage(Path.cwd()), random.Random(7)
+    assert [wrong for _ in range(12) if (wrong := soak_harness.damaged(damage, draw))] == []
 
 
 def test_kills_at_random_moments_change_nothing() -> None:
     """Three of them; the long soak has hundreds, of all kinds of runs."""
     run, draw = Path("run").absolute(), random.Random()
-    assert harness.killed_until_done("states of clients", run, draw, longest=4.0, most=3)[1] == ""
+    assert soak_harness.killed_until_done("states of clients", run, draw, longest=4.0, most=3)[1] == ""

@@ -7,10 +7,10 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from conftest import tiny_config
 from fssl.console import GridView, RunView, print_table, say
 from fssl.errors import LONGEST, complain, printable
 from fssl.system.terminal import Screen
+from helpers.small import tiny_config
 
 HOSTILE = "a\x1b[31m\x1b]0;owned\x07\x9b2J\r\x08\u202e\u2066[/][bold]:smile:b"
 SHOWN = r"a\x1b[31m\x1b]0;owned\x07\x9b2J\r\x08\u202e\u2066[/][bold]:smile:b"

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from processes import children, is_alive
 
-from conftest import ENVIRONMENT
+from helpers.command import ENVIRONMENT
+from helpers.processes import children, is_alive
 
 POOLS = {
     "forked": """

@@ -1,4 +1,4 @@
-"""What Flower costs, measured: `python tests/deploy/costs.py` prints the tables of docs/flower.md."""
+"""Print the tables of docs/flower.md, measured: `PYTHONPATH=tests python -m helpers.flower_costs`."""
 
 import statistics
 import subprocess
@@ -17,7 +17,6 @@ from flwr.app import Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import save
 from torch.utils._pytree import tree_map
-from trial import COMMAND, Trial, lines
 
 from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
@@ -29,6 +28,8 @@ from fssl.engines.flower.messages import Job, answer, message_forms, order, sums
 from fssl.engines.tensors import named
 from fssl.methods.names import METHODS
 from fssl.types import Payload, Server, Upload
+
+from .trial import COMMAND, Trial, lines
 
 ROUNDS = 6
 DEMO = [  # the demo's clients with a site each

@@ -13,12 +13,13 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from conftest import outcome, start
 from fssl.cli import app as cli
 from fssl.config import schema_of
 from fssl.config.schema import Setting
 from fssl.config.settings import SECTIONS, Config
 from fssl.methods.names import METHODS, PLUGINS, declared_by
+
+from .command import outcome, start
 
 # Commands in this process.
 

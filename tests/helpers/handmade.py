@@ -5,11 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import folders
 import numpy as np
 from safetensors.numpy import save_file
 
 from fssl.config import override, parse, read_toml
+
+from . import run_folders
 
 ENV = {"from_round": 1, "device": "cpu", "processor": "x86_64", "threads": 1, "python": "3.11.7", "revision": "abc"}
 
@@ -18,7 +19,7 @@ def write_run(folder: Path, accuracies: Sequence[float], *settings: str, **extra
     """A finished run of the smoke preset whose round r took r / 2 seconds."""
     config = parse(override(read_toml("smoke"), [f"train.rounds={len(accuracies)}", *settings]))
     timing = [{"seconds": 0.5 * round} for round in range(1, len(accuracies) + 1)]
-    folders.write_run(folder, config, accuracies, timing=timing, **extra)
+    run_folders.write_run(folder, config, accuracies, timing=timing, **extra)
     session = {**ENV, "packages": {"torch": "2.13.0"}, "command": f"run smoke --out {folder.name}"}
     (folder / "env.json").write_text(json.dumps({"sessions": [session]}))
     return folder

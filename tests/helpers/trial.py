@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from processes import children
+from .processes import children
 
 COMMAND = [sys.executable, "-m", "fssl"]
 TINY = (  # seconds of work, so that what is measured is Flower and the reaction to faults

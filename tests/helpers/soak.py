@@ -13,12 +13,13 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import harness
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 from fssl.records.environment import git_revision
 from fssl.system.machine import cores, processor
+
+from . import soak_harness
 
 SHOWN = 20  # of what went wrong
 
@@ -53,16 +54,16 @@ def trainings(times: int, number: int) -> Iterator[str]:
     out = Path("trained").absolute()
 
     def check(words: list[str]) -> str:
-        harness.remove(out)
-        return harness.trained(words, out)
+        soak_harness.remove(out)
+        return soak_harness.trained(words, out)
 
-    yield from examples(harness.run_words(is_tame=True), check)(times, number)
+    yield from examples(soak_harness.run_words(is_tame=True), check)(times, number)
 
 
 def damages(times: int, number: int) -> Iterator[str]:
-    damage, draw = harness.make_damage(Path.cwd()), random.Random(number)
+    damage, draw = soak_harness.make_damage(Path.cwd()), random.Random(number)
     for i in range(times):
-        if wrong := harness.damaged(damage, draw):
+        if wrong := soak_harness.damaged(damage, draw):
             yield wrong
         show(i + 1, times)
 
@@ -70,11 +71,11 @@ def damages(times: int, number: int) -> Iterator[str]:
 def kills(times: int, number: int) -> Iterator[str]:
     draw, done = random.Random(number), 0
     while done < times:
-        kind = draw.choice(list(harness.KILLED))
+        kind = draw.choice(list(soak_harness.KILLED))
         folder = Path(kind).absolute()
         folder.mkdir(exist_ok=True)
-        harness.remove(folder / "run")
-        killed, wrong = harness.killed_until_done(kind, folder / "run", draw, longest=4.0)
+        soak_harness.remove(folder / "run")
+        killed, wrong = soak_harness.killed_until_done(kind, folder / "run", draw, longest=4.0)
         done += killed
         if wrong:
             yield wrong
@@ -82,15 +83,15 @@ def kills(times: int, number: int) -> Iterator[str]:
 
 
 def deployment(minutes: int, number: int) -> Iterator[str]:
-    from faults import under_faults
+    from .soak_faults import under_faults
 
     yield from under_faults(Path("deployment").absolute(), minutes, random.Random(number), show)
 
 
 Part = Callable[[int, int], Iterator[str]]
 PARTS: dict[str, tuple[Part, int, str]] = {
-    "configurations": (examples(harness.run_words(), harness.planned), 10_000, "settings, taken or refused"),
-    "command-lines": (examples(harness.command_lines, harness.understood), 5_000, "words after `fssl`"),
+    "configurations": (examples(soak_harness.run_words(), soak_harness.planned), 10_000, "settings, taken or refused"),
+    "command-lines": (examples(soak_harness.command_lines, soak_harness.understood), 5_000, "words after `fssl`"),
     "trainings": (trainings, 500, "settings that are taken, trained with"),
     "damages": (damages, 1_000, "damaged files of a run"),
     "kills": (kills, 200, "SIGKILL at random moments"),

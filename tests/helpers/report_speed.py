@@ -1,4 +1,4 @@
-"""How long a report takes: `python tests/report/speed.py 500 500` makes up 500 runs of 500 rounds and times theirs."""
+"""Time a report of 500 made-up runs of 500 rounds: `PYTHONPATH=tests python -m helpers.report_speed 500 500`."""
 
 import json
 import sys
@@ -9,12 +9,13 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import torch
-from folders import CLASSES, UNLABELED, config_of, imitate
 
 from fssl.methods.names import METHODS
 from fssl.records.environment import environment
 from fssl.records.store import RunFolder
 from fssl.report.page.write import write_page
+
+from .run_folders import CLASSES, UNLABELED, config_of, imitate
 
 
 def write_records(folder: Path, runs: int, rounds: int) -> int:

@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from trial import Trial
-
 from fssl.errors import UserError
 from fssl.records.store import RunFolder
+
+from .trial import Trial
 
 SETTINGS = ("method.name=flexmatch", "train.rounds=9999")
 PATIENCE = 400  # seconds until a round must be over, whatever happened before

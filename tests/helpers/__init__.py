@@ -1,0 +1,1 @@
+"""What several tests share, and the scripts that measure with it: `PYTHONPATH=tests python -m helpers.NAME`."""

@@ -1,0 +1,75 @@
+"""Federations small enough to train in milliseconds."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+
+from fssl.config import Config, override, parse
+from fssl.core.client import loop, visit_all
+from fssl.core.experiment import prepare
+from fssl.core.federation import Federation
+from fssl.data.sources import Dataset
+from fssl.engines.lanes import HostLane
+from fssl.engines.local import LocalEngine
+from fssl.errors import UserError
+from fssl.methods import Method
+
+TINY: dict[str, Any] = {
+    "data": {"name": "synthetic", "labels_per_class": 8},
+    "partition": {"kind": "paired-dirichlet", "alpha": 0.5, "clients": 4},
+    "model": {"name": "cnn", "width": 1},
+    "train": {"rounds": 2, "clients_per_round": 2, "local_epochs": 2, "batch": 8},
+    "compute": {"device": "cpu"},
+}
+KNOWING = ("partition.labels=knowing-clients", "partition.labeled_clients=1", "partition.kind=iid")
+# With these an untrained model labels images in a few steps, and clients without labels learn from them.
+LABELING = {
+    "semifl": ("method.tau=0.27",),
+    "flfl": ("method.tau=0.27",),
+    "cbafed": ("method.burn_in=0", "method.base=0", *KNOWING),
+    "rscfed": KNOWING,
+}
+
+
+def tiny_config(*settings: str) -> Config:
+    return parse(override(TINY, list(settings)))
+
+
+def refusal(settings: Sequence[str], dataset: Dataset) -> str:
+    """The line with which settings are refused."""
+    with pytest.raises(UserError) as error:
+        prepare(tiny_config(*settings), dataset)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def completed(config: Config) -> Config:
+    """The settings with everything filled in."""
+    return prepare(config).config
+
+
+def method_of(config: Config) -> Method:
+    """The method that settings stand for."""
+    return prepare(config).method
+
+
+def host_lane(federation: Federation) -> HostLane:
+    """Where a single client can train, outside of any engine."""
+    run = loop(federation.make_learn(), federation.make_show(), federation.layout.size, torch.device("cpu"))
+    return HostLane(run, visit_all(federation.make_visit()), federation.make_look())
+
+
+def known_to_all(engine: LocalEngine) -> LocalEngine:
+    """As if every registered client had taken part."""
+    list(engine.rounds(1))
+    everyone, (server, clients) = range(len(engine.federation.sites)), engine.snapshot[1:3]
+    states, memory = ({k: next(iter(d.values())) for k in everyone if d} for d in (clients, server.memory))
+    engine.snapshot = engine.snapshot._replace(server=server._replace(memory=memory), clients=states)
+    return engine
+
+
+def seconds_of(engine: LocalEngine) -> Iterator[float]:
+    for result in engine.rounds(10**6):
+        yield result.seconds
