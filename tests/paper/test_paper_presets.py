@@ -124,7 +124,7 @@ def test_protocol(preset: str):
 def test_what_is_no_cell_of_the_paper_keeps_the_default_protocol():
     """FedSGD as an average of gradients needs momentum from zero; ProxyFL's code carries it on as SAGE's."""
     clean = {name for name in presets() if all(c.protocol == "clean" for _, c in expand(read_toml(name)))}
-    others = {name for name in presets() if name.startswith("settings/") and "proxyfl" not in name}
+    others = {name for name in presets() if name.startswith(("settings/", "benchmark/")) and "proxyfl" not in name}
     assert clean == {"smoke", "demo", "paper/sanity", "paper/fig1-fedsgd", *others}
 
 
