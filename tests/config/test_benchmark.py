@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 
 import pytest
 
 from fssl.config import Config, expand, read_toml
 from fssl.methods.names import METHODS
 
+PAGE = Path(__file__).parents[2] / "docs" / "benchmark.md"
 HOSTS = ("flexmatch", "freematch", "feddb", "feddure", "fedlabel", "proxyfl")
 ELSEWHERE = {"semifl", "flfl", "cbafed", "rscfed"}  # of labels that not all clients have
 RUNS = {"track-a": 22 * 3, "track-a-fedmatch": 3, "track-a-server": 21 * 3, "track-b": 12 * 3, "track-c": 13 * 3}
@@ -45,6 +47,21 @@ def settings(tables: Mapping[str, object], prefix: str = "") -> list[tuple[str, 
 def test_runs_are_counted_and_have_three_seeds(track: str) -> None:
     assert len(cells(track)) == RUNS[track]
     assert {config.seed for config in cells(track).values()} == {7, 8, 9}
+
+
+def test_the_page_has_the_presets_numbers() -> None:
+    rows = dict(line.strip("|").split("|", 1) for line in PAGE.read_text().splitlines() if line.startswith("| "))
+    shown = {key.strip(): [cell.strip() for cell in cells.split("|")] for key, cells in rows.items()}
+    tracks = ("track-a", "track-b", "track-c")
+    counts = [RUNS["track-a"] + RUNS["track-a-fedmatch"], RUNS["track-b"], RUNS["track-c"]]
+    assert shown["Runs"] == [str(number) for number in counts]
+    assert f"of {sum(counts)} runs" in PAGE.read_text()
+    trains = [shared(track).train for track in tracks]
+    assert shown["Rounds, last ones with a falling rate"] == [f"{t.rounds}, {t.cooldown}" for t in trains]
+    drawn = [f"{shared(t).partition.clients}, {shared(t).train.clients_per_round}" for t in tracks]
+    assert shown["Clients, drawn each round"] == drawn
+    assert shown["Preset"] == [f"`benchmark/{track}`" for track in tracks]
+    assert [len(methods_of(track)) for track in tracks[1:]] == [int(number) for number in shown["Methods"][1:]]
 
 
 def test_folders_are_named_by_method_and_seed() -> None:
