@@ -16,7 +16,7 @@ TESTABLE := $(VENV)/.testable
 # Python compiles a package when it is first imported. Without, each start of PyTorch takes two seconds longer.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test docs soak browser format lock clean
+.PHONY: demo style check test docs soak browser format lock clean
 
 $(INSTALLER): constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -51,13 +51,19 @@ demo: $(USABLE)
 	$(RUN) fssl compare demo --png demo/curves.png
 	$(RUN) fssl report demo --out demo/report.html
 
-test: $(TESTABLE) browser
+style: $(TESTABLE)
 	$(RUN) ruff format --check src tests
 	$(RUN) ruff check src tests
 	$(RUN) mypy
 	$(DENO) fmt --check
 	$(DENO) lint
 	$(DENO) check src/fssl/report/page/page.js
+
+# What is quick: style, types, and all tests but the slow ones.
+check: style
+	$(RUN) pytest -n auto -m 'not slow and not deploy'
+
+test: style browser
 	$(RUN) pytest -n auto
 
 # The pages as a site, build/site/index.html. Set, the variable leaves out the theme's word on its successor.

@@ -96,6 +96,7 @@ def write_files(page: Path) -> None:
 
 @pytest.mark.parametrize("block", EXAMPLES, ids=str)
 @pytest.mark.usefixtures("desk")
+@pytest.mark.slow
 def test_an_example_runs(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
     write_files(next(page for page in DOCS if page.name == block.page))
     module = types.ModuleType("example")
@@ -122,6 +123,7 @@ def test_there_are_examples_commands_and_links() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.slow
 def test_commands_are_accepted(page: Path, desk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Training is only planned (--dry-run), a benchmark or a server only parsed; whoever reads a run finds one."""
     write_files(page)

@@ -14,6 +14,7 @@ from helpers.command import ENVIRONMENT
 pytest.importorskip("matplotlib")
 pytest.importorskip("plotly")
 
+pytestmark = pytest.mark.slow
 DOCS = Path(__file__).parents[1] / "docs"
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 

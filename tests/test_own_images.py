@@ -78,6 +78,7 @@ KNOWN = [name for name in METHODS if name != "fedavg-sl"]
 
 
 @pytest.mark.parametrize("name", [*KNOWN, "flexmatch+sage"])
+@pytest.mark.slow
 def test_every_method_trains_where_some_have_no_labels_or_nothing_else(name: str, sites: Path, tmp_path: Path) -> None:
     config = small(sites, f"method.name={name}")
     federation = Federation(prepare(config))
@@ -147,6 +148,7 @@ def test_settings_that_classes_decide_are_filled_in_with_them(fssl: Fssl, sites:
     assert fssl("run", "runs/x/config.toml", "--out", "runs/x", "--set", "train.rounds=3", "--resume")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_same_and_other_images_are_refused(fssl: Fssl, sites: Path, tmp_path: Path) -> None:
     config = small(sites, "method.name=flexmatch", "train.rounds=3")
     run_experiment(prepare(config), tmp_path / "whole", Quiet())
@@ -383,6 +385,7 @@ def test_a_site_is_held_against_the_classes_of_a_run(fssl: Fssl, sites: Path, tm
     )
 
 
+@pytest.mark.slow
 def test_a_server_with_labels_trains_beside_sites_that_have_none(fssl: Fssl) -> None:
     """The same folder counted, tried, trained and resumed; what it has decides the server's batch."""
     assert fssl("datasets", "--export-digits", "sites", "--labels-at-server")[0] == 0

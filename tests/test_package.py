@@ -52,6 +52,8 @@ def test_one_version_everywhere() -> None:
 
 
 @needs_builder
+@pytest.mark.slow
+@pytest.mark.slow
 def test_the_wheel_has_every_file_of_the_package_and_its_facts(built: Path) -> None:
     (wheel,) = built.glob("*.whl")
     assert wheel.name == f"fssl-{fssl.__version__}-py3-none-any.whl"
@@ -72,6 +74,7 @@ def test_the_wheel_has_every_file_of_the_package_and_its_facts(built: Path) -> N
 
 
 @needs_builder
+@pytest.mark.slow
 def test_the_source_archive_has_what_builds_and_tests_it_and_no_caches(built: Path) -> None:
     (archive,) = built.glob("*.tar.gz")
     with tarfile.open(archive) as files:
@@ -82,6 +85,7 @@ def test_the_source_archive_has_what_builds_and_tests_it_and_no_caches(built: Pa
 
 
 @needs_builder
+@pytest.mark.slow
 def test_a_wheel_within_a_repository_of_others_has_no_commit(built: Path, tmp_path: Path) -> None:
     """Such as in the environment of a project; the clone's own commit is in every record."""
     identity = ["-c", "user.name=x", "-c", "user.email=x"]
@@ -95,6 +99,8 @@ def test_a_wheel_within_a_repository_of_others_has_no_commit(built: Path, tmp_pa
 
 
 @needs_builder
+@pytest.mark.slow
+@pytest.mark.slow
 def test_an_installed_wheel_runs_and_reports(installed: Path, tmp_path: Path) -> None:
     """Away from the clone."""
     pytest.importorskip("plotly")

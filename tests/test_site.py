@@ -22,6 +22,7 @@ pytest.importorskip("material")
 pytest.importorskip("mkdocstrings")
 pytest.importorskip("latex2mathml")
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}

@@ -262,6 +262,7 @@ def test_a_record_is_repeated_with_other_seeds_from_their_own_starts(fssl: Fssl)
 
 
 @pytest.mark.skipif(not (find_spec("flwr") and find_spec("ray")), reason="needs pip install 'fssl[flower]'")
+@pytest.mark.slow
 def test_flower_starts_from_the_same_weights(fssl: Fssl) -> None:
     save_file(plain(), "w.safetensors")
     assert train(fssl, "local", "model.start=w.safetensors")[0] == 0

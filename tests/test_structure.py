@@ -235,6 +235,7 @@ def test_builders_that_share_a_setting_share_its_default() -> None:
 
 
 @pytest.mark.parametrize("name", presets())
+@pytest.mark.slow
 def test_every_preset_builds_its_methods(name: str) -> None:
     cells = list(expand(read_toml(name)))
     assert cells
@@ -277,6 +278,7 @@ def watch_reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     return reads
 
 
+@pytest.mark.slow
 def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only defined: one of three short runs must ask for each: a plain one, one with labels at the server, and one
     on images in a folder that starts from the first; or a picture of them, or a fleet that masks uploads."""

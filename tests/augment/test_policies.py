@@ -73,6 +73,7 @@ def test_captured_views_equal_eager_ones(size: int, channels: int) -> None:
         assert torch.equal(captured(larger, rows, noise, size), view(larger, rows, noise, size))
 
 
+@pytest.mark.slow
 def test_compiled_views_equal_eager_ones() -> None:
     images, rows, noise = draw_views(8, 3, 400)
     compiled = torch.compile(strong, backend="inductor", fullgraph=True, dynamic=False)

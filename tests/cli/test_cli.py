@@ -560,6 +560,7 @@ def test_letters_a_terminal_does_not_have_are_replaced(tmp_path: Path) -> None:
 # Reading runs.
 
 
+@pytest.mark.slow
 def test_show_and_compare_read_the_records(fssl: Fssl) -> None:
     for seed in (7, 8):
         fssl("run", "tiny.toml", "--set", f"seed={seed}", "--out", f"out/[a]{seed}")
@@ -787,6 +788,7 @@ def test_lines_tell_how_far_a_grid_is(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.slow
 def test_what_a_run_says_is_its_headline_measure(fssl: Fssl, jobs: str) -> None:
     """The rounds, and the last one in the closing line: what `show` says, too."""
     words = ("--set", "records.metrics=macro_f1", "--set", "grid.seed=[7, 8]", "--jobs", jobs, "--out", "runs")
@@ -807,6 +809,7 @@ def test_a_setting_may_be_without_effect_in_some_cells_of_a_grid(fssl: Fssl) -> 
     assert (said.code, "method.kappa = 4 changes nothing" in said.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_grid_is_counted_before_it_is_built(fssl: Fssl) -> None:
     seeds, rates = (f"--set=grid.{key}={list(range(1, 1001))}" for key in ("seed", "train.lr"))
     for more in (("--dry-run",), ()):
@@ -952,6 +955,7 @@ def test_a_preset_can_be_read_and_changed(fssl: Fssl) -> None:
 
 
 @pytest.mark.parametrize("way", ["asked to end", "nobody listens"])
+@pytest.mark.slow
 def test_a_run_that_is_stopped_from_outside_says_how_to_go_on(fssl: Fssl, way: str) -> None:
     process = start("run", "tiny.toml", "--set", "train.rounds=100000", "--out", "run")
     assert process.stdout is not None
@@ -1027,6 +1031,7 @@ def test_whole_numbers_are_numbers(fssl: Fssl) -> None:
     assert Path("k/7/config.toml").read_text().count("kappa = 4.0") == 1
 
 
+@pytest.mark.slow
 def test_jobs_outlive_a_killed_worker_and_end_with_an_interrupt(fssl: Fssl) -> None:
     words = ["run", "tiny.toml", "--set", "train.rounds=400", "--set", "grid.seed=[1,2,3]", "--out", "g"]
     process = start(*words, "--jobs", "2")
@@ -1073,6 +1078,7 @@ def seen(columns: int, *words: str) -> str:
     return text.decode()
 
 
+@pytest.mark.slow
 def test_a_narrow_terminal_shows_whole_bars(fssl: Fssl) -> None:
     """A name as long as the demo's, on 80 columns."""
     words = ("run", "tiny.toml", "--out", "g", "--set", "grid.method.name=['fixmatch-gpl']", "--set", "grid.seed=[7]")
@@ -1083,6 +1089,7 @@ def test_a_narrow_terminal_shows_whole_bars(fssl: Fssl) -> None:
     assert all(len(bar) <= 80 for bar in bars)
 
 
+@pytest.mark.slow
 def test_a_terminal_shows_a_live_bar(fssl: Fssl) -> None:
     shown = seen(120, "run", "tiny.toml")
     assert "\x1b[?25l" in shown  # a live display hides the cursor

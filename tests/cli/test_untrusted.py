@@ -28,6 +28,7 @@ def is_shown(text: str) -> bool:
     return text.replace("\n", "").isprintable()
 
 
+@pytest.mark.slow
 def test_a_hostile_name_is_shown_by_every_command(fssl: Fssl, trained: Path) -> None:
     shutil.copytree(trained, HOSTILE)
     shutil.copytree(trained, f"{HOSTILE}/2")
@@ -98,6 +99,7 @@ def test_no_cell_of_a_table_is_a_formula(fssl: Fssl, trained: Path) -> None:
     assert all(float(row["result"]) > 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_name_in_another_encoding_is_kept(fssl: Fssl, trained: Path) -> None:
     """Of a run folder and of an output; a setting that would not fit into a record is refused."""
     name = os.fsdecode(b"caf\xe9")

@@ -103,6 +103,7 @@ def ran(federation: Federation, rounds: int = 3) -> Snapshot:
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.slow
 def test_no_momentum_and_whole_steps_are_the_mean(name: str, make_federation: Make) -> None:
     settings = (f"method.name={name}", "train.steps_per_round=2")
     limit = ("server.optimizer=momentum", "server.momentum=0", "server.lr=1")
@@ -129,6 +130,7 @@ BROADCAST = ("server.broadcast_momentum=true", "train.lr=0.05", "train.steps_per
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ("fedmatch", "rscfed")])
+@pytest.mark.slow
 def test_clients_begin_with_what_is_broadcast(name: str, make_federation: Make) -> None:
     federation = make_federation(f"method.name={name}", *BROADCAST)
     snapshot = ran(federation, 1)
@@ -211,6 +213,7 @@ RULES = {
 
 
 @pytest.mark.parametrize("rule", RULES)
+@pytest.mark.slow
 def test_a_resumed_server_goes_on_as_it_would_have(rule: str, make_federation: Make) -> None:
     settings = ("method.name=flexmatch", "train.steps_per_round=3", *RULES[rule])
     engine = LocalEngine(make_federation(*settings, "compute.lanes=1"))

@@ -142,6 +142,7 @@ class StopAfter(Quiet):
 
 
 @pytest.mark.parametrize("method", ["sage", "proxyfl", "fedmatch"])
+@pytest.mark.slow
 def test_a_resumed_run_smooths_on(tmp_path: Path, method: str) -> None:
     """Also of a method whose model is not the server's weights."""
     settings = (f"method.name={method}", "server.ema=0.8")

@@ -170,6 +170,7 @@ def test_sites_measure_no_image_of_the_validation_part(make_federation: Make) ->
     )
 
 
+@pytest.mark.slow
 def test_whole_batches_of_all_sites_share_one_compiled_graph(
     make_federation: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

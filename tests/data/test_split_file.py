@@ -156,6 +156,7 @@ def test_a_run_goes_on_by_its_folder_wherever_its_file_is(
     assert said == (2, "", f"fssl: {lost}\n")
 
 
+@pytest.mark.slow
 def test_a_run_that_never_began_a_round_keeps_the_name_of_its_file(fssl: Fssl) -> None:
     digits_split("mine.json")
     assert fssl("run", "smoke", *SMALL, "--set", "partition.file=mine.json", "--out", "run").code == 0

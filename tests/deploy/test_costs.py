@@ -11,6 +11,7 @@ from helpers.pages import commands_of
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "flower.md"
 RUNS = [words for words in commands_of(PAGE) if words[0] == "fssl" and "DATA" not in words]

@@ -130,6 +130,7 @@ def test_a_round_without_any_label_keeps_the_model(make_federation: Make) -> Non
 
 
 @pytest.mark.parametrize("method", ["sage", "flexmatch"])
+@pytest.mark.slow
 def test_a_tick_over_fixed_buffers_is_the_step(method: str, make_federation: Make) -> None:
     """What a GPU captures, compiled here without one: in place, and counting by itself."""
     federation = make_federation(f"method.name={method}")

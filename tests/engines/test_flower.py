@@ -29,6 +29,7 @@ from fssl.engines.flower.simulation import simulate
 
 Make = Callable[[Federation], Engine]
 ROUNDS = 3
+pytestmark = pytest.mark.slow  # Ray starts
 SHORT = ("train.steps_per_round=2", "data.labels_per_class=2", "train.clients_per_round=2")
 # What three rounds would not reach with the defaults.
 REACHED = {

@@ -56,6 +56,7 @@ from fssl.engines.flower.messages import (
 from fssl.engines.flower.nodes import AnyNode, Connected
 from fssl.engines.flower.state import SiteState, round_of
 
+pytestmark = pytest.mark.slow
 SETTINGS = ("train.steps_per_round=2", "data.labels_per_class=2", "train.clients_per_round=3")
 RUN = "0123456789abcdef"
 TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # messages want to know who sends them

@@ -36,6 +36,7 @@ from fssl.engines.flower.internals import MODULUS, SECAGG, MaskedSum, MaskTerms,
 from fssl.engines.flower.masked import MaskedFleet, make_fleet
 from fssl.engines.flower.messages import MEASURE, Job, order
 
+pytestmark = pytest.mark.slow
 MASKED = "privacy.aggregation=secagg+"
 UNEQUAL = ("partition.kind=dirichlet", "partition.alpha=1", "partition.clients=6", "train.clients_per_round=5")
 STAGES = ("setup", "share_keys", "collect_masked_vectors", "unmask")

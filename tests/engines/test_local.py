@@ -34,6 +34,7 @@ def test_the_seed_changes_the_run(make_federation: Make) -> None:
     assert not torch.equal(a["body.0.weight"], b["body.0.weight"])
 
 
+@pytest.mark.slow
 def test_inductor_agrees_with_eager(make_federation: Make) -> None:
     """Fused arithmetic rounds differently, so to tolerance, after a few steps only."""
     short = ("train.steps_per_round=3", "compute.lanes=1")
@@ -188,6 +189,7 @@ def test_clients_know_all_their_labels_or_none(make_federation: Make) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_every_method_trains_where_few_clients_have_labels(method: str, make_federation: Make) -> None:
     settings = ("partition.kind=iid", "partition.labeled_clients=1", "train.clients_per_round=4")
     federation = make_federation(f"method.name={method}", *settings, "train.steps_per_round=3")

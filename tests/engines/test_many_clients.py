@@ -17,6 +17,7 @@ from fssl.records import parts as part_files
 from fssl.records.checkpoint import Checkpoints
 from helpers.small import known_to_all, tiny_config
 
+pytestmark = pytest.mark.slow
 FEW, MANY = 20, 1000
 KEEPERS = ("fedloke", "fedmatch", "flexmatch")  # a model with the client, one on the server, a table with the client
 

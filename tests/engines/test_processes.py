@@ -22,7 +22,7 @@ from fssl.system.workers import can_fork
 from helpers.command import SMALL, Fssl, outcome, start
 from helpers.processes import children, is_alive
 
-pytestmark = pytest.mark.skipif(not can_fork(), reason="there is no fork here")
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(not can_fork(), reason="there is no fork here")]
 Make = Callable[..., Federation]
 TWO = ("compute.lanes=2", "compute.processes=on")
 FAILING = """

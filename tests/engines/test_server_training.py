@@ -122,6 +122,7 @@ def test_a_server_that_warms_up_trains_before_the_first_round_alone(make_federat
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name not in ("fedavg-sl", "fedmatch")])
+@pytest.mark.slow
 def test_methods_run_with_labels_at_the_server(name: str, make_federation: Make, tiny_data: Dataset) -> None:
     settings = (f"method.name={name}", *AT, *SHORT)
     if name.startswith("feddure") or name in ("cbafed", "rscfed"):
@@ -153,6 +154,7 @@ def test_a_checkpoint_has_all_of_it(settings: list[str], make_federation: Make) 
     assert same(engine.snapshot[1:], whole[2][1:])
 
 
+@pytest.mark.slow
 def test_neither_lanes_nor_compiled_steps_change_it(make_federation: Make) -> None:
     settings = (*AT, *SHORT, *KEPT, "server.epochs=2")
     one = course(make_federation(*settings, "compute.lanes=1"), 2)[-1]

@@ -49,6 +49,7 @@ def test_shares_have_about_the_same_work_and_keep_the_order() -> None:
         ("sage", ("server.broadcast_momentum=true", "server.optimizer=momentum")),
     ],
 )
+@pytest.mark.slow
 def test_two_devices_give_the_bits_of_one(method: str, more: tuple[str, ...], make_federation: Make) -> None:
     """Methods without a state, with one at clients, and with a memory of clients at the server; momentum of both."""
     settings = (f"method.name={method}", "train.clients_per_round=3", "compute.processes=off", *more)

@@ -120,6 +120,7 @@ def test_an_unfinished_run_runs_no_other_file_than_its_own(tmp_path: Path, fssl:
 
 
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_an_unfinished_run_has_the_model_of_its_newest_checkpoint(method: str, tmp_path: Path) -> None:
     """Bit for bit that of a run which ended there."""
     name = f"method.name={method}"

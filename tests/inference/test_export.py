@@ -56,6 +56,7 @@ def images() -> np.ndarray:
     return load_dataset(CONFIG).test.images
 
 
+@pytest.mark.slow
 def test_an_onnx_file_answers_as_the_run_does(fssl: Fssl, run: Path, model: Trained, images: np.ndarray) -> None:
     runtime = pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
@@ -77,6 +78,7 @@ def test_an_onnx_file_answers_as_the_run_does(fssl: Fssl, run: Path, model: Trai
     assert "bicubic" in facts["resize"]
 
 
+@pytest.mark.slow
 def test_a_program_answers_as_the_run_does(fssl: Fssl, run: Path, model: Trained, images: np.ndarray) -> None:
     assert fssl("export", run, "--to", "pt2", "--out", "new/digits.pt2").code == 0
     extra = {"facts.json": ""}

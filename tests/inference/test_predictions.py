@@ -102,6 +102,7 @@ def test_files_in_folders_of_classes_are_the_same_images(run: Path, fssl: Fssl, 
     assert right(rows) == pytest.approx(last_accuracy(run), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_a_run_on_own_images_knows_its_classes_and_its_shape(fssl: Fssl, tmp_path: Path) -> None:
     """Names of classes, size, channels and normalization all come from the run's folder."""
     export_digits(tmp_path / "sites")

@@ -47,6 +47,7 @@ def test_a_step_goes_down_the_weighed_loss(make_federation: Make) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
+@pytest.mark.slow
 def test_every_method_takes_them_and_balanced_labels_need_none(name: str, make_federation: Make) -> None:
     """Bit for bit the same where every class has as many labels; not so where some have more."""
     short = (f"method.name={name}", "train.steps_per_round=2")
@@ -60,6 +61,7 @@ def test_every_method_takes_them_and_balanced_labels_need_none(name: str, make_f
     assert not equal(trained(skewed), trained(make_federation(*short, "partition.alpha=0.5")))
 
 
+@pytest.mark.slow
 def test_they_are_part_of_the_one_graph(make_federation: Make) -> None:
     step, server, local, tally, draw = prepared(lambda *words: make_federation(*words, FULL), "sage")
     assert draw.extras["class_weights"].shape == (len(draw.x_row), 4)

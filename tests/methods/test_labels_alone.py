@@ -32,6 +32,7 @@ def first_round(make_federation: Make, *settings: str) -> tuple[LocalEngine, Rou
 
 
 @pytest.mark.parametrize("name", TAKE_IT)
+@pytest.mark.slow
 def test_only_who_has_unlabeled_images_labels_some(name: str, make_federation: Make) -> None:
     """Two of four know all their labels; of the others the first round is as it was, step for step."""
     settings = ("partition.labeled_clients=2", *accepting(name))
@@ -59,6 +60,7 @@ def test_only_who_has_unlabeled_images_labels_some(name: str, make_federation: M
         ("freematch", ["method.mu_u=0", "method.saf=0"]),
     ],
 )
+@pytest.mark.slow
 def test_if_all_know_their_labels_nothing_but_labels_is_learned(
     name: str, off: list[str], make_federation: Make
 ) -> None:

@@ -181,6 +181,7 @@ def test_the_clock_tells_rate_and_rounds(make_federation: Make) -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "fedmatch"])
+@pytest.mark.slow
 def test_a_rate_that_may_fall_changes_no_bit_until_it_does(name: str, optimizer: str, make_federation: Make) -> None:
     settings = (f"method.name={name}", f"train.optimizer={optimizer}", "train.lr=0.01", "train.rounds=6",
                 *["partition.labels=server"] * (name in AT_SERVER))  # fmt: skip
@@ -215,12 +216,14 @@ EACH = {
 
 
 @pytest.mark.parametrize("setting", EACH)
+@pytest.mark.slow
 def test_each_setting_changes_the_run(setting: str, make_federation: Make) -> None:
     beside = EACH[setting]
     assert not same(ran(make_federation(setting, *beside)).server, ran(make_federation(*beside)).server)
 
 
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "fedmatch"])
+@pytest.mark.slow
 def test_every_method_learns_with_every_part_at_once(name: str, make_federation: Make) -> None:
     parts = ["train.clip=5", "train.schedule=cosine", "train.decay_on=weights", "train.keep_momentum=true"]
     parts += ["train.rounds=4", "train.clients_per_round=4", *["partition.labels=server"] * (name in AT_SERVER)]
@@ -235,6 +238,7 @@ def test_every_method_learns_with_every_part_at_once(name: str, make_federation:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("name", ["sage", "feddure", "feddure-full", "fedlabel-2m"])
+@pytest.mark.slow
 def test_a_scheduled_step_is_one_graph(
     name: str, optimizer: str, make_federation: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -129,6 +129,7 @@ def test_it_is_told_when_the_plug_in_leaves_nothing_of_a_method(name: str, is_to
     assert (code, text in said, "SAGE itself" in said) == (0, is_told, is_told)
 
 
+@pytest.mark.slow
 def test_a_record_can_be_read_without_running_the_file(fssl: Fssl) -> None:
     assert fssl("run", "smoke", *SMALL, "--set", "method.name=my.py:mine", "--out", "own")[0] == 0
     for path in (Path("my.py"), Path("own/my.py")):
@@ -209,6 +210,7 @@ def test_a_file_is_the_same_by_any_path(fssl: Fssl, tmp_path: Path) -> None:
     assert fssl("run", "smoke", *SMALL, "--set", "method.name=my.py:mine", *longer).code == 0
 
 
+@pytest.mark.slow
 def test_a_label_and_a_color_are_what_people_see(fssl: Fssl) -> None:
     """In the table, LaTeX and the page; they make no other run, and may come later."""
     look = ["--set", "method.label=Ours, of 2026", "--set", "method.color=#112233"]
@@ -607,6 +609,7 @@ def mine(): return Fails()
 
 
 @pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.slow
 def test_a_step_that_fails_is_named_saved_and_can_be_taken_again(fssl: Fssl, jobs: str) -> None:
     """Alone, in a grid, and in a worker whose error could not travel as it is."""
     Path("fails.py").write_text(FAILS)

@@ -162,6 +162,7 @@ PLAIN = {
     ("name", "stem", "size"),
     [("resnet18", "cifar", 17), ("resnet18", "imagenet", 64), ("wrn-28-2", "cifar", 16), ("wrn-28-8", "cifar", 12)],
 )
+@pytest.mark.slow
 def test_values_are_those_of_the_plain_definition(name: str, stem: str, size: int) -> None:
     """Published weights fit by their names; training uses and keeps the batch's statistics, a test uses those kept."""
     torch.manual_seed(0)
@@ -246,6 +247,7 @@ def _desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ["model.name=cnn", "model.norm=group"],
     ],
 )
+@pytest.mark.slow
 def test_a_run_trains_resumes_and_predicts(settings: list[str], fssl: Fssl) -> None:
     words = [word for setting in settings for word in ("--set", setting)]
     assert fssl("run", "smoke", *SMALL, *words, "--out", "run")[0] == 0

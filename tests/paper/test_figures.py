@@ -83,6 +83,7 @@ def mean_of(runs: list[Run], key: str, scale: float = 1) -> list[float]:
 
 
 @pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.slow
 def test_every_figure_is_drawn_from_a_whole_grid(name: str, runs: list[Run]) -> None:
     outcome = drawn(name, runs)
     assert (outcome.state, outcome.missing) == ("drawn", [])
@@ -512,6 +513,7 @@ def said_by(paths: list[Path], out: Path, *only: str) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_the_command_writes_files_and_an_index(grid: Path, tmp_path: Path) -> None:
     text = said_by([grid], tmp_path / "new", "Figure 4", "fig16")
     assert {p.name for p in (tmp_path / "new").iterdir()} == {
@@ -555,6 +557,7 @@ def test_a_selector_remembers_a_selection(runs: list[Run]) -> None:
     assert select("fig2") is select("fig2")
 
 
+@pytest.mark.slow
 def test_the_index_keeps_pictures_of_an_earlier_command(grid: Path, tmp_path: Path) -> None:
     said_by([grid], tmp_path, "16")
     said_by([grid], tmp_path, "4")

@@ -20,6 +20,7 @@ TABLES = other_tables()
 
 
 @pytest.mark.parametrize("name", TABLES)
+@pytest.mark.slow
 def test_every_cell_is_a_run_of_its_preset(name: str) -> None:
     """And every run of the preset has a cell, in which nothing of it is a difference."""
     table = TABLES[name]

@@ -106,6 +106,7 @@ def test_a_lead_over_the_weak_alone_is_no_lead(tmp_path: Path) -> None:
     assert cell(table(tables_of(tmp_path), 1), GAIN_ROW, 3).value == pytest.approx(4)
 
 
+@pytest.mark.slow
 def test_a_lead_has_the_spread_of_its_seeds_one_by_one(tmp_path: Path) -> None:
     """Ahead by 3, 4 and 8: 5 ± 2.65, though each method's own seeds scatter more."""
     for seed, base, ahead in ((7, 40, 3), (8, 50, 4), (9, 45, 8)):
@@ -295,6 +296,7 @@ def test_short_and_unfinished_and_damaged_runs_are_marked(tmp_path: Path) -> Non
     }
 
 
+@pytest.mark.slow
 def test_a_run_that_ends_before_the_papers_round_fills_no_accuracy_unless_asked(tmp_path: Path) -> None:
     """499 of 500 rounds are too few, finished or not; a shorter rival also gives no lead."""
     add(tmp_path, "whole", 50, "method.name=fixmatch-lpl")

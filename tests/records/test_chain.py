@@ -233,6 +233,7 @@ def test_a_model_tells_what_it_is(finished: Path) -> None:
     assert load_file(finished / "model.safetensors").keys() == unseal(finished / "model.safetensors").tensors.keys()
 
 
+@pytest.mark.slow
 def test_a_damaged_model_is_never_used(run: Path) -> None:
     """Flips spread over the file: refused, or without any effect on the weights."""
     file = run / "model.safetensors"

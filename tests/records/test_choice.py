@@ -133,6 +133,7 @@ def test_both_models_are_in_the_folder_each_with_its_round_and_measures(tmp_path
 @pytest.mark.parametrize(
     "arm", [test_resume.before_an_operation, test_resume.in_the_middle_of_a_write], ids=["before", "within"]
 )
+@pytest.mark.slow
 def test_a_kill_at_any_step_on_disk_keeps_best_and_patience(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arm: Any, every: int
 ) -> None:

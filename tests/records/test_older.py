@@ -62,6 +62,7 @@ def test_a_damaged_key_ends_the_record_before_it(fssl: Fssl, key: str) -> None:
     assert len(record.read_text().splitlines()) == 4
 
 
+@pytest.mark.slow
 def test_it_goes_on_as_it_would_have_gone_on(fssl: Fssl) -> None:
     """Bit for bit where it began; on another processor the last digits of later rounds may differ."""
     shutil.copytree(OLD, "run")

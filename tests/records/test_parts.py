@@ -52,6 +52,7 @@ def test_loaded_parts_beyond_the_room_are_mapped(name: bytes, tmp_path: Path, mo
 
 
 @pytest.mark.parametrize("method", ["flexmatch", "fedmatch", "fedloke"])
+@pytest.mark.slow
 def test_a_run_without_room_is_the_same(method: str, fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables at clients, and models at the server: trained at once, and resumed after the second round."""
     words = ["run", "smoke", *SMALL, "--set", f"method.name={method}"]

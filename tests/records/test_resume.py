@@ -136,6 +136,7 @@ def in_the_middle_of_a_write(number: int, folder: Path) -> None:
 
 @pytest.mark.parametrize("arm", [before_an_operation, in_the_middle_of_a_write])
 @pytest.mark.parametrize("begin", ["new", "half"])
+@pytest.mark.slow
 def test_a_kill_at_every_step_on_disk_changes_nothing(
     tmp_path: Path, begin: str, arm: Callable[[int, Path], None]
 ) -> None:
@@ -302,6 +303,7 @@ class Disk:
         self.flush(handle)
 
 
+@pytest.mark.slow
 def test_a_full_disk_at_any_write_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = Disk(room=1000)
     with monkeypatch.context() as changed:
@@ -462,6 +464,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_resumed_runs_are_bit_identical(tmp_path: Path, kind: str) -> None:
     settings = config(*SHORT, *KINDS[kind])
     run_experiment(prepare(settings), tmp_path / "unbroken", Quiet())
@@ -474,6 +477,7 @@ def test_resumed_runs_are_bit_identical(tmp_path: Path, kind: str) -> None:
 
 @pytest.mark.parametrize("protocol", ["clean", "authors"])
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_every_method_can_be_resumed(tmp_path: Path, method: str, protocol: str) -> None:
     """Whatever it keeps on the server and with its clients; all six clients take part in every round.
 
@@ -499,6 +503,7 @@ def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("method", ["sage", "flexmatch"])
+@pytest.mark.slow
 def test_one_run_may_end_in_two_ways(tmp_path: Path, method: str) -> None:
     """A copy goes on with a cooldown, as if it had been told from the start: the line is at 1 in round 3."""
     usual = (*SHORT, f"method.name={method}")
@@ -572,6 +577,7 @@ def finish(folder: Path) -> None:
     assert (process.returncode, errors) == (0, ""), out
 
 
+@pytest.mark.slow
 def test_kill_dash_nine_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> None:
     """Killed as soon as a line appears, in the middle of a round, and while a checkpoint is written."""
     folder = tmp_path / "run"
@@ -593,6 +599,7 @@ def test_kill_dash_nine_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> N
     assert outcome(folder) == unbroken
 
 
+@pytest.mark.slow
 def test_interrupt_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> None:
     """One line, exit code 130, and a second process is refused while the first is at it."""
     folder = tmp_path / "run"
@@ -609,6 +616,7 @@ def test_interrupt_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> None:
     assert outcome(folder) == unbroken
 
 
+@pytest.mark.slow
 def test_a_full_disk_ends_the_smoke_run_in_one_line(tmp_path: Path, unbroken: Outcome) -> None:
     """No file may be half as large as the model, and a checkpoint is larger."""
     size = len(unbroken[1]["model.safetensors"])

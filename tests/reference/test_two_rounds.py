@@ -97,6 +97,7 @@ def observe() -> Observe:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("method", METHODS)
+@pytest.mark.slow
 def test_engine_and_reference_agree(method: str, protocol: str, observe: Observe) -> None:
     observed = observe(method, protocol)
     assert all(t.dtype == torch.float64 for t in observed.after[-1].weights.values())

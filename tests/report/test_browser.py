@@ -18,6 +18,7 @@ from helpers.browser import Browser, Keys, webdriver
 from helpers.handmade import append, write_run
 
 pytest.importorskip("plotly")
+pytestmark = pytest.mark.slow
 ARTIFACTS = Path(__file__).parents[2] / "build"
 # A low threshold, so that a few steps are enough for pseudo-labels.
 METHODS = '[{name="sage", tau=0.3}, {name="fixmatch-lpl", tau=0.3}, {name="fedavg"}]'

@@ -234,6 +234,7 @@ def tasks_with_long_names(folder: Path, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", [1, 3, 9, 14])
+@pytest.mark.slow
 def test_a_picture_has_room_for_every_task(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:

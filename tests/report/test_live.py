@@ -208,6 +208,7 @@ def test_a_port_in_use_is_refused(runs: Path) -> None:
             watch([runs], port, lambda text: None)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_the_server_cleanly(runs: Path) -> None:
     with start("report", runs, "--watch") as process:
         assert process.stdout is not None

@@ -325,6 +325,7 @@ def test_an_environment_of_another_shape_is_no_obstacle(tmp_path: Path, shape: s
 
 
 @pytest.mark.parametrize("key", ["command", "from_round", "device", "packages", "processor", "threads", "revision"])
+@pytest.mark.slow
 def test_facts_of_another_type_are_no_obstacle(tmp_path: Path, key: str) -> None:
     folder = write_run(tmp_path / "runs/a", [50.0], SAGE)
     whole = json.loads((folder / "env.json").read_text())["sessions"][0]

@@ -54,6 +54,7 @@ def test_values_are_those_of_the_line() -> None:
     assert logged_values(line) == {"test_accuracy/train_norm": 50.0, "training/loss_s": 0.5}
 
 
+@pytest.mark.slow
 def test_weights_and_biases_offline_holds_the_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The real package without a network: what it would send has every round once, also over two sessions."""
     pytest.importorskip("wandb")
@@ -121,6 +122,7 @@ def test_a_logger_that_fails_never_ends_a_run(
     assert view.said == expected
 
 
+@pytest.mark.slow
 def test_loggers_are_closed_when_a_run_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loggers, "Wandb", Broken)
     monkeypatch.setattr(Broken, "closed", 0)

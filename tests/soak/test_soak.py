@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 
 from helpers import soak_harness
 
+pytestmark = pytest.mark.slow
 FEW = settings(max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 
 

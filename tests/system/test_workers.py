@@ -51,6 +51,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="finds processes as Linux lists them")
 @pytest.mark.parametrize("kind", POOLS)
+@pytest.mark.slow
 def test_no_process_outlives_a_killed_parent(kind: str, tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(POOLS[kind])
