@@ -13,7 +13,8 @@ from fssl.core import evaluate
 from fssl.core.evaluate import BATCH, make_score, make_tester, read_tested
 from fssl.data.cards import CARDS
 from fssl.models import build_net
-from fssl.probes.measures import BINS, Answers, answers_of, auroc, sums
+from fssl.probes.host import BINS, Answers
+from fssl.probes.measures import answers_of, auroc, sums
 
 
 def random_answers(images: int, classes: int, present: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,8 @@ from ..augment.normalize import Normalize
 from ..config import Config
 from ..data.cards import Card
 from ..models import Net
-from ..probes.measures import Answers, auroc, read_answers, sums
+from ..probes.host import Answers, read_answers
+from ..probes.measures import auroc, sums
 from ..types import Weights
 
 

@@ -8,7 +8,7 @@ from string import Template
 from typing import Any
 
 from ..errors import printable
-from ..probes.measures import BINS, Answers
+from ..probes.host import BINS, Answers
 from ..records.rounds import MEASURES
 from ..system.files import as_csv, write_file
 

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config import MethodChoice
-from ..probes.training import FINE, FINE_FROM
+from ..probes.host import FINE, FINE_FROM
 from ..report.drawing import COLUMN, band, bars, boxes, by_rounds, legend, level, points, sheet
 from ..report.look import BLUE, Style, method_style
 from ..report.runs import Numbers, Read, value

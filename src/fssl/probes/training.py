@@ -9,9 +9,8 @@ from torch import Tensor
 from ..label.assign import ConfidenceGap, Weigh
 from ..label.losses import entropy
 from ..types import State, Trace
+from .host import COARSE, FINE, FINE_FROM
 from .tally import STEPS, Bins, Measures, Sums
-
-COARSE, FINE, FINE_FROM = 100, 50, 0.95  # confidence bins on [0, 1], and finer ones on [0.95, 1]
 
 Named = dict[str, Sums | Bins]
 Probe = Callable[[Trace, Tensor], Measures]

@@ -12,7 +12,7 @@ import numpy as np
 
 from ... import __version__
 from ...config import as_tables, to_toml
-from ...probes.measures import divided
+from ...probes.host import divided
 from ...records.rounds import LAST, MEASURES
 from ..groups import distinct, group_key, method_of, named_groups, repetitions, shown_color, shown_name
 from ..look import chosen_styles, method_label

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from ...probes.measures import divided
+from ...probes.host import divided
 from ..runs import Numbers
 from .reading import QUANTITIES, Quantity, Reading
 

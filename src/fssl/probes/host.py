@@ -1,0 +1,87 @@
+"""What tests and probes leave on the host: bins of confidences, and measures of a classifier beside its accuracy."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+BINS = 15  # of the calibration error: equal parts of confidences from 0 to 1, each with its upper end
+COARSE, FINE, FINE_FROM = 100, 50, 0.95  # confidence bins on [0, 1], and finer ones on [0.95, 1]
+
+
+class Answers(NamedTuple):
+    """What a model said of labeled images, on the host; shares are in percent."""
+
+    confusion: NDArray[np.int64]  # [C, C]: true class, class that was said
+    bins: Numbers  # [3, BINS]: images, sum of confidences, right answers
+    areas: Numbers  # [C]: AUROC of each class against the rest, from 0 to 1; nan where it has no value
+
+    @property
+    def images(self) -> NDArray[np.int64]:
+        """Images of each true class."""
+        return np.asarray(self.confusion.sum(1))
+
+    @property
+    def recall(self) -> Numbers:
+        return 100 * divided(self.confusion.diagonal(), self.images)
+
+    @property
+    def precision(self) -> Numbers:
+        return 100 * divided(self.confusion.diagonal(), self.confusion.sum(0))
+
+    @property
+    def f1(self) -> Numbers:
+        """Of each class that some image has, or was taken for."""
+        return 100 * divided(2 * self.confusion.diagonal(), self.confusion.sum(0) + self.confusion.sum(1))
+
+    @property
+    def accuracy(self) -> float:
+        return float(100.0 * self.confusion.trace() / self.confusion.sum())
+
+    @property
+    def balanced_accuracy(self) -> float:
+        return float(np.nanmean(self.recall))
+
+    @property
+    def macro_f1(self) -> float:
+        return float(np.nanmean(self.f1))
+
+    @property
+    def auroc(self) -> float | None:
+        """The mean over classes; none if all images are of one class."""
+        return None if np.isnan(self.areas).all() else float(100 * np.nanmean(self.areas))
+
+    @property
+    def ece(self) -> float:
+        """The mean difference of confidence and accuracy in a bin, weighed by its images."""
+        images, confidence, right = self.bins
+        return float(100 * np.abs(confidence - right).sum() / images.sum())
+
+    def facts(self) -> dict[str, Any]:
+        """What single numbers do not tell, as JSON has it."""
+        columns = {"precision": self.precision, "recall": self.recall, "f1": self.f1, "auroc": 100 * self.areas}
+        return {
+            "classes": {"images": self.images.tolist()} | {name: plain(column) for name, column in columns.items()},
+            "confusion": self.confusion.tolist(),
+            "calibration": dict(zip(("images", "confidence", "right"), self.bins.tolist(), strict=True)),
+        }
+
+
+def read_answers(numbers: Numbers, num_classes: int) -> Answers:
+    """From the sums and the areas of all classes after them, on the host."""
+    matrix, bins, areas = np.split(numbers, [num_classes**2, num_classes**2 + 3 * BINS])
+    shape = (num_classes, num_classes)
+    return Answers(matrix.round().astype(np.int64).reshape(shape), bins.reshape(3, BINS), areas)
+
+
+def divided(total: NDArray[Any], weight: NDArray[Any]) -> Numbers:
+    """Shares or means, and nan where nothing was counted."""
+    out: Numbers = np.full(len(total), np.nan)
+    np.divide(total, weight, out=out, where=weight > 0)
+    return out
+
+
+def plain(column: Numbers) -> list[float | None]:
+    """Numbers as JSON has them: null for nan."""
+    return [None if np.isnan(x) else float(x) for x in column]
