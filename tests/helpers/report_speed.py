@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import torch
 
+from fssl.core.device import device_facts
 from fssl.methods.names import METHODS
 from fssl.records.environment import environment
 from fssl.records.store import RunFolder
@@ -22,7 +23,7 @@ def write_records(folder: Path, runs: int, rounds: int) -> int:
     """As many run folders as asked for: skews, then seeds, then methods; returns the bytes of their records."""
     methods = [name for name in METHODS if name not in UNLABELED]  # which record less
     alphas = np.round(np.linspace(0.1, 10, runs // (3 * len(methods)) + 1), 2).tolist()
-    env = json.dumps({"sessions": [{"from_round": 1, **environment(torch.device("cpu"))}]})
+    env = json.dumps({"sessions": [{"from_round": 1, **environment(device_facts(torch.device("cpu")))}]})
     counts = np.random.default_rng(0).integers(0, 60, (20, CLASSES))
     written = 0
     for number, (alpha, seed, method) in enumerate(islice(product(alphas, (7, 8, 9), methods), runs)):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fssl.records.checkpoint import KEPT, Checkpoints
-from fssl.records.tensors import checksum
+from fssl.records.manifests import checksum
 
 
 def tensors(round: int) -> dict[str, torch.Tensor]:

@@ -1,5 +1,7 @@
 """Where a run computes, and with how many bits."""
 
+from typing import Any
+
 import torch
 
 from ..config import Config
@@ -48,3 +50,13 @@ def uses_bf16(config: Config) -> bool:
     """Whether training computes in bf16; precision 'auto' means bf16 on a GPU and fp32 on a CPU."""
     precision = config.train.precision
     return precision == "bf16" or (precision == "auto" and choose_device(config).type == "cuda")
+
+
+def device_facts(device: torch.device) -> dict[str, Any]:
+    """What records say of a device, as the framework knows it."""
+    cuda = device.type == "cuda"
+    return {
+        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
+        "cuda": torch.version.cuda if cuda else None,
+        "threads": torch.get_num_threads(),
+    }

@@ -10,8 +10,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from ..system.files import read_json, write_atomic
+from .manifests import Manifests, checksum, stem
 from .parts import Parts
-from .tensors import Tensors, as_bytes, checksum, read_intact
+from .tensors import Tensors, as_bytes
 
 KEPT = 2
 
@@ -24,11 +25,11 @@ class Saved(NamedTuple):
     parts: dict[str, Tensors]
 
 
-class Checkpoints:
-    """The checkpoints of one run."""
+class Checkpoints(Manifests):
+    """The checkpoints of one run, with their tensors."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        super().__init__(folder)
         self._parts = Parts(folder / "parts")
 
     def save(self, round: int, tensors: Tensors, parts: Mapping[str, Tensors], mark: str | None) -> None:
@@ -59,7 +60,7 @@ class Checkpoints:
         Later, damaged and strange ones are removed, because a run that goes on would count them among the newest two;
         none is removed if no other is left.
         """
-        candidates = [m for m in self._manifests() if m.stem <= stem(len(marks) - 1)]
+        candidates = self._up_to(marks)[::-1]
         damaged, saved = [], None
         while candidates and (saved := self._read_whole(candidates[-1], marks)) is None:
             damaged.append(candidates.pop().stem)
@@ -69,31 +70,16 @@ class Checkpoints:
             self._keep_only(candidates)
         return saved
 
-    def newest(self, marks: Sequence[str | None], parts: str | tuple[str, ...] = ()) -> Saved | None:
+    def newest(self, marks: Sequence[str | None], parts: str) -> Saved | None:
         """The same for a reader: nothing is removed, and of the parts only those whose names begin like this are read.
 
         A run that goes on may remove a checkpoint while it is read; then there is a newer one.
         """
-        for manifest in reversed(self._manifests()):
-            if manifest.stem <= stem(len(marks) - 1):
-                with suppress(FileNotFoundError):
-                    if saved := self._read_whole(manifest, marks, parts):
-                        return saved
+        for manifest in self._up_to(marks):
+            with suppress(FileNotFoundError):
+                if saved := self._read_whole(manifest, marks, parts):
+                    return saved
         return None
-
-    @property
-    def is_begun(self) -> bool:
-        """Whether there is more than the beginning."""
-        return any(self.rounds) or (self.folder.exists() and not self.folder.is_dir())
-
-    @property
-    def rounds(self) -> list[int]:
-        """The rounds that have a checkpoint, whole or not."""
-        numbers = (manifest.stem.removeprefix("round-") for manifest in self._manifests())
-        return [int(number) for number in numbers if number.isdecimal()]
-
-    def _manifests(self) -> list[Path]:
-        return sorted(self.folder.glob("round-*.json"))
 
     def _keep_only(self, kept: Iterable[Path]) -> None:
         """Remove all other files; sorted, so a manifest goes before its tensors, and both before its parts."""
@@ -105,22 +91,14 @@ class Checkpoints:
             {file for manifest in manifests.values() for file in read_json(manifest).get("parts", {})}
         )
 
-    def _read_whole(
-        self, manifest: Path, marks: Sequence[str | None], only: str | tuple[str, ...] = ""
-    ) -> Saved | None:
+    def _read_whole(self, manifest: Path, marks: Sequence[str | None], only: str = "") -> Saved | None:
         """A checkpoint of this record whose bytes are those that were written, else None."""
-        facts = read_json(manifest)
-        round, files = facts.get("round"), facts.get("parts")
-        if type(round) is not int or manifest.stem != stem(round) or facts.get("record") != marks[round]:
+        found = self._read_manifest(manifest, marks)
+        if found is None:
             return None
-        data = read_intact(manifest.with_suffix(".safetensors"), facts.get("sha256"))
-        files = {f: check for f, check in files.items() if f.startswith(only)} if isinstance(files, dict) else None
+        facts, data = found
         try:
-            parts = None if files is None else self._parts.load(files)
-            return None if data is None or parts is None else Saved(round, load(data), parts)
+            parts = self._parts.load({f: check for f, check in facts["parts"].items() if f.startswith(only)})
+            return None if parts is None else Saved(facts["round"], load(data), parts)
         except SafetensorError:  # the checksum is right, but somebody else wrote something else
             return None
-
-
-def stem(round: object) -> str:
-    return f"round-{round!s:0>6}"

@@ -6,12 +6,11 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from ..system.machine import processor
 
@@ -21,16 +20,16 @@ COMMIT = re.compile(r"([0-9a-f]{7})[0-9a-f]*(\+?)")  # seven digits tell it from
 UNKNOWN = "unknown"
 
 
-def environment(device: torch.device) -> dict[str, Any]:
-    cuda = device.type == "cuda"
+def environment(device: Mapping[str, Any]) -> dict[str, Any]:
+    """Versions and hardware; what the framework knows of the device comes from `device_facts`."""
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),
         "packages": {name: installed_version(name) for name in PACKAGES},
-        "device": torch.cuda.get_device_name(device) if cuda else "cpu",
-        "cuda": torch.version.cuda if cuda else None,
+        "device": device["device"],
+        "cuda": device["cuda"],
         "processor": processor(),
-        "threads": torch.get_num_threads(),
+        "threads": device["threads"],
         "revision": git_revision(),
         "command": shlex.join(sys.argv[1:]),
     }

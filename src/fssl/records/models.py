@@ -8,10 +8,9 @@ from ..config import Config
 from ..errors import UserError
 from ..system.files import write_atomic
 from .checkpoint import Saved
+from .layout import BEST
 from .store import RunFolder
 from .tensors import Tensors, Unsealed, sealed, unseal
-
-BEST = "best"  # the name of the model that is kept of the best round
 
 
 class Models:
@@ -74,7 +73,7 @@ class Models:
     @property
     def goes_on(self) -> bool:
         """Whether there are checkpoints of rounds after those of the summary: the run was prolonged."""
-        held = self.folder.checkpoints.rounds
+        held = self.folder.manifests.rounds
         return bool(held) and max(held) > self.folder.summary().get("rounds", max(held))
 
     def newest_state(self) -> Saved | None:

@@ -12,7 +12,8 @@ from safetensors.torch import load
 
 from ..system.files import write_atomic
 from ..system.machine import memory
-from .tensors import Tensors, as_bytes, checksum, mapped, read_intact
+from .manifests import checksum, read_intact
+from .tensors import Tensors, as_bytes, mapped
 
 Vouched = dict[str, str]  # checksum by file name
 

@@ -4,11 +4,11 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from ..config import Config, as_tables, first_difference, load_toml, parse, renewed, run_id, to_toml
@@ -16,14 +16,18 @@ from ..errors import UserError, several
 from ..system.files import at_home, is_draft, read_json, sweep, write_atomic
 from ..system.machine import obstacle
 from .chain import Chain, Start, chain_after, linked, read_start
-from .checkpoint import Checkpoints, Saved
 from .choice import is_over, would_have_ended
 from .environment import environment
 from .facts import read_facts, write_facts
 from .layout import ENVIRONMENT, FORMAT, SPLIT, check_format
 from .lock import LOCK, Lock
+from .manifests import Manifests
+from .probes import Arrays, write_probes
 from .rounds import first_other_rate, is_complete, summarize
-from .tensors import Tensors, sealed
+
+if TYPE_CHECKING:
+    from .checkpoint import Checkpoints, Saved
+    from .tensors import Tensors
 
 ERRORS = "error.txt"  # the last error that nobody foresaw, with its place in the code
 SKIPPED = "skipped.txt"  # image files that could not be used, with `data.skip_bad`
@@ -48,9 +52,16 @@ class RunFolder:
         self.summary_file = path / "summary.json"
         self.deployment_file = path / "deployment.json"  # of a run whose clients keep their states themselves
         self.lock = Lock(path)
-        self.checkpoints = Checkpoints(path / "checkpoint")
+        self.manifests = Manifests(path / "checkpoint")
         self._probes = path / "probes"
         self._chain: Chain | None = None  # of the record, while this process writes it
+
+    @cached_property
+    def checkpoints(self) -> "Checkpoints":
+        """The checkpoints with their tensors. Import lazily: a reader of records does not need PyTorch."""
+        from .checkpoint import Checkpoints
+
+        return Checkpoints(self.manifests.folder)
 
     def probe_file(self, round: int) -> Path:
         return self._probes / f"{round:06d}.safetensors"
@@ -80,7 +91,7 @@ class RunFolder:
     def is_bare(self) -> bool:
         """Whether a run stopped here before its first round, so that another in its place loses nothing."""
         made = (self._probes, self.model_file, self.summary_file, self.deployment_file)
-        return not (self.has_rounds or self.checkpoints.is_begun or any(path.exists() for path in made))
+        return not (self.has_rounds or self.manifests.is_begun or any(path.exists() for path in made))
 
     @property
     def is_finished(self) -> bool:
@@ -207,14 +218,14 @@ class RunFolder:
     def _texts(self) -> list[bytes]:
         return self.rounds_file.read_bytes().splitlines() if self.rounds_file.is_file() else []
 
-    def resume_point(self, say: Callable[[str], None]) -> Saved | None:
+    def resume_point(self, say: Callable[[str], None]) -> "Saved | None":
         """The checkpoint to go on from, with the record cut back to its round; None if no round is there yet."""
         start, texts = self._start(), self._texts()
         whole = len(start.lines)
         if self.config().privacy.noise:  # before any file is removed
-            self._check_noise(self.checkpoints.newest(start.marks))
+            self._check_noise(self.manifests.newest_round(start.marks))
         saved = self.checkpoints.load(start.marks, say)
-        self._check_way_on(saved, whole, len(texts))
+        self._check_way_on(saved and saved.round, whole, len(texts))
         if len(texts) > whole:
             say(f"rounds.jsonl is damaged after round {whole}; what follows is computed again")
         kept = start.texts[: saved.round] if saved else []
@@ -230,7 +241,7 @@ class RunFolder:
                 self._check_ours()
             else:
                 start = self._start()
-                saved = self.checkpoints.newest(start.marks)
+                saved = self.manifests.newest_round(start.marks)
                 if self.config().privacy.noise:
                     self._check_noise(saved)
                 self._check_way_on(saved, len(start.lines), len(self._texts()))
@@ -238,17 +249,17 @@ class RunFolder:
             return str(error)
         return None
 
-    def _check_noise(self, saved: Saved | None) -> None:
+    def _check_noise(self, saved: int | None) -> None:
         """Refuse to take a round again whose model clients may have seen: its noise would be another one."""
-        last = max(self.checkpoints.rounds, default=0)
-        if saved and saved.round < last:
+        last = max(self.manifests.rounds, default=0)
+        if saved is not None and saved < last:
             raise UserError(
                 f"{self.path}: of round {last} the line or the checkpoint is damaged, and to take the round again would"
                 " draw other noise, which privacy.noise does not count; bring back the files as they were, or begin"
                 " anew with --out"
             )
 
-    def _check_way_on(self, saved: Saved | None, whole: int, written: int) -> None:
+    def _check_way_on(self, saved: int | None, whole: int, written: int) -> None:
         """Refuse to begin anew where an earlier run left results."""
         if saved is None and (written or self.model_file.exists() or self.summary_file.exists()):
             raise UserError(self._no_way_on(whole, written))
@@ -258,13 +269,13 @@ class RunFolder:
 
     def _no_way_on(self, whole: int, written: int) -> str:
         """Why a run cannot be resumed, and what its user can do."""
-        held = self.checkpoints.rounds
+        held = self.manifests.rounds
         if held and whole < written and min(held) > whole:
             why = f"{self.rounds_file} is damaged after round {whole}, before the oldest checkpoint (round {min(held)})"
         elif held:
-            why = f"no checkpoint in {self.checkpoints.folder} can be used (damaged, or of another run)"
+            why = f"no checkpoint in {self.manifests.folder} can be used (damaged, or of another run)"
         else:
-            why = f"{self.checkpoints.folder} has no checkpoint"
+            why = f"{self.manifests.folder} has no checkpoint"
         return f"{why}; all is left as it is: bring back the files as they were, or begin anew with another --out"
 
     def append(self, line: Mapping[str, Any]) -> None:
@@ -286,21 +297,20 @@ class RunFolder:
         assert self._written.mark, "a damaged line is cut off before a run goes on"
         return self._written.mark
 
-    def write_probes(self, round: int, arrays: Mapping[str, NDArray[np.float32]]) -> None:
+    def write_probes(self, round: int, arrays: Arrays) -> None:
         """Write all accumulators per client, for figures that need more than sums."""
         self._probes.mkdir(exist_ok=True)
-        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-        write_atomic(self.probe_file(round), sealed(tensors, {"round": round}))
+        write_probes(self.probe_file(round), round, arrays)
 
-    def checkpoint(self, round: int, tensors: Tensors, parts: Mapping[str, Tensors]) -> None:
+    def checkpoint(self, round: int, tensors: "Tensors", parts: "Mapping[str, Tensors]") -> None:
         """Save the state after the last line; round 0, the beginning, has one too, so that every line has a start."""
         self.checkpoints.save(round, tensors, parts, self._mark)
 
-    def moved_parts(self) -> dict[str, Tensors]:
+    def moved_parts(self) -> "dict[str, Tensors]":
         """Parts of the last checkpoint that lie on disk alone from now on: those for which there is no room."""
         return self.checkpoints.moved()
 
-    def write_env(self, device: torch.device, resumed_from: int) -> None:
+    def write_env(self, device: Mapping[str, Any], resumed_from: int) -> None:
         """Record versions and hardware; a resumed run adds an entry."""
         entries = [*self.sessions(), {"from_round": resumed_from + 1, **environment(device)}]
         write_atomic(self.env_file, json.dumps({"format": FORMAT, "sessions": entries}, indent=1) + "\n")

@@ -12,7 +12,7 @@ from rich.table import Table
 from ..console import say
 from ..errors import UserError, nearest, several
 from ..records.environment import UNKNOWN, short_commit
-from ..records.models import BEST
+from ..records.layout import BEST
 from ..records.rounds import MEASURES
 from ..records.store import RunFolder
 from .groups import shown_name

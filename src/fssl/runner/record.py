@@ -16,7 +16,8 @@ from ..engines.snapshot import flat, parts, with_parts
 from ..engines.tensors import fill, named, to
 from ..probes.tally import Layout
 from ..records.choice import Progress
-from ..records.models import BEST, Models
+from ..records.layout import BEST
+from ..records.models import Models
 from ..records.rounds import MEASURES, Line, by_majority, rates, scalars
 from ..records.store import RunFolder
 from ..types import State, Weights

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from safetensors.torch import load
 
-from ...records.tensors import as_bytes, checksum, read_intact
+from ...records.manifests import checksum, read_intact
+from ...records.tensors import as_bytes
 from ...system.files import write_atomic
 from ...types import State
 from .messages import SiteError

@@ -1,0 +1,71 @@
+"""The checkpoints of a run as files: which there are, and which are still what was written."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, deserialize
+
+from ..system.files import read_json
+
+
+def checksum(data: bytes) -> str:
+    return sha256(data).hexdigest()
+
+
+def read_intact(path: Path, expected: object) -> bytes | None:
+    """The bytes of a file; None if it is missing or its checksum differs."""
+    data = path.read_bytes() if path.is_file() else b""
+    return data if checksum(data) == expected else None
+
+
+def stem(round: object) -> str:
+    return f"round-{round!s:0>6}"
+
+
+class Manifests:
+    """The checkpoints of one run: a manifest names a round, and the checksums of its tensors and parts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether there is more than the beginning."""
+        return any(self.rounds) or (self.folder.exists() and not self.folder.is_dir())
+
+    @property
+    def rounds(self) -> list[int]:
+        """The rounds that have a checkpoint, whole or not."""
+        numbers = (manifest.stem.removeprefix("round-") for manifest in self._manifests())
+        return [int(number) for number in numbers if number.isdecimal()]
+
+    def newest_round(self, marks: Sequence[str | None]) -> int | None:
+        """The round of the newest checkpoint of a record whose tensors can be read; its parts are not looked at.
+
+        A run that is resumed may remove a checkpoint while it is read; then there is a newer one.
+        """
+        for manifest in self._up_to(marks):
+            with suppress(FileNotFoundError, SafetensorError):
+                if found := self._read_manifest(manifest, marks):
+                    deserialize(found[1])  # type: ignore[no-untyped-call]  # the library has no types for it
+                    return int(found[0]["round"])
+        return None
+
+    def _manifests(self) -> list[Path]:
+        return sorted(self.folder.glob("round-*.json"))
+
+    def _up_to(self, marks: Sequence[str | None]) -> list[Path]:
+        """Those of the rounds of a record, given by its marks from round 0 on; the newest first."""
+        return [m for m in reversed(self._manifests()) if m.stem <= stem(len(marks) - 1)]
+
+    def _read_manifest(self, manifest: Path, marks: Sequence[str | None]) -> tuple[Mapping[str, Any], bytes] | None:
+        """The facts and the tensors' bytes of a checkpoint of this record, if these are what was written."""
+        facts = read_json(manifest)
+        round = facts.get("round")
+        if type(round) is not int or manifest.stem != stem(round) or facts.get("record") != marks[round]:
+            return None
+        data = read_intact(manifest.with_suffix(".safetensors"), facts.get("sha256"))
+        return None if data is None or not isinstance(facts.get("parts"), dict) else (facts, data)
