@@ -2,6 +2,7 @@
 
 from .checks import AUTHORS_WAY, keys_like, parse
 from .grid import check_size, expand, grid_axes, num_runs, only_run, override
+from .registry import SOURCES, Registry, Source
 from .schema import ByDataset, OneOf, Range, Setting, as_declared, called_here, check_table, check_value, schema_of
 from .settings import (
     MANY,
@@ -29,6 +30,7 @@ __all__ = [
     "METHOD_KEYS",
     "OF_OPTIMIZERS",
     "PRESETS",
+    "SOURCES",
     "ByDataset",
     "Compute",
     "Config",
@@ -40,8 +42,10 @@ __all__ = [
     "OneOf",
     "Partition",
     "Range",
+    "Registry",
     "ServerChoice",
     "Setting",
+    "Source",
     "Train",
     "as_declared",
     "as_tables",

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..config import Source as Source  # builders take it from here
 from ..data.plan import Numbers
 from ..label.assign import ConfidenceGap, Weigh
 from ..models import Net, Out
@@ -31,31 +32,9 @@ from ..types import (
 from .optimizers import Optimizer, Sgd
 from .settings import Passes
 
-Follows = Literal["released code", "paper", "reconstruction"]
-Builder = TypeVar("Builder", bound=Callable[..., "Method"])
 Value = tuple[Tensor, tuple[State, State, Trace]]  # the loss, and (buffers, state, trace) beside it
 Loss = Callable[[Weights, State], Value]
 BROADCAST = "server.velocity."  # in the extras of a payload, where a run broadcasts momentum
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where a method comes from. What it keeps is said here and measured elsewhere (fssl.catalog)."""
-
-    paper: str
-    follows: Follows  # what decides labels, losses and means; batches and optimizer are always the protocol's
-    page: str  # in docs/methods
-    client: str = ""  # stays with a client between rounds
-    server: str = ""  # kept by the server beside the model
-    note: str = ""
-
-    def __call__(self, builder: Builder) -> Builder:
-        """As a decorator it is given to a method's builder."""
-        SOURCES[builder] = self
-        return builder
-
-
-SOURCES: dict[Callable[..., "Method"], Source] = {}
 
 
 def descend(loss: Loss, optimizer: Optimizer, local: Local) -> tuple[Local, Trace]:

@@ -1,0 +1,126 @@
+"""What the name of a method stands for: the method and its plug-ins, with the settings that they declare.
+
+A name like 'flexmatch+sage' is a method with a plug-in on it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from ..data.cards import Card
+from ..errors import UserError, nearest, unknown
+from ..system.user_code import refuse_without_function, user_file
+from .schema import Setting, as_declared, called_here, check_value
+from .settings import MethodChoice
+
+T = TypeVar("T")
+Builder = TypeVar("Builder", bound=Callable[..., Any])
+Follows = Literal["released code", "paper", "reconstruction"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a method comes from. What it keeps is said here and measured elsewhere (fssl.catalog)."""
+
+    paper: str
+    follows: Follows  # what decides labels, losses and means; batches and optimizer are always the protocol's
+    page: str  # in docs/methods
+    client: str = ""  # stays with a client between rounds
+    server: str = ""  # kept by the server beside the model
+    note: str = ""
+
+    def __call__(self, builder: Builder) -> Builder:
+        """As a decorator it is given to a method's builder."""
+        SOURCES[builder] = self
+        return builder
+
+
+SOURCES: dict[Callable[..., Any], Source] = {}
+
+
+@dataclass(frozen=True)
+class Registry(Generic[T]):
+    """All methods and plug-ins by name, each as the same kind of thing: its builder, or what is known of it.
+
+    Args:
+        methods: Methods by name.
+        plugins: Plug-ins by name.
+        settings_of: The settings that one of them declares.
+        own: The same kind of thing for FILE.py:FUNCTION.
+    """
+
+    methods: Mapping[str, T]
+    plugins: Mapping[str, T]
+    settings_of: Callable[[T], dict[str, Setting]]
+    own: Callable[[Path, str], T]
+
+    def split(self, name: str) -> tuple[str, list[str]]:
+        """'fedprox+fixmatch+sage' -> ('fedprox+fixmatch', ['sage'])."""
+        parts = name.split("+")
+        for i in range(len(parts), 0, -1):
+            base, plugins = "+".join(parts[:i]), parts[i:]
+            if base in self.methods or (i == 1 and user_file(base)):
+                self._check_plugins(name, base, plugins)
+                return base, plugins
+        refuse_without_function("method", name)
+        raise unknown("method", name, self.methods, self._with_plugins(parts))
+
+    def _check_plugins(self, name: str, base: str, plugins: Sequence[str]) -> None:
+        for plugin in plugins:
+            if plugin in self.plugins:
+                continue
+            if plugin in self.methods:
+                raise UserError(f"method '{name}': {plugin} is a method, not a plug-in; its name alone is enough")
+            if not plugin:
+                raise UserError(f"method '{name}': expected a plug-in after each +, such as sage")
+            raise unknown("plug-in", plugin, self.plugins)
+        if len(set(plugins)) < len(plugins) or (base == "sage" and "sage" in plugins):
+            raise UserError(f"method '{name}' has a plug-in twice")
+
+    def _with_plugins(self, parts: Sequence[str]) -> list[str]:
+        """What may be meant by a misspelled method with plug-ins: one that looks like it, with the same plug-ins."""
+        plugins = [part for part in parts if part in self.plugins]
+        likes = nearest("+".join(part for part in parts if part not in self.plugins).lower(), sorted(self.methods))
+        return ["+".join([like, *plugins]) for like in likes if like not in self.plugins]
+
+    def find(self, name: str) -> list[T]:
+        """The method that a name stands for, then its plug-ins."""
+        base, plugins = self.split(name)
+        file = user_file(base)
+        return [self.own(file, base) if file else self.methods[base], *(self.plugins[p] for p in plugins)]
+
+    def declared_by(self, name: str) -> dict[str, Setting]:
+        """A name's settings; where a method and a plug-in share one, the method's counts."""
+        return {key: setting for each in reversed(self.find(name)) for key, setting in self.settings_of(each).items()}
+
+    def defaults_on(self, name: str, card: Card) -> dict[str, Any]:
+        """The defaults of a method's settings on a dataset; unset ones are left out."""
+        defaults = {key: setting.default_on(card) for key, setting in self.declared_by(name).items()}
+        return {k: v for k, v in defaults.items() if v is not None}
+
+    def full_settings(self, choice: MethodChoice, card: Card) -> dict[str, Any]:
+        """A method's settings on a dataset: those given, else their defaults; unset ones are left out."""
+        schema = self.declared_by(choice.name)
+        given = {k: as_declared(v, schema[k]) if k in schema else v for k, v in choice.settings}
+        return {**self.defaults_on(choice.name, card), **given}  # what does not fit is refused by `checked`
+
+    def checked(self, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """The settings as they are declared; refuse what a method does not have or cannot take."""
+        schema, values = self.declared_by(name), {}
+        for key, value in settings.items():
+            if not schema:
+                raise UserError(f"method.{key} = {value!r}: method '{name}' has no settings")
+            if key not in schema:
+                raise unknown(f"setting of method '{name}'", key, schema, called_here(key, schema))
+            values[key] = check_setting(value, schema[key])
+        return values
+
+
+def check_setting(value: Any, setting: Setting) -> Any:
+    """The value, if it is what the builder declares, which must be something that a name of a run can tell."""
+    if setting.many or setting.kind is None or (setting.kind is str and not setting.options):
+        raise UserError(
+            f"method.{setting.key}: its builder must declare a number, a bool or strings as Literal['a', 'b']"
+        )
+    return check_value(f"method.{setting.key}", value, setting)
