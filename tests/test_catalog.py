@@ -1,21 +1,25 @@
 """The catalog of methods: nothing in it is typed in that can be computed, and what is typed in agrees with that."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from io import StringIO
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
 from fssl.bench.methods import run_method_bench
 from fssl.catalog import entries as catalog
+from fssl.catalog import facts
+from fssl.catalog.describe import facts_text, measure_sizes
 from fssl.catalog.entries import (
     BASELINE,
     HOSTS,
     Cost,
     Entry,
-    Sizes,
     costs,
     entries,
     entry,
@@ -25,11 +29,14 @@ from fssl.catalog.entries import (
     step_cost,
     traffic,
 )
+from fssl.catalog.facts import Sizes, check_choice, read_facts, registry, same_method
 from fssl.catalog.tables import overview, print_method
-from fssl.config import Range
+from fssl.config import SOURCES, ByDataset, MethodChoice, Range, Source
+from fssl.data.cards import CARDS, Card, card
 from fssl.errors import UserError
-from fssl.methods.base import SOURCES, Method, Source
-from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
+from fssl.methods.base import Method
+from fssl.methods.names import METHODS, PLUGINS, build_method, declared_by, defaults_on, full_settings, settings_of
+from fssl.models import build_net
 
 # ResNet-8x4 with 10 classes: parameters as counted in the paper's code, and BatchNorm's mean, variance and counter.
 PARAMETERS, BUFFERS = 4 * 1_227_594, 10_752
@@ -96,7 +103,7 @@ def test_bytes_by_hand() -> None:
 
 def test_bytes_of_fedmatch_by_hand() -> None:
     """psi has the kernels only: all parameters but biases and BatchNorm's. Down: sigma, psi, two psi of helpers."""
-    net = catalog.build_net("resnet8", 3, 10, 4)
+    net = build_net("resnet8", 3, 10, 4)
     psi = sum(t.nbytes for t in net.first.params.values() if t.dim() > 1)
     found = sizes("fedmatch")
     assert found.up == MODEL + psi
@@ -119,6 +126,9 @@ def test_a_method_without_a_source_is_listed_all_the_same(monkeypatch: pytest.Mo
         return build_method("sage", {})
 
     monkeypatch.setitem(METHODS, "mine", mine)
+    known = read_facts(facts_text())
+    for module in (catalog, facts):
+        monkeypatch.setattr(module, "registry", lambda: known)
     (found,) = (e for e in entries() if e.name == "mine")
     assert (found.about, found.source, step_cost(found)) == ("My own rule.", None, "?")
     assert "| `mine` | My own rule. |" in catalog.markdown()
@@ -159,6 +169,85 @@ def test_one_method_in_full(name: str) -> None:
 def test_a_wrong_name_is_one_line() -> None:
     with pytest.raises(UserError, match=r"'fedlok' is unknown; did you mean 'fedloke'"):
         print_method(Console(file=StringIO()), "fedlok")
+
+
+# Facts: what is known without building a method.
+
+
+def cards() -> Iterator[Card]:
+    """Every dataset, and own images of as many classes as they may have."""
+    yield from CARDS.values()
+    for name, number in product(("folder", "imagefolder"), (2, 7, 99, 100, 101, 333, 1000, 5000)):
+        yield replace(card(name), num_classes=number)
+
+
+@pytest.mark.parametrize("name", [*METHODS, *(f"fixmatch-lpl+{plugin}" for plugin in PLUGINS)])
+def test_facts_say_what_signatures_say(name: str) -> None:
+    """But for rules by dataset, which are tables there: they give the same defaults."""
+    written, declared = registry().declared_by(name), declared_by(name)
+    rule = ByDataset(lambda card: None)
+    assert [*written] == [*declared]
+    for key, setting in declared.items():
+        ours, theirs = (replace(s, by_dataset=s.by_dataset and rule) for s in (written[key], setting))
+        assert ours == theirs
+    for each in cards():
+        assert registry().defaults_on(name, each) == defaults_on(name, each)
+
+
+@pytest.mark.parametrize("host", METHODS)
+def test_a_plug_in_changes_no_size(host: str) -> None:
+    for plugin in PLUGINS.keys() - registry().methods[host].refuses.keys() - {host}:
+        assert measure_sizes(build_method(f"{host}+{plugin}", {})) == registry().methods[host].sizes
+
+
+WRONG: dict[str, dict[str, Any]] = {
+    "sgae": {},
+    "flexmach+sage": {},
+    "sage+oracel": {},
+    "sage+sage": {},
+    "fedavg+flexmatch": {},
+    "fedavg+sage": {},
+    "fedloke+oracle": {},
+    "my.py": {},
+    "sage": {"tua": 0.9},
+    "fixmatch-lpl+sage": {"tau": 2},
+    "flexmatch": {"count": "fial"},
+    "fedavg-sl": {"steps": "pool"},
+    "fedlabel-2m": {"burn_in": 0.5},
+    "feddure": {"student_rate": True, "tau": "high"},
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_text_is_refused_in_the_words_of_a_run(name: str) -> None:
+    choice = MethodChoice(name, tuple(WRONG[name].items()))
+    with pytest.raises(UserError) as early:
+        check_choice(choice, card("digits"))
+    with pytest.raises(UserError) as late:
+        build_method(name, dict(sorted(full_settings(choice, card("digits")).items())))
+    assert str(early.value) == str(late.value)
+
+
+SAME = {
+    ("fixmatch-lpl+sage", ()): ("sage", ()),
+    ("fixmatch-gpl+sage", (("vote", "soft"), ("tau", 0.9))): ("sage", (("tau", 0.9), ("vote", "soft"))),
+    ("fixmatch-lpl+oracle+sage", (("label_bn", "eval"),)): ("sage+oracle", (("label_bn", "eval"),)),
+    ("fixmatch-lpl+sage", (("lam", 0.3), ("mu_u", 2))): ("sage", (("lam", 0.3), ("mu_u", 2.0))),
+    ("flexmatch+oracle+sage", (("count", "local"),)): ("flexmatch+sage+oracle", (("count", "local"),)),
+    ("fedloke", (("ramp_rounds", 12),)): ("fedloke", ()),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), SAME.items(), ids=str)
+def test_methods_that_do_the_same_have_one_name(one: tuple[str, Any], other: tuple[str, Any]) -> None:
+    """And only those: another setting is another method."""
+    choices = [MethodChoice(*each) for each in (one, other, (one[0], (*one[1], ("tau", 0.7))))]
+    named = [same_method(choice, card("digits")) for choice in choices]
+    built = [build_method(choice.name, full_settings(choice, card("digits"))) for choice in choices]
+    assert named[0] == named[1]
+    assert built[0] == built[1]
+    assert named[0] != named[2]
+    assert built[0] != built[2]
 
 
 # Costs.

@@ -1,7 +1,8 @@
 """The pages: every example runs, every command is accepted, every setting and every recorded name is explained.
 
-`python tests/test_docs.py` writes the table of settings into docs/configuration.md, that of methods into README.md, and
-the scoreboard of the runs on record into README.md and results/README.md, with its picture.
+`python tests/test_docs.py` writes the facts about methods into src/fssl/catalog/methods.json, the table of settings
+into docs/configuration.md, that of methods into README.md, and the scoreboard of the runs on record into README.md and
+results/README.md, with its picture.
 """
 
 import contextlib
@@ -28,16 +29,18 @@ from safetensors.numpy import load_file
 
 import fssl
 from fssl import api
+from fssl.catalog.describe import facts_text
 from fssl.catalog.entries import markdown
+from fssl.catalog.facts import FILE as FACTS
 from fssl.cli import app as cli
 from fssl.cli.screen import console
-from fssl.config import Config, Setting, expand, override, read_toml, schema_of
+from fssl.config import SOURCES, Config, Setting, expand, override, read_toml, schema_of
 from fssl.config.tables import AFTERWARDS, MAY_CHANGE
 from fssl.data.idx import SUMS
 from fssl.errors import UserError
 from fssl.label.accept import FixedThreshold
 from fssl.label.assign import Sage
-from fssl.methods.base import SOURCES, Method, Needs
+from fssl.methods.base import Method, Needs
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
 from fssl.models import Head, NormReLU
@@ -425,6 +428,10 @@ GENERATED = [
 ]
 
 
+def test_facts_about_methods_are_what_their_builders_declare() -> None:
+    assert FACTS.read_text() == facts_text(), "run: python tests/test_docs.py"
+
+
 def draw_pictures() -> None:
     with settings():
         BOARD.write_bytes(render(draw(board_on_record()), ["png"], DPI)["png"])
@@ -468,6 +475,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 
 if __name__ == "__main__":
+    FACTS.write_text(facts_text())  # first: tables are made of it
     for part in GENERATED:
         before, _, after = part.split()
         part.page.write_text(before + part.write() + after)

@@ -63,7 +63,14 @@ def test_the_wheel_has_every_file_of_the_package_and_its_facts(built: Path) -> N
     ours |= {f"fssl/docs/{page.relative_to(ROOT / 'docs')}" for page in (ROOT / "docs").rglob("*.md")}
     info = f"fssl-{fssl.__version__}.dist-info"
     assert {name for name in files.namelist() if not name.startswith(info)} == ours
-    needed = {"py.typed", "presets/smoke.toml", "data/digits.npz", "report/page/page.js", "catalog/costs.json"}
+    needed = {
+        "py.typed",
+        "presets/smoke.toml",
+        "data/digits.npz",
+        "report/page/page.js",
+        "catalog/costs.json",
+        "catalog/methods.json",
+    }
     assert {f"fssl/{name}" for name in needed} <= ours
     assert b"Apache License" in files.read(f"{info}/licenses/LICENSE")
     facts = message_from_bytes(files.read(f"{info}/METADATA"))

@@ -1,42 +1,23 @@
 """What there is to know of every method: its source, what it keeps and sends, what a step costs.
 
-The command line and the table in README.md both come from here. Sources stand with the builders, sizes are measured by
-letting a method work on ResNet-8x4, and costs are what `fssl bench --methods` wrote into costs.json.
+The command line and the table in README.md both come from here. Facts come from `methods.json`, which is generated
+from the builders; costs are what `fssl bench --methods` wrote into `costs.json`.
 """
 
-import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
-import numpy as np
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
-
-from ..methods.base import SOURCES, Source
-from ..methods.names import METHODS, PLUGINS, Method, build_method, find_builders
-from ..models import build_net
-from ..types import Counts, Task
+from ..config import Source
+from .facts import Sizes, check_plugins, registry
 
 COSTS = Path(__file__).parent / "costs.json"
 BASELINE = "fixmatch-lpl"
 HOSTS = ("fedprox+fixmatch", "flexmatch", "freematch", "fedlabel", "feddure", "feddb")  # with SAGE on them
-# A client of CIFAR-10 in the paper's protocol.
-CLASSES, TASK, COUNTS = 10, Task(num_classes=10, max_slots=2500), Counts(labeled=250, pool=2500)
-
-
-class Sizes(NamedTuple):
-    """Bytes for ResNet-8x4 and ten classes: sent each way per client and round, and kept from round to round."""
-
-    down: int
-    up: int
-    client: int
-    server: int  # beside the model
-    memory: int  # of each client that has taken part, on the server
 
 
 class Cost(NamedTuple):
@@ -59,41 +40,21 @@ class Entry(NamedTuple):
 
 def entries() -> Iterator[Entry]:
     """Every method, then every plug-in."""
-    for name in METHODS:
+    for name in registry().methods:
         yield entry(name)
-    for name, builder in PLUGINS.items():
-        yield Entry(f"X+{name}", about(builder), SOURCES.get(builder), None, None)
+    for name, facts in registry().plugins.items():
+        yield Entry(f"X+{name}", facts.about, facts.source, None, None)
 
 
 def entry(name: str) -> Entry:
     """A method, with or without plug-ins. It keeps what the host keeps, and is no better known than the plug-in is."""
-    method, *plugins = find_builders(name)
-    builder = plugins[-1] if plugins else method
-    own, host = SOURCES.get(builder), SOURCES.get(method)
+    check_plugins(name)
+    method, *plugins = registry().find(name)
+    facts = plugins[-1] if plugins else method
+    own, host = facts.source, method.source
     if plugins and own and host:
         own = replace(own, paper=f"{host.paper}; {own.paper}", client=host.client, server=host.server, note=host.note)
-    return Entry(name, about(builder), own, measure_sizes(build_method(name, {})), costs().get(name))
-
-
-def about(builder: Callable[..., Method]) -> str:
-    """The first paragraph of its docstring."""
-    return " ".join((inspect.getdoc(builder) or "").split("\n\n")[0].split())
-
-
-def measure_sizes(method: Method) -> Sizes:
-    """Measure the bytes of one client's round, without its steps: they change values, not sizes."""
-    net = build_net("resnet8", 3, CLASSES, 4)
-    server = method.init(net, net.first, TASK)
-    payload = method.payload(server, 0)
-    local = method.start(payload, method.client_state(payload, TASK, COUNTS))
-    upload = method.upload(0, payload, local, COUNTS)
-    after = method.aggregate(net, server, [upload], np.random.default_rng(0))
-    sent = (upload.weights, upload.extras)
-    return Sizes(*map(num_bytes, (payload, sent, method.keep(local), server.extras, after.memory)))
-
-
-def num_bytes(tree: Any) -> int:
-    return sum(t.nbytes for t in tree_leaves(tree) if isinstance(t, Tensor))
+    return Entry(name, facts.about, own, method.sizes, costs().get(name))
 
 
 @cache

@@ -6,8 +6,8 @@ from rich.text import Text
 
 from ..config import Setting
 from ..console import PLAIN, setting_text
-from ..methods.names import PLUGINS, find_builders, settings_of
 from .entries import BASELINE, Entry, entries, entry, footnote, keeps, measured, source, step_cost, traffic
+from .facts import registry
 
 
 def overview() -> tuple[Table, str, str]:
@@ -26,18 +26,18 @@ def in_columns(sent: str, step: str, follows: str, kept: str) -> str:
 
 def print_method(console: Console, name: str) -> None:
     """Print everything about a method, with or without plug-ins; `X+sage` is the plug-in itself."""
-    if name.startswith("X+") and name[2:] in PLUGINS:
-        found, builders = next(e for e in entries() if e.name == name), [PLUGINS[name[2:]]]
+    plugin = name.removeprefix("X+")
+    if plugin != name and plugin in registry().plugins:
+        found, parts = next(e for e in entries() if e.name == name), [registry().plugins[plugin]]
     else:
-        found, builders = entry(name), find_builders(name)
+        found, parts = entry(name), registry().find(name)
     facts = Table(box=None, show_header=False, pad_edge=False)
     for what, text in facts_of(found):
         facts.add_row(Text(what, "bold"), text)
-    texts = (f"{reflowed(b.__doc__)}\n" for b in builders)
-    console.print(Text(f"{name}\n", "bold"), *texts, facts, sep="\n", highlight=False)
+    console.print(Text(f"{name}\n", "bold"), *(f"{part.doc}\n" for part in parts), facts, sep="\n", highlight=False)
     schema: dict[str, Setting] = {}
-    for builder in builders:
-        schema = {**schema, **settings_of(builder), **schema}  # where two share one, the method's counts
+    for part in parts:
+        schema = {**schema, **part.settings, **schema}  # where two share one, the method's counts
     console.print(settings_table(schema) if schema else "no settings")
 
 
@@ -50,11 +50,6 @@ def settings_table(schema: dict[str, Setting]) -> Table:
         limits = f"{setting.limits:g}" if setting.limits else ""
         table.add_row(f"method.{key}", default_text(setting), limits, *([setting.help] if has_help else []))
     return table
-
-
-def reflowed(doc: str | None) -> str:
-    """Paragraphs whose lines are the terminal's."""
-    return "\n\n".join(" ".join(part.split()) for part in (doc or "").split("\n\n"))
 
 
 def facts_of(entry: Entry) -> list[tuple[str, str]]:

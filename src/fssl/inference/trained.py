@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from ..augment.normalize import Normalize
+from ..catalog.facts import with_defaults
 from ..config import Config
 from ..core.evaluate import BATCH, headline_norm, model_facts, norms_for_test
 from ..core.images import known_card
@@ -17,10 +18,11 @@ from ..core.network import make_module, make_net
 from ..data.cards import Card
 from ..engines.snapshot import fitted, models_in
 from ..errors import UserError, shortened, told_in_python, unknown
-from ..methods.names import build_method, with_defaults
+from ..methods.names import build_method
 from ..models import Net, switch_tf32_off
 from ..records.checkpoint import Saved
-from ..records.models import BEST, Models
+from ..records.layout import BEST
+from ..records.models import Models
 from ..records.store import RunFolder
 from ..system.user_code import digest_of
 from ..types import State, Weights, packed

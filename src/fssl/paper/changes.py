@@ -3,13 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ..methods.feddb import FedDB
-from ..methods.fedlabel_2m import FedLabel2M
-from ..methods.fedloke import FedLoKe
-from ..methods.fixmatch import FixMatch
-from ..methods.names import Method
+from ..catalog.facts import registry
+from ..config import MethodChoice
 from ..report.runs import Run
 from .setups import PROTOCOLS, method_on
+
+# Methods of that time that took FixMatch's own step.
+OF_FIXMATCH = (
+    *("fixmatch-lpl", "fixmatch-gpl", "fedprox+fixmatch", "flexmatch", "freematch", "fedlabel", "feddb", "sage"),
+    *("proxyfl", "feddure", "feddure-full"),
+)
 
 
 class Change(NamedTuple):
@@ -17,7 +20,7 @@ class Change(NamedTuple):
 
     since: str  # UTC, in the form in which env.json has the start of a run
     what: str
-    concerns: Callable[[str, Method], bool]
+    concerns: Callable[[str, MethodChoice], bool]
 
     def is_after(self, run: Run) -> bool:
         """Whether a run was begun, or begun again, before this change, and would be another one now."""
@@ -36,16 +39,21 @@ class Change(NamedTuple):
         return f"{which}begun before {self.what}"
 
 
-def has_guarded_loss(protocol: str, method: Method) -> bool:
-    return protocol == PROTOCOLS[0] and isinstance(method, FixMatch) and type(method).step is FixMatch.step
+def base_of(method: MethodChoice) -> str:
+    """Its name without plug-ins."""
+    return registry().split(method.name)[0]
 
 
-def has_separate_passes(protocol: str, method: Method) -> bool:
-    return isinstance(method, FedDB | FedLabel2M) and method.passes == "separate"
+def has_guarded_loss(protocol: str, method: MethodChoice) -> bool:
+    return protocol == PROTOCOLS[0] and base_of(method) in OF_FIXMATCH
 
 
-def has_ramp(protocol: str, method: Method) -> bool:
-    return isinstance(method, FedLoKe) and method.ramp_rounds > 0
+def has_separate_passes(protocol: str, method: MethodChoice) -> bool:
+    return base_of(method) in ("feddb", "fedlabel-2m") and dict(method.settings)["passes"] == "separate"
+
+
+def has_ramp(protocol: str, method: MethodChoice) -> bool:
+    return base_of(method) == "fedloke" and dict(method.settings)["ramp_rounds"] > 0
 
 
 CHANGES = (

@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..catalog.facts import registry
 from ..data.partition import class_counts, make_partition
-from ..label.assign import KAPPA_STAR
 from ..report.drawing import COLUMN, PAGE, band, bars, by_rounds, legend, log_percents, sheet
 from ..report.look import GREY, Style, alpha_style, method_label, method_style
 from ..report.runs import Run, percent
@@ -34,6 +34,8 @@ from .panels import (
 )
 from .selection import Selection, choice_name
 from .setups import Setup
+
+KAPPA_STAR = registry().methods["sage"].settings["kappa"].default
 
 
 class Selector:

@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config import Config, MethodChoice, expand, grid_axes, read_toml
+from ..records.probes import read_probe
 from ..records.rounds import LAST
 from ..records.store import RunFolder
 from ..report.groups import one_per_seed
 from ..report.look import method_label
-from ..report.runs import Numbers, Read, Run, Series, by_round, joined, number, read_probe
+from ..report.runs import Numbers, Read, Run, Series, by_round, joined, number
 from .setups import PROTOCOLS, Setup, differences, method_on, result_at, setup_of, side_settings, unlike
 
 NO_RUN = "no run"

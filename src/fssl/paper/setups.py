@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from ..catalog.facts import same_method
 from ..config import Config, MethodChoice, by_card, flatten, parse
 from ..console import setting_text
 from ..data.cards import card
 from ..errors import UserError
-from ..methods.names import Method, build_method, full_settings
 from ..report.runs import Run, late_values, number
 
 PROTOCOLS: Final = ("authors", "clean")  # the first is the paper's
@@ -36,13 +36,13 @@ class Setup(NamedTuple):
     labels_per_class: int
     partition: str
     alpha: float
-    method: Method
+    method: MethodChoice
 
 
 @cache
-def method_on(dataset: str, choice: MethodChoice) -> Method:
-    """The method built from a name and settings; some defaults depend on the dataset."""
-    return build_method(choice.name, full_settings(choice, card(dataset)))
+def method_on(dataset: str, choice: MethodChoice) -> MethodChoice:
+    """A method under its one name, with all settings; some defaults depend on the dataset."""
+    return same_method(choice, card(dataset))
 
 
 def setup_of(config: Config) -> Setup:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from ..catalog.facts import with_defaults
 from ..config import Config, Headline
 from ..errors import UserError, shortened, unknown
-from ..methods.names import with_defaults
 from ..records.chain import Chain
 from ..records.choice import has_stopped
 from ..records.environment import UNKNOWN, short_commit
@@ -193,24 +193,6 @@ def value(line: object, *keys: str) -> float | None:
     for key in keys:
         line = line.get(key) if isinstance(line, dict) else None
     return float(line) if is_number(line) else None  # type: ignore[arg-type]  # just checked
-
-
-def read_probe(path: Path, name: str) -> Numbers | None:
-    """An array by bin or class of a round's probes, summed over clients; empty if there is none, None if damaged."""
-    if not path.is_file():
-        return np.zeros(0)
-    from ..records.tensors import unseal
-
-    try:
-        tensors, facts = unseal(path)
-    except (OSError, ValueError):
-        return None
-    if name not in tensors:
-        return np.zeros(0)
-    if facts and facts.get("round") != int(path.stem):
-        return None
-    total = tensors[name].double().numpy().sum(0)
-    return total if total.ndim == 1 and np.isfinite(total).all() else None
 
 
 def run_folders(paths: Iterable[Path]) -> Iterator[Path]:

@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...catalog.facts import with_defaults
 from ...config import Config
 from ...errors import UserError
-from ...methods.names import with_defaults
 from ...records.chain import Chain
 from ...records.choice import has_stopped
+from ...records.probes import read_probe
 from ...records.rounds import MEASURES, start_of_last
 from ...records.store import RunFolder
 from ...system.workers import forked, mapped
@@ -26,7 +27,6 @@ from ..runs import (
     damage_text,
     fault_of,
     privacy_text,
-    read_probe,
     value,
     whole_lines,
 )

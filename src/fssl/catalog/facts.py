@@ -1,0 +1,151 @@
+"""What is known of every method without building it: `methods.json`, which `python tests/test_docs.py` writes.
+
+Whoever only reads runs, or refuses a setting, needs no more, and does not have to import PyTorch.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+from itertools import takewhile
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..config import ByDataset, Config, MethodChoice, Range, Registry, Setting, Source
+from ..data.cards import Card
+from ..errors import UserError
+from ..system.user_code import user_file
+
+FILE = Path(__file__).parent / "methods.json"
+KINDS = {kind.__name__: kind for kind in (bool, int, float, str)}
+
+
+class Sizes(NamedTuple):
+    """Bytes for ResNet-8x4 and ten classes: sent each way per client and round, and kept from round to round."""
+
+    down: int
+    up: int
+    client: int
+    server: int  # beside the model
+    memory: int  # of each client that has taken part, on the server
+
+
+@dataclass(frozen=True)
+class MethodFacts:
+    """What is known of a method or a plug-in."""
+
+    doc: str  # paragraphs, each in one line
+    source: Source | None
+    settings: dict[str, Setting]
+    sizes: Sizes | None = None  # of a method: a plug-in's are its host's
+    refuses: Mapping[str, str] = field(default_factory=dict)  # plug-ins that a method cannot carry, and what they say
+    same: Mapping[str, str] = field(
+        default_factory=dict
+    )  # plug-ins that make another method of it: sage on fixmatch-lpl is sage
+
+    @property
+    def about(self) -> str:
+        return self.doc.partition("\n")[0]
+
+
+def of_own_file(file: Path, name: str) -> MethodFacts:
+    """What is known of a user's method; only loading its file tells that, which imports PyTorch anyway."""
+    from .describe import describe_own
+
+    return describe_own(name)
+
+
+def settings_in(facts: MethodFacts) -> dict[str, Setting]:
+    return facts.settings
+
+
+def read_facts(text: str) -> Registry[MethodFacts]:
+    """The methods and plug-ins of a file like `methods.json`."""
+    methods, plugins = (
+        {name: facts_from(each) for name, each in json.loads(text)[kind].items()} for kind in ("methods", "plugins")
+    )
+    return Registry(methods, plugins, settings_in, of_own_file)
+
+
+def facts_from(found: Mapping[str, Any]) -> MethodFacts:
+    source, sizes = found["source"], found.get("sizes")
+    return MethodFacts(
+        doc=found["doc"],
+        source=source and Source(**source),
+        settings={key: setting_from(key, each) for key, each in found["settings"].items()},
+        sizes=sizes and Sizes(**sizes),
+        refuses=found.get("refuses", {}),
+        same=found.get("same", {}),
+    )
+
+
+def setting_from(key: str, found: Mapping[str, Any]) -> Setting:
+    limits, defaults = found.get("limits"), found.get("by_dataset")
+    return Setting(
+        key=key,
+        kind=KINDS[found["kind"]],
+        default=found["default"],
+        is_optional=found.get("is_optional", False),
+        limits=limits and Range(*limits),
+        options=tuple(found.get("options", ())),
+        by_dataset=defaults and ByDataset(decided_by(defaults)),
+        help=found["help"],
+    )
+
+
+def decided_by(defaults: Mapping[str, list[list[Any]]]) -> Callable[[Card], Any]:
+    """A rule that looks a default up: by the name of a dataset, then by the number of its classes from which on."""
+
+    def decide(card: Card) -> Any:
+        return [*takewhile(lambda step: step[0] <= card.num_classes, defaults[card.name])][-1][1]
+
+    return decide
+
+
+@cache
+def registry() -> Registry[MethodFacts]:
+    """All methods and plug-ins of this version."""
+    return read_facts(FILE.read_text("utf-8"))
+
+
+def check_choice(choice: MethodChoice, card: Card) -> None:
+    """Refuse a method's name and settings as its builders would, as far as these say it in their signatures."""
+    if not user_file(registry().split(choice.name)[0]):
+        registry().checked(choice.name, dict(sorted(registry().full_settings(choice, card).items())))
+        check_plugins(choice.name)
+
+
+def check_plugins(name: str) -> None:
+    """Refuse a plug-in that a method cannot carry."""
+    refuses, (_, plugins) = registry().find(name)[0].refuses, registry().split(name)
+    if reason := next((refuses[plugin] for plugin in plugins if plugin in refuses), ""):
+        raise UserError(reason)
+
+
+def with_defaults(config: Config) -> Config:
+    """A recorded run, with the defaults of settings that are newer than it. To read a record runs nobody's file."""
+    try:
+        settings = config.method.settings
+        if not user_file(config.method.name):
+            settings = tuple(sorted(registry().full_settings(config.method, config.card).items()))
+    except UserError:  # a method that is not known here
+        return config
+    return replace(config, method=replace(config.method, settings=settings))
+
+
+def same_method(choice: MethodChoice, card: Card) -> MethodChoice:
+    """The one name and the full settings of a method: equal for methods that do the same, whatever they are called.
+
+    Raises:
+        UserError: There is no such method, or it has no such settings.
+    """
+    check_choice(choice, card)
+    settings = registry().full_settings(choice, card)
+    base, plugins = registry().split(choice.name)
+    for plugin, other in registry().methods[base].same.items():
+        if plugin in plugins:
+            base = other
+            plugins.remove(plugin)
+    name = "+".join([base, *sorted(plugins)])
+    settings = {**registry().defaults_on(name, card), **settings}
+    return MethodChoice(name, tuple(sorted((k, v) for k, v in settings.items() if k in registry().declared_by(name))))
