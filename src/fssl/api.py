@@ -20,8 +20,9 @@ from .methods.names import check_effect
 from .models.net import make_known
 from .records.store import RunFolder
 from .report.runs import Run, find_runs
+from .runner.checks import check_settings, check_tools
 from .runner.conduct import run_experiment
-from .runner.grid import check_machine, plan_runs
+from .runner.grid import check_compiler, plan_runs
 from .runner.loggers import Listener, check_listener
 from .system.machine import as_path, check_name
 from .system.user_code import PYTHON
@@ -62,7 +63,8 @@ def experiment(
         settings = (*card_settings(dataset.card), *settings)
     config = only_run(tables_of(source, settings))
     if dataset is not None:
-        check_machine(config, debug=False)
+        check_tools(config, debug=False)
+        check_compiler(config)
         prepared = prepare(config, given_dataset(config, dataset))
         check_effect([(config, prepared.method)])
         return prepared
@@ -125,6 +127,8 @@ def tables_of(source: Source, settings: tuple[str, ...]) -> dict[str, Any]:
 
 
 def planned(named: Iterable[tuple[str, Config]]) -> dict[str, Experiment]:
+    named = list(named)
+    check_settings([config for _, config in named])
     return {run.name: run.experiment for run in plan_runs(named, Path(), Datasets())}
 
 

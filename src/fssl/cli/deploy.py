@@ -158,12 +158,14 @@ def start(
     from ..config import override, read_toml
     from ..deploy.home import server_part
     from ..deploy.programs import require_flower
-    from ..deploy.runs import Wanted, start_run
 
     part, out = server_part(home), out or Path("runs") / Path(config.removesuffix(".toml")).name
     require_flower()
     warn(insecure)
-    start_run(part, Wanted(override(read_toml(config), settings or []), out, resume, insecure), say)
+    tables = override(read_toml(config), settings or [])
+    from ..deploy.runs import Wanted, start_run
+
+    start_run(part, Wanted(tables, out, resume, insecure), say)
 
 
 @app.command()

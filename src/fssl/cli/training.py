@@ -3,7 +3,7 @@
 import os
 import sys
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -89,11 +89,12 @@ def run(
     check_name("--out", base)
     own = own_copies(base) if resume and Path(file) == base / "config.toml" else []
     named = runs_of(file, [*own, *(settings or []), *given], yes)
-    from ..runner.grid import list_runs, run_in_turn
-    from ..runner.parallel import run_side_by_side
-
     try:
-        planned, datasets = planned_runs(named, base, debug)
+        datasets = checked_early(named, base, debug, trains=not dry_run)
+        from ..runner.grid import list_runs, run_in_turn
+        from ..runner.parallel import run_side_by_side
+
+        planned = planned_runs(named, base, datasets)
         if dry_run:
             return list_runs(console, planned)
         waiting = ready_runs(planned, datasets, resume)
@@ -122,18 +123,38 @@ def runs_of(file: str, settings: list[str], yes: bool) -> list[tuple[str, "Confi
     return [*expand(tables)]
 
 
-def planned_runs(named: list[tuple[str, "Config"]], base: Path, debug: bool) -> tuple[list["PlannedRun"], "Datasets"]:
-    """Prepare every run, and say what somebody may not expect of them."""
-    from ..console import RunView
-    from ..core.images import Datasets
-    from ..runner.grid import notices, plan_runs
+def checked_early(named: Sequence[tuple[str, "Config"]], base: Path, debug: bool, trains: bool) -> "Datasets":
+    """Refuse all that can be refused before PyTorch is imported; returns the folders of images, which are read for it.
 
+    The files of a run that has begun are not looked for: it may be finished.
+    """
+    from ..catalog.facts import check_choice
+    from ..console import RunView
+    from ..core.images import Datasets, check_at_hand
+    from ..runner.checks import check_settings
+
+    configs = [config for _, config in named]
+    check_settings(configs, debug)
+    for name, config in named:
+        check_choice(config.method, config.card)
+        if trains and not (base / name / "config.toml").is_file():
+            check_at_hand(config)
     datasets = Datasets()
     with RunView(console, "data", transient=True) as view:
-        planned = plan_runs(named, base, datasets, view.loading(), debug)
+        for config in configs:
+            if config.card.is_folder:
+                datasets.get(config, view.loading())
+    return datasets
+
+
+def planned_runs(named: list[tuple[str, "Config"]], base: Path, datasets: "Datasets") -> list["PlannedRun"]:
+    """Prepare every run, and say what somebody may not expect of them."""
+    from ..runner.grid import notices, plan_runs
+
+    planned = plan_runs(named, base, datasets)
     for text in notices(planned):
         say(text)
-    return planned, datasets
+    return planned
 
 
 def ready_runs(planned: list["PlannedRun"], datasets: "Datasets", resume: bool) -> list["PlannedRun"]:
@@ -241,15 +262,19 @@ def bench(
 
     - `fssl bench --methods --shape paper --method sage --method fedloke --json costs.json`: adds two of them
     """
+    from ..catalog.facts import registry
+
     if json_file:  # what cannot be written is refused before the work
         check_file("--json", json_file)
         json_file.parent.mkdir(parents=True, exist_ok=True)
+    for name in method or []:
+        registry().split(name)
     if methods:
         from ..bench.methods import run_method_bench
 
         return run_method_bench(console, shape, method or [], rounds, json_file, settings or [])
-    from ..bench.speed import run_bench
-
     if method and len(method) > 1:
         raise UserError("--method: several of them need --methods")
+    from ..bench.speed import run_bench
+
     run_bench(console, shape, method[0] if method else "sage", rounds, json_file, settings or [])

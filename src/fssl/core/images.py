@@ -13,8 +13,8 @@ from ..data.cards import Card, Fit
 from ..data.folder import Agreed
 from ..data.given import check_dataset, check_server_rows
 from ..data.partition import Index, Partition, hold_out, make_partition, second_half
-from ..data.sources import Dataset, Split, lacking, load
-from ..data.split_file import read_partition
+from ..data.sources import Dataset, Split, lacking, load, missing
+from ..data.split_file import read_bytes, read_partition
 from ..errors import UserError, as_typed
 from ..system.files import at_home
 from ..system.machine import cores
@@ -54,6 +54,14 @@ def lacking_images(configs: Iterable[Config]) -> Iterator[str]:
     for name, dir in dict.fromkeys((config.data.name, config.data.dir) for config in configs):
         if text := lacking(name, at_home(Path(dir)) if dir else None):
             yield text
+
+
+def check_at_hand(config: Config) -> None:
+    """Refuse files that are named and not there, without reading them or downloading any."""
+    check_loadable(config)
+    missing(config.data.name, at_home(Path(config.data.dir)) if config.data.dir else None)
+    if config.partition.file is not None:
+        read_bytes(Path(config.partition.file), config.partition.digest)
 
 
 def check_loadable(config: Config) -> None:

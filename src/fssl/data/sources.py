@@ -16,7 +16,7 @@ from .folder import Agreed, Loading, load_classes, load_federation
 from .idx import SUMS, find_idx, load_idx
 from .parquet import lacking_files, load_parquet
 
-__all__ = ["Dataset", "Split", "lacking", "load"]
+__all__ = ["Dataset", "Split", "lacking", "load", "missing"]
 
 DIGITS = Path(__file__).with_name("digits.npz")
 
@@ -53,13 +53,17 @@ def load(
 
 def lacking(name: str, dir: Path | None = None) -> str:
     """What a dataset with files of its own lacks, in one line, looked up without a download; empty if nothing."""
-    facts = card(name)
-    if facts.is_embedded or facts.is_folder:
-        return ""
     try:
-        return "" if name in SUMS and find_idx(facts, dir) else lacking_files(facts, dir)
+        return missing(name, dir)
     except UserError as error:
         return str(error)
+
+
+def missing(name: str, dir: Path | None = None) -> str:
+    """From where a dataset would be downloaded; empty if it is at hand, refused if there is no way to get it."""
+    facts = card(name)
+    is_here = facts.is_embedded or facts.is_folder or (name in SUMS and find_idx(facts, dir))
+    return "" if is_here else lacking_files(facts, dir)
 
 
 def _synthetic(options: dict[str, Any]) -> Dataset:

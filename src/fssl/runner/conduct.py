@@ -5,10 +5,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from ..config import Config
-from ..core.device import choose_device
+from ..core.device import choose_device, device_facts
 from ..core.experiment import Experiment
 from ..core.federation import Federation
 from ..core.privacy import privacy_notes
@@ -24,6 +23,7 @@ from ..records.layout import SPLIT
 from ..records.rounds import Line
 from ..records.store import ERRORS, RunFolder
 from ..system.user_code import user_place
+from .checks import flower_simulation
 from .loggers import Listener, Logged
 from .record import Choice, record, save_state, write_result
 
@@ -61,7 +61,7 @@ def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool,
             choice = Choice(config, folder.rounds(), saved.parts if saved else {})
             if engine.snapshot.round == 0:
                 save_state(folder, engine, choice)
-            folder.write_env(federation.device, engine.snapshot.round)
+            folder.write_env(device_facts(federation.device), engine.snapshot.round)
             folder.write_partition(federation.labeled_counts, federation.unlabeled_counts, federation.server_counts)
             logged.started(config, folder.rounds())
             while engine.snapshot.round < config.rounds and not choice.progress.is_over:
@@ -123,35 +123,6 @@ def write_down(reason: str, error: Exception, config: Config, out: Path) -> str:
     (out / ERRORS).write_text(text, "utf-8", "backslashreplace")  # a name in it may be in any encoding
     place = user_place(error, config.own_files)
     return f"{reason} ({f'{place}; ' if place else ''}all of it: {out / ERRORS})"
-
-
-def check_engine(config: Config, debug: bool) -> None:
-    """Refuse what the engine cannot do, before anything is computed."""
-    compute, privacy = config.compute, config.privacy
-    of_flower = {
-        "compute.clients_per_gpu": compute.clients_per_gpu,
-        "compute.ray_address": compute.ray_address,
-        "privacy.clip": privacy.clip,
-        "privacy.noise": privacy.noise or None,
-        "privacy.aggregation": None if privacy.aggregation == "plain" else privacy.aggregation,
-    }
-    if compute.engine == "local":
-        for key, value in of_flower.items():
-            if value is not None:
-                raise UserError(f"{key} = {value!r}: only compute.engine = 'flower' has it (--engine flower)")
-        return
-    if debug:
-        raise UserError("--debug checks every step of the local engine; leave out --engine flower")
-    flower_simulation()
-
-
-def flower_simulation() -> Any:
-    """Flower's simulation engine, if it is installed."""
-    try:
-        from ..engines.flower.simulation import simulate
-    except ImportError as error:
-        raise UserError(f"--engine flower needs packages: pip install 'fssl[flower]' ({error})") from None
-    return simulate
 
 
 def resumed(saved: Saved | None, folder: RunFolder, engine: Engine, listener: Listener) -> Snapshot:

@@ -21,8 +21,7 @@ from ..methods.names import check_effect, replaced_notice
 from ..records.choice import is_over
 from ..records.models import Models
 from ..records.store import RunFolder
-from .conduct import check_engine, run_experiment
-from .loggers import check_loggers
+from .conduct import run_experiment
 
 OF_ANY_RUN = ("lr", "momentum", "weight_decay")  # settings of the optimizer that every method of a grid may be given
 
@@ -43,23 +42,20 @@ def plan_runs(
     named: Iterable[tuple[str, Config]],
     base: Path,
     datasets: Datasets,
-    progress: Progress | None = None,
-    debug: bool = False,
 ) -> list[PlannedRun]:
     """Prepare every run of a command, and refuse a mistake in any of them before the first run computes.
 
-    Parsing has checked single settings (config.schema) and their combinations (config.checks). This function checks the
-    machine, prepares each run (`prepare`), and refuses settings without an effect. After it, `unfinished` refuses
-    folders that cannot take a run, and `load_images` refuses files that cannot be read.
+    Parsing has checked single settings (config.schema) and their combinations (config.checks), and `check_settings` the
+    engine and the loggers. This function prepares each run (`prepare`), and refuses settings without an effect. After
+    it, `unfinished` refuses folders that cannot take a run, and `load_images` refuses files that cannot be read.
     Folders of images are read here, because they decide some settings; other datasets are loaded later.
     """
     configs = list(named)
-    check_data_dir([config for _, config in configs])
     for _, config in configs:
-        check_machine(config, debug)
+        check_compiler(config)
     runs = []
     for name, config in configs:
-        dataset = datasets.get(config, progress) if config.card.is_folder else None
+        dataset = datasets.get(config) if config.card.is_folder else None
         runs.append(PlannedRun(name or base.name, prepare(config, dataset), base / name))
     check_effect((config, run.experiment.method) for (_, config), run in zip(configs, runs, strict=True))
     return runs
@@ -114,26 +110,14 @@ def device_notice(config: Config) -> str:
     return ""
 
 
-def check_machine(config: Config, debug: bool) -> None:
-    """Refuse an engine, a compiler or a logger that is not there."""
-    check_engine(config, debug)
+def check_compiler(config: Config) -> None:
+    """Refuse to compile for a CPU where no compiler is."""
     if (
         choose_device(config).type == "cpu"
         and config.compute.compile == "on"
         and not which(os.environ.get("CXX", "g++"))
     ):
         raise UserError("compute.compile = 'on': a CPU needs a C++ compiler (g++ or $CXX) for it, else use 'off'")
-    check_loggers(config)
-
-
-def check_data_dir(configs: list[Config]) -> None:
-    """Refuse a folder that no run would look into: its user means other images than these."""
-    given = [config.data.dir for config in configs if config.data.dir]
-    if given and all(config.card.is_embedded for config in configs):
-        raise UserError(
-            f"data.dir = '{given[0]}': {configs[0].data.name} needs no files; leave out --data-dir,"
-            " or add --set data.name=folder for images of your own"
-        )
 
 
 def unfinished(console: Console, runs: list[PlannedRun], resume: bool) -> list[PlannedRun]:

@@ -1,0 +1,59 @@
+"""What settings alone tell to be wrong: refused before PyTorch is imported."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from ..config import Config
+from ..errors import UserError
+from .loggers import check_loggers
+
+
+def check_settings(configs: Sequence[Config], debug: bool = False) -> None:
+    """Refuse a data folder that no run would look into, and an engine or a logger that is not there."""
+    check_data_dir(configs)
+    for config in configs:
+        check_tools(config, debug)
+
+
+def check_data_dir(configs: Sequence[Config]) -> None:
+    """Refuse a folder that no run would look into: its user means other images than these."""
+    given = [config.data.dir for config in configs if config.data.dir]
+    if given and all(config.card.is_embedded for config in configs):
+        raise UserError(
+            f"data.dir = '{given[0]}': {configs[0].data.name} needs no files; leave out --data-dir,"
+            " or add --set data.name=folder for images of your own"
+        )
+
+
+def check_tools(config: Config, debug: bool) -> None:
+    check_engine(config, debug)
+    check_loggers(config)
+
+
+def check_engine(config: Config, debug: bool) -> None:
+    """Refuse what the engine cannot do, before anything is computed."""
+    compute, privacy = config.compute, config.privacy
+    of_flower = {
+        "compute.clients_per_gpu": compute.clients_per_gpu,
+        "compute.ray_address": compute.ray_address,
+        "privacy.clip": privacy.clip,
+        "privacy.noise": privacy.noise or None,
+        "privacy.aggregation": None if privacy.aggregation == "plain" else privacy.aggregation,
+    }
+    if compute.engine == "local":
+        for key, value in of_flower.items():
+            if value is not None:
+                raise UserError(f"{key} = {value!r}: only compute.engine = 'flower' has it (--engine flower)")
+        return
+    if debug:
+        raise UserError("--debug checks every step of the local engine; leave out --engine flower")
+    flower_simulation()
+
+
+def flower_simulation() -> Any:
+    """Flower's simulation engine, if it is installed."""
+    try:
+        from ..engines.flower.simulation import simulate
+    except ImportError as error:
+        raise UserError(f"--engine flower needs packages: pip install 'fssl[flower]' ({error})") from None
+    return simulate

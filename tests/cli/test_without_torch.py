@@ -1,0 +1,85 @@
+"""Commands that train nothing, and settings that text alone tells to be wrong, end without importing PyTorch."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from helpers.command import ENVIRONMENT
+from helpers.run_folders import config_of, write_run
+
+# Runs one command after another, as `fssl` does; says how each ended, and which one imported PyTorch.
+SCRIPT = """
+import json, sys
+from fssl.cli import main
+for words in json.loads(sys.argv[1]):
+    sys.argv = ["fssl", *words]
+    try:
+        main()
+    except SystemExit as exit:
+        print(json.dumps([" ".join(words), exit.code, "torch" in sys.modules]), file=sys.stderr)
+"""
+READING = """
+--help; --version; run --help; deploy --help
+show runs/sage; show runs/begun; compare runs; compare runs --by method.tau --csv runs.csv --tex runs.tex
+report runs --out report.html; tables runs; tables runs --setting proxyfl --out others; figures runs --only 4 --only 16
+methods; methods sage; methods flexmatch+sage; methods X+oracle; datasets; presets; presets demo; docs; docs sage
+deploy init home --sites 2
+"""
+REJECTED = """
+run smok; run nothing.toml; run runs/none --resume; run smoke --rounds 3; rnu smoke; run smoke --set seed
+run smoke --set train.lrr=1; run smoke --set train.lr=nan; run smoke --set model.name=resnet
+run smoke --set server.lr=0.5; run smoke --set grid.seed=[1,1]; run smoke --set records.keep_best=true
+run smoke --set method.name=sgae; run smoke --set method.name=flexmach+sage; run smoke --set method.name=sage+oracel
+run smoke --set method.name=fedavg+sage; run smoke --set method.name=sage+sage; run smoke --set method.name=my.py
+run smoke --set method.tua=0.9; run smoke --set method.tau=2; run smoke --set grid.method.tau=[0.5,2]
+run smoke --data-dir images; run smoke --set compute.ray_address=auto; run smoke --debug --engine flower
+run smoke --set data.name=cifar10 --data-dir none; run smoke --set data.name=folder --data-dir none
+run smoke --set data.name=folder; run smoke --set data.name=imagefolder --data-dir none
+run smoke --set partition.file=none.json; run demo --set method.name=sgae --dry-run
+show none; show runs; compare none; compare runs --by nothing; compare runs --against nothing; compare runs --measure f2
+report none; report runs --out report.txt; tables none; tables runs --setting nothing; figures none
+figures runs --only 99
+methods fedlok; methods sage+oracel; methods fedavg+sage; presets smok; docs sag; datasets --check none
+bench --method sgae; bench --method sage --method fedavg; deploy status --home none; deploy start smoke --home none
+deploy start smok --home home
+"""
+
+
+def commands(text: str) -> list[list[str]]:
+    return [words.split() for line in text.strip().splitlines() for words in line.split(";")]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """With a finished run, one of another method, and one that has begun."""
+    write_run(tmp_path / "runs" / "sage", config_of("train.rounds=3"), [40, 50, 60])
+    write_run(tmp_path / "runs" / "flexmatch", config_of("method.name=flexmatch", "train.rounds=3"), [40, 45, 50])
+    write_run(tmp_path / "runs" / "begun", config_of("method.tau=0.9", "train.rounds=3"), [40], finished=False)
+    return tmp_path
+
+
+def ends(folder: Path, words: list[list[str]]) -> list[list[object]]:
+    """Each command, its exit code, and whether PyTorch is there by then."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, json.dumps(words)],
+        **{"cwd": folder, "env": ENVIRONMENT, "capture_output": True, "text": True, "check": True},
+    )
+    return [json.loads(line) for line in done.stderr.splitlines() if line.startswith("[")]
+
+
+def test_reading_needs_no_torch(folder: Path) -> None:
+    assert ends(folder, commands(READING)) == [[" ".join(words), 0, False] for words in commands(READING)]
+
+
+def test_rejected_settings_need_no_torch(folder: Path) -> None:
+    words = [["deploy", "init", "home"], *commands(REJECTED)]
+    assert ends(folder, words)[1:] == [[" ".join(each), 2, False] for each in words[1:]]
+
+
+def test_the_watch_sees_torch(folder: Path) -> None:
+    """What only a built method tells needs it: else the tests above would pass for nothing."""
+    words = ["run", "smoke", "--set", "method.kappa=3", "--set", "method.cdsc=false"]
+    assert ends(folder, [words]) == [[" ".join(words), 2, True]]
