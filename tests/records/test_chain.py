@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,6 +15,7 @@ from fssl.errors import UserError
 from fssl.inference.trained import load_trained
 from fssl.records.chain import Chain, linked, read_entry, read_start
 from fssl.records.facts import read_facts, write_facts
+from fssl.records.probes import read_probe, write_probes
 from fssl.records.store import RunFolder
 from fssl.records.tensors import sealed, unseal
 from helpers.command import SMALL, Fssl, Said, outcome
@@ -118,6 +120,22 @@ def test_every_flipped_bit_of_sealed_tensors_shows_or_changes_nothing(tmp_path: 
             continue
         assert all(torch.equal(found.tensors[name], t) for name, t in tensors.items()), position
         assert found.facts in ({"round": 3, "classes": ["ä", "b"]}, None), position
+    assert noticed > 0.9 * len(whole)
+
+
+def test_probes_are_written_as_tensors_are_and_every_flipped_bit_shows_or_changes_nothing(tmp_path: Path) -> None:
+    """By numpy alone: 1 + 3 and 2 + 4 over two clients."""
+    arrays = {"n_by_class": np.array([[1, 2], [3, 4]], np.float32), "clients": np.array([3, 5])}
+    file = tmp_path / "000007.safetensors"
+    write_probes(file, 7, arrays)
+    whole = file.read_bytes()
+    assert whole == sealed({name: torch.from_numpy(array) for name, array in arrays.items()}, {"round": 7})
+    noticed = 0
+    for position in range(len(whole)):
+        file.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        found = read_probe(file, "n_by_class")
+        noticed += found is None
+        assert found is None or found.tolist() == [4, 6], position
     assert noticed > 0.9 * len(whole)
 
 

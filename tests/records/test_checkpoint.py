@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fssl.records.checkpoint import KEPT, Checkpoints
-from fssl.records.manifests import checksum
+from fssl.records.manifests import Manifests, checksum
 
 
 def tensors(round: int) -> dict[str, torch.Tensor]:
@@ -58,6 +58,17 @@ def test_what_comes_back_is_what_went_in(tmp_path: Path) -> None:
     assert found[0] == 3
     assert found[1].keys() == tensors(3).keys()
     assert all(same_bits(found[1][name], t) for name, t in tensors(3).items())
+
+
+def test_a_reader_looks_up_the_newest_whole_round_without_tensors(tmp_path: Path) -> None:
+    """The same that a run would be resumed from, of a damaged one the one before; of another record none."""
+    folder = tmp_path / "checkpoint"
+    reader = Manifests(saved(folder, 1, 2))
+    assert reader.newest_round(marks(2)) == load(folder)[0] == 2
+    assert reader.newest_round(marks(1)) == 1
+    assert reader.newest_round([None, "another", "another"]) is None
+    user_file(folder, 2).write_bytes(b"damaged")
+    assert reader.newest_round(marks(2)) == load(folder)[0] == 1
 
 
 def test_only_the_newest_two_are_kept(tmp_path: Path) -> None:
