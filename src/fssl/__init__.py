@@ -1,21 +1,21 @@
 """fssl: federated semi-supervised learning, exact, fast and reproducible."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import dataset, experiment, experiments, export, load, model, run, runs
+    from .api import dataset, experiment, experiments, export, load, model, run
+    from .report.runs import runs
 
 __version__ = "0.1.0"
 __all__ = ["dataset", "experiment", "experiments", "export", "load", "model", "run", "runs"]
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when they are asked for: the framework takes seconds, and `fssl --version` needs none of it."""
+    """Import lazily: PyTorch takes seconds, and neither `fssl --version` nor `fssl.runs` needs it."""
     if name not in __all__:
         raise AttributeError(f"module 'fssl' has no attribute '{name}'")
-    from . import api
-
-    return getattr(api, name)
+    return getattr(import_module(".report.runs" if name == "runs" else ".api", __name__), name)
 
 
 def __dir__() -> list[str]:

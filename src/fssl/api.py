@@ -1,6 +1,5 @@
 """What scripts and notebooks need, in one place: settings to runs, runs to numbers and models."""
 
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,19 +12,21 @@ from .core.experiment import Experiment, prepare
 from .core.images import Datasets, given_dataset
 from .data.given import card_settings, own_dataset
 from .data.sources import Dataset
-from .errors import UserError, in_python, told_in_python
+from .errors import UserError, told_in_python
 from .inference.export import export_model
 from .inference.trained import Trained, load_trained
 from .methods.names import check_effect
 from .models.net import make_known
 from .records.store import RunFolder
-from .report.runs import Run, find_runs
+from .report.runs import runs  # which needs no PyTorch
 from .runner.checks import check_settings, check_tools
 from .runner.conduct import run_experiment
 from .runner.grid import check_compiler, plan_runs
 from .runner.loggers import Listener, check_listener
 from .system.machine import as_path, check_name
 from .system.user_code import PYTHON
+
+__all__ = ["dataset", "experiment", "experiments", "export", "load", "model", "run", "runs"]
 
 Network = nn.Module | Callable[..., nn.Module]
 Pair = tuple[Any, Any]  # of images and their labels
@@ -156,29 +157,6 @@ def run(
     check_name("out =", folder)
     check_listener(listener)
     return run_experiment(experiment, folder, listener, resume)
-
-
-@told_in_python()
-def runs(*folders: str | Path, as_is: bool = False) -> list[Run]:
-    """Every run with a finished round at or below some folders; a warning names each that is left out, and why.
-
-    Args:
-        folders: Run folders, or folders of them.
-        as_is: Whether to take records that were changed since they were written; such a run has a `fault`.
-
-    Returns:
-        The runs; each has `config`, `lines` (the record), `curve` (accuracy by round) and `result`, `is_finished`
-        (whether all its rounds are there, or it stopped early) and `damaged` (lines of rounds.jsonl that were skipped).
-
-    Examples:
-        >>> {run.config.method.name: run.result for run in fssl.runs("runs")}
-    """
-    if not folders:
-        raise UserError('fssl.runs: which folders? For example fssl.runs("runs")')
-    found = find_runs([as_path("folder", folder) for folder in folders], as_is)
-    for line in found.left_out:
-        warnings.warn(in_python(line), stacklevel=3)  # of the caller: between them is told_in_python
-    return found.runs
 
 
 @told_in_python()

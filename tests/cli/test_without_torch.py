@@ -1,6 +1,7 @@
 """Commands that train nothing, and settings that text alone tells to be wrong, end without importing PyTorch."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -44,7 +45,7 @@ report none; report runs --out report.txt; tables none; tables runs --setting no
 figures runs --only 99
 methods fedlok; methods sage+oracel; methods fedavg+sage; presets smok; docs sag; datasets --check none
 bench --method sgae; bench --method sage --method fedavg; deploy status --home none; deploy start smoke --home none
-deploy start smok --home home
+deploy start smok --home home; predict none; predict runs/sage photos --data-dir data
 """
 
 
@@ -77,6 +78,26 @@ def test_reading_needs_no_torch(folder: Path) -> None:
 def test_rejected_settings_need_no_torch(folder: Path) -> None:
     words = [["deploy", "init", "home"], *commands(REJECTED)]
     assert ends(folder, words)[1:] == [[" ".join(each), 2, False] for each in words[1:]]
+
+
+def test_neither_do_nodes_of_a_deployment(folder: Path) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed")
+    words = ["deploy init home", "deploy keys --home home", "deploy status --home home"]
+    codes = [0, 0, 1]  # the server has not been started
+    assert ends(folder, [each.split() for each in words]) == [[w, c, False] for w, c in zip(words, codes, strict=True)]
+
+
+def test_a_script_reads_runs_without_torch(folder: Path) -> None:
+    code = "import fssl, sys; print([run.result for run in fssl.runs('runs')], 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True)
+    assert done.stdout == "[40.0, 45.0, 50.0] False\n", done.stderr
+
+
+def test_a_run_that_goes_on_needs_no_torch(folder: Path) -> None:
+    """Whether its newest checkpoint is whole is looked up for the last line."""
+    begun = shutil.copytree(Path(__file__).parents[1] / "golden" / "run-9635530", folder / "run")
+    (begun / "summary.json").unlink()
+    assert ends(folder, [["show", "run"]]) == [["show run", 0, False]]
 
 
 def test_the_watch_sees_torch(folder: Path) -> None:

@@ -49,6 +49,11 @@ def predict(
 
     - `fssl predict runs/own photos --model best --measures measures`: by the best model, with a page of measures
     """
+    from ..records.store import RunFolder
+
+    if images and data_dir:
+        raise UserError("--data-dir says where the run's own test images are: leave it out, or the images")
+    RunFolder(run).check_run()
     from ..inference.predict import Output
     from ..inference.predict import predict as label
 

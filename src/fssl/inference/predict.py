@@ -49,9 +49,6 @@ def predict(
     measures: Path | None = None,
 ) -> None:
     """Label the images below a folder, or the run's own test images, and print a summary."""
-    if images and data_dir:
-        raise UserError("--data-dir says where the run's own test images are: leave it out, or the images")
-    RunFolder(run).check_run()
     check_file("--out", out.file, ".csv")
     check_new("--out", out.file, out.overwrite)
     if measures:

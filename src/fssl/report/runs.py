@@ -1,6 +1,7 @@
 """Run folders as a report sees them: read without failing on a damaged line, and their numbers averaged."""
 
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
@@ -10,12 +11,13 @@ from numpy.typing import NDArray
 
 from ..catalog.facts import with_defaults
 from ..config import Config, Headline
-from ..errors import UserError, shortened, unknown
+from ..errors import UserError, in_python, shortened, told_in_python, unknown
 from ..records.chain import Chain
 from ..records.choice import has_stopped
 from ..records.environment import UNKNOWN, short_commit
 from ..records.rounds import MEASURES, Line, first_other_rate, of_last
 from ..records.store import INSIDE_A_RUN, RunFolder
+from ..system.machine import as_path
 
 Numbers = NDArray[np.float64]
 LARGEST = 1e15  # of a number; one beyond is damage
@@ -231,6 +233,29 @@ def find_runs(paths: Iterable[Path], as_is: bool = False) -> Found:
     if not found.runs:
         raise no_runs(paths, next(iter(found.unreadable.values()), ""))
     return found
+
+
+@told_in_python()
+def runs(*folders: str | Path, as_is: bool = False) -> list[Run]:
+    """Every run with a finished round at or below some folders; a warning names each that is left out, and why.
+
+    Args:
+        folders: Run folders, or folders of them.
+        as_is: Whether to take records that were changed since they were written; such a run has a `fault`.
+
+    Returns:
+        The runs; each has `config`, `lines` (the record), `curve` (accuracy by round) and `result`, `is_finished`
+        (whether all its rounds are there, or it stopped early) and `damaged` (lines of rounds.jsonl that were skipped).
+
+    Examples:
+        >>> {run.config.method.name: run.result for run in fssl.runs("runs")}
+    """
+    if not folders:
+        raise UserError('fssl.runs: which folders? For example fssl.runs("runs")')
+    found = find_runs([as_path("folder", folder) for folder in folders], as_is)
+    for line in found.left_out:
+        warnings.warn(in_python(line), stacklevel=3)  # of the caller: between them is told_in_python
+    return found.runs
 
 
 def no_runs(paths: Iterable[Path], why: str) -> UserError:
