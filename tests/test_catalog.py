@@ -241,7 +241,7 @@ SAME = {
 @pytest.mark.parametrize(("one", "other"), SAME.items(), ids=str)
 def test_methods_that_do_the_same_have_one_name(one: tuple[str, Any], other: tuple[str, Any]) -> None:
     """And only those: another setting is another method."""
-    choices = [MethodChoice(*each) for each in (one, other, (one[0], (*one[1], ("tau", 0.7))))]
+    choices = [MethodChoice(*each) for each in (one, other, (one[0], (*one[1], ("mu_u", 0.5))))]
     named = [same_method(choice, card("digits")) for choice in choices]
     built = [build_method(choice.name, full_settings(choice, card("digits"))) for choice in choices]
     assert named[0] == named[1]
