@@ -1,4 +1,4 @@
-"""The facts about every method, worked out from its builder: what `methods.json` holds.
+"""The content of `methods.json`: facts about every method, derived from its builder.
 
 Sources and settings stand with the builders, sizes are measured by letting a method work on ResNet-8x4.
 """
@@ -51,7 +51,7 @@ def dumped(value: object, depth: int = 0) -> str:
 
 
 def method_facts(name: str) -> dict[str, Any]:
-    """What is known of a method, with what becomes of each plug-in on it."""
+    """The facts of a method of the list, with its plug-ins."""
     sizes, refuses = measure_sizes(build_method(name, {})), refusals(name)
     plugged = {plugin: build_method(f"{name}+{plugin}", {}) for plugin in PLUGINS.keys() - refuses.keys()}
     others = [(plugin, other) for plugin in sorted(plugged) for other in METHODS]
@@ -60,7 +60,7 @@ def method_facts(name: str) -> dict[str, Any]:
 
 
 def refusals(name: str) -> dict[str, str]:
-    """The plug-ins that a method cannot carry, and what they say."""
+    """The plug-ins that a method cannot carry, with their messages."""
     found = {}
     for plugin in PLUGINS:
         try:
@@ -89,7 +89,7 @@ def doc_of(builder: Callable[..., Method]) -> str:
 
 
 def described(setting: Setting) -> dict[str, Any]:
-    """What a setting declares, without what it leaves open."""
+    """The declaration of a setting; parts that it leaves open are left out."""
     assert setting.kind is not None, f"{setting.key}: its builder declares no kind"
     found: dict[str, Any] = {"kind": setting.kind.__name__, "default": setting.default}
     found |= {"is_optional": True} if setting.is_optional else {}
@@ -101,7 +101,7 @@ def described(setting: Setting) -> dict[str, Any]:
 
 
 def steps(setting: Setting, card: Card) -> Iterator[tuple[int, Any]]:
-    """The defaults on a dataset, each with the number of classes from which on; only folders have any number."""
+    """Yield the defaults on a dataset, each with the least number of classes it holds for; only folders vary."""
     numbers = range(MOST_CLASSES) if card.is_folder else (0,)
     of_each = ((n, setting.default_on(replace(card, num_classes=n) if card.is_folder else card)) for n in numbers)
     for default, same in groupby(of_each, key=lambda pair: pair[1]):

@@ -1,6 +1,7 @@
-"""What is known of every method without building it: `methods.json`, which `python tests/test_docs.py` writes.
+"""Facts about every method, read from `methods.json` instead of from its builder.
 
-Whoever only reads runs, or refuses a setting, needs no more, and does not have to import PyTorch.
+Reading runs and rejecting settings needs no more, so neither imports PyTorch. `python tests/test_docs.py` writes the
+file.
 """
 
 import json
@@ -32,16 +33,14 @@ class Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class MethodFacts:
-    """What is known of a method or a plug-in."""
+    """Text, source, settings and sizes of a method or a plug-in."""
 
     doc: str  # paragraphs, each in one line
     source: Source | None
     settings: dict[str, Setting]
     sizes: Sizes | None = None  # of a method: a plug-in's are its host's
     refuses: Mapping[str, str] = field(default_factory=dict)  # plug-ins that a method cannot carry, and what they say
-    same: Mapping[str, str] = field(
-        default_factory=dict
-    )  # plug-ins that make another method of it: sage on fixmatch-lpl is sage
+    same: Mapping[str, str] = field(default_factory=dict)  # plug-ins that turn it into another method of the list
 
     @property
     def about(self) -> str:
@@ -49,7 +48,7 @@ class MethodFacts:
 
 
 def of_own_file(file: Path, name: str) -> MethodFacts:
-    """What is known of a user's method; only loading its file tells that, which imports PyTorch anyway."""
+    """Return the facts of a user's method. Import lazily: they need its file to be run, which imports PyTorch."""
     from .describe import describe_own
 
     return describe_own(name)
@@ -94,7 +93,7 @@ def setting_from(key: str, found: Mapping[str, Any]) -> Setting:
 
 
 def decided_by(defaults: Mapping[str, list[list[Any]]]) -> Callable[[Card], Any]:
-    """A rule that looks a default up: by the name of a dataset, then by the number of its classes from which on."""
+    """Return a rule that looks up a default by dataset and, of its steps, by the number of classes."""
 
     def decide(card: Card) -> Any:
         return [*takewhile(lambda step: step[0] <= card.num_classes, defaults[card.name])][-1][1]
@@ -109,21 +108,21 @@ def registry() -> Registry[MethodFacts]:
 
 
 def check_choice(choice: MethodChoice, card: Card) -> None:
-    """Refuse a method's name and settings as its builders would, as far as these say it in their signatures."""
+    """Reject a name or settings that do not fit the declared ones; a user's file is checked when it is loaded."""
     if not user_file(registry().split(choice.name)[0]):
         registry().checked(choice.name, dict(sorted(registry().full_settings(choice, card).items())))
         check_plugins(choice.name)
 
 
 def check_plugins(name: str) -> None:
-    """Refuse a plug-in that a method cannot carry."""
+    """Reject a plug-in that the method cannot carry."""
     refuses, (_, plugins) = registry().find(name)[0].refuses, registry().split(name)
     if reason := next((refuses[plugin] for plugin in plugins if plugin in refuses), ""):
         raise UserError(reason)
 
 
 def with_defaults(config: Config) -> Config:
-    """A recorded run, with the defaults of settings that are newer than it. To read a record runs nobody's file."""
+    """Return a recorded run's settings with the defaults of newer settings. A user's file is not run for it."""
     try:
         settings = config.method.settings
         if not user_file(config.method.name):
@@ -134,7 +133,7 @@ def with_defaults(config: Config) -> Config:
 
 
 def same_method(choice: MethodChoice, card: Card) -> MethodChoice:
-    """The one name and the full settings of a method: equal for methods that do the same, whatever they are called.
+    """Return one name and the full settings of a method: equal for methods that do the same under several names.
 
     Raises:
         UserError: There is no such method, or it has no such settings.

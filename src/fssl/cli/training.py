@@ -124,7 +124,7 @@ def runs_of(file: str, settings: list[str], yes: bool) -> list[tuple[str, "Confi
 
 
 def checked_early(named: Sequence[tuple[str, "Config"]], base: Path, debug: bool, trains: bool) -> "Datasets":
-    """Refuse all that can be refused before PyTorch is imported; returns the folders of images, which are read for it.
+    """Reject what can be rejected without PyTorch, which takes seconds to import. Return the folders of images.
 
     The files of a run that has begun are not looked for: it may be finished.
     """

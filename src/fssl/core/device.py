@@ -53,7 +53,7 @@ def uses_bf16(config: Config) -> bool:
 
 
 def device_facts(device: torch.device) -> dict[str, Any]:
-    """What records say of a device, as the framework knows it."""
+    """The device, CUDA version and number of threads, for the run's env.json."""
     cuda = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",

@@ -57,7 +57,7 @@ def lacking_images(configs: Iterable[Config]) -> Iterator[str]:
 
 
 def check_at_hand(config: Config) -> None:
-    """Refuse files that are named and not there, without reading them or downloading any."""
+    """Reject missing files without reading or downloading any."""
     check_loadable(config)
     missing(config.data.name, at_home(Path(config.data.dir)) if config.data.dir else None)
     if config.partition.file is not None:

@@ -60,7 +60,7 @@ def lacking(name: str, dir: Path | None = None) -> str:
 
 
 def missing(name: str, dir: Path | None = None) -> str:
-    """From where a dataset would be downloaded; empty if it is at hand, refused if there is no way to get it."""
+    """Return the source of a download; empty if the files are here. Raise UserError if there is no way to get them."""
     facts = card(name)
     is_here = facts.is_embedded or facts.is_folder or (name in SUMS and find_idx(facts, dir))
     return "" if is_here else lacking_files(facts, dir)

@@ -41,7 +41,7 @@ class Setup(NamedTuple):
 
 @cache
 def method_on(dataset: str, choice: MethodChoice) -> MethodChoice:
-    """A method under its one name, with all settings; some defaults depend on the dataset."""
+    """Return a method under one name, with all settings; some defaults depend on the dataset."""
     return same_method(choice, card(dataset))
 
 

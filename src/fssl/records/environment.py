@@ -21,7 +21,7 @@ UNKNOWN = "unknown"
 
 
 def environment(device: Mapping[str, Any]) -> dict[str, Any]:
-    """Versions and hardware; what the framework knows of the device comes from `device_facts`."""
+    """Return versions, hardware, commit and command; `device` is what `core.device.device_facts` returns."""
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "python": platform.python_version(),

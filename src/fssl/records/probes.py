@@ -37,5 +37,5 @@ def read_probe(path: Path, name: str) -> NDArray[np.float64] | None:
 
 
 def contents(arrays: Arrays) -> list[Content]:
-    """Named as the same tensors are: a file tells nothing of who wrote it."""
+    """Return the arrays under torch's names of their types: a file does not depend on the library that wrote it."""
     return [Content(name, f"torch.{a.dtype}", a.shape, a.reshape(-1).view(np.uint8).data) for name, a in arrays.items()]

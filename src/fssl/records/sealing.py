@@ -20,12 +20,12 @@ class Content(NamedTuple):
 
 
 def metadata_of(contents: Iterable[Content], facts: Mapping[str, Any]) -> dict[str, str]:
-    """What a file of these arrays has as its metadata."""
+    """The metadata of a file of these arrays."""
     return {KEY: json.dumps({**facts, "sha256": content_sum(contents, facts)})}
 
 
 def read_head(data: bytes) -> dict[str, str]:
-    """The metadata of a file that the library has read."""
+    """The metadata of a file that the library has accepted."""
     head = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
     return head.get("__metadata__") or {}  # the library takes null for none
 

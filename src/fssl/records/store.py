@@ -58,7 +58,7 @@ class RunFolder:
 
     @cached_property
     def checkpoints(self) -> "Checkpoints":
-        """The checkpoints with their tensors. Import lazily: a reader of records does not need PyTorch."""
+        """The checkpoints with their tensors. Import lazily: reading records does not need PyTorch."""
         from .checkpoint import Checkpoints
 
         return Checkpoints(self.manifests.folder)

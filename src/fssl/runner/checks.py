@@ -1,4 +1,4 @@
-"""What settings alone tell to be wrong: refused before PyTorch is imported."""
+"""Checks of settings that need no PyTorch: a command makes them before importing it."""
 
 from collections.abc import Sequence
 from typing import Any
