@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import takewhile
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,16 +55,12 @@ def of_own_file(file: Path, name: str) -> MethodFacts:
     return describe_own(name)
 
 
-def settings_in(facts: MethodFacts) -> dict[str, Setting]:
-    return facts.settings
-
-
 def read_facts(text: str) -> Registry[MethodFacts]:
     """The methods and plug-ins of a file like `methods.json`."""
     methods, plugins = (
         {name: facts_from(each) for name, each in json.loads(text)[kind].items()} for kind in ("methods", "plugins")
     )
-    return Registry(methods, plugins, settings_in, of_own_file)
+    return Registry(methods, plugins, attrgetter("settings"), of_own_file)
 
 
 def facts_from(found: Mapping[str, Any]) -> MethodFacts:
