@@ -30,7 +30,7 @@ from helpers.small import LABELING, tiny_config
 FILE = Path(__file__).parents[1] / "golden" / "methods.json"
 LABELERS = [name for name, builder in METHODS.items() if isinstance(builder(), FixMatch)]
 NAMES = [*METHODS, *(f"{name}+{plugin}" for name in LABELERS for plugin in PLUGINS if name != plugin)]
-# What protocol `authors` changes lies in hosts (losses, weights of clients) and in engines; a plug-in has no part in it.
+# What protocol `authors` changes lies in hosts (losses, weights of clients) and in engines, not in plug-ins.
 CASES = [*((name, "clean") for name in NAMES), *((name, "authors") for name in METHODS)]
 EASY = {"tau": 0.4, "delta": 1.2, "burn_in": 1, "helper_interval": 2}  # so that labels are used in so few steps
 EASIER = {"fixmatch-gpl": 0.3, "feddb": 0.255, "semifl": 0.27, "flfl": 0.27}  # a global model says little at first
