@@ -5,9 +5,9 @@
 It reads the records below results/ and needs the extra `plots`.
 """
 
-import json
 from pathlib import Path
 
+from fssl.records.store import RunFolder
 from fssl.report import drawing
 from fssl.report.look import GREY
 
@@ -26,8 +26,7 @@ with drawing.settings():
     figure, panels = drawing.sheet(drawing.PAGE, 3.0)
     axes = panels[0, 0]
     for label, place, key, first, color, line in CURVES:
-        lines = [json.loads(text) for text in (ROOT / "results" / place / "rounds.jsonl").read_text().splitlines()]
-        shown = [each for each in lines if each["round"] >= first]
+        shown = [each for each in RunFolder(ROOT / "results" / place).rounds() if each["round"] >= first]
         accuracy = [each[key]["train_norm"]["accuracy"] for each in shown]
         axes.plot([each["round"] for each in shown], accuracy, line, label=label, color=color)
     for name, value in PRINTED.items():

@@ -15,7 +15,7 @@ from ..system.machine import handled
 from ..system.terminal import by_line
 from .catalog import datasets, docs, methods, presets
 from .deploy import app as deploy
-from .results import compare, export, figures, predict, report, show, tables
+from .results import compare, export, figures, pack, predict, report, show, tables
 from .screen import console
 from .training import bench, replay, run
 
@@ -41,6 +41,7 @@ COMMANDS = (
     tables,
     figures,
     report,
+    pack,
     bench,
     docs,
 )

@@ -117,7 +117,7 @@ def run_name(out: Path) -> str:
     folder = RunFolder(out)
     known = read_json(folder.deployment_file).get("run")
     if not known:
-        if folder.rounds_file.is_file():
+        if folder.record.is_file():
             raise UserError(f"{out} was begun by another engine, so the sites lack their states; choose another --out")
         known = secrets.token_hex(16)
         write_atomic(folder.deployment_file, json.dumps({"run": known}) + "\n")

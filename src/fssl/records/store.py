@@ -22,6 +22,7 @@ from .facts import read_facts, write_facts
 from .layout import ENVIRONMENT, FORMAT, SPLIT, check_format
 from .lock import LOCK, Lock
 from .manifests import Manifests
+from .packed import read_packed
 from .probes import Arrays, write_probes
 from .rounds import first_other_rate, is_complete, summarize
 
@@ -47,6 +48,7 @@ class RunFolder:
         self.env_file = path / ENVIRONMENT
         self.partition_file = path / "partition.json"
         self.rounds_file = path / "rounds.jsonl"
+        self.packed_file = path / "rounds.json.xz"
         self.model_file = path / "model.safetensors"
         self.measures_file = path / "measures.json"
         self.summary_file = path / "summary.json"
@@ -79,13 +81,29 @@ class RunFolder:
         return read_facts(self.partition_file)
 
     @property
+    def is_packed(self) -> bool:
+        """Whether the record is packed only. Where there is a plain one too, that is newer: a resumed run wrote it."""
+        return self.packed_file.is_file() and not self.rounds_file.exists()
+
+    @property
+    def record(self) -> Path:
+        """The file that holds the rounds."""
+        return self.packed_file if self.is_packed else self.rounds_file
+
+    def text(self) -> bytes:
+        """Return the lines of the record, whichever file holds them."""
+        if self.is_packed:
+            return read_packed(self.packed_file)
+        return self.rounds_file.read_bytes() if self.rounds_file.is_file() else b""
+
+    @property
     def has_rounds(self) -> bool:
-        return self.rounds_file.is_file() and self.rounds_file.stat().st_size > 0
+        return self.record.is_file() and self.record.stat().st_size > 0
 
     @property
     def is_of_a_run(self) -> bool:
         """Whether a run began here; somebody may keep settings in a folder that is none."""
-        return self.config_file.is_file() and (self.lock.file.exists() or self.rounds_file.exists())
+        return self.config_file.is_file() and (self.lock.file.exists() or self.record.exists())
 
     @property
     def is_bare(self) -> bool:
@@ -202,7 +220,7 @@ class RunFolder:
 
     def rounds(self) -> list[dict[str, Any]]:
         """Every whole line, in order from round 1; what a crash left half-written ends the list."""
-        return self._start().lines if self.rounds_file.is_file() else []
+        return self._start().lines if self.record.is_file() else []
 
     def _start(self) -> Start:
         start = read_start(self.run_id, self._texts())
@@ -216,7 +234,7 @@ class RunFolder:
         return self._start().marks
 
     def _texts(self) -> list[bytes]:
-        return self.rounds_file.read_bytes().splitlines() if self.rounds_file.is_file() else []
+        return self.text().splitlines()
 
     def resume_point(self, say: Callable[[str], None]) -> "Saved | None":
         """The checkpoint to go on from, with the record cut back to its round; None if no round is there yet."""
@@ -229,8 +247,9 @@ class RunFolder:
         if len(texts) > whole:
             say(f"rounds.jsonl is damaged after round {whole}; what follows is computed again")
         kept = start.texts[: saved.round] if saved else []
-        if kept != texts or not self._ends_with_a_line():
+        if kept != texts or not self._takes_a_line():
             write_atomic(self.rounds_file, b"".join(text + b"\n" for text in kept))
+            self.packed_file.unlink(missing_ok=True)
         self._chain = chain_after(self.run_id, kept)
         return saved
 
@@ -264,8 +283,9 @@ class RunFolder:
         if saved is None and (written or self.model_file.exists() or self.summary_file.exists()):
             raise UserError(self._no_way_on(whole, written))
 
-    def _ends_with_a_line(self) -> bool:
-        return not self.has_rounds or self.rounds_file.read_bytes().endswith(b"\n")
+    def _takes_a_line(self) -> bool:
+        """Whether a line can be appended: the record is not packed, and its last line is whole."""
+        return not self.has_rounds or (self.rounds_file.is_file() and self.rounds_file.read_bytes().endswith(b"\n"))
 
     def _no_way_on(self, whole: int, written: int) -> str:
         """Why a run cannot be resumed, and what its user can do."""

@@ -105,7 +105,7 @@ class Found(NamedTuple):
         """What of the records is not in a result, for the terminal."""
         said = self.left_out
         said += [f"taken as it is: {run.path}: {run.fault}" for run in self.runs if run.fault]
-        return said + [damage_text(RunFolder(run.path).rounds_file, run.damaged) for run in self.runs if run.damaged]
+        return said + [damage_text(RunFolder(run.path).record, run.damaged) for run in self.runs if run.damaged]
 
 
 def choose_measure(configs: Iterable[Config], wanted: str = "") -> str:
@@ -126,8 +126,8 @@ def read_run(folder: RunFolder, as_is: bool = False) -> Run | None:
     A record that was changed since is refused, unless it is to be taken as it is.
     """
     config = with_defaults(folder.config())
-    file, chain = folder.rounds_file, folder.chain(as_is)
-    lines, damaged = whole_lines(chain, file.read_bytes().splitlines() if file.is_file() else ())
+    chain = folder.chain(as_is)
+    lines, damaged = whole_lines(chain, folder.text().splitlines())
     fault = fault_of(chain, lines, config)
     if fault and not as_is:
         raise UserError(f"{folder.path}: {changed(fault)}")
@@ -207,7 +207,7 @@ def run_folders(paths: Iterable[Path]) -> Iterator[Path]:
             folders[:] = sorted(name for name in folders if name not in INSIDE_A_RUN)
             folder = Path(root)
             run = RunFolder(folder)
-            is_run = run.rounds_file.name in files or {run.config_file.name, run.env_file.name} <= {*files}
+            is_run = run.record.name in files or {run.config_file.name, run.env_file.name} <= {*files}
             if is_run and (place := folder.resolve()) not in seen:
                 seen.add(place)
                 yield folder

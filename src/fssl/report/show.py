@@ -50,7 +50,7 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
     run = read_run(folder, as_is)
     if run is None:
         if folder.has_rounds:
-            raise UserError(f"{folder.rounds_file} is damaged: no line of it can be read")
+            raise UserError(f"{folder.record} is damaged: no line of it can be read")
         raise UserError(f"{path} has no finished round in {folder.rounds_file.name}; {way_on(folder.why_stuck())}")
     say(console, f"{shown_name([run])} on {run.config.data.name}, seed {run.config.seed}: {path}")
     if not folder.is_finished:
@@ -60,7 +60,7 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
         table.add_row(name, text)
     console.print(table)
     if run.damaged:
-        say(console, damage_text(folder.rounds_file, run.damaged))
+        say(console, damage_text(folder.record, run.damaged))
     if run.fault:
         say(console, f"taken as it is: {run.fault}")
     say(console, f"{min(run.curve):5.1f} % {sparkline(run.curve)} {max(run.curve):.1f} %")

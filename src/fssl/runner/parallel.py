@@ -74,7 +74,7 @@ def complained(job: WorkerRun, error: BaseException | None) -> bool:
 def show(view: GridView, job: WorkerRun, sizes: dict[str, int]) -> None:
     """Show how far a run has come, by its records; they are read again only if their size is another one."""
     folder = RunFolder(job.folder)
-    size = folder.rounds_file.stat().st_size if folder.rounds_file.is_file() else 0
+    size = folder.record.stat().st_size if folder.record.is_file() else 0
     if sizes.get(job.name) != size:
         sizes[job.name] = size
         view.running(job.name, job.config.rounds, folder.rounds(), job.config.records.metrics)

@@ -184,19 +184,13 @@ class Reading:
 
     def _watched(self) -> Iterable[Path]:
         of = self.folder
-        return of.config_file, of.env_file, of.partition_file, of.rounds_file, of.summary_file, of.measures_file
+        return of.config_file, of.env_file, of.partition_file, of.record, of.summary_file, of.measures_file
 
     def _read_rounds(self) -> None:
         if not self.folder.has_rounds:
             self._forget()
             return self._note(NO_ROUND)
-        with self.folder.rounds_file.open("rb") as file:
-            facts = os.fstat(file.fileno())
-            if facts.st_ino != self._file or facts.st_size < self._place:
-                self._forget()
-                self._file = facts.st_ino
-            file.seek(self._place)
-            chunk = file.read()
+        chunk = self._unread()
         self._chain = self._chain or self.folder.chain(self._as_is)
         whole = chunk.rfind(b"\n") + 1
         last = self.rounds[-1] if self.rounds else 0
@@ -213,6 +207,23 @@ class Reading:
                 column.append(nan if found is None else found)
         if self.skipped:
             self._note(damage_text("rounds.jsonl", self.skipped))
+
+    def _unread(self) -> bytes:
+        """What the record has more than at the last look; all of it, if it is another file, or packed."""
+        if self.folder.is_packed:
+            self._forget()
+            try:
+                return self.folder.text()
+            except UserError as error:
+                self._note(f"left out: {str(error).removeprefix(f'{self.path}/')}")
+                return b""
+        with self.folder.rounds_file.open("rb") as file:
+            facts = os.fstat(file.fileno())
+            if facts.st_ino != self._file or facts.st_size < self._place:
+                self._forget()
+                self._file = facts.st_ino
+            file.seek(self._place)
+            return file.read()
 
     def _read_rest(self) -> None:
         try:
