@@ -82,12 +82,13 @@ def test_the_wheel_has_every_file_of_the_package_and_its_facts(built: Path) -> N
 
 @needs_builder
 @pytest.mark.slow
-def test_the_source_archive_has_what_builds_and_tests_it_and_no_caches(built: Path) -> None:
+def test_the_source_archive_has_what_builds_and_tests_it_but_no_caches_and_no_results(built: Path) -> None:
     (archive,) = built.glob("*.tar.gz")
     with tarfile.open(archive) as files:
         names = {name.partition("/")[2] for name in files.getnames()}
     wanted = "pyproject.toml README.md LICENSE CITATION.cff CHANGELOG.md src/fssl/py.typed tests/test_package.py"
     assert {*wanted.split()} <= names
+    assert not [name for name in names if name.startswith("results")]
     assert {name for name in names if any(part.startswith(".") for part in name.split("/"))} <= {".gitignore"}
 
 
