@@ -1,8 +1,8 @@
 """The pages: every example runs, every command is accepted, every setting and every recorded name is explained.
 
 `python tests/test_docs.py` writes the facts about methods into src/fssl/catalog/methods.json, the table of settings
-into docs/configuration.md, that of methods into README.md, and the scoreboard of the runs on record into README.md and
-results/README.md, with its picture.
+into docs/configuration.md, that of methods into README.md, and all that results/README.md shows of the runs on record,
+with its picture.
 """
 
 import contextlib
@@ -15,9 +15,7 @@ import shutil
 import sys
 import tomllib
 import types
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -44,13 +42,13 @@ from fssl.methods.base import Method, Needs
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
 from fssl.models import Head, NormReLU
-from fssl.paper.fill import fill_tables
-from fssl.paper.scoreboard import Scoreboard, draw, markdown_board, scoreboard
+from fssl.paper.scoreboard import draw
 from fssl.paper.tables import DPI
 from fssl.report.drawing import render, settings
-from fssl.report.runs import find_runs
+from helpers import results_page
 from helpers.command import exit_code
 from helpers.pages import FENCE, Block, blocks_of, commands_of
+from helpers.results_page import RESULTS
 
 ROOT = Path(__file__).parents[1]
 DOCS = sorted((ROOT / "docs").rglob("*.md"))
@@ -59,7 +57,6 @@ PAGES = [*DOCS, *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "resu
 SETTINGS = ROOT / "docs" / "configuration.md"
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 SMOKE = "runs/smoke"
-BOARD = ROOT / "results" / "scoreboard.png"
 
 
 BLOCKS = [block for page in PAGES for block in blocks_of(page)]
@@ -195,7 +192,7 @@ def accepted(monkeypatch: pytest.MonkeyPatch, words: list[str]) -> object:
                 stand_in(path.parent if path.suffix else path)
     if words[0] == "figures":
         words = [*words, "--only", "16"]  # without, drawing them all takes longer than a page is worth
-    if words[0] in ("show", "compare", "tables", "figures", "predict", "export"):
+    if words[0] in ("show", "compare", "tables", "figures", "pack", "predict", "export"):
         for path in map(Path, words[1:2] if words[0] in ("predict", "export") else words[1:]):
             if not path.exists() and not str(path).startswith("-") and not path.suffix:
                 stand_in(path)
@@ -399,32 +396,10 @@ class Generated(NamedTuple):
         return before + start, inside, end + after
 
 
-def board_for(page: Path) -> Callable[[], str]:
-    """The scoreboard of the runs on record, with its picture as seen from a page."""
-    return lambda: markdown_board(board_on_record(), str(BOARD.relative_to(page.parent)))
-
-
-@cache
-def board_on_record() -> Scoreboard:
-    return scoreboard(fill_tables(find_runs([ROOT / "results"])).tables)
-
-
-def commits_on_record() -> str:
-    """Every run below results/, by the commit that made it."""
-    made: dict[str, list[str]] = defaultdict(list)
-    for run in find_runs([RESULTS.parent]).runs:
-        made[", then ".join(run.commits)].append(str(run.path.relative_to(RESULTS.parent)))
-    lines = ["| commit | runs |", "|---|---|"]
-    return "\n".join([*lines, *(f"| {key} | {', '.join(sorted(made[key]))} |" for key in sorted(made))]) + "\n"
-
-
-FRONT, RESULTS = ROOT / "README.md", ROOT / "results" / "README.md"
 GENERATED = [
     Generated(SETTINGS, "settings", table),
-    Generated(FRONT, "methods", markdown),
-    Generated(FRONT, "scoreboard", board_for(FRONT)),
-    Generated(RESULTS, "scoreboard", board_for(RESULTS)),
-    Generated(RESULTS, "commits", commits_on_record),
+    Generated(ROOT / "README.md", "methods", markdown),
+    *(Generated(RESULTS / "README.md", name, write) for name, write in results_page.PARTS.items()),
 ]
 
 
@@ -434,7 +409,7 @@ def test_facts_about_methods_are_what_their_builders_declare() -> None:
 
 def draw_pictures() -> None:
     with settings():
-        BOARD.write_bytes(render(draw(board_on_record()), ["png"], DPI)["png"])
+        results_page.BOARD.write_bytes(render(draw(results_page.board()), ["png"], DPI)["png"])
 
 
 @pytest.mark.parametrize("part", GENERATED, ids=lambda part: f"{part.page.parent.name}-{part.name}")
