@@ -52,6 +52,17 @@ def test_it_is_the_plain_average_over_batches(
         torch.testing.assert_close(t, expected[name], rtol=1e-5, atol=1e-6)
 
 
+def test_a_batch_has_250_images(make_federation: Make) -> None:
+    """SemiFL's number, which all sites share. Of 501 images two batches count: the last image is alone."""
+    federation = make_federation(*AT)
+    rows = torch.randint(160, (501,), generator=torch.Generator().manual_seed(0))
+    sums = make_measure(federation.net, federation.pool)(federation.net.first, rows)
+    expected = cumulative(federation, federation.net.first, [rows[:250], rows[250:500]])
+    assert sums.batches == 2
+    for name, t in mean_of([sums]).items():
+        torch.testing.assert_close(t, expected[name], rtol=1e-5, atol=1e-6)
+
+
 def statistics(federation: Federation, weights: Weights) -> dict[str, torch.Tensor]:
     """What a run measures, in one process."""
     sites, measure = federation.config.server.static_norm == "sites", federation.make_client_measure()
