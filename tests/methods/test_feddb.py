@@ -11,7 +11,7 @@ from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
 from fssl.label.assign import GlobalOnly, LocalOnly, Sage
-from fssl.methods.feddb import PI, PRIOR, SEEN, TABLE, FedDB, debias, exact_shares, feddb, released_shares
+from fssl.methods.feddb import PI, PRIOR, SEEN, TABLE, FedDB, _within, debias, exact_shares, feddb, released_shares
 from fssl.methods.names import build_method
 from fssl.models import Out
 from fssl.types import Batch, Clock, Counts, Local, Server, Sweep, Task, Upload, Weights
@@ -163,6 +163,18 @@ def test_exact_shares_are_optimal(seed: int) -> None:
     slope = pi @ (a @ pi - 0.1)
     assert slope.min() >= a @ slope - 1e-7
     assert objective(pi, a) <= objective(pi, released_shares(pi)) <= objective(pi, np.full(len(pi), 1 / len(pi)))
+
+
+def test_clients_leave_in_an_order_that_never_leads_away_from_the_minimum() -> None:
+    """Otherwise the search could return to where it was: of several, the client whose share is 0 first leaves first."""
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        v = rng.dirichlet(np.full(4, 0.3), size=6) - 1 / 4
+        gram, a = v @ v.T + 1e-8 * np.eye(6), rng.dirichlet(np.ones(6))
+        found = _within(gram, a, a > 0)
+        assert found @ gram @ found <= a @ gram @ a, seed
+        assert (found >= 0).all()
+        assert found.sum() == pytest.approx(1)
 
 
 def test_one_released_step_by_hand() -> None:

@@ -72,6 +72,16 @@ def test_only_accepted_images_with_one_opinion_are_pulled() -> None:
     assert term.item() == pytest.approx(2 * 0.1173579, rel=1e-5)
 
 
+def test_of_equally_decided_models_the_local_one_is_the_loser() -> None:
+    """The global model labels at equal scores, so the pull is towards (.6 .1 .3), with rho = 1: to (.2 .3 .5) it has
+    KL = .6 log 3 + .1 log 1/3 + .3 log .6 = 0.396058. Towards (.6 .3 .1) it would be 0.498223."""
+    p_l, p_g = rows([0.6, 0.1, 0.3]), rows([0.6, 0.3, 0.1])
+    assert torch.equal(SCORES["max"](p_l), SCORES["max"](p_g))
+    votes = {"p_l": p_l, "p_g": p_g, "mask": torch.tensor([True])}
+    term = fedlabel(winner="max").agreement(rows([0.2, 0.3, 0.5]).log(), votes)
+    assert term.item() == pytest.approx(0.396058, rel=1e-5)
+
+
 def test_the_pull_reaches_the_strong_view_only() -> None:
     """d KL(p || q) / d logits = q - p, for each of B_u = 1 images."""
     p_l, p_g = rows([0.8, 0.1, 0.1]), rows([0.5, 0.3, 0.2])

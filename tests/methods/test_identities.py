@@ -11,7 +11,7 @@ from fssl.core.client import client_round
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
 from fssl.label.accept import FlexThreshold
-from fssl.label.assign import ConfidenceGap, Constant, LocalOnly, Sage
+from fssl.label.assign import ConfidenceGap, Constant, GlobalOnly, LocalOnly, Sage
 from fssl.methods.base import mean_weights, weighted_mean
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS, build_method
@@ -181,6 +181,20 @@ def test_ablations_are_field_values() -> None:
     assert sage(cdsc=False).assign == Sage(Constant(1.0))
     assert sage(cpg=False).assign == Sage(supplement=False)
     assert sage(lam=0.3).assign == Sage(Constant(0.3))
+
+
+def test_the_global_model_is_asked_if_it_labels_or_is_watched() -> None:
+    for assign, watch, asks in ((LocalOnly(), False, False), (LocalOnly(), True, True), (GlobalOnly(), False, True)):
+        assert FixMatch(assign=assign, watch=watch).asks_global == asks
+
+
+@pytest.mark.parametrize("name", ["fixmatch-lpl", "fixmatch-gpl"])
+def test_what_is_recorded_changes_nothing_that_is_learned(name: str, make_federation: Make) -> None:
+    watched, other = (
+        trained(make_federation(f"method.name={name}", accepting(), f"records.probes={probes}"))
+        for probes in ("all", "losses")
+    )
+    assert equal(watched, other)
 
 
 def test_oracle_drops_exactly_the_wrong_labels(make_federation: Make) -> None:
