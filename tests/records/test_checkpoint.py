@@ -137,6 +137,17 @@ def test_a_checkpoint_beyond_the_record_is_not_used(tmp_path: Path) -> None:
     assert not user_file(tmp_path, 5).exists()
 
 
+def test_a_run_is_begun_once_there_is_more_than_its_beginning(tmp_path: Path) -> None:
+    """Round 0 is the beginning. A file in the folder's place is somebody's, and no bare run."""
+    folders = {name: tmp_path / name for name in ("nothing", "empty", "beginning", "a round", "a file")}
+    folders["empty"].mkdir()
+    folders["a file"].touch()
+    saved(folders["beginning"], 0)
+    saved(folders["a round"], 0, 1)
+    begun = {name for name, folder in folders.items() if Checkpoints(folder).is_begun}
+    assert begun == {"a round", "a file"}
+
+
 def test_what_a_kill_leaves_behind_is_ignored_and_swept(tmp_path: Path) -> None:
     saved(tmp_path, 1)
     user_file(tmp_path, 2).write_bytes(b"tensors without a manifest")

@@ -22,7 +22,7 @@ from fssl.data.sources import Dataset
 from fssl.engines.engine import RoundResult
 from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
-from fssl.records.choice import Chosen, Progress
+from fssl.records.choice import Chosen, Progress, would_have_ended
 from fssl.records.store import RunFolder
 from fssl.report.groups import seeds_text
 from fssl.report.page.reading import read
@@ -75,6 +75,14 @@ def test_the_tuning_half_is_chosen_by_where_there_is_no_validation_part() -> Non
     assert progress.best == Chosen(1, 30.0)
     assert progress.is_over
     assert "on the tuning half of the test" in progress.facts(stops=True)["stopped"]["why"]
+
+
+def test_a_run_would_have_ended_only_before_its_last_round() -> None:
+    """Patience 3 ends it after round 8, patience 2 after round 4: where that is its last round, it has ended so."""
+    ended = [would_have_ended(lines(*VALUES[:n]), config("train.patience=3")) for n in (7, 8, 9)]
+    assert ended == [None, None, 8]
+    assert [would_have_ended(lines(*VALUES[:n]), config("train.patience=2")) for n in (4, 5, 9)] == [None, 4, 4]
+    assert would_have_ended(lines(*VALUES), config()) is None  # without patience
 
 
 @pytest.mark.parametrize("setting", ["records.keep_best=true", "train.patience=5"])

@@ -290,6 +290,21 @@ def test_a_round_with_noise_is_not_taken_again(tmp_path: Path, damage: str, monk
         assert saved.round == 2
 
 
+def test_noise_without_any_whole_checkpoint_is_refused_as_any_other_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    go(run)
+    for path in (run / "checkpoint").glob("*.safetensors"):
+        path.write_bytes(b"")
+    plain, noisy = RunFolder.config, replace(TOY.privacy, clip=1.0, noise=1.0)
+    monkeypatch.setattr(RunFolder, "config", lambda folder: replace(plain(folder), privacy=noisy))
+    before = contents(run)
+    with pytest.raises(UserError, match=r"no checkpoint in .* can be used \(damaged, or of another run\)"):
+        RunFolder(run).resume_point(print)
+    assert contents(run) == before
+
+
 class Disk:
     """Takes so many flushes before it is full."""
 
