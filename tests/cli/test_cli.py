@@ -833,6 +833,8 @@ def test_a_rate_of_zero_is_pointed_out(fssl: Fssl) -> None:
     assert "stay as they are" not in fssl("run", "smoke", *words, "--dry-run").out  # the server trains
     words = ("--set", "train.lr=0", "--set", "method.name=fedmatch")
     assert "stay as they are" not in fssl("run", "smoke", *words, "--dry-run").out  # it has a rule of its own
+    words = ("--set", "server.optimizer=momentum", "--set", "grid.train.lr=[0, 0.1]", "--set", "grid.server.lr=[0, 1]")
+    assert fssl("run", "smoke", *words, "--dry-run").out.count("stay as they are") == 2  # once of each, for all runs
 
 
 def test_a_rate_that_a_method_does_not_use_is_pointed_out(fssl: Fssl) -> None:

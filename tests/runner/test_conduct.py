@@ -1,9 +1,12 @@
 """What a run that cannot begin, or go on, leaves behind: nothing."""
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import fssl
@@ -50,6 +53,24 @@ def test_an_error_of_a_run_that_has_its_folder_is_written_there(
     with pytest.raises(RunError, match=r"TypeError: nobody foresaw this \(all of it: .*error\.txt\)"):
         conduct.run_experiment(prepare(tiny_config("train.rounds=1")), tmp_path / "run", Quiet())
     assert "in breaks" in (tmp_path / "run/error.txt").read_text()
+
+
+def test_a_run_begins_with_what_its_user_may_not_expect(tmp_path: Path) -> None:
+    """Of its first weights, of its federation and of its privacy; one that goes on begins with no weights."""
+    save_file({"body.0.weight": torch.zeros(16, 3, 3, 3)}, tmp_path / "w.safetensors")
+    start = f"model.start={tmp_path / 'w.safetensors'}"
+    settings = (start, "model.start_partial=true", "partition.labels=server", "server.epochs=0")
+    experiment = prepare(tiny_config(*settings, "compute.engine=flower", "privacy.clip=1"))
+    of_weights = experiment.first_weights().notes
+    expected = [
+        "server.epochs = 0: nobody trains on the labels, which are the server's",
+        "privacy: updates are clipped, but without privacy.noise nothing is guaranteed",
+    ]
+    assert of_weights
+    folder, listener = RunFolder(tmp_path / "run"), Quiet()
+    with closing(folder.lock):
+        conduct.opened(experiment, folder, False, listener)
+    assert listener.said == [*of_weights, *expected]
 
 
 def small_network(width: int) -> Callable[[int, int, int], nn.Module]:

@@ -2,11 +2,14 @@
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
+import torch
 
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
-from fssl.runner.record import describe
+from fssl.runner.record import Choice, describe, labeled_steps
+from helpers.small import tiny_config
 
 Make = Callable[..., Federation]
 FEW = ("partition.clients=6", "partition.labeled_clients=2", "train.clients_per_round=6", "train.batch=10")
@@ -42,3 +45,36 @@ def test_steps_are_whole_numbers(make_federation: Make) -> None:
     line, arrays = describe(federation, engine.layout, result)
     assert line["sums"]["steps"] == sum(federation.num_steps(client) for client in result.clients)
     assert arrays["server.steps"] == line["server_steps"]
+
+
+def test_a_client_with_a_single_label_counts(make_federation: Make) -> None:
+    """Three of four clients have one label each, and one has none."""
+    settings = ("partition.labeled_clients=3", "data.labels_per_class=1", "train.clients_per_round=4")
+    federation = make_federation("method.name=sage", "partition.kind=iid", *settings)
+    labeled = [federation.counts(client).labeled for client in range(4)]
+    steps = np.array([3.0, 5.0, 7.0, 11.0])
+    sums = {"steps": steps, "l_s": np.ones(4)}
+    assert 1 in labeled
+    assert 0 in labeled
+    expected = sum(taken for taken, number in zip(steps, labeled, strict=True) if number)
+    assert labeled_steps(federation, [0, 1, 2, 3], sums) == expected
+
+
+def test_a_line_has_a_rate_only_where_it_is_not_the_full_one(make_federation: Make) -> None:
+    """Four rounds, the last two on the line down: 1, 1, 1, 1/2."""
+    federation = make_federation("train.rounds=4", "train.cooldown=2", "train.steps_per_round=1")
+    engine = LocalEngine(federation)
+    lines = [describe(federation, engine.layout, result)[0] for result in engine.rounds(4)]
+    assert [line.get("rate") for line in lines] == [None, None, None, 0.5]
+
+
+def test_the_best_model_is_taken_over_from_a_checkpoint() -> None:
+    """Of all its parts; the states of clients are others."""
+    best, state = {"params.w": torch.ones(2)}, {"table": torch.zeros(3)}
+    settings = tiny_config("data.validation=0.25", "records.keep_best=true")
+    lines = [{"round": n, "validation": {"accuracy": value}} for n, value in ((1, 20.0), (2, 30.0), (3, 10.0))]
+    choice = Choice(settings, lines, {"clients.0": state, "best.2": best, "clients.1": state})
+    assert choice.parts == {"best.2": best}
+    assert choice.model is best
+    assert choice.progress.best == (2, 30.0)
+    assert Choice(settings, [], {}).model is None
