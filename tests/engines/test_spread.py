@@ -141,6 +141,8 @@ def test_devices_that_are_not_there_are_refused(settings: list[str], reason: str
     ("settings", "reason"),
     [
         (['compute.devices=["cpu", "cuda:0"]'], "expected one or more of a kind"),
+        (['compute.devices=["cpu:0", "cuda:0"]'], "expected one or more of a kind"),
+        (["compute.devices=[]"], r"compute.devices = \[\]: expected a list of strings"),
         ([TWICE, "compute.engine=flower"], "only compute.engine = 'local' has it"),
     ],
 )

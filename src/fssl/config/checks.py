@@ -232,11 +232,11 @@ def check_privacy(config: Config) -> None:
 
 
 def check_devices(config: Config) -> None:
-    """Refuse lists that are empty, of two kinds, or of no use to Flower; whether a device is there is asked later."""
+    """Refuse lists of two kinds, or of no use to Flower; whether a device is there is asked later."""
     names = config.compute.devices
     if names is None:
         return
-    if len({name.partition(":")[0] for name in names}) != 1:
+    if len({name.partition(":")[0] for name in names}) > 1:
         raise UserError(
             f"compute.devices = {list(names)}: expected one or more of a kind, such as ['cuda:0', 'cuda:1']"
         )
