@@ -88,5 +88,10 @@ format: $(TESTABLE)
 	$(DENO) fmt
 	$(DENO) lint --fix
 
+# Would the tests notice a mistake in the lines that changed? MUTANTS="--help" tells more.
+.PHONY: mutants
+mutants: $(TESTABLE)
+	PYTHONPATH=tests $(RUN) helpers.mutants $(MUTANTS)
+
 clean:
 	rm -rf $(VENV) build
