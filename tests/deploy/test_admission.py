@@ -14,12 +14,13 @@ from shutil import copyfile
 
 import pytest
 
-from fssl.deploy import sites
+from fssl.deploy import admission, sites
 from fssl.deploy.control import check_gate, check_manner, connect, let_in, nodes, shut
 from fssl.deploy.home import ServerPart, init, server_part, site_part
 from fssl.deploy.runs import await_folder
 from fssl.deploy.sites import await_server, manner_of
-from fssl.engines.flower.identity import fingerprint
+from fssl.engines.flower.identity import Node, fingerprint
+from fssl.engines.flower.internals import ONLINE, UNREGISTERED
 from fssl.errors import RunError, UserError
 from fssl.records.store import RunFolder
 from helpers.command import Fssl
@@ -103,6 +104,7 @@ def test_every_start_has_a_credential_of_its_own_and_a_closed_door(server: Serve
     for _ in range(2):
         shut(server)
         connect(server, insecure=False)
+        assert server.flower.stat().st_mode & 0o777 == 0o700
         assert not (server.flower / "open").exists()
         let_in(server)
         assert (server.flower / "open").exists()
@@ -197,6 +199,77 @@ def test_a_credential_of_another_server_is_said_so(server: ServerPart) -> None:
             nodes(other)
     with pytest.raises(RunError, match="does not answer at"):
         nodes(other)
+
+
+def known_to(server: ServerPart, monkeypatch: pytest.MonkeyPatch, *there: Node) -> list[tuple[str, ...]]:
+    """A server that knows these nodes; what is asked of its `flwr` command."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(admission, "nodes", lambda part: [*there])
+    monkeypatch.setattr(admission, "flwr", lambda part, *words: asked.append(words))
+    shut(server)
+    connect(server, insecure=False)
+    return asked
+
+
+def keys_of(server: ServerPart) -> list[str]:
+    from fssl.deploy.keys import admitted_sites
+
+    return [site.key for site in admitted_sites(server)]
+
+
+def test_sites_are_admitted_and_keys_that_have_gone_are_withdrawn(
+    server: ServerPart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Site 1 is known already; site 3 takes no part now, and its key stays; the server's folder has none of node 40."""
+    first, _, third = keys_of(server)
+    there = (Node(10, first, status=ONLINE), Node(30, third), Node(40, "f" * 64), Node(50, "e" * 64, "", UNREGISTERED))
+    said, asked = list[str](), known_to(server, monkeypatch, *there)
+    admission.admit(server._replace(sites=["site-1", "site-2"]), said.append)
+    register = ("register", str(server.keys / "site-2.pub"), "deployment", "--name", "site-2")
+    assert asked == [("supernode", "unregister", "40", "deployment"), ("supernode", *register)]
+    gone = f"withdrawn: node 40 (key {'f' * 16}), whose key is not in {server.keys}"
+    assert said == [gone, "admitted: site-1, site-2"]
+
+
+def test_a_key_that_was_withdrawn_is_refused_before_any_other_is(
+    server: ServerPart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, second, _ = keys_of(server)
+    asked = known_to(server, monkeypatch, Node(20, second, status=UNREGISTERED), Node(40, "f" * 64))
+    with pytest.raises(UserError, match=r"^site-2: this key was withdrawn, .*; remove .*/site-2\.pub and the site's key"):
+        admission.admit(server, print)
+    assert asked == []
+
+
+def test_the_operator_sees_every_site_and_every_stranger(server: ServerPart, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two nodes claim site 1, site 2 is away, site 3 was never admitted; what was withdrawn is not shown."""
+    first, second, _ = keys_of(server)
+    since = "2026-11-16 10:00"
+    there = [Node(10, first, "site-1", ONLINE, since), Node(20, second, "site-2", "offline", since)]
+    there += [Node(40, "f" * 64, "site-1", ONLINE, since), Node(50, "e" * 64, "", UNREGISTERED)]
+    known_to(server, monkeypatch, *there)
+    rows, warnings = admission.look(server)
+    assert rows == [
+        ("site-1", "0", "DISPUTED", since),
+        ("site-2", "1", "offline", since),
+        ("site-3", "2", "not admitted", ""),
+        ("STRANGER", "–", ONLINE, since),
+    ]
+    assert warnings == [
+        "client 0: 2 nodes claim site-1, so none of them is used",
+        f"node 40 (key {'f' * 16}, registered as 'site-1') is none of the sites and gets no messages. "
+        "The server withdraws keys that are not in its folder keys when it starts",
+    ]
+
+
+def test_without_keys_nobody_knows_which_node_is_which_site(
+    server: ServerPart, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known_to(server, monkeypatch, Node(10, "", status=ONLINE, since="10:00"), Node(20, "", status="offline"))
+    connect(server, insecure=True)
+    rows, warnings = admission.look(server._replace(sites=["site-1"]))
+    assert rows == [("site-1", "0", "", ""), ("without a key", "?", ONLINE, "10:00")]
+    assert warnings == []
 
 
 # A site before its server.

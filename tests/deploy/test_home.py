@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from fssl.config import only_run, override, read_toml
+from fssl.deploy.control import connect, shut
 from fssl.deploy.home import APP, ServerPart, SitePart, init, is_free, server_part, site_part
 from fssl.deploy.programs import NEW_START, wait_for
 from fssl.deploy.runs import events, follow, for_sites
@@ -309,6 +310,7 @@ def test_keys_are_what_tls_and_flower_want(home: Path) -> None:
     made = make_keys(server, home)
     ca, own = (x509.load_pem_x509_certificate((server.keys / name).read_bytes()) for name in ("ca.crt", "server.pem"))
     own.verify_directly_issued_by(ca)
+    assert [each.subject.rfc4514_string() for each in (ca, own)] == ["CN=fssl deployment CA", "CN=localhost"]
     names = own.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["localhost"]
     assert [str(ip) for ip in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
@@ -696,10 +698,12 @@ def test_a_grid_of_one_cell_is_ordered_as_the_run_it_stands_for(home: Path, tmp_
     assert (sent.method.name, sent.seed, sent.partition.clients) == ("sage", 9, 3)
 
 
-def asked_of_flower(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """What a start asks of a server that takes everything."""
+def asked_of_flower(part: ServerPart, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What a start asks of a server that was started and takes everything."""
     from fssl.deploy import runs
 
+    shut(part)
+    connect(part, insecure=False)
     asked: list[tuple[str, ...]] = []
 
     def flwr(part: ServerPart, *words: str) -> dict[str, Any]:
@@ -707,7 +711,6 @@ def asked_of_flower(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
         return {"run-id": 7}
 
     monkeypatch.setattr(runs, "flwr", flwr)
-    monkeypatch.setattr(runs, "check_manner", lambda *arguments: None)
     return asked
 
 
@@ -722,7 +725,7 @@ def test_a_full_disk_is_found_before_a_run_is_ordered(
         is_full = dir == tmp_path if full == "out" else dir == home / "server"  # neither folder is there yet
         return Path("/dev/full").open("wb") if is_full else TemporaryFile(dir=dir)
 
-    part, asked = with_keys(home), asked_of_flower(monkeypatch)
+    asked = asked_of_flower(part := with_keys(home), monkeypatch)
     monkeypatch.setattr(runs, "TemporaryFile", opened)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError) as error:
@@ -757,7 +760,7 @@ def test_a_run_that_cannot_be_shown_goes_on(
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.deploy import runs
 
-    part, asked = with_keys(home), asked_of_flower(monkeypatch)
+    asked = asked_of_flower(part := with_keys(home), monkeypatch)
     with pytest.raises(RunError) as error:
         runs.start_run(part, runs.Wanted(DEALT, tmp_path / "out"), say)
     goes_on = "it goes on at the server, and `fssl deploy start --resume` waits for it"
@@ -775,8 +778,8 @@ def test_a_run_that_is_interrupted_is_stopped_at_the_server(
         raise KeyboardInterrupt
 
     said: list[str] = []
-    asked = asked_of_flower(monkeypatch)
-    part, out = with_keys(home), tmp_path / "out"
+    asked = asked_of_flower(part := with_keys(home), monkeypatch)
+    out = tmp_path / "out"
     monkeypatch.setattr(runs, "follow", interrupt)
     with pytest.raises(KeyboardInterrupt):
         runs.start_run(part, runs.Wanted(DEALT, out), said.append)

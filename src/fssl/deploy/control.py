@@ -45,10 +45,8 @@ def connect(server: ServerPart, insecure: bool) -> None:
     """Tell the `flwr` command where the server is, and how it proves that it is its operator's."""
     table: dict[str, Any] = {"address": server.address}
     table |= {"insecure": True} if insecure else {"root-certificates": str(require_file(server.keys / "ca.crt"))}
-    server.flower.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if token := read_token(server):
-        kept = json.dumps(credentials(table["address"], token))  # Flower reads YAML, which this is, too
-        write_atomic(server.flower / "credentials.yaml", kept, mode=0o600)
+    kept = json.dumps(credentials(table["address"], read_token(server)))  # Flower reads YAML, which this is, too
+    write_atomic(server.flower / "credentials.yaml", kept, mode=0o600)
     text = to_toml({"superlink": {"default": CONNECTION}, f"superlink.{CONNECTION}": table})
     write_atomic(server.flower / "config.toml", text)
 
