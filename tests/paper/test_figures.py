@@ -4,6 +4,7 @@ import io
 import re
 import shlex
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from fssl.label.assign import KAPPA_STAR
 from fssl.paper.figures import Outcome, chosen, draw, index, make_figures
 from fssl.paper.gallery import FIGURES, Selector
 from fssl.paper.panels import first_ranks, histogram_entropy, quantiles_above, share_above
-from fssl.paper.selection import FOLDERS, SHARED_FOLDER, Selection, inline, kind_of
+from fssl.paper.selection import FOLDERS, SHARED_FOLDER, Selection, deviations, inline, kind_of, probe, probe_files
 from fssl.paper.setups import by_setup
 from fssl.report import drawing
 from fssl.report.drawing import COLUMN, PAGE, render, settings
@@ -270,6 +271,15 @@ def test_histograms_are_summed_over_clients_and_the_last_ten_rounds(tmp_path: Pa
     assert heights == pytest.approx([80, 10, 5, 0, 0, 5])
 
 
+def test_probes_are_read_at_some_sixty_rounds_and_at_the_last_ten(tmp_path: Path) -> None:
+    """Up to the round at which the figure reads: of 130 rounds every second one; later ones are none of its."""
+    for round in range(1, 141):
+        write_probes(tmp_path, round, counts=[[1.0, 2.0], [3.0, 4.0]])
+    found = probe_files(tmp_path, "counts", 130)
+    assert [int(path.stem) for path in found] == sorted({*range(1, 131, 2), *range(121, 131)})
+    assert probe(found[0], "counts").tolist() == [4, 6]
+
+
 def test_a_model_that_is_never_sure_has_no_box(tmp_path: Path) -> None:
     for method, who in (("fixmatch-lpl", "l"), ("fixmatch-gpl", "g")):
         run = write_run(tmp_path / method, config_of("partition.alpha=0.1", f"method.name={method}"), [10.0])
@@ -387,6 +397,56 @@ def test_all_numbers_of_a_figure_are_read_at_one_round(tmp_path: Path) -> None:
     assert "What is no curve by round is read at round 40." in outcome.sources[0]
     (text,) = (text for text in outcome.missing if text.startswith("its runs end before the others"))
     assert "lam=0.7" in text
+
+
+def described(folder: Path, preset: str) -> str:
+    """What is said of the runs that a preset's figure draws."""
+    selection = select(find_runs([folder]).runs, preset)
+    for cell in selection.cells:
+        selection.runs(cell.method, cell.alpha)
+    return selection.describe()
+
+
+@pytest.mark.parametrize(
+    ("data", "ends", "expected"),
+    [
+        ("cifar100", (600,), "50 labels per class, 600 rounds, protocol authors."),
+        (
+            *("cifar100", (40, 600)),
+            "50 labels per class, 40 to 600 rounds, protocol authors. What is no curve by round is read at round 600."
+            " Not the paper's setting: 40 to 600 rounds (paper: 600).",
+        ),
+        (
+            *("digits", (1,)),
+            "14 labels per class, 1 round, protocol authors."
+            " Not the paper's setting: data.name = digits (paper: cifar100); labels per class = 14 (paper: 50).",
+        ),
+    ],
+)
+def test_rounds_are_said_to_be_fewer_than_the_papers_on_its_dataset_alone(
+    tmp_path: Path, data: str, ends: tuple[int, ...], expected: str
+) -> None:
+    for seed, rounds in enumerate(ends, 7):
+        config = config_of(f"data.name={data}", "protocol=authors", "train.rounds=600", f"seed={seed}")
+        write_run(tmp_path / str(seed), config, [10.0] * rounds)
+    said = described(tmp_path, "fig4").partition("), ")[2]
+    assert said == expected
+
+
+@pytest.mark.parametrize(
+    ("protocol", "expected"),
+    [("authors", []), ("clean", ["protocol = clean (paper: authors)"])],
+)
+def test_a_preset_without_a_protocol_is_held_against_the_papers(protocol: str, expected: list[str]) -> None:
+    (_, wanted), *_ = expand(read_toml("paper/fig1-fedsgd"))
+    mine = replace(wanted, protocol=protocol, train=replace(wanted.train, precision="fp32"))
+    assert deviations(mine, wanted) == expected
+
+
+def test_copies_of_a_run_do_not_decide_where_numbers_are_read(tmp_path: Path) -> None:
+    for name, rounds in (("copy", 20), ("older copy", 20), ("whole", 40)):
+        write_run(tmp_path / name, config_of("train.rounds=40"), [10.0] * rounds)
+    assert select(find_runs([tmp_path]).runs, "fig4").read_at == 40
 
 
 def test_panels_without_runs_say_so(tmp_path: Path) -> None:

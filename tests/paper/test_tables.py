@@ -13,8 +13,9 @@ from rich.console import Console
 
 from fssl.config import to_toml
 from fssl.errors import UserError
-from fssl.paper.fill import GAIN_ROW, Cell, FilledTable, Line, Tables, fill_tables
+from fssl.paper.fill import GAIN_ROW, Cell, FilledTable, Line, Tables, best_cell, fill_tables
 from fssl.paper.markup import LATEX, cell_text, csv_text, latex, letter, markdown, markdown_page
+from fssl.paper.printed import Column
 from fssl.paper.tables import Shown, make_tables
 from fssl.records.chain import linked
 from fssl.records.store import RunFolder
@@ -235,6 +236,17 @@ def test_a_target_out_of_reach_is_asked_of_the_longest_run(tmp_path: Path) -> No
     assert [cell(second, "SAGE", i).value for i in range(2)] == [50, 100]
     asked = cell(table(tables_of(tmp_path, short=True), 2), "SAGE", 2)
     assert (asked.value, asked.marks[-1]) == (None, "0 of 1 runs reach 50 % within 120 rounds")
+
+
+def test_a_target_that_one_of_the_seeds_reaches_is_an_answer_at_once(tmp_path: Path) -> None:
+    """A longer run of another setting that is not there yet says less."""
+    for name, curve in (("here", climb((54, 30.0), rounds=60)), ("not here", climb(rounds=60))):
+        write_run(tmp_path / "near" / name, config_of(f"seed={len(name)}"), curve)
+    write_run(tmp_path / "far", config_of(), climb(rounds=120))
+    choices = {("its setting",): "near", (): "far"}
+    runs = {setting: find_runs([tmp_path / folder]).runs for setting, folder in choices.items()}
+    found = best_cell(runs, Column("cifar100", 0.5, target=30))
+    assert found.marks == ("its setting", "2 of 3 seeds", "1 of 2 runs reach 30 % within 60 rounds")
 
 
 def test_an_accuracy_is_that_of_the_run_that_goes_farther(tmp_path: Path) -> None:

@@ -316,6 +316,7 @@ def test_the_footer_has_the_rounds_of_the_tables(tmp_path: Path, capsys: pytest.
     compare_runs(console, [tmp_path])
     assert "(mean of the last 8 rounds; last round)" in said(capsys)
     write_run(tmp_path / "long", [60.0] * 12, "partition.alpha=1.0")
+    write_run(tmp_path / "young", [60.0] * 3, "partition.alpha=1.0", "train.rounds=12", "seed=8")
     compare_runs(console, [tmp_path])
     text = said(capsys)
     assert [head in text for head in ("last 8 ", "last 10 ")] == [True, True]
