@@ -236,7 +236,9 @@ def test_a_key_that_was_withdrawn_is_refused_before_any_other_is(
 ) -> None:
     _, second, _ = keys_of(server)
     asked = known_to(server, monkeypatch, Node(20, second, status=UNREGISTERED), Node(40, "f" * 64))
-    with pytest.raises(UserError, match=r"^site-2: this key was withdrawn, .*; remove .*/site-2\.pub and the site's key"):
+    with pytest.raises(
+        UserError, match=r"^site-2: this key was withdrawn, .*; remove .*/site-2\.pub and the site's key"
+    ):
         admission.admit(server, print)
     assert asked == []
 

@@ -19,7 +19,7 @@ from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
-from fssl.core.static import mean_of
+from fssl.core.static import NormSums, mean_of
 from fssl.data.sources import load
 from fssl.engines.engine import Engine, Missing
 from fssl.engines.local import LocalEngine
@@ -28,7 +28,7 @@ from fssl.engines.tensors import named
 from fssl.errors import RunError, UserError
 from fssl.records.checkpoint import Saved
 from fssl.runner.record import describe
-from fssl.types import Server, State, Upload, Weights
+from fssl.types import Payload, Server, State, Upload, Weights
 from helpers.small import completed, method_of, tiny_config
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
@@ -51,9 +51,12 @@ from fssl.engines.flower.messages import (
     pack,
     read_job,
     read_result,
+    read_sums,
+    sums_answer,
     unpack,
 )
 from fssl.engines.flower.nodes import AnyNode, Connected
+from fssl.engines.flower.privacy import Privacy
 from fssl.engines.flower.state import SiteState, round_of
 
 pytestmark = pytest.mark.slow
@@ -516,6 +519,17 @@ BAD_SUMS = {
 }
 
 
+def test_a_client_with_a_single_batch_is_measured() -> None:
+    federation, job = federation_of(*AT_SITES), Job("", 1, 0)
+    forms = message_forms(federation)
+    sums = {name: torch.full(t.shape, 2.0) for name, t in forms.sums.items()}
+    back = read_sums(sums_answer(job, NormSums(sums, 1)), job, forms)
+    assert back.batches == 1
+    assert all(torch.equal(back.total[name], t) for name, t in sums.items())
+    with pytest.raises(BadUploadError, match=r"^batches is 0, expected a whole number from 1 to 1e\+08$"):
+        read_sums(sums_answer(job, NormSums(sums, 0)), job, forms)
+
+
 @pytest.mark.parametrize("how", BAD_SUMS)
 def test_sums_that_cannot_be_used_are_left_out_and_named(how: str, tmp_path: Path) -> None:
     federation, honest, said = federation_of(*AT_SITES), at_sites(tmp_path), list[str]()
@@ -799,6 +813,18 @@ def test_updates_are_bounded_and_running_statistics_stay_out_of_the_norm(tmp_pat
     assert moved(free, before) > 0.1
     ours, theirs = engine.snapshot.server.weights.buffers, free.snapshot.server.weights.buffers
     assert all(torch.equal(ours[name], t) for name, t in theirs.items())  # as sent, not scaled
+
+
+def test_an_update_of_which_a_part_stayed_as_it_was_is_bounded_too() -> None:
+    """An update of (3, 4) has length 5, and 1 is the bound. Without any update there is no direction to keep."""
+    sent = {"still": torch.ones(2), "moved": torch.zeros(2)}
+    payload, privacy = Payload(Weights(sent, {}), {}), Privacy(clip=1.0, noise=0.0)
+    for moved, expected in (([3.0, 4.0], [0.6, 0.8]), ([0.3, 0.4], [0.3, 0.4]), ([0.0, 0.0], [0.0, 0.0])):
+        upload = Upload(2, Weights({**sent, "moved": torch.tensor(moved)}, {}), 9, {})
+        params = (clipped := privacy.clipped(upload, payload)).weights.params
+        assert params["moved"].tolist() == pytest.approx(expected)
+        assert params["still"].tolist() == [1, 1]
+        assert (clipped.client, clipped.num_samples) == (2, 1)  # all count the same
 
 
 def test_noise_has_the_promised_size_and_differs_from_run_to_run(tmp_path: Path) -> None:

@@ -390,6 +390,16 @@ def test_a_client_may_leave_at_any_time(stage: str, how: str) -> None:
     assert apart(engine.snapshot, expected.snapshot) <= bound(federation, result.clients, 5)
 
 
+def test_a_client_that_is_not_connected_is_missing_from_the_mean() -> None:
+    federation = federation_of(MASKED, *UNEQUAL)
+    drawn = federation.drawn_clients(1)
+    engine = engine_of(federation, sites := Sites(), nodes=[k for k in range(6) if k != drawn[1]])
+    result = one_round(engine)
+    assert result.missing == [Missing(drawn[1], "not connected")]
+    assert result.clients == [k for k in drawn if k != drawn[1]]
+    assert {client for _, client, _ in sites.seen} == {*result.clients}
+
+
 def test_two_may_leave_one_early_and_one_late() -> None:
     federation = federation_of(MASKED, *UNEQUAL)
     drawn = federation.drawn_clients(1)

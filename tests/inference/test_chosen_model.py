@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ SMALL = [
     *("train.clients_per_round=2", "compute.device=cpu", "data.validation=0.2", "records.keep_best=true"),
 ]
 CPU = torch.device("cpu")
+SVG = "http://www.w3.org/2000/svg"
 
 
 def small(*settings: str) -> Config:
@@ -205,11 +207,39 @@ def test_measures_in_files_and_on_a_page(run: Path, fssl: Fssl) -> None:
     matrix = list(csv.reader(Path("measures/confusion.csv").read_text().splitlines()))
     assert [list(map(int, row[1:])) for row in matrix[1:]] == facts["confusion"]
     picture = ElementTree.parse("measures/confusion.svg").getroot()
-    numbers = [e.text for e in picture.iter("{http://www.w3.org/2000/svg}text") if "middle" in e.get("text-anchor", "")]
+    numbers = [e.text for e in picture.iter(f"{{{SVG}}}text") if "middle" in e.get("text-anchor", "")]
     assert [int(n) for n in numbers if n and n.isdigit()] == [n for row in facts["confusion"] for n in row if n]
-    assert "http" not in Path("measures/index.html").read_text().replace("http://www.w3.org/2000/svg", "").replace(
-        "http-equiv", ""
-    )
+    assert "http" not in Path("measures/index.html").read_text().replace(SVG, "").replace("http-equiv", "")
+
+
+def test_the_page_shows_numbers_a_table_and_how_sure_the_model_is(tmp_path: Path) -> None:
+    """Of two cats one is taken for a dog. F1 is 2/3 and 4/5; 0.1, 0.62, 0.18 and 0.3 are off in confidence."""
+    p = np.array([[0.9, 0.1], [0.38, 0.62], [0.18, 0.82], [0.3, 0.7]], np.float32)
+    write_measures(tmp_path / "m", answers_of(p, np.array([0, 0, 1, 1])), ["cat", "dog"], "my run: photos")
+    page = (tmp_path / "m/index.html").read_text()
+    assert re.findall("<(?:title|h1)>(.*?)</", page)[:2] == ["my run: photos"] * 2
+    assert dict(re.findall("<dt>(.*?)</dt><dd>(.*?)</dd>", page)) == {
+        "accuracy": "75.00 %",
+        "balanced accuracy": "75.00 %",
+        "macro F1": "73.33 %",
+        "AUROC": "100.00 %",
+        "calibration error": "30.00 %",
+        "images": "4",
+    }
+    rows = [re.findall("<t[hd]>(.*?)</t[hd]>", row) for row in re.findall("<tr>(.*?)</tr>", page)]
+    assert rows == [
+        ["class", "images", "precision", "recall", "F1", "AUROC"],
+        ["cat", "2", "100.0", "50.0", "66.7", "100.0"],
+        ["dog", "2", "66.7", "100.0", "80.0", "100.0"],
+    ]
+    _, calibration = (ElementTree.fromstring(svg) for svg in re.findall("<svg.*?</svg>", page, re.S))
+    bars = {bar[0].text: float(bar.get("height", "")) for bar in calibration.iter(f"{{{SVG}}}rect")}
+    assert bars == {
+        "1 images: sure to 62.0 %, 0.0 % right": 0,
+        "1 images: sure to 70.0 %, 100.0 % right": 300,
+        "1 images: sure to 82.0 %, 100.0 % right": 300,
+        "1 images: sure to 90.0 %, 100.0 % right": 300,
+    }
 
 
 def test_a_page_of_measures_is_written_over_only_if_asked(run: Path, fssl: Fssl) -> None:
@@ -267,5 +297,13 @@ def test_a_hundred_classes_are_drawn_without_numbers(tmp_path: Path) -> None:
     p = np.random.default_rng(0).dirichlet(np.ones(100), 500).astype(np.float32)
     write_measures(tmp_path / "m", answers_of(p, np.arange(500) % 100), [str(c) for c in range(100)], "many")
     picture = ElementTree.parse(tmp_path / "m/confusion.svg").getroot()
-    assert len(list(picture.iter("{http://www.w3.org/2000/svg}rect"))) == 100 * 100 + 1
-    assert len(list(picture.iter("{http://www.w3.org/2000/svg}text"))) < 250
+    assert len(list(picture.iter(f"{{{SVG}}}rect"))) == 100 * 100 + 1
+    assert len(list(picture.iter(f"{{{SVG}}}text"))) < 250
+
+
+def test_of_more_classes_than_can_be_read_every_second_is_named(tmp_path: Path) -> None:
+    """Once beside its row, once above its column."""
+    p = np.eye(180, dtype=np.float32)
+    write_measures(tmp_path / "m", answers_of(p, np.arange(180)), [f"class {i}" for i in range(180)], "many")
+    texts = [each.text for each in ElementTree.parse(tmp_path / "m/confusion.svg").iter(f"{{{SVG}}}text")]
+    assert texts == [*(f"class {i}" for i in range(0, 180, 2) for _ in range(2)), "said", "true"]
