@@ -20,7 +20,7 @@ from fssl.deploy.home import ServerPart, init, server_part, site_part
 from fssl.deploy.runs import await_folder
 from fssl.deploy.sites import await_server, manner_of
 from fssl.engines.flower.identity import Node, fingerprint
-from fssl.engines.flower.internals import ONLINE, UNREGISTERED
+from fssl.engines.flower.internals import ACQUIRE_TASK, LIST_NODES, ONLINE, UNREGISTERED
 from fssl.errors import RunError, UserError
 from fssl.records.store import RunFolder
 from helpers.command import Fssl
@@ -129,22 +129,22 @@ def test_the_flwr_command_sends_the_credential(server: ServerPart, monkeypatch: 
 
 
 class Door(BaseHTTPRequestHandler):
-    code = 200
+    code, below = 200, "/"
 
     def do_GET(self) -> None:
         self.do_POST()
 
     def do_POST(self) -> None:
-        self.send_response(self.code)
+        self.send_response(self.code if self.path.startswith(self.below) else 401)
         self.end_headers()
 
     def log_message(self, format: str, *words: object) -> None: ...
 
 
 @contextmanager
-def serving(server: ServerPart, code: int, is_encrypted: bool, port: int = 0) -> Iterator[int]:
-    """Something that answers on a port of this machine."""
-    handler = type("Handler", (Door,), {"code": code})
+def serving(server: ServerPart, code: int, is_encrypted: bool, port: int = 0, below: str = "/") -> Iterator[int]:
+    """Something on a port of this machine that gives one answer to all requests below a path, and refuses others."""
+    handler = type("Handler", (Door,), {"code": code, "below": below})
     with HTTPServer(("127.0.0.1", port), handler) as door:
         if is_encrypted:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -168,6 +168,13 @@ def test_a_server_that_lets_anyone_register_keys_does_not_run(server: ServerPart
         check_gate(server._replace(port=port), insecure)
     with pytest.raises(RunError, match="does not answer"):
         check_gate(server._replace(port=port), insecure)
+
+
+@pytest.mark.parametrize(("path", "code"), [(LIST_NODES, 404), (ACQUIRE_TASK, 200), (ACQUIRE_TASK, 503)])
+def test_every_answer_but_a_refusal_opens_the_gate(server: ServerPart, path: str, code: int) -> None:
+    opened = pytest.raises(RunError, match=rf"does not refuse strangers \({path}: status {code}\), so it was stopped")
+    with serving(server, code, True, below=path) as port, opened:
+        check_gate(server._replace(port=port), False)
 
 
 @pytest.mark.parametrize(

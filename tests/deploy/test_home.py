@@ -5,6 +5,7 @@ import json
 import os
 import re
 import shlex
+import socket
 import stat
 import subprocess
 import sys
@@ -13,8 +14,9 @@ import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from shutil import copyfile
 from tempfile import TemporaryFile
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -51,6 +53,8 @@ def test_a_new_folder_reads_back(home: Path) -> None:
     assert len({server.port, *ports}) == 4
     assert all(map(is_free, ports))
     assert server_part(home / "server") == server  # the server's part by itself
+    assert server.test_images is None
+    assert server._replace(test="images").test_images == home / "server" / "images"
     assert site_part(home / "site-2", None) == site
 
 
@@ -295,6 +299,30 @@ def test_the_app_offers_every_term() -> None:
     assert offered | {"out": Terms().out} == Terms()._asdict()
 
 
+def test_sites_are_waited_for_as_the_order_says(tmp_path: Path) -> None:
+    """Under one name for each run folder, which no other engine has begun."""
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.deploy.server_app import Terms, deployment
+    from fssl.engines.flower.fleet import Policy
+    from fssl.engines.flower.identity import AdmittedSite
+    from fssl.engines.flower.nodes import AdmittedNodes, AskedNodes
+
+    grid, sites, terms = cast("Any", None), ["a aa", "b bb", "c cc"], Terms(quorum=2, wait=5, answer=7)
+    policy, nodes = deployment(grid, terms, sites, tmp_path)
+    assert policy == Policy(3, strict=False, run=policy.run, quorum=2, wait=5, answer=7, poll=0.25)
+    assert isinstance(nodes, AdmittedNodes)
+    assert nodes.sites == [AdmittedSite("a", "aa"), AdmittedSite("b", "bb"), AdmittedSite("c", "cc")]
+    (tmp_path / "rounds.jsonl").touch()
+    again, asked = deployment(grid, terms._replace(insecure=True), ["a", "b", "c"], tmp_path)
+    assert again == policy
+    assert isinstance(asked, AskedNodes)
+    (other := tmp_path / "other").mkdir()
+    assert deployment(grid, terms, sites, other)[0].run != policy.run
+    (other / "deployment.json").rename(other / "rounds.jsonl")
+    with pytest.raises(UserError, match="other was begun by another engine, so the sites lack their states; choose"):
+        deployment(grid, terms, sites, other)
+
+
 # Keys.
 
 
@@ -317,6 +345,7 @@ def test_keys_are_what_tls_and_flower_want(home: Path) -> None:
     assert ca.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert not own.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
     assert own.not_valid_after_utc - datetime.datetime.now(datetime.UTC) > datetime.timedelta(days=364)
+    assert ca.not_valid_after_utc - own.not_valid_after_utc > datetime.timedelta(days=3000)  # sites hold the CA's
     publics = set()
     for name in server.sites:
         key: Any = serialization.load_ssh_private_key((home / name / "key").read_bytes(), None)
@@ -365,9 +394,12 @@ def test_a_site_is_added_while_the_key_of_the_ca_is_offline(home: Path) -> None:
     server = with_keys(home)
     before = {path.name: path.read_bytes() for path in server.keys.iterdir()}
     (server.keys / "ca.key").unlink()
-    more = rewrite(home, '"site-3"]', '"site-3", "site-4"]')
+    copyfile(server.keys / "site-1.pub", server.keys / "far.pub")  # of a site that makes its own, elsewhere
+    more = rewrite(home, '"site-3"]', '"site-3", "site-4", "far"]')
     assert make_keys(more, home) == [home / "site-4" / "key", server.keys / "site-4.pub"]
     assert (home / "site-4" / "ca.crt").read_bytes() == before["ca.crt"]
+    assert stat.S_IMODE((home / "site-4").stat().st_mode) == 0o700
+    assert not (home / "far").exists()
     assert all((server.keys / name).read_bytes() == data for name, data in before.items() if name != "ca.key")
 
 
@@ -493,10 +525,23 @@ def test_programs_are_safe_unless_asked_otherwise(home: Path, monkeypatch: pytes
     assert "--insecure" not in [*link, *node]
     assert "--auth-supernode-private-key" in node
     assert "--allow-runtime-dependency-installation" not in node
+    assert link[link.index("--host") + 1 :][:3] == ["127.0.0.1", "--port", str(server.port)]
     assert "--insecure" in programs.superlink(server, True)
     environment = programs.environment(server.folder)
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
     assert environment["FLWR_HOME"] == str(server.folder / "flwr")
+
+
+def test_a_port_in_use_is_said_before_anything_is_started() -> None:
+    from fssl.deploy.programs import check_port
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            UserError, match=f"^port {port} on 127.0.0.1: Address already in use; is it running already"
+        ):
+            check_port("127.0.0.1", port)
+    check_port("127.0.0.1", port)
 
 
 def runs(pid: int) -> bool:
@@ -547,6 +592,18 @@ def test_a_site_that_is_not_admitted_yet_tries_again(
     assert said == ([again, "site-1: connected"] if patience > 0 else [])  # told once, though refused twice
 
 
+def test_a_site_whose_key_was_withdrawn_does_not_try_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fssl.deploy import sites
+
+    monkeypatch.setattr(sites, "PAUSE", 0)
+    part, log = site_part(home, "site-1"), home / "site-1" / "x.log"
+    words = "INFO : SuperNode ID: 1\nINFO : SuperNode terminated gracefully\nERROR : Failed to activate SuperNode"
+    with pytest.raises(RunError) as error:
+        sites.attend(part, ["echo", words], log, lambda text: None)
+    why = "the server takes its key no longer, or somebody stopped Flower's program"
+    assert str(error.value) == f"site-1 ended: {why} (log: {log})"
+
+
 ROUNDS = """
 cat <<END
 WARNING : Connection attempt failed, retrying in 9.00 seconds
@@ -595,23 +652,35 @@ def test_a_server_with_another_certificate_comes_with_a_hint(words: str, hint: b
     assert str(error.value) == f"site-1 ended: {ask if hint else ''}ERROR : {words} (log: {log})"
 
 
+NO_ANSWER = r"the server does not answer at 127\.0\.0\.1:\d+; is `fssl deploy server` running\?$"
+
+
 @pytest.mark.parametrize(
-    "answer",
+    ("answer", "line"),
     [
-        "Connection to the SuperLink is unavailable. Please check",
-        '{"success": false, "error-message": "Connection to the SuperLink\\nis unavailable."}',
+        ("Connection to the SuperLink is unavailable. Please check", NO_ANSWER),
+        ('{"success": false, "error-message": "Connection to the SuperLink\\nis unavailable."}', NO_ANSWER),
+        (
+            "Authentication failed. Please run flwr login",
+            r"was not started from .*/server, so it refuses this command$",
+        ),
+        ("SuperLink connection 'deployment' not found in the configuration", "^the server has not been started yet: `"),
+        ('{"success": false, "error-message": "no such run"}', "^`flwr ls deployment` failed: no such run$"),
+        ("first " + "word " * 59, f"^`flwr ls deployment` failed: first {'word ' * 58}word$"),  # 300 letters
+        ("start " + "letters " * 40, f"^`flwr ls deployment` failed: … {'letters ' * 36}letters$"),
     ],
 )
-def test_a_server_that_is_not_there_is_said_so(answer: str, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_flwr_command_says_becomes_one_line(
+    answer: str, line: str, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from fssl.deploy import control
 
     script = home / "flwr"
-    script.write_text(f"#!/bin/sh\necho '{answer}'\n")
+    script.write_text(f"#!/bin/sh\ncat <<'END'\n{answer}\nEND\n")
     script.chmod(0o755)
     monkeypatch.setattr(control, "program", lambda name: str(script))
-    server = server_part(home)
-    with pytest.raises(RunError, match=f"does not answer at 127.0.0.1:{server.port}; is `fssl deploy server` running"):
-        control.flwr(server, "ls")
+    with pytest.raises(RunError, match=line):
+        control.flwr(server_part(home), "ls", "deployment", "--run-id", "7")
 
 
 def test_own_images_need_classes_and_test_images_before_a_site_is_asked(home: Path, tmp_path: Path) -> None:
@@ -690,8 +759,11 @@ def test_a_grid_of_one_cell_is_ordered_as_the_run_it_stands_for(home: Path, tmp_
     part, out = with_keys(home), tmp_path / "out"
     tables = override(read_toml("demo"), ["grid.method.name=['sage']", "grid.seed=[9]"])
     run = check(part, for_sites({**tables, **DEALT}, 3), out, resume=False)
-    order, _ = write_order(part, run, out, False, False)
+    order, _ = write_order(part._replace(test="images"), run, out, resume=True, insecure=False)
     terms = tomllib.loads(order.read_text())
+    kept = {key: terms[key] for key in ("out", "resume", "insecure", "test", "quorum", "wait", "answer")}
+    said = {"resume": True, "insecure": False, "test": str(part.folder / "images"), "quorum": 2}
+    assert kept == {"out": str(out), **said, "wait": 600, "answer": 3600}
     assert [line.split()[0] for line in terms["sites"].splitlines()] == part.sites
     sent = only_run(read_toml(terms["config"]))
     assert sent == run
@@ -864,6 +936,21 @@ def test_who_was_missing_is_counted() -> None:
 def test_a_run_that_stops_says_why(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no quorum"):
         follow(journal(tmp_path, {"stopped": "no quorum"}), lambda: "running", lambda text: None)
+
+
+def test_the_status_of_a_run_is_that_of_the_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fssl.deploy import runs
+
+    answers: list[dict[str, Any]] = [{"runs": [{"status": "finished:failed"}]}, {"runs": []}, {}]
+    monkeypatch.setattr(runs, "flwr", lambda part, *words: answers.pop(0))
+    assert [runs.run_status(server_part(home), "7") for _ in range(3)] == ["finished:failed", "unknown", "unknown"]
+
+    def unanswered(part: ServerPart, *words: str) -> dict[str, Any]:
+        raise RunError(NO_ANSWER)
+
+    monkeypatch.setattr(runs, "flwr", unanswered)
+    with pytest.raises(RunError, match=r"^the server does not answer; start it again, then resume with --resume$"):
+        runs.run_status(server_part(home), "7")
 
 
 GOES_ON = "once the server runs, the same command with --resume goes on"

@@ -31,7 +31,7 @@ NOT_STARTED = "the server has not been started yet: `fssl deploy server` does th
 
 def shut(server: ServerPart) -> None:
     """Make another credential for the operator, as at every start, and keep sites out until they are admitted."""
-    server.flower.mkdir(mode=0o700, parents=True, exist_ok=True)
+    server.flower.mkdir(mode=0o700, exist_ok=True)
     (server.flower / OPEN).unlink(missing_ok=True)
     write_atomic(server.flower / TOKEN, secrets.token_hex(32), mode=0o600)
 
