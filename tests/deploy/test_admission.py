@@ -251,11 +251,12 @@ def test_a_key_that_was_withdrawn_is_refused_before_any_other_is(
 
 
 def test_the_operator_sees_every_site_and_every_stranger(server: ServerPart, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two nodes claim site 1, site 2 is away, site 3 was never admitted; what was withdrawn is not shown."""
+    """Two nodes claim site 1, site 2 and its double are away, site 3 was never admitted, and node 50 is withdrawn."""
     first, second, _ = keys_of(server)
     since = "2026-11-16 10:00"
     there = [Node(10, first, "site-1", ONLINE, since), Node(20, second, "site-2", "offline", since)]
     there += [Node(40, "f" * 64, "site-1", ONLINE, since), Node(50, "e" * 64, "", UNREGISTERED)]
+    there += [Node(60, "d" * 64, "site-2", "offline", since)]
     known_to(server, monkeypatch, *there)
     rows, warnings = admission.look(server)
     assert rows == [
@@ -263,11 +264,13 @@ def test_the_operator_sees_every_site_and_every_stranger(server: ServerPart, mon
         ("site-2", "1", "offline", since),
         ("site-3", "2", "not admitted", ""),
         ("STRANGER", "–", ONLINE, since),
+        ("STRANGER", "–", "offline", since),
     ]
-    assert warnings == [
-        "client 0: 2 nodes claim site-1, so none of them is used",
-        f"node 40 (key {'f' * 16}, registered as 'site-1') is none of the sites and gets no messages. "
-        "The server withdraws keys that are not in its folder keys when it starts",
+    assert warnings[0] == "client 0: 2 nodes claim site-1, so none of them is used"
+    remedy = "The server withdraws keys that are not in its folder keys when it starts"
+    assert warnings[1:] == [
+        f"node {number} (key {letter * 16}, registered as '{name}') is none of the sites and gets no messages. {remedy}"
+        for number, letter, name in ((40, "f", "site-1"), (60, "d", "site-2"))
     ]
 
 

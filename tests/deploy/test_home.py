@@ -595,7 +595,7 @@ def test_a_site_that_is_not_admitted_yet_tries_again(
 def test_a_site_whose_key_was_withdrawn_does_not_try_again(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from fssl.deploy import sites
 
-    monkeypatch.setattr(sites, "PAUSE", 0)
+    monkeypatch.setattr(sites, "ADMISSION", -1)
     part, log = site_part(home, "site-1"), home / "site-1" / "x.log"
     words = "INFO : SuperNode ID: 1\nINFO : SuperNode terminated gracefully\nERROR : Failed to activate SuperNode"
     with pytest.raises(RunError) as error:
@@ -725,6 +725,7 @@ def test_labeled_images_that_a_run_does_not_use_are_pointed_out(tmp_path: Path) 
 
 def test_a_runs_settings_fit_the_sites() -> None:
     assert for_sites({}, 3) == {"partition": {"clients": 3}, "train": {"clients_per_round": 3}}
+    assert for_sites({"partition": {"clients": 3}, "train": {"clients_per_round": 20}}, 3) == for_sites({}, 3)
     assert for_sites({"train": {"clients_per_round": 2}}, 3)["train"] == {"clients_per_round": 2}
     with pytest.raises(UserError, match=r"partition.clients = 4, but server.toml names 3 sites"):
         for_sites({"partition": {"clients": 4}}, 3)
@@ -882,6 +883,21 @@ def test_a_run_is_followed_to_its_end(tmp_path: Path) -> None:
     )
     follow(path, lambda: "running", said.append)
     assert said == ["hello", "round    1/1  test 50.00 %  2.0 s  missing: 2"]
+
+
+def test_a_run_that_is_silent_is_followed_as_long_as_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fssl.deploy.runs.time.sleep", lambda seconds: None)
+    asked: list[str] = []
+
+    def status() -> str:
+        asked.append("running")
+        if len(asked) == 3:
+            journal(tmp_path, {"said": "a long round"}, {"finished": ""})
+        return asked[-1]
+
+    said: list[str] = []
+    follow(tmp_path / "journal.jsonl", status, said.append, patience=-1)
+    assert (said, len(asked)) == (["a long round"], 3)
 
 
 def test_a_journal_is_read_on_from_where_one_was(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Who is who behind Flower: nodes by their keys, and a gate that lets nobody in without a credential."""
 
 import asyncio
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,6 +10,7 @@ import pytest
 
 from fssl.engines.flower.identity import AdmittedSite, Node, assign, fingerprint
 from fssl.engines.flower.internals import FOR_OPERATORS, FOR_PROGRAMS, FOR_SITES
+from fssl.engines.flower.superexec import SECRET, isolated, start_superexec
 from fssl.engines.flower.superlink import Gate
 
 SITES = (AdmittedSite("site-1", "k1"), AdmittedSite("site-2", "k2"), AdmittedSite("site-3", "k3"))
@@ -169,3 +171,21 @@ def test_other_pages_and_kinds_of_connection_are_closed(gate: Gate) -> None:
     assert [answered(gate, path, RIGHT) for path in ("/docs", "/v1/fleet", "/v1/control", "/V1/CONTROL/x")] == [404] * 4
     assert answered(gate, MESSAGES, kind="websocket") == "websocket.close"
     assert answered(gate, "", kind="lifespan") == 200
+
+
+@pytest.mark.parametrize(("root", "how"), [("ca.crt", ["--root-certificates", "ca.crt"]), (None, ["--insecure"])])
+def test_what_starts_apps_shows_a_secret_that_its_owner_alone_can_read(
+    root: str | None, how: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr("fssl.engines.flower.superexec.subprocess.Popen", started.append)
+    secrets = set()
+    for _ in range(2):
+        start_superexec(tmp_path, "127.0.0.1:9091", root)
+        assert (tmp_path / SECRET).stat().st_mode & 0o777 == 0o600
+        secrets.add((tmp_path / SECRET).read_bytes())
+    assert [len(secret) for secret in secrets] == [32, 32]
+    shown = ["--superexec-auth-secret-file", str(tmp_path / SECRET)]
+    where = ["--runtime-api-address", "127.0.0.1:9091", "--parent-pid", str(os.getpid())]
+    assert [words[3:] for words in started] == [[*how, *where, *shown]] * 2
+    assert isolated(tmp_path) == ["--isolation", "process", *shown]
