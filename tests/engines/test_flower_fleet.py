@@ -262,9 +262,10 @@ def test_a_damaged_or_lost_state_is_named(tmp_path: Path) -> None:
     assert store.after(1) is None  # it may start anew
 
 
-def test_a_run_cannot_name_a_folder_elsewhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["../../etc", f"{RUN}/../../etc", f"{RUN}\n", RUN.upper(), RUN[:7], ""])
+def test_a_run_cannot_name_a_folder_elsewhere(name: str, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="does not name a run"):
-        SiteState(tmp_path, "../../etc", 0)
+        SiteState(tmp_path, name, 0)
 
 
 @pytest.mark.parametrize(

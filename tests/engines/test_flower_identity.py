@@ -118,6 +118,14 @@ def test_without_keys_nonsense_is_nobody_and_two_of_one_number_are_not_used() ->
     assert there.why_not(1) == "2 nodes say that they are client 1, so none of them is used"
 
 
+@pytest.mark.usefixtures("flwr")
+def test_in_a_simulation_clients_are_shared_out_among_the_nodes() -> None:
+    from fssl.engines.flower.nodes import AnyNode
+
+    grid: Any = Grid([], {9: None, 5: None})
+    assert AnyNode(grid).of([0, 1, 2, 7]) == ({0: 5, 1: 9, 2: 5, 7: 9}, {})
+
+
 # The gate.
 
 
@@ -163,6 +171,8 @@ def test_sites_come_in_once_they_are_admitted(gate: Gate) -> None:
     assert answered(gate, MESSAGES, peer="203.0.113.9") == 503  # for which a SuperNode tries again
     gate.mark.touch()
     assert answered(gate, MESSAGES, peer="203.0.113.9") == 200
+    gate.mark.unlink()
+    assert answered(gate, MESSAGES, peer="203.0.113.9") == 200  # until the program ends
 
 
 def test_other_pages_and_kinds_of_connection_are_closed(gate: Gate) -> None:

@@ -1,12 +1,14 @@
-"""What the command refuses about Flower, in one line and before anything starts."""
+"""What the command refuses about Flower, in one line and before anything starts; and what clients take of Ray."""
 
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from fssl.cli import app as cli
+from fssl.config import override, parse
 
 Refused = Callable[..., str]
 
@@ -132,3 +134,22 @@ def test_a_cluster_that_is_not_there(address: str, tmp_path: Path) -> None:
         check_address(address)
     check_address(None)
     check_address("auto")
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "expected"),
+    [
+        ("cpu", ["compute.threads=3"], {"num_cpus": 3, "num_gpus": 0}),
+        ("cpu", [], {"num_cpus": 1, "num_gpus": 0}),
+        ("cuda", ["compute.clients_per_gpu=4", "compute.threads=3"], {"num_cpus": 1, "num_gpus": 0.25}),
+        ("cuda", [], {"num_cpus": 1, "num_gpus": 1}),
+    ],
+)
+def test_what_a_client_takes_of_a_cluster(
+    device: str, settings: list[str], expected: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason="Ray is not installed: pip install 'fssl[flower]'")
+    from fssl.engines.flower import simulation
+
+    monkeypatch.setattr(simulation, "choose_device", lambda config: torch.device(device))
+    assert simulation.client_resources(parse(override({}, settings))) == expected

@@ -21,6 +21,7 @@ from fssl.report.drawing import settings as settings_of_pictures
 from fssl.report.groups import named_groups
 from fssl.report.latex import escape_latex
 from fssl.report.look import method_style
+from fssl.report.overview import make_overview, on_screen, seconds_per_round
 from fssl.report.page.reading import Reading
 from fssl.report.runs import by_round, find_runs, joined, number
 from fssl.report.show import print_run
@@ -128,6 +129,32 @@ def test_a_run_shows_where_its_time_went(tmp_path: Path, capsys: pytest.CaptureF
     timing = [{"seconds": 5.0, "parts": each} for each in parts]
     print_run(console, run_folders.write_run(tmp_path / "a", run_folders.config_of(SAGE), [10.0] * 4, timing=timing))
     assert "of these │ clients 3.00, test 1.00, server 0.25" in said(capsys)
+
+
+def test_a_line_of_the_table_has_the_last_round_and_the_best_is_bold(tmp_path: Path) -> None:
+    for method, seed, curve in (("sage", 7, [50.0, 60.0]), ("sage", 8, [52.0, 64.0]), ("fedavg", 7, [40.0, 30.0])):
+        write_run(tmp_path / f"{method}{seed}", curve, f"method.name={method}", f"seed={seed}")
+    overview = make_overview(named_groups(find_runs([tmp_path]).runs))
+    assert overview.rows == [
+        ["sage", "7 8", "56.50 ± 2.12", "62.0 ± 2.8", "–", "–", "0.75"],
+        ["fedavg", "7", "35.00", "30.0", "–", "–", "0.75"],
+    ]
+    styles = [[cell.style for cell in column.cells] for column in on_screen(overview).columns]
+    assert styles == [["", ""], ["", ""], ["bold", ""], *[["", ""]] * 4]
+
+
+def test_seconds_are_the_median_of_all_rounds(tmp_path: Path) -> None:
+    """0.5, 1, 1.5 and 2 s, and once more 0.5 and 1 s: their mean would be 1.08."""
+    write_run(tmp_path / "long", [50.0] * 4)
+    write_run(tmp_path / "short", [50.0] * 2)
+    assert seconds_per_round(find_runs([tmp_path]).runs) == "1.00"
+
+
+@pytest.mark.parametrize("damaged", [1e15, -1e15, float("inf"), float("-inf"), float("nan"), "1", None, [1.0]])
+def test_a_number_that_only_damage_can_write_is_none(damaged: object) -> None:
+    read = number("test", "loss")
+    assert read({"test": {"loss": damaged}}) is None
+    assert read({"test": {"loss": -9e14}}) == -9e14
 
 
 FIRST, SECOND = "3e18041718aa43715472cd031216bea53e610747", "9aa9b3f2b+"
