@@ -1,6 +1,6 @@
 """What there is to know of every method: its source, what it keeps and sends, what a step costs.
 
-The command line and the table in README.md both come from here. Facts come from `methods.json`, which is generated
+The command line and the table in docs/methods.md both come from here. Facts come from `methods.json`, which is generated
 from the builders; costs are what `fssl bench --methods` wrote into `costs.json`.
 """
 
@@ -117,10 +117,10 @@ def footnote() -> str:
 
 
 def markdown() -> str:
-    """The table of README.md."""
+    """The table of docs/methods.md."""
     lines = ["| name | what it does | paper | keeps | MB down / up | step | follows |", "|---|---|---|---|---|---|---|"]
     for e in entries():
-        name = f"[`{e.name}`](docs/methods/{e.source.page}.md)" if e.source else f"`{e.name}`"
+        name = f"[`{e.name}`](methods/{e.source.page}.md)" if e.source else f"`{e.name}`"
         paper, follows = source(e)
         lines.append(f"| {' | '.join([name, e.about, paper, keeps(e), traffic(e), step_cost(e), follows])} |")
     return "\n".join([*lines, "", footnote()]) + "\n"
