@@ -1,7 +1,7 @@
 """What there is to know of every method: its source, what it keeps and sends, what a step costs.
 
-The command line and the table in docs/methods.md both come from here. Facts come from `methods.json`, which is generated
-from the builders; costs are what `fssl bench --methods` wrote into `costs.json`.
+The command line and the table on the page of methods both come from here. Facts come from `methods.json`, which is
+generated from the builders; costs are what `fssl bench --methods` wrote into `costs.json`.
 """
 
 import json
@@ -117,7 +117,7 @@ def footnote() -> str:
 
 
 def markdown() -> str:
-    """The table of docs/methods.md."""
+    """Return the table on the page of methods."""
     lines = ["| name | what it does | paper | keeps | MB down / up | step | follows |", "|---|---|---|---|---|---|---|"]
     for e in entries():
         name = f"[`{e.name}`](methods/{e.source.page}.md)" if e.source else f"`{e.name}`"
