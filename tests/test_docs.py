@@ -276,10 +276,10 @@ def test_readme_shows_the_last_five_lines_of_sage_s_assign() -> None:
 
 
 def test_readme_has_the_numbers_on_record() -> None:
-    said, board = " ".join((ROOT / "README.md").read_text().split()), board_on_record()
+    said, board = " ".join((ROOT / "README.md").read_text().split()), results_page.board()
     assert f"Of the {board.total} numbers that the SAGE paper prints, our runs cover {len(board.scores)}, and" in said
     assert f"{board.agreeing} of these agree within one point" in said
-    ends = {run.path.name: run.result for run in find_runs([ROOT / "results" / "cifar100"]).runs}
+    ends = {run.path.name: run.result for run in results_page.runs_in("cifar100")}
     proxyfl, sage = (ends[f"{name}-authors-seed7-500"] for name in ("proxyfl", "sage"))
     assert f"after 500 rounds on CIFAR-100, ProxyFL has {proxyfl:.1f} % and SAGE {sage:.1f} %" in said
     bench = json.loads((ROOT / "results" / "bench" / "h200-paper-kernels.json").read_text())
