@@ -318,8 +318,8 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: 
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/cut.png").write_bytes(b"\x89PNG")
     (tmp_path / "bad/notes.txt").write_text("text")
-    copies = [tmp_path / name for name in ("unfinished", "damaged", "other", "unsealed", "strange")]
-    unfinished, damaged, other, unsealed, strange = copies
+    copies = [tmp_path / name for name in ("unfinished", "damaged", "other", "unsealed", "strange", "grey", "diverged")]
+    unfinished, damaged, other, unsealed, strange, grey, diverged = copies
     for copy in copies:
         shutil.copytree(run, copy)
     (unfinished / "model.safetensors").unlink()
@@ -329,6 +329,9 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: 
     head = json.dumps({"__metadata__": None}).encode()
     (unsealed / "model.safetensors").write_bytes(len(head).to_bytes(8, "little") + head)
     (strange / "model.safetensors").write_bytes(sealed(tensors, {**(facts or {}), "round": "last"}))
+    (grey / "model.safetensors").write_bytes(sealed(tensors, {**(facts or {}), "mean": [0.5]}))
+    lost = {name: torch.full_like(t, torch.nan) if name.endswith("running_var") else t for name, t in tensors.items()}
+    (diverged / "model.safetensors").write_bytes(sealed(lost, facts or {}))
     (other / "config.toml").write_text((run / "config.toml").read_text().replace("width = 1", "width = 2"))
     for words, expected in (
         (["nowhere"], "nowhere is not a run folder"),
@@ -341,6 +344,8 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: 
         ([other], "is of another run than"),
         ([unsealed], "has no checksum, but the rounds have"),
         ([strange], "was trained to round 'last', expected a whole number"),
+        ([grey], "was trained with mean = [0.5], not with [0.305]"),
+        ([diverged], "running_var has values that are not finite; the training diverged"),
         ([run, "--data-dir", "empty"], "digits needs no files"),
         ([run, "nowhere"], "'nowhere': there is no such file or folder"),
         ([run, "nofile.png"], "'nofile.png': there is no such file or folder"),

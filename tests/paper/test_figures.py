@@ -338,6 +338,21 @@ def test_runs_of_different_settings_are_not_mixed(tmp_path: Path) -> None:
     assert "Not the paper's setting: protocol = clean (paper: authors); 1 round (paper: 600)" in outcome.sources[0]
 
 
+def test_of_several_settings_the_nearest_to_the_papers_is_drawn_then_that_of_more_seeds(tmp_path: Path) -> None:
+    for name, given in (
+        ("other", ["protocol=clean", "train.batch=32"]),
+        ("one", ["protocol=clean"]),
+        ("more", ["protocol=authors", "model.width=1"]),
+        ("more again", ["protocol=authors", "model.width=1", "seed=8"]),
+    ):
+        write_run(tmp_path / name, config_of(*given), [10.0])
+    runs = {run.path.name: run for run in find_runs([tmp_path]).runs}
+    chosen = select([*runs.values()], "fig4").runs("sage")
+    assert [run.path.name for run in chosen] == ["more", "more again"]
+    chosen = select([runs["other"], runs["one"]], "fig4").runs("sage")
+    assert [run.path.name for run in chosen] == ["one"]
+
+
 def test_another_dataset_is_drawn_if_there_is_no_other_and_says_so(tmp_path: Path) -> None:
     write_run(tmp_path / "a", config_of("data.name=digits"), [80.0, 90.0])
     outcome = drawn("4", find_runs([tmp_path]).runs)
@@ -382,6 +397,7 @@ def test_a_longer_run_is_read_where_the_figure_ends(tmp_path: Path) -> None:
     write_run(tmp_path / "x", config_of("train.rounds=600"), [50.0] * 500 + [90.0] * 100)
     (axes,) = drawn("5", find_runs([tmp_path]).runs).picture.axes
     assert line(axes, "dynamic λ (SAGE)").get_ydata()[0] == 50
+    assert select(find_runs([tmp_path]).runs, "fig5").by_round("accuracy", "sage").rounds == [*range(1, 501)]
 
 
 def test_all_numbers_of_a_figure_are_read_at_one_round(tmp_path: Path) -> None:

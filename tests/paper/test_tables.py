@@ -14,7 +14,18 @@ from rich.console import Console
 from fssl.config import to_toml
 from fssl.errors import UserError
 from fssl.paper.fill import GAIN_ROW, Cell, FilledTable, Line, Tables, best_cell, fill_tables
-from fssl.paper.markup import LATEX, cell_text, csv_text, latex, letter, markdown, markdown_page
+from fssl.paper.markup import (
+    LATEX,
+    MARKDOWN,
+    cell_text,
+    csv_text,
+    latex,
+    letter,
+    markdown,
+    markdown_page,
+    signed,
+    terminal_cell,
+)
 from fssl.paper.printed import Column
 from fssl.paper.tables import Shown, make_tables
 from fssl.records.chain import linked
@@ -144,8 +155,10 @@ def test_the_papers_lines_hold_what_it_prints_not_what_follows(three: Path) -> N
     found = cell(table(tables_of(three), 4), "FedDB + SAGE", 5, "paper")
     assert (found.value, found.extra) == (93.42, 0.28)
     assert cell(table(tables_of(three), 2), "SAGE", 0, "paper").extra == 2.11
-    none = cell(table(tables_of(three), 6), "FedDB", 3, "paper")
+    sixth = table(tables_of(three), 6)
+    none = cell(sixth, "FedDB", 3, "paper")
     assert (none.value, none.extra) == (None, None)
+    assert cell_text(none, line(sixth, "FedDB", "paper"), sixth, MARKDOWN) == "none"
 
 
 def test_texts_in_markdown(three: Path) -> None:
@@ -169,6 +182,10 @@ def test_ties_as_shown_share_a_rank(tmp_path: Path) -> None:
     first = table(tables_of(tmp_path), 1)
     ranks = {row: cell(first, row, 3).rank for row in ("SAGE", "FixMatch-LPL", "FixMatch-GPL", "FedAvg")}
     assert ranks == {"SAGE": 1, "FixMatch-LPL": 1, "FixMatch-GPL": 2, "FedAvg": 0}
+
+
+def test_a_difference_has_its_sign_and_none_has_a_plus() -> None:
+    assert [signed(value) for value in (1.5, 0.0, -1.5)] == ["+1.50", "+0.00", "−1.50"]
 
 
 # Rounds to an accuracy.
@@ -507,6 +524,7 @@ def test_csv_holds_every_number_unrounded(three: Path) -> None:
     assert len(rows) == expected
     sage = back[1, "SAGE", "cifar100", 0.1, "", "authors"]
     assert (sage["seeds"], sage["rank"]) == ("7 8 9", "2")
+    assert {row["authors_norm"] for row in rows if row["target"]} == {""}  # rounds, not percent
     assert float(sage["authors_norm"]) == pytest.approx(41)  # as the folders of the test say, ten below the headline
 
 
@@ -522,14 +540,17 @@ def test_latex_is_well_formed(three: Path) -> None:
         body = text[text.index(r"\midrule") : text.index(r"\bottomrule")]
         rows = [x for x in body.splitlines() if x.endswith(r"\\")]
         assert len(rows) == len(filled.visible_lines)
+        assert body.count(r"\addlinespace") == len({x.row for x in filled.visible_lines}) - 1  # between rows
         columns = len(filled.paper.columns) + 2
         assert {len(re.split(r"(?<!\\)&", x)) for x in rows} == {columns}
         assert rf"\begin{{tabular}}{{ll{'c' * (columns - 2)}}}" in text
         assert not re.search(r"(?<!\\)[%#]", text.replace("{%\n", "{\n"))
 
 
-def test_cells_in_latex(three: Path) -> None:
+def test_cells_in_latex_and_on_the_screen(three: Path) -> None:
     first = table(tables_of(three), 1)
+    rows = [line(first, row) for row in ("FixMatch-LPL", "SAGE", "FixMatch-GPL")]
+    assert [str(terminal_cell(row.cells[3], row, first).style) for row in rows] == ["bold", "underline", ""]
     texts = [cell_text(line(first, row).cells[3], line(first, row), first, LATEX) for row in ("FixMatch-LPL", "SAGE")]
     assert texts == [r"\textbf{52.00\,$\pm$\,1.00} (3)", r"\underline{51.00\,$\pm$\,1.00} (3)"]
 
@@ -577,6 +598,7 @@ def test_a_table_is_printed_dataset_by_dataset_in_80_columns(three: Path, tmp_pa
     svhn = said_by([three], tmp_path, 1, "svhn")
     assert re.search(r"^ SAGE +paper +93\.85 +94\.27 +94\.65 *$", svhn, re.M)
     assert not re.search("^CIFAR-100 *$", svhn, re.M)
+    assert "No runs on" not in svhn  # that dataset alone was asked for
 
 
 def test_the_screen_explains_the_letters_that_it_shows(tmp_path: Path) -> None:

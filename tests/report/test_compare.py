@@ -24,7 +24,7 @@ from fssl.report.look import method_style
 from fssl.report.overview import make_overview, on_screen, seconds_per_round
 from fssl.report.page.reading import Reading
 from fssl.report.runs import by_round, find_runs, joined, number
-from fssl.report.show import print_run
+from fssl.report.show import print_run, sparkline
 from fssl.report.tasks import group_by_task
 from fssl.report.verdicts import last_rounds
 from helpers import run_folders
@@ -123,6 +123,15 @@ def test_an_axis_of_rounds_has_whole_numbers(
     assert panel.get_xlabel() == "round"
 
 
+def test_an_axis_of_percentages_ends_at_0_and_100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figures: list[Any] = []
+    monkeypatch.setattr(compare, "render", lambda figure, *how: figures.append(figure) or {"png": b""})
+    for name, curve in (("wide", [0.0, 100.0]), ("narrow", [40.0, 60.0])):
+        write_run(tmp_path / name, curve, SAGE)
+        compare_runs(console, [tmp_path / name], Files(png=tmp_path / "c.png"))
+    assert [figure.axes[0].get_ylim() for figure in figures] == [(0, 100), pytest.approx((39, 61))]
+
+
 def test_a_run_shows_where_its_time_went(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Medians by part, as far as lines have them."""
     parts = [{"clients": 4.0, "test": 1.0}, {"clients": 2.0, "server": 0.25, "test": "long"}, {"clients": 3.0}, None]
@@ -155,6 +164,28 @@ def test_a_number_that_only_damage_can_write_is_none(damaged: object) -> None:
     read = number("test", "loss")
     assert read({"test": {"loss": damaged}}) is None
     assert read({"test": {"loss": -9e14}}) == -9e14
+
+
+def test_a_curve_is_a_line_of_blocks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of five values on three places, means of two: 5, 70 and 40."""
+    assert sparkline([float(x) for x in range(8)]) == "▁▂▃▄▅▆▇█"
+    assert sparkline([0.0, 10.0, 70.0, 70.0, 40.0], width=3) == "▁█▅"
+    assert sparkline([5.0, 5.0]) == "▁▁"
+    print_run(console, write_run(tmp_path / "a", [20.0, 10.0, 90.0, 50.0], SAGE))
+    assert said(capsys).endswith("10.0 % ▂▁█▅ 90.0 %")
+
+
+def test_of_many_clients_with_test_images_the_first_are_listed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path / "a", [50.0], SAGE)
+    for clients in (12, 14):
+        tested = {str(k): {"images": 3 + k, "accuracy": 50.0 + k} for k in range(clients)}
+        (folder / "measures.json").write_text(json.dumps({"models": {"plain": {"clients": tested}}}))
+        print_run(console, folder)
+        text = said(capsys)
+        assert "accuracy on the 14 test images of client 11 │ 61.00 %" in text
+        assert ("of client 12" in text, "and of 2 more clients │ see measures.json" in text) == (False, clients == 14)
 
 
 FIRST, SECOND = "3e18041718aa43715472cd031216bea53e610747", "9aa9b3f2b+"
@@ -430,6 +461,13 @@ def test_a_task_is_called_by_its_partition(tmp_path: Path, settings: list[str], 
     assert task.name == title
 
 
+def test_a_setting_of_another_optimizer_is_not_told(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", [50.0], SAGE)
+    write_run(tmp_path / "b", [50.0], SAGE, "train.optimizer=adamw", "train.beta2=0.9")
+    first, second = (task.extra for task in group_by_task(find_runs([tmp_path])[0]))
+    assert ("beta2" in first, "train.beta2 = 0.9" in second) == (False, True)
+
+
 def test_other_crops_are_another_task(tmp_path: Path) -> None:
     for crop in ("pad", "resize"):
         write_run(tmp_path / crop, [50.0], SAGE, f"data.crop={crop}")
@@ -531,6 +569,9 @@ def test_a_comparison_in_latex(three_alphas: Path) -> None:
     assert lines[1].endswith("over seeds 7 8")
     head, *rows = (line for line in lines if line.endswith(r" \\"))
     assert head == r"method & alpha=0.1 & alpha=0.5 & alpha=10.0 \\"
+    rules = [line for line in lines if line.endswith("rule")]
+    assert [lines.index(rule) - lines.index(head) for rule in rules] == [-1, 1, 4]
+    assert rules == [r"\toprule", r"\midrule", r"\bottomrule"]
     assert rows == [
         r"sage & \textbf{52.00 $\pm$ 2.83} & \textbf{60.00 $\pm$ 0.00} & 81.00 $\pm$ 1.41 \\",
         r"fedavg & 42.00 $\pm$ 2.83 & \textbf{60.00 $\pm$ 1.41} & -- \\",
@@ -578,6 +619,28 @@ def test_a_lead_is_that_in_the_seeds_that_both_have(tmp_path: Path, capsys: pyte
     text = said(capsys)
     lead = "fedavg leads sage by 9.50 points in the seeds that both have (seed by seed +9.00 to +10.00)."
     assert lead in text
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict"), [(50.004, "fedavg and sage are level"), (50.006, "sage leads fedavg by 0.01")]
+)
+def test_a_lead_that_is_not_shown_is_none(
+    ours: float, verdict: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_run(tmp_path / "a", [50.0], 'method.name="fedavg"')
+    write_run(tmp_path / "b", [ours], SAGE)
+    compare_runs(console, [tmp_path])
+    assert verdict in said(capsys).replace("sage and fedavg are", "fedavg and sage are")
+
+
+def test_how_far_a_method_has_come_is_how_far_all_its_seeds_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for method, seed, rounds in (("sage", 7, 3), ("sage", 8, 1), ("fedavg", 7, 4), ("fedprox", 7, 4)):
+        settings = (f"method.name={method}", f"seed={seed}", "train.rounds=4")
+        write_run(tmp_path / f"{method}{seed}", [50.0] * rounds, *settings)
+    compare_runs(console, [tmp_path])
+    assert "Not as far as the others, so not compared: sage (round 1 of 4)." in said(capsys)
 
 
 @pytest.mark.parametrize("key", ["data.mean", "data.classes"])

@@ -63,15 +63,19 @@ def test_runs_of_several_measures_are_compared_by_accuracy(tmp_path: Path, capsy
     text = said(capsys, tmp_path)
     assert "In percent: test accuracy" in text
     assert "several headline measures (accuracy, macro_f1): --measure chooses one" in text
+    assert "several headline measures" not in said(capsys, tmp_path, measure="macro_f1")
 
 
 def test_the_csv_file_has_every_measure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_two(tmp_path / "runs", F1)
     compare_runs(Console(), [tmp_path / "runs"], Files(csv=tmp_path / "runs.csv"))
     rows = {row["method"]: row for row in csv.DictReader((tmp_path / "runs.csv").open())}
-    assert {name: rows["sage"][name] for name in ("measure", "result", "accuracy", "macro_f1", "auroc", "ece")} == {
+    assert {
+        name: rows["sage"][name] for name in ("measure", "result", "last", "accuracy", "macro_f1", "auroc", "ece")
+    } == {
         "measure": "macro_f1",
         "result": "31.0",
+        "last": "32.0",
         "accuracy": "61.0",
         "macro_f1": "31.0",
         "auroc": "71.0",
