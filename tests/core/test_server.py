@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils._pytree import tree_flatten
 
-from fssl.catalog.entries import num_bytes
+from fssl.catalog.describe import num_bytes
 from fssl.core.federation import Federation
 from fssl.core.server import MOMENTUM, SQUARE, VELOCITY, ServerOptimizer
 from fssl.data.sources import Dataset

@@ -72,7 +72,8 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def presets() -> list[str]:
-    return sorted(str(p.relative_to(PRESETS).with_suffix("")) for p in PRESETS.rglob("*.toml"))
+    names = (str(p.relative_to(PRESETS).with_suffix("")) for p in PRESETS.rglob("*.toml"))
+    return sorted(names, key=lambda name: ("/" in name, name))  # those to begin with first
 
 
 def toml_value(text: str) -> Any:
