@@ -52,8 +52,8 @@ demo: $(USABLE)
 	$(RUN) fssl report demo --out demo/report.html
 
 style: $(TESTABLE)
-	$(RUN) ruff format --check src tests
-	$(RUN) ruff check src tests
+	$(RUN) ruff format --check src tests examples
+	$(RUN) ruff check src tests examples
 	$(RUN) mypy
 	$(DENO) fmt --check
 	$(DENO) lint
@@ -83,8 +83,8 @@ browser:
 	|| echo "no Chromium and no way to install it: the tests of the report in a browser are skipped"
 
 format: $(TESTABLE)
-	$(RUN) ruff format src tests
-	$(RUN) ruff check --fix src tests
+	$(RUN) ruff format src tests examples
+	$(RUN) ruff check --fix src tests examples
 	$(DENO) fmt
 	$(DENO) lint --fix
 

@@ -77,8 +77,9 @@ def smoke_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def desk(tmp_path: Path, smoke_run: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder with the smoke run in it; methods that an example registers are forgotten."""
+    """An empty folder with the smoke run and the examples in it; methods that an example registers are forgotten."""
     shutil.copytree(smoke_run, tmp_path / SMOKE)
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     known = dict(METHODS)

@@ -88,6 +88,7 @@ def test_the_source_archive_has_what_builds_and_tests_it_but_no_caches_and_no_re
     with tarfile.open(archive) as files:
         names = {name.partition("/")[2] for name in files.getnames()}
     wanted = "pyproject.toml README.md LICENSE CITATION.cff CHANGELOG.md src/fssl/py.typed tests/test_package.py"
+    wanted += " examples/own_rule.py examples/serve.py"
     assert {*wanted.split()} <= names
     assert not [name for name in names if name.startswith("results")]
     assert {name for name in names if any(part.startswith(".") for part in name.split("/"))} <= {".gitignore"}

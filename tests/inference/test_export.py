@@ -29,6 +29,7 @@ from fssl.inference.given import from_pixels
 from fssl.inference.trained import Trained, load_trained
 from fssl.models.resnet import ResNet8
 from fssl.runner.conduct import run_experiment
+from fssl.system.user_code import loaded
 from helpers.command import Fssl
 
 SMALL = [
@@ -36,7 +37,8 @@ SMALL = [
     *("train.clients_per_round=2", "compute.device=cpu", "model.name=resnet8", "model.width=1"),
 ]
 CONFIG = parse(override(read_toml("smoke"), SMALL))
-SERVE = Path(__file__).parents[2] / "docs" / "serve.md"
+ROOT = Path(__file__).parents[2]
+SERVE = ROOT / "docs" / "serve.md"
 
 
 @pytest.fixture(scope="module")
@@ -258,18 +260,9 @@ def test_python_exports_by_the_file_s_ending(run: Path, tmp_path: Path) -> None:
         package.export(run, tmp_path / "x.bin")
 
 
-def test_the_server_of_the_page_answers_as_predict_does(
-    run: Path, model: Trained, images: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_server_of_the_examples_answers_as_predict_does(run: Path, model: Trained, images: np.ndarray) -> None:
     client_of = pytest.importorskip("fastapi.testclient").TestClient
-    (text,) = re.findall(r"```python\n(# serve\.py\n.*?)```", SERVE.read_text(), re.DOTALL)
-    assert len([line for line in text.splitlines() if line.strip()]) <= 20
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/smoke").symlink_to(run)
-    monkeypatch.chdir(tmp_path)
-    module: dict[str, object] = {"__name__": "serve"}
-    exec(compile(text, "serve.py", "exec"), module)
-    client, file = client_of(module["app"]), BytesIO()
+    client, file = client_of(loaded(ROOT / "examples" / "serve.py").server(str(run))), BytesIO()
     Image.fromarray(images[0, :, :, 0]).save(file, "png")
     for kind in ("application/octet-stream", "image/png"):
         answer = client.post("/predict", content=file.getvalue(), headers={"Content-Type": kind})
