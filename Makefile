@@ -74,6 +74,11 @@ docs: $(TESTABLE)
 soak: $(TESTABLE)
 	PYTHONPATH=tests $(RUN) helpers.soak $(SOAK)
 
+# Real servers and sites, in processes of their own: minutes.
+.PHONY: deployments
+deployments: $(TESTABLE)
+	$(RUN) pytest -m deploy
+
 # The report's tests open it in Chromium, a Debian package; where it cannot be had they are skipped and say so.
 browser:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
