@@ -7,7 +7,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 OUTSIDE = (
-    *("README.md", "CONTRIBUTING.md", "RELEASING.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
+    *("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "RELEASING.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
     *("results/README.md", "results/scoreboard.png", "src/fssl/presets/paper/README.md", "src/fssl/bench/reference.py"),
     "src/fssl/label/assign.py",
     *(f"examples/{name}.py" for name in ("own_rule", "own_network", "own_images", "serve")),
