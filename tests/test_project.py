@@ -1,4 +1,4 @@
-"""Around the code: workflows and forms call what exists."""
+"""Around the code: workflows, forms and hooks call what exists, with the versions of constraints.txt."""
 
 import re
 import tomllib
@@ -22,6 +22,11 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 WORKFLOWS = {path.name: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/workflows").glob("*.yml")}
 ACTION = ROOT / ".github/actions/python/action.yml"
 FORMS = ROOT / ".github/ISSUE_TEMPLATE"
+HOOKS = {
+    hook["id"]: hook
+    for source in yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    for hook in source["hooks"]
+}
 
 
 def jobs() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -114,3 +119,36 @@ def test_questions_go_to_the_discussions() -> None:
     (link,) = config["contact_links"]
     source = PROJECT.get("urls", {}).get("Source", "https://github.com/OWNER/fssl")
     assert (config["blank_issues_enabled"], link["url"]) == (False, f"{source}/discussions")
+
+
+# Hooks.
+
+
+def test_hooks_have_the_versions_of_the_constraints_and_environments_of_their_own() -> None:
+    assert {hook["language"] for hook in HOOKS.values()} == {"python", "pygrep"}
+    asked = {word for hook in HOOKS.values() for word in hook.get("additional_dependencies", ())}
+    packages = {word for word in asked if not word.startswith("-")}
+    assert {"ruff", "mypy", "deno", "torch"} <= {package.partition("==")[0] for package in packages}
+    assert packages <= {line.partition(" ;")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("message", "is_refused"),
+    [
+        ("tests: say what is wrong", False),
+        ("x" * 72, False),
+        ("x" * 73, True),
+        ("ü" * 72, False),
+        ("–" * 73, True),
+        (f"short\n\n{'x' * 200}", False),
+        (f"\n\n{'x' * 73}\n\nbody", True),
+        (f"{'x' * 72}\n{'x' * 200}\n", False),
+    ],
+    ids=lambda value: f"{value[:6].strip()}-{len(value)}" if isinstance(value, str) else "",
+)
+def test_a_subject_has_at_most_72_characters(message: str, is_refused: bool) -> None:
+    """As pre-commit's pygrep looks for an expression: in bytes, and in the whole file."""
+    hook = HOOKS["subject"]
+    assert (hook["language"], hook["args"], hook["stages"]) == ("pygrep", ["--multiline"], ["commit-msg"])
+    expression = re.compile(hook["entry"].encode(), re.MULTILINE | re.DOTALL)
+    assert bool(expression.search(message.encode())) == is_refused
