@@ -249,7 +249,7 @@ class RunFolder:
         kept = start.texts[: saved.round] if saved else []
         if kept != texts or not self._takes_a_line():
             write_atomic(self.rounds_file, b"".join(text + b"\n" for text in kept))
-            self.packed_file.unlink(missing_ok=True)
+        self.packed_file.unlink(missing_ok=True)
         self._chain = chain_after(self.run_id, kept)
         return saved
 
