@@ -53,7 +53,7 @@ class RunError(RuntimeError):
 
 def unknown(what: str, given: object, known: Iterable[str], elsewhere: Iterable[str] = ()) -> UserError:
     """`method 'flexmatc' is unknown; did you mean 'flexmatch'? (known: ...)`; a long list is left out beside a hint."""
-    names = sorted(known)
+    names = sorted(known, key=lambda name: ("/" in name, name))  # presets in folders last
     near = list(elsewhere) or nearest(str(given).lower(), names)
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
     listed = "" if near and len(names) > MOST_LISTED else f" (known: {', '.join(names)})"

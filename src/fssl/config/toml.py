@@ -72,8 +72,7 @@ def parse_toml(text: str) -> dict[str, Any]:
 
 
 def presets() -> list[str]:
-    names = (str(p.relative_to(PRESETS).with_suffix("")) for p in PRESETS.rglob("*.toml"))
-    return sorted(names, key=lambda name: ("/" in name, name))  # those to begin with first
+    return sorted(str(p.relative_to(PRESETS).with_suffix("")) for p in PRESETS.rglob("*.toml"))
 
 
 def toml_value(text: str) -> Any:
