@@ -121,7 +121,7 @@ def _within(gram: Shares, a: Shares, support: NDArray[np.bool_]) -> Shares:
         if not leaving.any():
             return best
         ratio = np.where(leaving, a / np.maximum(a - best, 1e-300), np.inf)  # how far until its share is 0
-        a = np.maximum(a + ratio.min() * (best - a), 0)
+        a = a + ratio.min() * (best - a)
         support = support & (np.arange(len(a)) != ratio.argmin())
 
 
