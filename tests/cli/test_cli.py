@@ -872,6 +872,7 @@ def test_a_setting_newer_than_a_run_has_its_default_there(fssl: Fssl) -> None:
     assert fssl(*words, "--set", "train.rounds=5").code == 0
 
 
+@pytest.mark.slow
 def test_jobs_give_the_same_runs_and_survive_a_failure(fssl: Fssl) -> None:
     """Three cells in two processes: one blows up, the others end as they do one after another."""
     words = ["run", "tiny.toml", "--set", "grid.train.lr=[0.1,1e30,0.05]"]

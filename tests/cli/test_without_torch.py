@@ -100,6 +100,7 @@ def test_a_run_that_goes_on_needs_no_torch(folder: Path) -> None:
     assert ends(folder, [["show", "run"]]) == [["show run", 0, False]]
 
 
+@pytest.mark.slow
 def test_the_watch_sees_torch(folder: Path) -> None:
     """What only a built method tells needs it: else the tests above would pass for nothing."""
     words = ["run", "smoke", "--set", "method.kappa=3", "--set", "method.cdsc=false"]

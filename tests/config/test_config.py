@@ -433,7 +433,8 @@ def test_a_configuration_survives_being_written(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", presets())
 def test_every_preset_is_valid(name: str) -> None:
     for config in cells(read_toml(name)).values():
-        assert parse(tomllib.loads(to_toml(as_tables(completed(config))))) == completed(config)
+        whole = completed(config)
+        assert parse(tomllib.loads(to_toml(as_tables(whole)))) == whole
 
 
 @pytest.mark.parametrize("name", [*METHODS, *(f"flexmatch+{plugin}" for plugin in PLUGINS)])

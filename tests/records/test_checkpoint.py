@@ -87,6 +87,7 @@ def test_truncated_tensors_are_noticed(tmp_path: Path, share: float) -> None:
     assert said == ["checkpoint damaged, or of another run: round-000002; using round-000001"]
 
 
+@pytest.mark.slow
 def test_any_flipped_bit_is_noticed(tmp_path: Path) -> None:
     """In the tensors and in the manifest, at positions spread over the file."""
     for kind in ("safetensors", "json"):

@@ -110,6 +110,7 @@ def test_every_flipped_byte_shows(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("trained")
+@pytest.mark.slow
 def test_every_reader_has_the_same_of_both(fssl: Fssl) -> None:
     """Lines and their checks, the page's numbers, and what the terminal shows."""
     shutil.copytree("run", "plain/run")
