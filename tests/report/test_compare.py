@@ -4,6 +4,7 @@ import csv
 import json
 import re
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,49 @@ def test_no_warning_of_the_drawing_library_is_seen(tmp_path: Path, recwarn: pyte
     write_run(tmp_path / "a", [50.0, 60.0], SAGE, "method.label='我们'")  # letters that the font lacks
     compare_runs(console, [tmp_path], Files(png=tmp_path / "c.png"))
     assert [str(warning.message) for warning in recwarn] == []
+
+
+@pytest.mark.parametrize("results", [(90.0, 89.5, 89.0, 60.0), (90.0, 60.5, 60.3, 60.0), (1.0, 1.0, 1.0, 99.0)])
+def test_a_titled_picture_is_one_panel_with_names_at_the_ends_of_lines(
+    results: tuple[float, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names have their results, are apart from each other, inside the picture, in the order of the results."""
+    figures: list[Any] = []
+    monkeypatch.setattr(compare, "render", lambda figure, *how: figures.append(figure) or render(figure, *how))
+    methods = ("sage", "fixmatch-lpl", "fixmatch-gpl", "fedavg")
+    for method, result in zip(methods, results, strict=True):
+        write_run(tmp_path / method, [50.0, *[result] * 10], f'method.name="{method}"')
+    title = "Words that say in a picture what a stranger shall see, over more than one of its lines"
+    compare_runs(console, [tmp_path], Files(png=tmp_path / "c.png", title=title))
+    (figure,) = figures
+    (panel,) = figure.axes
+    figure.draw_without_rendering()
+    assert " ".join(panel.get_title(loc="left").split()) == title
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("round", "test accuracy, %")
+    assert panel.get_xlim() == (1, 11)
+    best_first = sorted(panel.texts, key=lambda text: -text.get_window_extent().y0)
+    assert {t.get_text().strip(): t.get_color() for t in best_first} == {
+        f"{method} {result:.1f} %": method_style(method).color for method, result in zip(methods, results, strict=True)
+    }
+    numbers = [float(text.get_text().split()[1]) for text in best_first]
+    assert numbers == sorted(results, reverse=True)
+    boxes = [text.get_window_extent() for text in (*best_first, panel._left_title)]
+    assert all(lower.y1 < higher.y0 for higher, lower in pairwise(boxes[:-1]))
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes)
+    assert all(box.x0 >= panel.get_window_extent().x1 for box in boxes[:-1])
+
+
+def test_a_title_is_refused_where_there_is_no_single_panel(tmp_path: Path) -> None:
+    for alpha in (0.1, 1.0):
+        write_run(tmp_path / "runs" / str(alpha), [50.0], SAGE, f"partition.alpha={alpha}")
+    picture = Files(png=tmp_path / "never.png", title="Two tasks")
+    with pytest.raises(UserError, match="--title draws one panel of one task, by round; remove --by, or name runs"):
+        compare_runs(console, [tmp_path / "runs"], picture)
+    with pytest.raises(UserError, match="--title draws one panel"):
+        compare_runs(console, [tmp_path / "runs"], picture, by="partition.alpha")
+    with pytest.raises(UserError, match="--title has no effect without a picture; add --png, --svg or --pdf"):
+        compare_runs(console, [tmp_path / "runs/1.0"], Files(title="No picture"))
+    assert not (tmp_path / "never.png").exists()
 
 
 def test_a_long_name_in_a_legend_is_broken() -> None:

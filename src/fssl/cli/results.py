@@ -94,6 +94,7 @@ def compare(
     png: Annotated[Path | None, typer.Option(help="Also draw curves (or results, with --by) into this PNG.")] = None,
     svg: Annotated[Path | None, typer.Option(help="The same picture as SVG.")] = None,
     pdf: Annotated[Path | None, typer.Option(help="The same picture as PDF, for LaTeX.")] = None,
+    title: Annotated[str, typer.Option(help="One panel instead of three in the picture, with this above it.")] = "",
     csv: Annotated[Path | None, typer.Option(help="Also write a line per run into this CSV file.")] = None,
     tex: Annotated[Path | None, typer.Option(help="Also write the tables into this LaTeX file (booktabs).")] = None,
     against: Annotated[str, typer.Option(help="A line of the table: how it stands beside each of the others.")] = "",
@@ -119,7 +120,7 @@ def compare(
     """
     from ..report.compare import Files, compare_runs
 
-    compare_runs(console, runs, Files(png, svg, pdf, csv, tex), by, against, as_is, measure)
+    compare_runs(console, runs, Files(png, svg, pdf, csv, tex, title), by, against, as_is, measure)
 
 
 def tables(

@@ -3,16 +3,32 @@
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
+from textwrap import fill
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
 from ..console import print_table, say, setting_text
-from ..errors import several, shortened
+from ..errors import UserError, several, shortened
 from ..records.rounds import MEASURES
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file
-from .drawing import band, by_rounds, head, legend, level, make_room, mark_empty, points, render, settings, sheet
+from .drawing import (
+    PAGE,
+    band,
+    by_rounds,
+    head,
+    legend,
+    letters_across,
+    level,
+    make_room,
+    mark_empty,
+    name_ends,
+    points,
+    render,
+    settings,
+    sheet,
+)
 from .groups import comparable_settings, distinct, method_of, named_groups, shown_color
 from .look import Style, chosen_styles
 from .overview import (
@@ -30,7 +46,7 @@ from .overview import (
 )
 from .runs import SHOWN, Found, Read, Run, by_round, commits_of, find_runs, joined, late, number, percent
 from .tasks import group_by_task
-from .verdicts import by_result, last_rounds
+from .verdicts import by_result, last_rounds, mean_result
 
 ROW = 3.2  # inches, of the panels of a task
 MOST_ROWS = 12  # of one picture
@@ -59,6 +75,7 @@ class Files(NamedTuple):
     pdf: Path | None = None
     csv: Path | None = None
     tex: Path | None = None
+    title: str = ""  # of a picture with a single panel
 
     @property
     def pictures(self) -> dict[str, Path]:
@@ -68,9 +85,11 @@ class Files(NamedTuple):
 
     def check(self) -> None:
         """Refuse what cannot be written, before the work."""
-        for kind, file in self._asdict().items():
-            if file:
+        for kind in ("png", "svg", "pdf", "csv", "tex"):
+            if file := getattr(self, kind):
                 check_file(f"--{kind}", file, f".{kind}")
+        if self.title and not self.pictures:
+            raise UserError("--title has no effect without a picture; add --png, --svg or --pdf")
 
 
 NO_FILES = Files()
@@ -99,6 +118,8 @@ def compare_runs(
     tasks = {task.title: named_groups(task.runs, by) for task in group_by_task(runs, by)}
     if against:
         check_against(against, tasks.values())
+    if files.title and (by or len(tasks) > 1):
+        raise UserError("--title draws one panel of one task, by round; remove --by, or name runs of one task")
     overviews = {title: overview_by(by, groups) if by else make_overview(groups) for title, groups in tasks.items()}
     for title, groups in tasks.items():
         if len(tasks) > 1:
@@ -124,7 +145,7 @@ def write(console: Console, files: Files, tasks: dict[str, Groups], overviews: M
         write_file(files.tex, "\n".join(latex))
         say(console, f"LaTeX: {files.tex}")
     if files.pictures:
-        draw(console, tasks, by, files.pictures)
+        draw(console, tasks, by, files)
 
 
 def on_commits(groups: Groups) -> list[str]:
@@ -166,12 +187,19 @@ def remarks(every: Found, judged: Found, shown: Sequence[Run], measure: str) -> 
     return [*[several_measures] * (len(named) > 1 and not measure), *judged.remarks, *[left_out] * bool(repeats)]
 
 
-def draw(console: Console, tasks: Mapping[str, Groups], by: str, pictures: Mapping[str, Path]) -> None:
+def draw(console: Console, tasks: Mapping[str, Groups], by: str, files: Files) -> None:
     """Write the pictures, one for each format."""
+    pictures = files.pictures
     if len(tasks) > MOST_ROWS:
         which = f"the first {MOST_ROWS} of {len(tasks)} tasks"
         say(console, f"the picture shows {which}: name fewer folders to choose, or give --by")
-    for kind, content in drawn(dict(islice(tasks.items(), MOST_ROWS)), by, [*pictures]).items():
+    shown = dict(islice(tasks.items(), MOST_ROWS))
+    if files.title:
+        (groups,) = shown.values()
+        made = drawn_alone(groups, files.title, [*pictures])
+    else:
+        made = drawn(shown, by, [*pictures])
+    for kind, content in made.items():
         write_file(pictures[kind], content)
         say(console, f"picture: {pictures[kind]}")
 
@@ -204,10 +232,8 @@ def drawn(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[
     By round, or, of the last rounds, by the values of a setting.
     """
     runs_of = {name: runs for groups in tasks.values() for name, runs in groups.items()}
-    names = sorted(runs_of)
-    styles = chosen_styles([method_of(runs_of[name][0]) for name in names], [shown_color(runs_of[n]) for n in names])
-    style_of = dict(zip(names, styles, strict=True))
-    measure = next(run.measure for runs in runs_of.values() for run in runs)
+    style_of = styles_by_name(runs_of)
+    measure = measure_of(runs_of)
     titles = (f"test {MEASURES[measure]}", "pseudo-label accuracy", "pseudo-labels used")
     reads = (number(measure), percent("pl_accuracy"), percent("utilization"))
     with settings():
@@ -232,6 +258,36 @@ def drawn(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[
         legend(figure, 4)
         make_room(figure, lines)
         return render(figure, formats, 200)
+
+
+def drawn_alone(groups: Groups, title: str, formats: Sequence[str]) -> Mapping[str, bytes]:
+    """Draw the headline measure of one task by round in a single panel, with names and results at the ends of lines."""
+    style_of = styles_by_name(groups)
+    measure = measure_of(groups)
+    with settings():
+        figure, axes = sheet(PAGE, ROW)
+        (panel,) = axes.flat
+        for name in sorted(groups):
+            draw_rounds(panel, groups[name], name, number(measure), style_of[name])
+        low, high = panel.get_ylim()
+        panel.set(ylabel=f"test {MEASURES[measure]}, %", ylim=(max(low, 0), min(high, 100)))
+        panel.set_title(fill(title, letters_across(figure) // 2), fontsize=11, weight="bold")
+        by_rounds(panel)
+        panel.margins(x=0)
+        name_ends(panel, {name: (mean_result(runs), style_of[name].color) for name, runs in groups.items()})
+        return render(figure, formats, 200)
+
+
+def styles_by_name(groups: Groups) -> dict[str, Style]:
+    """Return the look of each group in a picture."""
+    names = sorted(groups)
+    colors = [shown_color(groups[name]) for name in names]
+    return dict(zip(names, chosen_styles([method_of(groups[name][0]) for name in names], colors), strict=True))
+
+
+def measure_of(groups: Groups) -> str:
+    """Return the measure that all of these runs are judged by."""
+    return next(run.measure for runs in groups.values() for run in runs)
 
 
 def draw_rounds(panel: Any, runs: Sequence[Run], name: str, read: Read, style: Style) -> None:

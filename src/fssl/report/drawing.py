@@ -140,6 +140,24 @@ def legend(figure: Any, columns: int, by_first_word: bool = False) -> None:
         figure.legend([named[label] for label in down], words, loc="outside lower center", ncols=width)
 
 
+def name_ends(axes: Any, ends: Mapping[str, tuple[float, str]]) -> None:
+    """Write names and results to the right of the axes, each as near to the height of its result as the others let it.
+
+    `ends` has the result and the color of each name.
+    """
+    low, high = axes.get_ylim()
+    names = sorted(ends, key=lambda name: ends[name][0])
+    lines = np.arange(len(names)) * (high - low) / 16  # as far apart as lines of text
+    bare = np.array([ends[name][0] for name in names]) - lines
+    after = range(1, len(names) + 1)
+    # The least squares of what the names move, where none may be below the one before it (isotonic regression).
+    places = [max(min(bare[a:b].mean() for b in after[i:]) for a in range(i + 1)) for i in range(len(names))] + lines
+    for name, place in zip(names, places, strict=True):
+        result, color = ends[name]
+        where = {"xycoords": axes.get_yaxis_transform(), "annotation_clip": False, "va": "center"}
+        axes.annotate(f" {name} {result:.1f} %", (1, place), color=color, fontsize=9, **where)
+
+
 def head(panels: Sequence[Any], text: str) -> int:
     """Name a row of panels that have titles, in at most three lines above them; returns the lines of room it takes.
 
