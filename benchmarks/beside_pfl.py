@@ -1,4 +1,4 @@
-"""FedAvg's rounds here and in pfl-research, in turn: the demo's network, images, clients and number of steps.
+"""FedAvg's rounds here and in pfl-research, in turn: digits, their clients, network and number of steps.
 
     python benchmarks/beside_pfl.py [--rounds 15]
 
@@ -40,7 +40,7 @@ def fssl_rounds() -> Iterator[int]:
     from fssl.core.federation import Federation
     from fssl.engines.local import LocalEngine
 
-    tables = {k: v for k, v in read_toml("demo").items() if k != "grid"}
+    tables = {k: v for k, v in read_toml("settings/digits").items() if k != "grid"}
     own = [
         f"compute.{key.lower()}={os.environ[f'FSSL_{key}']}"
         for key in ("COMPILE", "LANES")
@@ -71,7 +71,7 @@ def pfl_rounds(wait: Callable[[int], None]) -> None:
     from fssl.core.federation import Federation
     from fssl.models.net import find_network
 
-    tables = {k: v for k, v in read_toml("demo").items() if k != "grid"}
+    tables = {k: v for k, v in read_toml("settings/digits").items() if k != "grid"}
     federation = Federation(prepare(only_run(override(tables, SETTINGS))))
     train, batch = federation.config.train, federation.config.train.batch
     images, labels = federation.dataset.train

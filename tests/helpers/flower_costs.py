@@ -32,7 +32,8 @@ from fssl.types import Payload, Server, Upload
 from .trial import COMMAND, Trial, lines
 
 ROUNDS = 6
-DEMO = [  # the demo's clients with a site each
+PRESET = "settings/digits"
+DIGITS = [  # as many clients as sites
     "method.name=sage",
     "seed=7",
     "partition.clients=4",
@@ -48,7 +49,7 @@ def num_bytes(content: RecordDict) -> int:
 
 
 def federation_of(method: str, model: list[str]) -> Federation:
-    tables = {k: v for k, v in read_toml("demo").items() if k != "grid"}
+    tables = {k: v for k, v in read_toml(PRESET).items() if k != "grid"}
     return Federation(prepare(parse(override(tables, [f"method.name={method}", "compute.device=cpu", *model]))))
 
 
@@ -153,14 +154,14 @@ def deployment(folder: Path) -> Iterator[Trial]:
 
 
 def print_seconds(folder: Path) -> None:
-    sets = [word for setting in DEMO for word in ("--set", setting)]
+    sets = [word for setting in DIGITS for word in ("--set", setting)]
     rows = {
-        "local": timed(["run", "demo", *sets], folder / "local"),
-        "Flower simulation": timed(["run", "demo", *sets, "--engine", "flower"], folder / "simulation"),
+        "local": timed(["run", PRESET, *sets], folder / "local"),
+        "Flower simulation": timed(["run", PRESET, *sets, "--engine", "flower"], folder / "simulation"),
     }
     with deployment(folder / "deployment") as trial:
         rows["deployment, 4 sites, TLS"] = timed(
-            ["deploy", "start", "demo", *sets, "--home", str(trial.home)], folder / "deployed"
+            ["deploy", "start", PRESET, *sets, "--home", str(trial.home)], folder / "deployed"
         )
     models = {p.read_bytes() for p in folder.glob("*/model.safetensors")}
     assert len(models) == 1
@@ -171,10 +172,10 @@ def print_masked_seconds(folder: Path) -> None:
     rows = {}
     with deployment(folder / "deployment") as trial:
         for kind in ("plain", "secagg+"):
-            sets = [word for setting in (*DEMO, f"privacy.aggregation={kind}") for word in ("--set", setting)]
-            simulated = ["run", "demo", *sets, "--engine", "flower"]
+            sets = [word for setting in (*DIGITS, f"privacy.aggregation={kind}") for word in ("--set", setting)]
+            simulated = ["run", PRESET, *sets, "--engine", "flower"]
             rows[f"Flower simulation, {kind}"] = timed(simulated, folder / f"simulation-{kind}")
-            deployed = ["deploy", "start", "demo", *sets, "--home", str(trial.home)]
+            deployed = ["deploy", "start", PRESET, *sets, "--home", str(trial.home)]
             rows[f"deployment, 4 sites, TLS, {kind}"] = timed(deployed, folder / f"deployed-{kind}")
     print_rows(dict(sorted(rows.items(), reverse=True)))
 
