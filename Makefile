@@ -1,6 +1,8 @@
 # Two commands: `make demo` and `make test`. Both need only Linux, Python 3.11 (or newer), make and the package index.
 PYTHON ?= python3
-VENV := .venv
+# Neither Ray nor PyTorch's compiler works in an environment below a path with a space: there it lies in the user's cache.
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fssl
+VENV := $(if $(word 2,$(CURDIR)),$(CACHE)/env-$(firstword $(shell echo '$(CURDIR)' | cksum)),.venv)
 # `-m`, since entry scripts do not start below every path; versions are those of constraints.txt, of build tools, too.
 RUN := $(VENV)/bin/python -m
 LOCKED := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
