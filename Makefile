@@ -1,4 +1,4 @@
-# Two commands: `make demo` and `make test`. Both need only Linux, Python 3.11 (or newer), make and the package index.
+# `make demo`, `make check` and `make test` need only Linux, Python 3.11 (or newer), make and the package index.
 PYTHON ?= python3
 # Neither Ray nor PyTorch's compiler works in an environment below a path with a space: there it lies in the user's cache.
 CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/fssl
