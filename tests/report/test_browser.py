@@ -31,7 +31,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Twelve real runs: the demo's grid, shortened, at two skews."""
     folder = tmp_path_factory.mktemp("browser") / "demo"
     words = ["fssl", "run", "demo", "--out", str(folder), "--device", "cpu"]
-    for setting in ("train.rounds=4", "train.steps_per_round=3", *(f"grid.{key}={values}" for key, values in GRID)):
+    for setting in (
+        "train.rounds=4",
+        "train.cooldown=0",
+        "train.steps_per_round=3",
+        *(f"grid.{key}={values}" for key, values in GRID),
+    ):
         words += ["--set", setting]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", words)
@@ -90,7 +95,7 @@ def test_confusion_matrices_are_the_sum_over_seeds(browser: Browser, runs: Path)
 def test_the_page_opens_from_disk_without_a_network_or_a_complaint(browser: Browser, page: Path) -> None:
     assert len(browser.all("#results tbody tr")) == 6
     assert [card.text.split("\n")[0] for card in browser.all("#words .card")] == [
-        f"digits · α = {alpha} · 6 labels per class · 10 clients" for alpha in ("0.1", "0.5")
+        f"digits · α = {alpha} · 3 labels per class · 4 clients" for alpha in ("0.1", "0.5")
     ]
     drawn = ["main", "ranking", "pl_accuracy", "macro_f1", "seconds", "confusion", "classes", "labeled", "unlabeled"]
     for name in drawn:
