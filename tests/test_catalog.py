@@ -120,6 +120,7 @@ def test_a_plug_in_keeps_and_sends_what_its_host_does() -> None:
     assert (plugged.source.paper, plugged.source.follows) == ("Zhang et al. 2021; Liu et al. 2025", "reconstruction")
 
 
+@pytest.mark.slow
 def test_a_method_without_a_source_is_listed_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     def mine() -> object:
         """My own rule."""

@@ -250,6 +250,7 @@ def resolves(name: str) -> bool:
     return hasattr(importlib.import_module(head), last)
 
 
+@pytest.mark.slow
 def test_the_page_of_sage_names_every_method_that_takes_the_plug_in() -> None:
     page = (ROOT / "docs" / "methods" / "sage.md").read_text()
     hosts = [name for name, builder in METHODS.items() if isinstance(builder(), FixMatch) and name != "sage"]

@@ -96,6 +96,7 @@ def test_the_deep_network_has_as_many_parameters_as_the_one_of_the_package() -> 
     assert [sum(map(torch.numel, params.values())) for params in nets] == [1_467_610] * 2
 
 
+@pytest.mark.slow
 def test_arrays_become_a_model_and_predictions(python: Callable[[list[str]], str]) -> None:
     said = python(commands_in("own_images.py")[0])
     assert float(re.findall(r"^test accuracy ([\d.]+) %", said)[0]) > 90
@@ -104,6 +105,7 @@ def test_arrays_become_a_model_and_predictions(python: Callable[[list[str]], str
     assert answers == [("flat", "upright")[k] for k in truth]
 
 
+@pytest.mark.slow
 def test_folders_become_a_model_and_predictions(python: Callable[[list[str]], str]) -> None:
     """The same stripes as files."""
     for split, number in (("train", 60), ("test", 10)):

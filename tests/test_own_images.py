@@ -136,6 +136,7 @@ def test_a_run_records_what_its_folder_decided_and_can_be_repeated(fssl: Fssl, s
     assert fssl("show", "runs/smoke")[0] == fssl("compare", "runs")[0] == 0
 
 
+@pytest.mark.slow
 def test_settings_that_classes_decide_are_filled_in_with_them(fssl: Fssl, sites: Path) -> None:
     """ProxyFL tunes for 1000 epochs over the number of classes, here 3; the folder says so only when it is read."""
     where = ("--data-dir", str(sites), "--set", "data.name=folder", "--set", "data.size=8", "--out", "runs/x")
@@ -429,6 +430,7 @@ def test_a_server_with_many_images_takes_larger_steps(number: int, batch: int, s
     )
 
 
+@pytest.mark.slow
 def test_the_digits_can_be_written_out_and_trained_on(fssl: Fssl) -> None:
     assert fssl("datasets", "--export-digits", "sites")[0] == 0
     words = ("--set", "data.name=folder", "--set", "data.size=8", "--set", "data.channels=1", "--data-dir", "sites")
@@ -463,6 +465,7 @@ def test_clients_with_test_images_of_their_own_have_measures_of_their_own(
     assert "macro F1 on the 6 test images of client 0" in shown
 
 
+@pytest.mark.slow
 def test_a_report_finds_nothing_wrong_with_what_cannot_be_known(fssl: Fssl, sites: Path, tmp_path: Path) -> None:
     run_experiment(prepare(small(sites)), tmp_path / "run", Quiet())
     code, _, said = fssl("report", tmp_path / "run", "--out", "page.html")

@@ -48,6 +48,7 @@ def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
+@pytest.mark.slow
 def test_a_run_s_model_is_the_first_broadcast(fssl: Fssl) -> None:
     assert train(fssl, "labels", "method.name=fedavg")[0] == 0
     trained = {k.partition(".")[2]: t for k, t in load_file("labels/model.safetensors").items()}
@@ -188,6 +189,7 @@ def test_a_changed_model_of_a_run_is_refused(fssl: Fssl) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_without_the_file_and_with_the_same_bits(fssl: Fssl) -> None:
     save_file(plain(), "w.safetensors")
     assert train(fssl, "whole", "model.start=w.safetensors", "train.rounds=3")[0] == 0
@@ -224,6 +226,7 @@ def test_strange_facts_about_weights_do_no_harm(classes: object, fssl: Fssl) -> 
     assert (code, said) == (0, "")
 
 
+@pytest.mark.slow
 def test_other_images_are_noticed(fssl: Fssl) -> None:
     assert train(fssl, "digits", "data.name=digits")[0] == 0
     settings = ["data.name=synthetic", "model.start=digits", "model.start_partial=true"]
@@ -234,6 +237,7 @@ def test_other_images_are_noticed(fssl: Fssl) -> None:
     assert "was trained with" not in train(fssl, "again", "model.start=digits")[1]
 
 
+@pytest.mark.slow
 def test_cells_of_a_grid_have_starts_of_their_own(fssl: Fssl) -> None:
     assert fssl("run", "smoke", *SMALL, "--set", "grid.seed=[7, 8]", "--out", "labels")[0] == 0
     words = ["--set", "grid.seed=[7, 8]", "--set", 'grid.model.start=["none", "labels/seed{seed}"]']
@@ -247,6 +251,7 @@ def test_cells_of_a_grid_have_starts_of_their_own(fssl: Fssl) -> None:
         assert same(found, {k.partition(".")[2]: t for k, t in trained.items()})
 
 
+@pytest.mark.slow
 def test_a_record_is_repeated_with_other_seeds_from_their_own_starts(fssl: Fssl) -> None:
     """As the report's command does: the checksum in the record is of its own seed's file."""
     assert fssl("run", "smoke", *SMALL, "--set", "grid.seed=[7, 8]", "--out", "labels")[0] == 0

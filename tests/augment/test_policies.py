@@ -63,6 +63,7 @@ def test_views_of_enlarged_images_equal_pillow(size: int, channels: int) -> None
     assert torch.equal(strong(larger, rows, noise, size), by_pillow("strong", images, rows, noise, enlarge=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "channels"), [(32, 3), (8, 1)])
 def test_captured_views_equal_eager_ones(size: int, channels: int) -> None:
     images, rows, noise = draw_views(size, channels, 500)

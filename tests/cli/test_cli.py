@@ -317,6 +317,7 @@ def test_compiling_on_a_cpu_without_a_compiler_is_refused(fssl: Fssl, monkeypatc
     assert "compute.compile = 'on'" in said.err
 
 
+@pytest.mark.slow
 def test_a_run_that_blows_up_says_so_and_exits_with_1(fssl: Fssl) -> None:
     said = fssl("run", "tiny.toml", "--set", "train.lr=1e30")
     assert (said.code, said.err.count("\n")) == (1, 1)
@@ -520,6 +521,7 @@ def test_a_folder_in_use_is_not_written_again(fssl: Fssl, monkeypatch: pytest.Mo
     assert outcome(Path("runs/tiny")) == before
 
 
+@pytest.mark.slow
 def test_a_finished_run_goes_on_with_more_rounds(fssl: Fssl) -> None:
     fssl("run", "tiny.toml")
     said = fssl("run", "tiny.toml", "--resume", "--set", "train.rounds=5", "--set", "compute.lanes=1")
@@ -650,6 +652,7 @@ def test_show_names_a_damaged_summary(fssl: Fssl) -> None:
 # Grids.
 
 
+@pytest.mark.slow
 def test_a_grid_runs_each_cell_once(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["run", "tiny.toml", "--out", "g", "--set", "grid.seed=[7,8]"]
     assert fssl(*words).code == 0
@@ -664,6 +667,7 @@ def test_a_grid_runs_each_cell_once(fssl: Fssl, monkeypatch: pytest.MonkeyPatch)
     assert said.err.startswith("fssl: g/seed7 holds another run: train.lr is 0.1 there and 0.3 here")
 
 
+@pytest.mark.slow
 def test_a_grid_and_a_run_do_not_share_a_folder(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither way round; runs that lie so since an earlier version are still skipped, and go on."""
     monkeypatch.setattr(console, "_width", 100)
@@ -694,6 +698,7 @@ def test_settings_beside_runs_are_no_run(fssl: Fssl) -> None:
     assert fssl("run", "mine/config.toml", "--set", "grid.seed=[7,8]", "--out", "mine").code == 0
 
 
+@pytest.mark.slow
 def test_an_unfinished_cell_is_refused_before_any_other_computes(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["run", "tiny.toml", "--out", "g", "--set", "grid.seed=[6,7,8]"]
     fssl(*words)
@@ -855,6 +860,7 @@ def without_checks(run: Path) -> None:
         manifest.write_text(json.dumps({k: v for k, v in facts.items() if k != "record"}))
 
 
+@pytest.mark.slow
 def test_a_setting_newer_than_a_run_has_its_default_there(fssl: Fssl) -> None:
     """A record of before `space` goes on with its default and no other value, and newer runs are repetitions of it."""
     words = ["run", "tiny.toml", "--set", "method.name=proxyfl", "--set", "method.tuning_epochs=1"]
@@ -904,6 +910,7 @@ def test_a_resumed_run_that_is_not_there_begins_and_says_so(fssl: Fssl) -> None:
     assert "no run to go on with" not in fssl("run", "tiny.toml", "--out", "a/nwe", "--resume").out
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_by_its_folder(fssl: Fssl) -> None:
     """Or by the settings in it; the file's own name would be another folder."""
     assert fssl("run", "tiny.toml", "--out", "a/run").code == 0
@@ -972,6 +979,7 @@ def test_a_run_that_is_stopped_from_outside_says_how_to_go_on(fssl: Fssl, way: s
     assert process.wait(60) == (130 if way == "asked to end" else 1)
 
 
+@pytest.mark.slow
 def test_what_breaks_in_one_cell_leaves_the_next_alone(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also an error that nobody foresaw, of a GPU for example."""
     whole = Engine.round

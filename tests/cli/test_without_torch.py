@@ -71,6 +71,7 @@ def ends(folder: Path, words: list[list[str]]) -> list[list[object]]:
     return [json.loads(line) for line in done.stderr.splitlines() if line.startswith("[")]
 
 
+@pytest.mark.slow
 def test_reading_needs_no_torch(folder: Path) -> None:
     assert ends(folder, commands(READING)) == [[" ".join(words), 0, False] for words in commands(READING)]
 

@@ -52,6 +52,7 @@ def test_a_server_that_keeps_its_labels_to_itself_is_pointed_out() -> None:
     assert notes("partition.labels=server", "server.epochs=0") == [text]
 
 
+@pytest.mark.slow
 def test_all_tests_of_a_run_share_one_compiled_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two normalizations and two halves of the test images, at one size of batch."""
     backend = Strict()

@@ -64,6 +64,7 @@ def test_without_noise_nothing_is_guaranteed() -> None:
     assert "nothing is guaranteed" in privacy_notes(config)[0]
 
 
+@pytest.mark.slow
 def test_a_run_says_records_and_shows_what_it_spends(tmp_path: Path, tiny_data: Dataset) -> None:
     config = replace(tiny_config("train.rounds=2", "train.steps_per_round=1"), privacy=Privacy(clip=1.0, noise=30.0))
     heard, folder, found = Quiet(), RunFolder(tmp_path / "run"), spent(config, 2)

@@ -69,6 +69,7 @@ def test_record_summary_and_files_have_both(tmp_path: Path) -> None:
     assert any(not torch.equal(plain[name], smoothed[name]) for name in plain)
 
 
+@pytest.mark.slow
 def test_the_half_to_choose_by_sees_both(tmp_path: Path) -> None:
     """So that nobody needs the reported half to choose between them."""
     lines = records(run(tmp_path / "same", "server.ema=0", "data.test=final"))

@@ -452,6 +452,7 @@ def test_a_killed_decoding_process_is_no_users_fault(root: Path, monkeypatch: py
         load_federation(root, PETS, Loading(workers=2))
 
 
+@pytest.mark.slow
 def test_exported_digits_come_back_as_they_were(tmp_path: Path) -> None:
     export_digits(tmp_path / "sites")
     digits, back = load("digits"), load_federation(tmp_path / "sites", Agreed((), 8, 1))

@@ -49,6 +49,7 @@ def test_what_is_read_is_what_lies_there() -> None:
     assert np.array_equal(data.train.images[0, :, :, 0], np.asarray(Image.open("numbers/train/one/00.png")))
 
 
+@pytest.mark.slow
 def test_it_is_dealt_out_trained_resumed_and_used(fssl: Fssl) -> None:
     assert run(fssl)[0] == 0
     counts = json.loads(Path("run/partition.json").read_text())
@@ -71,6 +72,7 @@ def test_methods_that_ask_for_the_truth_get_it(method: str, fssl: Fssl) -> None:
     assert run(fssl, "--set", f"method.name={method}")[0] == 0
 
 
+@pytest.mark.slow
 def test_a_changed_folder_is_another_run(fssl: Fssl) -> None:
     assert run(fssl)[0] == 0
     removed = Path("numbers/train/one/00.png").read_bytes()
@@ -160,6 +162,7 @@ def test_images_in_no_folder_are_split_one_by_one() -> None:
     assert {name: len(files) for name, files in split.test.items()} == {"one": 8, "three": 5, "two": 10}
 
 
+@pytest.mark.slow
 def test_a_run_splits_its_test_off_and_knows_it_again(fssl: Fssl) -> None:
     by_patient()
     words = ["--set", "data.test_share=0.25", "--set", "data.labels_per_class=8"]
@@ -196,6 +199,7 @@ def test_a_test_part_that_cannot_be_split_off_is_refused(fssl: Fssl) -> None:
     assert (code, "class 'one' has too few folders" in said) == (2, True)
 
 
+@pytest.mark.slow
 def test_files_that_a_run_does_without_are_listed_in_its_folder(fssl: Fssl) -> None:
     Path("numbers/train/one/00.png").write_bytes(b"no image")
     assert run(fssl)[0] == 2

@@ -313,6 +313,7 @@ def test_a_site_that_speaks_otherwise_than_its_server_gets_a_hint(
     assert said == []
 
 
+@pytest.mark.slow
 def test_a_site_waits_for_its_server_and_says_so_once(
     server: ServerPart, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -354,6 +355,7 @@ def held(lock: Path, seconds: float) -> Iterator[None]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_a_start_waits_for_the_run_before_it(tmp_path: Path) -> None:
     said: list[str] = []
     assert not RunFolder(tmp_path).lock.is_in_use

@@ -575,6 +575,7 @@ else echo "INFO : SuperNode ID: 1"; sleep 1; echo "ERROR : lost"; fi
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("patience", "end"), [(60, "ERROR : lost"), (-1, "Failed to activate SuperNode")])
 def test_a_site_that_is_not_admitted_yet_tries_again(
     patience: int, end: str, home: Path, monkeypatch: pytest.MonkeyPatch
@@ -622,6 +623,7 @@ sleep 1; echo "fssl: round 2: answered after 3.1 s"
 """
 
 
+@pytest.mark.slow
 def test_a_site_shows_how_its_rounds_went_and_whether_the_server_answers(home: Path) -> None:
     """Not what it said before this start or Flower says, nor short waits, nor those before it was connected."""
     from fssl.deploy import sites
@@ -911,6 +913,7 @@ def test_a_journal_is_read_on_from_where_one_was(tmp_path: Path) -> None:
     assert next(told) == {"half": 1}
 
 
+@pytest.mark.slow
 def test_a_log_is_read_on_from_where_one_was(tmp_path: Path) -> None:
     log = tmp_path / "x.log"
 

@@ -112,6 +112,7 @@ def test_runs_side_by_side_have_devices_of_their_own(monkeypatch: pytest.MonkeyP
     assert places(2, 'compute.devices=["cuda:2", "cuda:3"]') == [["cuda:2"], ["cuda:3"]]
 
 
+@pytest.mark.slow
 def test_a_share_of_the_machine_is_used_and_not_recorded(tmp_path: Path) -> None:
     """A run that was one of several may go on alone, or where other devices are."""
     for rounds, resume in ((1, False), (2, True)):

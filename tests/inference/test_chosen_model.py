@@ -137,6 +137,7 @@ def test_an_unfinished_run_has_the_model_of_its_newest_checkpoint(method: str, t
     assert not (folder / "model.safetensors").exists()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_prolonged_has_the_model_of_its_newest_checkpoint(tmp_path: Path, fssl: Fssl) -> None:
     """Not that of its last finish, whose files are still there; once it is finished again, that of the last round."""
     run, ship = tmp_path / "run", ("server.ema=0.5", "server.ship=ema")
@@ -301,6 +302,7 @@ def test_a_hundred_classes_are_drawn_without_numbers(tmp_path: Path) -> None:
     assert len(list(picture.iter(f"{{{SVG}}}text"))) == 2 * 100 + 2  # every class twice, and what both are
 
 
+@pytest.mark.slow
 def test_of_more_classes_than_can_be_read_every_second_is_named(tmp_path: Path) -> None:
     """Once beside its row, once above its column."""
     p = np.eye(180, dtype=np.float32)

@@ -105,6 +105,7 @@ def test_plain_weights_go_into_the_network_strictly(fssl: Fssl, run: Path, model
     assert facts["network"] == {"name": "resnet8", "width": 1, "norm": "batch", "stem": "cifar"}
 
 
+@pytest.mark.slow
 def test_what_cannot_be_exported_is_refused_in_one_line(
     fssl: Fssl, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,6 +305,7 @@ def files_of_every_kind(folder: Path) -> list[Path]:
     return [folder / name for name in made]
 
 
+@pytest.mark.slow
 def test_the_program_of_the_page_answers_as_predict_does_for_files_of_every_kind(
     run: Path, model: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -237,6 +237,7 @@ def test_folders_that_keep_the_truth_from_being_known_are_named() -> None:
     assert other_folders(["photos/1.png", "2.png"], classes) == []
 
 
+@pytest.mark.slow
 def test_a_misspelt_class_folder_is_told(run: Path, fssl: Fssl, tmp_path: Path) -> None:
     export_digits(tmp_path / "sites")
     (tmp_path / "sites/test/7").rename(tmp_path / "sites/test/seven")
@@ -294,6 +295,7 @@ def test_a_bad_file_does_not_spoil_the_others(run: Path, fssl: Fssl, tmp_path: P
     assert rows_of(tmp_path / "all.csv") == rows_of(tmp_path / "good.csv")
 
 
+@pytest.mark.slow
 def test_a_prolonged_run_says_of_which_round_its_model_is(fssl: Fssl, tmp_path: Path) -> None:
     """The model of its former end does not pass for that of its last round."""
     run_experiment(prepare(small()), tmp_path / "run", Quiet())

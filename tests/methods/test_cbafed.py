@@ -91,6 +91,7 @@ def test_in_the_first_stage_only_labels_count(make_federation: Make) -> None:
     assert engine.snapshot.clients == {}
 
 
+@pytest.mark.slow
 def test_then_labels_are_given(make_federation: Make) -> None:
     engine = ran(make_federation(*FEW, "method.burn_in=1", "method.base=0.3", "train.lr=0.05"), 4)
     extras = engine.snapshot.server.extras

@@ -87,6 +87,7 @@ def test_methods_whose_server_alone_learns_from_labels_take_weights(method: str,
     assert federation.layout.size > 0
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_the_same(fssl: Fssl) -> None:
     words = ("run", "smoke", *SMALL, "--set", FULL, "--set", "method.name=flexmatch")
     assert fssl(*words, "--set", "train.rounds=4", "--out", "whole").code == 0

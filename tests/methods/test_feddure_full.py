@@ -83,6 +83,7 @@ def test_a_student_that_cannot_move_teaches_the_regulator_nothing(make_federatio
     assert d.item() == 0
 
 
+@pytest.mark.slow
 def test_the_regulator_stays_with_the_client_and_the_student_does_not(make_federation: Make) -> None:
     engine = LocalEngine(make_federation("method.name=feddure-full"))
     list(engine.rounds(2))

@@ -101,6 +101,7 @@ def test_pseudo_labels_are_counted_after_the_burn_in_only(make_federation: Make)
     assert counts[1] == 0
 
 
+@pytest.mark.slow
 def test_both_models_learn_and_stay_finite(make_federation: Make) -> None:
     engine = LocalEngine(make_federation(NAME, "method.burn_in=1", "train.lr=0.05"))
     first, *_, last = engine.rounds(5)

@@ -29,6 +29,7 @@ def accepting(tau: float = 0.3) -> str:
     return f"method.tau={tau}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "older"), [("fedprox", "fedavg"), ("fedprox+fixmatch", "fixmatch-lpl")])
 def test_no_proximal_term_is_the_host(name: str, older: str, make_federation: Make) -> None:
     a = trained(make_federation(f"method.name={name}", "method.mu_prox=0"))

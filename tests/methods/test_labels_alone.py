@@ -73,6 +73,7 @@ def test_if_all_know_their_labels_nothing_but_labels_is_learned(
     assert not all(torch.equal(alone[k], whole[k]) for k in alone)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["fedavg", "fedprox", "cbafed", "rscfed"])
 def test_methods_that_do_so_anyway_do_not_change(name: str, make_federation: Make) -> None:
     method = ("partition.labeled_clients=2", f"method.name={name}")

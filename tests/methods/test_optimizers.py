@@ -264,6 +264,7 @@ def test_a_scheduled_step_is_one_graph(
     assert backend.graphs == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_a_client_goes_on_with_its_own_momentum(optimizer: str, make_federation: Make) -> None:
     """Also after a resume, and whatever its lane is."""

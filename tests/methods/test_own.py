@@ -59,6 +59,7 @@ def test_names() -> None:
     assert split_name("a/my.py:mine+sage") == ("a/my.py:mine", ["sage"])
 
 
+@pytest.mark.slow
 def test_it_is_the_method_that_the_function_makes(fssl: Fssl) -> None:
     """The same bits as the method of the package that it equals, alone and with SAGE on it."""
     names = {
@@ -177,6 +178,7 @@ def test_two_versions_of_a_file_are_two_methods(fssl: Fssl) -> None:
     assert (code, len(set(re.findall(r"my\.py:mine, digest=(\w+)", said)))) == (0, 2), said
 
 
+@pytest.mark.slow
 def test_a_comment_and_what_is_not_used_make_no_other_method(fssl: Fssl) -> None:
     """Seed 7 before, seed 8 after: one line of the table, and the first run can go on."""
     words = ["run", "smoke", *SMALL, "--set", "method.name=my.py:mine"]
@@ -200,6 +202,7 @@ def test_a_run_of_before_knows_its_file_by_all_of_it(fssl: Fssl) -> None:
     assert (code, "has changed" in said) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_file_is_the_same_by_any_path(fssl: Fssl, tmp_path: Path) -> None:
     for seed, name in ((7, "my.py:mine"), (8, f"{tmp_path}/my.py:mine")):
         words = ["--set", f"method.name={name}", "--set", f"seed={seed}", "--out", f"runs/{seed}"]
@@ -231,6 +234,7 @@ def test_a_label_and_a_color_are_what_people_see(fssl: Fssl) -> None:
     assert "Ours, of 2026 on digits" in fssl("show", "runs/7").out
 
 
+@pytest.mark.slow
 def test_a_finished_run_gets_a_label_and_keeps_it(fssl: Fssl) -> None:
     """By a command that trains nothing; a grid that is given again without one leaves it, also if it is prolonged."""
     grid = ["run", "smoke", *SMALL, "--set", "grid.seed=[7,8]", "--out", "runs"]
@@ -964,6 +968,7 @@ def test_a_choice_that_a_round_cannot_use_is_refused_before_any_compute(fssl: Fs
     assert not Path("out").exists()
 
 
+@pytest.mark.slow
 def test_records_of_a_choice_count_each_image_of_the_pool(fssl: Fssl) -> None:
     """Everything is chosen here; a method without votes says nothing of labels."""
     for kind in ("", "silent"):

@@ -138,6 +138,7 @@ def limit(federation: Federation, rounds: int = 2) -> dict[str, torch.Tensor]:
     return engine.model().params
 
 
+@pytest.mark.slow
 def test_one_group_of_all_clients_that_weigh_by_size_is_fedavg(make_federation: Make) -> None:
     everyone = ("partition.labeled_clients=4", "train.clients_per_round=4")
     off = ("method.groups=1", "method.beta=0", "method.beta_unlabeled=0", "method.boost=1")

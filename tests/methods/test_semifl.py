@@ -252,6 +252,7 @@ def test_the_mean_is_uniform_over_clients_that_trained(make_federation: Make) ->
     assert fresh.extras[USED] == 0
 
 
+@pytest.mark.slow
 def test_without_server_momentum_it_is_the_mean(make_federation: Make) -> None:
     settings = ("method.name=semifl", "method.tau=0.26", *AT)
     momentum = ("server.optimizer=momentum", "server.momentum=0")

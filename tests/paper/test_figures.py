@@ -106,6 +106,7 @@ def test_the_gallery_is_complete() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes(runs: list[Run]) -> None:
     def draw_again() -> Any:
         with settings():
@@ -423,6 +424,7 @@ def described(folder: Path, preset: str) -> str:
     return selection.describe()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data", "ends", "expected"),
     [

@@ -150,6 +150,7 @@ def test_one_run_fills_every_table_that_has_its_cell(three: Path) -> None:
     assert cell(table(result, 8), "FedAvg-SL", 3).marks == ("50 labels per class, but it knows all labels",)
 
 
+@pytest.mark.slow
 def test_the_papers_lines_hold_what_it_prints_not_what_follows(three: Path) -> None:
     """FedDB + SAGE on SVHN: 93.42 and +0.28, though 94.14 stands above."""
     found = cell(table(tables_of(three), 4), "FedDB + SAGE", 5, "paper")
@@ -575,6 +576,7 @@ def said_by(paths: list[Path], out: Path, number: int | None = None, dataset: st
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_the_command_says_what_there_is(three: Path, tmp_path: Path) -> None:
     text = said_by([three], tmp_path / "new" / "tables")
     assert re.search(r"^ *1 +Test accuracy \(%\) +authors +4 +152 +4 *$", text, re.M)
@@ -587,6 +589,7 @@ def test_the_command_says_what_there_is(three: Path, tmp_path: Path) -> None:
     assert "Rounds to an accuracy" in said_by([three], tmp_path / "again", 2)
 
 
+@pytest.mark.slow
 def test_a_table_is_printed_dataset_by_dataset_in_80_columns(three: Path, tmp_path: Path) -> None:
     text = said_by([three], tmp_path, 1)
     assert [name for name in ("CIFAR-10", "CIFAR-100", "SVHN", "CINIC-10") if re.search(f"^{name} *$", text, re.M)] == [
@@ -601,6 +604,7 @@ def test_a_table_is_printed_dataset_by_dataset_in_80_columns(three: Path, tmp_pa
     assert "No runs on" not in svhn  # that dataset alone was asked for
 
 
+@pytest.mark.slow
 def test_the_screen_explains_the_letters_that_it_shows(tmp_path: Path) -> None:
     """Letters are those of the whole table: the run on SVHN shares one with that on CIFAR-100, which has another."""
     add(tmp_path, "a", 50, "train.precision=bf16")

@@ -216,6 +216,7 @@ def test_a_changed_record_is_shown_as_it_is_and_marked(run: Path, fssl: Fssl) ->
     assert len(package.runs(run, as_is=True)[0].lines) == 4
 
 
+@pytest.mark.slow
 def test_another_runs_checkpoint_is_refused(run: Path, fssl: Fssl) -> None:
     assert fssl(*FINISHED, "--set", "seed=8", "--out", "other").code == 0
     shutil.rmtree(run / "checkpoint")

@@ -273,6 +273,7 @@ def test_a_part_of_few_labels_is_refused_only_if_it_would_be_empty(tiny_data: Da
         Federation(prepare(single, tiny_data))
 
 
+@pytest.mark.slow
 def test_what_is_recorded_of_the_validation_part_is_its_test(tmp_path: Path, tiny_data: Dataset) -> None:
     """A real run: the line's numbers are those of the kept model on the held out images, and resume keeps them."""
     settings = tiny_config("data.validation=0.25", "records.keep_best=true", "train.rounds=3")

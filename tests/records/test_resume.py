@@ -507,6 +507,7 @@ def test_every_method_can_be_resumed(tmp_path: Path, method: str, protocol: str)
     assert outcome(tmp_path / "run") == outcome(tmp_path / "unbroken")
 
 
+@pytest.mark.slow
 def test_a_finished_run_can_be_made_longer(tmp_path: Path) -> None:
     run_experiment(prepare(config(*SHORT)), tmp_path / "long", Quiet())
     run_experiment(prepare(config(*SHORT, "train.rounds=2")), tmp_path / "run", Quiet())

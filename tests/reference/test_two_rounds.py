@@ -116,6 +116,7 @@ def test_the_reference_shares_nothing_with_the_package(file: str) -> None:
     assert {name.partition(".")[0] for name in imported} <= allowed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_case_of_a_label_occurs(protocol: str, observe: Observe) -> None:
     """Else equal numbers would prove little: counted in what the engine did."""

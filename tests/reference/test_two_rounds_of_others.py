@@ -110,6 +110,7 @@ def data() -> Dataset:
     return images()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("name", CASES)
 def test_engine_and_reference_agree(name: str, protocol: str, data: Dataset) -> None:

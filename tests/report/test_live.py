@@ -164,6 +164,7 @@ def ends_within(seconds: float) -> bool:
     return not working()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [b"GET / HT", b"GET / HTTP/1.1\r\nHost: "])
 def test_a_request_that_trickles_in_holds_no_thread(
     asked: bytes, server: Server, monkeypatch: pytest.MonkeyPatch

@@ -212,6 +212,7 @@ def test_a_setting_that_only_some_groups_have_tells_them_apart(tmp_path: Path) -
     assert sorted(named_groups(find_runs([tmp_path]).runs)) == ["sage, local_epochs=1", "sage, steps_per_round=1"]
 
 
+@pytest.mark.slow
 def test_a_line_of_the_table_can_be_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command on the page gives the same records, all seeds of it; also from a folder with a space."""
     monkeypatch.chdir(tmp_path)

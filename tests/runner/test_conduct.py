@@ -29,6 +29,7 @@ def breaks(*arguments: object) -> None:
     raise TypeError("nobody foresaw this")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("finished", [False, True])
 def test_an_error_before_a_run_has_its_folder_is_not_written_there(
     finished: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

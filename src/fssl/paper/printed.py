@@ -6,7 +6,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config import Config
+from ..config import Config, MethodChoice
 from ..data.cards import card
 from .setups import paper_config
 
@@ -59,7 +59,7 @@ class PaperTable(NamedTuple):
 
     def config(self, row: Row, column: Column) -> Config:
         """The paper's setting of a cell."""
-        method = {"name": row.method, **row.settings}
+        method = MethodChoice(row.method, tuple(row.settings.items()))
         return paper_config(column.dataset, column.alpha, self.label_fraction, method)
 
 

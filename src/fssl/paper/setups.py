@@ -80,14 +80,15 @@ def by_setup(runs: Iterable[Run]) -> tuple[dict[Setup, list[Run]], dict[Path, st
     return known, strange
 
 
-def paper_config(dataset: str, alpha: float, label_fraction: float, method: dict[str, Any]) -> Config:
+@cache
+def paper_config(dataset: str, alpha: float, label_fraction: float, method: MethodChoice) -> Config:
     """The paper's own setting of a cell: the released code's protocol and arithmetic, all else by default."""
     return parse(
         {
             "protocol": PROTOCOLS[0],
             "data": {"name": dataset, "label_fraction": label_fraction},
             "partition": {"alpha": alpha},
-            "method": method,
+            "method": {"name": method.name, **dict(method.settings)},
             "train": {"precision": "fp32"},
         }
     )
