@@ -18,7 +18,7 @@ from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.images import rows_for_test, shared_format
 from fssl.data.dataset import Dataset, Split
-from fssl.data.folder import load_site
+from fssl.data.folder.load import load_site
 from fssl.data.partition import Partition
 from fssl.data.synthetic import make
 from fssl.errors import UserError

@@ -16,7 +16,7 @@ import fssl
 from fssl.config import Config, expand, override, parse, presets, read_toml, to_toml
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
-from fssl.data.export import export_digits
+from fssl.data.folder.example import export_digits
 from fssl.engines.flower import internals
 from fssl.errors import UserError
 from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
@@ -30,6 +30,7 @@ RANKS = (
     ("errors", "types", "seeds"),
     ("system",),
     ("data", "augment", "models", "label", "probes"),
+    ("training",),
     ("config", "records", "console", "start"),
     ("methods",),
     ("core",),

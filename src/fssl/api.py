@@ -12,7 +12,7 @@ from .core.experiment import Experiment, prepare
 from .core.images import Datasets, given_dataset
 from .data.given import card_settings, own_dataset
 from .data.sources import Dataset
-from .errors import UserError, told_in_python
+from .errors import UserError
 from .inference.export import export_model
 from .inference.trained import Trained, load_trained
 from .methods.names import check_effect
@@ -33,7 +33,6 @@ Pair = tuple[Any, Any]  # of images and their labels
 Source = str | Path | Mapping[str, Any]  # a preset, a TOML file, or tables like those of one
 
 
-@told_in_python()
 def experiment(
     source: Source, *settings: str, dataset: Dataset | None = None, network: Network | None = None
 ) -> Experiment:
@@ -41,7 +40,7 @@ def experiment(
 
     Args:
         source: The name of a preset, a TOML file, or tables like those of one.
-        settings: Changes as after `--set`, such as "seed=7" or "train.lr=0.05".
+        settings: Changes, such as "seed=7" or "train.lr=0.05".
         dataset: Images in memory, instead of files: from `fssl.dataset`.
         network: A network of your own, instead of the one that `model.name` names: a `torch.nn.Module`, whose weights
             the run begins with, or a function or class of channels, classes and width.
@@ -72,7 +71,6 @@ def experiment(
     return planned([("", config)])[""]
 
 
-@told_in_python()
 def dataset(
     train: Pair,
     test: Pair,
@@ -101,13 +99,12 @@ def dataset(
     return own_dataset(train, test, classes, mean, std)
 
 
-@told_in_python()
 def experiments(source: Source, *settings: str) -> dict[str, Experiment]:
     """Prepare every run of a grid.
 
     Args:
         source: The name of a preset, a TOML file, or tables like those of one, with a `[grid]`.
-        settings: Changes as after `--set`; a setting given here leaves the grid.
+        settings: Changes; a setting given here leaves the grid.
 
     Returns:
         The experiments by their names within the grid, such as "sage/seed7".
@@ -133,7 +130,6 @@ def planned(named: Iterable[tuple[str, Config]]) -> dict[str, Experiment]:
     return {run.name: run.experiment for run in plan_runs(named, Path(), Datasets())}
 
 
-@told_in_python()
 def run(
     experiment: Experiment, out: str | Path, *, resume: bool = False, listener: Listener | None = None
 ) -> dict[str, Any]:
@@ -154,12 +150,11 @@ def run(
     if not isinstance(experiment, Experiment):
         raise UserError(f"fssl.run takes what fssl.experiment returns, and got {experiment!r:.60}")
     folder, listener = as_path("out", out), Quiet() if listener is None else listener
-    check_name("out =", folder)
+    check_name("out", folder)
     check_listener(listener)
     return run_experiment(experiment, folder, listener, resume)
 
 
-@told_in_python()
 def load(folder: str | Path, which: str = "", *, network: Network | None = None) -> Trained:
     """The final model of a run, or another one that it keeps; of an unfinished run that of its newest checkpoint.
 
@@ -188,7 +183,6 @@ def load(folder: str | Path, which: str = "", *, network: Network | None = None)
 model = load  # its former name
 
 
-@told_in_python()
 def export(folder: str | Path, file: str | Path, *, which: str = "", overwrite: bool = False) -> Path:
     """Write a run's model for other programs.
 

@@ -1,34 +1,29 @@
 """What goes wrong for reasons a user can fix, and how it is said: in one line."""
 
-import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 
 LONGEST = 1000  # characters of a line on the error stream
 COMPLAINT = "fssl: "  # how it begins
 MOST_LISTED = 30  # names that are listed beside a hint
-# Options that messages name, as patterns, and what somebody who calls from Python has in their place.
-IN_PYTHON = {
-    "--as-is": "as_is=True",
-    "--data-dir DIR, or set data.dir": "data.dir",
-    "--data-dir": "data.dir",
-    "--debug": "`fssl run --debug`",
-    "--engine ": "compute.engine=",
-    "--model ": "which=",
-    "--out": "out",
-    "--overwrite": "overwrite=True",
-    "--resume": "resume=True",
-    "--set$": "a setting",
-    "--set ": "",
-    "--tensorboard": "records.tensorboard",
-    "--wandb (online|offline)": r"records.wandb=\1",
-    "--wandb": "records.wandb",
-}
 
 
-class UserError(ValueError):
+class FsslError(Exception):
+    """An error whose message is for the user.
+
+    The first argument is the message. Any others name arguments or settings that help, as Python calls them: the
+    command line adds its options.
+    """
+
+    code = 1
+
+    def __str__(self) -> str:
+        return str(self.args[0]) if self.args else ""
+
+
+class UserError(FsslError, ValueError):
     """Bad input. The command line prints the message as one line and exits with code 2."""
 
     code = 2
@@ -45,10 +40,8 @@ class ProblemsError(UserError):
         super().__init__("\n  ".join([headline, *lines, *([f"and {rest} more"] if rest else [])]))
 
 
-class RunError(RuntimeError):
+class RunError(FsslError, RuntimeError):
     """A run that cannot go on, though its input was fine: training blew up, the disk is full. Exit code 1."""
-
-    code = 1
 
 
 def unknown(what: str, given: object, known: Iterable[str], elsewhere: Iterable[str] = ()) -> UserError:
@@ -98,24 +91,6 @@ def escaped(character: str) -> str:
     r"""`\n`, `\x1b` or `\u202e`; a byte of a name that is not UTF-8, which Python reads as a surrogate, is `\xe9`."""
     byte = ord(character) - 0xDC00
     return f"\\x{byte:02x}" if 0x80 <= byte <= 0xFF else character.encode("unicode_escape").decode()
-
-
-@contextmanager
-def told_in_python() -> Iterator[None]:
-    """Errors that leave the block name arguments and settings, not options of the command line."""
-    try:
-        yield
-    except (UserError, RunError) as error:
-        error.args = (in_python(str(error)),)
-        raise
-
-
-def in_python(message: str) -> str:
-    """A message with options replaced; a command in it, between backticks, stays one."""
-    pieces = message.split("`")
-    for option, words in IN_PYTHON.items():
-        pieces[::2] = [re.sub(rf"(?<![\w/.-]){option}", words, piece) for piece in pieces[::2]]
-    return "`".join(pieces)
 
 
 def is_out_of_memory(error: BaseException) -> bool:

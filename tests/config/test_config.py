@@ -543,7 +543,7 @@ def test_a_single_table_that_says_what_is_set_is_no_axis_any_more() -> None:
 
 
 def test_what_all_tables_of_an_axis_set_must_not_get_lost() -> None:
-    with pytest.raises(UserError, match=r"^--set data.name=digits: no table .* all of them set data.labels_per_class;"):
+    with pytest.raises(UserError, match=r"^data.name=digits: no table .* all of them set data.labels_per_class;"):
         cells_left("data.name=digits")
     with pytest.raises(UserError, match=r"all of them set data\.name; set that, too"):
         cells_left("data.labels_per_class=50")
@@ -552,7 +552,7 @@ def test_what_all_tables_of_an_axis_set_must_not_get_lost() -> None:
 
 
 def test_a_setting_that_some_tables_of_an_axis_make_is_refused() -> None:
-    with pytest.raises(UserError, match=r"--set method\.tau: some runs of grid\.method set it themselves"):
+    with pytest.raises(UserError, match=r"^method\.tau: some runs of grid\.method set it themselves"):
         names("method.tau=0.8")
 
 

@@ -14,11 +14,15 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from fssl.data import cache, folder, listing
+from fssl.data import cache
+from fssl.data.cache import Loading
+from fssl.data.cards import Agreed
 from fssl.data.dataset import Dataset
-from fssl.data.export import export_digits
-from fssl.data.folder import Agreed, Loading, check, load_classes, load_federation, load_server, load_site
-from fssl.data.pictures import SUFFIXES
+from fssl.data.folder import listing
+from fssl.data.folder import load as load_module
+from fssl.data.folder.example import export_digits
+from fssl.data.folder.load import check, load_classes, load_federation, load_server, load_site
+from fssl.data.folder.pictures import SUFFIXES
 from fssl.data.sources import load
 from fssl.errors import ProblemsError, RunError, UserError
 
@@ -331,7 +335,7 @@ def test_a_federation_needs_clients_labels_and_a_test(root: Path, tmp_path: Path
         load_federation(tmp_path / "nowhere", PETS)
     with pytest.raises(UserError, match="is the folder of a single site"):
         load_federation(root / "clients/a", PETS)
-    with pytest.raises(UserError, match="--data-dir"):
+    with pytest.raises(UserError, match=r"give data\.dir"):
         load("folder", None, classes=())
 
 
@@ -379,7 +383,7 @@ def test_images_are_decoded_once_and_only_for_their_owner(root: Path, monkeypatc
     assert ticks == [("reading images", 10, 10)]
     (cached,) = (root.parent / "cache").iterdir()
     assert cached.stat().st_mode & 0o777 == 0o600
-    monkeypatch.setattr(folder, "read_picture", None)  # a second decoding would fail
+    monkeypatch.setattr(load_module, "read_picture", None)  # a second decoding would fail
     again = load_federation(root, PETS)
     assert isinstance(again.train.images.base, np.memmap)
     assert brightness(again) == [13, 10, 11, 12, 20, 30, 31]
@@ -405,13 +409,15 @@ def test_a_cache_that_another_process_removes_is_built_again(root: Path, monkeyp
     """That one found a change, and was done while this one was about to open what it had built."""
     was_there: list[bool] = []
 
-    def open_images(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+    found = cache.open_array
+
+    def open_array(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
         was_there.append(path.exists())
         if was_there == [False, True]:
             path.unlink()
-        return cache.open_images(path, shape)
+        return found(path, shape)
 
-    monkeypatch.setattr(folder, "open_images", open_images)
+    monkeypatch.setattr(cache, "open_array", open_array)
     assert brightness(load_federation(root, PETS)) == [13, 10, 11, 12, 20, 30, 31]
     assert was_there == [False, True, True]
 
@@ -434,8 +440,8 @@ def test_a_changed_folder_is_noticed(root: Path) -> None:
 
 
 def test_worker_processes_give_the_same(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "PIECE", 2)
-    monkeypatch.setattr(folder, "BATCH", 5)
+    monkeypatch.setattr(load_module, "PIECE", 2)
+    monkeypatch.setattr(load_module, "BATCH", 5)
     one = load_federation(root, PETS)
     two = load_federation(root, PETS, Loading(tmp_path / "other", workers=2))
     assert np.array_equal(one.train.images, two.train.images)
@@ -446,8 +452,8 @@ def test_worker_processes_give_the_same(root: Path, tmp_path: Path, monkeypatch:
 
 
 def test_a_killed_decoding_process_is_no_users_fault(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folder, "PIECE", 2)
-    monkeypatch.setattr(folder, "read_picture", lambda *_: os._exit(9))
+    monkeypatch.setattr(load_module, "PIECE", 2)
+    monkeypatch.setattr(load_module, "read_picture", lambda *_: os._exit(9))
     with pytest.raises(RunError, match="out of memory"):
         load_federation(root, PETS, Loading(workers=2))
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 import fssl as package
-from fssl.data.cards import card
-from fssl.data.folder import Agreed
+from fssl.data.cards import Agreed, card
 from fssl.data.partition import Partition
 from fssl.data.sources import Dataset, Split, load
 from fssl.errors import UserError

@@ -12,9 +12,10 @@ from PIL import Image
 from fssl.config import override, parse, read_toml
 from fssl.core.experiment import prepare
 from fssl.core.images import divide_images
-from fssl.data.folder import Agreed, load_classes
-from fssl.data.listing import File, list_classes, of_all
-from fssl.data.regroup import split_off
+from fssl.data.cards import Agreed
+from fssl.data.folder.listing import File, list_classes, of_all
+from fssl.data.folder.load import load_classes
+from fssl.data.folder.split import split_off
 from fssl.data.sources import load
 from helpers.command import Fssl
 
@@ -203,7 +204,7 @@ def test_a_test_part_that_cannot_be_split_off_is_refused(fssl: Fssl) -> None:
 def test_files_that_a_run_does_without_are_listed_in_its_folder(fssl: Fssl) -> None:
     Path("numbers/train/one/00.png").write_bytes(b"no image")
     assert run(fssl)[0] == 2
-    code, said, _ = run(fssl, "--skip-bad")
+    code, said, _ = run(fssl, "--set", "data.skip_bad=true")
     line = "train/one/00.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image"
     assert (code, f"skipped {line}" in said.replace("\n", " ")) == (0, True)
     assert Path("run/skipped.txt").read_text() == f"{line}\n"

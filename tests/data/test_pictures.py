@@ -9,8 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from fssl.data import pictures
-from fssl.data.pictures import PictureError, read_picture
+from fssl.data.folder import pictures
+from fssl.data.folder.pictures import PictureError, read_picture
 
 COLOR: NDArray[np.uint8] = np.random.RandomState(0).randint(0, 256, (8, 8, 3)).astype(np.uint8)
 GREY: NDArray[np.uint8] = np.ascontiguousarray(COLOR[..., 0])

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from fssl.data import parquet, sources
+from fssl.data.cache import Loading, cache_folder, clear_cache
 from fssl.data.cards import CARDS, Card, card
 from fssl.data.parquet import find_files, load_parquet
 from fssl.data.sources import Dataset, load
@@ -160,7 +161,7 @@ def test_synthetic_classes_can_be_told_apart_but_not_by_their_means_alone() -> N
 
 def test_parquet_is_decoded_once_and_then_mapped(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[tuple[str, int, int]] = []
-    assert_tiny(load_parquet(TINY, data, progress=lambda *call: calls.append(call)))
+    assert_tiny(load_parquet(TINY, data, Loading(progress=lambda *call: calls.append(call))))
     assert calls == [
         ("decoding cifar10 train", 6, 10),
         ("decoding cifar10 train", 10, 10),
@@ -174,18 +175,18 @@ def test_parquet_is_decoded_once_and_then_mapped(data: Path, monkeypatch: pytest
 
 def test_worker_processes_give_the_same(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "PIECE", 2)
-    assert_tiny(load_parquet(TINY, data, workers=2))
+    assert_tiny(load_parquet(TINY, data, Loading(workers=2)))
 
 
 def test_errors_come_back_from_worker_processes(data: Path) -> None:
     write(data / "cifar10/test-00000-of-00001.parquet", range(10, 14), {12: b"no image"})
-    assert "row 2: no readable image" in complaint(lambda: load_parquet(TINY, data, workers=2))
+    assert "row 2: no readable image" in complaint(lambda: load_parquet(TINY, data, Loading(workers=2)))
 
 
 def test_a_killed_decoding_process_is_no_users_fault(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "io", SimpleNamespace(BytesIO=lambda *_: os._exit(9)))
     with pytest.raises(RunError, match="out of memory"):
-        load_parquet(TINY, data, workers=2)
+        load_parquet(TINY, data, Loading(workers=2))
 
 
 @pytest.mark.parametrize("inner", [".", "plain_text", "data", "cifar10/plain_text", "cifar10/data"])
@@ -209,7 +210,7 @@ def test_folder_and_cache_from_the_environment(data: Path, tmp_path: Path, monke
     monkeypatch.setenv("FSSL_DATA", str(data))
     assert_tiny(load_parquet(TINY))
     assert len(list((tmp_path / "cache").iterdir())) == 4
-    assert_tiny(load_parquet(TINY, cache=tmp_path / "other"))
+    assert_tiny(load_parquet(TINY, how=Loading(tmp_path / "other")))
     assert len(list((tmp_path / "other").iterdir())) == 4
 
 
@@ -253,7 +254,7 @@ def test_an_interrupted_decoding_leaves_nothing(data: Path, tmp_path: Path) -> N
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        load_parquet(TINY, data, progress=interrupt)
+        load_parquet(TINY, data, Loading(progress=interrupt))
     assert list((tmp_path / "cache").iterdir()) == []
 
 
@@ -265,7 +266,8 @@ def test_two_at_once(data: Path, tmp_path: Path) -> None:
             meet.wait()  # both are in the middle of the same file
 
     threads = [
-        threading.Thread(target=lambda: results.append(load_parquet(TINY, data, progress=progress))) for _ in range(2)
+        threading.Thread(target=lambda: results.append(load_parquet(TINY, data, Loading(progress=progress))))
+        for _ in range(2)
     ]
     for thread in threads:
         thread.start()
@@ -277,14 +279,18 @@ def test_two_at_once(data: Path, tmp_path: Path) -> None:
     assert len(list((tmp_path / "cache").iterdir())) == 4
 
 
-def test_a_full_disk(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("number", "is_full"), [(errno.ENOSPC, True), (errno.EROFS, False)])
+def test_a_full_disk_and_a_read_only_one(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_full: bool
+) -> None:
     def full(descriptor: int) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(os, "fsync", full)
     said = complaint(lambda: load_parquet(TINY, data))
-    assert "No space left on device" in said
+    assert os.strerror(number) in said
     assert "FSSL_CACHE" in said
+    assert (" free 0 MB, or" in said) == is_full
     assert str(tmp_path / "cache") in said
     assert list((tmp_path / "cache").iterdir()) == []
 
@@ -294,12 +300,32 @@ def test_a_cache_folder_that_is_a_file(data: Path, tmp_path: Path) -> None:
     assert "cannot be written" in complaint(lambda: load_parquet(TINY, data))
 
 
+def test_the_cache_is_in_the_folder_for_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FSSL_CACHE", "")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    assert cache_folder() == tmp_path / ".cache/fssl"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "caches"))
+    assert cache_folder() == tmp_path / "caches/fssl"
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "own"))
+    assert cache_folder() == tmp_path / "own"
+
+
+def test_clearing_the_cache_removes_decoded_images_only(data: Path, tmp_path: Path) -> None:
+    load_parquet(TINY, data)
+    (tmp_path / "cache" / "notes.npy").touch()
+    sizes = [path.stat().st_size for path in (tmp_path / "cache").iterdir()]
+    assert clear_cache() == (4, sum(sizes))
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["notes.npy"]
+    assert clear_cache() == (0, 0)
+
+
 def test_missing_folder_and_missing_files(tmp_path: Path) -> None:
     said = complaint(lambda: load("cifar100", tmp_path / "nowhere"))
     assert "nowhere' is no such folder" in said
     assert said.endswith(
         "; put cifar100/train-*.parquet and cifar100/test-*.parquet there;"
-        " or `pip install 'fssl[hub]'` and leave out --data-dir to download uoft-cs/cifar100"
+        " or `pip install 'fssl[hub]'` and leave out data.dir to download uoft-cs/cifar100"
     )
     assert "has no train-*.parquet files" in complaint(lambda: load("svhn", tmp_path))
 
@@ -424,7 +450,7 @@ def test_what_is_missing_is_said_without_a_download(data: Path, monkeypatch: pyt
     said = sources.lacking("cifar100", Path("nowhere"))  # one that is named has to be there
     assert said.endswith(
         "is no such folder; put cifar100/train-*.parquet and cifar100/test-*.parquet there;"
-        " or leave out --data-dir to download uoft-cs/cifar100"
+        " or leave out data.dir to download uoft-cs/cifar100"
     )
     monkeypatch.setenv("FSSL_DATA", str(data))
     assert sources.lacking("cifar100") == hub
@@ -438,7 +464,7 @@ def test_without_hub_or_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(snapshot_download=hub_that_fails))
     said = complaint(lambda: load("cinic10"))
     assert "the download of flwrlabs/cinic10 failed (cannot reach the hub)" in said
-    assert "--data-dir" in said
+    assert "point data.dir or FSSL_DATA at" in said
 
 
 def test_an_incomplete_download_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -151,7 +151,7 @@ def test_a_run_goes_on_by_its_folder_wherever_its_file_is(
     assert len(records("../run")) == 4
     digits_split("../run/split.json", seed=1)
     said = fssl("run", "../run", "--resume", "--set", "train.rounds=5")
-    kept = "(a run folder keeps a copy: --set partition.file=RUN/split.json)"
+    kept = "(a run folder keeps a copy: partition.file = 'RUN/split.json')"
     lost = f"partition.file = 'mine.json' cannot be read: No such file or directory {kept}"
     assert said == (2, "", f"fssl: {lost}\n")
 

@@ -313,7 +313,7 @@ def test_all_but_one_gone(trial: Trial) -> None:
     assert run.ends() == 1
     print(run.said)
     assert "round 1: 1 of 3 clients connected, 2 needed; waiting up to 30 s for clients 1, 2" in run.said
-    assert "waited 30 s. Start the sites, then resume with --resume" in run.said
+    assert "waited 30 s. Start the sites, then resume the run" in run.said
     trial.setting("wait_seconds", 600)
     for number in (2, 3):
         trial.site(number)

@@ -11,11 +11,11 @@ from torch.utils._pytree import tree_leaves, tree_structure
 from fssl.core.client import Turns, at, client_round
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
-from fssl.data.plan import epochs
 from fssl.engines.capture import make_tick
 from fssl.engines.local import LocalEngine
 from fssl.label.accept import UNSEEN
 from fssl.seeds import stream
+from fssl.training.plan import epochs
 from fssl.types import Counts
 from helpers.small import host_lane
 

@@ -390,7 +390,7 @@ def test_a_round_waits_for_its_quorum_and_then_stops(tmp_path: Path) -> None:
     federation, said = federation_of(), []
     fleet = fleet_of(federation, at_sites(tmp_path), said, nodes=federation.drawn_clients(1)[:1], quorum=2, wait=0.6)
     engine = Engine(federation, fleet)
-    with pytest.raises(RunError, match=r"round 1: 1 of 3 clients connected, 2 needed; waited 1 s.*--resume"):
+    with pytest.raises(RunError, match=r"round 1: 1 of 3 clients connected, 2 needed; waited 1 s.*resume the run"):
         list(engine.rounds(1))
     assert len(said) == 1  # once, not every second
     assert said[0].startswith("round 1: 1 of 3 clients connected, 2 needed; waiting up to 1 s for clients ")

@@ -31,31 +31,44 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
 
 NOISY = ("--set", "privacy.clip=1", "--set", "privacy.noise=1")
 CASES = {
-    ("--engine", "flower", "--set", "protocol=authors"): "protocol 'authors' carries momentum from client to client: "
-    "compute.engine must be 'local'",
-    ("--engine", "flowr"): "compute.engine 'flowr' is unknown; did you mean 'flower'?",
-    ("--engine", "flower", "--debug"): "--debug checks every step of the local engine",
-    ("--clients-per-gpu", "2"): "compute.clients_per_gpu = 2: only compute.engine = 'flower' has it",
-    ("--ray-address", "auto"): "compute.ray_address = 'auto': only compute.engine = 'flower' has it",
+    (
+        "--set",
+        "compute.engine=flower",
+        "--set",
+        "protocol=authors",
+    ): "protocol 'authors' carries momentum from client to client: compute.engine must be 'local'",
+    ("--set", "compute.engine=flowr"): "compute.engine 'flowr' is unknown; did you mean 'flower'?",
+    (
+        "--set",
+        "compute.engine=flower",
+        "--debug",
+    ): "compute.engine = 'flower': only steps of the local engine can be checked one by one",
+    ("--set", "compute.clients_per_gpu=2"): "compute.clients_per_gpu = 2: only compute.engine = 'flower' has it",
+    ("--set", "compute.ray_address=auto"): "compute.ray_address = 'auto': only compute.engine = 'flower' has it",
     ("--set", "privacy.clip=1"): "privacy.clip = 1.0: only compute.engine = 'flower' has it",
     ("--set", "privacy.delta=1e-6"): "privacy.delta = 1e-06: without privacy.noise nothing is guaranteed; leave it out",
     ("--set", "privacy.noise=1"): "privacy.noise = 1: noise is a multiple of privacy.clip, which is unset",
     (
-        "--engine",
-        "flower",
+        "--set",
+        "compute.engine=flower",
         *NOISY,
         "--set",
         "records.checkpoint_every=2",
     ): "records.checkpoint_every = 2: a resumed run would show clients its last rounds again with other noise",
     (
-        "--engine",
-        "flower",
+        "--set",
+        "compute.engine=flower",
         *NOISY,
         "--set",
         "server.static_norm=sites",
     ): "server.static_norm = 'sites': sites see a round's model before its checkpoint is there",
     ("--set", "privacy.aggregation=secagg+"): "privacy.aggregation = 'secagg+': only compute.engine = 'flower' has it",
-    ("--engine", "flower", "--clients-per-gpu", "0"): "compute.clients_per_gpu = 0: expected a number from 1 to 64",
+    (
+        "--set",
+        "compute.engine=flower",
+        "--set",
+        "compute.clients_per_gpu=0",
+    ): "compute.clients_per_gpu = 0: expected a number from 1 to 64",
 }
 
 
@@ -71,8 +84,8 @@ def test_flower_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.Monkey
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "flwr", None)
     monkeypatch.setitem(sys.modules, "ray", None)
-    line = refused("run", "smoke", "--engine", "flower", "--out", str(tmp_path / "run"))
-    assert line.startswith("--engine flower needs packages: pip install 'fssl[flower]'")
+    line = refused("run", "smoke", "--set", "compute.engine=flower", "--out", str(tmp_path / "run"))
+    assert line.startswith("compute.engine = 'flower' needs packages: pip install 'fssl[flower]'")
 
 
 def test_a_deployments_run_is_not_resumed_without_its_sites(

@@ -20,9 +20,9 @@ from fssl.config import override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
 from fssl.core.images import load_dataset
-from fssl.data.folder import Agreed
+from fssl.data.cards import Agreed
+from fssl.data.folder.pictures import read_picture
 from fssl.data.given import own_dataset
-from fssl.data.pictures import read_picture
 from fssl.errors import UserError
 from fssl.inference import export
 from fssl.inference.given import from_pixels

@@ -19,7 +19,7 @@ from fssl.config import Config, as_tables, override, parse, read_toml, to_toml
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
 from fssl.core.images import load_dataset
-from fssl.data.export import export_digits
+from fssl.data.folder.example import export_digits
 from fssl.inference.answers import Predictions, other_folders, truth_of
 from fssl.inference.predict import by_class, by_truth, csv_text
 from fssl.inference.trained import load_trained

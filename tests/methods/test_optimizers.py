@@ -15,7 +15,6 @@ from fssl.config import Config, first_difference
 from fssl.core.client import at
 from fssl.core.federation import Federation
 from fssl.core.parts import make_optimizer
-from fssl.data.schedule import Schedule
 from fssl.data.sources import Dataset
 from fssl.engines.lanes import KEPT_MOMENTUM
 from fssl.engines.local import LocalEngine
@@ -25,6 +24,7 @@ from fssl.methods import METHODS
 from fssl.methods.optimizers import AdamW, Optimizer, Sgd, clip_norm
 from fssl.records.checkpoint import Saved
 from fssl.records.rounds import first_other_rate
+from fssl.training.schedule import Schedule
 from fssl.types import Clock, take
 from helpers.matrix import AT_SERVER, labeled_loss
 from helpers.small import refusal, tiny_config

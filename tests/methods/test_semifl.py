@@ -16,10 +16,10 @@ from fssl.core.client import at, chosen_first
 from fssl.core.experiment import Experiment
 from fssl.core.federation import Federation
 from fssl.core.step import make_show
-from fssl.data.plan import Recipe, Site, plan_client
 from fssl.engines.local import LocalEngine
 from fssl.methods.base import Method
 from fssl.methods.semifl import TABLE, USED, SemiFL
+from fssl.training.plan import Recipe, Site, plan_client
 from fssl.types import Batch, Local, Orders, Weights
 from helpers.small import host_lane
 

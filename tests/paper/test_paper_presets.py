@@ -131,7 +131,7 @@ def test_what_is_no_cell_of_the_paper_keeps_the_default_protocol():
 def test_a_paper_cell_says_which_protocol_it_runs(fssl: Fssl):
     said = fssl("run", "paper/table2", "--set", "seed=7", "--set", "method.name=sage", "--dry-run").out
     assert "protocol authors: momentum passes from client to client" in said
-    assert "--set protocol=clean" in said
+    assert "protocol = 'clean'" in said
     elsewhere = fssl("run", "smoke", "--set", "protocol=authors", "--set", "method.name=rscfed", "--dry-run").out
     assert elsewhere.splitlines()[0] == said.splitlines()[0]  # which is true of a run that is no cell, too
     for words in (["smoke"], ["paper/table2", "--set", "protocol=clean"]):

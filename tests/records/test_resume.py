@@ -377,7 +377,7 @@ def test_a_second_process_is_refused_until_the_first_has_gone(tmp_path: Path) ->
 
 def test_what_a_folder_takes(tmp_path: Path) -> None:
     go(tmp_path / "run", resume=False)
-    with pytest.raises(UserError, match="holds a run already; add --resume"):
+    with pytest.raises(UserError, match="holds a run already; resume it"):
         go(tmp_path / "run", resume=False)
     with pytest.raises(UserError, match=r"another run: train\.lr is 0\.1 there and 0\.2 here"):
         go(tmp_path / "run", replace(TOY, train=replace(TOY.train, lr=0.2)))
@@ -626,7 +626,7 @@ def test_interrupt_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> None:
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
-    assert errors == f"fssl: stopped; finished rounds are kept in {folder}: the same command with --resume goes on\n"
+    assert errors == f"fssl: stopped; finished rounds are kept in {folder}: the same command with --resume continues\n"
     assert "round    1/8" in out  # its line comes before the second round
     finish(folder)
     assert outcome(folder) == unbroken
@@ -644,6 +644,6 @@ def test_a_full_disk_ends_the_smoke_run_in_one_line(tmp_path: Path, unbroken: Ou
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors.count("\n") == 1
-    assert "File too large; finished rounds are kept, and --resume goes on from there" in errors
+    assert "File too large; finished rounds are kept; resume the run to go on (--resume)" in errors
     finish(tmp_path / "run")
     assert outcome(tmp_path / "run") == unbroken

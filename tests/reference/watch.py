@@ -14,10 +14,10 @@ from fssl.augment.policies import weak
 from fssl.core.client import at
 from fssl.core.experiment import Experiment, prepare
 from fssl.core.federation import Federation
-from fssl.data.plan import ClientPlan
 from fssl.data.sources import Dataset, load
 from fssl.engines.local import LocalEngine
 from fssl.probes.training import Probe, losses_only
+from fssl.training.plan import ClientPlan
 from fssl.types import Server, State, Trace, Weights
 from helpers.small import tiny_config
 

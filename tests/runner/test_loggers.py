@@ -80,7 +80,7 @@ def test_online_without_a_login_is_refused_before_any_compute(tmp_path: Path, mo
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("WANDB_API_KEY", "NETRC", "WANDB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UserError, match="--wandb online needs a login"):
+    with pytest.raises(UserError, match=r"records\.wandb = 'online' needs a login"):
         check_loggers(small("records.wandb=online"))
 
 

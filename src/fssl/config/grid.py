@@ -12,6 +12,7 @@ from ..data.shares import HAVE_ALPHA
 from ..errors import UserError
 from ..system.files import DEEPEST, TOO_DEEP, is_too_deep
 from .checks import SCHEMAS, parse
+from .schema import as_list
 from .settings import DEALING, KNOWING, LABEL_NUMBERS, Config, useless
 from .toml import toml_value
 
@@ -67,9 +68,9 @@ def check_alpha(tables: Mapping[str, Any], given: Mapping[str, Any]) -> None:
 def split_setting(setting: str) -> tuple[str, Any]:
     key, equals, text = setting.partition("=")
     if not equals or not key.strip():
-        raise UserError(f"--set {setting}: expected key=value, for example train.lr=0.05")
+        raise UserError(f"{setting}: expected key=value, for example train.lr=0.05", "set")
     if key.count(".") > DEEPEST:
-        raise UserError(f"--set {setting}: the key is {TOO_DEEP}")
+        raise UserError(f"{setting}: the key is {TOO_DEEP}", "set")
     return key.strip(), toml_value(text.strip())
 
 
@@ -114,7 +115,7 @@ def decides(axis: str, values: list[Any], key: str) -> bool:
         return False
     setting = [isinstance(v, Mapping) and key.removeprefix(axis + ".") in v for v in values]
     if any(setting) and not all(setting):
-        raise UserError(f"--set {key}: some runs of grid.{axis} set it themselves; set grid.{axis} instead")
+        raise UserError(f"{key}: some runs of grid.{axis} set it themselves; set grid.{axis} instead")
     return all(setting)
 
 
@@ -132,7 +133,7 @@ def agreeing(
     beside = set.intersection(*({f"{axis}.{name}" for name in table} for table in values)) - {*given}
     if beside and not same:
         raise UserError(
-            f"--set {key}={value}: no table of grid.{axis} has it, and all of them set {', '.join(sorted(beside))};"
+            f"{key}={value}: no table of grid.{axis} has it, and all of them set {', '.join(sorted(beside))};"
             " set that, too"
         )
     return [table for table in same if len(table) == 1] or same
@@ -183,7 +184,8 @@ def flat_grid(grid: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]
         elif isinstance(value, list) and value:
             axes[prefix + key] = value
         else:
-            example = [7, 8, 9] if value == [] else [value]
+            found = as_list(value)
+            example = [7, 8, 9] if value == [] else found if isinstance(found, list) else [value]
             raise UserError(f"grid.{prefix}{key} = {value!r}: expected a list of values, for example {example}")
     return axes
 
@@ -200,7 +202,8 @@ def check_size(tables: Mapping[str, Any], limit: int) -> None:
         sizes = " × ".join(f"{len(values):,} {key}" for key, values in grid_axes(tables).items())
         first = ", ".join(name for name, _ in islice(cells(tables), SHOWN))
         raise UserError(
-            f"[grid] has {number:,} runs ({sizes}: {first}, ...), more than {limit:,}; add --yes to mean all of them"
+            f"[grid] has {number:,} runs ({sizes}: {first}, ...), more than {limit:,}; confirm that you want them all",
+            "yes",
         )
 
 
@@ -234,7 +237,7 @@ def cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 def only_run(tables: Mapping[str, Any]) -> Config:
     """The Config of tables that stand for a single run."""
     if num_runs(tables) > 1:
-        raise UserError("one run at a time: the configuration has a [grid]; choose a run with --set")
+        raise UserError("one run at a time: the configuration has a [grid]; choose a run with a setting", "set")
     ((_, config),) = expand(tables)
     return config
 

@@ -286,11 +286,17 @@ def as_declared(value: Any, setting: Setting) -> Any:
     return value + 0.0 if setting.kind is float and type(value) in (int, float) and is_finite(value) else value
 
 
+def as_list(value: object) -> object:
+    """The values of a text like `7,8,9`, which somebody means as a list; any other value as it is."""
+    if isinstance(value, str) and "," in value:
+        return [toml_value(part.strip()) for part in value.split(",")]
+    return value
+
+
 def several_runs(key: str, value: object) -> str:
     """Hint for a user who passed a list where one value is expected, with brackets or without."""
-    if isinstance(value, str) and "," in value:
-        value = [toml_value(part.strip()) for part in value.split(",")]
+    value = as_list(value)
     is_list = isinstance(value, list) and all(
         isinstance(v, int | str) or (isinstance(v, float) and math.isfinite(v)) for v in value
     )
-    return f"; for several runs, --set 'grid.{key}={json.dumps(value)}'" if is_list else ""
+    return f"; for several runs, 'grid.{key}={json.dumps(value)}'" if is_list else ""

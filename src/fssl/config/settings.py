@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..data.cards import CARDS, Card, Fit, card
-from ..data.schedule import Schedule
 from ..data.shares import HAVE_ALPHA
 from ..system.user_code import user_file
+from ..training.schedule import Schedule
 from .schema import Filled, OneOf, Range
 
 Device = Literal["auto", "cpu", "cuda"]

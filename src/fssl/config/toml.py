@@ -23,7 +23,9 @@ def read_toml(source: str) -> dict[str, Any]:
         if os.path.isfile(settings := path / "config.toml"):
             raise UserError(f"'{source}' is a run folder; give the preset or file that it began with, or {settings}")
         if next(path.glob("**/config.toml"), None):
-            raise UserError(f"'{source}' holds several runs; give the command that began them, with --resume to go on")
+            raise UserError(
+                f"'{source}' holds several runs; repeat the command that began them, to resume them", "resume"
+            )
         raise UserError(f"'{source}' is a folder; expected a TOML file or a preset ({', '.join(presets())})")
     try:
         tables = load_toml(path, source)

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_map
 
-from ..data.plan import ClientPlan
 from ..errors import is_out_of_memory
 from ..methods.base import Method
+from ..training.plan import ClientPlan
 from ..types import Draw, Local, Orders, Payload, State, Sweep, Upload
 from .step import Learn, Look, Show, Visit
 

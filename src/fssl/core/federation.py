@@ -13,13 +13,13 @@ from torch import Tensor
 from ..augment.enlarge import enlarged
 from ..augment.policies import room
 from ..data.partition import class_counts
-from ..data.plan import ClientPlan, balanced, make_sites, make_task, plan_client, server_site, weighed
 from ..data.sources import Split
 from ..errors import several
 from ..methods.base import BROADCAST
 from ..probes.tally import Layout
 from ..probes.training import Probe
 from ..seeds import cohort
+from ..training.plan import ClientPlan, balanced, make_sites, make_task, plan_client, server_site, weighed
 from ..types import Counts, Payload, Server, State, Weights, put
 from .device import choose_devices, uses_bf16
 from .evaluate import Score, Tester, TestPool, headline_norm, make_score, make_tester, norms_for_test

@@ -8,9 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import Config
-from ..data.cache import Progress
-from ..data.cards import Card, Fit
-from ..data.folder import Agreed
+from ..data.cache import Loading, Progress
+from ..data.cards import Agreed, Card, Fit
 from ..data.given import check_dataset, check_server_rows
 from ..data.partition import Index, Partition, hold_out, make_partition, second_half
 from ..data.sources import Dataset, Split, lacking, load, missing
@@ -46,7 +45,7 @@ def load_dataset(config: Config, progress: Progress | None = None) -> Dataset:
     check_loadable(config)
     name, dir, agreed, fit = source_of(config)
     folder, options = at_home(Path(dir)) if dir else None, agreed._asdict() if agreed else {}
-    return load(name, folder, progress=progress, workers=cores(), fit=fit, **options)
+    return load(name, folder, Loading(progress=progress, workers=cores()), fit, **options)
 
 
 def lacking_images(configs: Iterable[Config]) -> Iterator[str]:

@@ -5,11 +5,11 @@ from typing import Any
 
 from ..config import Config
 from ..data.cards import Card
-from ..data.plan import Recipe
 from ..methods.base import Method
 from ..methods.names import FROM_LABELS
 from ..methods.optimizers import AdamW, Optimizer, Sgd
 from ..probes.training import LabelProbe, Probe, losses_only
+from ..training.plan import Recipe
 from .server import ServerOptimizer
 
 AUTHORS_GUARD = 1e-10  # in the logarithm of the released L_u

@@ -81,5 +81,5 @@ def privacy_notes(config: Config) -> list[str]:
         f" sees the models, {found.known:.3g} for who also knows who took part (at most {found.most_rounds} rounds)"
     ]
     if config.model.norm == "batch":
-        lines.append("privacy: running statistics of BatchNorm are not covered; --set model.norm=group has none")
+        lines.append("privacy: running statistics of BatchNorm are not covered; model.norm = 'group' has none")
     return lines

@@ -15,13 +15,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
 from ..data.cards import Card
-from ..data.plan import Recipe, Site, plan_extras
 from ..errors import UserError
 from ..methods.base import Method, form
 from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import Probe
 from ..seeds import stream
+from ..training.plan import Recipe, Site, plan_extras
 from ..types import Batch, Clock, Counts, Local, Payload, State, Sweep, Task, Weights
 from .step import votes_at
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from ..errors import UserError, unknown
 
@@ -200,6 +200,36 @@ def card(name: str) -> Card:
     if name not in CARDS:
         raise unknown("dataset", name, CARDS)
     return CARDS[name]
+
+
+class Agreed(NamedTuple):
+    """The settings that all sites share, whatever images they hold."""
+
+    classes: tuple[str, ...]
+    size: int = 32
+    channels: int = 3
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    dataset: str = "folder"  # or imagefolder
+    skip_bad: bool = False  # files that cannot be used are left out, not refused
+    test_share: float | None = None  # of imagefolder: images of each class that fssl splits off for the test
+    at_server: bool = False  # the labels are at the server, and clients have none
+
+    def card(self, num_train: int = 0, num_test: int = 0) -> Card:
+        mean, std = self.mean or (0.5,) * self.channels, self.std or (0.25,) * self.channels
+        return replace(
+            CARDS[self.dataset],
+            num_classes=len(self.classes),
+            classes=self.classes,
+            size=self.size,
+            channels=self.channels,
+            num_train=num_train,
+            num_test=num_test,
+            train_mean=mean,
+            train_std=std,
+            test_mean=mean,
+            test_std=std,
+        )
 
 
 def check_class_names(key: str, names: Sequence[object]) -> None:

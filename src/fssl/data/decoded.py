@@ -2,7 +2,6 @@
 
 import hashlib
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +10,7 @@ from PIL import Image
 
 from ..errors import UserError
 from ..system.files import atomic
-from .cache import Progress, disk_errors, new_images, open_images
+from .cache import Loading, cache_folder, cached_images, disk_errors, open_array
 from .cards import Card
 from .dataset import Split
 
@@ -39,22 +38,29 @@ def fitted(images: NDArray[np.uint8], facts: Card) -> NDArray[np.uint8]:
     return np.stack([np.asarray(each) for each in made]).reshape(-1, facts.size, facts.size, facts.channels)
 
 
-def cached_split(
-    facts: Card, split: str, files: list[Path], folder: Path, decoded: Decoded, progress: Progress | None
-) -> Split:
+def cached_split(facts: Card, split: str, files: list[Path], decoded: Decoded, how: Loading) -> Split:
     """The split from its cache, which is built first where it is missing, damaged or half-written."""
-    stem = f"{facts.name}-{split}-{_key(facts, files)}"
+    num, stem = num_images(facts, split), f"{facts.name}-{split}-{_key(facts, files)}"
+    images_file, labels_file = (cache_folder(how.cache) / f"{stem}.{name}.npy" for name in ("images", "labels"))
+    built: list[NDArray[np.int64]] = []
+
+    def batches() -> Iterator[NDArray[np.uint8]]:
+        built.clear()
+        for images, labels in decoded(split):
+            yield images
+            built.append(labels)
+            if how.progress:
+                how.progress(f"decoding {facts.name} {split}", sum(map(len, built)), num)
+
     # Images go first and labels last, so labels without images, or the reverse, mean: not finished.
-    paths = folder / f"{stem}.images.npy", folder / f"{stem}.labels.npy"
-    shape = (num_images(facts, split), facts.size, facts.size, facts.channels)
-    found = _open(*paths, shape)
-    if found is None:
-        tick = partial(progress, f"decoding {facts.name} {split}") if progress else None
-        _build(decoded(split), *paths, shape, tick)
-        found = _open(*paths, shape)
-    if found is None:
-        raise UserError(f"the image cache '{paths[0]}' cannot be read back; delete it and try again")
-    return found
+    labels = open_array(labels_file, (num,), np.int64)
+    images = cached_images(images_file, (num, facts.size, facts.size, facts.channels), batches, afresh=labels is None)
+    if built:
+        labels = np.concatenate(built)
+        with disk_errors(labels_file.parent, labels.nbytes), atomic(labels_file) as out:
+            np.save(out, labels)
+    assert labels is not None
+    return Split(images, labels)
 
 
 def _key(facts: Card, files: list[Path]) -> str:
@@ -69,33 +75,3 @@ def _key(facts: Card, files: list[Path]) -> str:
         except OSError as error:
             raise UserError(f"'{file}' cannot be read ({error.strerror or error})") from error
     return digest.hexdigest()[:32]
-
-
-def _open(images_path: Path, labels_path: Path, shape: tuple[int, ...]) -> Split | None:
-    images = open_images(images_path, shape)
-    try:
-        labels = np.load(labels_path)
-    except (OSError, ValueError, EOFError):  # absent, cut short, or not an array
-        return None
-    fits = images is not None and labels.shape == shape[:1] and labels.dtype == np.int64
-    return Split(images, labels) if images is not None and fits else None
-
-
-def _build(
-    batches: Iterator[Split],
-    images_path: Path,
-    labels_path: Path,
-    shape: tuple[int, ...],
-    tick: Callable[[int, int], None] | None,
-) -> None:
-    labels: list[NDArray[np.int64]] = []
-    done = 0
-    with new_images(images_path, shape) as write:
-        for batch in batches:
-            write(np.ascontiguousarray(batch.images))
-            labels.append(batch.labels)
-            done += len(batch.labels)
-            if tick:
-                tick(done, shape[0])
-    with disk_errors(labels_path.parent, 8 * shape[0]), atomic(labels_path) as out:
-        np.save(out, np.concatenate(labels))

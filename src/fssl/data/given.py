@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 
 from ..errors import UserError
 from ..system.digest import short_sum
-from .cards import CARDS, Card, check_class_names
+from .cards import CARDS, Agreed, Card, check_class_names
 from .dataset import Dataset, Split
-from .folder import Agreed
 from .partition import Partition
 
 OWN = "images of your own are data.name=imagefolder"

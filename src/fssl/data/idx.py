@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from .cache import Progress, cache_folder, from_environment
+from .cache import ALONE, Loading, from_environment
 from .cards import Card
 from .dataset import Dataset, Split
 from .decoded import SPLITS, cached_split, fitted, num_images
@@ -66,16 +66,13 @@ def _file(facts: Card, folder: Path, name: str) -> Path:
     raise UserError(f"{facts.name}: '{folder / name}.gz' is missing beside the others")
 
 
-def load_idx(
-    facts: Card, files: dict[str, Files], cache: Path | None = None, progress: Progress | None = None
-) -> Dataset:
-    """The dataset from these files; read once into `cache`, as Parquet files are."""
+def load_idx(facts: Card, files: dict[str, Files], how: Loading = ALONE) -> Dataset:
+    """The dataset from these files; read once into the cache, as Parquet files are."""
 
     def decoded(split: str) -> Iterator[Split]:
         return _batches(facts, files[split], num_images(facts, split))
 
-    folder = cache_folder(cache)
-    train, test = (cached_split(facts, split, [*files[split]], folder, decoded, progress) for split in SPLITS)
+    train, test = (cached_split(facts, split, [*files[split]], decoded, how) for split in SPLITS)
     return Dataset(facts, train, test, notes=_notes(facts, [path for split in SPLITS for path in files[split]]))
 
 

@@ -17,12 +17,12 @@ from PIL import Image
 
 from ..errors import UserError
 from ..system.workers import forked, mapped
-from .cache import Progress, cache_folder, from_environment
+from .cache import ALONE, Loading, from_environment
 from .cards import Card
 from .dataset import Dataset, Split
 from .decoded import SPLITS, cached_split, fitted, num_images
+from .folder.pictures import IMAGE_FORMATS
 from .idx import official_files
-from .pictures import IMAGE_FORMATS
 
 Rows = tuple[Path, int, list[bytes | None]]  # file, number of the first row, encoded images
 
@@ -31,27 +31,15 @@ PIECE = 128  # rows per task of a decoding process
 SHARD = re.compile(r"-(\d+)-of-(\d+)(?:-[0-9a-f]+)?\.parquet$")
 
 
-def load_parquet(
-    facts: Card,
-    dir: Path | None = None,
-    cache: Path | None = None,
-    progress: Progress | None = None,
-    workers: int = 1,
-) -> Dataset:
-    """Images from Parquet files in `dir`, else $FSSL_DATA, else the hub; decoded once into `cache`.
-
-    `cache` falls back to $FSSL_CACHE, then ~/.cache/fssl. `progress` is called with a stage, rows done and
-    rows in all. More than one worker forks decoding processes: only for callers that have not started
-    threads or a GPU yet, such as a command line.
-    """
+def load_parquet(facts: Card, dir: Path | None = None, how: Loading = ALONE) -> Dataset:
+    """Images from Parquet files in `dir`, else $FSSL_DATA, else the hub; decoded once into the cache."""
     files = find_files(facts, dir)
-    folder = cache_folder(cache)
 
     def decoded(split: str) -> Iterator[Split]:
         _check_files(facts, split, files[split])
-        return _decoded(facts, files[split], workers)
+        return _decoded(facts, files[split], how.workers)
 
-    train, test = (cached_split(facts, split, files[split], folder, decoded, progress) for split in SPLITS)
+    train, test = (cached_split(facts, split, files[split], decoded, how) for split in SPLITS)
     return Dataset(facts, train, test)
 
 
@@ -63,7 +51,7 @@ def find_files(facts: Card, dir: Path | None = None) -> dict[str, list[Path]]:
         where = "is no such folder" if given and not given.is_dir() else "has no train-*.parquet files"
         lead = f"{facts.name}: '{given}' {where}" if given else f"{facts.name}: no data folder is given"
         if dir:
-            raise UserError(f"{lead}; {_remedy_there(facts)}")
+            raise UserError(f"{lead}; {_remedy_there(facts)}", "data.dir")
         snapshot = _download(facts, lead)
         folder = _folder(facts, snapshot) or snapshot
     return {split: _shards(facts, folder, split) for split in SPLITS}
@@ -87,12 +75,12 @@ def _remedy(facts: Card) -> str:
 def _remedy_there(facts: Card) -> str:
     """What helps if a folder is named, beside which nothing is downloaded."""
     first = "" if find_spec("huggingface_hub") else "`pip install 'fssl[hub]'` and "
-    hub = f"; or {first}leave out --data-dir to download {facts.hub_repo}" if facts.hub_repo else ""
+    hub = f"; or {first}leave out data.dir to download {facts.hub_repo}" if facts.hub_repo else ""
     return f"put {_wanted(facts)} there{hub}"
 
 
 def _place(facts: Card) -> str:
-    return f"point --data-dir or FSSL_DATA at a folder with {_wanted(facts)}"
+    return f"point data.dir or FSSL_DATA at a folder with {_wanted(facts)}"
 
 
 def _wanted(facts: Card) -> str:
@@ -137,17 +125,19 @@ def _shards(facts: Card, folder: Path, split: str) -> list[Path]:
 
 def _download(facts: Card, lead: str) -> Path:
     if facts.hub_repo is None:
-        raise UserError(f"{lead}; {_remedy(facts)}")
+        raise UserError(f"{lead}; {_remedy(facts)}", "data.dir")
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise UserError(f"{lead}, and huggingface_hub is not installed; {_remedy(facts)}") from error
+        raise UserError(f"{lead}, and huggingface_hub is not installed; {_remedy(facts)}", "data.dir") from error
     patterns = [f"{facts.hub_config or 'data'}/{split}-*.parquet" for split in SPLITS]
     try:
         return Path(snapshot_download(facts.hub_repo, repo_type="dataset", allow_patterns=patterns))
     except Exception as error:  # the hub client passes on errors of several libraries
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"{lead}, and the download of {facts.hub_repo} failed ({reason}); {_place(facts)}") from error
+        raise UserError(
+            f"{lead}, and the download of {facts.hub_repo} failed ({reason}); {_place(facts)}", "data.dir"
+        ) from error
 
 
 def _check_files(facts: Card, split: str, files: list[Path]) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 
 from ..errors import UserError, unknown
 from . import synthetic
-from .cache import Progress
-from .cards import Card, Fit, card
+from .cache import ALONE, Loading
+from .cards import Agreed, Card, Fit, card
 from .dataset import Dataset, Split
-from .folder import Agreed, Loading, load_classes, load_federation
+from .folder.load import load_classes, load_federation
 from .idx import SUMS, find_idx, load_idx
 from .parquet import lacking_files, load_parquet
 
@@ -21,25 +21,18 @@ __all__ = ["Dataset", "Split", "lacking", "load", "missing"]
 DIGITS = Path(__file__).with_name("digits.npz")
 
 
-def load(
-    name: str,
-    dir: Path | None = None,
-    cache: Path | None = None,
-    progress: Progress | None = None,
-    workers: int = 1,
-    fit: Fit = "resize",
-    **options: Any,
-) -> Dataset:
-    """A dataset by name. `options` are those of `synthetic.make` or `folder.Agreed`, the rest as in `load_parquet`."""
+def load(name: str, dir: Path | None = None, how: Loading = ALONE, fit: Fit = "resize", **options: Any) -> Dataset:
+    """A dataset by name, from files in `dir` if it has some. `options` are those of `synthetic.make` or `Agreed`."""
     facts = replace(card(name), fit=fit)
     if name == "synthetic":
         return _synthetic(options)
     if facts.is_folder:
         if dir is None:
-            where = "give --data-dir DIR, or set data.dir (images from Python: dataset=)"
-            raise UserError(f"data.name = '{name}' needs its folder: {where}")
+            raise UserError(
+                f"data.name = '{name}' needs its folder: give data.dir (or dataset=, in Python)", "data.dir"
+            )
         read = load_classes if facts.is_dealt else load_federation
-        return read(dir, Agreed(**{"dataset": name, **options}), Loading(cache, progress, workers))
+        return read(dir, Agreed(**{"dataset": name, **options}), how)
     if options:
         raise UserError(
             f"dataset '{name}' takes no options, only synthetic and folders do (given: {', '.join(options)})"
@@ -47,8 +40,8 @@ def load(
     if name == "digits":
         return _digits(facts)
     if name in SUMS and (files := find_idx(facts, dir)):
-        return load_idx(facts, files, cache, progress)
-    return load_parquet(facts, dir, cache, progress, workers)
+        return load_idx(facts, files, how)
+    return load_parquet(facts, dir, how)
 
 
 def lacking(name: str, dir: Path | None = None) -> str:

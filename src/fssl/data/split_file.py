@@ -14,7 +14,7 @@ from .partition import Partition
 
 SHOWN = 3  # rows of those that nobody holds
 SORTS = ("labeled", "unlabeled")
-COPY = " (a run folder keeps a copy: --set partition.file=RUN/split.json)"
+COPY = " (a run folder keeps a copy: partition.file = 'RUN/split.json')"
 
 
 def save_partition(partition: Partition, file: Path) -> None:

@@ -14,7 +14,7 @@ from ..config import Config, as_tables, override, to_toml
 from ..console import result_line, round_text
 from ..core.experiment import prepare
 from ..core.images import split_for_test
-from ..data.listing import list_server, of_all
+from ..data.folder.listing import list_server, of_all
 from ..engines.flower.internals import has_finished
 from ..errors import RunError, UserError, complain
 from ..methods.names import check_effect

@@ -15,7 +15,7 @@ from ..core.experiment import prepare
 from ..core.federation import Federation
 from ..core.images import shared_format
 from ..data.dataset import Dataset, Split
-from ..data.folder import load_server
+from ..data.folder.load import load_server
 from ..data.partition import Partition
 from ..engines.engine import Engine
 from ..engines.flower.fleet import Policy, flower_engine
@@ -118,7 +118,9 @@ def run_name(out: Path) -> str:
     known = read_json(folder.deployment_file).get("run")
     if not known:
         if folder.record.is_file():
-            raise UserError(f"{out} was begun by another engine, so the sites lack their states; choose another --out")
+            raise UserError(
+                f"{out} was begun by another engine, so the sites lack their states; choose another folder", "out"
+            )
         known = secrets.token_hex(16)
         write_atomic(folder.deployment_file, json.dumps({"run": known}) + "\n")
     return str(known)

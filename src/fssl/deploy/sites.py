@@ -9,8 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
-from ..data.folder import raise_problems
-from ..data.listing import list_site
+from ..data.folder.listing import list_site
+from ..data.folder.load import raise_problems
 from ..engines.flower.internals import CONNECTED, DISMISSED, RECONNECTED, REFUSED, RETRYING, UNVERIFIED
 from ..errors import COMPLAINT, RunError, UserError
 from .home import SitePart

@@ -325,7 +325,7 @@ def check_finite(result: RoundResult) -> None:
         kept = "; the checkpoint before it is kept" if result.round > 1 else ""
         raise NotFiniteError(
             f"round {result.round}: {bad[0]} is not finite{kept}. "
-            "Try a smaller train.lr, or --debug to save the step that fails"
+            "Try a smaller train.lr, or `fssl run --debug` to save the step that fails"
         )
 
 

@@ -17,10 +17,10 @@ from ..core.sketch import misfit_of_kept
 from ..core.static import Faster, NormSums, as_it_is, compiled
 from ..core.step import Look, Visit
 from ..data.cache import cache_folder
-from ..data.plan import ClientPlan
 from ..errors import RunError, is_out_of_memory
 from ..models import switch_kernels, switch_tf32_off
 from ..system.machine import cores
+from ..training.plan import ClientPlan
 from ..types import Payload, State, Weights, clone, drop, put, take
 from .failure import checked, client_error
 from .snapshot import Snapshot

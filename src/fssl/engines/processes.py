@@ -57,8 +57,9 @@ class ForkedLanes(Lanes):
             is_over = True
         except (EOFError, ConnectionError):
             raise RunError(
-                f"round {round}: the process of a lane was killed (out of memory?); finished rounds are kept,"
-                " --resume goes on, and fewer compute.lanes need less memory"
+                f"round {round}: the process of a lane was killed (out of memory?); finished rounds are kept;"
+                " resume the run, with fewer compute.lanes if memory is short",
+                "resume",
             ) from None
         finally:
             if not is_over:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from .. import __version__
 from ..core.evaluate import model_facts
 from ..core.network import make_module
-from ..data.pictures import BACKDROP
+from ..data.folder.pictures import BACKDROP
 from ..errors import RunError, UserError, described, unknown
 from ..records.tensors import sealed
 from ..system.files import write_file
@@ -84,10 +84,10 @@ def export_model(run: Path, to: str, out: Path | None = None, overwrite: bool = 
         raise unknown("format", to, FORMATS)
     file = out or Path(f"{run.resolve().name}.{to}")
     beside = file.with_name(f"{file.name}.json")
-    check_file("--out", file, f".{to}")
-    check_file("--out", beside)
+    check_file("out", file, f".{to}")
+    check_file("out", beside)
     for path in (file, beside):
-        check_new("--out", path, overwrite)
+        check_new("out", path, overwrite)
     model = load_trained(run, torch.device("cpu"), which)
     facts = json.dumps(facts_of(model, to), indent=1, ensure_ascii=False)
     made = FORMATS[to](model, facts)

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data.cards import Card
-from ..data.folder import raise_problems, read_images
-from ..data.listing import Listing, Site, list_images
-from ..data.pictures import PictureError, fit_pixels, read_picture
+from ..data.folder.listing import Listing, Site, list_images
+from ..data.folder.load import raise_problems, read_images
+from ..data.folder.pictures import PictureError, fit_pixels, read_picture
 from ..errors import UserError
 
 Encoded = str | Path | bytes  # a file or a folder, or what is in a file

@@ -14,10 +14,10 @@ from rich.table import Column, Table
 from ..console import PLAIN, RunView, print_table, say
 from ..core.experiment import with_folder
 from ..core.images import load_dataset, rows_for_test
-from ..data.cache import Progress
+from ..data.cache import Loading, Progress
 from ..data.dataset import Dataset
-from ..data.folder import Loading, raise_problems, read_images
-from ..data.listing import list_images
+from ..data.folder.listing import list_images
+from ..data.folder.load import raise_problems, read_images
 from ..errors import ProblemsError, UserError, several, shortened
 from ..probes.measures import answers_of
 from ..records.store import RunFolder
@@ -49,8 +49,8 @@ def predict(
     measures: Path | None = None,
 ) -> None:
     """Label the images below a folder, or the run's own test images, and print a summary."""
-    check_file("--out", out.file, ".csv")
-    check_new("--out", out.file, out.overwrite)
+    check_file("out", out.file, ".csv")
+    check_new("out", out.file, out.overwrite)
     if measures:
         check_measures(measures, out.overwrite)
     model = load_trained(run, torch.device("cpu"), which)
@@ -75,11 +75,11 @@ def predict(
 
 def check_measures(folder: Path, overwrite: bool) -> None:
     """Refuse, before the work, a folder that cannot take measures, or has files of their names."""
-    check_folder("--measures", folder)
+    check_folder("measures", folder)
     if RunFolder(folder).is_of_a_run:  # whose measures.json is another file
-        raise UserError(f"--measures {folder}: is a run folder; expected another one, such as {folder / 'measures'}")
+        raise UserError(f"{folder}: is a run folder; expected another one, such as {folder / 'measures'}", "measures")
     for name in FILES:
-        check_new("--measures", folder / name, overwrite)
+        check_new("measures", folder / name, overwrite)
 
 
 def tell_measures(console: Console, made: Predictions, folder: Path | None, title: str) -> None:
@@ -111,7 +111,7 @@ def of_files(model: Trained, path: Path, progress: Progress) -> tuple[Prediction
 def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predictions:
     data = replace(model.config.data, dir=str(data_dir)) if data_dir else model.config.data
     if data_dir and model.card.is_embedded:
-        raise UserError(f"--data-dir {data_dir}: {model.card.name} needs no files; leave it out")
+        raise UserError(f"data.dir = '{data_dir}': {model.card.name} needs no files; leave it out", "data.dir")
     dataset = load_dataset(replace(model.config, data=data), progress)
     with_folder(model.config, dataset)  # refuses a folder whose files are others
     rows = rows_for_test(model.config, dataset)

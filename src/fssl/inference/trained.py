@@ -17,7 +17,7 @@ from ..core.images import known_card
 from ..core.network import make_module, make_net
 from ..data.cards import Card
 from ..engines.snapshot import fitted, models_in
-from ..errors import UserError, shortened, told_in_python, unknown
+from ..errors import UserError, shortened, unknown
 from ..methods.names import build_method
 from ..models import Net, switch_tf32_off
 from ..records.checkpoint import Saved
@@ -67,7 +67,6 @@ class Trained(NamedTuple):
         weights = Weights(*({name: t.to(device) for name, t in tree.items()} for tree in self.weights))
         return self._replace(weights=weights, normalize=normalize_of(self.config, self.card, device))
 
-    @told_in_python()
     def predict(self, images: Given) -> Predictions:
         """What the model says of images.
 
@@ -146,7 +145,7 @@ def load_trained(run: Path, device: torch.device | None = None, which: str = "")
             finished has those of its newest checkpoint.
     """
     if which not in WHICH:
-        raise unknown("--model", which, WHICH[1:])
+        raise unknown("model", which, WHICH[1:])
     folder = RunFolder(run)
     folder.check_run()
     switch_tf32_off()
@@ -183,16 +182,18 @@ def find_model(folder: RunFolder, config: Config, which: str) -> Found:
     if saved is None and file.is_file():
         return Found(file, *models.read(file))
     if which == BEST and not config.records.keep_best:
-        raise UserError(f"--model {which}: {folder.path} keeps no best model; runs with records.keep_best=true do")
+        raise UserError(f"{folder.path} keeps no best model; runs with records.keep_best = true do")
     if which == "ema" and config.server.ema is None:
-        raise UserError(f"--model {which}: {folder.path} has no smoothed model; runs with server.ema do")
+        raise UserError(f"{folder.path} has no smoothed model; runs with server.ema do")
     return model_in_checkpoint(folder, config, which, saved)
 
 
 def model_in_checkpoint(folder: RunFolder, config: Config, which: str, saved: Saved | None) -> Found:
     """A model of a run that is not finished."""
     if saved is None or saved.round == 0:
-        raise UserError(f"{folder.path} has no model yet: it has no finished round with a checkpoint; --resume goes on")
+        raise UserError(
+            f"{folder.path} has no model yet: it has no finished round with a checkpoint; resume the run", "resume"
+        )
     file, round, name = folder.path / "checkpoint", saved.round, which or config.server.ship
     server, model = models_in(saved.tensors)
     if name == "plain":
@@ -201,7 +202,7 @@ def model_in_checkpoint(folder: RunFolder, config: Config, which: str, saved: Sa
     tensors = packed("", model)
     if name == BEST:
         if not saved.parts:
-            raise UserError(f"--model {which}: {folder.path} has no best round yet")
+            raise UserError(f"{folder.path} has no best round yet")
         part, tensors = next(iter(saved.parts.items()))
         round = int(part.partition(".")[2])
     return Found(file, tensors, {"round": round, **model_facts(config, known_card(config))})

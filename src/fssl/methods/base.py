@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ..config import Source as Source  # builders take it from here
-from ..data.plan import Numbers
 from ..label.assign import ConfidenceGap, Weigh
 from ..models import Net, Out
+from ..training.plan import Numbers
 from ..types import (
     Batch,
     Counts,

@@ -39,7 +39,7 @@ class Outcome(NamedTuple):
 def make_figures(console: Console, paths: list[Path], out: Path, only: list[str], as_is: bool = False) -> None:
     """Draw every figure, or some, into a folder; the index names all that were asked for."""
     names = [chosen(name) for name in only] or list(FIGURES)
-    check_folder("--out", out)
+    check_folder("out", out)
     with settings():
         found = find_runs(paths, as_is)
         known, strange = by_setup(found.runs)

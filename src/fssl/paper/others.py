@@ -126,7 +126,7 @@ def make_other(console: Console, paths: list[Path], out: Path, name: str, as_is:
     """Fill one table with runs, print it, and write it as Markdown and CSV."""
     if name not in other_tables():
         raise unknown("setting", name, other_tables())
-    check_folder("--out", out)
+    check_folder("out", out)
     filled = fill_other(other_tables()[name], find_runs(paths, as_is), short)
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / f"{name}.md", markdown(filled))

@@ -51,7 +51,7 @@ def make_tables(
 ) -> None:
     """Write the scoreboard and every table into a folder and say what is in them; print one table if asked."""
     show.check()
-    check_folder("--out", out)
+    check_folder("out", out)
     found = find_runs(paths, as_is)
     whole = fill_tables(found)
     result, board = fill_tables(found, short) if short else whole, scoreboard(whole.tables)

@@ -86,6 +86,8 @@ class Models:
         folder.check_run(asked_by)
         if not folder.model_file.is_file():
             why = "has no model.safetensors, which a run writes once it is finished"
-            raise UserError(f"{asked_by}{folder.path} {why}; --resume goes on")
+            raise UserError(f"{asked_by}{folder.path} {why}; resume the run", "resume")
         if self.goes_on:
-            raise UserError(f"{asked_by}{folder.path} was prolonged and is not finished again; --resume goes on")
+            raise UserError(
+                f"{asked_by}{folder.path} was prolonged and is not finished again; resume the run", "resume"
+            )

@@ -132,22 +132,24 @@ class RunFolder:
             return self._check_ours()
         difference = first_difference(recorded, config, defaults)
         if difference:
-            raise UserError(f"{self.path} holds another run: {difference}; choose another --out")
+            raise UserError(f"{self.path} holds another run: {difference}; choose another folder", "out")
         if not resume:
-            raise UserError(f"{self.path} holds a run already; add --resume to go on, or choose another --out")
+            raise UserError(f"{self.path} holds a run already; resume it, or choose another folder", "resume", "out")
         lines = self._start().lines
         if (done := len(lines)) > config.rounds:
             raise UserError(f"train.rounds = {config.rounds}: {self.path} has {done} already; expected {done} or more")
         if reads_rounds and lines and recorded.rounds != config.rounds:
             raise UserError(
                 f"train.rounds = {config.rounds}: method '{config.method.name}' reads `batch.clock.rounds`, and"
-                f" {several(done, 'round')} of {self.path} had {recorded.rounds} there; choose another --out"
+                f" {several(done, 'round')} of {self.path} had {recorded.rounds} there; choose another folder",
+                "out",
             )
         if other := first_other_rate(lines, recorded, config):
             cooldown = f" with train.cooldown = {config.train.cooldown}" if config.train.cooldown else ""
             raise UserError(
                 f"{self.path}: round {other} had another learning rate than train.rounds = {config.rounds}{cooldown}"
-                " gives it; resume a copy from before its rate fell, or choose another --out"
+                " gives it; resume a copy from before its rate fell, or choose another folder",
+                "out",
             )
         if ended := would_have_ended(lines, config):
             raise UserError(
@@ -157,16 +159,16 @@ class RunFolder:
 
     def _check_empty(self) -> None:
         if reason := obstacle(self.path):
-            raise UserError(f"{self.path} cannot be written: {reason}; choose another --out")
+            raise UserError(f"{self.path} cannot be written: {reason}; choose another folder", "out")
         if self.path.is_dir() and not all(map(left_by_a_kill, self.path.iterdir())):
-            raise UserError(f"{self.path} is not empty and not a run folder; choose another --out")
+            raise UserError(f"{self.path} is not empty and not a run folder; choose another folder", "out")
         if inside := next((path for path in self.path.parents if RunFolder(path).is_of_a_run), None):
-            raise UserError(f"{self.path} would lie inside {inside}, which holds a run; choose another --out")
+            raise UserError(f"{self.path} would lie inside {inside}, which holds a run; choose another folder", "out")
 
     def _check_ours(self) -> None:
         """Refuse a folder with settings that no run wrote, such as one in which somebody keeps a configuration."""
         if not self.lock.file.exists():
-            raise UserError(f"{self.config_file} is not of a run that began here; choose another --out")
+            raise UserError(f"{self.config_file} is not of a run that began here; choose another folder", "out")
 
     def open(self, config: Config, resume: bool, defaults: Mapping[str, Any], reads_rounds: bool = False) -> None:
         """Create the folder, or take it up again; from here on no other process can."""
@@ -225,7 +227,9 @@ class RunFolder:
     def _start(self) -> Start:
         start = read_start(self.run_id, self._texts())
         if start.fault:
-            raise UserError(f"{self.path}: {start.fault}; bring back the file as it was, or begin anew with --out")
+            raise UserError(
+                f"{self.path}: {start.fault}; bring back the file as it was, or begin anew in another folder", "out"
+            )
         return start.cut(next((i for i, line in enumerate(start.lines) if not is_complete(line)), len(start.lines)))
 
     @property
@@ -275,13 +279,14 @@ class RunFolder:
             raise UserError(
                 f"{self.path}: of round {last} the line or the checkpoint is damaged, and to take the round again would"
                 " draw other noise, which privacy.noise does not count; bring back the files as they were, or begin"
-                " anew with --out"
+                " anew in another folder",
+                "out",
             )
 
     def _check_way_on(self, saved: int | None, whole: int, written: int) -> None:
         """Refuse to begin anew where an earlier run left results."""
         if saved is None and (written or self.model_file.exists() or self.summary_file.exists()):
-            raise UserError(self._no_way_on(whole, written))
+            raise UserError(self._no_way_on(whole, written), "out")
 
     def _takes_a_line(self) -> bool:
         """Whether a line can be appended: the record is not packed, and its last line is whole."""
@@ -296,7 +301,7 @@ class RunFolder:
             why = f"no checkpoint in {self.manifests.folder} can be used (damaged, or of another run)"
         else:
             why = f"{self.manifests.folder} has no checkpoint"
-        return f"{why}; all is left as it is: bring back the files as they were, or begin anew with another --out"
+        return f"{why}; all is left as it is: bring back the files as they were, or begin anew in another folder"
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Append one line, on disk before this returns."""

@@ -87,7 +87,7 @@ class Files(NamedTuple):
         """Refuse what cannot be written, before the work."""
         for kind in ("png", "svg", "pdf", "csv", "tex"):
             if file := getattr(self, kind):
-                check_file(f"--{kind}", file, f".{kind}")
+                check_file(kind, file, f".{kind}")
         if self.title and not self.pictures:
             raise UserError("--title has no effect without a picture; add --png, --svg or --pdf")
 

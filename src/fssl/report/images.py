@@ -8,9 +8,10 @@ from rich.table import Column, Table
 
 from ..config import Data, check_value, read_toml, schema_of
 from ..console import RunView, say
+from ..data.cache import Loading
 from ..data.cards import check_class_names
-from ..data.folder import Loading, check, raise_problems
-from ..data.listing import SPLIT_OFF, ByClass, is_site, of_all
+from ..data.folder.listing import SPLIT_OFF, ByClass, is_site, of_all
+from ..data.folder.load import check, raise_problems
 from ..errors import UserError
 from ..system.machine import cores
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..catalog.facts import with_defaults
 from ..config import Config, Headline
-from ..errors import UserError, in_python, shortened, told_in_python, unknown
+from ..errors import UserError, shortened, unknown
 from ..records.chain import Chain
 from ..records.choice import has_stopped
 from ..records.environment import UNKNOWN, short_commit
@@ -235,7 +235,6 @@ def find_runs(paths: Iterable[Path], as_is: bool = False) -> Found:
     return found
 
 
-@told_in_python()
 def runs(*folders: str | Path, as_is: bool = False) -> list[Run]:
     """Every run with a finished round at or below some folders; a warning names each that is left out, and why.
 
@@ -254,7 +253,7 @@ def runs(*folders: str | Path, as_is: bool = False) -> list[Run]:
         raise UserError('fssl.runs: which folders? For example fssl.runs("runs")')
     found = find_runs([as_path("folder", folder) for folder in folders], as_is)
     for line in found.left_out:
-        warnings.warn(in_python(line), stacklevel=3)  # of the caller: between them is told_in_python
+        warnings.warn(line, stacklevel=2)
     return found.runs
 
 

@@ -20,8 +20,8 @@ def check_data_dir(configs: Sequence[Config]) -> None:
     given = [config.data.dir for config in configs if config.data.dir]
     if given and all(config.card.is_embedded for config in configs):
         raise UserError(
-            f"data.dir = '{given[0]}': {configs[0].data.name} needs no files; leave out --data-dir,"
-            " or add --set data.name=folder for images of your own"
+            f"data.dir = '{given[0]}': {configs[0].data.name} needs no files; leave data.dir out,"
+            " or give data.name = 'folder' for images of your own"
         )
 
 
@@ -43,10 +43,10 @@ def check_engine(config: Config, debug: bool) -> None:
     if compute.engine == "local":
         for key, value in of_flower.items():
             if value is not None:
-                raise UserError(f"{key} = {value!r}: only compute.engine = 'flower' has it (--engine flower)")
+                raise UserError(f"{key} = {value!r}: only compute.engine = 'flower' has it")
         return
     if debug:
-        raise UserError("--debug checks every step of the local engine; leave out --engine flower")
+        raise UserError("compute.engine = 'flower': only steps of the local engine can be checked one by one", "debug")
     flower_simulation()
 
 
@@ -55,5 +55,5 @@ def flower_simulation() -> Any:
     try:
         from ..engines.flower.simulation import simulate
     except ImportError as error:
-        raise UserError(f"--engine flower needs packages: pip install 'fssl[flower]' ({error})") from None
+        raise UserError(f"compute.engine = 'flower' needs packages: pip install 'fssl[flower]' ({error})") from None
     return simulate

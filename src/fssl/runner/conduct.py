@@ -105,12 +105,13 @@ def explained(config: Config, folder: RunFolder) -> Iterator[None]:
         raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise RunError(f"{out}: {reason}; finished rounds are kept, and --resume goes on from there") from error
+        raise RunError(f"{out}: {reason}; finished rounds are kept; resume the run to go on", "resume") from error
     except Exception as error:
         if is_out_of_memory(error):
             raise RunError(
-                f"{out}: not enough memory on {choose_device(config).type}; fewer compute.lanes need less, and --resume"
-                " goes on (with another train.batch it is another run)"
+                f"{out}: not enough memory on {choose_device(config).type}; fewer compute.lanes need less; then resume"
+                " the run (with another train.batch it is another run)",
+                "resume",
             ) from error
         if not folder.lock.is_held:  # it may be somebody's, or another run's
             raise

@@ -16,7 +16,7 @@ from ..core.device import allowed_devices, choose_device, choose_devices
 from ..core.experiment import Experiment, prepare
 from ..core.images import Datasets, check_test, divide_images, lacking_images
 from ..data.cache import Progress
-from ..errors import RunError, UserError, complain, described, printable
+from ..errors import ProblemsError, RunError, UserError, complain, described, printable
 from ..methods.names import check_effect, replaced_notice
 from ..records.choice import is_over
 from ..records.models import Models
@@ -68,7 +68,7 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
     if any(config.protocol == "authors" for config in configs):
         yield (
             "protocol authors: momentum passes from client to client, as in the code behind the SAGE paper's tables;"
-            " --set protocol=clean is what a real federation can do"
+            " protocol = 'clean' is what a real federation can do"
         )
     if any(run.config.train.lr == 0 and not run.experiment.method.needs.own_optimizer for run in runs):
         yield "train.lr = 0: the models stay as they are"
@@ -154,7 +154,7 @@ def given_late(run: PlannedRun, resume: bool) -> str:
     if not changes:
         return ""
     if not resume:
-        return f"; --resume changes {' and '.join(changes)}"
+        return f"; resume it to change {' and '.join(changes)}"
     Models(stored).take_over(run.config)
     return f"; now {', '.join(f'{key} = {setting_text(value)}' for key, value in changes.items())}"
 
@@ -179,13 +179,17 @@ def check_shares_of(runs: Iterable[PlannedRun]) -> None:
 
 
 def list_runs(console: Console, runs: list[PlannedRun]) -> None:
-    """Print the runs that there would be, and which files those that are left to do lack."""
-    waiting = []
+    """Print the planned runs, and the files that unfinished ones are missing; refuse runs that cannot start."""
+    waiting, blocked = [], []
     table = Table(Column("run folder", overflow="fold"), "method", "data", "alpha", "seed", "rounds", "state", **PLAIN)
     for run in runs:
         c = run.config
         alpha = f"{c.partition.alpha:g}" if c.partition.has_alpha and c.card.is_dealt else ""
-        state = folder_state(run)
+        try:
+            state = folder_state(run)
+        except UserError as error:
+            state = "in the way"
+            blocked.append(error)
         facts = (c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), state)
         table.add_row(printable(str(run.folder)), *facts)
         if state != "finished":
@@ -194,14 +198,14 @@ def list_runs(console: Console, runs: list[PlannedRun]) -> None:
     print_table(console, table)
     for text in lacking_images(waiting):
         say(console, f"missing: {text}")
+    if blocked:
+        headline = f"{len(blocked)} of {len(runs)} runs cannot start:"
+        raise blocked[0] if len(runs) == 1 else ProblemsError(headline, [*map(str, blocked)])
 
 
 def folder_state(run: PlannedRun) -> str:
-    """What lies where a run would be; `in the way` if that is another run or no run at all."""
-    try:
-        done = is_done(run, may_skip=True, resume=True)
-    except UserError:
-        return "in the way"
+    """What lies where a run would be; refused if that is another run or no run at all."""
+    done = is_done(run, may_skip=True, resume=True)
     return "finished" if done else "begun" if RunFolder(run.folder).config_file.is_file() else ""
 
 

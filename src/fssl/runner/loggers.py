@@ -105,7 +105,7 @@ def summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
-        raise UserError("--tensorboard needs a package: pip install 'fssl[tensorboard]'") from None
+        raise UserError("records.tensorboard needs a package: pip install 'fssl[tensorboard]'") from None
     return SummaryWriter
 
 
@@ -113,7 +113,7 @@ def wandb_package() -> Any:
     try:
         import wandb
     except ImportError:
-        raise UserError("--wandb needs a package: pip install 'fssl[wandb]'") from None
+        raise UserError("records.wandb needs a package: pip install 'fssl[wandb]'") from None
     return wandb
 
 
@@ -124,7 +124,7 @@ def check_loggers(config: Config) -> None:
     if config.records.wandb != "off":
         wandb = wandb_package()
         if config.records.wandb == "online" and not wandb.login(prompt=False, verify=False):
-            raise UserError("--wandb online needs a login: `wandb login`, or WANDB_API_KEY; or use --wandb offline")
+            raise UserError("records.wandb = 'online' needs a login: `wandb login`, or WANDB_API_KEY; or use 'offline'")
 
 
 class Logged:

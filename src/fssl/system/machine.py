@@ -43,10 +43,10 @@ def handled(number: signal.Signals, handler: Any) -> Iterator[None]:
         signal.signal(number, before)
 
 
-def check_folder(option: str, path: Path) -> None:
-    """Refuse, before the work, an option's folder that cannot be made or written into."""
+def check_folder(name: str, path: Path) -> None:
+    """Refuse, before the work, an argument's folder that cannot be made or written into."""
     if reason := obstacle(path):
-        raise UserError(f"{option} {path}: {reason}")
+        raise UserError(f"{path}: {reason}", name)
 
 
 def as_path(name: str, path: object) -> Path:
@@ -56,28 +56,28 @@ def as_path(name: str, path: object) -> Path:
     return Path(path)
 
 
-def check_name(option: str, path: Path) -> None:
-    """Refuse, before anything is read, an option's file or folder whose name no file system holds."""
+def check_name(name: str, path: Path) -> None:
+    """Refuse, before anything is read, an argument's file or folder whose name no file system holds."""
     if reason := wrong_name(path):
-        raise UserError(f"{option} {path}: {reason}")
+        raise UserError(f"{path}: {reason}", name)
 
 
-def check_file(option: str, path: Path, *endings: str) -> None:
-    """Refuse, before the work, an option's file that cannot be written, or whose name ends otherwise."""
+def check_file(name: str, path: Path, *endings: str) -> None:
+    """Refuse, before the work, an argument's file that cannot be written, or whose name ends otherwise."""
     if endings and path.suffix.lower() not in endings:
-        raise UserError(f"{option} {path}: expected a name that ends with {endings[0]}")
-    check_name(option, path)
+        raise UserError(f"{path}: expected a name that ends with {endings[0]}", name)
+    check_name(name, path)
     if path.is_dir():
-        raise UserError(f"{option} {path}: is a folder; expected a file")
+        raise UserError(f"{path}: is a folder; expected a file", name)
     # Also of a file that is there: it is replaced, by one that has a longer name until it is whole.
     if reason := wrong_name(draft_of(path)) or obstacle(path.parent):
-        raise UserError(f"{option} {path}: {reason}")
+        raise UserError(f"{path}: {reason}", name)
 
 
-def check_new(option: str, path: Path, overwrite: bool) -> None:
-    """Refuse, before the work, to write over an option's file unless that is asked for."""
+def check_new(name: str, path: Path, overwrite: bool) -> None:
+    """Refuse, before the work, to write over an argument's file unless that is asked for."""
     if path.exists() and not overwrite:
-        raise UserError(f"{option} {path}: is there already; choose another name, or add --overwrite")
+        raise UserError(f"{path}: is there already; choose another name, or overwrite it", name, "overwrite")
 
 
 def obstacle(folder: Path) -> str | None:

@@ -91,10 +91,13 @@ def build(builder: Callable[..., Any], what: str, name: str, *args: Any, **kwarg
 
 
 def refuse_without_function(what: str, name: str) -> None:
-    """`my.py` or `my.py+sage`: the file is there, but which of its functions?"""
+    """Explain a name that is nearly one of a file: `my.py` and `my.py+sage` lack the function, `my:mine` the ending."""
     file = name.partition("+")[0]
     if file.endswith(".py"):
         raise UserError(f"{what} '{name}': which function of the file? Write {file}:FUNCTION")
+    stem, _, function = name.partition(":")
+    if user_file(full := f"{stem}.py:{function}") and Path(f"{stem}.py").is_file():
+        raise UserError(f"{what} '{name}' is unknown; did you mean '{full}'?")
 
 
 @cache

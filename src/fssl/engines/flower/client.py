@@ -16,7 +16,7 @@ from ...config import Compute, Config, check_value, load_toml, parse, parse_toml
 from ...core.experiment import prepare
 from ...core.federation import Federation
 from ...core.images import shared_format
-from ...data.folder import load_site
+from ...data.folder.load import load_site
 from ...errors import ProblemsError, complain, described, several
 from ...records.store import SKIPPED
 from ...system.files import write_atomic

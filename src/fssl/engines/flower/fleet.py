@@ -156,7 +156,7 @@ class FlowerFleet:
         while len((there := self.nodes.of(clients)).nodes) < needed:
             text = f"round {round}: {len(there.nodes)} of {len(clients)} clients connected, {needed} needed"
             if time.monotonic() > until:
-                raise RunError(f"{text}; waited {policy.wait:.0f} s. Start the sites, then resume with --resume")
+                raise RunError(f"{text}; waited {policy.wait:.0f} s. Start the sites, then resume the run", "resume")
             waiting = f"waiting up to {policy.wait:.0f} s for {numbers(set(clients) - set(there.nodes))}"
             disputes = [f"client {k}: {there.disputed[k]}" for k in clients if k in there.disputed]
             if (news := "; ".join([text, waiting, *disputes])) != told:
@@ -174,7 +174,9 @@ class FlowerFleet:
         self._failed[kind] += 1
         text = f"round {round}: {used} of {drawn} clients gave something usable, {needed} needed"
         if self._failed[kind] >= ATTEMPTS:
-            raise RunError(f"{text}; tried {ATTEMPTS} times. The checkpoint before it is kept: resume with --resume")
+            raise RunError(
+                f"{text}; tried {ATTEMPTS} times. The checkpoint before it is kept: resume the run", "resume"
+            )
         self.say(f"{text}; once more")
         raise RoundAgainError
 

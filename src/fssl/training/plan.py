@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from torch.utils._pytree import tree_leaves, tree_structure, tree_unflatten
 
 from ..augment.policies import draw_strong, draw_weak, shows_drawn, shows_labeled, shows_strongly
+from ..data.cards import Card
+from ..data.partition import Partition
 from ..errors import UserError
 from ..seeds import stream
 from ..types import CLASS_WEIGHTS, HAS_UNLABELED, Clock, Counts, Draw, Orders, State, Sweep, Task
-from .cards import Card
-from .partition import Partition
 from .schedule import Schedule
 
 Rows = NDArray[np.int64]

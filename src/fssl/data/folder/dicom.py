@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..errors import UserError
+from ...errors import UserError
 
 SUFFIXES = (".dcm", ".dicom")
 MARK, MARK_AT = b"DICM", 128  # after a preamble that may be anything

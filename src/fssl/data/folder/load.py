@@ -4,76 +4,32 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from difflib import get_close_matches
 from functools import partial
 from itertools import accumulate, chain, compress, pairwise
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import ProblemsError, UserError, shortened
-from ..system.digest import short_sum
-from ..system.files import read_json, write_atomic
-from ..system.workers import forked, mapped
-from .cache import Progress, cache_folder, disk_errors, new_images, open_images
-from .cards import CARDS, Card
-from .dataset import Dataset, Split
+from ...errors import ProblemsError, shortened
+from ...system.digest import short_sum
+from ...system.files import read_json, write_atomic
+from ...system.workers import forked, mapped
+from ..cache import ALONE, Loading, cache_folder, cached_images, disk_errors
+from ..cards import Agreed, Card
+from ..dataset import Dataset, Split
+from ..partition import Partition
 from .listing import File, Listing, is_site, list_classes, list_federation, list_server, list_site, listed, of_all
-from .partition import Partition
 from .pictures import PictureError, read_picture
-from .regroup import class_folder, numbered_groups, split_off, without
+from .split import class_folder, numbered_groups, split_off, without
 
 FORMAT = 1  # of the cache; raise it when decoding changes
 BATCH = 1024  # images decoded between two writes
 Decoded = tuple[NDArray[np.uint8], NDArray[np.bool_]]  # images, and which of them could be read
 PIECE = 16  # images per task of a decoding process
-ATTEMPTS = 2  # a process that finds the folder changed may remove what was just built
 BAD = ".bad.json"  # instead of .npy: which files of a listing cannot be read
 UNKNOWN = -1  # the label of an unlabeled image
-
-
-class Agreed(NamedTuple):
-    """The settings that all sites share, whatever images they hold."""
-
-    classes: tuple[str, ...]
-    size: int = 32
-    channels: int = 3
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    dataset: str = "folder"  # or imagefolder
-    skip_bad: bool = False  # files that cannot be used are left out, not refused
-    test_share: float | None = None  # of imagefolder: images of each class that fssl splits off for the test
-    at_server: bool = False  # the labels are at the server, and clients have none
-
-    def card(self, num_train: int = 0, num_test: int = 0) -> Card:
-        mean, std = self.mean or (0.5,) * self.channels, self.std or (0.25,) * self.channels
-        return replace(
-            CARDS[self.dataset],
-            num_classes=len(self.classes),
-            classes=self.classes,
-            size=self.size,
-            channels=self.channels,
-            num_train=num_train,
-            num_test=num_test,
-            train_mean=mean,
-            train_std=std,
-            test_mean=mean,
-            test_std=std,
-        )
-
-
-class Loading(NamedTuple):
-    """How images are decoded: the cache, the progress callback and the number of processes."""
-
-    cache: Path | None = None
-    progress: Progress | None = None
-    workers: int = 1
-
-
-ALONE = Loading()
 
 
 def load_federation(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
@@ -202,7 +158,6 @@ def _usable(listing: Listing, agreed: Agreed, how: Loading) -> Listing:
         is_bad = ~np.concatenate([np.ones(0, bool), *masks])
         bad = {file.name: line for file, line in zip(compress(files, is_bad), lines, strict=True)}
         with disk_errors(memory.parent, 0):
-            memory.parent.mkdir(parents=True, exist_ok=True)
             write_atomic(memory, json.dumps({"bad": bad}), 0o600)
         _remove_older(memory, BAD)
     return without(listing, bad)
@@ -220,21 +175,17 @@ def _check_classes(listing: Listing, classes: tuple[str, ...]) -> None:
 
 
 def _images(listing: Listing, files: Sequence[File], agreed: Agreed, how: Loading) -> NDArray[np.uint8]:
-    """Decoded images from the cache, which is built first where it is missing, or damaged, or of other files."""
-    shape = (len(files), agreed.size, agreed.size, agreed.channels)
+    """Decoded images from the cache; a listing with problems is decoded anyway, to name them all."""
     path = cache_folder(how.cache) / _name(listing, files, agreed)
-    found = None if listing.problems else open_images(path, shape)
-    for _ in range(ATTEMPTS):
-        if found is None:
-            with new_images(path, shape, private=True) as write:
-                for batch, _ in _decoded(files, agreed, how, listing.problems):
-                    write(batch)
-                raise_problems(listing)
-            found = open_images(path, shape)
-            _remove_older(path)
-    if found is None:
-        raise UserError(f"the image cache '{path}' cannot be read back; delete it and try again")
-    return found
+
+    def batches() -> Iterator[NDArray[np.uint8]]:
+        yield from (images for images, _ in _decoded(files, agreed, how, listing.problems))
+        raise_problems(listing)
+
+    shape = (len(files), agreed.size, agreed.size, agreed.channels)
+    images = cached_images(path, shape, batches, is_private=True, afresh=bool(listing.problems))
+    _remove_older(path)
+    return images
 
 
 def _remove_older(path: Path, ending: str = ".npy") -> None:

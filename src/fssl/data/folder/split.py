@@ -7,7 +7,7 @@ from pathlib import PurePath
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import UserError
+from ...errors import UserError
 from .listing import ByClass, File, Listing, of_all
 
 Keep = Callable[[File], bool]

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.utils._pytree import tree_leaves
 
-from fssl.data.plan import Recipe, Site, balanced, chances, class_weights, passes, plan_client, weighed
 from fssl.seeds import cohort, stream
+from fssl.training.plan import Recipe, Site, balanced, chances, class_weights, passes, plan_client, weighed
 from fssl.types import Counts
 
 VIEWS = ("x", "u_weak", "u_strong")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 from PIL import Image
 
-from ..errors import UserError
-from ..system.machine import obstacle
-from .partition import make_partition
-from .sources import load
+from ...errors import UserError
+from ...system.machine import obstacle
+from ..partition import make_partition
+from ..sources import load
 
 SITES = ("site-1", "site-2", "site-3")
 PER_CLASS = 10  # labeled images of each digit, over all sites

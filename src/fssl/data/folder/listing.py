@@ -12,7 +12,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from ..errors import UserError
+from ...errors import UserError
 from .pictures import SUFFIXES, is_image
 
 ROLES = ("labeled", "unlabeled", "test")

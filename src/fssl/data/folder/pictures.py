@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from ..errors import UserError
+from ...errors import UserError
 from . import dicom
 
 # Naming the formats halves the time per WebP image: Pillow otherwise tries some forty in turn.
