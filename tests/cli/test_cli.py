@@ -84,7 +84,7 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run nothing.toml", ["there is no file nothing.toml"]),
         ("run nothing", ["'nothing'", "known: demo"]),
         ("run .", ["'.' is a folder"]),
-        ("run smoke --set seed", ["--set seed", "key=value"]),
+        ("run smoke --set seed", ["seed: expected key=value", "(--set)\n"]),
         ("run smoke --set train.lrr=1", ["[train]", "did you mean 'lr'?"]),
         (
             "run smoke --set data.validation=0.1 --set grid.data.labels_per_class=[8,1]",
@@ -120,7 +120,7 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run smoke --set train=5", ["'train' is a section", "train.<key> = ..."]),
         ("run smoke --set grid.method.name=sage", ["grid.method.name = 'sage'", "for example ['sage']"]),
         ("run smoke --set grid.grid.seed=[7]", ["grid.grid", "directly below [grid]"]),
-        ("run smoke --data-dir images", ["data.dir = 'images'", "digits needs no files", "--set data.name=folder"]),
+        ("run smoke --data-dir images", ["data.dir = 'images'", "digits needs no files", "data.name = 'folder'"]),
         ("run runs/nope --resume", ["'runs/nope': there is no such run folder or file"]),
         ("run nope --resume", ["'nope': there is no such run folder or file"]),
         ("run smok --resume", ["did you mean 'smoke'?"]),
@@ -168,8 +168,8 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("methods fedlok", ["'fedlok'", "did you mean 'fedloke'?"]),
         ("bench --methods --method fedlok", ["did you mean 'fedloke'?"]),
         ("bench --method sage --method fedavg", ["need --methods"]),
-        ("bench --json .", ["--json .", "is a folder"]),
-        ("bench --json tiny.toml/x.json", ["--json tiny.toml/x.json: tiny.toml is a file, not a folder"]),
+        ("bench --json .", ["fssl: .: is a folder; expected a file (--json)\n"]),
+        ("bench --json tiny.toml/x.json", ["tiny.toml/x.json: tiny.toml is a file, not a folder (--json)\n"]),
         ("run smoke --set method.tua=0.9", ["'tua'", "did you mean 'tau'?"]),
         ("run smoke --set method.threshold=0.9", ["'threshold'", "did you mean 'tau'?"]),
         ("run smoke --set method.tau=2", ["method.tau = 2", "from 1e-09 to 1"]),
@@ -178,11 +178,17 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run smoke --set grid.method.tau=[0.5,2]", ["method.tau = 2"]),
         ("run smoke --set data.name=cifar10 --data-dir nowhere", ["cifar10", "'nowhere' is no such folder"]),
         ("run smoke --set data.name=cifar10 --data-dir .", ["'.' has no train-*.parquet files"]),
-        ("run smoke --rounds 3", ["'--rounds'; it is a setting: --set train.rounds=VALUE\n"]),
-        ("run smoke --lr 0.1", ["it is a setting: --set train.lr=VALUE or --set server.lr=VALUE\n"]),
-        ("run smoke --epochs 3", ["--set train.local_epochs=VALUE or --set server.epochs=VALUE\n"]),
-        ("run smoke --local-epochs 3", ["it is a setting: --set train.local_epochs=VALUE\n"]),
-        ("run smoke --method sage", ["it is a setting: --set method.name=VALUE\n"]),
+        ("run smoke --rounds 3", ["'--rounds'; it is a setting: --set train.rounds=3\n"]),
+        ("run smoke --lr 0.1", ["it is a setting: --set train.lr=0.1 or --set server.lr=0.1\n"]),
+        ("run smoke --epochs 3", ["--set train.local_epochs=3 or --set server.epochs=3\n"]),
+        ("run smoke --local-epochs 3", ["it is a setting: --set train.local_epochs=3\n"]),
+        ("run smoke --method sage", ["it is a setting: --set method.name=sage\n"]),
+        ("run smoke --method", ["it is a setting: --set method.name=VALUE\n"]),
+        ("run smoke --engine=flower", ["it is a setting: --set compute.engine=flower\n"]),
+        ("run smoke --skip-bad --out x", ["it is a setting: --set data.skip_bad=true\n"]),
+        ("run smoke --gpu", ["No such option '--gpu'; use --device cuda\n"]),
+        ("run smoke --set train.lr 0.1", ["(0.1); expected an equals sign: --set train.lr=0.1\n"]),
+        ("run smoke --set grid.seed=7,8,9", ["grid.seed = '7,8,9'", "for example [7, 8, 9]\n"]),
         ("run smoke --nonsense", ["No such option"]),
         ("run smoke seed=7", ["(seed=7); before each setting goes --set: --set seed=7\n"]),
         ("run smoke seed=7 train.lr=1", ["before each setting goes --set: --set seed=7 --set train.lr=1\n"]),
@@ -197,24 +203,23 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("compare nowhere", ["nowhere does not exist"]),
         ("compare .", ["no runs in ."]),
         ("datasets --export-digits tiny.toml/x", ["'tiny.toml/x' cannot be written: tiny.toml is a file"]),
-        ("compare . --png curves.tiff", ["--png curves.tiff", ".png"]),
-        ("compare . --png tiny.toml/x.png", ["--png tiny.toml/x.png: tiny.toml is a file, not a folder"]),
-        ("compare . --png tiny.toml/a/x.png", ["--png tiny.toml/a/x.png: tiny.toml is a file"]),
+        ("compare . --png curves.tiff", ["curves.tiff: expected a name that ends with .png (--png)\n"]),
+        ("compare . --png tiny.toml/x.png", ["tiny.toml/x.png: tiny.toml is a file, not a folder (--png)\n"]),
+        ("compare . --png tiny.toml/a/x.png", ["tiny.toml/a/x.png: tiny.toml is a file"]),
         ("tables .", ["no runs in ."]),
-        ("tables . --out tiny.toml", ["--out tiny.toml: tiny.toml is a file, not a folder"]),
+        ("tables . --out tiny.toml", ["tiny.toml: tiny.toml is a file, not a folder (--out)\n"]),
         ("tables . --table 9", ["--table 9", "from 1 to 8"]),
         ("figures .", ["no runs in ."]),
-        ("figures . --out tiny.toml/x", ["--out tiny.toml/x: tiny.toml is a file, not a folder"]),
+        ("figures . --out tiny.toml/x", ["tiny.toml/x: tiny.toml is a file, not a folder (--out)\n"]),
         ("figures . --only 3", ["figure '3' is unknown"]),
         ("report nowhere", ["nowhere does not exist"]),
         ("report .", ["no runs in ."]),
-        ("report . --out page.pdf", ["--out page.pdf", ".html"]),
-        ("report . --out tiny.toml/x.html", ["--out tiny.toml/x.html: tiny.toml is a file, not a folder"]),
+        ("report . --out page.pdf", ["page.pdf: expected a name that ends with .html (--out)\n"]),
+        ("report . --out tiny.toml/x.html", ["tiny.toml/x.html: tiny.toml is a file, not a folder (--out)\n"]),
         ("report nowhere --watch", ["nowhere is no folder"]),
         ("report . --port 70000", ["--port"]),
-        ("run smoke --wandb on", ["'--wandb': 'on' is not one of 'off', 'offline', 'online'"]),
-        ("run smoke --wandb --out runs/m", ["'--wandb': '--out' is not one of 'off', 'offline', 'online'"]),
-        ("run --wandb smoke", ["'--wandb': 'smoke' is not one of 'off', 'offline', 'online'"]),
+        ("run smoke --wandb on", ["it is a setting: --set records.wandb=on\n"]),
+        ("run smoke --set records.wandb=on", ["records.wandb 'on' is unknown", "off, offline, online"]),
         ("run smoke --set method.tau=[0.9,0.95]", ["method.tau = [0.9, 0.95]", "grid.method.tau=[0.9, 0.95]"]),
         ("run smoke --set method.tau=[2020-01-01]", ["method.tau = ", "expected a number, a string, true or false"]),
         ("run smoke --set train.lr=[0.1,nan]", ["train.lr = [0.1, nan]: expected a number"]),
@@ -239,6 +244,13 @@ def test_bad_input_ends_in_one_line_before_anything_is_written(
     assert [p.name for p in Path().iterdir()] == ["tiny.toml"]
 
 
+@pytest.mark.parametrize("key", ["method.name", "model.name"])
+def test_a_name_without_its_ending_is_recognized(fssl: Fssl, key: str) -> None:
+    Path("mine.py").touch()
+    said = fssl("run", "smoke", "--set", f"{key}=mine:mine")
+    assert (said.code, said.err.endswith("'mine:mine' is unknown; did you mean 'mine.py:mine'?\n")) == (2, True)
+
+
 def test_a_message_stays_on_one_line_whatever_was_typed(fssl: Fssl) -> None:
     assert fssl("run", "smoke", "--set", "method.name=a\nb").err.startswith("fssl: method 'a b' is unknown")
 
@@ -248,21 +260,24 @@ def test_a_folder_that_cannot_be_written_is_refused(fssl: Fssl, monkeypatch: pyt
     Path("ro").mkdir()
     monkeypatch.setattr("os.access", lambda path, mode: path.name != "ro")  # root may write anywhere
     said = fssl("run", "tiny.toml", "--out", "ro/x")
-    assert (said.code, said.err) == (2, "fssl: ro/x cannot be written: ro is read-only; choose another --out\n")
+    assert (said.code, said.err) == (
+        2,
+        "fssl: ro/x cannot be written: ro is read-only; choose another folder (--out)\n",
+    )
     assert not any(Path("ro").iterdir())
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("compare . --png a.png", "--png a.png: is a folder; expected a file"),
-        ("report . --out a.html", "--out a.html: is a folder; expected a file"),
-        ("compare . --png ro/x.png", "--png ro/x.png: ro is read-only"),
-        ("tables . --out ro/x", "--out ro/x: ro is read-only"),
-        ("figures . --out ro", "--out ro: ro is read-only"),
-        ("report . --out ro/x/x.html", "--out ro/x/x.html: ro is read-only"),
-        ("bench --json ro/x.json", "--json ro/x.json: ro is read-only"),
-        ("bench --json ro/there.json", "--json ro/there.json: ro is read-only"),
+        ("compare . --png a.png", "a.png: is a folder; expected a file (--png)"),
+        ("report . --out a.html", "a.html: is a folder; expected a file (--out)"),
+        ("compare . --png ro/x.png", "ro/x.png: ro is read-only (--png)"),
+        ("tables . --out ro/x", "ro/x: ro is read-only (--out)"),
+        ("figures . --out ro", "ro: ro is read-only (--out)"),
+        ("report . --out ro/x/x.html", "ro/x/x.html: ro is read-only (--out)"),
+        ("bench --json ro/x.json", "ro/x.json: ro is read-only (--json)"),
+        ("bench --json ro/there.json", "ro/there.json: ro is read-only (--json)"),
     ],
 )
 def test_a_place_that_cannot_be_written_is_refused_before_the_work(
@@ -297,11 +312,11 @@ def test_a_gpu_that_is_not_there_is_refused(fssl: Fssl, monkeypatch: pytest.Monk
 
 def test_a_missing_extra_is_refused(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    said = fssl("run", "tiny.toml", "--tensorboard")
-    assert (said.code, said.err) == (2, "fssl: --tensorboard needs a package: pip install 'fssl[tensorboard]'\n")
+    said = fssl("run", "tiny.toml", "--set", "records.tensorboard=true")
+    assert (said.code, said.err) == (2, "fssl: records.tensorboard needs a package: pip install 'fssl[tensorboard]'\n")
     monkeypatch.setitem(sys.modules, "wandb", None)
-    said = fssl("run", "tiny.toml", "--wandb", "offline")
-    assert (said.code, said.err) == (2, "fssl: --wandb needs a package: pip install 'fssl[wandb]'\n")
+    said = fssl("run", "tiny.toml", "--set", "records.wandb=offline")
+    assert (said.code, said.err) == (2, "fssl: records.wandb needs a package: pip install 'fssl[wandb]'\n")
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     page.plotly.cache_clear()
     said = fssl("report", ".")
@@ -509,12 +524,12 @@ def test_a_folder_in_use_is_not_written_again(fssl: Fssl, monkeypatch: pytest.Mo
     forbid_training(monkeypatch)
     said = fssl("run", "tiny.toml")
     assert said.code == 2
-    assert said.err == "fssl: runs/tiny holds a run already; add --resume to go on, or choose another --out\n"
+    assert said.err == "fssl: runs/tiny holds a run already; resume it, or choose another folder (--resume, --out)\n"
     said = fssl("run", "tiny.toml", "--resume")
     assert said == (0, "runs/tiny: finished already\n", "")
     said = fssl("run", "tiny.toml", "--resume", "--set", "seed=8")
     assert said.code == 2
-    assert said.err == "fssl: runs/tiny holds another run: seed is 7 there and 8 here; choose another --out\n"
+    assert said.err == "fssl: runs/tiny holds another run: seed is 7 there and 8 here; choose another folder (--out)\n"
     said = fssl("run", "tiny.toml", "--resume", "--set", "train.rounds=2")
     assert said.code == 2
     assert "train.rounds = 2: runs/tiny has 3 already" in said.err
@@ -542,8 +557,8 @@ def test_a_damaged_configuration_in_a_run_folder_is_named(fssl: Fssl) -> None:
 
 def test_tensorboard_events_hold_the_curve(fssl: Fssl) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    assert fssl("run", "tiny.toml", "--tensorboard", "--set", "train.rounds=2").code == 0
-    assert fssl("run", "tiny.toml", "--tensorboard", "--resume").code == 0
+    assert fssl("run", "tiny.toml", "--set", "records.tensorboard=true", "--set", "train.rounds=2").code == 0
+    assert fssl("run", "tiny.toml", "--set", "records.tensorboard=true", "--resume").code == 0
     events = accumulator.EventAccumulator("runs/tiny/tensorboard").Reload()
     points = [(e.step, e.value) for e in events.Scalars("test_accuracy/train_norm")]
     lines = [json.loads(text) for text in Path("runs/tiny/rounds.jsonl").read_text().splitlines()]
@@ -604,7 +619,7 @@ def test_show_says_that_a_run_is_unfinished(fssl: Fssl) -> None:
     assert fssl("run", run, "--resume").code == 0
     (run / "summary.json").unlink()
     (run / "rounds.jsonl").write_text(lines[0] + "\n")
-    why = fssl("run", run, "--resume").err.removeprefix("fssl: ")
+    why = fssl("run", run, "--resume").err.removeprefix("fssl: ").replace(" (--out)", "")
     assert why.startswith("no checkpoint in runs/tiny/checkpoint can be used")
     assert f"unfinished: 1 of 3 rounds; it cannot go on: {why}" in fssl("show", run).out
 
@@ -623,7 +638,9 @@ def test_a_run_without_a_round_goes_on_if_it_lost_none(kept: str, fssl: Fssl) ->
     assert said.err.startswith("fssl: runs/tiny has no finished round in rounds.jsonl; ")
     resumed = fssl("run", run, "--resume")
     assert (resumed.code, "go on with --resume" in said.err) == ((2, False) if kept else (0, True))
-    assert said.err.endswith(f"it cannot go on: {resumed.err.removeprefix('fssl: ')}" if kept else "--resume\n")
+    assert said.err.endswith(
+        f"it cannot go on: {resumed.err.removeprefix('fssl: ').replace(' (--out)', '')}" if kept else "--resume\n"
+    )
 
 
 def test_a_folder_with_settings_alone_is_no_run_that_goes_on(fssl: Fssl) -> None:
@@ -684,7 +701,7 @@ def test_a_grid_and_a_run_do_not_share_a_folder(fssl: Fssl, monkeypatch: pytest.
         assert fssl(*grid, "runs/kept/a/b").code == 2
         assert not Path("runs/kept/seed7").exists()
         said = fssl("run", "tiny.toml", "--out", "runs/g")
-        assert said == (2, "", "fssl: runs/g is not empty and not a run folder; choose another --out\n")
+        assert said == (2, "", "fssl: runs/g is not empty and not a run folder; choose another folder (--out)\n")
         assert "in the way" in fssl("run", "tiny.toml", "--out", "runs/g", "--dry-run").out
         for seed in (7, 8):
             Path(f"runs/g/seed{seed}").rename(f"runs/kept/seed{seed}")
@@ -708,7 +725,7 @@ def test_an_unfinished_cell_is_refused_before_any_other_computes(fssl: Fssl, mon
         forbid_training(patch)
         said = fssl(*words)
         assert (said.code, said.out) == (2, "")
-        assert said.err.startswith("fssl: g/seed8 holds a run already; add --resume")
+        assert said.err.startswith("fssl: g/seed8 holds a run already; resume it")
         assert not Path("g/seed6").exists()
     assert fssl(*words, "--resume").code == 0
     assert outcome(Path("g/seed6")) == outcome(Path("gone"))
@@ -975,7 +992,7 @@ def test_a_run_that_is_stopped_from_outside_says_how_to_go_on(fssl: Fssl, way: s
     else:
         process.stdout.close()
     assert process.stderr is not None
-    assert "the same command with --resume goes on" in process.stderr.read()
+    assert "the same command with --resume continues" in process.stderr.read()
     assert process.wait(60) == (130 if way == "asked to end" else 1)
 
 
@@ -1007,7 +1024,7 @@ def test_what_breaks_in_one_cell_leaves_the_next_alone(fssl: Fssl, monkeypatch: 
 def test_a_folder_of_runs_is_no_configuration(fssl: Fssl) -> None:
     assert fssl("run", "tiny.toml", "--set", "grid.seed=[1,2]", "--out", "two").code == 0
     said = fssl("run", "two", "--resume")
-    assert (said.code, "'two' holds several runs; give the command that began them" in said.err) == (2, True)
+    assert (said.code, "'two' holds several runs; repeat the command that began them" in said.err) == (2, True)
     with pytest.raises(UserError, match="'two/seed1' is a run folder; give the preset or file that it began with"):
         read_toml("two/seed1")
 
@@ -1060,8 +1077,10 @@ def test_jobs_outlive_a_killed_worker_and_end_with_an_interrupt(fssl: Fssl) -> N
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
     killed, stopped = err.splitlines()
-    assert re.fullmatch(r"fssl: seed[12]: its process was killed .* --resume goes on from its last round", killed)
-    assert stopped == "fssl: stopped; finished rounds are kept in g: the same command with --resume goes on"
+    assert re.fullmatch(
+        r"fssl: seed[12]: its process was killed .* resume the run to go on from its last round", killed
+    )
+    assert stopped == "fssl: stopped; finished rounds are kept in g: the same command with --resume continues"
     time.sleep(0.2)
     assert not any(map(is_alive, workers))
 

@@ -36,7 +36,7 @@ run smoke --set server.lr=0.5; run smoke --set grid.seed=[1,1]; run smoke --set 
 run smoke --set method.name=sgae; run smoke --set method.name=flexmach+sage; run smoke --set method.name=sage+oracel
 run smoke --set method.name=fedavg+sage; run smoke --set method.name=sage+sage; run smoke --set method.name=my.py
 run smoke --set method.tua=0.9; run smoke --set method.tau=2; run smoke --set grid.method.tau=[0.5,2]
-run smoke --data-dir images; run smoke --set compute.ray_address=auto; run smoke --debug --engine flower
+run smoke --data-dir images; run smoke --set compute.ray_address=auto; run smoke --debug --set compute.engine=flower
 run smoke --set data.name=cifar10 --data-dir none; run smoke --set data.name=folder --data-dir none
 run smoke --set data.name=folder; run smoke --set data.name=imagefolder --data-dir none
 run smoke --set partition.file=none.json; run demo --set method.name=sgae --dry-run

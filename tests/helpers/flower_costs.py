@@ -158,7 +158,7 @@ def print_seconds(folder: Path) -> None:
     sets = [word for setting in DIGITS for word in ("--set", setting)]
     rows = {
         "local": timed(["run", PRESET, *sets], folder / "local"),
-        "Flower simulation": timed(["run", PRESET, *sets, "--engine", "flower"], folder / "simulation"),
+        "Flower simulation": timed(["run", PRESET, *sets, "--set", "compute.engine=flower"], folder / "simulation"),
     }
     with deployment(folder / "deployment") as trial:
         rows["deployment, 4 sites, TLS"] = timed(
@@ -174,7 +174,7 @@ def print_masked_seconds(folder: Path) -> None:
     with deployment(folder / "deployment") as trial:
         for kind in ("plain", "secagg+"):
             sets = [word for setting in (*DIGITS, f"privacy.aggregation={kind}") for word in ("--set", setting)]
-            simulated = ["run", PRESET, *sets, "--engine", "flower"]
+            simulated = ["run", PRESET, *sets, "--set", "compute.engine=flower"]
             rows[f"Flower simulation, {kind}"] = timed(simulated, folder / f"simulation-{kind}")
             deployed = ["deploy", "start", PRESET, *sets, "--home", str(trial.home)]
             rows[f"deployment, 4 sites, TLS, {kind}"] = timed(deployed, folder / f"deployed-{kind}")

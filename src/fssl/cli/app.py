@@ -1,7 +1,6 @@
 """The `fssl` command: its options, its commands in order, and exit codes for errors."""
 
 import os
-import re
 import signal
 import sys
 import traceback
@@ -15,6 +14,7 @@ from ..system.machine import handled
 from ..system.terminal import by_line
 from .catalog import datasets, docs, methods, presets
 from .deploy import app as deploy
+from .options import SettingsCommand, options_for
 from .results import compare, export, figures, pack, predict, report, show, tables
 from .screen import console
 from .training import bench, replay, run
@@ -23,7 +23,6 @@ app = typer.Typer(
     help="Federated semi-supervised learning: run, compare and extend methods such as SAGE.\n\n"
     "Start with `fssl run smoke`, then `fssl show runs/smoke`; `fssl presets` lists what is ready to run.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["--help", "-h"]},
@@ -45,8 +44,8 @@ COMMANDS = (
     bench,
     docs,
 )
-for command in COMMANDS:
-    app.command()(command)  # `fssl --help` lists them in this order
+for command in COMMANDS:  # `fssl --help` lists them in this order
+    app.command(cls=SettingsCommand if "settings" in command.__annotations__ else None)(command)
 app.add_typer(deploy, name="deploy")
 INTERRUPTED = 130  # exit code after Ctrl-C, or SIGTERM, which schedulers send
 
@@ -74,20 +73,10 @@ def refuse_null(words: list[str]) -> None:
             raise UserError(f"{word}: a null character cannot be part of a name or a setting")
 
 
-def usage_text(error: Exception, said: str) -> str:
-    """What click says of a wrong command line; an option that is a setting is told as one."""
-    said = re.sub(r"( Did you mean [^?]*\?)\1$", r"\1", said)  # typer 0.20 repeats the guess that click 8.4 has made
-    command = getattr(getattr(error, "ctx", None), "command", None)
-    if not any("--set" in parameter.opts for parameter in getattr(command, "params", ())):
-        return said
-    from ..config import keys_like
-
-    option = getattr(error, "option_name", "")
-    if keys := keys_like("train", option.lstrip("-").replace("-", "_")):
-        return f"No such option '{option}'; it is a setting: {' or '.join(f'--set {key}=VALUE' for key in keys)}"
-    if words := re.search(r"extra arguments? \(([\w.]+=[^)]*)\)", said):
-        return f"{said}; before each setting goes --set: {' '.join(f'--set {word}' for word in words[1].split())}"
-    return said
+def once(said: str) -> str:
+    """What click says of a wrong command line; typer 0.20 repeats the guess that click 8.4 has made."""
+    start, mark, guess = said.rpartition(" Did you mean ")
+    return start if mark and start.endswith(mark + guess) else said
 
 
 def main() -> None:
@@ -103,7 +92,8 @@ def main() -> None:
         code = INTERRUPTED
     except (UserError, RunError) as error:
         code = error.code
-        for line in str(error).split("\n") if isinstance(error, ProblemsError) else [str(error)]:
+        first, *others = str(error).split("\n") if isinstance(error, ProblemsError) else [str(error)]
+        for line in (first + options_for(error.args[1:]), *others):
             complain(line)
     except OSError as error:
         code = 2
@@ -114,7 +104,7 @@ def main() -> None:
         if is_out_of_memory(error):
             complain("not enough memory")
         elif usage:
-            complain(usage_text(error, usage()) or "no command is given")
+            complain(once(usage()) or "no command is given")
         else:  # nobody foresaw it
             sys.stderr.write(by_line(traceback.format_exc()))
     if code == INTERRUPTED:

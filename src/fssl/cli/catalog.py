@@ -9,7 +9,7 @@ import typer
 from rich.table import Column, Table
 from rich.text import Text
 
-from ..errors import UserError, unknown
+from ..errors import UserError, several, unknown
 from .screen import console, say
 
 
@@ -20,13 +20,7 @@ def methods(
 
     `X+sage` is method X with the plug-in sage on it, for any X with pseudo-labels.
 
-    Examples:
-
-    - `fssl methods fedloke`: what it does, its settings, bytes and costs in full
-
-    - `fssl run smoke --set method.name=flexmatch+sage --out runs/flex`
-
-    - `fssl run smoke --set method.name=sage --set method.tau=0.9 --out runs/tau`
+    Example: `fssl methods fedloke`: what it does, its settings, bytes and costs in full
     """
     from ..catalog.tables import overview, print_method
 
@@ -44,6 +38,9 @@ def datasets(
     ] = None,
     export_digits: Annotated[Path | None, typer.Option(help="Write the digits here as PNG files of 3 sites.")] = None,
     labels_at_server: Annotated[bool, typer.Option(help="With --export-digits: the server has the labels.")] = False,
+    clear_cache: Annotated[
+        bool, typer.Option("--clear-cache", help="Remove all decoded images from the cache.")
+    ] = False,
 ) -> None:
     """List the datasets and where each comes from, or look at a folder of your own images.
 
@@ -53,29 +50,14 @@ def datasets(
     `train/CLASS/*` and `test/CLASS/*`, dealt out by [partition]. The others are read from the hub's Parquet files,
     decoded once.
 
-    Examples:
-
-    - `fssl run my.toml --set data.name=cifar100 --data-dir DATA`: files in DATA/cifar100/
-
-    - `export FSSL_DATA=DATA`: the same for every command of a shell
-
-    - `fssl datasets --export-digits sites`: three sites to try it with
-
-    - `fssl datasets --check sites`: what they hold, and whether every image can be read
-
-    - `fssl datasets --check my-site --classes-of agreed.toml`: the same for one site, held against a run's classes
-
-    - `fssl run smoke --set data.name=folder --set data.size=8 --set data.channels=1 --data-dir sites --out
-      runs/own`
-
-    - `fssl run my.toml --set data.name=imagefolder --set data.labels_per_class=20 --data-dir photos`
+    Example: `fssl datasets --check sites`: what a folder holds, and whether every image can be read
     """
     if labels_at_server and not export_digits:
         raise UserError("--labels-at-server goes with --export-digits DIR: give both")
     if classes_of is not None and not check:
         raise UserError("--classes-of goes with --check FOLDER: give both")
     if export_digits:
-        from ..data.export import export_digits as export
+        from ..data.folder.example import export_digits as export
 
         export(export_digits, labels_at_server)
         counting = shlex.join(["fssl", "datasets", "--check", str(export_digits)])
@@ -84,7 +66,12 @@ def datasets(
         from ..report.images import agreed_classes, print_folder
 
         print_folder(console, check, () if classes_of is None else agreed_classes(classes_of))
-    if not (check or export_digits):
+    if clear_cache:
+        from ..data.cache import clear_cache as clear
+
+        number, size = clear()
+        say(f"removed {several(number, 'file')} of decoded images, {size / 1e6:.1f} MB")
+    if not (check or export_digits or clear_cache):
         list_datasets()
 
 
@@ -114,13 +101,7 @@ def presets(
 ) -> None:
     """List the ready-made configurations, or print one.
 
-    Examples:
-
-    - `fssl presets smoke > my.toml`: a file of your own to change
-
-    - `fssl run demo --dry-run`: which runs a preset stands for
-
-    - `fssl run demo --set seed=7 --out runs/seed7`: a setting given here leaves the grid, so one run per method
+    Example: `fssl presets smoke > my.toml`: a file of your own to change
     """
     from ..config import PRESETS, num_runs, read_toml
     from ..config import presets as names
@@ -142,13 +123,7 @@ def docs(
 ) -> None:
     """List the pages of the documentation, or print one.
 
-    Examples:
-
-    - `fssl docs first-hour`: from nothing to a report of a method of your own
-
-    - `fssl docs sage`: a method's idea, equation and settings
-
-    - `fssl docs configuration | grep lr`: a pipe gets plain text
+    Example: `fssl docs sage`: a method's idea, equation and settings
     """
     from ..catalog.pages import pages, title
     from ..console import PLAIN

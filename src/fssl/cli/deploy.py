@@ -8,6 +8,7 @@ import typer
 from rich.table import Column, Table
 
 from ..errors import RunError, complain
+from .options import Resume, Sets, SettingsCommand
 from .screen import console, say
 
 app = typer.Typer(
@@ -114,11 +115,7 @@ def site(
 ) -> None:
     """Start a site (Flower's SuperNode); it runs until Ctrl-C. Its images and its state stay here.
 
-    Examples:
-
-    - `fssl deploy site site-1 --data /data/images --home hospitals`: one of several on this machine
-
-    - `fssl deploy site --data /data/images --home my-part`: with only this site's part of the folder
+    Example: `fssl deploy site site-1 --data /data/images --home hospitals`
     """
     from ..deploy.home import site_part
     from ..deploy.keys import check_site_keys
@@ -140,12 +137,12 @@ def site(
     attend(part, words, log, say)
 
 
-@app.command()
+@app.command(cls=SettingsCommand)
 def start(
     config: Annotated[str, typer.Argument(help="A preset (see `fssl presets`) or a TOML file.")],
-    settings: Annotated[list[str] | None, typer.Option("--set", help="Change a setting (repeatable).")] = None,
+    settings: Sets = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: the name of CONFIG below runs/.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on after the newest checkpoint in --out.")] = False,
+    resume: Resume = False,
     home: Home = HERE,
     insecure: Insecure = False,
 ) -> None:

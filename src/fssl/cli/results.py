@@ -6,9 +6,9 @@ from typing import Annotated
 import typer
 
 from ..errors import UserError, complain, several
+from .options import Overwrite
 from .screen import console, say
 
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")]
 WhichModel = Annotated[str, typer.Option(help="best, plain or ema, of several; default: the run's own.")]
 AsIs = Annotated[bool, typer.Option("--as-is", help="Take records that were changed since they were written; marked.")]
 Measure = Annotated[str, typer.Option(help="accuracy, balanced_accuracy, macro_f1 or auroc; default: the runs' own.")]
@@ -41,18 +41,12 @@ def predict(
     writes precision, recall, F1, AUROC, calibration and the confusion matrix into files and a page. An unfinished run
     labels with the model of its newest checkpoint.
 
-    Examples:
-
-    - `fssl predict runs/smoke`: the test images, class by class
-
-    - `fssl predict runs/own photos --out labels.csv`
-
-    - `fssl predict runs/own photos --model best --measures measures`: by the best model, with a page of measures
+    Example: `fssl predict runs/own photos --model best --measures measures`: by the best model, with a page of measures
     """
     from ..records.store import RunFolder
 
     if images and data_dir:
-        raise UserError("--data-dir says where the run's own test images are: leave it out, or the images")
+        raise UserError("data.dir says where the run's own test images are: leave it out, or the images", "data.dir")
     RunFolder(run).check_run()
     from ..inference.predict import Output
     from ..inference.predict import predict as label
@@ -72,17 +66,14 @@ def export(
     ONNX files and programs take uint8 images and give probabilities: the normalization is inside. Before a file is
     written, it is run and must answer as `fssl predict` does.
 
-    Examples:
-
-    - `fssl export runs/smoke --to onnx`: smoke.onnx and smoke.onnx.json
-
-    - `fssl export runs/own --to safetensors --out weights.safetensors`
-
-    - `fssl export runs/own --to onnx --model best`: of the best round, if the run keeps it (`records.keep_best`)
+    Example: `fssl export runs/smoke --to onnx --out served/digits.onnx`
     """
     from ..inference.export import export_model
 
+    new_folder = out and not out.parent.exists()
     file, difference, told = export_model(run, to, out, overwrite, model)
+    if new_folder:
+        say(f"new folder: {file.parent}")
     say(f"{file} and {file.name}.json; tried: it answers as the run's model does (largest difference {difference:.0e})")
     for line in told:
         say(line)
@@ -106,17 +97,7 @@ def compare(
     Runs that differ only in their seed are repetitions of one setting. Methods are compared within a task: a
     dataset, its partition and training, a protocol. Where a method is there with SAGE and without, the gain is shown.
 
-    Examples:
-
-    - `fssl compare runs/demo --png curves.png`: every run below a folder
-
-    - `fssl compare runs/a runs/b`: two runs
-
-    - `fssl compare runs --by partition.alpha --png alpha.png --tex alpha.tex`: methods × α, as papers print them
-
-    - `fssl compare runs --against sage`: SAGE beside every other method, seed by seed
-
-    - `fssl compare runs --measure macro_f1`: by another measure than the runs' own `records.metrics`
+    Example: `fssl compare runs --by partition.alpha --png alpha.png --tex alpha.tex`: methods × α, as papers print them
     """
     from ..report.compare import Files, compare_runs
 
@@ -141,13 +122,7 @@ def tables(
     paper's are marked with the reason; empty ones are counted, and runs in no cell are listed. A scoreboard says
     which of the paper's numbers were run, and which agree within one point of accuracy.
 
-    Examples:
-
-    - `fssl tables runs`: every run below a folder, files in tables/
-
-    - `fssl tables runs/paper runs/paper-600 --table 2 --out paper/tables`: and Table 2 on the screen
-
-    - `fssl tables runs --setting proxyfl`: what another paper prints, and our runs beside it
+    Example: `fssl tables runs --table 2 --out paper/tables`
     """
     if setting is not None:
         from ..paper.others import make_other
@@ -171,11 +146,7 @@ def figures(
     A figure is drawn as far as there are records; the index and the screen say which runs would complete it, as
     commands. Figure 16 needs no run.
 
-    Examples:
-
-    - `fssl figures runs`: all of them, files in figures/
-
-    - `fssl figures runs/paper-600 --only 4 --only 15 --out paper/figures`
+    Example: `fssl figures runs/paper-600 --only 4 --only 15 --out paper/figures`
     """
     from ..paper.figures import make_figures
 
@@ -195,11 +166,7 @@ def report(
     Results with filters, curves to zoom into, pseudo-labels by class, who held which images, hardware, and the
     command that repeats each line. `--watch` shows the same page live, to browsers of this machine only.
 
-    Examples:
-
-    - `fssl report runs/demo --out demo.html`
-
-    - `fssl report runs --watch`: open the address that it prints
+    Example: `fssl report runs/demo --out demo.html`
     """
     if watch:
         from ..report.page.live import watch as serve

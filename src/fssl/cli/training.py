@@ -5,23 +5,20 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ..errors import RunError, UserError, complain
 from ..system.machine import check_file, check_name
 from ..system.terminal import by_line
+from .options import Resume, Sets
 from .screen import console, say
 
 if TYPE_CHECKING:
     from ..config import Config
     from ..core.images import Datasets
     from ..runner.grid import PlannedRun
-
-Sets = Annotated[
-    list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set train.lr=0.05 (repeatable).")
-]
 
 MOST_RUNS = 1000  # of a grid that nobody confirmed
 
@@ -30,19 +27,10 @@ def run(
     config: Annotated[str, typer.Argument(help="A preset (see `fssl presets`), a TOML file or a run folder.")],
     settings: Sets = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; default: the preset's name below runs/.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on after the newest checkpoint in --out.")] = False,
+    resume: Resume = False,
     jobs: Annotated[int, typer.Option(min=1, help="Runs of a grid to train at the same time.")] = 1,
     data_dir: Annotated[Path | None, typer.Option(help="Folder with the dataset's files.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Own images: leave out bad files, with a list.")] = False,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
-    precision: Annotated[str | None, typer.Option(help="auto, bf16 or fp32.")] = None,
-    engine: Annotated[str | None, typer.Option(help="local, or flower: clients in a Ray cluster.")] = None,
-    clients_per_gpu: Annotated[int | None, typer.Option(help="With flower: clients at once on each GPU.")] = None,
-    ray_address: Annotated[str | None, typer.Option(help="With flower: a running Ray cluster, e.g. auto.")] = None,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard events.")] = False,
-    wandb: Annotated[
-        Literal["off", "offline", "online"] | None, typer.Option(help="Also log to Weights & Biases.")
-    ] = None,
     debug: Annotated[bool, typer.Option("--debug", help="Eager steps, each checked; a failing one is saved.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Check settings and own images, list the runs, and the files they lack.")
@@ -52,41 +40,16 @@ def run(
     """Train: one run, or every run of a `[grid]`.
 
     A run folder holds config.toml, one line per round in rounds.jsonl, summary.json and model.safetensors. Stop
-    at any time: the same command with `--resume` goes on. In a grid, finished runs are skipped.
+    at any time: the same command with `--resume` continues. In a grid, finished runs are skipped.
+    `fssl docs configuration` lists the settings, `fssl docs own-images` and `fssl docs adding-a-method` show how to use
+    your own images and methods.
 
-    Examples:
-
-    - `fssl run smoke`: seconds on a CPU
-
-    - `fssl run demo --jobs 2`: twelve runs, two at a time
-
-    - `fssl run paper/table2 --data-dir DATA --set method.name=sage --set seed=7`
-
-    - `fssl run my.toml --set partition.alpha=0.1 --out runs/skewed`
-
-    - `fssl run runs/skewed --resume`: go on with a run by its folder
-
-    - `fssl run my.toml --set data.name=folder --data-dir sites`: your own images, see `fssl datasets --help`
-
-    - `fssl run smoke --set method.name=my.py:my_method`: your own method; `model.name=my.py:my_net` your own network
-
-    - `fssl run demo --engine flower`: the same runs with clients in a Ray cluster (`pip install 'fssl[flower]'`)
+    Example: `fssl run smoke --set method.name=flexmatch+sage --set seed=7 --out runs/flexmatch`
     """
-    short = {
-        "data.dir": data_dir and str(data_dir),
-        "data.skip_bad": skip_bad or None,
-        "compute.device": device,
-        "train.precision": precision,
-        "compute.engine": engine,
-        "compute.clients_per_gpu": clients_per_gpu,
-        "compute.ray_address": ray_address,
-        "records.tensorboard": tensorboard or None,
-        "records.wandb": wandb,
-    }
-    given = as_settings(short)
+    given = as_settings({"data.dir": data_dir and str(data_dir), "compute.device": device})
     file, base = settings_file(config, resume)
     base = out or base
-    check_name("--out", base)
+    check_name("out", base)
     own = own_copies(base) if resume and Path(file) == base / "config.toml" else []
     named = runs_of(file, [*own, *(settings or []), *given], yes)
     try:
@@ -103,7 +66,7 @@ def run(
         else:
             failures = run_in_turn(console, waiting, resume, debug)
     except (KeyboardInterrupt, SystemExit):  # the second if nobody reads the output any more
-        complain(f"stopped; finished rounds are kept in {base}: the same command with --resume goes on")
+        complain(f"stopped; finished rounds are kept in {base}: the same command with --resume continues")
         raise
     if failures:
         raise RunError(
@@ -217,11 +180,7 @@ def replay(
     A run whose step fails saves the step's inputs. A step that only gives values that are not finite is found and
     saved by `fssl run --debug`.
 
-    Examples:
-
-    - `fssl replay runs/mine/failed-step.safetensors`: the whole traceback
-
-    - `fssl replay runs/mine/failed-step.safetensors --pdb`: look around where it fails
+    Example: `fssl replay runs/mine/failed-step.safetensors --pdb`
     """
     from ..engines.failure import load_step, take_again
 
@@ -252,20 +211,12 @@ def bench(
     With `--methods`: the time of a training step of every method (or of those named by `--method`) relative to
     FixMatch-LPL, measured in turn with it. `fssl methods` shows these numbers.
 
-    Examples:
-
-    - `fssl bench`: about a minute on two cores
-
-    - `fssl bench --shape paper --method flexmatch --json bench.json`: the paper's network, better on a GPU
-
-    - `fssl bench --methods --rounds 9 --json costs.json`: some minutes on a CPU
-
-    - `fssl bench --methods --shape paper --method sage --method fedloke --json costs.json`: adds two of them
+    Example: `fssl bench --shape paper --method flexmatch --json bench.json`: the paper's network, better on a GPU
     """
     from ..catalog.facts import registry
 
     if json_file:  # what cannot be written is refused before the work
-        check_file("--json", json_file)
+        check_file("json", json_file)
         json_file.parent.mkdir(parents=True, exist_ok=True)
     for name in method or []:
         registry().split(name)

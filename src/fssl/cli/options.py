@@ -1,0 +1,79 @@
+"""Options on the command line: those that several commands share, and what people mean by words that are none."""
+
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from ..errors import UserError
+
+Sets = Annotated[
+    list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set train.lr=0.05 (repeatable).")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Resume from the newest checkpoint in --out.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")]
+
+# How Python calls what these options give. Any other argument has an option of its own name.
+NAMES = {"data.dir": "--data-dir", "compute.device": "--device", "which": "--model", "file": "--out"}
+GPU = ("--gpu", "--cuda")
+
+
+def options_for(names: tuple[str, ...]) -> str:
+    """` (--resume, --out)`: the options of arguments that an error names; empty without any."""
+    options = [NAMES.get(name) or f"--{name.replace('_', '-')}" for name in names]
+    return f" ({', '.join(options)})" if options else ""
+
+
+class SettingsCommand(TyperCommand):
+    """A command with `--set`. It explains words that are settings without it."""
+
+    allow_extra_args = True  # which are explained here
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        words = [*args]
+        try:
+            rest = super().parse_args(ctx, args)
+        except Exception as error:  # of click, which typer may bring itself
+            if hint := meant_by(getattr(error, "option_name", ""), words):
+                raise UserError(hint) from None
+            raise
+        if ctx.args and not ctx.resilient_parsing:
+            raise UserError(extra_words(ctx.args, ctx.params.get("settings") or []))
+        return rest
+
+
+def meant_by(option: str, words: list[str]) -> str:
+    """What somebody means by an unknown option that is a setting; empty if it is none."""
+    from ..config import keys_like
+
+    start = f"No such option '{option}'"
+    if option in GPU:
+        return f"{start}; use --device cuda"
+    keys = keys_like("train", option.lstrip("-").replace("-", "_")) if option else []
+    value = value_after(option, words, keys)
+    hint = " or ".join(f"--set {key}={value}" for key in keys)
+    return f"{start}; it is a setting: {hint}" if hint else ""
+
+
+def value_after(option: str, words: list[str], keys: list[str]) -> str:
+    """The value that follows an option, `true` for a switch, or `VALUE` where nothing follows."""
+    from ..config import is_switch
+
+    if all(map(is_switch, keys)):
+        return "true"
+    for word, following in zip(words, [*words[1:], ""], strict=True):
+        if word.startswith(f"{option}="):
+            return word.removeprefix(f"{option}=")
+        if word == option and following and not following.startswith("-"):
+            return following
+    return "VALUE"
+
+
+def extra_words(words: list[str], settings: list[str]) -> str:
+    """Explain words that belong to no option: settings without `--set`, or the value of one after a space."""
+    said = f"Got unexpected extra argument{'s' * (len(words) > 1)} ({' '.join(words)})"
+    if cut := [setting for setting in settings if "=" not in setting]:
+        return f"{said}; expected an equals sign: --set {cut[0]}={words[0]}"
+    if all("=" in word for word in words):
+        return f"{said}; before each setting goes --set: {' '.join(f'--set {word}' for word in words)}"
+    return said
