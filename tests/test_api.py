@@ -60,7 +60,9 @@ def test_runs_that_are_left_out_are_warned_of_at_the_caller_s_line(tmp_path: Pat
         runs = {run.path.name: run for run in fssl.runs(tmp_path)}
     lines = sorted(str(warning.message) for warning in said)
     assert lines[1] == f"left out: {tmp_path}/wrong: no config.toml"
-    assert re.fullmatch(rf"left out: {tmp_path}/edited: .*changed.*; as_is=True takes it as it is", lines[0]), lines[0]
+    assert re.fullmatch(
+        rf"left out: {tmp_path}/edited: .*changed.*; `fssl records accept` seals an edited record anew", lines[0]
+    ), lines[0]
     assert (len(lines), {warning.filename for warning in said}) == (2, {__file__})
     assert {name: (run.is_finished, run.damaged) for name, run in runs.items()} == {
         "whole": (True, []),

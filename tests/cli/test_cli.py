@@ -697,12 +697,15 @@ def test_a_grid_and_a_run_do_not_share_a_folder(fssl: Fssl, monkeypatch: pytest.
             *(2, ""),
             "fssl: runs/kept/seed7 would lie inside runs/kept, which holds a run; choose another --out\n",
         )
-        assert fssl(*grid, "runs/kept", "--dry-run").out.count("in the way") == 2
+        said = fssl(*grid, "runs/kept", "--dry-run")
+        assert (said.code, said.out.count("in the way")) == (2, 2)
+        assert said.err.startswith("fssl: 2 of 2 runs cannot start:\nfssl:   runs/kept/")
         assert fssl(*grid, "runs/kept/a/b").code == 2
         assert not Path("runs/kept/seed7").exists()
         said = fssl("run", "tiny.toml", "--out", "runs/g")
         assert said == (2, "", "fssl: runs/g is not empty and not a run folder; choose another folder (--out)\n")
-        assert "in the way" in fssl("run", "tiny.toml", "--out", "runs/g", "--dry-run").out
+        dry = fssl("run", "tiny.toml", "--out", "runs/g", "--dry-run")
+        assert ("in the way" in dry.out, dry.code, dry.err) == (True, 2, said.err)
         for seed in (7, 8):
             Path(f"runs/g/seed{seed}").rename(f"runs/kept/seed{seed}")
         assert fssl(*grid, "runs/kept").out.count("finished already") == 2

@@ -94,7 +94,9 @@ def test_no_cell_of_a_table_is_a_formula(fssl: Fssl, trained: Path) -> None:
         config = Path("runs", name, "config.toml")
         config.write_text(config.read_text().replace("seed = 7", f"seed = {len(name) * 100 + ord(name[0])}", 1))
     os.chdir("runs")
-    assert fssl("compare", "--as-is", "--csv", "x.csv", "--", *sorted(os.listdir())).code == 0
+    names = sorted(os.listdir())
+    assert fssl("records", "accept", "--remark", "=2+2", "--", *names).code == 0
+    assert fssl("compare", "--csv", "x.csv", "--", *names).code == 0
     rows = list(csv.DictReader(io.StringIO(Path("x.csv").read_text())))
     assert {row["folder"] for row in rows} == {"'=1+1", "'@SUM(A1)", "'-1+1", "'+x", r"\tx", "-5"}
     assert all(float(row["result"]) > 0 for row in rows)
@@ -180,7 +182,7 @@ def test_an_output_whose_name_is_too_long_is_refused_before_the_work(fssl: Fssl,
     for words in (["predict", trained, "--out", name], ["compare", trained, "--csv", name]):
         said = fssl(*words)
         assert (said.code, said.out) == (2, "")
-        assert said.err.endswith(".csv: the name is too long\n")
+        assert said.err.endswith(f".csv: the name is too long ({words[-2]})\n")
 
 
 @pytest.mark.parametrize("setting", ["model.start", "partition.file", "data.dir"])

@@ -68,7 +68,7 @@ WRONG: list[tuple[str, Any, tuple[str, ...]]] = [
     ("train", 5, ("'train' is a section",)),
     ("seed", "7", ("seed = '7'", "whole number")),
     ("seed", 1.5, ("seed = 1.5", "whole number")),
-    ("seed", "7,8, 9", ("seed = '7,8, 9'", "for several runs, --set 'grid.seed=[7, 8, 9]'")),
+    ("seed", "7,8, 9", ("seed = '7,8, 9'", "for several runs, 'grid.seed=[7, 8, 9]'")),
     ("grid", {"seed": [7, 8]}, ("'grid' stands for several runs", "`expand`")),
     ("seed", True, ("seed = true", "whole number")),
     ("seed", -1, ("seed = -1", "from 0 to 2147483647")),
@@ -302,11 +302,11 @@ def test_a_setting_given_on_the_command_line_leaves_the_grid() -> None:
 @pytest.mark.parametrize(
     ("setting", "hint"),
     [
-        ("seed=[7,8]", "--set 'grid.seed=[7, 8]'"),
-        ("records.tensorboard=[true,false]", "--set 'grid.records.tensorboard=[true, false]'"),
-        ("method.name=['sage','fedavg']", """--set 'grid.method.name=["sage", "fedavg"]'"""),
-        ("model.name=['cnn','resnet8']", """--set 'grid.model.name=["cnn", "resnet8"]'"""),
-        ("method.tau=[0.5,0.9]", "--set 'grid.method.tau=[0.5, 0.9]'"),
+        ("seed=[7,8]", "'grid.seed=[7, 8]'"),
+        ("records.tensorboard=[true,false]", "'grid.records.tensorboard=[true, false]'"),
+        ("method.name=['sage','fedavg']", """'grid.method.name=["sage", "fedavg"]'"""),
+        ("model.name=['cnn','resnet8']", """'grid.model.name=["cnn", "resnet8"]'"""),
+        ("method.tau=[0.5,0.9]", "'grid.method.tau=[0.5, 0.9]'"),
     ],
 )
 def test_who_gives_a_list_hears_of_grids(setting: str, hint: str) -> None:

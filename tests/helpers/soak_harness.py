@@ -186,7 +186,6 @@ WORDS += [
     "--only",
     "--data-dir",
     "--dry-run",
-    "--as-is",
 ]
 command_lines = st.lists(st.one_of(st.sampled_from(WORDS), ODD_TEXT), max_size=5)
 HARMFUL = {"bench", "server", "site", "start", "--watch"}  # would really work, or wait for somebody

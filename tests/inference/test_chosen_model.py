@@ -107,7 +107,7 @@ def test_the_best_model_can_be_exported(run: Path, fssl: Fssl) -> None:
     best, expected = load_file("best.safetensors"), load_trained(run, CPU, "best")
     assert all(torch.equal(best[name], value) for name, value in expected.tensors().items())
     assert json.loads(Path("best.safetensors.json").read_text())["round"] == expected.round
-    assert "--model 'worst' is unknown" in fssl("export", run, "--to", "pt2", "--model", "worst").err
+    assert "model 'worst' is unknown" in fssl("export", run, "--to", "pt2", "--model", "worst").err
 
 
 def test_an_unfinished_run_runs_no_other_file_than_its_own(tmp_path: Path, fssl: Fssl) -> None:
@@ -247,7 +247,7 @@ def test_a_page_of_measures_is_written_over_only_if_asked(run: Path, fssl: Fssl)
     words = ("predict", run, "--measures", "measures", "--out")
     assert fssl(*words, "a.csv").code == 0
     said = fssl(*words, "b.csv")
-    assert (said.code, "--measures measures/index.html: is there already" in said.err) == (2, True)
+    assert (said.code, "fssl: measures/index.html: is there already" in said.err) == (2, True)
     assert not Path("b.csv").exists()
     assert fssl(*words, "b.csv", "--overwrite").code == 0
 
@@ -257,8 +257,8 @@ def test_no_file_of_measures_is_written_over(name: str, run: Path, fssl: Fssl) -
     Path("measures").mkdir()
     (Path("measures") / name).write_text("mine")
     code, _, said = fssl("predict", run, "--measures", "measures", "--out", "p.csv")
-    there = "is there already; choose another name, or add --overwrite"
-    assert (code, said) == (2, f"fssl: --measures measures/{name}: {there}\n")
+    there = "is there already; choose another name, or overwrite it (--measures, --overwrite)"
+    assert (code, said) == (2, f"fssl: measures/{name}: {there}\n")
     assert ((Path("measures") / name).read_text(), Path("p.csv").exists()) == ("mine", False)
 
 
@@ -266,7 +266,7 @@ def test_no_file_of_measures_is_written_over(name: str, run: Path, fssl: Fssl) -
 def test_a_run_folder_keeps_its_own_measures(more: list[str], run: Path, fssl: Fssl) -> None:
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
     code, _, said = fssl("predict", run, "--out", "p.csv", "--measures", run, *more)
-    expected = f"fssl: --measures {run}: is a run folder; expected another one, such as {run}/measures\n"
+    expected = f"fssl: {run}: is a run folder; expected another one, such as {run}/measures (--measures)\n"
     assert (code, said) == (2, expected)
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
 

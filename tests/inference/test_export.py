@@ -92,7 +92,10 @@ def test_a_program_answers_as_the_run_does(fssl: Fssl, run: Path, model: Trained
 
 
 def test_plain_weights_go_into_the_network_strictly(fssl: Fssl, run: Path, model: Trained, images: np.ndarray) -> None:
-    assert fssl("export", run, "--to", "safetensors").code == 0
+    said = fssl("export", run, "--to", "safetensors")
+    assert (said.code, "new folder" in said.out) == (0, False)
+    said = fssl("export", run, "--to", "safetensors", "--out", "deep/er/weights.safetensors")
+    assert (said.code, "new folder: deep/er\n" in said.out) == (0, True)
     net = ResNet8(1, 10, 1)
     net.load_state_dict(load_file("smoke.safetensors"))
     facts = json.loads(Path("smoke.safetensors.json").read_text())
@@ -114,7 +117,10 @@ def test_what_cannot_be_exported_is_refused_in_one_line(
     for words, expected in (
         (["nowhere", "--to", "onnx"], "nowhere is not a run folder"),
         ([run, "--to", "onx"], "format 'onx' is unknown; did you mean 'onnx'?"),
-        ([run, "--to", "pt2"], "smoke.pt2: is there already; choose another name, or add --overwrite"),
+        (
+            [run, "--to", "pt2"],
+            "smoke.pt2: is there already; choose another name, or overwrite it (--out, --overwrite)",
+        ),
         ([run, "--to", "pt2", "--out", "a.onnx"], "expected a name that ends with .pt2"),
         ([run, "--to", "pt2", "--out", "b.pt2", "--overwrite"], "b.pt2.json: is a folder; expected a file"),
         ([run, "--to", "pt2", "--out", f"{'x' * 226}.pt2"], ".pt2.json: the name is too long"),
@@ -253,9 +259,7 @@ def test_threads_may_share_a_model(model: Trained, images: np.ndarray) -> None:
 def test_python_exports_by_the_file_s_ending(run: Path, tmp_path: Path) -> None:
     file = package.export(run, tmp_path / "x.safetensors")
     assert file.is_file()
-    with pytest.raises(
-        UserError, match=r"x\.safetensors: is there already; choose another name, or add overwrite=True"
-    ):
+    with pytest.raises(UserError, match=r"x\.safetensors: is there already; choose another name, or overwrite it"):
         package.export(run, file)
     with pytest.raises(UserError, match="format 'bin' is unknown"):
         package.export(run, tmp_path / "x.bin")

@@ -18,6 +18,7 @@ from fssl.records.facts import read_facts, write_facts
 from fssl.records.probes import read_probe, write_probes
 from fssl.records.store import RunFolder
 from fssl.records.tensors import sealed, unseal
+from fssl.report.page.write import write_page
 from helpers.command import SMALL, Fssl, Said, outcome
 
 RUN, ANOTHER = "0123456789abcdef", "fedcba9876543210"
@@ -187,33 +188,72 @@ def test_settings_that_were_changed_are_not_those_of_the_record(run: Path, fssl:
     assert (answer.code, answer.err.count("\n")) == (2, 1)
     assert "run: config.toml, or a line of rounds.jsonl without a check, was changed since" in answer.err
     answer = fssl("show", "run")
-    assert (answer.code, "config.toml" in answer.err, "--as-is" in answer.err) == (2, True, True)
+    assert (answer.code, "config.toml" in answer.err, "`fssl records accept`" in answer.err) == (2, True, True)
     answer = fssl("predict", "run")
     assert (answer.code, "is of another run than" in answer.err) == (2, True)
     settings.write_text(text.replace('device = "cpu"', 'device = "auto"'))  # which may be another one
     assert again(fssl).code == 0
 
 
-def test_a_changed_record_is_shown_as_it_is_and_marked(run: Path, fssl: Fssl) -> None:
+def accept(fssl: Fssl) -> Said:
+    return fssl("records", "accept", "run", "--remark", "a typing error")
+
+
+def test_an_edited_record_is_left_out_until_it_is_accepted(run: Path, fssl: Fssl) -> None:
+    before = (run / "rounds.jsonl").read_bytes()
+    assert (accept(fssl).code, (run / "rounds.jsonl").read_bytes()) == (2, before)  # nothing was edited
     (run / "config.toml").write_text((run / "config.toml").read_text().replace("lr = 0.1\n", "lr = 0.3\n"))
     with pytest.raises(UserError, match="was changed since"):
         package.runs(run)
-    (changed,) = package.runs(run, as_is=True)
-    assert (changed.config.train.lr, len(changed.lines)) == (0.3, 4)
-    assert changed.fault
-    out = fssl("compare", "run", "--as-is", "--tex", "t.tex").out
+    for command in ("show", "compare", "tables", "figures", "report"):
+        answer = fssl(command, "run")
+        assert (answer.code, "config.toml" in answer.err) == (2, True)
+    said = accept(fssl)
+    assert (said.code, said.out.startswith("run: sealed anew (config.toml")) == (0, True)
+    (accepted,) = package.runs(run)
+    assert (accepted.config.train.lr, len(accepted.lines), accepted.remark) == (0.3, 4, "a typing error")
+    remark = "an edited record, accepted: a typing error"
+    out = fssl("compare", "run", "--tex", "t.tex").out
     assert "7!" in out
-    assert "! a record that was changed since it was written, taken as it is" in out
-    assert "taken as it is: run: config.toml" in out
-    assert "(! changed records, taken as they are)" in Path("t.tex").read_text()
-    assert "taken as it is: config.toml" in fssl("show", "run", "--as-is").out
-    assert fssl("tables", "run", "--as-is").code == 0
-    assert fssl("report", "run", "--as-is").code == 0
-    answer = fssl("report", "run")
-    assert (answer.code, "left out: config.toml" in answer.err) == (2, True)
+    assert "! a record that was edited since it was written, and accepted" in out
+    assert f"run: {remark}" in out
+    assert "(! edited records, accepted)" in Path("t.tex").read_text()
+    assert remark in fssl("show", "run").out
+    assert fssl("tables", "run").code == 0
+    assert any(remark in note for note in write_page([run], Path("report.html"))["notes"])
+    answer = again(fssl)
+    assert (answer.code, "was changed since" in answer.err) == (2, True)
+
+
+def test_an_accepted_record_may_be_edited_and_accepted_again(run: Path, fssl: Fssl) -> None:
+    """An edited line was left out as a damaged one is; one that cannot be read stays damaged."""
     record = run / "rounds.jsonl"
     record.write_text(record.read_text().replace('"round": 3', '"note": "by hand", "round": 3'))
-    assert len(package.runs(run, as_is=True)[0].lines) == 4
+    assert [line["round"] for line in package.runs(run)[0].lines] == [1, 2, 4]
+    assert "(rounds.jsonl: the line of round 3 was edited)" in accept(fssl).out
+    assert [line.get("note") for line in package.runs(run)[0].lines] == [None, None, "by hand", None]
+    assert accept(fssl).code == 2
+    lines = record.read_text().splitlines(keepends=True)
+    record.write_text("".join([lines[0], "half a li\n", *lines[2:]]))
+    assert accept(fssl).code == 2  # damaged, not edited
+    record.write_text(
+        "".join([lines[0], "half a li\n", lines[2], lines[3].replace('"round": 4', '"to": 1, "round": 4')])
+    )
+    assert accept(fssl).code == 0
+    (accepted,) = package.runs(run)
+    assert ([line["round"] for line in accepted.lines], accepted.damaged) == ([1, 3, 4], [2])
+
+
+def test_a_remark_is_part_of_the_seal(run: Path, fssl: Fssl) -> None:
+    record = run / "rounds.jsonl"
+    record.write_text(record.read_text().replace('"round": 3', '"note": "by hand", "round": 3'))
+    assert fssl("records", "accept", "run", "--remark", " ").code == 2
+    assert accept(fssl).code == 0
+    file = run / "accepted.json"
+    file.write_text(file.read_text().replace("a typing error", "nothing at all"))
+    assert "was changed since" in fssl("show", "run").err
+    file.unlink()
+    assert "was changed since" in fssl("show", "run").err
 
 
 @pytest.mark.slow

@@ -32,6 +32,7 @@ from fssl.errors import RunError, UserError
 from fssl.methods.names import METHODS
 from fssl.probes.measures import answers_of
 from fssl.probes.tally import Layout
+from fssl.records.accepted import accept
 from fssl.records.chain import read_start
 from fssl.records.checkpoint import Checkpoints
 from fssl.records.store import RunFolder
@@ -556,10 +557,13 @@ def test_a_cooldown_that_was_changed_in_the_settings_shows(tmp_path: Path) -> No
     file = tmp_path / "run" / "config.toml"
     file.write_text(file.read_text().replace("cooldown = 3", "cooldown = 0"))
     fault = "config.toml was changed since: round 4 had another learning rate"
-    assert find_runs_fault(tmp_path) == f"{fault}; --as-is takes it as it is"
-    assert read_run(RunFolder(tmp_path / "run"), as_is=True).fault == fault  # type: ignore[union-attr]
+    assert find_runs_fault(tmp_path) == f"{fault}; `fssl records accept` seals an edited record anew"
     with pytest.raises(UserError, match=r"round 4 had another learning rate than train.rounds = 9 gives it"):
         run_experiment(prepare(config(*SHORT, "train.rounds=9")), tmp_path / "run", Quiet(), resume=True)
+    assert accept(RunFolder(tmp_path / "run"), "no cooldown") == fault
+    assert read_run(RunFolder(tmp_path / "run")).remark == "no cooldown"  # type: ignore[union-attr]
+    file.write_text(file.read_text().replace("cooldown = 0", "cooldown = 2"))  # another one is not accepted
+    assert "another learning rate" in find_runs_fault(tmp_path)
 
 
 def find_runs_fault(folder: Path) -> str:

@@ -870,4 +870,4 @@ def test_show_tells_which_model_is_shipped(tmp_path: Path, capsys: pytest.Captur
     assert "model.safetensors (server.ship) │ the smoothed model" in text
     (tmp_path / "a/rounds.jsonl").write_text("half a li")
     with pytest.raises(UserError, match=r"rounds\.jsonl is damaged: no line of it can be read"):
-        print_run(console, tmp_path / "a", as_is=True)
+        print_run(console, tmp_path / "a")

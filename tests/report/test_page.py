@@ -17,12 +17,14 @@ import pytest
 
 from fssl.config import parse, read_toml, to_toml
 from fssl.errors import UserError
+from fssl.records.accepted import accept
+from fssl.records.store import RunFolder
 from fssl.report.groups import named_groups
 from fssl.report.page import reading
 from fssl.report.page import write as page
 from fssl.report.page.curves import curves_of
 from fssl.report.page.reading import QUANTITIES, Reading, read, read_all
-from fssl.report.runs import find_runs, run_folders
+from fssl.report.runs import edited, find_runs, run_folders
 from fssl.system.files import write_atomic
 from helpers import report_speed
 from helpers.command import exit_code
@@ -302,14 +304,15 @@ def test_rates_that_the_settings_do_not_give_leave_a_run_out_as_compare_does(tmp
     file.write_text(file.read_text().replace("cooldown = 2", "cooldown = 4"))
     assert watched.update()
     fault = "config.toml was changed since: round 2 had another learning rate"
-    left_out = f"{other}: left out: {fault}; --as-is takes it as it is"
+    left_out = f"{other}: left out: {edited(fault)}"
     assert (watched.is_shown, watched.fault, watched.problems[-1]) == (False, fault, left_out)
     data = report(tmp_path)
     assert [*data["runs"]] == [str(whole)]
     assert left_out in data["notes"]
-    assert find_runs([runs]).left_out == [f"left out: {other}: {fault}; --as-is takes it as it is"]
-    as_is = read(other, as_is=True)
-    assert (as_is.is_shown, as_is.problems[-1]) == (True, f"{other}: taken as it is: {fault}")
+    assert find_runs([runs]).left_out == [f"left out: {other}: {edited(fault)}"]
+    accept(RunFolder(other), "on purpose")
+    assert watched.update()
+    assert (watched.is_shown, watched.problems[-1]) == (True, f"{other}: an edited record, accepted: on purpose")
 
 
 SHAPES = ("[" * 10**5, "[]", "7", '"x"', "null", "{}", '{"sessions": 3}', '{"sessions": [[], 3]}')

@@ -15,7 +15,7 @@ from ..system.terminal import by_line
 from .catalog import datasets, docs, methods, presets
 from .deploy import app as deploy
 from .options import SettingsCommand, options_for
-from .results import compare, export, figures, pack, predict, report, show, tables
+from .results import compare, export, figures, pack, predict, records, report, show, tables
 from .screen import console
 from .training import bench, replay, run
 
@@ -46,6 +46,7 @@ COMMANDS = (
 )
 for command in COMMANDS:  # `fssl --help` lists them in this order
     app.command(cls=SettingsCommand if "settings" in command.__annotations__ else None)(command)
+app.add_typer(records, name="records")
 app.add_typer(deploy, name="deploy")
 INTERRUPTED = 130  # exit code after Ctrl-C, or SIGTERM, which schedulers send
 

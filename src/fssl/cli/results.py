@@ -10,18 +10,17 @@ from .options import Overwrite
 from .screen import console, say
 
 WhichModel = Annotated[str, typer.Option(help="best, plain or ema, of several; default: the run's own.")]
-AsIs = Annotated[bool, typer.Option("--as-is", help="Take records that were changed since they were written; marked.")]
 Measure = Annotated[str, typer.Option(help="accuracy, balanced_accuracy, macro_f1 or auroc; default: the runs' own.")]
 
 
-def show(run: Annotated[Path, typer.Argument(help="A run folder.")], as_is: AsIs = False) -> None:
+def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
     """Show a run: its numbers and a small curve. It may still be going on.
 
     Example: `fssl show runs/smoke`
     """
     from ..report.show import print_run
 
-    print_run(console, run, as_is)
+    print_run(console, run)
 
 
 def predict(
@@ -89,7 +88,6 @@ def compare(
     csv: Annotated[Path | None, typer.Option(help="Also write a line per run into this CSV file.")] = None,
     tex: Annotated[Path | None, typer.Option(help="Also write the tables into this LaTeX file (booktabs).")] = None,
     against: Annotated[str, typer.Option(help="A line of the table: how it stands beside each of the others.")] = "",
-    as_is: AsIs = False,
     measure: Measure = "",
 ) -> None:
     """Compare runs: mean and spread over seeds, optionally a picture, CSV and LaTeX.
@@ -101,7 +99,7 @@ def compare(
     """
     from ..report.compare import Files, compare_runs
 
-    compare_runs(console, runs, Files(png, svg, pdf, csv, tex, title), by, against, as_is, measure)
+    compare_runs(console, runs, Files(png, svg, pdf, csv, tex, title), by, against, measure)
 
 
 def tables(
@@ -114,7 +112,6 @@ def tables(
         str | None,
         typer.Option(help="Another paper's table instead: proxyfl, proxyfl-20, semifl, flfl or twin-sight."),
     ] = None,
-    as_is: AsIs = False,
 ) -> None:
     """Fill the paper's Tables 1 to 8 with runs, beside the printed numbers: Markdown, CSV and LaTeX.
 
@@ -129,17 +126,16 @@ def tables(
 
         if table is not None or dataset is not None:
             raise UserError("--setting is a table of another paper: leave out --table and --dataset")
-        return make_other(console, runs, out, setting, as_is, short)
+        return make_other(console, runs, out, setting, short)
     from ..paper.tables import Shown, make_tables
 
-    make_tables(console, runs, out, Shown(table, dataset), as_is, short)
+    make_tables(console, runs, out, Shown(table, dataset), short)
 
 
 def figures(
     runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("figures"),
     only: Annotated[list[str] | None, typer.Option(help="A figure's name, e.g. 2a (repeatable).")] = None,
-    as_is: AsIs = False,
 ) -> None:
     """Draw the paper's figures from runs: PNG, SVG and PDF, with an index of captions and sources.
 
@@ -150,7 +146,7 @@ def figures(
     """
     from ..paper.figures import make_figures
 
-    make_figures(console, runs, out, only or [], as_is)
+    make_figures(console, runs, out, only or [])
 
 
 def report(
@@ -158,7 +154,6 @@ def report(
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
     watch: Annotated[bool, typer.Option("--watch", help="Serve the page on this machine while runs go on.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --watch; 0 takes a free one.")] = 0,
-    as_is: AsIs = False,
     measure: Measure = "",
 ) -> None:
     """Write a report: one HTML file with words, tables and charts that opens anywhere, without a network.
@@ -171,10 +166,10 @@ def report(
     if watch:
         from ..report.page.live import watch as serve
 
-        return serve(runs, port, say, as_is, measure)
+        return serve(runs, port, say, measure)
     from ..report.page.write import write_page
 
-    data = write_page(runs, out, as_is, measure)
+    data = write_page(runs, out, measure)
     say(f"report: {out} ({several(data['facts']['runs'], 'run')}, {out.stat().st_size / 1e6:.1f} MB)")
     if data["notes"]:
         notes, lines = several(len(data["notes"]), "note"), several(data["damaged"], "damaged line")
@@ -195,3 +190,24 @@ def pack(
 
     for line in pack_runs(runs, undo):
         say(line)
+
+
+records = typer.Typer(help="Look after the records of runs.", no_args_is_help=True, rich_markup_mode="markdown")
+
+
+@records.command()
+def accept(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders whose records were edited on purpose.")],
+    remark: Annotated[str, typer.Option(help="What was edited, and why: tables and pages show it.")],
+) -> None:
+    """Seal edited records anew, so that other commands read them again.
+
+    `accepted.json` keeps the remark. An accepted run cannot be resumed. Damaged lines stay damaged.
+
+    Example: `fssl records accept runs/mine --remark "model.start named a private folder"`
+    """
+    from ..records.accepted import accept as seal
+    from ..records.store import RunFolder
+
+    for run in runs:
+        say(f"{run}: sealed anew ({seal(RunFolder(run), remark)})")

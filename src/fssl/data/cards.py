@@ -38,6 +38,10 @@ class Card:
     is_folder: bool = False  # of one's own: how many images and classes, and of which size, is known once it is read
     is_dealt: bool = True  # to clients, by [partition]; else it says itself who holds what
 
+    def normalized(self, mean: tuple[float, ...], std: tuple[float, ...]) -> "Card":
+        """The card with these numbers, in training and test."""
+        return replace(self, train_mean=mean, train_std=std, test_mean=mean, test_std=std)
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes, or numbers where the dataset has no names."""
@@ -60,11 +64,7 @@ _ALL = (
         num_test=360,
         per_class_base=138,
         rounds=30,
-        train_mean=(0.305,),
-        train_std=(0.376,),
-        test_mean=(0.305,),
-        test_std=(0.376,),
-    ),
+    ).normalized((0.305,), (0.376,)),
     Card(
         name="synthetic",
         title="generated patterns of any size, for tests and benchmarks",
@@ -75,11 +75,7 @@ _ALL = (
         num_test=500,
         per_class_base=100,
         rounds=30,
-        train_mean=(0.5, 0.5, 0.5),
-        train_std=(0.25, 0.25, 0.25),
-        test_mean=(0.5, 0.5, 0.5),
-        test_std=(0.25, 0.25, 0.25),
-    ),
+    ).normalized((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
     # The released code normalizes every training view with CIFAR-10's numbers, whatever the dataset,
     # and test images with the dataset's own: on CIFAR-10 the same mean but another, smaller std.
     Card(
@@ -153,10 +149,6 @@ _ALL = (
         num_test=10_000,
         per_class_base=6000,
         rounds=150,
-        train_mean=(0.2860,),
-        train_std=(0.3530,),
-        test_mean=(0.2860,),
-        test_std=(0.3530,),
         classes=(
             *("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat"),
             *("Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot"),
@@ -164,7 +156,7 @@ _ALL = (
         hub_repo="zalando-datasets/fashion_mnist",
         hub_config="fashion_mnist",
         file_size=28,
-    ),
+    ).normalized((0.2860,), (0.3530,)),
     (
         folder := Card(
             name="folder",
@@ -176,13 +168,9 @@ _ALL = (
             num_test=0,
             per_class_base=0,
             rounds=100,
-            train_mean=(0.5, 0.5, 0.5),
-            train_std=(0.25, 0.25, 0.25),
-            test_mean=(0.5, 0.5, 0.5),
-            test_std=(0.25, 0.25, 0.25),
             is_folder=True,
             is_dealt=False,
-        )
+        ).normalized((0.5, 0.5, 0.5), (0.25, 0.25, 0.25))
     ),
     replace(
         folder,
@@ -225,11 +213,7 @@ class Agreed(NamedTuple):
             channels=self.channels,
             num_train=num_train,
             num_test=num_test,
-            train_mean=mean,
-            train_std=std,
-            test_mean=mean,
-            test_std=std,
-        )
+        ).normalized(mean, std)
 
 
 def check_class_names(key: str, names: Sequence[object]) -> None:

@@ -46,11 +46,7 @@ def _card(num_classes: int, size: int, channels: int, train_per_class: int, test
         num_train=num_classes * train_per_class,
         num_test=num_classes * test_per_class,
         per_class_base=train_per_class,
-        train_mean=mean,
-        train_std=std,
-        test_mean=mean,
-        test_std=std,
-    )
+    ).normalized(mean, std)
 
 
 def _patterns(num_classes: int, size: int, channels: int, random: Generator) -> NDArray[np.float32]:

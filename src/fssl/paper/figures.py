@@ -36,12 +36,12 @@ class Outcome(NamedTuple):
         return "not drawn" if self.picture is None else "in part" if self.missing else "drawn"
 
 
-def make_figures(console: Console, paths: list[Path], out: Path, only: list[str], as_is: bool = False) -> None:
+def make_figures(console: Console, paths: list[Path], out: Path, only: list[str]) -> None:
     """Draw every figure, or some, into a folder; the index names all that were asked for."""
     names = [chosen(name) for name in only] or list(FIGURES)
     check_folder("out", out)
     with settings():
-        found = find_runs(paths, as_is)
+        found = find_runs(paths)
         known, strange = by_setup(found.runs)
         out.mkdir(parents=True, exist_ok=True)
         outcomes = []

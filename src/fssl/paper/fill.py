@@ -253,8 +253,8 @@ def best_cell(choices: dict[tuple[str, ...], list[Run]], column: Reading) -> Cel
     remarks = [f"{len(runs)} of {SEEDS} seeds"] if len(runs) < SEEDS else []
     if any(run.damaged for run in runs):
         remarks.append("damaged lines of the record were skipped")
-    if any(run.fault for run in runs):
-        remarks.append("a record that was changed since, taken as it is")
+    if any(run.remark for run in runs):
+        remarks.append("a record that was edited since, and accepted")
     if len(commits := commits_of(runs)) > 1:
         remarks.append(f"runs of several commits: {', '.join(commits)}")
     remarks += changes_since(tuple(runs))

@@ -122,12 +122,12 @@ def parse_other(name: str, content: Mapping[str, dict[str, Any]]) -> OtherTable:
     return OtherTable(name, entry["title"], entry["preset"], entry.get("notes", []), columns, rows)
 
 
-def make_other(console: Console, paths: list[Path], out: Path, name: str, as_is: bool, short: bool) -> None:
+def make_other(console: Console, paths: list[Path], out: Path, name: str, short: bool) -> None:
     """Fill one table with runs, print it, and write it as Markdown and CSV."""
     if name not in other_tables():
         raise unknown("setting", name, other_tables())
     check_folder("out", out)
-    filled = fill_other(other_tables()[name], find_runs(paths, as_is), short)
+    filled = fill_other(other_tables()[name], find_runs(paths), short)
     out.mkdir(parents=True, exist_ok=True)
     write_atomic(out / f"{name}.md", markdown(filled))
     write_atomic(out / f"{name}.csv", csv_text(filled))

@@ -46,13 +46,11 @@ class Shown(NamedTuple):
 NO_TABLE = Shown()
 
 
-def make_tables(
-    console: Console, paths: list[Path], out: Path, show: Shown = NO_TABLE, as_is: bool = False, short: bool = False
-) -> None:
+def make_tables(console: Console, paths: list[Path], out: Path, show: Shown = NO_TABLE, short: bool = False) -> None:
     """Write the scoreboard and every table into a folder and say what is in them; print one table if asked."""
     show.check()
     check_folder("out", out)
-    found = find_runs(paths, as_is)
+    found = find_runs(paths)
     whole = fill_tables(found)
     result, board = fill_tables(found, short) if short else whole, scoreboard(whole.tables)
     result = pointing_elsewhere(result, found)

@@ -59,11 +59,11 @@ class Chain:
     """Follows a record from its settings on, a part at a time.
 
     `fault` tells the first thing that does not belong to what comes before it. A damaged line is no fault: it shows by
-    itself. Read `as_is`, lines count whatever their checks say, and a wrong check is a fault.
+    itself.
     """
 
-    def __init__(self, run: str, as_is: bool = False) -> None:
-        self._as_is, self._is_linked = as_is, False
+    def __init__(self, run: str) -> None:
+        self._is_linked = False
         self.mark: str | None = run  # the check of all so far, which the next line names; None after damage
         self.fault: str | None = None
 
@@ -74,9 +74,6 @@ class Chain:
             if entry.check is None and self._is_linked:
                 entry = DAMAGED  # lines without checks only come first
             self._link(text, entry)
-            if self._as_is and entry.line is None and (line := content(text)):
-                entry = Entry(line)
-                self._doubt(f"{named(line)} was changed")
             yield entry
 
     def _link(self, text: bytes, entry: Entry) -> None:

@@ -15,6 +15,7 @@ from ..config import Config, as_tables, first_difference, load_toml, parse, rene
 from ..errors import UserError, several
 from ..system.files import at_home, is_draft, read_json, sweep, write_atomic
 from ..system.machine import obstacle
+from .accepted import acceptance, seal
 from .chain import Chain, Start, chain_after, linked, read_start
 from .choice import is_over, would_have_ended
 from .environment import environment
@@ -216,9 +217,9 @@ class RunFolder:
         """The digest of the recorded settings that a resumed run must keep."""
         return run_id(self._tables())
 
-    def chain(self, as_is: bool = False) -> Chain:
+    def chain(self) -> Chain:
         """The chain of this run's record, at its beginning."""
-        return Chain(self.run_id, as_is)
+        return Chain(seal(self.run_id, acceptance(self.path)))
 
     def rounds(self) -> list[dict[str, Any]]:
         """Every whole line, in order from round 1; what a crash left half-written ends the list."""

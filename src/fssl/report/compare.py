@@ -101,7 +101,6 @@ def compare_runs(
     files: Files = NO_FILES,
     by: str = "",
     against: str = "",
-    as_is: bool = False,
     measure: str = "",
 ) -> None:
     """Print tables and sentences for each task; runs of different tasks are not ranked together.
@@ -110,7 +109,7 @@ def compare_runs(
     `measure`, runs are judged by the one that their settings name.
     """
     files.check()
-    every = find_runs(paths, as_is)
+    every = find_runs(paths)
     found = every.by_measure(measure)
     runs = distinct(found.runs)
     if by:
@@ -169,7 +168,7 @@ def signs(overviews: Iterable[Overview]) -> list[str]:
     seen = {sign for overview in overviews for texts in overview.rows for sign in texts[1]}
     meanings = {
         "*": "* unfinished: the last of its rounds so far",
-        "!": "! a record that was changed since it was written, taken as it is",
+        "!": "! a record that was edited since it was written, and accepted",
     }
     return [text for sign, text in meanings.items() if sign in seen]
 

@@ -25,7 +25,7 @@ class Repetition(Protocol):
     @property
     def reached(self) -> int: ...
     @property
-    def fault(self) -> str | None: ...
+    def remark(self) -> str: ...
 
 
 R = TypeVar("R", bound=Repetition)
@@ -134,9 +134,9 @@ def peers(setting: str, mine: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def seeds_text(runs: Iterable[Repetition]) -> str:
-    """Seeds as a table shows them: a star for unfinished runs, an exclamation mark for changed records."""
+    """Seeds as a table shows them: a star for unfinished runs, an exclamation mark for accepted edits."""
     marks: dict[int, set[str]] = defaultdict(set)
     for run in runs:
         marks[run.config.seed] |= {"*"} if run.reached < run.config.rounds else set()
-        marks[run.config.seed] |= {"!"} if run.fault else set()
+        marks[run.config.seed] |= {"!"} if run.remark else set()
     return " ".join(f"{seed}{''.join(sorted(signs))}" for seed, signs in sorted(marks.items()))

@@ -65,7 +65,7 @@ def latex_table(title: str, overview: Overview, groups: Groups) -> str:
     runs = [run for members in groups.values() for run in members]
     seeds = seeds_text(runs)
     seeds += " (* unfinished)" if "*" in seeds else ""
-    seeds += " (! changed records, taken as they are)" if "!" in seeds else ""
+    seeds += " (! edited records, accepted)" if "!" in seeds else ""
     what = "" if runs[0].measure == "accuracy" else f"{MEASURES[runs[0].measure]}, "
     last = several(last_rounds(runs), "round")
     what += f"mean of the last {last}, then mean ± sample standard deviation over seeds {seeds}"

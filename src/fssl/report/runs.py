@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from ..catalog.facts import with_defaults
 from ..config import Config, Headline
 from ..errors import UserError, shortened, unknown
+from ..records.accepted import acceptance, rate_fault
 from ..records.chain import Chain
 from ..records.choice import has_stopped
 from ..records.environment import UNKNOWN, short_commit
-from ..records.rounds import MEASURES, Line, first_other_rate, of_last
+from ..records.rounds import MEASURES, Line, of_last
 from ..records.store import INSIDE_A_RUN, RunFolder
 from ..system.machine import as_path
 
@@ -32,7 +33,7 @@ class Run(NamedTuple):
     config: Config
     lines: list[dict[str, Any]]
     damaged: list[int]  # numbers of the lines of rounds.jsonl that could not be read
-    fault: str | None = None  # what of the record was changed since, if it is taken as it is
+    remark: str = ""  # of an edited record that was accepted
     sessions: Sequence[Mapping[str, Any]] = ()  # what env.json says of each start
     measure: str = "accuracy"  # of the test, that it is judged by
     is_stopped: bool = False  # before its last round, by its patience
@@ -104,7 +105,7 @@ class Found(NamedTuple):
     def remarks(self) -> list[str]:
         """What of the records is not in a result, for the terminal."""
         said = self.left_out
-        said += [f"taken as it is: {run.path}: {run.fault}" for run in self.runs if run.fault]
+        said += [f"{run.path}: {accepted_text(run.remark)}" for run in self.runs if run.remark]
         return said + [damage_text(RunFolder(run.path).record, run.damaged) for run in self.runs if run.damaged]
 
 
@@ -120,38 +121,30 @@ def without(measure: str) -> str:
     return f"its record has no {MEASURES[measure]}"
 
 
-def read_run(folder: RunFolder, as_is: bool = False) -> Run | None:
+def read_run(folder: RunFolder) -> Run | None:
     """The run in a folder with settings; None where not one line of a round can be read.
 
-    A record that was changed since is refused, unless it is to be taken as it is.
+    An edited record is refused until it is accepted.
     """
     config = with_defaults(folder.config())
-    chain = folder.chain(as_is)
+    chain = folder.chain()
     lines, damaged = whole_lines(chain, folder.text().splitlines())
-    fault = fault_of(chain, lines, config)
-    if fault and not as_is:
-        raise UserError(f"{folder.path}: {changed(fault)}")
+    facts = acceptance(folder.path)
+    if fault := chain.fault or rate_fault(lines, config, facts):
+        raise UserError(f"{folder.path}: {edited(fault)}")
     if not lines:
         return None
     is_stopped = has_stopped(folder.summary(), config)
-    return Run(folder.path, config, lines, damaged, fault, folder.sessions(), config.records.metrics, is_stopped)
+    remark = facts.get("remark", "")
+    return Run(folder.path, config, lines, damaged, remark, folder.sessions(), config.records.metrics, is_stopped)
 
 
-def fault_of(chain: Chain, lines: Sequence[Line], config: Config | None) -> str | None:
-    """What of a record was changed since it was written; without settings its own checks alone can tell."""
-    return chain.fault or (other_rates(lines, config) if config else None)
+def edited(fault: str) -> str:
+    return f"{fault}; `fssl records accept` seals an edited record anew"
 
 
-def other_rates(lines: Sequence[Line], config: Config) -> str | None:
-    """The fault of settings that give a round another learning rate than its line tells."""
-    if not any("rate" in line for line in lines):  # none fell, or a version before this one recorded it
-        return None
-    other = first_other_rate(lines, config, config)
-    return f"config.toml was changed since: round {other} had another learning rate" if other else None
-
-
-def changed(fault: str) -> str:
-    return f"{fault}; --as-is takes it as it is"
+def accepted_text(remark: str) -> str:
+    return f"an edited record, accepted: {remark}"
 
 
 def whole_lines(
@@ -213,10 +206,10 @@ def run_folders(paths: Iterable[Path]) -> Iterator[Path]:
                 yield folder
 
 
-def find_runs(paths: Iterable[Path], as_is: bool = False) -> Found:
+def find_runs(paths: Iterable[Path]) -> Found:
     """Every run with at least one round below the given folders; what cannot be read costs itself only.
 
-    A record that was changed since it was written is left out, unless runs are to be taken `as_is`.
+    A record that was edited since it was written is left out until it is accepted.
     """
     paths = list(paths)
     found = Found([], {})
@@ -224,7 +217,7 @@ def find_runs(paths: Iterable[Path], as_is: bool = False) -> Found:
         try:
             if not folder.config_file.is_file():
                 found.unreadable[folder.path] = "no config.toml"
-            elif run := read_run(folder, as_is):
+            elif run := read_run(folder):
                 found.runs.append(run)
             else:
                 found.unreadable[folder.path] = "no line of rounds.jsonl can be read" if folder.has_rounds else NO_ROUND
@@ -235,23 +228,23 @@ def find_runs(paths: Iterable[Path], as_is: bool = False) -> Found:
     return found
 
 
-def runs(*folders: str | Path, as_is: bool = False) -> list[Run]:
+def runs(*folders: str | Path) -> list[Run]:
     """Every run with a finished round at or below some folders; a warning names each that is left out, and why.
 
     Args:
         folders: Run folders, or folders of them.
-        as_is: Whether to take records that were changed since they were written; such a run has a `fault`.
 
     Returns:
         The runs; each has `config`, `lines` (the record), `curve` (accuracy by round) and `result`, `is_finished`
-        (whether all its rounds are there, or it stopped early) and `damaged` (lines of rounds.jsonl that were skipped).
+        (whether all its rounds are there, or it stopped early) `damaged` (lines of rounds.jsonl that were skipped) and
+        `remark` (of an edited record that was accepted).
 
     Examples:
         >>> {run.config.method.name: run.result for run in fssl.runs("runs")}
     """
     if not folders:
         raise UserError('fssl.runs: which folders? For example fssl.runs("runs")')
-    found = find_runs([as_path("folder", folder) for folder in folders], as_is)
+    found = find_runs([as_path("folder", folder) for folder in folders])
     for line in found.left_out:
         warnings.warn(line, stacklevel=2)
     return found.runs

@@ -17,7 +17,7 @@ from ..records.rounds import MEASURES
 from ..records.store import RunFolder
 from .groups import shown_name
 from .overview import parts_of_round, seconds_per_round
-from .runs import Run, by_round, damage_text, late, number, privacy_text, read_run, run_folders, value
+from .runs import Run, accepted_text, by_round, damage_text, late, number, privacy_text, read_run, run_folders, value
 
 SHARES = {
     "pl_accuracy": "labels right",
@@ -40,14 +40,14 @@ def sparkline(values: list[float], width: int = 60) -> str:
     return "".join(BLOCKS[round((p - low) * scale)] for p in points)
 
 
-def print_run(console: Console, path: Path, as_is: bool = False) -> None:
+def print_run(console: Console, path: Path) -> None:
     """Print a run's facts and its curve."""
     folder = RunFolder(path)
     if not folder.config_file.is_file():
         near = " or ".join(near_runs(path))
         hint = f"did you mean {near}?" if near else "`fssl run` makes one, `fssl compare` takes many"
         raise UserError(f"{path} is not a run folder (no config.toml); {hint}")
-    run = read_run(folder, as_is)
+    run = read_run(folder)
     if run is None:
         if folder.has_rounds:
             raise UserError(f"{folder.record} is damaged: no line of it can be read")
@@ -61,8 +61,8 @@ def print_run(console: Console, path: Path, as_is: bool = False) -> None:
     console.print(table)
     if run.damaged:
         say(console, damage_text(folder.record, run.damaged))
-    if run.fault:
-        say(console, f"taken as it is: {run.fault}")
+    if run.remark:
+        say(console, accepted_text(run.remark))
     say(console, f"{min(run.curve):5.1f} % {sparkline(run.curve)} {max(run.curve):.1f} %")
 
 

@@ -80,7 +80,7 @@ def run_data(run: Reading) -> Json:
         "planned": run.config.rounds,
         "finished": run.is_finished,
         "damaged": len(run.skipped),
-        "changed": run.fault is not None,
+        "changed": bool(run.remark),
         "result": round(run.result, 6),
         "models": run.models,
     }
@@ -143,8 +143,8 @@ def words(groups: Mapping[str, Sequence[Reading]], ranked: Sequence[str]) -> lis
     uneven = [name for name in groups if len({r.config.seed for r in groups[name]}) < len(seeds)]
     if uneven:
         said.append(f"Over fewer seeds than the others: {'; '.join(uneven)}.")
-    if changed := [name for name in groups if any(r.fault for r in groups[name])]:
-        said.append(f"From records that were changed since, taken as they are: {', '.join(changed)}.")
+    if changed := [name for name in groups if any(r.remark for r in groups[name])]:
+        said.append(f"From edited records that were accepted: {', '.join(changed)}.")
     smooth = {
         name: [x for r in runs if r.measure == "accuracy" and (x := r.late("ema_accuracy")) is not None]
         for name, runs in groups.items()

@@ -29,8 +29,8 @@ ASKING, ANSWERING = 10.0, 30.0  # seconds for a whole request and a whole answer
 class Watcher:
     """Run folders looked at again and again; each look reads only what was added."""
 
-    def __init__(self, paths: list[Path], as_is: bool = False, measure: str = "") -> None:
-        self.paths, self.title, self._as_is = paths, page_title(paths), as_is
+    def __init__(self, paths: list[Path], measure: str = "") -> None:
+        self.paths, self.title = paths, page_title(paths)
         self._wanted, self._measure = measure, choose_measure([], measure)  # that is asked for, and that is shown
         self.version, self._looked = 0, float("-inf")
         self._readings: dict[Path, Reading] = {}
@@ -51,7 +51,7 @@ class Watcher:
     def _look(self) -> None:
         folders = list(run_folders(path for path in self.paths if path.exists()))
         gone = self._readings.keys() - set(folders)
-        self._readings = {folder: self._readings.get(folder) or Reading(folder, self._as_is) for folder in folders}
+        self._readings = {folder: self._readings.get(folder) or Reading(folder) for folder in folders}
         changed = {folder for folder, reading in self._readings.items() if reading.update()}
         if self.version and not changed and not gone:
             return
@@ -146,9 +146,9 @@ def version_in(query: str) -> int:
 class Server(ThreadingHTTPServer):
     daemon_threads = True
 
-    def __init__(self, paths: list[Path], port: int, as_is: bool = False, measure: str = "") -> None:
+    def __init__(self, paths: list[Path], port: int, measure: str = "") -> None:
         super().__init__((LOOPBACK, port), Handler)
-        self.watcher = Watcher(paths, as_is, measure)
+        self.watcher = Watcher(paths, measure)
         self.page = page(self.watcher.title, None).encode()
         self.names = {f"{name}:{self.server_port}" for name in (LOOPBACK, "localhost")}
 
@@ -162,14 +162,14 @@ class Server(ThreadingHTTPServer):
             super().handle_error(request, client_address)
 
 
-def watch(paths: list[Path], port: int, say: Callable[[str], None], as_is: bool = False, measure: str = "") -> None:
+def watch(paths: list[Path], port: int, say: Callable[[str], None], measure: str = "") -> None:
     """Serve until Ctrl-C."""
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path} is no folder; start `fssl run` first, or give the folder that it will write")
     plotly()
     try:
-        server = Server(paths, port, as_is, measure)
+        server = Server(paths, port, measure)
     except OSError as error:
         raise UserError(f"--port {port}: {os.strerror(error.errno or 0)}; choose another, or leave it out") from None
     with server:

@@ -830,7 +830,7 @@ const codeLine = (text) => el("div", { class: "line" }, el("pre", { tabindex: 0 
 
 function runItem({ id, seed, result, rounds, planned, damaged, changed }) {
   const skipped = damaged ? `, ${count(damaged, "damaged line")}` : "";
-  const asIs = changed ? ", a changed record, taken as it is" : "";
+  const asIs = changed ? ", an edited record, accepted" : "";
   return el("li", {}, `seed ${seed}: ${fixed(result)} %, ${rounds} of ${planned} rounds${skipped}${asIs} – ${id}`);
 }
 

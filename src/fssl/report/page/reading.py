@@ -3,7 +3,6 @@
 import os
 from array import array
 from collections.abc import Iterable
-from functools import partial
 from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ import numpy as np
 from ...catalog.facts import with_defaults
 from ...config import Config
 from ...errors import UserError
+from ...records.accepted import ACCEPTED, acceptance, rate_fault
 from ...records.chain import Chain
 from ...records.choice import has_stopped
 from ...records.probes import read_probe
@@ -22,10 +22,10 @@ from ...system.workers import forked, mapped
 from ..runs import (
     NO_ROUND,
     Numbers,
-    changed,
+    accepted_text,
     choose_measure,
     damage_text,
-    fault_of,
+    edited,
     privacy_text,
     value,
     whole_lines,
@@ -84,8 +84,8 @@ PLACES = [("timing", "seconds") if q.key == "seconds" else (q.key,) for q in QUA
 class Reading:
     """One run folder. `update` takes in what was written since the last time; damage is counted, never fatal."""
 
-    def __init__(self, path: Path, as_is: bool = False) -> None:
-        self.path, self.folder, self._as_is = path, RunFolder(path), as_is
+    def __init__(self, path: Path) -> None:
+        self.path, self.folder = path, RunFolder(path)
         self.version = 0  # of the page's content when this run last changed
         self.line_version = 0  # and when the line of the table that it is the first run of did
         self.measure = "accuracy"  # that it is judged by, among the others
@@ -103,7 +103,8 @@ class Reading:
         self.problems: list[str] = []
         self.private = ""  # what it spent of one client's privacy
         self.settings: Config | None = None
-        self.fault: str | None = None  # what of the record was changed since it was written
+        self.fault: str | None = None  # what of the record was edited since it was written
+        self.remark = ""  # of an edited record that was accepted
         self._chain: Chain | None = None
 
     @property
@@ -118,7 +119,7 @@ class Reading:
     @property
     def is_known(self) -> bool:
         """Whether the record and its settings can be taken."""
-        return bool(self.rounds) and self.settings is not None and (self._as_is or not self.fault)
+        return bool(self.rounds) and self.settings is not None and not self.fault
 
     @property
     def has_measure(self) -> bool:
@@ -184,14 +185,15 @@ class Reading:
 
     def _watched(self) -> Iterable[Path]:
         of = self.folder
-        return of.config_file, of.env_file, of.partition_file, of.record, of.summary_file, of.measures_file
+        files = of.config_file, of.env_file, of.partition_file, of.record, of.summary_file, of.measures_file
+        return *files, self.path / ACCEPTED
 
     def _read_rounds(self) -> None:
         if not self.folder.has_rounds:
             self._forget()
             return self._note(NO_ROUND)
         chunk = self._unread()
-        self._chain = self._chain or self.folder.chain(self._as_is)
+        self._chain = self._chain or self.folder.chain()
         whole = chunk.rfind(b"\n") + 1
         last = self.rounds[-1] if self.rounds else 0
         texts = chunk[:whole].splitlines()
@@ -245,9 +247,14 @@ class Reading:
 
     def _look_for_fault(self) -> None:
         lines = [{"round": r, **({"rate": self._rates[r]} if r in self._rates else {})} for r in self.rounds]
-        self.fault = fault_of(self._chain, lines, self.settings) if self._chain else None
+        facts = acceptance(self.path)
+        rates = rate_fault(lines, self.settings, facts) if self.settings else None
+        self.fault = (self._chain.fault or rates) if self._chain else None
+        self.remark = facts.get("remark", "")
         if self.fault:
-            self._note(f"taken as it is: {self.fault}" if self._as_is else f"left out: {changed(self.fault)}")
+            self._note(f"left out: {edited(self.fault)}")
+        elif self.remark:
+            self._note(accepted_text(self.remark))
 
     def _note(self, text: str) -> None:
         self.problems.append(f"{self.path}: {text}")
@@ -327,14 +334,14 @@ def signature(path: Path) -> tuple[int, int, int] | None:
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
-def read(folder: Path, as_is: bool = False) -> Reading:
-    reading = Reading(folder, as_is)
+def read(folder: Path) -> Reading:
+    reading = Reading(folder)
     reading.update()
     return reading
 
 
-def read_all(folders: Iterable[Path], processes: int, as_is: bool = False) -> list[Reading]:
+def read_all(folders: Iterable[Path], processes: int) -> list[Reading]:
     """Every folder once. Many are shared out: parsing JSON takes most of a report's time, on one core each."""
     folders = list(folders)
     with forked(processes if len(folders) >= MANY else 1) as pool:
-        return mapped(pool, partial(read, as_is=as_is), folders, at_once=4)
+        return mapped(pool, read, folders, at_once=4)

@@ -21,12 +21,12 @@ from .reading import judge_by, read_all
 FILES = Path(__file__).parent
 
 
-def write_page(paths: list[Path], out: Path, as_is: bool = False, measure: str = "") -> dict[str, Any]:
+def write_page(paths: list[Path], out: Path, measure: str = "") -> dict[str, Any]:
     """Write the report of all runs below `paths`; return the data it shows."""
     check_file("out", out, ".html", ".htm")
     plotly()  # before the work, if it is missing
     choose_measure([], measure)  # refuses one that there is not
-    readings = read_all(run_folders(paths), cores(), as_is)
+    readings = read_all(run_folders(paths), cores())
     judge_by(readings, measure)
     data = content(readings, page_title(paths))
     if not data["runs"]:

@@ -1,0 +1,86 @@
+"""Edited records that somebody vouches for: sealed anew, with a remark that tables and pages show.
+
+The remark is part of the seal: a record that lost it, or has another one, counts as edited again.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..config import Config
+from ..errors import UserError
+from ..system.digest import short_sum
+from ..system.files import write_atomic
+from .chain import Chain, content, linked, named, read_entry
+from .facts import read_facts, write_facts
+from .rounds import Line, first_other_rate
+
+if TYPE_CHECKING:
+    from .store import RunFolder
+
+ACCEPTED = "accepted.json"
+LONGEST_REMARK = 200  # characters
+
+
+def acceptance(folder: Path) -> dict[str, Any]:
+    """The remark of an accepted record, and the schedule of the settings that it was accepted with; else empty."""
+    return read_facts(folder / ACCEPTED)
+
+
+def seal(run: str, facts: Mapping[str, Any]) -> str:
+    """What the first line of a record follows: the run's settings and, if it was accepted, the remark."""
+    return short_sum(f"{run} {json.dumps(facts, sort_keys=True)}".encode()) if facts else run
+
+
+def rate_fault(lines: Sequence[Line], config: Config, facts: Mapping[str, Any]) -> str | None:
+    """The fault of settings that give a round another learning rate than its line tells; an accepted one is none."""
+    has_rates = any("rate" in line for line in lines)  # else none fell, or a version before this one recorded it
+    if not has_rates or facts.get("schedule") == repr(config.schedule):
+        return None
+    other = first_other_rate(lines, config, config)
+    return f"config.toml was changed since: round {other} had another learning rate" if other else None
+
+
+def accept(folder: "RunFolder", remark: str) -> str:
+    """Seal an edited record anew. It counts again, marked with the remark, but the run cannot be resumed.
+
+    Returns:
+        What was edited. Damaged lines stay damaged.
+    """
+    folder.check_run()
+    if not remark.strip() or not remark.isprintable() or len(remark) > LONGEST_REMARK:
+        raise UserError(f"remark = {remark!r:.60}: expected a line of at most {LONGEST_REMARK} characters", "remark")
+    folder.lock.take()
+    try:
+        texts = folder.text().splitlines()
+        lines = [line for text in texts if (line := content(text))]
+        rates = rate_fault(lines, config := folder.config(), acceptance(folder.path))
+        edits = [*edits_of(folder.chain(), texts), *([rates] if rates else [])]
+        if not edits:
+            raise UserError(f"{folder.path}: nothing to accept: no line or setting was edited")
+        facts = {"remark": remark, "schedule": repr(config.schedule)}
+        write_facts(folder.path / ACCEPTED, facts)
+        write_atomic(folder.rounds_file, b"\n".join([*relinked(texts, seal(folder.run_id, facts)), b""]))
+        folder.packed_file.unlink(missing_ok=True)
+    finally:
+        folder.lock.close()
+    return edits[0]
+
+
+def edits_of(chain: Chain, texts: Sequence[bytes]) -> Iterator[str]:
+    """What was edited in a record: whole lines with a wrong check, and lines or settings that do not fit together."""
+    for text, entry in zip(texts, chain.follow(texts), strict=True):
+        if entry.line is None and (line := content(text)):
+            yield f"{named(line)} was edited"
+    if chain.fault:
+        yield chain.fault
+
+
+def relinked(texts: Iterable[bytes], mark: str) -> Iterator[bytes]:
+    """The lines with new checks, the first one after the mark; damaged ones as they are."""
+    for text in texts:
+        line = content(text)
+        new = linked(line, mark).rstrip("\n").encode() if line else text
+        mark = read_entry(new).check or mark
+        yield new
