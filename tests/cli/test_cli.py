@@ -395,6 +395,14 @@ def test_other_commands_say_that_memory_is_short(fssl: Fssl, monkeypatch: pytest
     assert fssl("show", "run") == (1, "", "fssl: not enough memory\n")
 
 
+def test_decoded_images_are_removed_by_one_command(fssl: Fssl, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
+    Path("cache").mkdir()
+    Path(f"cache/cifar10-train-{'a' * 32}.images.npy").write_bytes(bytes(2_500_000))
+    assert fssl("datasets", "--clear-cache") == (0, "removed 1 file of decoded images, 2.5 MB\n", "")
+    assert list(Path("cache").iterdir()) == []
+
+
 # Help.
 
 COMMANDS: list[str] = [*typer.main.get_command(cli.app).commands]  # type: ignore[attr-defined]

@@ -30,6 +30,7 @@ methods; methods sage; methods flexmatch+sage; methods X+oracle; datasets; prese
 deploy init home --sites 2
 """
 REJECTED = """
+records accept runs/sage --remark x; records accept none --remark x; run smoke --gpu
 run smok; run nothing.toml; run runs/none --resume; run smoke --rounds 3; rnu smoke; run smoke --set seed
 run smoke --set train.lrr=1; run smoke --set train.lr=nan; run smoke --set model.name=resnet
 run smoke --set server.lr=0.5; run smoke --set grid.seed=[1,1]; run smoke --set records.keep_best=true

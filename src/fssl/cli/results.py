@@ -192,7 +192,11 @@ def pack(
         say(line)
 
 
-records = typer.Typer(help="Look after the records of runs.", no_args_is_help=True, rich_markup_mode="markdown")
+records = typer.Typer(
+    help="Look after the records of runs.\n\nExample: `fssl records accept runs/mine --remark \"why\"`",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
 
 
 @records.command()

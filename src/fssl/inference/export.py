@@ -132,7 +132,7 @@ def to_safetensors(model: Trained, facts: str) -> Made:
 
 def to_pt2(model: Trained, facts: str) -> Made:
     file = BytesIO()
-    with quiet(), exporting(model):
+    with exporting(model):
         program = torch.export.export(Served(model), (example(model),), dynamic_shapes={INPUT: {0: any_batch()}})
         torch.export.save(program, file, extra_files={"facts.json": facts})
         content = file.getvalue()
@@ -147,7 +147,7 @@ def to_onnx(model: Trained, facts: str) -> Made:
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise UserError(f"exporting to ONNX needs packages: pip install 'fssl[export]' ({described(error)})") from None
-    with quiet(), exporting(model):
+    with exporting(model):
         program = torch.onnx.export(
             Served(model),
             (example(model),),
@@ -194,19 +194,13 @@ def largest_difference(model: Trained, answer: Answer) -> float:
 
 @contextmanager
 def exporting(model: Trained) -> Iterator[None]:
-    """A network that torch cannot export is the user's own: refused in one line."""
-    try:
-        yield
-    except Exception as error:  # torch refuses in many ways
-        raise UserError(f"network '{model.net.name}' cannot be exported: {described(error)[:300]}") from error
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the exporter's notes on its own progress."""
+    """Without torch's notes on its progress. A network that torch cannot export is a UserError."""
     with warnings.catch_warnings(action="ignore"):
         logging.disable(logging.WARNING)
         try:
             yield
+        except Exception as error:  # torch refuses in many ways
+            reason = described(error)[:300]
+            raise UserError(f"network '{model.net.name}' cannot be exported: {reason}") from error
         finally:
             logging.disable(logging.NOTSET)
