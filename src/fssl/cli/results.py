@@ -193,7 +193,7 @@ def pack(
 
 
 records = typer.Typer(
-    help="Look after the records of runs.\n\nExample: `fssl records accept runs/mine --remark \"why\"`",
+    help='Look after the records of runs.\n\nExample: `fssl records accept runs/mine --remark "why"`',
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )

@@ -51,7 +51,7 @@ def find_files(facts: Card, dir: Path | None = None) -> dict[str, list[Path]]:
         where = "is no such folder" if given and not given.is_dir() else "has no train-*.parquet files"
         lead = f"{facts.name}: '{given}' {where}" if given else f"{facts.name}: no data folder is given"
         if dir:
-            raise UserError(f"{lead}; {_remedy_there(facts)}", "data.dir")
+            raise UserError(f"{lead}; {_remedy(facts)}", "data.dir")
         snapshot = _download(facts, lead)
         folder = _folder(facts, snapshot) or snapshot
     return {split: _shards(facts, folder, split) for split in SPLITS}
@@ -61,22 +61,16 @@ def lacking_files(facts: Card, dir: Path | None = None) -> str:
     """Where the files would be downloaded from; empty if they are here, refused if there is no way to get them."""
     given = dir or from_environment("FSSL_DATA")
     is_here = given is not None and _folder(facts, given) is not None
-    if not is_here and dir is None and facts.hub_repo and find_spec("huggingface_hub"):
+    if not is_here and dir is None and find_spec("huggingface_hub"):
         return f"{facts.name}: not in a data folder; a run gets it from the Hugging Face hub, {facts.hub_repo}"
     find_files(facts, dir)  # which has nothing to download with
     return ""
 
 
 def _remedy(facts: Card) -> str:
-    hub = f", or `pip install 'fssl[hub]'` to download {facts.hub_repo}" if facts.hub_repo else ""
-    return f"{_place(facts)}{hub}"
-
-
-def _remedy_there(facts: Card) -> str:
-    """What helps if a folder is named, beside which nothing is downloaded."""
+    """What helps if a folder is named, since nothing is downloaded then."""
     first = "" if find_spec("huggingface_hub") else "`pip install 'fssl[hub]'` and "
-    hub = f"; or {first}leave out data.dir to download {facts.hub_repo}" if facts.hub_repo else ""
-    return f"put {_wanted(facts)} there{hub}"
+    return f"put {_wanted(facts)} there; or {first}leave out data.dir to download {facts.hub_repo}"
 
 
 def _place(facts: Card) -> str:
@@ -90,7 +84,7 @@ def _wanted(facts: Card) -> str:
 
 
 def _again(facts: Card) -> str:
-    return f"get it again from hub repository {facts.hub_repo}" if facts.hub_repo else "write it again"
+    return f"get it again from hub repository {facts.hub_repo}"
 
 
 def _folder(facts: Card, root: Path) -> Path | None:
@@ -124,12 +118,11 @@ def _shards(facts: Card, folder: Path, split: str) -> list[Path]:
 
 
 def _download(facts: Card, lead: str) -> Path:
-    if facts.hub_repo is None:
-        raise UserError(f"{lead}; {_remedy(facts)}", "data.dir")
     try:
         from huggingface_hub import snapshot_download
     except ImportError as error:
-        raise UserError(f"{lead}, and huggingface_hub is not installed; {_remedy(facts)}", "data.dir") from error
+        remedy = f"{_place(facts)}, or `pip install 'fssl[hub]'` to download {facts.hub_repo}"
+        raise UserError(f"{lead}, and huggingface_hub is not installed; {remedy}", "data.dir") from error
     patterns = [f"{facts.hub_config or 'data'}/{split}-*.parquet" for split in SPLITS]
     try:
         return Path(snapshot_download(facts.hub_repo, repo_type="dataset", allow_patterns=patterns))
