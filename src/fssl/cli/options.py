@@ -1,5 +1,6 @@
 """Options on the command line: those that several commands share, and what people mean by words that are none."""
 
+from operator import attrgetter
 from typing import Annotated, Any
 
 import typer
@@ -57,9 +58,9 @@ def meant_by(option: str, words: list[str]) -> str:
 
 def value_after(option: str, words: list[str], keys: list[str]) -> str:
     """The value that follows an option, `true` for a switch, or `VALUE` where nothing follows."""
-    from ..config import is_switch
+    from ..config import Config
 
-    if all(map(is_switch, keys)):
+    if all(isinstance(attrgetter(key)(Config()), bool) for key in keys):
         return "true"
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if word.startswith(f"{option}="):

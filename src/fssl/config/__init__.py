@@ -1,6 +1,6 @@
 """A run's configuration: declared in settings, read from TOML, changed with --set, multiplied by [grid], checked."""
 
-from .checks import AUTHORS_WAY, is_switch, keys_like, parse
+from .checks import AUTHORS_WAY, keys_like, parse
 from .grid import check_size, expand, grid_axes, num_runs, only_run, override
 from .registry import SOURCES, Registry, Source
 from .schema import ByDataset, OneOf, Range, Setting, as_declared, called_here, check_table, check_value, schema_of
@@ -58,7 +58,6 @@ __all__ = [
     "first_difference",
     "flatten",
     "grid_axes",
-    "is_switch",
     "keys_like",
     "late_changes",
     "load_toml",

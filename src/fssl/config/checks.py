@@ -124,12 +124,6 @@ def keys_named(last: str) -> list[str]:
     return [*own, *(f"{name}.{last}" for name in SCHEMAS if last in SCHEMAS[name])]
 
 
-def is_switch(key: str) -> bool:
-    """Whether a setting, by its dotted name, is true or false."""
-    section, _, name = key.rpartition(".")
-    return SCHEMAS.get(section, TOP)[name].kind is bool
-
-
 def keys_like(section: str, key: str) -> list[str]:
     """What an unknown key of a section may mean: train.epochs is train.local_epochs, or server.epochs.
 
