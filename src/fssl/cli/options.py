@@ -1,5 +1,6 @@
 """Options on the command line: those that several commands share, and what people mean by words that are none."""
 
+from itertools import pairwise
 from operator import attrgetter
 from typing import Annotated, Any
 
@@ -45,29 +46,17 @@ class SettingsCommand(TyperCommand):
 
 def meant_by(option: str, words: list[str]) -> str:
     """What somebody means by an unknown option that is a setting; empty if it is none."""
-    from ..config import keys_like
+    from ..config import Config, keys_like
 
-    start = f"No such option '{option}'"
+    said = f"No such option '{option}'"
     if option in GPU:
-        return f"{start}; use --device cuda"
+        return f"{said}; use --device cuda"
     keys = keys_like("train", option.lstrip("-").replace("-", "_")) if option else []
-    value = value_after(option, words, keys)
-    hint = " or ".join(f"--set {key}={value}" for key in keys)
-    return f"{start}; it is a setting: {hint}" if hint else ""
-
-
-def value_after(option: str, words: list[str], keys: list[str]) -> str:
-    """The value that follows an option, `true` for a switch, or `VALUE` where nothing follows."""
-    from ..config import Config
-
+    parts = [part for word in words for part in word.split("=", 1)]
+    value = next((b for a, b in pairwise(parts) if a == option and not b.startswith("-")), "VALUE")
     if all(isinstance(attrgetter(key)(Config()), bool) for key in keys):
-        return "true"
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if word.startswith(f"{option}="):
-            return word.removeprefix(f"{option}=")
-        if word == option and following and not following.startswith("-"):
-            return following
-    return "VALUE"
+        value = "true"
+    return f"{said}; it is a setting: {' or '.join(f'--set {key}={value}' for key in keys)}" if keys else ""
 
 
 def extra_words(words: list[str], settings: list[str]) -> str:

@@ -9,11 +9,13 @@ from ..errors import UserError, complain, several
 from .options import Overwrite
 from .screen import console, say
 
+OneRun = Annotated[Path, typer.Argument(help="A run folder.")]
+Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")]
 WhichModel = Annotated[str, typer.Option(help="best, plain or ema, of several; default: the run's own.")]
 Measure = Annotated[str, typer.Option(help="accuracy, balanced_accuracy, macro_f1 or auroc; default: the runs' own.")]
 
 
-def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
+def show(run: OneRun) -> None:
     """Show a run: its numbers and a small curve. It may still be going on.
 
     Example: `fssl show runs/smoke`
@@ -24,7 +26,7 @@ def show(run: Annotated[Path, typer.Argument(help="A run folder.")]) -> None:
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: OneRun,
     images: Annotated[Path | None, typer.Argument(help="An image or a folder; default: the run's own test.")] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("predictions.csv"),
     data_dir: Annotated[Path | None, typer.Option(help="The dataset's folder, if it is not where it was.")] = None,
@@ -54,7 +56,7 @@ def predict(
 
 
 def export(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: OneRun,
     to: Annotated[str, typer.Option(help="onnx, pt2 (a program of torch.export) or safetensors (plain weights).")],
     out: Annotated[Path | None, typer.Option(help="The file to write; default: the run's name and the format.")] = None,
     overwrite: Overwrite = False,
@@ -79,7 +81,7 @@ def export(
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    runs: Runs,
     by: Annotated[str, typer.Option(help="A setting, e.g. partition.alpha: a column for each of its values.")] = "",
     png: Annotated[Path | None, typer.Option(help="Also draw curves (or results, with --by) into this PNG.")] = None,
     svg: Annotated[Path | None, typer.Option(help="The same picture as SVG.")] = None,
@@ -103,7 +105,7 @@ def compare(
 
 
 def tables(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    runs: Runs,
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("tables"),
     table: Annotated[int | None, typer.Option(help="Also print this table, 1 to 8.")] = None,
     dataset: Annotated[str | None, typer.Option(help="With --table: this dataset only.")] = None,
@@ -133,7 +135,7 @@ def tables(
 
 
 def figures(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    runs: Runs,
     out: Annotated[Path, typer.Option(help="Folder for the files.")] = Path("figures"),
     only: Annotated[list[str] | None, typer.Option(help="A figure's name, e.g. 2a (repeatable).")] = None,
 ) -> None:
@@ -150,7 +152,7 @@ def figures(
 
 
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    runs: Runs,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
     watch: Annotated[bool, typer.Option("--watch", help="Serve the page on this machine while runs go on.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --watch; 0 takes a free one.")] = 0,
@@ -177,7 +179,7 @@ def report(
 
 
 def pack(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")],
+    runs: Runs,
     undo: Annotated[bool, typer.Option("--undo", help="Write the plain rounds.jsonl again.")] = False,
 ) -> None:
     """Pack the records of runs for publishing: about a tenth of the size, with every digit.

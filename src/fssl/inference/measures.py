@@ -18,43 +18,7 @@ RIGHT, WRONG = "#0072B2", "#D55E00"  # as on the report's page
 FEW = 25  # classes whose cells have room for a number
 BOARD = 720  # units of the drawing that the cells of all classes share
 COLUMNS = ("images", "precision", "recall", "f1", "auroc")
-STYLE = """
-:root { color-scheme: light dark; --ink: #1b2733; --quiet: #5c6b7a; --line: #dde3e9; --paper: #fff }
-@media (prefers-color-scheme: dark) { :root { --ink: #e8edf2; --quiet: #9fb0c0; --line: #33404d; --paper: #141b22 } }
-body { font: 16px/1.5 system-ui, sans-serif; color: var(--ink); background: var(--paper); margin: 2rem auto;
-  max-width: 60rem; padding: 0 1rem }
-h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem } p { color: var(--quiet) }
-dl { display: flex; flex-wrap: wrap; gap: 1rem 2.5rem } dt { color: var(--quiet); font-size: .85rem }
-dd { margin: 0; font-size: 1.5rem; font-weight: 600 }
-svg { width: 100%; height: auto; max-width: 52rem } svg text { fill: var(--ink) } svg .quiet { fill: var(--quiet) }
-svg .axis { stroke: var(--line) } table { border-collapse: collapse; font-variant-numeric: tabular-nums }
-th, td { padding: .25rem .9rem; text-align: right; border-bottom: 1px solid var(--line) }
-th:first-child { text-align: left }
-"""
-DOCUMENT = Template("""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>$title</title>
-<style>$style</style>
-</head>
-<body>
-<h1>$title</h1>
-<dl>$numbers</dl>
-<h2>Confusion matrix</h2>
-<p>A row is a true class, a column the class that the model says. Blue is right, orange is wrong, the darker the more of
-the row. Numbers are images; point at a cell for its share.</p>
-$matrix
-<h2>By class, in percent</h2>
-$table
-<h2>How sure, and how right</h2>
-<p>A bar is the share of right answers among those of one confidence; the line is where both would be the same.</p>
-$calibration
-</body>
-</html>
-""")
+DOCUMENT = Path(__file__).with_suffix(".html")
 
 
 def in_words(answers: Answers) -> str:
@@ -88,9 +52,8 @@ def page(answers: Answers, classes: Sequence[str], title: str, rows: Iterable[di
     numbers = {words: getattr(answers, name) for name, words in MEASURES.items()}
     shown = ((words, "–" if value is None else f"{value:.2f} %") for words, value in numbers.items())
     images = ("images", f"{answers.confusion.sum():,}")
-    return DOCUMENT.substitute(
+    return Template(DOCUMENT.read_text("utf-8")).substitute(
         title=quoted(title),
-        style=STYLE,
         numbers="".join(f"<div><dt>{words}</dt><dd>{text}</dd></div>" for words, text in (*shown, images)),
         matrix=matrix_picture(answers, classes),
         table=table(rows),
