@@ -186,7 +186,7 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run smoke --method", ["it is a setting: --set method.name=VALUE\n"]),
         ("run smoke --engine=flower", ["it is a setting: --set compute.engine=flower\n"]),
         ("run smoke --skip-bad --out x", ["it is a setting: --set data.skip_bad=true\n"]),
-        ("run smoke --gpu", ["No such option '--gpu'; use --device cuda\n"]),
+        ("run smoke --gpu", ["No such option '--gpu'; it is a setting: --set compute.device=cuda\n"]),
         ("run smoke --set train.lr 0.1", ["(0.1); expected an equals sign: --set train.lr=0.1\n"]),
         ("run smoke --set grid.seed=7,8,9", ["grid.seed = '7,8,9'", "for example [7, 8, 9]\n"]),
         ("run smoke --nonsense", ["No such option"]),

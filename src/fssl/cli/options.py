@@ -48,15 +48,15 @@ def meant_by(option: str, words: list[str]) -> str:
     """What somebody means by an unknown option that is a setting; empty if it is none."""
     from ..config import Config, keys_like
 
-    said = f"No such option '{option}'"
-    if option in GPU:
-        return f"{said}; use --device cuda"
     keys = keys_like("train", option.lstrip("-").replace("-", "_")) if option else []
     parts = [part for word in words for part in word.split("=", 1)]
     value = next((b for a, b in pairwise(parts) if a == option and not b.startswith("-")), "VALUE")
-    if all(isinstance(attrgetter(key)(Config()), bool) for key in keys):
+    if option in GPU:
+        keys, value = ["compute.device"], "cuda"
+    elif all(isinstance(attrgetter(key)(Config()), bool) for key in keys):
         value = "true"
-    return f"{said}; it is a setting: {' or '.join(f'--set {key}={value}' for key in keys)}" if keys else ""
+    hint = " or ".join(f"--set {key}={value}" for key in keys)
+    return f"No such option '{option}'; it is a setting: {hint}" if hint else ""
 
 
 def extra_words(words: list[str], settings: list[str]) -> str:
