@@ -123,6 +123,7 @@ def _download(facts: Card, lead: str) -> Path:
     except ImportError as error:
         remedy = f"{_place(facts)}, or `pip install 'fssl[hub]'` to download {facts.hub_repo}"
         raise UserError(f"{lead}, and huggingface_hub is not installed; {remedy}", "data.dir") from error
+    assert facts.hub_repo is not None  # embedded datasets and folders alone have none
     patterns = [f"{facts.hub_config or 'data'}/{split}-*.parquet" for split in SPLITS]
     try:
         return Path(snapshot_download(facts.hub_repo, repo_type="dataset", allow_patterns=patterns))
