@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fssl.paper.others import other_tables
+from fssl.paper.published import other_tables
 from fssl.paper.scoreboard import texts
 from fssl.records.packed import unpacked
 from helpers.results_page import RESULTS, SECTIONS, board, on_record
@@ -140,7 +140,7 @@ def test_every_score_is_what_the_lines_say() -> None:
     assert len(board().scores) >= 14
     for score in board().scores:
         curves = [[x["accuracy"] for x in lines_of(str(run.path.relative_to(RESULTS)))] for run in score.runs]
-        at = score.column.rounds if score.column.target is None else int(score.printed)
+        at = score.wanted.end.rounds if score.column.target is None else int(score.printed)
         ours = [float(np.mean(c[at - 10 : at])) if score.column.target is None else c[at - 1] for c in curves]
         said = f"{np.mean(ours):.2f}" + (f" ± {np.std(ours, ddof=1):.2f}" if len(ours) > 1 else "")
         assert texts(score)[3] == said

@@ -13,7 +13,7 @@ from fssl.data import partition
 from fssl.data.cards import CARDS
 from fssl.data.partition import KINDS, Partition, class_counts, hold_out, make_partition, second_half, split_labels
 from fssl.errors import UserError
-from fssl.paper.others import other_tables
+from fssl.paper.published import other_tables
 
 CLASS_COUNTS = {
     "cifar10": [5000] * 10,

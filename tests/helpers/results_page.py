@@ -14,11 +14,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fssl.paper.changes import changes_since
-from fssl.paper.fill import fill_tables
-from fssl.paper.markup import markdown_row, signed
-from fssl.paper.others import FilledRow, OtherTable, fill_other, other_tables
+from fssl.paper.fill import FilledTable, fill_tables
+from fssl.paper.markup import signed
+from fssl.paper.others import fill_other
+from fssl.paper.published import OURS, other_tables
 from fssl.paper.scoreboard import Scoreboard, markdown_board, scoreboard
 from fssl.records.rounds import first_reaching
+from fssl.report.formats import Grid, markdown
 from fssl.report.groups import named_groups, seeds_text
 from fssl.report.overview import make_overview, seconds_per_round, words_on
 from fssl.report.runs import (
@@ -110,7 +112,7 @@ HUNDREDS = means(100, 200, 300, 400, 500, rounds=100)
 
 
 def markdown_table(head: Sequence[str], rows: Iterable[Iterable[str]]) -> str:
-    return "\n".join(map(markdown_row, [head, ["---"] * len(head), *rows])) + "\n"
+    return markdown(Grid(head, [[*row] for row in rows]))
 
 
 class Section(NamedTuple):
@@ -137,11 +139,7 @@ def with_columns(runs: list[Run], columns: Columns) -> str:
 
 def overview(runs: list[Run]) -> str:
     """Return the table of `fssl compare`, the best result bold."""
-    found = make_overview(named_groups(runs))
-    rows = [
-        [*row[:2], f"**{row[2]}**" if (i, 2) in found.best else row[2], *row[3:]] for i, row in enumerate(found.rows)
-    ]
-    return markdown_table(found.head, rows)
+    return markdown(make_overview(named_groups(runs)))
 
 
 def sentences(runs: list[Run], against: str) -> str:
@@ -161,19 +159,20 @@ def board() -> Scoreboard:
 def others() -> str:
     """Return a table of our runs of numbers that other papers print, and the scoreboard does not have."""
     head = ["paper", "setting", "method", "printed", "ours", "apart", "seeds", "commit"]
-    filled = [fill_other(table, on_record()) for table in other_tables().values()]
-    return markdown_table(head, (line for each in filled for row in each.rows for line in lines_of(each.table, row)))
+    filled = [fill_other(table, on_record()).tables[0] for table in other_tables().values()]
+    return markdown_table(head, (line for table in filled for line in reached_numbers(table)))
 
 
-def lines_of(table: OtherTable, row: FilledRow) -> Iterator[list[str]]:
-    """Yield a line for each number of a row that our runs reached."""
+def reached_numbers(filled: FilledTable) -> Iterator[list[str]]:
+    """Yield a line for each printed number that our runs reached."""
     known = {run.path for score in board().scores for run in score.runs}
-    for column, printed, cell in zip(table.columns, row.place.printed, row.cells, strict=False):
-        if cell and cell.value is not None and not {run.path for run in cell.runs} & known:
-            ours = spread([run.result for run in cell.runs])
-            where = [table.title.partition(":")[0], column.name, row.place.name]
-            made = [seeds_text(cell.runs), ", ".join(commits_of(cell.runs))]
-            yield [*where, f"{printed:.2f}", ours, signed(cell.value - printed), *made]
+    paper = filled.table.title.partition(":")[0]
+    for line in (line for line in filled.lines if line.source == OURS):
+        for column, printed, cell in zip(filled.table.columns, line.place.printed, line.cells, strict=False):
+            if cell and cell.value is not None and not {run.path for run in cell.runs} & known:
+                ours = spread([run.result for run in cell.runs])
+                made = [seeds_text(cell.runs), ", ".join(commits_of(cell.runs))]
+                yield [paper, column.name, line.row, f"{printed:.2f}", ours, signed(cell.value - printed), *made]
 
 
 # Commits and speed.

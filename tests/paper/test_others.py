@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 
 from fssl.config import expand, override, parse, read_toml
-from fssl.paper.fill import fill_tables
-from fssl.paper.others import FilledOther, fill_other, lines_of, markdown, other_tables
-from fssl.paper.printed import paper_tables
+from fssl.paper.fill import Tables, fill_tables
+from fssl.paper.markup import grid
+from fssl.paper.others import counted, fill_other, page, without_cell
+from fssl.paper.published import other_tables, paper_tables
+from fssl.paper.ranks import Cell
 from fssl.paper.setups import differences, setup_of
+from fssl.report.formats import MARKDOWN
 from fssl.report.runs import find_runs
 from helpers.command import Fssl
 from helpers.run_folders import write_run
@@ -38,7 +41,7 @@ def test_every_cell_is_a_run_of_its_preset(name: str) -> None:
     for row in table.rows:
         assert len(row.printed) in (0, len(table.columns))
         assert len(row.std) in (0, len(row.printed))
-        assert row.printed or row.set
+        assert row.printed or row.method
         for column in table.columns:
             if config := table.config(row, column):
                 method_of(config)  # refuses what does not fit
@@ -104,7 +107,7 @@ def add(folder: Path, last: float, *settings: str, rounds: int = 500) -> None:
 
 
 @pytest.fixture
-def filled(tmp_path: Path) -> FilledOther:
+def filled(tmp_path: Path) -> Tables:
     for seed, value in ((7, 60.0), (8, 62.0), (9, 64.0)):
         add(tmp_path / f"runs/sage{seed}", value, "method.name=sage", f"seed={seed}")
     labeled = ("train.draw=labeled", "train.clients_per_round=2")
@@ -114,7 +117,17 @@ def filled(tmp_path: Path) -> FilledOther:
     return fill_other(TABLES["twin-sight"], find_runs([tmp_path / "runs"]))
 
 
-def test_the_paper_s_own_tables_point_to_these(filled: FilledOther, fssl: Fssl, tmp_path: Path) -> None:
+def ours(filled: Tables, row: str) -> list[Cell | None]:
+    (cells,) = (line.cells for line in filled.tables[0].lines if (line.row, line.source) == (row, "ours"))
+    return cells
+
+
+def all_cells(filled: Tables) -> list[Cell]:
+    """All of ours."""
+    return [cell for line in filled.tables[0].lines if line.source == "ours" for cell in line.cells if cell]
+
+
+def test_the_paper_s_own_tables_point_to_these(filled: Tables, fssl: Fssl, tmp_path: Path) -> None:
     """Where they have no cell of a run; one of a setting that no table has gets no hint."""
     config = parse(override({"protocol": "authors"}, ["data.name=svhn", "method.name=proxyfl"]))
     write_run(tmp_path / "runs/proxyfl", config, [10.0] * 150)
@@ -132,16 +145,19 @@ SAID = {
 }
 
 
-def test_runs_stand_beside_what_is_printed(filled: FilledOther) -> None:
-    lines = [*lines_of(filled)]
-    assert ("FedAvg on the 4 labeled", "printed", ["61.58", "48.36", "51.10", "72.46"]) in lines
-    assert ("FedAvg on the 4 labeled", "ours", ["55.00 (1) a,b", "", "", ""]) in lines
-    assert "|  | ours | 55.00 (1) a,b |" in markdown(filled)  # its name stands above, once
-    assert filled.reasons == ["train.lr = 0.1 (paper: 0.01)", "1 of 3 seeds"]
-    assert ("FedAvg, 5 of all 10 drawn", "ours", ["54.00 (1) b", "", "", ""]) in lines
-    assert ("SAGE", "ours", ["62.00 ± 2.00 (3)", "", "", ""]) in lines
-    (late,) = (row for row in filled.rows if row.place.name == "FedAvg + FixMatch")
-    assert late.cells == [None] * 4  # its run is too short
+def test_runs_stand_beside_what_is_printed(filled: Tables) -> None:
+    (table,) = filled.tables
+    lines = [
+        [str(cell) if isinstance(cell, str) else MARKDOWN.cell(cell, 0) for cell in row] for row in grid(table).rows
+    ]
+    above = lines.index(["FedAvg on the 4 labeled", "printed", "61.58", "48.36", "51.10", "72.46"])
+    assert lines[above + 1] == ["", "ours", "55.00 (1)<sup>a,b</sup>", "", "", ""]
+    assert "|  | ours | 55.00 (1)<sup>a,b</sup> |" in page(filled)  # its name stands above, once
+    assert table.reasons == ["train.lr = 0.1 (paper: 0.01)", "1 of 3 seeds"]
+    assert "- <sup>a</sup> train.lr = 0.1 (paper: 0.01)\n- <sup>b</sup> 1 of 3 seeds\n" in page(filled)
+    assert ["FedAvg, 5 of all 10 drawn", "ours", "54.00 (1)<sup>b</sup>", "", "", ""] in lines
+    assert ["SAGE", "ours", "62.00 ± 2.00 (3)", "", "", ""] in lines
+    assert ours(filled, "FedAvg + FixMatch") == [None] * 4  # its run is too short
 
 
 def test_a_run_without_a_setting_that_the_paper_has_is_another_setting(tmp_path: Path) -> None:
@@ -154,20 +170,20 @@ def test_a_run_without_a_setting_that_the_paper_has_is_another_setting(tmp_path:
     for name, one, value in (("with", config, 88.0), ("without", bare, 60.0)):
         write_run(tmp_path / "runs" / name, one, [value] * config.rounds)
     filled = fill_other(table, find_runs([tmp_path / "runs"]))
-    assert [cell.value for line in filled.rows for cell in line.cells if cell] == [88.0]
+    assert [cell.value for cell in all_cells(filled)] == [88.0]
     alone = fill_other(table, find_runs([tmp_path / "runs" / "without"]))
-    (cell,) = (cell for line in alone.rows for cell in line.cells if cell)
+    (cell,) = all_cells(alone)
     assert "train.clip = unset (paper: 1.0)" in cell.marks
 
 
-def test_short_runs_are_shown_where_asked_for(filled: FilledOther, tmp_path: Path) -> None:
-    again = fill_other(filled.table, find_runs([tmp_path / "runs"]), short=True)
-    (row,) = (row for row in again.rows if row.place.name == "FedAvg + FixMatch")
-    assert row.cells[0] is not None
-    assert "unfinished: read at round 20 of 500" in row.cells[0].marks
+def test_short_runs_are_shown_where_asked_for(filled: Tables, tmp_path: Path) -> None:
+    again = fill_other(TABLES["twin-sight"], find_runs([tmp_path / "runs"]), short=True)
+    first = ours(again, "FedAvg + FixMatch")[0]
+    assert first is not None
+    assert "unfinished: read at round 20 of 500" in first.marks
 
 
-def test_runs_that_are_not_in_the_table_are_counted_by_reason(filled: FilledOther, tmp_path: Path) -> None:
+def test_runs_that_are_not_in_the_table_are_counted_by_reason(filled: Tables, tmp_path: Path) -> None:
     """All that `fssl tables` counts without --setting count here, too."""
     runs = tmp_path / "runs"
     add(runs / "other place of labels", 50.0, "method.name=sage", "partition.labeled_clients=3")
@@ -179,20 +195,20 @@ def test_runs_that_are_not_in_the_table_are_counted_by_reason(filled: FilledOthe
     add(runs / "broken", 50.0, "method.name=sage", "seed=13")
     (runs / "broken/config.toml").write_text("seed = ")
     found = find_runs([runs])
-    again = fill_other(filled.table, found)
-    assert again.counted == (
+    again = fill_other(TABLES["twin-sight"], found)
+    assert counted(again) == (
         "5 of 12 runs are in the table; not in it: 2 of no cell, 1 unfinished (--short shows such runs), 1 too short"
         " (--short shows such runs), 1 without a finished round, 1 with a record that cannot be used, 1 behind runs"
         " that are longer or nearer to its setting."
     )
-    assert again.nowhere == {
+    assert without_cell(again) == {
         runs / "of a method without a cell": "no cell has this method, or these settings of it, in that column",
         runs / "other place of labels": "no cell has partition.kind = balanced-dirichlet with labeled_clients = 3 and"
         " first_clients = [1, 3, 6, 8] and labels = knowing-clients",
     }
     assert again.num_runs == fill_tables(found).num_runs
-    assert again.counted in markdown(again)
-    assert "--short" not in fill_other(filled.table, found, short=True).counted
+    assert counted(again) in page(again)
+    assert "--short" not in counted(fill_other(TABLES["twin-sight"], found, short=True))
 
 
 def test_runs_of_no_cell_are_named_with_the_reason(fssl: Fssl, tmp_path: Path) -> None:
@@ -208,13 +224,13 @@ def test_runs_of_no_cell_are_named_with_the_reason(fssl: Fssl, tmp_path: Path) -
     assert "- `runs/21`: no cell has this method" in written
 
 
-def test_the_command_prints_and_writes(filled: FilledOther, fssl: Fssl, tmp_path: Path) -> None:
+def test_the_command_prints_and_writes(filled: Tables, fssl: Fssl, tmp_path: Path) -> None:
     said = fssl("tables", tmp_path / "runs", "--setting", "twin-sight", "--out", tmp_path / "out")
     assert said.code == 0
     assert "62.00 ± 2.00 (3)" in said.out
     assert "82.78" in said.out
     assert max(map(len, said.out.splitlines())) <= 120
-    assert (tmp_path / "out/twin-sight.md").read_text() == markdown(filled)
+    assert (tmp_path / "out/twin-sight.md").read_text() == page(filled)
     rows = (tmp_path / "out/twin-sight.csv").read_text().splitlines()
     assert rows[1] == 'twin-sight,"FedAvg, all 10 labeled",CIFAR-10,printed,82.78,,,,'
     assert any(row.startswith("twin-sight,SAGE,CIFAR-10,ours,62.0,2.0,3,") for row in rows)

@@ -6,7 +6,7 @@ from itertools import product
 import pytest
 
 from fssl.methods.names import build_method
-from fssl.paper.printed import Column, PaperTable, paper_tables
+from fssl.paper.published import PublishedTable, paper_tables
 
 TABLES = {table.number: table for table in paper_tables()}
 FIRST, TWENTY = TABLES[1], TABLES[8]
@@ -17,14 +17,15 @@ def rows(number: int) -> dict[str, list[float]]:
 
 
 def printed(number: int, row: str, dataset: str, alpha: float) -> float:
-    return rows(number)[row][TABLES[number].columns.index(Column(dataset, alpha))]
+    columns = [(column.dataset, column.alpha) for column in TABLES[number].columns]
+    return rows(number)[row][columns.index((dataset, alpha))]
 
 
 def test_there_are_eight_tables_of_the_right_size() -> None:
     sizes = {number: (len(table.rows), len(table.columns)) for number, table in TABLES.items()}
     assert sizes == {1: (13, 12), 2: (6, 3), 3: (4, 6), 4: (8, 6), 5: (6, 3), 6: (6, 4), 7: (6, 4), 8: (13, 12)}
     assert all(len(row.printed) == len(table.columns) for table in TABLES.values() for row in table.rows)
-    assert all(build_method(row.method, row.settings) for table in TABLES.values() for row in table.rows)
+    assert all(build_method(row.choice.name, dict(row.settings)) for table in TABLES.values() for row in table.rows)
 
 
 def test_numbers_read_off_the_page() -> None:
@@ -35,7 +36,7 @@ def test_numbers_read_off_the_page() -> None:
 
 
 @pytest.mark.parametrize("table", [FIRST, TWENTY], ids=["10 %", "20 %"])
-def test_the_gain_is_sage_minus_the_best_other(table: PaperTable) -> None:
+def test_the_gain_is_sage_minus_the_best_other(table: PublishedTable) -> None:
     others = [row for row in table.rows if row.name not in ("SAGE", "FedAvg-SL")]
     assert len(others) == 11
     sage = rows(table.number)["SAGE"]

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fssl.paper.changes import changes_since
 from fssl.paper.fill import fill_tables
-from fssl.paper.printed import paper_tables
+from fssl.paper.published import paper_tables
 from fssl.paper.scoreboard import (
     FAR,
     Score,

@@ -13,24 +13,15 @@ from rich.console import Console
 
 from fssl.config import to_toml
 from fssl.errors import UserError
-from fssl.paper.fill import GAIN_ROW, Cell, FilledTable, Line, Tables, best_cell, fill_tables
-from fssl.paper.markup import (
-    LATEX,
-    MARKDOWN,
-    cell_text,
-    csv_text,
-    latex,
-    letter,
-    markdown,
-    markdown_page,
-    signed,
-    terminal_cell,
-)
-from fssl.paper.printed import Column
+from fssl.paper.fill import GAIN_ROW, FilledTable, Line, Tables, best_cell, fill_tables
+from fssl.paper.markup import cell_text, csv_text, grid, latex, markdown_page, on_screen, section, signed
+from fssl.paper.published import End
+from fssl.paper.ranks import Cell
 from fssl.paper.tables import Shown, make_tables
 from fssl.records.accepted import accept
 from fssl.records.chain import linked
 from fssl.records.store import RunFolder
+from fssl.report.formats import LATEX, letter
 from fssl.report.runs import find_runs
 from helpers.run_folders import config_of, write_run
 
@@ -47,7 +38,7 @@ def tables_of(folder: Path, short: bool = False) -> Tables:
 
 
 def table(result: Tables, number: int) -> FilledTable:
-    return next(t for t in result.tables if t.paper.number == number)
+    return next(t for t in result.tables if t.table.number == number)
 
 
 def line(filled: FilledTable, row: str, source: str = "authors") -> Line:
@@ -107,7 +98,7 @@ def test_ranks_leave_out_the_upper_bound(three: Path) -> None:
         "FedProx+FixMatch",
         "FedDure",
     ]
-    assert [c.value for c in line(first, GAIN_ROW, "paper").cells if c] == pytest.approx(first.paper.gains)
+    assert [c.value for c in line(first, GAIN_ROW, "paper").cells if c] == pytest.approx(first.table.gains)
 
 
 def test_a_lead_over_the_weak_alone_is_no_lead(tmp_path: Path) -> None:
@@ -127,14 +118,14 @@ def test_a_lead_has_the_spread_of_its_seeds_one_by_one(tmp_path: Path) -> None:
         add(tmp_path, f"b{seed}", base, "method.name=fixmatch-lpl", seed=seed)
     found = cell(table(tables_of(tmp_path), 1), GAIN_ROW, 3)
     assert (found.value, found.std) == pytest.approx((5, 7**0.5))
-    assert "+5.00 ± 2.65" in markdown(table(tables_of(tmp_path), 1))
+    assert "+5.00 ± 2.65" in section(table(tables_of(tmp_path), 1))
     (tmp_path / "b9" / "rounds.jsonl").unlink()  # other seeds: no pairs
     assert cell(table(tables_of(tmp_path), 1), GAIN_ROW, 3).std is None
 
 
 def test_one_run_fills_every_table_that_has_its_cell(three: Path) -> None:
     result = tables_of(three)
-    counts = {t.paper.number: t.counts for t in result.tables}
+    counts = {t.table.number: t.counts for t in result.tables}
     assert counts == {
         1: {"authors": (4, 156)},
         2: {"authors": (0, 18)},
@@ -160,12 +151,12 @@ def test_the_papers_lines_hold_what_it_prints_not_what_follows(three: Path) -> N
     sixth = table(tables_of(three), 6)
     none = cell(sixth, "FedDB", 3, "paper")
     assert (none.value, none.extra) == (None, None)
-    assert cell_text(none, line(sixth, "FedDB", "paper"), sixth, MARKDOWN) == "none"
+    assert cell_text(none, line(sixth, "FedDB", "paper"), sixth) == ("none", "", "")
 
 
 def test_texts_in_markdown(three: Path) -> None:
     result = tables_of(three)
-    text = markdown(table(result, 1))
+    text = section(table(result, 1))
     rows = [[part.strip() for part in row.split("|")[1:-1]] for row in text.splitlines() if row.startswith("|")]
     ours = {name: cells for name, source, *cells in rows if source.startswith("ours")}
     assert ours["SAGE"][3] == "<u>51.00 ± 1.00</u> (3)"
@@ -214,7 +205,7 @@ def test_rounds_to_an_accuracy_and_speed_ups(tmp_path: Path) -> None:
     never = cell(second, "SAGE", 1)
     assert (never.value, never.rank, never.extra) == (None, 0, None)
     assert never.marks == ("0 of 3 runs reach 40 % within 600 rounds",)
-    row = next(x for x in markdown(second).splitlines() if x.startswith("| SAGE | ours"))
+    row = next(x for x in section(second).splitlines() if x.startswith("| SAGE | ours"))
     assert row.split("|")[3:5] == [" **60 ± 10** 2.00× (3) ", " not reached (3)<sup>a</sup> "]
     paper = line(second, "SAGE", "paper").cells
     assert [round(c.extra, 2) for c in paper if c and c.extra] == [2.11, 2.38, 2.18]
@@ -264,7 +255,7 @@ def test_a_target_that_one_of_the_seeds_reaches_is_an_answer_at_once(tmp_path: P
     write_run(tmp_path / "far", config_of(), climb(rounds=120))
     choices = {("its setting",): "near", (): "far"}
     runs = {setting: find_runs([tmp_path / folder]).runs for setting, folder in choices.items()}
-    found = best_cell(runs, Column("cifar100", 0.5, target=30))
+    found = best_cell(runs, End(600, 30))
     assert found.marks == ("its setting", "2 of 3 seeds", "1 of 2 runs reach 30 % within 60 rounds")
 
 
@@ -376,7 +367,7 @@ def test_an_edited_record_is_left_out_or_marked(tmp_path: Path) -> None:
 def test_marks_are_letters_with_their_reasons_below(tmp_path: Path) -> None:
     add(tmp_path, "a", 50, "model.width=1")
     add(tmp_path, "b", 51, "method.name=fixmatch-lpl")
-    text = markdown(table(tables_of(tmp_path), 1))
+    text = section(table(tables_of(tmp_path), 1))
     assert "| 51.00 (1)<sup>a</sup> |" in text
     assert "| 50.00 (1)<sup>a,b</sup> |" in text
     assert "- <sup>a</sup> 1 of 3 seeds\n- <sup>b</sup> model.width = 1 (paper: 4)" in text
@@ -514,8 +505,8 @@ def test_csv_holds_every_number_unrounded(three: Path) -> None:
     expected = 0
     for filled in result.tables:
         for x in filled.lines:
-            for column, found in zip(filled.paper.columns, x.cells, strict=True):
-                key = (filled.paper.number, x.row, column.dataset, column.alpha, str(column.target or ""), x.source)
+            for column, found in zip(filled.table.columns, x.cells, strict=True):
+                key = (filled.table.number, x.row, column.dataset, column.alpha, str(column.target or ""), x.source)
                 if found is None:
                     assert key not in back
                     continue
@@ -539,12 +530,12 @@ def test_latex_is_well_formed(three: Path) -> None:
         bare = re.sub(r"\\[{}]", "", text)
         assert bare.count("{") == bare.count("}")
         begun, ended = (re.findall(rf"\\{word}{{(.*?)}}", text) for word in ("begin", "end"))
-        assert begun == ended[::-1] == ["sidewaystable*" if len(filled.paper.columns) > 6 else "table*", "tabular"]
+        assert begun == ended[::-1] == ["sidewaystable*" if len(filled.table.columns) > 6 else "table*", "tabular"]
         body = text[text.index(r"\midrule") : text.index(r"\bottomrule")]
         rows = [x for x in body.splitlines() if x.endswith(r"\\")]
         assert len(rows) == len(filled.visible_lines)
         assert body.count(r"\addlinespace") == len({x.row for x in filled.visible_lines}) - 1  # between rows
-        columns = len(filled.paper.columns) + 2
+        columns = len(filled.table.columns) + 2
         assert {len(re.split(r"(?<!\\)&", x)) for x in rows} == {columns}
         assert rf"\begin{{tabular}}{{ll{'c' * (columns - 2)}}}" in text
         assert not re.search(r"(?<!\\)[%#]", text.replace("{%\n", "{\n"))
@@ -552,10 +543,15 @@ def test_latex_is_well_formed(three: Path) -> None:
 
 def test_cells_in_latex_and_on_the_screen(three: Path) -> None:
     first = table(tables_of(three), 1)
-    rows = [line(first, row) for row in ("FixMatch-LPL", "SAGE", "FixMatch-GPL")]
-    assert [str(terminal_cell(row.cells[3], row, first).style) for row in rows] == ["bold", "underline", ""]
-    texts = [cell_text(line(first, row).cells[3], line(first, row), first, LATEX) for row in ("FixMatch-LPL", "SAGE")]
-    assert texts == [r"\textbf{52.00\,$\pm$\,1.00} (3)", r"\underline{51.00\,$\pm$\,1.00} (3)"]
+    shown, names = on_screen(first, [3]), [x.row for x in first.lines if x.cells[3]]
+    styles = {(name, text.plain): str(text.style) for name, text in zip(names, shown.columns[2].cells, strict=True)}
+    texts = {"FixMatch-LPL": "52.00 ± 1.00 (3)", "SAGE": "51.00 ± 1.00 (3)", "FixMatch-GPL": "41.00 ± 1.00 (3)"}
+    assert [styles[pair] for pair in texts.items()] == ["bold", "underline", ""]
+    rows = {(row[0], row[1]): row[5] for row in LATEX.rows(grid(first))}
+    assert rows["FixMatch-LPL", "ours, authors"] == r"\textbf{52.00 $\pm$ 1.00} (3)"
+    assert rows["SAGE", "ours, authors"] == r"\underline{51.00 $\pm$ 1.00} (3)"
+    cells = (r"\textbf{52.00\,$\pm$\,1.00} (3)", r"\underline{51.00\,$\pm$\,1.00} (3)")
+    assert all(cell in latex(first) for cell in cells)
 
 
 def test_latex_compiles(three: Path, tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from fssl.report import compare
 from fssl.report.compare import Files, compare_runs
 from fssl.report.drawing import band, head, legend, render, sheet
 from fssl.report.drawing import settings as settings_of_pictures
+from fssl.report.formats import escape_latex, terminal
 from fssl.report.groups import named_groups
-from fssl.report.latex import escape_latex
 from fssl.report.look import method_style
-from fssl.report.overview import make_overview, on_screen, seconds_per_round
+from fssl.report.overview import make_overview, seconds_per_round
 from fssl.report.page.reading import Reading
 from fssl.report.runs import by_round, find_runs, joined, number
 from fssl.report.show import print_run, sparkline
@@ -149,7 +149,7 @@ def test_a_line_of_the_table_has_the_last_round_and_the_best_is_bold(tmp_path: P
         ["sage", "7 8", "56.50 ± 2.12", "62.0 ± 2.8", "–", "–", "0.75"],
         ["fedavg", "7", "35.00", "30.0", "–", "–", "0.75"],
     ]
-    styles = [[cell.style for cell in column.cells] for column in on_screen(overview).columns]
+    styles = [[cell.style for cell in column.cells] for column in terminal(overview).columns]
     assert styles == [["", ""], ["", ""], ["bold", ""], *[["", ""]] * 4]
 
 

@@ -4,7 +4,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from fssl.errors import printable
-from fssl.report.markdown import as_code, escape_markdown
+from fssl.report.formats import as_code, escape_markdown
 
 NAMES = (
     "plain",

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
 from ..console import RULED, say
 from ..errors import unknown
 from ..report.drawing import FORMATS, mark_empty, save, settings, stamp
-from ..report.markdown import as_code, escape_markdown
+from ..report.formats import Grid, as_code, escape_markdown, terminal
 from ..report.runs import Run, find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
@@ -107,10 +106,8 @@ def index(outcomes: list[Outcome], earlier: Sequence[Figure] = ()) -> str:
 
 
 def print_summary(console: Console, outcomes: list[Outcome], out: Path) -> None:
-    table = Table("figure", "state", "what it shows", **RULED)
-    for outcome in outcomes:
-        table.add_row(outcome.figure.name, outcome.state, outcome.figure.title)
-    console.print(table)
+    rows = [[outcome.figure.name, outcome.state, outcome.figure.title] for outcome in outcomes]
+    console.print(terminal(Grid(("figure", "state", "what it shows"), rows), RULED, whole=0))
     commands = dict.fromkeys(text for outcome in outcomes for text in outcome.missing)
     if commands:
         say(console, "What is missing:")

@@ -1,28 +1,37 @@
 """Filled tables as Markdown, CSV, LaTeX and for the terminal."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from math import isnan
-from operator import attrgetter
 from pathlib import Path
-from string import ascii_lowercase
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 from rich.console import Console
-from rich.table import Table as TerminalTable
-from rich.text import Text
+from rich.table import Table
 
 from ..console import RULED, say
 from ..records.rounds import LAST
-from ..report.latex import bold, escape_latex, latex_row
-from ..report.markdown import as_code, escape_markdown
+from ..report.formats import (
+    LATEX,
+    Grid,
+    Marked,
+    as_code,
+    escape_latex,
+    escape_markdown,
+    latex_row,
+    letter,
+    markdown,
+    markdown_notes,
+    tabular,
+    terminal,
+)
 from ..report.runs import Run, commits_of, mean_std
 from ..system.files import as_csv
-from .fill import GAIN_ROW, PAPER, Cell, FilledTable, Line, Tables
-from .printed import SEEDS, TITLES, Column, PaperTable
-from .setups import result_at
+from .fill import GAIN_ROW, FilledTable, Line, Tables
+from .published import SEEDS, TITLES, Column, End, PublishedTable
+from .ranks import Cell
+from .setups import PROTOCOLS, result_at
 
-T = TypeVar("T")
 LISTED = 10  # runs without a cell that the terminal names
 
 LEGEND = (
@@ -32,79 +41,63 @@ LEGEND = (
     f"An empty cell has no run. Letters say in what a cell differs from the paper, which speaks of {SEEDS} runs, "
     "prints no spread, and does not say which round its numbers are."
 )
+# Columns of a CSV file; authors_norm is the value under the released code's test normalization.
 CSV_FIELDS = (
     *("table", "row", "dataset", "alpha", "target", "source", "value", "std", "runs", "seeds", "rank", "extra"),
-    *(
-        "authors_norm",
-        "remarks",
-        "commits",
-        "folders",
-    ),  # authors_norm: the value under the released code's test normalization
+    *("authors_norm", "remarks", "commits", "folders"),
 )
+CSV_OF_OTHERS = ("table", "row", "column", "source", "value", "std", "runs", "remarks", "folders")
 
 
-class Style(NamedTuple):
-    """How one format writes the parts of a cell."""
-
-    bold: Callable[[str], str]
-    underline: Callable[[str], str]
-    mark: Callable[[str], str]
-    plus_minus: str
-    times: str
-    minus: str
+# Cells and lines.
 
 
-MARKDOWN = Style("**{}**".format, "<u>{}</u>".format, "<sup>{}</sup>".format, " ± ", "×", "−")
-TERMINAL = Style(str, str, " {}".format, " ± ", "×", "−")  # bold and underlined by the terminal itself
-LATEX = Style(
-    bold,
-    r"\underline{{{}}}".format,
-    r"\textsuperscript{{{}}}".format,
-    r"\,$\pm$\,",
-    r"$\times$",
-    "$-$",
-)
-
-
-def number(value: float, table: PaperTable) -> str:
+def number(value: float, table: PublishedTable) -> str:
     return f"{value:.1f}".removesuffix(".0") if table.counts_rounds else f"{value:.2f}"
 
 
-def letter(index: int) -> str:
-    """a to z, then aa, ab, ..."""
-    first, second = divmod(index, len(ascii_lowercase))
-    return (ascii_lowercase[first - 1] if first else "") + ascii_lowercase[second]
+def signed(value: float, digits: int = 2) -> str:
+    return ("+" if value >= 0 else "−") + f"{abs(value):.{digits}f}"
 
 
-def cell_text(cell: Cell | None, line: Line, filled: FilledTable, style: Style) -> str:
-    """A number with its spread, rank, derived value, number of runs and marks."""
+def cell_text(cell: Cell | None, line: Line, filled: FilledTable) -> Marked:
+    """A number with its spread; what is derived from it, the number of runs and marks."""
     if cell is None:
-        return ""
-    table, marks = filled.paper, sorted(letter(filled.reasons.index(mark)) for mark in cell.marks)
+        return Marked("")
+    table, marks = filled.table, sorted(letter(filled.reasons.index(mark)) for mark in cell.marks)
     if cell.value is None:
-        text = "none" if line.source == PAPER else "not reached"
+        text = "none" if line.is_printed else "not reached"
     else:
-        spread = "" if cell.std is None else style.plus_minus + number(cell.std, table)
-        text = (signed(cell.value, style.minus) if line.row == GAIN_ROW else number(cell.value, table)) + spread
-    text = {1: style.bold, 2: style.underline}.get(cell.rank, str)(text)
+        spread = "" if cell.std is None else f" ± {number(cell.std, table)}"
+        text = (signed(cell.value) if line.row == GAIN_ROW else number(cell.value, table)) + spread
+    after = ""
     if cell.extra is not None:
-        text += f" {cell.extra:.2f}{style.times}" if table.counts_rounds else f" [{signed(cell.extra, style.minus)}]"
-    if cell.runs:
-        text += f" ({len(cell.runs)})"
-    return text + (style.mark(",".join(marks)) if marks else "")
+        after = f" {cell.extra:.2f}×" if table.counts_rounds else f" [{signed(cell.extra)}]"
+    return Marked(text, after + (f" ({len(cell.runs)})" if cell.runs else ""), ",".join(marks))
 
 
-def signed(value: float, minus: str = "−", digits: int = 2) -> str:
-    return ("+" if value >= 0 else minus) + f"{abs(value):.{digits}f}"
+def source_name(line: Line, is_brief: bool = False) -> str:
+    if line.source in PROTOCOLS and not is_brief:
+        return f"ours, {line.source}" if any(line.cells) else "ours"
+    return f"{line.source}, about" if line.is_printed and line.place.open else line.source
 
 
-def source_name(line: Line) -> str:
-    return line.source if line.source == PAPER else f"ours, {line.source}" if any(line.cells) else "ours"
+def grid(filled: FilledTable) -> Grid:
+    """The table as text."""
+    return grid_of(filled, filled.visible_lines, range(len(filled.table.columns)))
 
 
-def column_name(column: Column) -> str:
-    name = f"{TITLES[column.dataset]} α={column.alpha:g}"
-    return name if column.target is None else f"{name} {column.target} %"
+def grid_of(filled: FilledTable, lines: Sequence[Line], columns: Sequence[int], is_brief: bool = False) -> Grid:
+    """Some lines and columns of a table as text; only the first line of a row has its name."""
+    names = [name if i == 0 else "" for name, group in groupby(line.row for line in lines) for i, _ in enumerate(group)]
+    rows: list[list[str | Marked]] = [
+        [name, source_name(line, is_brief), *(cell_text(line.cells[j], line, filled) for j in columns)]
+        for name, line in zip(names, lines, strict=True)
+    ]
+    cells = {(i, k): line.cells[j] for i, line in enumerate(lines) for k, j in enumerate(columns, 2)}
+    best = {place: cell.rank for place, cell in cells.items() if cell and cell.rank}
+    head = ["method", "source", *(filled.table.columns[j].name for j in columns)]
+    return Grid(head, rows, best, filled.reasons)
 
 
 def missing_text(filled: FilledTable) -> str:
@@ -114,42 +107,25 @@ def missing_text(filled: FilledTable) -> str:
     return f"Ours: {'; '.join(parts)} (missing: {', '.join(missing)})."
 
 
-def named_once(lines: Iterable[T], row: Callable[[T], str] = attrgetter("row")) -> Iterable[tuple[str, T]]:
-    """Lines with their row's name, which only the first of a row carries."""
-    for name, group in groupby(lines, row):
-        for i, line in enumerate(group):
-            yield "" if i else name, line
-
-
 # Markdown.
 
 
-def markdown(filled: FilledTable) -> str:
-    table = filled.paper
-    head = ["method", "source", *map(column_name, table.columns)]
-    lines = [f"## Table {table.number}. {table.title}", "", markdown_row(head), markdown_row(["---"] * len(head))]
-    for name, line in named_once(filled.visible_lines):
-        texts = [cell_text(cell, line, filled, MARKDOWN) for cell in line.cells]
-        lines.append(markdown_row([name, source_name(line), *texts]))
-    lines += ["", missing_text(filled), ""]
-    lines += [f"- <sup>{letter(i)}</sup> {escape_markdown(reason)}" for i, reason in enumerate(filled.reasons)]
-    lines += [f"- {note}" for note in table.notes]
+def section(filled: FilledTable) -> str:
+    """A table below its title, with its notes."""
+    shown, table = grid(filled), filled.table
+    notes = [*markdown_notes(shown), *(f"- {note}" for note in table.notes)]
+    lines = [f"## Table {table.number}. {table.title}", "", markdown(shown), missing_text(filled), "", *notes]
     return "\n".join(lines).rstrip() + "\n"
-
-
-def markdown_row(texts: Iterable[str]) -> str:
-    return "| " + " | ".join(texts) + " |"
 
 
 def markdown_page(result: Tables, scoreboard: str = "") -> str:
     """All tables below the scoreboard, then the runs in no cell."""
     head = ["# The paper's tables, ours beside the printed numbers\n", *([scoreboard] if scoreboard else [])]
-    parts = [*head, LEGEND + "\n", *map(markdown, result.tables)]
+    parts = [*head, LEGEND + "\n", *map(section, result.tables)]
     parts += ["## Runs in a cell, and their commits\n", "".join(run_line(run) for run in result.runs)]
-    used = result.num_runs - len(result.unused)
-    parts.append(f"## Runs in no cell\n\n{used} of {result.num_runs} runs are in the tables.\n")
+    parts.append(f"## Runs in no cell\n\n{result.used} of {result.num_runs} runs are in the tables.\n")
     if result.unused:
-        parts.append("".join(f"- {as_code(str(p))}: {escape_markdown(why)}\n" for p, why in result.unused.items()))
+        parts.append(unused_list(result.unused))
     return "\n".join(parts)
 
 
@@ -157,36 +133,53 @@ def run_line(run: Run) -> str:
     return f"- {as_code(str(run.path))}: {', '.join(map(as_code, run.commits))}\n"
 
 
+def unused_list(unused: Mapping[Path, str]) -> str:
+    """Runs that are in no cell, and why."""
+    return "".join(f"- {as_code(str(path))}: {escape_markdown(why)}\n" for path, why in unused.items())
+
+
 # CSV.
 
 
-def csv_text(tables: Iterable[FilledTable]) -> str:
+def csv_text(tables: Sequence[FilledTable]) -> str:
     """One line per number, ours and the paper's, unrounded."""
     rows = (
-        csv_row(filled.paper, line, column, cell)
+        csv_row(filled.table, line, j, cell)
         for filled in tables
         for line in filled.lines
-        for column, cell in zip(filled.paper.columns, line.cells, strict=True)
+        for j, cell in enumerate(line.cells)
         if cell
     )
-    return as_csv(CSV_FIELDS, rows)
+    return as_csv(CSV_FIELDS if tables[0].table.number else CSV_OF_OTHERS, rows)
 
 
-def csv_row(table: PaperTable, line: Line, column: Column, cell: Cell) -> dict[str, Any]:
+def csv_row(table: PublishedTable, line: Line, j: int, cell: Cell) -> dict[str, Any]:
     """One CSV line of a cell; unknown values stay empty."""
-    where = {"table": table.number, "row": line.row, **column._asdict(), "source": line.source}
-    seeds, commits = " ".join(str(run.config.seed) for run in cell.runs), " ".join(commits_of(cell.runs))
-    folders = " ".join(str(run.path) for run in cell.runs)
-    other = [
-        result_at(run, column.rounds, "test", "authors_norm", "accuracy") for run in cell.runs if not column.target
-    ]
+    column, runs = table.columns[j], cell.runs
+    where: dict[str, Any] = {
+        "table": table.number or table.name,
+        "row": line.row,
+        "column": column.name,
+        "source": line.source,
+    }
+    if table.number:
+        where |= {"dataset": column.dataset, "alpha": column.alpha, "target": column.target}
     return {
         **where,
-        **{"value": cell.value, "std": cell.std, "runs": len(cell.runs) or None, "seeds": seeds},
-        "authors_norm": mean_std(other)[0] if other and not any(map(isnan, other)) else None,
-        **{"rank": cell.rank or None, "extra": cell.extra, "remarks": "; ".join(cell.marks)},
-        **{"commits": commits, "folders": folders},
+        **{"value": cell.value, "std": cell.std, "runs": len(runs) or None, "rank": cell.rank or None},
+        **{"seeds": " ".join(str(run.config.seed) for run in runs), "extra": cell.extra},
+        "authors_norm": under_authors_norm(runs, table.ends[j]),
+        "remarks": "; ".join([line.place.open] if line.is_printed and line.place.open else cell.marks),
+        "commits": " ".join(commits_of(runs)),
+        "folders": "; ".join(str(run.path) for run in runs),
     }
+
+
+def under_authors_norm(runs: Sequence[Run], end: End) -> float | None:
+    if end.target or not runs:
+        return None
+    value, _ = mean_std([result_at(run, end.rounds, "test", "authors_norm", "accuracy") for run in runs])
+    return None if isnan(value) else value
 
 
 # LaTeX.
@@ -196,7 +189,7 @@ OWN_SIZE, UPRIGHT = 3, 6  # columns that fit a page as they are, and upright if 
 
 def latex(filled: FilledTable) -> str:
     """A floating table that needs booktabs; a wide one lies on its side, which needs graphicx and rotating."""
-    table = filled.paper
+    table = filled.table
     title, width = escape_latex(table.title), len(table.columns)
     what = "the first round at or above the accuracy" if table.counts_rounds else f"mean of the last {LAST} rounds"
     is_wide = width > OWN_SIZE
@@ -209,13 +202,7 @@ def latex(filled: FilledTable) -> str:
         rf"\label{{tab:paper-{table.number}}}",
         r"\small",
         *([r"\resizebox{\textwidth}{!}{%"] if is_wide else []),
-        rf"\begin{{tabular}}{{ll{'c' * width}}}",
-        r"\toprule",
-        *latex_head(table.columns),
-        r"\midrule",
-        *latex_body(filled),
-        r"\bottomrule",
-        r"\end{tabular}" + "}" * is_wide,
+        "\n".join(tabular(f"ll{'c' * width}", latex_head(table.columns), latex_body(filled))) + "}" * is_wide,
         r"\par\smallskip\raggedright\scriptsize",
         *latex_notes(filled),
         rf"\end{{{float_name}}}",
@@ -223,7 +210,7 @@ def latex(filled: FilledTable) -> str:
     return "\n".join(lines) + "\n"
 
 
-def latex_head(columns: list[Column]) -> list[str]:
+def latex_head(columns: Sequence[Column]) -> list[str]:
     """Datasets over their columns, with a rule under each."""
     spans, rules, at = [], [], 3
     for dataset, group in groupby(columns, key=lambda column: column.dataset):
@@ -236,17 +223,16 @@ def latex_head(columns: list[Column]) -> list[str]:
 
 
 def latex_body(filled: FilledTable) -> Iterable[str]:
-    """The lines, with a little space between rows."""
-    for number, (name, line) in enumerate(named_once(filled.visible_lines)):
+    """The lines, with a little space between rows, and less around ±."""
+    for number, (name, *texts) in enumerate(LATEX.rows(grid(filled))):
         if name and number:
             yield r"\addlinespace[2pt]"
-        texts = [cell_text(cell, line, filled, LATEX) for cell in line.cells]
-        yield latex_row([escape_latex(name), source_name(line), *texts])
+        yield latex_row([name, *texts]).replace(r" $\pm$ ", r"\,$\pm$\,")
 
 
 def latex_notes(filled: FilledTable) -> list[str]:
-    notes = [rf"\textsuperscript{{{letter(i)}}}\,{escape_latex(reason)}." for i, reason in enumerate(filled.reasons)]
-    return [*notes, *map(escape_latex, [missing_text(filled), *filled.paper.notes])]
+    notes = [rf"{LATEX.mark(letter(i))}\,{escape_latex(reason)}." for i, reason in enumerate(filled.reasons)]
+    return [*notes, *map(escape_latex, [missing_text(filled), *filled.table.notes])]
 
 
 def latex_page(numbers: Iterable[int]) -> str:
@@ -271,18 +257,18 @@ def say_unused(console: Console, unused: Mapping[Path, str], file: Path) -> None
         say(console, f"  and {rest} more, in {file}")
 
 
-def terminal(filled: FilledTable, dataset: str) -> TerminalTable:
-    """A dataset's part of the table, which fits 80 columns."""
-    columns = filled.paper.columns
-    mine = [j for j, column in enumerate(columns) if column.dataset == dataset]
-    head = (column_name(columns[j]).removeprefix(TITLES[dataset]).strip() for j in mine)
-    out = TerminalTable("method", "source", *head, title=TITLES[dataset], title_justify="left", **RULED)
-    here = [line for line in filled.lines if line.source == PAPER or any(line.cells[j] for j in mine)]
-    for name, line in named_once(here):
-        texts = [terminal_cell(line.cells[j], line, filled) for j in mine]
-        out.add_row(name, line.source, *texts, style="dim" if line.source == PAPER else "")
-    return out
+def say_reasons(console: Console, filled: FilledTable, columns: Sequence[int]) -> None:
+    """Explain the letters in some columns; they are those of the whole table."""
+    here = filled.reasons_in(columns)
+    for i, reason in enumerate(filled.reasons):
+        if reason in here:
+            say(console, f"  {letter(i)}  {reason}")
 
 
-def terminal_cell(cell: Cell | None, line: Line, filled: FilledTable) -> Text:
-    return Text(cell_text(cell, line, filled, TERMINAL), {1: "bold", 2: "underline"}.get(cell.rank if cell else 0, ""))
+def on_screen(filled: FilledTable, columns: Sequence[int], title: str = "") -> Table:
+    """Columns of a table that fit 80 of a terminal, without lines that have no number there."""
+    lines = [line for line in filled.lines if any(line.cells[j] for j in columns)]
+    shown = grid_of(filled, lines, columns, is_brief=True)
+    shown = shown._replace(head=[name.removeprefix(title).strip() for name in shown.head])
+    styles = ["dim" if line.is_printed else "" for line in lines]
+    return terminal(shown, {**RULED, "title": title or None, "title_justify": "left"}, styles, whole=0)

@@ -7,18 +7,19 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from ..config import MethodChoice
 from ..console import RULED
 from ..records.rounds import LAST
 from ..report.drawing import MARKS, PAGE, legend, sheet
+from ..report.formats import Grid, markdown, terminal
 from ..report.look import GREY, MARKERS, Style, step_along
 from ..report.runs import Run, commits_of, mean_std, spread
 from .changes import changes_since
-from .fill import Cell, FilledTable
-from .markup import markdown_row, signed
+from .fill import FilledTable
+from .markup import signed
 from .panels import look_of
-from .printed import TITLES, Column, PaperTable, Row
-from .setups import PROTOCOLS, result_at, setup_of
+from .published import TITLES, Column, PublishedTable, Row, Wanted
+from .ranks import Cell
+from .setups import PROTOCOLS, result_at
 
 POINT = 1.0  # of accuracy, in percent: how far apart two numbers may be and still agree
 ROUNDING = "train.precision = "  # the one difference from the paper with which a run is still of its cell
@@ -37,9 +38,10 @@ class Score(NamedTuple):
     Where the paper prints the round of an accuracy, ours is the accuracy in that round: both are points then.
     """
 
-    table: PaperTable
+    table: PublishedTable
     row: Row
     column: Column
+    wanted: Wanted
     printed: float
     runs: tuple[Run, ...] = ()
     ours: tuple[float, ...] = ()  # accuracy in percent, run by run
@@ -61,7 +63,7 @@ class Score(NamedTuple):
     @property
     def cell(self) -> object:
         """The same for a number that is printed in several tables; whoever knows all labels has no share of them."""
-        setup = setup_of(self.table.config(self.row, self.column))
+        setup = self.wanted.setups[0]
         setup = setup._replace(labels_per_class=0) if self.row.is_bound else setup
         return setup, self.column.target, self.printed
 
@@ -97,13 +99,13 @@ def place(score: Score) -> tuple[float, int, float]:
 
 
 def scores_in(filled: FilledTable) -> Iterator[Score]:
-    table = filled.paper
+    table = filled.table
     lines = {line.row: line.cells for line in filled.lines if line.source == PROTOCOLS[0]}
-    for row in table.rows:
+    for row, wanted in zip(table.rows, table.wanted, strict=True):
         cells = lines.get(row.name, [None] * len(table.columns))
-        for column, printed, cell in zip(table.columns, row.printed, cells, strict=True):
-            if printed == printed:  # not nan, which is a target that the paper does not reach
-                yield filled_in(Score(table, row, column, printed), cell)
+        for column, place, printed, cell in zip(table.columns, wanted, row.printed, cells, strict=True):
+            if place and printed == printed:  # not nan, which is a target that the paper does not reach
+                yield filled_in(Score(table, row, column, place, printed), cell)
 
 
 def filled_in(score: Score, cell: Cell | None) -> Score:
@@ -118,7 +120,7 @@ def filled_in(score: Score, cell: Cell | None) -> Score:
 def accuracy(run: Run, score: Score) -> float | None:
     """Our number in points: the mean of the last ten rounds, or the accuracy of the round that the paper prints."""
     if score.column.target is None:
-        return result_at(run, score.column.rounds)
+        return result_at(run, score.wanted.end.rounds)
     there = (float(line["accuracy"]) for line in run.lines if line["round"] == score.printed)
     return next(there, None)
 
@@ -144,8 +146,7 @@ def markdown_board(board: Scoreboard, picture: str = "") -> str:
     """The sentence, the picture and a table of the numbers that were run."""
     parts = [board.sentence(), *([f"![The paper's numbers and ours]({picture})"] if picture else [])]
     if board.scores:
-        rows = [HEAD, ["---"] * len(HEAD), *map(texts, board.scores)]
-        parts += ["\n".join(map(markdown_row, rows)), LEGEND, *remarks(board)]
+        parts += [markdown(Grid(HEAD, [*map(texts, board.scores)])).rstrip(), LEGEND, *remarks(board)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -167,11 +168,11 @@ def by_dataset(methods: Mapping[str, Sequence[str]]) -> str:
 
 def terminal_board(board: Scoreboard) -> Iterator[Table]:
     """The same for a screen of 80 columns, setting by setting; what agrees is bold."""
-    for setting, scores in groupby(board.scores, key=lambda score: texts(score)[0]):
-        table = Table(*HEAD[1:], title=setting, title_justify="left", **RULED)
-        for score in scores:
-            table.add_row(*texts(score)[1:], style="bold" if score.agrees else "")
-        yield table
+    for setting, group in groupby(board.scores, key=lambda score: texts(score)[0]):
+        scores = list(group)
+        styles = ["bold" if score.agrees else "" for score in scores]
+        look = {**RULED, "title": setting, "title_justify": "left"}
+        yield terminal(Grid(HEAD[1:], [texts(score)[1:] for score in scores]), look, styles, whole=0)
 
 
 # As a picture.
@@ -233,7 +234,7 @@ def looks_of_dots(rows: Iterable[Row]) -> dict[str, Style]:
     """Looks by name; as dots have no dashes, a row whose color and marker are taken gets another marker."""
     looks: dict[str, Style] = {}
     for row in rows:
-        style = look_of(MethodChoice(row.method, tuple(row.settings.items())))
+        style = look_of(row.choice)
         taken = {look.marker for name, look in looks.items() if look.color == style.color and name != row.name}
         others = (step_along(MARKERS, style.marker, step) for step in range(len(MARKERS)))
         looks[row.name] = style._replace(marker=next((m for m in others if m not in taken), style.marker))

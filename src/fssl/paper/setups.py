@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ..catalog.facts import same_method
-from ..config import Config, MethodChoice, by_card, flatten, parse
+from ..config import Config, MethodChoice, by_card, flatten
 from ..console import setting_text
 from ..data.cards import card
 from ..errors import UserError
@@ -78,20 +78,6 @@ def by_setup(runs: Iterable[Run]) -> tuple[dict[Setup, list[Run]], dict[Path, st
         except UserError as error:
             strange[run.path] = str(error)
     return known, strange
-
-
-@cache
-def paper_config(dataset: str, alpha: float, label_fraction: float, method: MethodChoice) -> Config:
-    """The paper's own setting of a cell: the released code's protocol and arithmetic, all else by default."""
-    return parse(
-        {
-            "protocol": PROTOCOLS[0],
-            "data": {"name": dataset, "label_fraction": label_fraction},
-            "partition": {"alpha": alpha},
-            "method": {"name": method.name, **dict(method.settings)},
-            "train": {"precision": "fp32"},
-        }
-    )
 
 
 def own_recipe(config: Config) -> str | None:

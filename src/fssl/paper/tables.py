@@ -1,23 +1,24 @@
 """The paper's tables from run folders, as files and in the terminal."""
 
 import re
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
 from rich.console import Console
-from rich.table import Table
 
 from ..console import RULED, say
 from ..errors import UserError, unknown
 from ..report.drawing import render, settings
+from ..report.formats import Grid, terminal
 from ..report.runs import Found, find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
 from .fill import FilledTable, Tables, fill_tables, setups_of_paper
-from .markup import csv_text, latex, latex_page, letter, markdown_page, missing_text, say_unused, terminal
+from .markup import csv_text, latex, latex_page, markdown_page, missing_text, on_screen, say_reasons, say_unused
 from .others import tables_by_setup
-from .printed import TITLES, paper_tables
+from .published import TITLES, paper_tables
 from .scoreboard import LEGEND, Scoreboard, draw, markdown_board, remarks, scoreboard, terminal_board
 from .setups import by_setup
 
@@ -56,7 +57,7 @@ def make_tables(console: Console, paths: list[Path], out: Path, show: Shown = NO
     result = pointing_elsewhere(result, found)
     write_tables(result, board, out)
     if show.table is not None:
-        print_table(console, next(t for t in result.tables if t.paper.number == show.table), show.dataset)
+        print_table(console, next(t for t in result.tables if t.table.number == show.table), show.dataset)
     print_scoreboard(console, board, out)
     print_summary(console, result, out)
 
@@ -82,25 +83,23 @@ def write_tables(result: Tables, board: Scoreboard, out: Path) -> None:
             write_atomic(out / PICTURE, render(draw(board), ["png"], DPI)["png"])
     write_atomic(out / "tables.md", markdown_page(result, markdown_board(board, PICTURE if is_drawn else "")))
     write_atomic(out / "tables.csv", csv_text(result.tables))
-    write_atomic(out / "tables.tex", latex_page(t.paper.number for t in result.tables))
+    write_atomic(out / "tables.tex", latex_page(t.table.number for t in result.tables))
     for filled in result.tables:
-        write_atomic(out / f"table{filled.paper.number}.tex", latex(filled))
+        write_atomic(out / f"table{filled.table.number}.tex", latex(filled))
 
 
 def print_table(console: Console, filled: FilledTable, dataset: str | None) -> None:
     """A table dataset by dataset; those without runs are named, unless one is asked for or none has any."""
-    every = filled.paper.datasets
-    shown = [dataset] if dataset else [name for name in every if filled.has_runs(name)] or every
-    say(console, f"Table {filled.paper.number}. {filled.paper.title}")
+    table = filled.table
+    every = {name: [j for j, column in enumerate(table.columns) if column.dataset == name] for name in table.datasets}
+    shown = [dataset] if dataset else [name for name in every if filled.has_runs(every[name])] or [*every]
+    say(console, f"Table {table.number}. {table.title}")
     for name in shown:
-        console.print(terminal(filled, name))
+        console.print(on_screen(filled, every[name], TITLES[name]))
     if left := [TITLES[name] for name in every if name not in shown and not dataset]:
         say(console, f"No runs on {', '.join(left)}; --dataset NAME shows the paper's numbers.")
-    here = filled.reasons_on(shown)
-    for i, reason in enumerate(filled.reasons):
-        if reason in here:
-            say(console, f"  {letter(i)}  {reason}")
-    for text in (*filled.paper.notes, missing_text(filled)):
+    say_reasons(console, filled, [j for name in shown for j in every[name]])
+    for text in (*table.notes, missing_text(filled)):
         say(console, text)
     say(console, "")
 
@@ -122,16 +121,19 @@ def has_matplotlib() -> bool:
 
 
 def print_summary(console: Console, result: Tables, out: Path) -> None:
-    table = Table("table", "what", "protocol", "cells", "missing", "unmarked", **RULED)
-    for filled in result.tables:
-        for source, (done, total) in filled.counts.items():
-            cells = [c for line in filled.lines if line.source == source for c in line.cells if c and c.runs]
-            exact = sum(not cell.marks for cell in cells)
-            what = re.split("[:,]", filled.paper.title)[0]
-            table.add_row(str(filled.paper.number), what, source, str(done), str(total - done), str(exact))
-    console.print(table)
+    rows = [line for filled in result.tables for line in summary(filled)]
+    head = ("table", "what", "protocol", "cells", "missing", "unmarked")
+    console.print(terminal(Grid(head, rows), RULED, whole=0))
     say(console, UNMARKED)
-    used = result.num_runs - len(result.unused)
-    say(console, f"{used} of {result.num_runs} runs are in the tables.")
+    say(console, f"{result.used} of {result.num_runs} runs are in the tables.")
     say_unused(console, result.unused, out / "tables.md")
     say(console, f"written: {out}/tables.md, tables.csv, tables.tex (with table1.tex to table8.tex)")
+
+
+def summary(filled: FilledTable) -> Iterator[list[str]]:
+    """How many cells of a table are filled, missing and without a mark, for each protocol."""
+    what = re.split("[:,]", filled.table.title)[0]
+    for source, (done, total) in filled.counts.items():
+        cells = [cell for line in filled.lines if line.source == source for cell in line.cells if cell and cell.runs]
+        exact = sum(not cell.marks for cell in cells)
+        yield [str(filled.table.number), what, source, str(done), str(total - done), str(exact)]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from ..console import print_table, say, setting_text
+from ..console import say, setting_text
 from ..errors import UserError, several, shortened
 from ..records.rounds import MEASURES
 from ..system.files import as_csv, write_file
@@ -29,17 +29,16 @@ from .drawing import (
     settings,
     sheet,
 )
+from .formats import Grid, print_grid
 from .groups import comparable_settings, distinct, method_of, named_groups, shown_color
 from .look import Style, chosen_styles
 from .overview import (
     Groups,
-    Overview,
     by_value,
     check_against,
     check_setting,
     latex_table,
     make_overview,
-    on_screen,
     overview_by,
     words_by,
     words_on,
@@ -124,7 +123,7 @@ def compare_runs(
         if len(tasks) > 1:
             say(console, "")
             say(console, title)
-        print_table(console, on_screen(overviews[title]))
+        print_grid(console, overviews[title])
         for text in on_commits(groups):
             say(console, text, "dim")
         for text in words_by(by, groups, against) if by else words_on(groups, against):
@@ -134,7 +133,7 @@ def compare_runs(
     write(console, files, tasks, overviews, by)
 
 
-def write(console: Console, files: Files, tasks: dict[str, Groups], overviews: Mapping[str, Overview], by: str) -> None:
+def write(console: Console, files: Files, tasks: dict[str, Groups], overviews: Mapping[str, Grid], by: str) -> None:
     """Write the files, and say which."""
     if files.csv:
         write_file(files.csv, csv_text(tasks))
@@ -163,7 +162,7 @@ def footer(tasks: Mapping[str, Groups], by: str) -> str:
     return f"In percent: test {MEASURES[runs[0][0].measure]} (mean of the last {rounds}{others}."
 
 
-def signs(overviews: Iterable[Overview]) -> list[str]:
+def signs(overviews: Iterable[Grid]) -> list[str]:
     """What the marks beside seeds mean, if there are any."""
     seen = {sign for overview in overviews for texts in overview.rows for sign in texts[1]}
     meanings = {

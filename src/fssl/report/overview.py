@@ -2,18 +2,15 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from typing import NamedTuple
 
 import numpy as np
-from rich.table import Column, Table
-from rich.text import Text
 
 from ..config import OF_OPTIMIZERS, ServerChoice
-from ..console import PLAIN, setting_text
+from ..console import setting_text
 from ..errors import UserError, printable, several, unknown
 from ..records.rounds import MEASURES
+from .formats import Grid, latex, part
 from .groups import comparable_settings, seeds_text
-from .latex import bold, escape_latex, tabular
 from .runs import Run, is_number, label_quality, late, number, spread, value
 from .verdicts import beside, by_result, gains, last_rounds, mean_result, not_compared, rivals, smoothed, verdict
 
@@ -21,21 +18,13 @@ Groups = dict[str, list[Run]]
 NOT_PRINTED = ("seeds", "s/round")  # columns of the screen that a paper has no use for
 
 
-class Overview(NamedTuple):
-    """A table as strings: a head, rows, and the cells that hold the best of a column."""
-
-    head: list[str]
-    rows: list[list[str]]
-    best: set[tuple[int, int]]  # (row, column)
-
-
-def make_overview(groups: Groups) -> Overview:
+def make_overview(groups: Groups) -> Grid:
     """A line per setting, best first."""
     most = last_rounds(run for runs in groups.values() for run in runs)
     names = by_result(groups)
     rows = [row(name, groups[name]) for name in names]
-    best = {(names.index(name), 2) for name in leaders(groups)}
-    return Overview(["method", "seeds", f"last {most}", "last", "right", "used", "s/round"], rows, best)
+    best = {(names.index(name), 2): 1 for name in leaders(groups)}
+    return Grid(["method", "seeds", f"last {most}", "last", "right", "used", "s/round"], rows, best)
 
 
 def leaders(groups: Groups) -> set[str]:
@@ -50,17 +39,7 @@ def shown_result(runs: list[Run]) -> str:
     return f"{mean_result(runs):.2f}"
 
 
-def on_screen(overview: Overview) -> Table:
-    words = (Column(overview.head[0], no_wrap=True), Column(overview.head[1], min_width=5))
-    table = Table(*words, *(Column(name, no_wrap=True) for name in overview.head[2:]), **PLAIN)
-    for i, texts in enumerate(overview.rows):
-        table.add_row(
-            *(Text(printable(text), "bold" if (i, j) in overview.best else "") for j, text in enumerate(texts))
-        )
-    return table
-
-
-def latex_table(title: str, overview: Overview, groups: Groups) -> str:
+def latex_table(title: str, overview: Grid, groups: Groups) -> str:
     """The same table for a paper, with seeds and what it shows as a remark above it."""
     runs = [run for members in groups.values() for run in members]
     seeds = seeds_text(runs)
@@ -70,11 +49,7 @@ def latex_table(title: str, overview: Overview, groups: Groups) -> str:
     last = several(last_rounds(runs), "round")
     what += f"mean of the last {last}, then mean ± sample standard deviation over seeds {seeds}"
     wanted = [j for j, name in enumerate(overview.head) if name not in NOT_PRINTED]
-    rows = [
-        [bold(escape_latex(texts[j])) if (i, j) in overview.best else escape_latex(texts[j]) for j in wanted]
-        for i, texts in enumerate(overview.rows)
-    ]
-    return tabular((title, what), [overview.head[j] for j in wanted], rows)
+    return latex(part(overview, wanted), (title, what))
 
 
 def words_on(groups: Groups, against: str = "") -> list[str]:
@@ -167,14 +142,14 @@ def optimizer_text(run: Run) -> str:
     return "".join(f", {key}={setting_text(getattr(server, key))}" for key in own)
 
 
-def overview_by(key: str, groups: Groups) -> Overview:
+def overview_by(key: str, groups: Groups) -> Grid:
     """A line per method, a column per value."""
     columns = by_value(key, groups)
     names = sorted(by_result(groups), key=lambda name: -sum(name in here for here in columns.values()))  # fullest first
     texts = [[spread(results(here.get(name, []))) for here in columns.values()] for name in names]
     rows = [[name, seeds_text(groups[name]), *cells] for name, cells in zip(names, texts, strict=True)]
-    best = {(names.index(name), j) for j, here in enumerate(columns.values(), 2) for name in leaders(here)}
-    return Overview(["method", "seeds", *(f"{key.rsplit('.', 1)[-1]}={value}" for value in columns)], rows, best)
+    best = {(names.index(name), j): 1 for j, here in enumerate(columns.values(), 2) for name in leaders(here)}
+    return Grid(["method", "seeds", *(f"{key.rsplit('.', 1)[-1]}={value}" for value in columns)], rows, best)
 
 
 def results(runs: list[Run]) -> list[float]:

@@ -1,0 +1,182 @@
+"""A table of texts, `Grid`, and its renderers: Markdown, LaTeX, the terminal. `as_csv` writes files of numbers."""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import groupby
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ..console import PLAIN, UNBOUNDED, print_table
+from ..errors import printable
+
+
+class Marked(NamedTuple):
+    """A cell's text, what follows it without emphasis, and the letters of its notes."""
+
+    text: str
+    after: str = ""
+    marks: str = ""
+
+
+class Grid(NamedTuple):
+    """A head, rows of cells, and the rank of cells that are emphasized: 1 is the best of a column, 2 the second."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | Marked]]
+    best: Mapping[tuple[int, int], int] = MappingProxyType({})  # by (row, column)
+    notes: Sequence[str] = ()  # that marks refer to, in the order of their letters
+
+
+class Format(NamedTuple):
+    """How a format writes the parts of a cell."""
+
+    escape: Callable[[str], str]
+    emphasis: Mapping[int, Callable[[str], str]]
+    mark: Callable[[str], str]
+
+    def rows(self, grid: Grid) -> Iterator[list[str]]:
+        for i, row in enumerate(grid.rows):
+            yield [self.cell(cell, grid.best.get((i, j), 0)) for j, cell in enumerate(row)]
+
+    def cell(self, cell: str | Marked, rank: int) -> str:
+        text, after, marks = Marked(cell) if isinstance(cell, str) else cell
+        shown = self.emphasis.get(rank, str)(self.escape(text)) + self.escape(after)
+        return shown + (self.mark(marks) if marks else "")
+
+
+# Markdown.
+
+MARKUP = re.compile(r"([\\`*\[\]|])")
+HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+MARKDOWN = Format(str, {1: "**{}**".format, 2: "<u>{}</u>".format}, "<sup>{}</sup>".format)  # cells may be Markdown
+
+
+def escape_markdown(text: str) -> str:
+    """Text without markup, in one line: no link, no code, no cell of a table and no HTML begins or ends in it."""
+    return MARKUP.sub(r"\\\1", printable(text)).translate(HTML)
+
+
+def as_code(text: str) -> str:
+    """Text in one line as code, between more backticks than there are in it."""
+    line = printable(text)
+    longest = max((len([*run]) for mark, run in groupby(line) if mark == "`"), default=0)
+    fence, space = "`" * (longest + 1), " " if longest else ""
+    return f"{fence}{space}{line}{space}{fence}"
+
+
+def markdown(grid: Grid) -> str:
+    """The table; its notes are left to `markdown_notes`."""
+    rows = (grid.head, ["---"] * len(grid.head), *MARKDOWN.rows(grid))
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
+
+
+def markdown_notes(grid: Grid) -> list[str]:
+    """The items of a list."""
+    return [f"- {MARKDOWN.mark(letter(i))} {escape_markdown(note)}" for i, note in enumerate(grid.notes)]
+
+
+def letter(index: int) -> str:
+    """a to z, then aa, ab, ..."""
+    first, second = divmod(index, 26)
+    return (chr(ord("a") + first - 1) if first else "") + chr(ord("a") + second)
+
+
+# LaTeX.
+
+SPECIAL = {"\\": r"\textbackslash{}", "±": r"$\pm$", "α": r"$\alpha$", "−": "$-$", "×": r"$\times$", "κ": r"$\kappa$"}
+SPECIAL |= {c: f"\\{c}" for c in "&%$#_{}"} | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--"}
+SPECIAL |= {"<": r"\textless{}", ">": r"\textgreater{}", "|": r"\textbar{}"}
+
+
+def escape_latex(text: str) -> str:
+    """Text that LaTeX prints as it is, in one line."""
+    return "".join(SPECIAL.get(c, c) for c in printable(text))
+
+
+LATEX = Format(
+    escape_latex, {1: r"\textbf{{{}}}".format, 2: r"\underline{{{}}}".format}, r"\textsuperscript{{{}}}".format
+)
+
+
+def latex(grid: Grid, remarks: Iterable[str] = ()) -> str:
+    """A table without a float of its own, after remarks that only the source shows; needs booktabs."""
+    columns = f"l{'c' * (len(grid.head) - 1)}"
+    lines = tabular(columns, [latex_row(map(escape_latex, grid.head))], map(latex_row, LATEX.rows(grid)))
+    return "\n".join([*(f"% {printable(remark)}" for remark in remarks), *lines]) + "\n"
+
+
+def latex_row(texts: Iterable[str]) -> str:
+    return " & ".join(texts) + r" \\"
+
+
+def tabular(columns: str, head: Iterable[str], rows: Iterable[str]) -> list[str]:
+    """The lines of a table, from those of its head and of its rows."""
+    begin = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule"]
+    return [*begin, *head, r"\midrule", *rows, r"\bottomrule", r"\end{tabular}"]
+
+
+# The terminal.
+
+STYLES = {1: "bold", 2: "underline"}
+WHOLE = 16  # columns of a screen: up to this width a text is not folded
+
+
+def print_grid(console: Console, grid: Grid, look: Mapping[str, Any] = PLAIN, styles: Sequence[str] = ()) -> None:
+    """Print a table, in a file or a pipe as wide as it has to be.
+
+    On a screen that is too narrow, long names are folded, and columns that still have no room follow in further tables,
+    each with the first column: nothing is cut off, so no two rows look alike. `styles` are those of the rows.
+    """
+    whole = terminal(grid, look, styles)
+    if not console.is_terminal:
+        return print_table(console, whole)
+    if console.measure(whole).maximum <= console.width:
+        return console.print(whole)
+    for columns in fitting(console, grid, look):
+        console.print(terminal(part(grid, columns), look, styles))
+
+
+def fitting(console: Console, grid: Grid, look: Mapping[str, Any]) -> Iterator[list[int]]:
+    """The columns of each table that fits the screen."""
+    shown = [0]
+    for j in range(1, len(grid.head)):
+        narrowest = terminal(part(grid, [*shown, j]), look, is_narrow=True)
+        if len(shown) > 1 and Console(width=UNBOUNDED).measure(narrowest).maximum > console.width:
+            yield shown
+            shown = [0]
+        shown.append(j)
+    yield shown
+
+
+def part(grid: Grid, columns: Sequence[int]) -> Grid:
+    """Some columns of a table."""
+    best = {(i, columns.index(j)): rank for (i, j), rank in grid.best.items() if j in columns}
+    return Grid([grid.head[j] for j in columns], [[row[j] for j in columns] for row in grid.rows], best, grid.notes)
+
+
+def terminal(
+    grid: Grid, look: Mapping[str, Any] = PLAIN, styles: Sequence[str] = (), whole: int = WHOLE, is_narrow: bool = False
+) -> Table:
+    """The table with texts that are folded where there is no room, or as narrow as they may be.
+
+    A column stays whole up to some width.
+    """
+    table = Table(**look)
+    for j, name in enumerate(grid.head):
+        is_wide = max(cell_len(on_screen(row[j])) for row in [grid.head, *grid.rows]) > whole
+        width = whole if is_wide and is_narrow else None
+        table.add_column(name, no_wrap=not is_wide, overflow="fold", width=width)
+    for i, row in enumerate(grid.rows):
+        cells = (Text(on_screen(cell), STYLES.get(grid.best.get((i, j), 0), "")) for j, cell in enumerate(row))
+        table.add_row(*cells, style=styles[i] if styles else "")
+    return table
+
+
+def on_screen(cell: str | Marked) -> str:
+    text, after, marks = Marked(cell) if isinstance(cell, str) else cell
+    return printable(f"{text}{after} {marks}".rstrip())
