@@ -48,6 +48,8 @@ from fssl.models import Head, NormReLU
 from fssl.paper.scoreboard import draw
 from fssl.paper.tables import DPI
 from fssl.report.drawing import render, settings
+from fssl.report.formats import Grid
+from fssl.report.formats import markdown as in_markdown
 from helpers import results_page
 from helpers.command import exit_code
 from helpers.pages import FENCE, Block, blocks_of, commands_of
@@ -413,8 +415,9 @@ def shown(value: object) -> str:
 
 
 def table() -> str:
-    lines = ["| Key | Type | Allowed | Default | Meaning |", "|---|---|---|---|---|"]
-    return "\n".join([*lines, *(f"| `{key}` | {' | '.join(rest)} |" for key, *rest in rows())]) + "\n"
+    return in_markdown(
+        Grid(("Key", "Type", "Allowed", "Default", "Meaning"), [[f"`{key}`", *rest] for key, *rest in rows()])
+    )
 
 
 class Generated(NamedTuple):

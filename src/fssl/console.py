@@ -114,9 +114,13 @@ def say(console: Console, text: str, style: str = "") -> None:
 def print_table(console: Console, table: Table) -> None:
     """A table on a screen as wide as that, in a file or a pipe as wide as it has to be: lines stay whole."""
     if not console.is_terminal:
-        wide = Screen(file=console.file, width=UNBOUNDED)
-        console = Screen(file=console.file, width=max(console.width, wide.measure(table).maximum))
+        console = Screen(file=console.file, width=max(console.width, width_of(table)))
     console.print(table)
+
+
+def width_of(table: Table) -> int:
+    """The columns of a screen on which no line of a table is folded."""
+    return Screen(width=UNBOUNDED).measure(table).maximum
 
 
 class View(AbstractContextManager["View"]):

@@ -4,7 +4,7 @@ import csv
 import json
 import re
 from io import StringIO
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -552,6 +552,31 @@ def test_lines_of_a_table_stay_whole_in_a_file(tmp_path: Path) -> None:
     compare_runs(Console(file=file, width=40), [tmp_path])
     (line,) = (line for line in file.getvalue().splitlines() if "fedprox" in line)
     assert "fedprox+fixmatch+sage  7 8 9 10 11  59.00 ± 1.58" in line
+
+
+@pytest.mark.parametrize(("width", "num_tables"), [(40, 3), (60, 2), (80, 1), (100, 1)])
+def test_no_two_lines_look_alike_on_a_terminal(tmp_path: Path, width: int, num_tables: int) -> None:
+    """Long names are folded, and columns without room follow in further tables: nothing is cut off."""
+    methods, taus = ("fixmatch-lpl", "fixmatch-gpl", "fedprox+fixmatch", "fedprox+fixmatch+sage"), (0.9, 0.95)
+    for method, tau, seed in product(methods, taus, (7, 8, 9)):
+        settings = (f"method.name='{method}'", f"method.tau={tau}", f"seed={seed}")
+        write_run(tmp_path / f"{method}{tau}{seed}", [40.0 + seed], *settings)
+    out = StringIO()
+    compare_runs(Console(file=out, width=width, force_terminal=True, color_system=None), [tmp_path])
+    lines = out.getvalue().split(" and ")[0].splitlines()[:-1]
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+    heads = [i for i, line in enumerate(lines) if line.startswith(" method")]
+    assert len(heads) == num_tables
+    shown = " ".join(lines[i].removeprefix(" method").replace("last 1", "last-1") for i in heads).split()
+    assert shown == ["seeds", "last-1", "last", "right", "used", "s/round"]
+    for i, end in zip(heads, [*heads[1:], len(lines)], strict=True):
+        across = len(lines[i]) - len(lines[i].removeprefix(" method").lstrip())  # the names' column
+        names = "".join(line[:across] for line in lines[i + 2 : end]).replace(" ", "")
+        assert sorted(re.findall(r"[\w+-]+,tau=0\.95?", names)) == sorted(
+            f"{m},tau={t}" for m, t in product(methods, taus)
+        )
+    assert out.getvalue().count("48.00 ± 1.00") == len(methods) * len(taus)
 
 
 @pytest.fixture

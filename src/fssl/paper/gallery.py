@@ -1,6 +1,8 @@
-"""The paper's figures from run folders: one small function for each, named and described as in the paper."""
+"""The paper's figures from run folders, one small function for each; figures.toml says what they show."""
 
+import tomllib
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,131 +63,47 @@ class Figure(NamedTuple):
     draw: Callable[[Selector], Any]
 
 
-FIGURES: dict[str, Figure] = {}
-
-
-def figure(name: str, title: str, caption: str) -> Callable[[Callable[[Selector], Any]], Callable[[Selector], Any]]:
-    """Register a function that draws."""
-
-    def register(draw: Callable[[Selector], Any]) -> Callable[[Selector], Any]:
-        FIGURES[name] = Figure(name, title, " ".join(caption.split()), draw)
-        return draw
-
-    return register
-
-
-SOURCE_OF_MODELS = """Local labels are those of the FixMatch-LPL runs and global labels those of the FixMatch-GPL runs;
-SAGE's runs show both models at once (the paper does not say which run it draws)."""
-LATE = "Summed over clients and the last ten recorded rounds (the paper names no round)."
-
-
-# Figures 1 and 2.
+# Curves and bars.
 
 
 def label_accuracy(runs: Selection) -> Any:
-    fig, axes = sheet(COLUMN, 2.7)
+    fig, ((panel,),) = sheet(COLUMN, 2.7)
     for alpha in runs.alphas:
         used, every = (runs.by_round(percent(key), LPL, alpha) for key in ("pl_accuracy", "accuracy_l_all"))
         style = alpha_style(alpha)
-        band(axes[0, 0], *used, f"{alpha_name(alpha)}, used", style)
-        band(axes[0, 0], *every, f"{alpha_name(alpha)}, all", style._replace(dash="dot"))
-    by_rounds(axes[0, 0])
-    axes[0, 0].set(ylabel="correct pseudo-labels (%)")
+        band(panel, *used, f"{alpha_name(alpha)}, used", style)
+        band(panel, *every, f"{alpha_name(alpha)}, all", style._replace(dash="dot"))
+    by_rounds(panel)
+    panel.set(ylabel="correct pseudo-labels (%)")
     legend(fig, 2)
     return fig
 
 
 def oracle_gap(runs: Selection, central: Selection | None = None) -> Any:
-    fig, axes = sheet(COLUMN, 2.9)
+    fig, ((panel,),) = sheet(COLUMN, 2.9)
     for alpha in runs.alphas:
-        style = alpha_style(alpha)
-        band(axes[0, 0], *runs.by_round("accuracy", LPL, alpha), f"{alpha_name(alpha)}, all labels", style)
-        oracle = runs.by_round("accuracy", f"{LPL}+oracle", alpha)
-        band(axes[0, 0], *oracle, f"{alpha_name(alpha)}, only right labels", dashed(style))
+        style, name = alpha_style(alpha), alpha_name(alpha)
+        band(panel, *runs.by_round("accuracy", LPL, alpha), f"{name}, all labels", style)
+        band(panel, *runs.by_round("accuracy", f"{LPL}+oracle", alpha), f"{name}, only right labels", dashed(style))
     if central:
-        curve = central.by_round("accuracy", LPL)
-        band(axes[0, 0], *curve, "centralized FixMatch", Style(GREY, "dot", "star"))
-    by_rounds(axes[0, 0])
-    axes[0, 0].set(ylabel=ACCURACY, ylim=(0, None))
+        band(panel, *central.by_round("accuracy", LPL), "centralized FixMatch", Style(GREY, "dot", "star"))
+    by_rounds(panel)
+    panel.set(ylabel=ACCURACY, ylim=(0, None))
     legend(fig, 2)
     return fig
 
 
-SGD_FSSL = """The paper names neither dataset nor α; its "FedSGD" with a local epoch is FixMatch-LPL with all clients in
-every round and one local epoch."""
-STRICT = "FedSGD in the strict sense: FixMatch-LPL, all clients, one step a round."
-USED = "Solid: labels that are used (confidence at least τ); dotted: all predictions of the local model."
-ORACLE = "Dashed: the same with wrong pseudo-labels removed."
-CENTRAL = "The centralized run sees as many unlabeled images a round as all clients together."
+def accuracy(runs: Selection, size: tuple[float, float], columns: int) -> Any:
+    return curves_by_alpha(runs, by_method(runs, "accuracy"), size, ACCURACY, columns)
 
 
-@figure("1a", "Pseudo-label accuracy by heterogeneity", f"{SGD_FSSL} {USED}")
-def figure_1a(select: Selector) -> Any:
-    return label_accuracy(select("fig1"))
-
-
-@figure("1b", "Test accuracy, with wrong labels removed, and centralized", f"{SGD_FSSL} {ORACLE} {CENTRAL}")
-def figure_1b(select: Selector) -> Any:
-    return oracle_gap(select("fig1"), select("fig1-central"))
-
-
-@figure("1a-fedsgd", "Pseudo-label accuracy by heterogeneity, one step a round", f"{STRICT} {USED}")
-def figure_1a_fedsgd(select: Selector) -> Any:
-    return label_accuracy(select("fig1-fedsgd"))
-
-
-@figure("1b-fedsgd", "Test accuracy, with wrong labels removed, one step a round", f"{STRICT} {ORACLE}")
-def figure_1b_fedsgd(select: Selector) -> Any:
-    return oracle_gap(select("fig1-fedsgd"))  # a step a round is another clock: nothing centralized
-
-
-CONFIDENCE = f"""Top: share of unlabeled images above the threshold, mean and standard deviation over runs. Bottom: how
-the confidences above it are spread (box: quartiles, whiskers: 5 and 95 %, all runs together). {SOURCE_OF_MODELS}
-{LATE}"""
-
-
-@figure("2a", "Confidences above 0.99, local and global model", CONFIDENCE)
-def figure_2a(select: Selector) -> Any:
-    fig, axes = sheet(COLUMN, 3.6, 2, 1, sharex=True)
-    confidences(select("fig2"), axes[:, 0], 0.99)
-    legend(fig, 2)
-    return fig
-
-
-@figure("2b", "Pseudo-labels by round, local and global model, α = 0.1", SOURCE_OF_MODELS)
-def figure_2b(select: Selector) -> Any:
-    return curves_by_alpha(select("fig2", 0.1), SURE, (COLUMN, 2.5), COUNT, 2)
-
-
-# Figures 4 to 8.
-
-
-@figure("4", "Test accuracy by round, CIFAR-100, α = 1", "Mean over seeds; bands are one standard deviation.")
-def figure_4(select: Selector) -> Any:
-    runs = select("fig4")
-    return curves_by_alpha(runs, by_method(runs, "accuracy"), (COLUMN, 4.2), ACCURACY, 2)
-
-
-@figure(
-    "5",
-    "Fixed and dynamic λ",
-    """λ weighs the local vote, as the formula says (part of the paper's text has it reversed). With CPG on, λ = 1 is
-    CPG alone and λ = 0 the global label under both masks: neither is FixMatch-LPL or -GPL. The paper names neither
-    dataset nor α: CIFAR-100, α = 1.""",
-)
-def figure_5(select: Selector) -> Any:
-    fixed = {dict(m.settings).get("lam", 1.0): m for m in select("fig5").methods if m.settings}
-    return sweep(select("fig5"), fixed, "fixed λ (weight of the local vote)", "dynamic λ (SAGE)")
-
-
-@figure("6", "Pseudo-labels used by round", "The paper does not state α: all three.")
-def figure_6(select: Selector) -> Any:
-    runs = select("fig-counts")
+def counts(runs: Selection) -> Any:
     return curves_by_alpha(runs, by_method(runs, thousands("n_valid")), (PAGE, 2.7), COUNT, 5)
 
 
-CPG = """The paper does not say whether its "CPG" is CPG alone or the whole of SAGE: both, beside FixMatch-LPL. Labels
-that CPG adds are those of images where only the global model is sure."""
+def by_setting(runs: Selection, key: str, name: str, default: str, unset: float = 0.0) -> Any:
+    """The result by the value of SAGE's setting; `unset` is that of a method without it."""
+    return sweep(runs, {dict(m.settings).get(key, unset): m for m in runs.methods if m.settings}, name, default)
 
 
 def cpg_in_depth(runs: Selection) -> Any:
@@ -205,19 +123,14 @@ def cpg_in_depth(runs: Selection) -> Any:
     return fig
 
 
-@figure("7", "What CPG adds, α = 0.1", CPG)
-def figure_7(select: Selector) -> Any:
-    return cpg_in_depth(select("fig-cpg"))
+def late_confidences(runs: Selection) -> Any:
+    fig, axes = sheet(COLUMN, 3.6, 2, 1, sharex=True)
+    confidences(runs, axes[:, 0], 0.99)
+    legend(fig, 2)
+    return fig
 
 
-@figure(
-    "8",
-    "Consensus: rank of one model's label in the other's prediction",
-    f"""Top: place of the local model's class in the global prediction, over images of which the local model is sure.
-    Bottom: the converse. With SAGE, and without it (FixMatch-LPL and -GPL). A tie goes to the better place. {LATE}""",
-)
-def figure_8(select: Selector) -> Any:
-    runs = select("fig8-consensus")
+def consensus(runs: Selection) -> Any:
     fig, axes = sheet(PAGE, 3.8, 2, len(runs.alphas), sharex=True, sharey="row")
     places = np.arange(RANKS + 1)
     for row, name in zip(axes, ("rank_l_in_g", "rank_g_in_l"), strict=True):
@@ -240,30 +153,21 @@ def figure_8(select: Selector) -> Any:
     return fig
 
 
-# Figures 9 to 12.
-
-
-@figure("9", "Confidences above 0.95, 0.96, 0.97 and 0.98, local and global model", CONFIDENCE)
-def figure_9(select: Selector) -> Any:
+def confidences_by_threshold(runs: Selection) -> Any:
     fig, axes = sheet(PAGE, 3.7, 2, 4, sharex=True)
     for column, threshold in zip(axes.T, (0.95, 0.96, 0.97, 0.98), strict=True):
-        confidences(select("fig9-confidence"), column, threshold)
+        confidences(runs, column, threshold)
     for panel in axes[:, 1:].flat:
         panel.set_ylabel("")
     for panel in axes[1]:
-        panel.set_xticklabels([f"{alpha:g}" for alpha in select("fig9-confidence").alphas])
+        panel.set_xticklabels([f"{alpha:g}" for alpha in runs.alphas])
         panel.set_xlabel("α")
     letters(axes, [panel.get_title(loc="left") for panel in axes[0]])
     legend(fig, 4)
     return fig
 
 
-@figure(
-    "9e", "The whole distribution of confidences, local and global model", f"{SOURCE_OF_MODELS} {LATE} Bins of 0.01."
-)
-def figure_9e(select: Selector) -> Any:
-    runs = select("fig9-confidence")
-
+def whole_confidences(runs: Selection) -> Any:
     def draw(panel: Any, alpha: float) -> None:
         for label, who, method, style in MODELS:
             shares = [100 * h / h.sum() for h in runs.late(f"confidence_{who}", method, alpha)]
@@ -276,17 +180,7 @@ def figure_9e(select: Selector) -> Any:
     return panels_by_alpha(runs, draw, (PAGE, 2.6), "share of images (%)", 4)
 
 
-@figure(
-    "10",
-    "λ by round, (a) by heterogeneity, (b) for majority and minority classes",
-    """λ is the weight of the local vote, averaged over images of which the local model is sure, solid, and over all
-    images, dotted (the paper does not say which). The paper's text says that λ grows with heterogeneity and that this
-    means more reliance on the global model; by its formula a larger λ relies more on the local one. The measured curve
-    is shown. A majority class of a client is one of which it holds more unlabeled images than its mean per class; the
-    class is the local model's (the paper defines neither).""",
-)
-def figure_10(select: Selector) -> Any:
-    runs = select("fig10-lambda")
+def lambdas(runs: Selection) -> Any:
     fig, axes = sheet(PAGE, 2.7, 1, 2, sharey=True)
     for alpha in runs.alphas:
         style, name = alpha_style(alpha), alpha_name(alpha)
@@ -302,20 +196,7 @@ def figure_10(select: Selector) -> Any:
     return fig
 
 
-@figure("11", "Pseudo-labels by round, local and global model, α = 1 and 10", SOURCE_OF_MODELS)
-def figure_11(select: Selector) -> Any:
-    return curves_by_alpha(select("fig11"), SURE, (PAGE, 2.5), COUNT, 4)
-
-
-@figure(
-    "12",
-    "Entropy of pseudo-label confidence, (a) global, (b) local",
-    """The paper does not say which entropy; in nats. Top: mean entropy of a prediction over all images. Bottom: entropy
-    of the histogram of confidences (100 bins) over clients. Solid: the FixMatch runs that the model labels for (GPL,
-    LPL); dashed: SAGE's runs.""",
-)
-def figure_12(select: Selector) -> Any:
-    runs = select("fig12-entropy")
+def entropies(runs: Selection) -> Any:
     fig, axes = sheet(PAGE, 4.3, 2, 2, sharex=True, sharey="row")
     for column, (who, method) in zip(axes.T, (("g", GPL), ("l", LPL)), strict=True):
         for alpha in runs.alphas:
@@ -335,43 +216,13 @@ def figure_12(select: Selector) -> Any:
     return fig
 
 
-# Figures 13 to 16.
-
-
-@figure("13", "What CPG adds, α = 0.5 and 1", CPG)
-def figure_13(select: Selector) -> Any:
-    return cpg_in_depth(select("fig13"))
-
-
-@figure(
-    "14",
-    "Accuracy by κ, CIFAR-100, α = 1",
-    f"The default κ = ln 2 / 0.05 = {KAPPA_STAR:.2f} across. The paper's largest κ is not known: 20 here.",
-)
-def figure_14(select: Selector) -> Any:
-    fixed = {dict(m.settings)["kappa"]: m for m in select("fig14-kappa").methods if m.settings}
-    return sweep(select("fig14-kappa"), fixed, "κ", f"κ = {KAPPA_STAR:.2f} (default)")
-
-
-@figure("15", "Test accuracy by round, CIFAR-100, α = 0.1 and 0.5", "Mean over seeds; bands: standard deviation.")
-def figure_15(select: Selector) -> Any:
-    runs = select("fig15")
-    return curves_by_alpha(runs, by_method(runs, "accuracy"), (PAGE, 3.6), ACCURACY, 4)
-
-
-@figure(
-    "16",
-    "Images by client and class, CIFAR-10, 10 % labels",
-    """The split of the released code, from class sizes and seed alone; no run is needed. Areas are counts. Unlabeled
-    images are counted before a client's labeled ones join its pool, as the released code prints them.""",
-)
-def figure_16(select: Selector) -> Any:
+def split_by_class() -> Any:
     alphas, labels = (0.1, 0.5, 1.0), np.repeat(np.arange(10), 5000)
     fig, axes = sheet(PAGE, 4.7, 2, len(alphas), sharex=True, sharey=True)
     clients, classes = np.meshgrid(np.arange(20), np.arange(10), indexing="ij")
     for column, alpha in zip(axes.T, alphas, strict=True):
         split = make_partition(labels, 10, kind="paired-dirichlet", alpha=alpha, clients=20, per_class=500)
-        for panel, part, largest in ((column[0], split.labeled, 60), (column[1], split.unlabeled, 500)):
+        for panel, part, largest in zip(column, (split.labeled, split.unlabeled), LARGEST.values(), strict=True):
             areas = class_counts(part, labels, 10) / largest * 36
             color = alpha_style(alpha).color
             panel.scatter(clients.ravel(), classes.ravel(), s=areas.ravel(), color=color, linewidths=0)
@@ -379,12 +230,52 @@ def figure_16(select: Selector) -> Any:
             panel.grid(visible=False)
         column[0].set_title(alpha_name(alpha))
         column[1].set_xlabel("client")
-    for panel, kind, largest, sizes in (
-        (axes[0, 0], "labeled", 60, (6, 60)),
-        (axes[1, 0], "unlabeled", 500, (50, 500)),
-    ):
+    for panel, (kind, largest) in zip(axes[:, 0], LARGEST.items(), strict=True):
         panel.set_ylabel(f"class ({kind} images)")
-        for size in sizes:
+        for size in (largest // 10, largest):
             panel.scatter([], [], s=size / largest * 36, color=GREY, linewidths=0, label=f"{size} {kind}")
     legend(fig, 4)
     return fig
+
+
+LARGEST = {"labeled": 60, "unlabeled": 500}  # images that a dot of full size stands for
+
+
+KAPPA = f"κ = {KAPPA_STAR:.2f} (default)"
+LAM = ("lam", "fixed λ (weight of the local vote)", "dynamic λ (SAGE)", 1.0)
+DRAW: dict[str, Callable[[Selector], Any]] = {
+    "1a": lambda select: label_accuracy(select("fig1")),
+    "1b": lambda select: oracle_gap(select("fig1"), select("fig1-central")),
+    "1a-fedsgd": lambda select: label_accuracy(select("fig1-fedsgd")),
+    "1b-fedsgd": lambda select: oracle_gap(select("fig1-fedsgd")),  # another clock: nothing centralized
+    "2a": lambda select: late_confidences(select("fig2")),
+    "2b": lambda select: curves_by_alpha(select("fig2", 0.1), SURE, (COLUMN, 2.5), COUNT, 2),
+    "4": lambda select: accuracy(select("fig4"), (COLUMN, 4.2), 2),
+    "5": lambda select: by_setting(select("fig5"), *LAM),
+    "6": lambda select: counts(select("fig-counts")),
+    "7": lambda select: cpg_in_depth(select("fig-cpg")),
+    "8": lambda select: consensus(select("fig8-consensus")),
+    "9": lambda select: confidences_by_threshold(select("fig9-confidence")),
+    "9e": lambda select: whole_confidences(select("fig9-confidence")),
+    "10": lambda select: lambdas(select("fig10-lambda")),
+    "11": lambda select: curves_by_alpha(select("fig11"), SURE, (PAGE, 2.5), COUNT, 4),
+    "12": lambda select: entropies(select("fig12-entropy")),
+    "13": lambda select: cpg_in_depth(select("fig13")),
+    "14": lambda select: by_setting(select("fig14-kappa"), "kappa", "κ", KAPPA),
+    "15": lambda select: accuracy(select("fig15"), (PAGE, 3.6), 4),
+    "16": lambda select: split_by_class(),
+}
+
+
+def read_figures() -> dict[str, Figure]:
+    """The figures by name; a caption's words between braces stand for a phrase that several share."""
+    content = tomllib.loads((Path(__file__).parent / "figures.toml").read_text("utf-8"))
+    phrases = {**content.pop("phrases"), "kappa": f"{KAPPA_STAR:.2f}"}
+    phrases |= {name: text.format_map(phrases) for name, text in phrases.items()}  # one may have others
+    return {
+        name: Figure(name, about["title"], about["caption"].format_map(phrases), DRAW[name])
+        for name, about in content.items()
+    }
+
+
+FIGURES = read_figures()

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..console import PLAIN, UNBOUNDED, print_table
+from ..console import PLAIN, print_table, width_of
 from ..errors import printable
 
 
@@ -133,10 +133,8 @@ def print_grid(console: Console, grid: Grid, look: Mapping[str, Any] = PLAIN, st
     each with the first column: nothing is cut off, so no two rows look alike. `styles` are those of the rows.
     """
     whole = terminal(grid, look, styles)
-    if not console.is_terminal:
+    if not console.is_terminal or width_of(whole) <= console.width:
         return print_table(console, whole)
-    if console.measure(whole).maximum <= console.width:
-        return console.print(whole)
     for columns in fitting(console, grid, look):
         console.print(terminal(part(grid, columns), look, styles))
 
@@ -146,7 +144,7 @@ def fitting(console: Console, grid: Grid, look: Mapping[str, Any]) -> Iterator[l
     shown = [0]
     for j in range(1, len(grid.head)):
         narrowest = terminal(part(grid, [*shown, j]), look, is_narrow=True)
-        if len(shown) > 1 and Console(width=UNBOUNDED).measure(narrowest).maximum > console.width:
+        if len(shown) > 1 and width_of(narrowest) > console.width:
             yield shown
             shown = [0]
         shown.append(j)
