@@ -20,7 +20,7 @@ from fssl.label.assign import KAPPA_STAR
 from fssl.paper.figures import Outcome, chosen, draw, index, make_figures
 from fssl.paper.gallery import FIGURES, Selector
 from fssl.paper.panels import first_ranks, histogram_entropy, quantiles_above, share_above
-from fssl.paper.selection import FOLDERS, SHARED_FOLDER, Selection, deviations, inline, kind_of, probe, probe_files
+from fssl.paper.selection import FOLDERS, SHARED_FOLDER, Selection, deviations, inline, kind_of_run, probe, probe_files
 from fssl.paper.setups import by_setup
 from fssl.report import drawing
 from fssl.report.drawing import COLUMN, PAGE, render, settings
@@ -378,12 +378,12 @@ def test_runs_that_a_figure_does_not_ask_for_do_not_decide(tmp_path: Path) -> No
 
 
 def test_the_kind_of_a_federation_is_never_mixed() -> None:
-    assert kind_of(config_of()) == "usual"
-    assert kind_of(config_of("train.clients_per_round=20")) == "usual"
-    assert kind_of(config_of("train.clients_per_round=20", "train.local_epochs=1")) == "one epoch"
-    assert kind_of(config_of("train.clients_per_round=20", "train.steps_per_round=1")) == "fedsgd"
+    assert kind_of_run(config_of()) == "usual"
+    assert kind_of_run(config_of("train.clients_per_round=20")) == "usual"
+    assert kind_of_run(config_of("train.clients_per_round=20", "train.local_epochs=1")) == "one epoch"
+    assert kind_of_run(config_of("train.clients_per_round=20", "train.steps_per_round=1")) == "fedsgd"
     one = ("partition.kind=iid", "partition.clients=1", "train.clients_per_round=1")
-    assert kind_of(config_of(*one)) == "central"
+    assert kind_of_run(config_of(*one)) == "central"
 
 
 def test_seeds_of_different_length_are_drawn_over_the_rounds_that_all_have(tmp_path: Path) -> None:

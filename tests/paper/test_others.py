@@ -9,7 +9,7 @@ import pytest
 from fssl.config import expand, override, parse, read_toml
 from fssl.paper.fill import Tables, fill_tables
 from fssl.paper.markup import grid
-from fssl.paper.others import counted, fill_other, page, without_cell
+from fssl.paper.others import count_text, fill_other, other_page, without_cell
 from fssl.paper.published import other_tables, paper_tables
 from fssl.paper.ranks import Cell
 from fssl.paper.setups import differences, setup_of
@@ -152,9 +152,9 @@ def test_runs_stand_beside_what_is_printed(filled: Tables) -> None:
     ]
     above = lines.index(["FedAvg on the 4 labeled", "printed", "61.58", "48.36", "51.10", "72.46"])
     assert lines[above + 1] == ["", "ours", "55.00 (1)<sup>a,b</sup>", "", "", ""]
-    assert "|  | ours | 55.00 (1)<sup>a,b</sup> |" in page(filled)  # its name stands above, once
+    assert "|  | ours | 55.00 (1)<sup>a,b</sup> |" in other_page(filled)  # its name stands above, once
     assert table.reasons == ["train.lr = 0.1 (paper: 0.01)", "1 of 3 seeds"]
-    assert "- <sup>a</sup> train.lr = 0.1 (paper: 0.01)\n- <sup>b</sup> 1 of 3 seeds\n" in page(filled)
+    assert "- <sup>a</sup> train.lr = 0.1 (paper: 0.01)\n- <sup>b</sup> 1 of 3 seeds\n" in other_page(filled)
     assert ["FedAvg, 5 of all 10 drawn", "ours", "54.00 (1)<sup>b</sup>", "", "", ""] in lines
     assert ["SAGE", "ours", "62.00 ± 2.00 (3)", "", "", ""] in lines
     assert ours(filled, "FedAvg + FixMatch") == [None] * 4  # its run is too short
@@ -196,7 +196,7 @@ def test_runs_that_are_not_in_the_table_are_counted_by_reason(filled: Tables, tm
     (runs / "broken/config.toml").write_text("seed = ")
     found = find_runs([runs])
     again = fill_other(TABLES["twin-sight"], found)
-    assert counted(again) == (
+    assert count_text(again) == (
         "5 of 12 runs are in the table; not in it: 2 of no cell, 1 unfinished (--short shows such runs), 1 too short"
         " (--short shows such runs), 1 without a finished round, 1 with a record that cannot be used, 1 behind runs"
         " that are longer or nearer to its setting."
@@ -207,8 +207,8 @@ def test_runs_that_are_not_in_the_table_are_counted_by_reason(filled: Tables, tm
         " first_clients = [1, 3, 6, 8] and labels = knowing-clients",
     }
     assert again.num_runs == fill_tables(found).num_runs
-    assert counted(again) in page(again)
-    assert "--short" not in counted(fill_other(TABLES["twin-sight"], found, short=True))
+    assert count_text(again) in other_page(again)
+    assert "--short" not in count_text(fill_other(TABLES["twin-sight"], found, short=True))
 
 
 def test_runs_of_no_cell_are_named_with_the_reason(fssl: Fssl, tmp_path: Path) -> None:
@@ -230,7 +230,7 @@ def test_the_command_prints_and_writes(filled: Tables, fssl: Fssl, tmp_path: Pat
     assert "62.00 ± 2.00 (3)" in said.out
     assert "82.78" in said.out
     assert max(map(len, said.out.splitlines())) <= 120
-    assert (tmp_path / "out/twin-sight.md").read_text() == page(filled)
+    assert (tmp_path / "out/twin-sight.md").read_text() == other_page(filled)
     rows = (tmp_path / "out/twin-sight.csv").read_text().splitlines()
     assert rows[1] == 'twin-sight,"FedAvg, all 10 labeled",CIFAR-10,printed,82.78,,,,'
     assert any(row.startswith("twin-sight,SAGE,CIFAR-10,ours,62.0,2.0,3,") for row in rows)

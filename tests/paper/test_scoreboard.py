@@ -16,10 +16,10 @@ from fssl.paper.scoreboard import (
     FAR,
     Score,
     Scoreboard,
-    draw,
+    board_remarks,
+    draw_board,
     looks_of_dots,
     markdown_board,
-    remarks,
     scoreboard,
     side_by_side,
     texts,
@@ -163,7 +163,7 @@ def test_commits_stand_beside_the_numbers(tmp_path: Path) -> None:
     cell = next(line for line in fill_tables(found).tables[0].lines if (line.row, line.source) == ("SAGE", "authors"))
     assert cell.cells[3] is not None
     assert cell.cells[3].marks == ("2 of 3 seeds", "runs of several commits: aaaaaaa, bbbbbbb, ccccccc+")
-    assert "Several commits: " in remarks(board_of(tmp_path))[0]
+    assert "Several commits: " in board_remarks(board_of(tmp_path))[0]
     make_tables(Console(file=io.StringIO()), [tmp_path], tmp_path / "out")
     assert f"- `{tmp_path}/8`: `bbbbbbb`, `ccccccc+`" in (tmp_path / "out" / "tables.md").read_text().splitlines()
     row = next(r for r in csv.DictReader((tmp_path / "out" / "tables.csv").open()) if r["source"] == "authors")
@@ -197,7 +197,7 @@ def test_where_only_some_seeds_are_older_the_remark_names_them(tmp_path: Path) -
         add(tmp_path, str(seed), 54, seed=seed)
         begin(tmp_path / str(seed), (started, "a" * 40))
     assert changes_since(find_runs([tmp_path]).runs) == [f"seeds 7, 8 {OLDER}"]
-    assert remarks(board_of(tmp_path)) == [f"SAGE on CIFAR-100: seeds 7, 8 {OLDER}."]
+    assert board_remarks(board_of(tmp_path)) == [f"SAGE on CIFAR-100: seeds 7, 8 {OLDER}."]
     begin(tmp_path / "8", (AFTER, "a" * 40))
     assert changes_since(find_runs([tmp_path]).runs) == [f"seed 7 {OLDER}"]
 
@@ -225,7 +225,7 @@ def test_methods_that_follow_released_code_more_closely_now(
 def test_a_run_that_was_begun_before_and_resumed_after_is_older(tmp_path: Path) -> None:
     add(tmp_path, "a", 54)
     begin(tmp_path / "a", (BEFORE, "a" * 40), (AFTER, "b" * 40))
-    assert remarks(board_of(tmp_path))[-1] == f"SAGE on CIFAR-100: {OLDER}."
+    assert board_remarks(board_of(tmp_path))[-1] == f"SAGE on CIFAR-100: {OLDER}."
 
 
 def test_nothing_to_compare_is_said_and_not_drawn(tmp_path: Path) -> None:
@@ -244,7 +244,7 @@ def test_a_dot_stands_at_the_papers_number_and_ours(tmp_path: Path) -> None:
     add(tmp_path, "b", 40, "method.name=fixmatch-lpl")
     board = board_of(tmp_path)
     with settings():
-        figure = draw(board)
+        figure = draw_board(board)
     both, apart = figure.axes
     dots = {
         (*map(float, (*line.get_xdata(), *line.get_ydata())),): line

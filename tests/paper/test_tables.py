@@ -14,7 +14,7 @@ from rich.console import Console
 from fssl.config import to_toml
 from fssl.errors import UserError
 from fssl.paper.fill import GAIN_ROW, FilledTable, Line, Tables, best_cell, fill_tables
-from fssl.paper.markup import cell_text, csv_text, grid, latex, markdown_page, on_screen, section, signed
+from fssl.paper.markup import cell_text, grid, latex_float, markdown_page, numbers_csv, on_terminal, section, signed
 from fssl.paper.published import End
 from fssl.paper.ranks import Cell
 from fssl.paper.tables import Shown, make_tables
@@ -499,7 +499,7 @@ def test_a_seed_counts_once(tmp_path: Path) -> None:
 
 def test_csv_holds_every_number_unrounded(three: Path) -> None:
     result = tables_of(three)
-    rows = list(csv.DictReader(io.StringIO(csv_text(result.tables))))
+    rows = list(csv.DictReader(io.StringIO(numbers_csv(result.tables))))
     back = {(int(r["table"]), r["row"], r["dataset"], float(r["alpha"]), r["target"], r["source"]): r for r in rows}
     assert len(back) == len(rows)
     expected = 0
@@ -525,7 +525,7 @@ def test_csv_holds_every_number_unrounded(three: Path) -> None:
 def test_latex_is_well_formed(three: Path) -> None:
     """What a compiler would stumble over: braces, columns, letters outside of its alphabet."""
     for filled in tables_of(three).tables:
-        text = latex(filled)
+        text = latex_float(filled)
         assert text.isascii()
         bare = re.sub(r"\\[{}]", "", text)
         assert bare.count("{") == bare.count("}")
@@ -543,7 +543,7 @@ def test_latex_is_well_formed(three: Path) -> None:
 
 def test_cells_in_latex_and_on_the_screen(three: Path) -> None:
     first = table(tables_of(three), 1)
-    shown, names = on_screen(first, [3]), [x.row for x in first.lines if x.cells[3]]
+    shown, names = on_terminal(first, [3]), [x.row for x in first.lines if x.cells[3]]
     styles = {(name, text.plain): str(text.style) for name, text in zip(names, shown.columns[2].cells, strict=True)}
     texts = {"FixMatch-LPL": "52.00 ± 1.00 (3)", "SAGE": "51.00 ± 1.00 (3)", "FixMatch-GPL": "41.00 ± 1.00 (3)"}
     assert [styles[pair] for pair in texts.items()] == ["bold", "underline", ""]
@@ -551,7 +551,7 @@ def test_cells_in_latex_and_on_the_screen(three: Path) -> None:
     assert rows["FixMatch-LPL", "ours, authors"] == r"\textbf{52.00 $\pm$ 1.00} (3)"
     assert rows["SAGE", "ours, authors"] == r"\underline{51.00 $\pm$ 1.00} (3)"
     cells = (r"\textbf{52.00\,$\pm$\,1.00} (3)", r"\underline{51.00\,$\pm$\,1.00} (3)")
-    assert all(cell in latex(first) for cell in cells)
+    assert all(cell in latex_float(first) for cell in cells)
 
 
 def test_latex_compiles(three: Path, tmp_path: Path) -> None:
@@ -657,6 +657,6 @@ def test_a_line_without_its_tests_has_no_second_normalization(tmp_path: Path) ->
     for line in lines:
         line["test"] = "torn"
     (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    rows = csv.DictReader(csv_text(tables_of(tmp_path).tables).splitlines())
+    rows = csv.DictReader(numbers_csv(tables_of(tmp_path).tables).splitlines())
     mine = [(row["value"], row["authors_norm"]) for row in rows if row["source"] == "authors" and row["table"] == "1"]
     assert mine == [("50.0", "")]

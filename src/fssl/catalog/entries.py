@@ -118,7 +118,7 @@ def footnote() -> str:
     )
 
 
-def markdown() -> str:
+def methods_table() -> str:
     """Return the table on the page of methods."""
     rows = []
     for e in entries():

@@ -12,8 +12,8 @@ from ..errors import several
 from ..report.groups import one_per_seed
 from ..report.runs import Found, Run, commits_of, mean_std
 from .changes import changes_since
-from .published import PAPER, PRINTED, SEEDS, End, PublishedTable, Row, Wanted, paper_tables
-from .ranks import Block, Cell, derive, rank
+from .published import PAPER, PRINTED, SEEDS, End, PublishedTable, Row, Wanted, paper_tables, tables_by_setup
+from .ranks import Cell, Rows, derive, rank
 from .setups import Setup, by_setup, differences, own_recipe, result_at
 
 GAIN_ROW = "SAGE minus best other"
@@ -62,11 +62,9 @@ class FilledTable(NamedTuple):
         """
         ours = [line for line in self.lines if not line.is_printed]
         filled = {line.row for line in ours if any(line.cells)}
-        gaps = {line.row: line for line in reversed(ours) if line.row not in filled and self.may_be_empty(line.place)}
+        empty = [line for line in ours if self.table.number or (line.place.method and not line.place.printed)]
+        gaps = {line.row: line for line in reversed(empty) if line.row not in filled}
         return [line for line in self.lines if line.is_printed or any(line.cells) or gaps.get(line.row) is line]
-
-    def may_be_empty(self, row: Row) -> bool:
-        return bool(self.table.number or (row.method and not row.printed))
 
     @property
     def reasons(self) -> list[str]:
@@ -98,21 +96,20 @@ class Tables(NamedTuple):
 
 def fill_tables(found: Found, short: bool = False) -> Tables:
     """The SAGE paper's, each from the runs that come as far as its numbers; `short` takes the others too, marked."""
+    setups, strange = by_setup(found.runs)
     recipes = {run.path: recipe for run in found.runs if (recipe := own_recipe(run.config))}
-    known, strange = by_setup(run for run in found.runs if run.path not in recipes)
-    unused = {path: f"no table has {recipe}" for path, recipe in recipes.items()} | strange | found.unreadable
+    known = {setup: [run for run in runs if run.path not in recipes] for setup, runs in setups.items()}
+    unused = strange | found.unreadable
     result = Tables(fill_all(known, short), len(found.runs) + len(found.unreadable), unused)
     every = result if short else result._replace(tables=fill_all(known, short=True))
     shown, shown_if_short = ({run.path for run in tables.runs} for tables in (result, every))
-    for setup, members in known.items():
-        for run in members:
-            if run.path not in shown:
-                unused[run.path] = why_unused(setup, run.last_round, run.path in shown_if_short)
+    for setup, run in ((setup, run) for setup, runs in setups.items() for run in runs if run.path not in shown):
+        unused[run.path] = why_unused(setup, run, recipes.get(run.path, ""), run.path in shown_if_short)
     return result._replace(unused=dict(sorted(unused.items())))
 
 
 def fill_all(known: Known, short: bool) -> list[FilledTable]:
-    return [fill(table, known, short) for table in paper_tables()]
+    return [fill_table(table, known, short) for table in paper_tables()]
 
 
 @cache
@@ -121,12 +118,15 @@ def setups_of_paper() -> frozenset[Setup]:
     return frozenset(setup for table in paper_tables() for setup in table.setups)
 
 
-def why_unused(mine: Setup, last: int, shown_if_short: bool) -> str:
-    """The first thing that no cell has; a run with a cell of its own is too short, or gave way to others."""
-    if why := why_nowhere(mine, setups_of_paper()):
-        return f"no table has {why}"
+def why_unused(mine: Setup, run: Run, recipe: str, shown_if_short: bool) -> str:
+    """The first thing that no cell has, and which other table has one; else it is too short, or gave way to others."""
+    is_elsewhere = mine not in setups_of_paper() and mine in tables_by_setup()
+    if why := recipe or why_nowhere(mine, setups_of_paper()):
+        return f"no table has {why}" + (
+            f"; --setting {tables_by_setup()[mine]} has a cell for it" if is_elsewhere else ""
+        )
     rounds = card(mine.dataset).rounds
-    few = f"{last} of the paper's {rounds} rounds; " * (last < rounds)
+    few = f"{run.last_round} of the paper's {rounds} rounds; " * (run.last_round < rounds)
     return few + ("--short shows it" if shown_if_short else GAVE_WAY)
 
 
@@ -147,7 +147,7 @@ def why_nowhere(mine: Setup, wanted: Collection[Setup]) -> str:
     return ""
 
 
-def fill(table: PublishedTable, known: Known, short: bool = False) -> FilledTable:
+def fill_table(table: PublishedTable, known: Known, short: bool = False) -> FilledTable:
     """A table with our runs; those that end before a cell's number are left out, or marked if `short`."""
     found = [[find_cells(table, wanted, known, short) if wanted else {} for wanted in row] for row in table.wanted]
     present = {source for row in found for cells in row for source in cells}
@@ -163,9 +163,9 @@ def fill(table: PublishedTable, known: Known, short: bool = False) -> FilledTabl
     )
 
 
-def printed_block(table: PublishedTable) -> Block:
+def printed_block(table: PublishedTable) -> Rows:
     """What is printed, also where that does not follow from other numbers; a row without is empty."""
-    last: Block = [[Cell(value) for value in table.gains]] if table.gains else []
+    last: Rows = [[Cell(value) for value in table.gains]] if table.gains else []
     return rank(table, [printed_cells(table, row) for row in table.rows]) + last
 
 

@@ -17,12 +17,13 @@ from .panels import (
     COUNT,
     GPL,
     LPL,
-    MODELS,
     RANKS,
     SAGE,
     SURE,
+    VOTERS,
     alpha_name,
     by_method,
+    by_setting,
     confidences,
     curves_by_alpha,
     dashed,
@@ -31,13 +32,12 @@ from .panels import (
     letters,
     look_of,
     panels_by_alpha,
-    sweep,
     thousands,
 )
 from .selection import Selection, choice_name
 from .setups import Setup
 
-KAPPA_STAR = registry().methods["sage"].settings["kappa"].default
+KAPPA_DEFAULT = registry().methods["sage"].settings["kappa"].default
 
 
 class Selector:
@@ -93,17 +93,12 @@ def oracle_gap(runs: Selection, central: Selection | None = None) -> Any:
     return fig
 
 
-def accuracy(runs: Selection, size: tuple[float, float], columns: int) -> Any:
+def accuracy_curves(runs: Selection, size: tuple[float, float], columns: int) -> Any:
     return curves_by_alpha(runs, by_method(runs, "accuracy"), size, ACCURACY, columns)
 
 
-def counts(runs: Selection) -> Any:
+def count_curves(runs: Selection) -> Any:
     return curves_by_alpha(runs, by_method(runs, thousands("n_valid")), (PAGE, 2.7), COUNT, 5)
-
-
-def by_setting(runs: Selection, key: str, name: str, default: str, unset: float = 0.0) -> Any:
-    """The result by the value of SAGE's setting; `unset` is that of a method without it."""
-    return sweep(runs, {dict(m.settings).get(key, unset): m for m in runs.methods if m.settings}, name, default)
 
 
 def cpg_in_depth(runs: Selection) -> Any:
@@ -169,7 +164,7 @@ def confidences_by_threshold(runs: Selection) -> Any:
 
 def whole_confidences(runs: Selection) -> Any:
     def draw(panel: Any, alpha: float) -> None:
-        for label, who, method, style in MODELS:
+        for label, who, method, style in VOTERS:
             shares = [100 * h / h.sum() for h in runs.late(f"confidence_{who}", method, alpha)]
             if shares:
                 middle = (np.arange(len(shares[0])) + 0.5) / len(shares[0])
@@ -222,7 +217,7 @@ def split_by_class() -> Any:
     clients, classes = np.meshgrid(np.arange(20), np.arange(10), indexing="ij")
     for column, alpha in zip(axes.T, alphas, strict=True):
         split = make_partition(labels, 10, kind="paired-dirichlet", alpha=alpha, clients=20, per_class=500)
-        for panel, part, largest in zip(column, (split.labeled, split.unlabeled), LARGEST.values(), strict=True):
+        for panel, part, largest in zip(column, (split.labeled, split.unlabeled), FULL_DOT.values(), strict=True):
             areas = class_counts(part, labels, 10) / largest * 36
             color = alpha_style(alpha).color
             panel.scatter(clients.ravel(), classes.ravel(), s=areas.ravel(), color=color, linewidths=0)
@@ -230,7 +225,7 @@ def split_by_class() -> Any:
             panel.grid(visible=False)
         column[0].set_title(alpha_name(alpha))
         column[1].set_xlabel("client")
-    for panel, (kind, largest) in zip(axes[:, 0], LARGEST.items(), strict=True):
+    for panel, (kind, largest) in zip(axes[:, 0], FULL_DOT.items(), strict=True):
         panel.set_ylabel(f"class ({kind} images)")
         for size in (largest // 10, largest):
             panel.scatter([], [], s=size / largest * 36, color=GREY, linewidths=0, label=f"{size} {kind}")
@@ -238,10 +233,10 @@ def split_by_class() -> Any:
     return fig
 
 
-LARGEST = {"labeled": 60, "unlabeled": 500}  # images that a dot of full size stands for
+FULL_DOT = {"labeled": 60, "unlabeled": 500}  # images that a dot of full size stands for
 
 
-KAPPA = f"κ = {KAPPA_STAR:.2f} (default)"
+KAPPA = f"κ = {KAPPA_DEFAULT:.2f} (default)"
 LAM = ("lam", "fixed λ (weight of the local vote)", "dynamic λ (SAGE)", 1.0)
 DRAW: dict[str, Callable[[Selector], Any]] = {
     "1a": lambda select: label_accuracy(select("fig1")),
@@ -250,9 +245,9 @@ DRAW: dict[str, Callable[[Selector], Any]] = {
     "1b-fedsgd": lambda select: oracle_gap(select("fig1-fedsgd")),  # another clock: nothing centralized
     "2a": lambda select: late_confidences(select("fig2")),
     "2b": lambda select: curves_by_alpha(select("fig2", 0.1), SURE, (COLUMN, 2.5), COUNT, 2),
-    "4": lambda select: accuracy(select("fig4"), (COLUMN, 4.2), 2),
+    "4": lambda select: accuracy_curves(select("fig4"), (COLUMN, 4.2), 2),
     "5": lambda select: by_setting(select("fig5"), *LAM),
-    "6": lambda select: counts(select("fig-counts")),
+    "6": lambda select: count_curves(select("fig-counts")),
     "7": lambda select: cpg_in_depth(select("fig-cpg")),
     "8": lambda select: consensus(select("fig8-consensus")),
     "9": lambda select: confidences_by_threshold(select("fig9-confidence")),
@@ -262,7 +257,7 @@ DRAW: dict[str, Callable[[Selector], Any]] = {
     "12": lambda select: entropies(select("fig12-entropy")),
     "13": lambda select: cpg_in_depth(select("fig13")),
     "14": lambda select: by_setting(select("fig14-kappa"), "kappa", "κ", KAPPA),
-    "15": lambda select: accuracy(select("fig15"), (PAGE, 3.6), 4),
+    "15": lambda select: accuracy_curves(select("fig15"), (PAGE, 3.6), 4),
     "16": lambda select: split_by_class(),
 }
 
@@ -270,7 +265,7 @@ DRAW: dict[str, Callable[[Selector], Any]] = {
 def read_figures() -> dict[str, Figure]:
     """The figures by name; a caption's words between braces stand for a phrase that several share."""
     content = tomllib.loads((Path(__file__).parent / "figures.toml").read_text("utf-8"))
-    phrases = {**content.pop("phrases"), "kappa": f"{KAPPA_STAR:.2f}"}
+    phrases = {**content.pop("phrases"), "kappa": f"{KAPPA_DEFAULT:.2f}"}
     phrases |= {name: text.format_map(phrases) for name, text in phrases.items()}  # one may have others
     return {
         name: Figure(name, about["title"], about["caption"].format_map(phrases), DRAW[name])

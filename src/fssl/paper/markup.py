@@ -34,7 +34,7 @@ from .setups import PROTOCOLS, result_at
 
 LISTED = 10  # runs without a cell that the terminal names
 
-LEGEND = (
+TABLES_LEGEND = (
     f"Ours: the mean of the last {LAST} rounds up to the round at which the paper reads its number, then mean ± "
     f"standard deviation over seeds and, in parentheses, the number of runs; rounds to an accuracy are the first at or "
     f"above it. Best **bold**, second <u>underlined</u>, within one line of a source and among cells of one setting. "
@@ -42,17 +42,17 @@ LEGEND = (
     "prints no spread, and does not say which round its numbers are."
 )
 # Columns of a CSV file; authors_norm is the value under the released code's test normalization.
-CSV_FIELDS = (
+PAPER_FIELDS = (
     *("table", "row", "dataset", "alpha", "target", "source", "value", "std", "runs", "seeds", "rank", "extra"),
     *("authors_norm", "remarks", "commits", "folders"),
 )
-CSV_OF_OTHERS = ("table", "row", "column", "source", "value", "std", "runs", "remarks", "folders")
+OTHER_FIELDS = ("table", "row", "column", "source", "value", "std", "runs", "remarks", "folders")
 
 
 # Cells and lines.
 
 
-def number(value: float, table: PublishedTable) -> str:
+def shown_number(value: float, table: PublishedTable) -> str:
     return f"{value:.1f}".removesuffix(".0") if table.counts_rounds else f"{value:.2f}"
 
 
@@ -68,8 +68,8 @@ def cell_text(cell: Cell | None, line: Line, filled: FilledTable) -> Marked:
     if cell.value is None:
         text = "none" if line.is_printed else "not reached"
     else:
-        spread = "" if cell.std is None else f" ± {number(cell.std, table)}"
-        text = (signed(cell.value) if line.row == GAIN_ROW else number(cell.value, table)) + spread
+        spread = "" if cell.std is None else f" ± {shown_number(cell.std, table)}"
+        text = (signed(cell.value) if line.row == GAIN_ROW else shown_number(cell.value, table)) + spread
     after = ""
     if cell.extra is not None:
         after = f" {cell.extra:.2f}×" if table.counts_rounds else f" [{signed(cell.extra)}]"
@@ -121,7 +121,7 @@ def section(filled: FilledTable) -> str:
 def markdown_page(result: Tables, scoreboard: str = "") -> str:
     """All tables below the scoreboard, then the runs in no cell."""
     head = ["# The paper's tables, ours beside the printed numbers\n", *([scoreboard] if scoreboard else [])]
-    parts = [*head, LEGEND + "\n", *map(section, result.tables)]
+    parts = [*head, TABLES_LEGEND + "\n", *map(section, result.tables)]
     parts += ["## Runs in a cell, and their commits\n", "".join(run_line(run) for run in result.runs)]
     parts.append(f"## Runs in no cell\n\n{result.used} of {result.num_runs} runs are in the tables.\n")
     if result.unused:
@@ -141,19 +141,19 @@ def unused_list(unused: Mapping[Path, str]) -> str:
 # CSV.
 
 
-def csv_text(tables: Sequence[FilledTable]) -> str:
+def numbers_csv(tables: Sequence[FilledTable]) -> str:
     """One line per number, ours and the paper's, unrounded."""
     rows = (
-        csv_row(filled.table, line, j, cell)
+        number_record(filled.table, line, j, cell)
         for filled in tables
         for line in filled.lines
         for j, cell in enumerate(line.cells)
         if cell
     )
-    return as_csv(CSV_FIELDS if tables[0].table.number else CSV_OF_OTHERS, rows)
+    return as_csv(PAPER_FIELDS if tables[0].table.number else OTHER_FIELDS, rows)
 
 
-def csv_row(table: PublishedTable, line: Line, j: int, cell: Cell) -> dict[str, Any]:
+def number_record(table: PublishedTable, line: Line, j: int, cell: Cell) -> dict[str, Any]:
     """One CSV line of a cell; unknown values stay empty."""
     column, runs = table.columns[j], cell.runs
     where: dict[str, Any] = {
@@ -187,7 +187,7 @@ def under_authors_norm(runs: Sequence[Run], end: End) -> float | None:
 OWN_SIZE, UPRIGHT = 3, 6  # columns that fit a page as they are, and upright if made smaller
 
 
-def latex(filled: FilledTable) -> str:
+def latex_float(filled: FilledTable) -> str:
     """A floating table that needs booktabs; a wide one lies on its side, which needs graphicx and rotating."""
     table = filled.table
     title, width = escape_latex(table.title), len(table.columns)
@@ -265,7 +265,7 @@ def say_reasons(console: Console, filled: FilledTable, columns: Sequence[int]) -
             say(console, f"  {letter(i)}  {reason}")
 
 
-def on_screen(filled: FilledTable, columns: Sequence[int], title: str = "") -> Table:
+def on_terminal(filled: FilledTable, columns: Sequence[int], title: str = "") -> Table:
     """Columns of a table that fit 80 of a terminal, without lines that have no number there."""
     lines = [line for line in filled.lines if any(line.cells[j] for j in columns)]
     shown = grid_of(filled, lines, columns, is_brief=True)

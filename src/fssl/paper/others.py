@@ -13,17 +13,17 @@ from ..report.formats import escape_markdown, markdown, markdown_notes
 from ..report.runs import NO_ROUND, Found, Run, find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
-from .fill import Tables, fill, shortness, why_nowhere
-from .markup import csv_text, grid, on_screen, say_reasons, say_unused, unused_list
+from .fill import Tables, fill_table, shortness, why_nowhere
+from .markup import grid, numbers_csv, on_terminal, say_reasons, say_unused, unused_list
 from .published import End, PublishedTable, other_tables
-from .setups import Setup, by_setup
+from .setups import by_setup
 
 NO_CELL = "of no cell"
 UNFINISHED = "unfinished (--short shows such runs)"
 TOO_SHORT = "too short (--short shows such runs)"
-GAVE_WAY = "behind runs that are longer or nearer to its setting"
+BEHIND = "behind runs that are longer or nearer to its setting"
 UNREAD = ("with a record that cannot be used", "without a finished round")
-WITH_A_CELL = (UNFINISHED, TOO_SHORT, *reversed(UNREAD), GAVE_WAY)
+WITH_A_CELL = (UNFINISHED, TOO_SHORT, *reversed(UNREAD), BEHIND)
 
 
 def make_other(console: Console, paths: list[Path], out: Path, name: str, short: bool) -> None:
@@ -35,14 +35,14 @@ def make_other(console: Console, paths: list[Path], out: Path, name: str, short:
     result = fill_other(table, find_runs(paths), short)
     (filled,) = result.tables
     out.mkdir(parents=True, exist_ok=True)
-    write_atomic(out / f"{name}.md", page(result))
-    write_atomic(out / f"{name}.csv", csv_text([filled]))
+    write_atomic(out / f"{name}.md", other_page(result))
+    write_atomic(out / f"{name}.csv", numbers_csv([filled]))
     say(console, table.title)
-    for columns in parts_of(table):
+    for columns in dataset_parts(table):
         if any(line.cells[j] for line in filled.lines for j in columns):
-            console.print(on_screen(filled, columns))
+            console.print(on_terminal(filled, columns))
     say_reasons(console, filled, range(len(table.columns)))
-    for text in remarks(result):
+    for text in other_remarks(result):
         say(console, text)
     if nowhere := without_cell(result):
         say(console, "Of no cell:")
@@ -54,7 +54,7 @@ def fill_other(table: PublishedTable, found: Found, short: bool = False) -> Tabl
     """The table with the runs that come as far as its numbers; `short` takes the others too, marked."""
     known, strange = by_setup(found.runs)
     unread = {path: UNREAD[why == NO_ROUND] for path, why in found.unreadable.items()}
-    result = Tables([fill(table, known, short)], len(found.runs) + len(unread), strange | unread)
+    result = Tables([fill_table(table, known, short)], len(found.runs) + len(unread), strange | unread)
     shown = {run.path for run in result.runs}
     ends = {setup: wanted.end for row in table.wanted for wanted in row if wanted for setup in wanted.setups}
     for setup, runs in known.items():
@@ -65,15 +65,10 @@ def fill_other(table: PublishedTable, found: Found, short: bool = False) -> Tabl
     return result
 
 
-def tables_by_setup() -> dict[Setup, str]:
-    """The first of these tables that has a cell of a setup."""
-    return {setup: name for name, table in reversed(other_tables().items()) for setup in table.setups}
-
-
 def why_left_out(run: Run, end: End, short: bool) -> str:
     """The reason why a run is not in the table, though it has a cell; `end` is where that is read."""
     if short or not shortness(run, end.rounds):
-        return GAVE_WAY
+        return BEHIND
     return UNFINISHED if run.reached < run.config.rounds else TOO_SHORT
 
 
@@ -82,14 +77,14 @@ def without_cell(result: Tables) -> Mapping[Path, str]:
     return {path: why for path, why in sorted(result.unused.items()) if why not in WITH_A_CELL}
 
 
-def counted(result: Tables) -> str:
+def count_text(result: Tables) -> str:
     """How many runs the table shows, and why it does not show the others."""
     numbers = Counter(why if why in WITH_A_CELL else NO_CELL for why in result.unused.values())
     others = ", ".join(f"{numbers[why]} {why}" for why in (NO_CELL, *WITH_A_CELL) if why in numbers)
     return f"{result.used} of {result.num_runs} runs are in the table{'; not in it: ' * bool(others)}{others}."
 
 
-def parts_of(table: PublishedTable) -> list[list[int]]:
+def dataset_parts(table: PublishedTable) -> list[list[int]]:
     """Columns that stand together in a terminal: all, or those of one dataset where it has several."""
     by_dataset: dict[str, list[int]] = defaultdict(list)
     for i, column in enumerate(table.columns):
@@ -98,18 +93,18 @@ def parts_of(table: PublishedTable) -> list[list[int]]:
     return [[*range(len(table.columns))]] if single else [*by_dataset.values()]
 
 
-def remarks(result: Tables) -> list[str]:
+def other_remarks(result: Tables) -> list[str]:
     table = result.tables[0].table
     ours = f"Ours: mean of the last {LAST} rounds, then mean ± standard deviation over seeds, in parentheses how many."
     commands = "; ".join(f"fssl run {preset}" for preset in table.presets)
-    return [ours, counted(result), *table.notes, f"All of it: {commands}"]
+    return [ours, count_text(result), *table.notes, f"All of it: {commands}"]
 
 
-def page(result: Tables) -> str:
+def other_page(result: Tables) -> str:
     """The table in Markdown."""
     filled = result.tables[0]
     shown = grid(filled)
-    notes = [*markdown_notes(shown), *(f"- {escape_markdown(text)}" for text in remarks(result))]
+    notes = [*markdown_notes(shown), *(f"- {escape_markdown(text)}" for text in other_remarks(result))]
     lines = [f"# {filled.table.title}", "", markdown(shown), *notes]
     if nowhere := without_cell(result):
         lines += ["", "## Runs of no cell", "", unused_list(nowhere).rstrip()]

@@ -1,6 +1,6 @@
 """What several of the paper's figures share: curves for each alpha, confidences above a threshold, sweeps, ranks."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -85,14 +85,14 @@ def panels_by_alpha(runs: Selection, draw: Callable[[Any, float], None], size: S
 
 
 # Whose confidence is meant is not said in the paper: each model in the run that it labels for, and both in SAGE's.
-MODELS = (
+VOTERS = (
     ("local, FixMatch-LPL", "l", LPL, method_style(LPL)),
     ("global, FixMatch-GPL", "g", GPL, method_style(GPL)),
     ("local, SAGE", "l", SAGE, method_style(SAGE)),
     ("global, SAGE", "g", SAGE, dashed(method_style(SAGE))),
 )
 # How many images each of them is sure of.
-SURE = [Curve(thousands(f"n_{who}"), method, label, style) for label, who, method, style in MODELS]
+SURE = [Curve(thousands(f"n_{who}"), method, label, style) for label, who, method, style in VOTERS]
 
 
 # Confidences, ranks and results.
@@ -100,8 +100,8 @@ SURE = [Curve(thousands(f"n_{who}"), method, label, style) for label, who, metho
 
 def confidences(runs: Selection, axes: Sequence[Any], threshold: float) -> None:
     """Share above a threshold, and the distribution there, for each alpha and model."""
-    width = 0.8 / len(MODELS)
-    for i, (label, who, method, style) in enumerate(MODELS):
+    width = 0.8 / len(VOTERS)
+    for i, (label, who, method, style) in enumerate(VOTERS):
         at = np.arange(len(runs.alphas)) + (i - 1.5) * width
         fine = [runs.late(f"confidence_{who}_top", method, alpha) for alpha in runs.alphas]
         whole = [runs.late(f"confidence_{who}", method, alpha) for alpha in runs.alphas]
@@ -149,8 +149,9 @@ def histogram_entropy(counts: Numbers) -> float:
     return float(-(q * np.log(q)).sum())
 
 
-def sweep(runs: Selection, fixed: Mapping[float, MethodChoice], name: str, default: str) -> Any:
-    """The result by the value of a setting, and that of the default across."""
+def by_setting(runs: Selection, key: str, name: str, default: str, unset: float = 0.0) -> Any:
+    """The result by the value of a setting of SAGE, `unset` where it has none, and that of the default across."""
+    fixed = {dict(method.settings).get(key, unset): method for method in runs.methods if method.settings}
     fig, axes = sheet(COLUMN, 2.3)
     results = {value: runs.result(method) for value, method in sorted(fixed.items())}
     known = {value: result for value, result in results.items() if result}

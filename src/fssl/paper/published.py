@@ -121,7 +121,7 @@ class PublishedTable:
         """The setting of a cell, in the arithmetic of released codes; None if we have no such method."""
         if row.method is None:
             return None
-        base = base_of(column.preset or self.preset)
+        base = preset_base(column.preset or self.preset)
         method = {"method.name": row.method, **{f"method.{key}": value for key, value in row.settings.items()}}
         given = {**column.set, **method, **row.set, "train.precision": "fp32"}
         return parse(override(base, [f"{key}={json.dumps(value)}" for key, value in given.items()]))
@@ -154,7 +154,7 @@ class PublishedTable:
 
 
 @cache
-def base_of(preset: str) -> dict[str, Any]:
+def preset_base(preset: str) -> dict[str, Any]:
     """A preset without its grid."""
     return {key: value for key, value in read_toml(preset).items() if key != "grid"}
 
@@ -169,6 +169,12 @@ def paper_tables() -> tuple[PublishedTable, ...]:
 def other_tables() -> dict[str, PublishedTable]:
     """Those of other papers, by name."""
     return read_tables("others.toml")
+
+
+@cache
+def tables_by_setup() -> dict[Setup, str]:
+    """The first table of another paper that has a cell of a setup."""
+    return {setup: name for name, table in reversed(other_tables().items()) for setup in table.setups}
 
 
 def read_tables(file: str) -> dict[str, PublishedTable]:

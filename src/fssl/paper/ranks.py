@@ -28,10 +28,10 @@ class Cell(NamedTuple):
         return (*self.setting, *self.remarks)
 
 
-Block = list[list[Cell | None]]  # rows of a table, each with a cell or nothing per column
+Rows = list[list[Cell | None]]  # rows of a table, each with a cell or nothing per column
 
 
-def rank(table: PublishedTable, block: Block) -> Block:
+def rank(table: PublishedTable, block: Rows) -> Rows:
     """The same cells with the best and the second of each column marked, as the numbers are shown.
 
     Only cells of one setting compete: the one that most cells of the column have. A cell alone has no rank, nor has any
@@ -50,7 +50,7 @@ def rank(table: PublishedTable, block: Block) -> Block:
     return out
 
 
-def rivals_in(table: PublishedTable, block: Block, j: int) -> dict[int, Cell]:
+def rivals_in(table: PublishedTable, block: Rows, j: int) -> dict[int, Cell]:
     """Cells of a column that can be compared, by row: no upper bound, and no run that ends before the paper's round."""
     cells = {
         i: cell
@@ -78,7 +78,7 @@ def shown_value(table: PublishedTable, cell: Cell) -> float:
     return round(known_value(cell), 1 if table.counts_rounds else 2)
 
 
-def derive(table: PublishedTable, block: Block) -> Block:
+def derive(table: PublishedTable, block: Rows) -> Rows:
     """The same cells with what the paper derives from them: speed-ups, gains over the row above, the last line."""
     out = [list(cells) for cells in block]
     for i, row in enumerate(table.rows):
@@ -97,7 +97,7 @@ def with_extra(cell: Cell | None, base: Cell | None, is_speedup: bool) -> Cell |
     return cell._replace(extra=base.value / cell.value if is_speedup else cell.value - base.value)
 
 
-def lead(table: PublishedTable, block: Block, j: int) -> Cell | None:
+def lead(table: PublishedTable, block: Rows, j: int) -> Cell | None:
     """SAGE minus the best of the others; below zero where it is not ahead, marked where some have no runs.
 
     None where all others with runs are far behind in the paper: a lead over the weak alone is no lead.

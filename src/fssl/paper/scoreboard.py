@@ -25,7 +25,7 @@ POINT = 1.0  # of accuracy, in percent: how far apart two numbers may be and sti
 ROUNDING = "train.precision = "  # the one difference from the paper with which a run is still of its cell
 HEAD = ("setting", "method", "paper", "ours", "apart", "agrees", "seeds", "commit")
 
-LEGEND = (
+BOARD_LEGEND = (
     f"Accuracy in percent: the mean of the last {LAST} rounds up to the paper's last one; where the paper prints the "
     "round of an accuracy, ours in that round. Mean ± standard deviation over seeds. Apart: ours minus the paper's; up "
     "to one point is agreement."
@@ -112,12 +112,12 @@ def filled_in(score: Score, cell: Cell | None) -> Score:
     """A number with our runs of it, if all of them come as far and are the paper's but for rounding."""
     if cell is None or not all(score.row.is_bound or mark.startswith(ROUNDING) for mark in cell.setting):
         return score
-    ours = [accuracy(run, score) for run in cell.runs]
+    ours = [accuracy_of(run, score) for run in cell.runs]
     known = tuple(number for number in ours if number is not None)
     return score._replace(runs=cell.runs, ours=known) if len(known) == len(ours) else score
 
 
-def accuracy(run: Run, score: Score) -> float | None:
+def accuracy_of(run: Run, score: Score) -> float | None:
     """Our number in points: the mean of the last ten rounds, or the accuracy of the round that the paper prints."""
     if score.column.target is None:
         return result_at(run, score.wanted.end.rounds)
@@ -146,11 +146,11 @@ def markdown_board(board: Scoreboard, picture: str = "") -> str:
     """The sentence, the picture and a table of the numbers that were run."""
     parts = [board.sentence(), *([f"![The paper's numbers and ours]({picture})"] if picture else [])]
     if board.scores:
-        parts += [markdown(Grid(HEAD, [*map(texts, board.scores)])).rstrip(), LEGEND, *remarks(board)]
+        parts += [markdown(Grid(HEAD, [*map(texts, board.scores)])).rstrip(), BOARD_LEGEND, *board_remarks(board)]
     return "\n\n".join(parts) + "\n"
 
 
-def remarks(board: Scoreboard) -> list[str]:
+def board_remarks(board: Scoreboard) -> list[str]:
     """Sentences on runs of several commits, and on those that are older than a change of results."""
     mixed = any(len(commits_of(score.runs)) > 1 for score in board.scores)
     said = ["Several commits: a run was resumed with another, or seeds were run with different ones."] if mixed else []
@@ -178,7 +178,7 @@ def terminal_board(board: Scoreboard) -> Iterator[Table]:
 # As a picture.
 
 
-def draw(board: Scoreboard) -> Any:
+def draw_board(board: Scoreboard) -> Any:
     """The paper's number across, ours upwards; beside it their difference, in which a point can be seen."""
     fig, axes = sheet(PAGE, 3.1, 1, 2)
     both, apart = axes[0]

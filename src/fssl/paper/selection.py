@@ -236,7 +236,7 @@ def choose(cells: Mapping[Cell, Config], known: Mapping[Setup, list[Run]]) -> di
             method = method_on(setup.dataset, cell.method)  # some defaults depend on the dataset
             if (setup.method, setup.alpha) == (method, setup_of(config).alpha):
                 for run in runs:
-                    if kind_of(run.config) == kind_of(config):
+                    if kind_of_run(run.config) == kind_of_run(config):
                         families[family_of(run.config)][cell].append(run)
 
     def worth(family: Any) -> tuple[bool, int, int, int]:
@@ -257,7 +257,7 @@ def family_of(config: Config) -> Any:
     return config.data.name, config.labels_per_class, config.partition.kind, side
 
 
-def kind_of(config: Config) -> str:
+def kind_of_run(config: Config) -> str:
     """What no figure may mix: the usual federation, everybody in every round, a step a round, all data in one place."""
     part, train = config.partition, config.train
     if part.clients == 1:

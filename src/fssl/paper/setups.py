@@ -1,7 +1,7 @@
 """The setup of a run, which decides its cell in the paper's tables, and its differences from the paper."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from math import nan
 from pathlib import Path
@@ -61,23 +61,23 @@ def by_setup(runs: Iterable[Run]) -> tuple[dict[Setup, list[Run]], dict[Path, st
     known: dict[Setup, list[Run]] = defaultdict(list)
     strange: dict[Path, str] = {}
     for run in runs:
-        if run.config.card.is_folder:
-            strange[run.path] = "no table has a folder of images"
-            continue
-        if run.config.data.digest:
-            strange[run.path] = "no table has images that a script gave"
-            continue
-        if run.config.partition.file is not None:
-            strange[run.path] = "no table has a partition from a file"
-            continue
-        if run.config.own_files:  # nor would it be right to run them: reading a record must not run a user's file
-            strange[run.path] = "no table has a method or a network of one's own"
+        if what := next((what for what, is_so in STRANGE.items() if is_so(run.config)), ""):
+            strange[run.path] = f"no table has {what}"
             continue
         try:
             known[setup_of(run.config)].append(run)
         except UserError as error:
             strange[run.path] = str(error)
     return known, strange
+
+
+STRANGE: dict[str, Callable[[Config], object]] = {
+    "a folder of images": lambda config: config.card.is_folder,
+    "images that a script gave": lambda config: config.data.digest,
+    "a partition from a file": lambda config: config.partition.file is not None,
+    # Nor would it be right to run them: reading a record must not run a user's file.
+    "a method or a network of one's own": lambda config: config.own_files,
+}
 
 
 def own_recipe(config: Config) -> str | None:

@@ -12,15 +12,22 @@ from ..console import RULED, say
 from ..errors import UserError, unknown
 from ..report.drawing import render, settings
 from ..report.formats import Grid, terminal
-from ..report.runs import Found, find_runs
+from ..report.runs import find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
-from .fill import FilledTable, Tables, fill_tables, setups_of_paper
-from .markup import csv_text, latex, latex_page, markdown_page, missing_text, on_screen, say_reasons, say_unused
-from .others import tables_by_setup
+from .fill import FilledTable, Tables, fill_tables
+from .markup import (
+    latex_float,
+    latex_page,
+    markdown_page,
+    missing_text,
+    numbers_csv,
+    on_terminal,
+    say_reasons,
+    say_unused,
+)
 from .published import TITLES, paper_tables
-from .scoreboard import LEGEND, Scoreboard, draw, markdown_board, remarks, scoreboard, terminal_board
-from .setups import by_setup
+from .scoreboard import BOARD_LEGEND, Scoreboard, board_remarks, draw_board, markdown_board, scoreboard, terminal_board
 
 PICTURE, DPI = "scoreboard.png", 200
 UNMARKED = "Unmarked cells can be compared with the paper's as they are; tables.md says why others cannot."
@@ -54,48 +61,33 @@ def make_tables(console: Console, paths: list[Path], out: Path, show: Shown = NO
     found = find_runs(paths)
     whole = fill_tables(found)
     result, board = fill_tables(found, short) if short else whole, scoreboard(whole.tables)
-    result = pointing_elsewhere(result, found)
     write_tables(result, board, out)
     if show.table is not None:
-        print_table(console, next(t for t in result.tables if t.table.number == show.table), show.dataset)
+        print_published(console, next(t for t in result.tables if t.table.number == show.table), show.dataset)
     print_scoreboard(console, board, out)
-    print_summary(console, result, out)
-
-
-def pointing_elsewhere(result: Tables, found: Found) -> Tables:
-    """The same tables; of a run without a cell in them it is also said which other paper's table has one."""
-    unused, _ = by_setup(run for run in found.runs if run.path in result.unused)
-    lost = {setup: runs for setup, runs in unused.items() if setup not in setups_of_paper()}
-    there = tables_by_setup() if lost else {}
-    hints = {
-        run.path: f"; --setting {there[setup]} has a cell for it"
-        for setup, runs in lost.items()
-        if setup in there
-        for run in runs
-    }
-    return result._replace(unused={path: why + hints.get(path, "") for path, why in result.unused.items()})
+    print_counts(console, result, out)
 
 
 def write_tables(result: Tables, board: Scoreboard, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
     if is_drawn := bool(board.scores and has_matplotlib()):
         with settings():
-            write_atomic(out / PICTURE, render(draw(board), ["png"], DPI)["png"])
+            write_atomic(out / PICTURE, render(draw_board(board), ["png"], DPI)["png"])
     write_atomic(out / "tables.md", markdown_page(result, markdown_board(board, PICTURE if is_drawn else "")))
-    write_atomic(out / "tables.csv", csv_text(result.tables))
+    write_atomic(out / "tables.csv", numbers_csv(result.tables))
     write_atomic(out / "tables.tex", latex_page(t.table.number for t in result.tables))
     for filled in result.tables:
-        write_atomic(out / f"table{filled.table.number}.tex", latex(filled))
+        write_atomic(out / f"table{filled.table.number}.tex", latex_float(filled))
 
 
-def print_table(console: Console, filled: FilledTable, dataset: str | None) -> None:
+def print_published(console: Console, filled: FilledTable, dataset: str | None) -> None:
     """A table dataset by dataset; those without runs are named, unless one is asked for or none has any."""
     table = filled.table
     every = {name: [j for j, column in enumerate(table.columns) if column.dataset == name] for name in table.datasets}
     shown = [dataset] if dataset else [name for name in every if filled.has_runs(every[name])] or [*every]
     say(console, f"Table {table.number}. {table.title}")
     for name in shown:
-        console.print(on_screen(filled, every[name], TITLES[name]))
+        console.print(on_terminal(filled, every[name], TITLES[name]))
     if left := [TITLES[name] for name in every if name not in shown and not dataset]:
         say(console, f"No runs on {', '.join(left)}; --dataset NAME shows the paper's numbers.")
     say_reasons(console, filled, [j for name in shown for j in every[name]])
@@ -109,7 +101,7 @@ def print_scoreboard(console: Console, board: Scoreboard, out: Path) -> None:
     if board.scores:
         for part in terminal_board(board):
             console.print(part)
-        for text in (LEGEND, *remarks(board)):
+        for text in (BOARD_LEGEND, *board_remarks(board)):
             say(console, text)
         is_drawn = has_matplotlib()
         say(console, f"picture: {out / PICTURE}" if is_drawn else "no picture: pip install 'fssl[plots]' draws one")
@@ -120,7 +112,7 @@ def has_matplotlib() -> bool:
     return find_spec("matplotlib") is not None
 
 
-def print_summary(console: Console, result: Tables, out: Path) -> None:
+def print_counts(console: Console, result: Tables, out: Path) -> None:
     rows = [line for filled in result.tables for line in summary(filled)]
     head = ("table", "what", "protocol", "cells", "missing", "unmarked")
     console.print(terminal(Grid(head, rows), RULED, whole=0))

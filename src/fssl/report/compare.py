@@ -36,7 +36,7 @@ from .overview import (
     Groups,
     by_value,
     check_against,
-    check_setting,
+    check_by,
     latex_table,
     make_overview,
     overview_by,
@@ -49,7 +49,7 @@ from .verdicts import by_result, last_rounds, mean_result
 
 ROW = 3.2  # inches, of the panels of a task
 MOST_ROWS = 12  # of one picture
-CSV_FIELDS = (
+RUN_FIELDS = (
     "task",
     "method",
     "seed",
@@ -112,7 +112,7 @@ def compare_runs(
     found = every.by_measure(measure)
     runs = distinct(found.runs)
     if by:
-        check_setting(by, runs)
+        check_by(by, runs)
     tasks = {task.title: named_groups(task.runs, by) for task in group_by_task(runs, by)}
     if against:
         check_against(against, tasks.values())
@@ -136,14 +136,14 @@ def compare_runs(
 def write(console: Console, files: Files, tasks: dict[str, Groups], overviews: Mapping[str, Grid], by: str) -> None:
     """Write the files, and say which."""
     if files.csv:
-        write_file(files.csv, csv_text(tasks))
+        write_file(files.csv, runs_csv(tasks))
         say(console, f"numbers: {files.csv}")
     if files.tex:
         latex = [latex_table(title, overviews[title], groups) for title, groups in tasks.items()]
         write_file(files.tex, "\n".join(latex))
         say(console, f"LaTeX: {files.tex}")
     if files.pictures:
-        draw(console, tasks, by, files)
+        write_pictures(console, tasks, by, files)
 
 
 def on_commits(groups: Groups) -> list[str]:
@@ -185,7 +185,7 @@ def remarks(every: Found, judged: Found, shown: Sequence[Run], measure: str) -> 
     return [*[several_measures] * (len(named) > 1 and not measure), *judged.remarks, *[left_out] * bool(repeats)]
 
 
-def draw(console: Console, tasks: Mapping[str, Groups], by: str, files: Files) -> None:
+def write_pictures(console: Console, tasks: Mapping[str, Groups], by: str, files: Files) -> None:
     """Write the pictures, one for each format."""
     pictures = files.pictures
     if len(tasks) > MOST_ROWS:
@@ -196,25 +196,26 @@ def draw(console: Console, tasks: Mapping[str, Groups], by: str, files: Files) -
         (groups,) = shown.values()
         made = drawn_alone(groups, files.title, [*pictures])
     else:
-        made = drawn(shown, by, [*pictures])
+        made = drawn_tasks(shown, by, [*pictures])
     for kind, content in made.items():
         write_file(pictures[kind], content)
         say(console, f"picture: {pictures[kind]}")
 
 
-def csv_text(tasks: dict[str, Groups]) -> str:
+def runs_csv(tasks: dict[str, Groups]) -> str:
     """A line per run: what came out, then every setting in which the runs differ."""
     runs = [(title, name, run) for title, groups in tasks.items() for name in by_result(groups) for run in groups[name]]
     chosen = [comparable_settings(run) for *_, run in runs]
     keys = dict.fromkeys(key for mine in chosen for key in mine)
     varying = [key for key in keys if len({repr(mine.get(key)) for mine in chosen}) > 1]
     rows = (
-        {**csv_row(*each), **{key: mine.get(key) for key in varying}} for each, mine in zip(runs, chosen, strict=True)
+        {**run_record(*each), **{key: mine.get(key) for key in varying}}
+        for each, mine in zip(runs, chosen, strict=True)
     )
-    return as_csv([*CSV_FIELDS, *varying], rows)
+    return as_csv([*RUN_FIELDS, *varying], rows)
 
 
-def csv_row(title: str, name: str, run: Run) -> dict[str, Any]:
+def run_record(title: str, name: str, run: Run) -> dict[str, Any]:
     """One run, unrounded."""
     numbers = {"rounds": run.last_round, "measure": run.measure, "result": run.result, "last": run.curve[-1]}
     smooth = {"ema_result": late(run, number(f"ema_{run.measure}"))}
@@ -224,7 +225,7 @@ def csv_row(title: str, name: str, run: Run) -> dict[str, Any]:
     return {"task": title, "method": name, "seed": run.config.seed, **numbers, **smooth, **quality, **source}
 
 
-def drawn(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[str, bytes]:
+def drawn_tasks(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Mapping[str, bytes]:
     """The headline measure, pseudo-labels right and used, mean and spread over seeds; a row of panels per task.
 
     By round, or, of the last rounds, by the values of a setting.

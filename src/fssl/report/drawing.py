@@ -21,7 +21,7 @@ LINES = {"solid": "-", "dash": (0, (4, 1.5)), "dot": (0, (1, 1.2)), "dashdot": (
 LINES |= {"longdash": (0, (8, 2)), "longdashdot": (0, (8, 2, 1, 2))}
 MARKS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "triangle-down": "v", "cross": "P"}
 MARKS |= {"x": "X", "star": "*", "pentagon": "p"}
-SETTINGS: dict[Any, Any] = {  # dollars in a name are no formula
+RC_SETTINGS: dict[Any, Any] = {  # dollars in a name are no formula
     **{"font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "xtick.labelsize": 7, "ytick.labelsize": 7},
     **{"legend.fontsize": 7, "legend.frameon": False, "legend.handlelength": 2.6, "legend.columnspacing": 1.2},
     **{"axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6, "axes.titlelocation": "left"},
@@ -41,7 +41,7 @@ def settings() -> Iterator[None]:
         import matplotlib
     except ImportError:
         raise UserError("drawing needs matplotlib: pip install 'fssl[plots]'") from None
-    with matplotlib.rc_context(SETTINGS), warnings.catch_warnings():
+    with matplotlib.rc_context(RC_SETTINGS), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 

@@ -136,14 +136,14 @@ def print_grid(console: Console, grid: Grid, look: Mapping[str, Any] = PLAIN, st
     if not console.is_terminal or width_of(whole) <= console.width:
         return print_table(console, whole)
     for columns in fitting(console, grid, look):
-        console.print(terminal(part(grid, columns), look, styles))
+        console.print(terminal(some_columns(grid, columns), look, styles))
 
 
 def fitting(console: Console, grid: Grid, look: Mapping[str, Any]) -> Iterator[list[int]]:
     """The columns of each table that fits the screen."""
     shown = [0]
     for j in range(1, len(grid.head)):
-        narrowest = terminal(part(grid, [*shown, j]), look, is_narrow=True)
+        narrowest = terminal(some_columns(grid, [*shown, j]), look, is_narrow=True)
         if len(shown) > 1 and width_of(narrowest) > console.width:
             yield shown
             shown = [0]
@@ -151,7 +151,7 @@ def fitting(console: Console, grid: Grid, look: Mapping[str, Any]) -> Iterator[l
     yield shown
 
 
-def part(grid: Grid, columns: Sequence[int]) -> Grid:
+def some_columns(grid: Grid, columns: Sequence[int]) -> Grid:
     """Some columns of a table."""
     best = {(i, columns.index(j)): rank for (i, j), rank in grid.best.items() if j in columns}
     return Grid([grid.head[j] for j in columns], [[row[j] for j in columns] for row in grid.rows], best, grid.notes)

@@ -9,7 +9,7 @@ from ..config import OF_OPTIMIZERS, ServerChoice
 from ..console import setting_text
 from ..errors import UserError, printable, several, unknown
 from ..records.rounds import MEASURES
-from .formats import Grid, latex, part
+from .formats import Grid, latex, some_columns
 from .groups import comparable_settings, seeds_text
 from .runs import Run, is_number, label_quality, late, number, spread, value
 from .verdicts import beside, by_result, gains, last_rounds, mean_result, not_compared, rivals, smoothed, verdict
@@ -49,7 +49,7 @@ def latex_table(title: str, overview: Grid, groups: Groups) -> str:
     last = several(last_rounds(runs), "round")
     what += f"mean of the last {last}, then mean ± sample standard deviation over seeds {seeds}"
     wanted = [j for j, name in enumerate(overview.head) if name not in NOT_PRINTED]
-    return latex(part(overview, wanted), (title, what))
+    return latex(some_columns(overview, wanted), (title, what))
 
 
 def words_on(groups: Groups, against: str = "") -> list[str]:
@@ -102,7 +102,7 @@ def check_against(name: str, tasks: Iterable[Groups]) -> None:
 # By the values of a setting.
 
 
-def check_setting(key: str, runs: list[Run]) -> None:
+def check_by(key: str, runs: list[Run]) -> None:
     """Refuse a setting that does not have several values among the runs."""
     every = [comparable_settings(run) for run in runs]
     values: dict[str, set[str]] = defaultdict(set)
