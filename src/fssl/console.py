@@ -42,22 +42,20 @@ def tested(line: Line, measure: str, form: str) -> str:
     return f"{name} {'–' if value is None else format(value, form)} %"
 
 
-def numbers(line: Line, measure: str = "accuracy") -> str:
+def numbers(
+    line: Line, measure: str = "accuracy", form: str = "5.2f", labels: str = "labels ", unit: str = " %"
+) -> str:
     """The test, and pseudo-label accuracy and utilization where there are pseudo-labels, as far as they are known."""
-    text = tested(line, measure, "5.2f")
+    text = tested(line, measure, form)
     if "utilization" in line:
-        right = f"right {percent(line['pl_accuracy'])} % · " if knows_truth(line) else ""
-        text += f" · labels {right}used {percent(line['utilization'])} %"
+        right = f"right {percent(line['pl_accuracy'])}{unit} · " if knows_truth(line) else ""
+        text += f" · {labels}{right}used {percent(line['utilization'])}{unit}"
     return text
 
 
 def brief(line: Line, measure: str = "accuracy") -> str:
     """The same for a bar, which shares its line with a name and times."""
-    text = tested(line, measure, "4.1f")
-    if "utilization" in line:
-        right = f" · right {percent(line['pl_accuracy'])}" if knows_truth(line) else ""
-        text += f"{right} · used {percent(line['utilization'])}"
-    return text
+    return numbers(line, measure, "4.1f", labels="", unit="")
 
 
 def knows_truth(line: Line) -> bool:

@@ -237,13 +237,14 @@ def latex_notes(filled: FilledTable) -> list[str]:
 
 def latex_page(numbers: Iterable[int]) -> str:
     """A document of its own that takes in the tables' files."""
-    head = [
-        r"\documentclass{article}",
-        r"\usepackage[margin=15mm]{geometry}",
-        r"\usepackage{booktabs,graphicx,rotating}",
-    ]
-    body = [rf"\input{{table{number}}}" for number in numbers]
-    return "\n".join([*head, r"\begin{document}", *body, r"\end{document}"]) + "\n"
+    return PREAMBLE + "".join(f"\\input{{table{number}}}\n" for number in numbers) + "\\end{document}\n"
+
+
+PREAMBLE = r"""\documentclass{article}
+\usepackage[margin=15mm]{geometry}
+\usepackage{booktabs,graphicx,rotating}
+\begin{document}
+"""
 
 
 # Terminal.

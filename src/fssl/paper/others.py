@@ -1,6 +1,6 @@
 """Tables of other papers: what they print beside our runs."""
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -86,11 +86,8 @@ def count_text(result: Tables) -> str:
 
 def dataset_parts(table: PublishedTable) -> list[list[int]]:
     """Columns that stand together in a terminal: all, or those of one dataset where it has several."""
-    by_dataset: dict[str, list[int]] = defaultdict(list)
-    for i, column in enumerate(table.columns):
-        by_dataset[column.dataset].append(i)
-    single = all(len(each) == 1 for each in by_dataset.values())
-    return [[*range(len(table.columns))]] if single else [*by_dataset.values()]
+    parts = [*table.by_dataset.values()]
+    return [[*range(len(table.columns))]] if len(parts) == len(table.columns) else parts
 
 
 def other_remarks(result: Tables) -> list[str]:

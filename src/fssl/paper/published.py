@@ -102,8 +102,10 @@ class PublishedTable:
         return (first and first.config.data.label_fraction) or TENTH
 
     @property
-    def datasets(self) -> list[str]:
-        return list(dict.fromkeys(column.dataset for column in self.columns))
+    def by_dataset(self) -> dict[str, list[int]]:
+        """The numbers of each dataset's columns."""
+        datasets = [column.dataset for column in self.columns]
+        return {name: [j for j, dataset in enumerate(datasets) if dataset == name] for name in datasets}
 
     @property
     def presets(self) -> list[str]:

@@ -47,8 +47,8 @@ class Shown(NamedTuple):
             return
         if self.table not in tables:
             raise UserError(f"--table {self.table}: expected a number from {min(tables)} to {max(tables)}")
-        if self.dataset is not None and self.dataset not in tables[self.table].datasets:
-            raise unknown(f"dataset of Table {self.table}", self.dataset, tables[self.table].datasets)
+        if self.dataset is not None and self.dataset not in tables[self.table].by_dataset:
+            raise unknown(f"dataset of Table {self.table}", self.dataset, tables[self.table].by_dataset)
 
 
 NO_TABLE = Shown()
@@ -83,7 +83,7 @@ def write_tables(result: Tables, board: Scoreboard, out: Path) -> None:
 def print_published(console: Console, filled: FilledTable, dataset: str | None) -> None:
     """A table dataset by dataset; those without runs are named, unless one is asked for or none has any."""
     table = filled.table
-    every = {name: [j for j, column in enumerate(table.columns) if column.dataset == name] for name in table.datasets}
+    every = table.by_dataset
     shown = [dataset] if dataset else [name for name in every if filled.has_runs(every[name])] or [*every]
     say(console, f"Table {table.number}. {table.title}")
     for name in shown:
