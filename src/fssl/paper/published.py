@@ -1,4 +1,4 @@
-"""Tables as papers print them: Tables 1 to 8 of the SAGE paper in printed.toml, other papers' in others.toml."""
+"""Tables that papers print: Tables 1 to 8 of the SAGE paper (printed.toml) and those of others (others.toml)."""
 
 import json
 import tomllib
@@ -16,18 +16,18 @@ from .setups import PROTOCOLS, Setup, setup_of
 
 SEEDS = 3  # runs that the SAGE paper speaks of
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN", "cinic10": "CINIC-10"}
-PAPER, PRINTED, OURS = "paper", "printed", "ours"  # sources of a line, beside our protocols
+PAPER, PRINTED, OURS = "paper", "printed", "ours"  # sources of a line, as are our protocols
 TENTH = 0.1  # the usual share of labels
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Column(NamedTuple):
-    """What a column adds to the table's preset, or to one of its own; for rounds to an accuracy that, in percent."""
+    """A column: the settings that it adds to a preset."""
 
     name: str
     set: Mapping[str, Any]
-    preset: str | None = None
-    target: int | None = None
+    preset: str | None = None  # default: the table's
+    target: int | None = None  # the accuracy in percent, where numbers are the rounds that reach it
 
     @property
     def dataset(self) -> str:
@@ -39,10 +39,7 @@ class Column(NamedTuple):
 
 
 class Row(NamedTuple):
-    """A method with its settings, what it adds to the preset, and what is printed for it.
-
-    `gains` are printed beside the numbers: over the row above, or as a speed-up over the first row.
-    """
+    """A row: a method with its settings, further settings that it adds to the preset, and the printed numbers."""
 
     name: str
     method: str | None = None  # None: it has no counterpart here
@@ -51,8 +48,8 @@ class Row(NamedTuple):
     printed: Sequence[float] = ()
     std: Sequence[float] = ()
     open: str = ""  # what the source leaves open of its numbers
-    gains: Sequence[float] | None = None
-    speedups: Sequence[float] | None = None
+    gains: Sequence[float] | None = None  # printed differences from the row above
+    speedups: Sequence[float] | None = None  # printed speed-ups over the first row
     is_bound: bool = False  # an upper bound, no competitor: it knows all labels
 
     @property
@@ -113,7 +110,7 @@ class PublishedTable:
 
     @property
     def sources(self) -> Sequence[str]:
-        """Whose lines a row may have beside the printed one: those of a protocol each, or of all runs of ours."""
+        """The sources of our lines: each protocol has its own, or all runs share one in another paper's table."""
         return PROTOCOLS if self.number else (OURS,)
 
     def source_of(self, config: Config) -> str:

@@ -9,7 +9,7 @@ from ..report.verdicts import seed_differences
 from .published import End, PublishedTable
 from .setups import result_at
 
-NEAR = 5.0  # points below the best other method of the paper: who is farther behind cannot stand for it
+NEAR = 5.0  # points below the paper's best other method: one that is farther behind cannot stand for it
 
 
 class Cell(NamedTuple):

@@ -126,24 +126,24 @@ STYLES = {1: "bold", 2: "underline"}
 WHOLE = 16  # columns of a screen: up to this width a text is not folded
 
 
-def print_grid(console: Console, grid: Grid, look: Mapping[str, Any] = PLAIN, styles: Sequence[str] = ()) -> None:
-    """Print a table, in a file or a pipe as wide as it has to be.
+def print_grid(console: Console, grid: Grid) -> None:
+    """Print a table without cutting anything off, so that no two rows look alike.
 
-    On a screen that is too narrow, long names are folded, and columns that still have no room follow in further tables,
-    each with the first column: nothing is cut off, so no two rows look alike. `styles` are those of the rows.
+    A screen that is too narrow folds long texts, and shows columns that still have no room in further tables, each with
+    the first column. In a file or a pipe the table is as wide as it needs to be.
     """
-    whole = terminal(grid, look, styles)
+    whole = terminal(grid)
     if not console.is_terminal or width_of(whole) <= console.width:
         return print_table(console, whole)
-    for columns in fitting(console, grid, look):
-        console.print(terminal(some_columns(grid, columns), look, styles))
+    for columns in fitting(console, grid):
+        console.print(terminal(some_columns(grid, columns)))
 
 
-def fitting(console: Console, grid: Grid, look: Mapping[str, Any]) -> Iterator[list[int]]:
-    """The columns of each table that fits the screen."""
+def fitting(console: Console, grid: Grid) -> Iterator[list[int]]:
+    """The columns of each table, as many as the screen has room for."""
     shown = [0]
     for j in range(1, len(grid.head)):
-        narrowest = terminal(some_columns(grid, [*shown, j]), look, is_narrow=True)
+        narrowest = terminal(some_columns(grid, [*shown, j]), is_narrow=True)
         if len(shown) > 1 and width_of(narrowest) > console.width:
             yield shown
             shown = [0]
@@ -160,9 +160,9 @@ def some_columns(grid: Grid, columns: Sequence[int]) -> Grid:
 def terminal(
     grid: Grid, look: Mapping[str, Any] = PLAIN, styles: Sequence[str] = (), whole: int = WHOLE, is_narrow: bool = False
 ) -> Table:
-    """The table with texts that are folded where there is no room, or as narrow as they may be.
+    """The table for a screen, which may fold columns wider than `whole`; with all of them folded if `is_narrow`.
 
-    A column stays whole up to some width.
+    `styles` are those of the rows.
     """
     table = Table(**look)
     for j, name in enumerate(grid.head):
