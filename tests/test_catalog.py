@@ -132,7 +132,7 @@ def test_a_method_without_a_source_is_listed_all_the_same(monkeypatch: pytest.Mo
         monkeypatch.setattr(module, "registry", lambda: known)
     (found,) = (e for e in entries() if e.name == "mine")
     assert (found.about, found.source, step_cost(found)) == ("My own rule.", None, "?")
-    assert "| `mine` | My own rule. |" in catalog.methods_table()
+    assert "| `mine` | My own rule. |" in catalog.markdown()
 
 
 def test_the_overview_fits_eighty_columns() -> None:

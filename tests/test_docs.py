@@ -31,7 +31,7 @@ from safetensors.numpy import load_file
 import fssl
 from fssl import api
 from fssl.catalog.describe import facts_text
-from fssl.catalog.entries import methods_table
+from fssl.catalog.entries import markdown
 from fssl.catalog.facts import FILE as FACTS
 from fssl.cli import app as cli
 from fssl.cli.screen import console
@@ -45,11 +45,9 @@ from fssl.methods.base import Method, Needs
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
 from fssl.models import Head, NormReLU
-from fssl.paper.scoreboard import draw_board
+from fssl.paper.scoreboard import draw
 from fssl.paper.tables import DPI
 from fssl.report.drawing import render, settings
-from fssl.report.formats import Grid
-from fssl.report.formats import markdown as in_markdown
 from helpers import results_page
 from helpers.command import exit_code
 from helpers.pages import FENCE, Block, blocks_of, commands_of
@@ -415,9 +413,8 @@ def shown(value: object) -> str:
 
 
 def table() -> str:
-    return in_markdown(
-        Grid(("Key", "Type", "Allowed", "Default", "Meaning"), [[f"`{key}`", *rest] for key, *rest in rows()])
-    )
+    lines = ["| Key | Type | Allowed | Default | Meaning |", "|---|---|---|---|---|"]
+    return "\n".join([*lines, *(f"| `{key}` | {' | '.join(rest)} |" for key, *rest in rows())]) + "\n"
 
 
 class Generated(NamedTuple):
@@ -437,7 +434,7 @@ class Generated(NamedTuple):
 
 GENERATED = [
     Generated(SETTINGS, "settings", table),
-    Generated(ROOT / "docs" / "methods.md", "methods", methods_table),
+    Generated(ROOT / "docs" / "methods.md", "methods", markdown),
     *(Generated(RESULTS / "README.md", name, write) for name, write in results_page.PARTS.items()),
 ]
 
@@ -448,7 +445,7 @@ def test_facts_about_methods_are_what_their_builders_declare() -> None:
 
 def draw_pictures() -> None:
     with settings():
-        results_page.BOARD.write_bytes(render(draw_board(results_page.board()), ["png"], DPI)["png"])
+        results_page.BOARD.write_bytes(render(draw(results_page.board()), ["png"], DPI)["png"])
 
 
 @pytest.mark.parametrize("part", GENERATED, ids=lambda part: f"{part.page.parent.name}-{part.name}")

@@ -13,8 +13,6 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..config import Source
-from ..report.formats import Grid
-from ..report.formats import markdown as in_markdown
 from .facts import Sizes, check_plugins, registry
 
 COSTS = Path(__file__).parent / "costs.json"
@@ -118,12 +116,11 @@ def footnote() -> str:
     )
 
 
-def methods_table() -> str:
+def markdown() -> str:
     """Return the table on the page of methods."""
-    rows = []
+    lines = ["| name | what it does | paper | keeps | MB down / up | step | follows |", "|---|---|---|---|---|---|---|"]
     for e in entries():
         name = f"[`{e.name}`](methods/{e.source.page}.md)" if e.source else f"`{e.name}`"
         paper, follows = source(e)
-        rows.append([name, e.about, paper, keeps(e), traffic(e), step_cost(e), follows])
-    table = Grid(("name", "what it does", "paper", "keeps", "MB down / up", "step", "follows"), rows)
-    return f"{in_markdown(table)}\n{footnote()}\n"
+        lines.append(f"| {' | '.join([name, e.about, paper, keeps(e), traffic(e), step_cost(e), follows])} |")
+    return "\n".join([*lines, "", footnote()]) + "\n"

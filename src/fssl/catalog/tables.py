@@ -32,7 +32,7 @@ def print_method(console: Console, name: str) -> None:
     else:
         found, parts = entry(name), registry().find(name)
     facts = Table(box=None, show_header=False, pad_edge=False)
-    for what, text in fact_rows(found):
+    for what, text in facts_of(found):
         facts.add_row(Text(what, "bold"), text)
     console.print(Text(f"{name}\n", "bold"), *(f"{part.doc}\n" for part in parts), facts, sep="\n", highlight=False)
     schema: dict[str, Setting] = {}
@@ -52,7 +52,7 @@ def settings_table(schema: dict[str, Setting]) -> Table:
     return table
 
 
-def fact_rows(entry: Entry) -> list[tuple[str, str]]:
+def facts_of(entry: Entry) -> list[tuple[str, str]]:
     rows = []
     if entry.source:
         rows = [("paper", entry.source.paper), ("follows", entry.source.follows)]
