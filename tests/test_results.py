@@ -37,7 +37,7 @@ def test_every_run_is_read_without_damage_and_named_on_the_page() -> None:
     found = on_record()
     assert found.unreadable == {}
     assert sorted(str(run.path.relative_to(RESULTS)) for run in found.runs) == NAMES
-    assert [run.path for run in found.runs if run.damaged or run.fault] == []
+    assert [run.path for run in found.runs if run.damaged or run.remark] == []
     assert sum(not (run.path / "summary.json").is_file() for run in found.runs) == 5  # as the page says
     table = PAGE.split("<!-- commits -->")[1].split("<!-- end of commits -->")[0]
     assert sorted(re.findall(r"[\w+./-]+/[\w+./-]+", table.split("\n\n")[0])) == NAMES
