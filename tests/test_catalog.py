@@ -101,6 +101,14 @@ def test_bytes_by_hand() -> None:
     assert sizes("rscfed") == Sizes(MODEL, 3 * MODEL + 16, client=MODEL + 4, server=0, memory=0)  # groups; a teacher
 
 
+def test_bytes_of_another_network_by_hand() -> None:
+    """With 100 classes the last layer has 90 more rows of 256 weights and a bias; ProxyFL sends 90 more numbers."""
+    net, larger = build_net("resnet8", 3, 100, 4), MODEL + 4 * 90 * 257
+    assert measure_sizes(build_method("sage", {}), net)[:2] == (larger, larger)
+    more = measure_sizes(build_method("proxyfl", {}), net).down - sizes("proxyfl").down
+    assert more == 4 * 90 * (257 + 1)
+
+
 def test_bytes_of_fedmatch_by_hand() -> None:
     """psi has the kernels only: all parameters but biases and BatchNorm's. Down: sigma, psi, two psi of helpers."""
     net = build_net("resnet8", 3, 10, 4)

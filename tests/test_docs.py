@@ -1,8 +1,8 @@
 """The pages: every example runs, every command is accepted, every setting and every recorded name is explained.
 
 `python tests/test_docs.py` writes the facts about methods into src/fssl/catalog/methods.json, the table of settings
-into docs/configuration.md, that of methods into docs/methods.md, and all that results/README.md shows of the runs on
-record, with its picture.
+into docs/configuration.md, that of methods into docs/methods.md, all that results/README.md shows of the runs on
+record, with its picture, and the results on docs/benchmark.md.
 """
 
 import ast
@@ -48,7 +48,7 @@ from fssl.models import Head, NormReLU
 from fssl.paper.scoreboard import draw
 from fssl.paper.tables import DPI
 from fssl.report.drawing import render, settings
-from helpers import results_page
+from helpers import benchmark_page, results_page
 from helpers.command import exit_code
 from helpers.pages import FENCE, Block, blocks_of, commands_of
 from helpers.results_page import RESULTS
@@ -436,6 +436,7 @@ GENERATED = [
     Generated(SETTINGS, "settings", table),
     Generated(ROOT / "docs" / "methods.md", "methods", markdown),
     *(Generated(RESULTS / "README.md", name, write) for name, write in results_page.PARTS.items()),
+    Generated(ROOT / "docs" / "benchmark.md", "benchmark", benchmark_page.write),
 ]
 
 

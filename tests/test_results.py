@@ -15,6 +15,7 @@ from fssl.records.packed import unpacked
 from helpers.results_page import RESULTS, SECTIONS, board, on_record
 
 PAGE = (RESULTS / "README.md").read_text()
+BENCHMARK = (RESULTS.parent / "docs" / "benchmark.md").read_text()
 NAMES = sorted(str(file.parent.relative_to(RESULTS)) for file in RESULTS.rglob("config.toml"))
 Line = dict[str, Any]
 
@@ -44,7 +45,8 @@ def test_every_run_is_read_without_damage_and_named_on_the_page() -> None:
     in_sections = {
         run for section in SECTIONS.values() for place in section.places for run in NAMES if below(run, place)
     }
-    assert sorted({*NAMES} - in_sections) == ["bench/flfl-svhn250"]  # which only times rounds
+    others = {run for run in {*NAMES} - in_sections if not below(run, "benchmark")}  # which has its own page
+    assert sorted(others) == ["bench/flfl-svhn250"]  # which only times rounds
 
 
 def below(run: str, place: str) -> bool:
@@ -308,3 +310,57 @@ def test_kernels_train_as_well() -> None:
         for kind in ("fp32", "clean")
     ]
     assert round(seconds[0] / seconds[1]) == 7
+
+
+# The benchmark, on docs/benchmark.md.
+
+
+def test_every_cell_of_the_benchmark_is_what_the_lines_say() -> None:
+    part = BENCHMARK.split("<!-- benchmark -->\n")[1].split("<!-- end of benchmark -->")[0]
+    table = part.split("### Track A\n\n")[1].split("\n\n")[0]
+    head, _, *rows = ([text.strip() for text in row.strip("|").split("|")] for row in table.splitlines())
+    assert head[:5] == ["method", "seeds", "accuracy", "smoothed", "GPU seconds"]
+    assert head[6] == "GiB"
+    memory = json.loads((RESULTS / "benchmark" / "memory.json").read_text())
+    shown = []
+    for method, seeds, accuracy, smoothed, seconds, _, peak, _ in rows:
+        names = [f"track-a/{method.strip('`')}-seed{seed}" for seed in seeds.split()]
+        runs = [lines_of(f"benchmark/{name}") for name in names]
+        assert {len(lines) for lines in runs} == {120}
+        shown += names
+        for cell, key in ((accuracy.strip("*"), "accuracy"), (smoothed, "ema_accuracy")):
+            means = [np.mean([line[key] for line in lines[-10:]]) for lines in runs]
+            spread = f" ± {np.std(means, ddof=1):.2f}" if len(means) > 1 else ""
+            assert cell == f"{np.mean(means):.2f}{spread}", method
+        later = np.mean([sum(line["timing"]["seconds"] for line in lines[1:]) for lines in runs])
+        assert 1.003 < float(seconds) / later < 1.014  # one round of 120 more
+        assert peak == f"{max(memory[name] for name in names) / 2**30:.2f}"
+    assert (
+        sorted(shown) == sorted(memory) == sorted(n.removeprefix("benchmark/") for n in NAMES if below(n, "benchmark"))
+    )
+    assert f"{len(shown)} of 144 runs are on record" in part
+
+
+def test_what_is_said_of_track_a_is_so() -> None:
+    names = ("fedavg-sl", "proxyfl", "sage", "fixmatch-lpl", "fixmatch-gpl", "fedavg")
+    runs = {name: lines_of(f"benchmark/track-a/{name}-seed7") for name in names}
+    of = {name: np.array([line["accuracy"] for line in lines]) for name, lines in runs.items()}
+    end = {name: values[-10:].mean() for name, values in of.items()}
+    assert [f"{end[a] - end['sage']:.1f}" for a in ("proxyfl", "fixmatch-lpl", "fixmatch-gpl")] == [
+        "5.0",
+        "-3.6",
+        "-5.2",
+    ]
+    assert [round(of[name][10:20].mean()) for name in ("proxyfl", "sage")] == [20, 20]
+    assert (np.diff((of["proxyfl"] - of["sage"])[20:100].reshape(4, 20).mean(1)) > 0).all()
+    gap = of["fixmatch-lpl"] - of["fixmatch-gpl"]
+    assert f"{gap[-10:].mean():.1f}" == "1.6"
+    assert np.abs(gap[:100].reshape(10, 10).mean(1)).max() < 0.8
+    gained = [values[-10:].mean() - values[95:105].mean() for values in of.values()]
+    assert min(gained) > 1.5
+    assert max(gained) < 4.5
+    smooth = {name: np.mean([line["ema_accuracy"] for line in lines[-10:]]) - end[name] for name, lines in runs.items()}
+    up = {"fedavg", "fedavg-sl", "fixmatch-lpl"}
+    assert all(
+        (0.6 if name in up else -1.04) < round(x, 2) < (1.3 if name in up else -0.6) for name, x in smooth.items()
+    )

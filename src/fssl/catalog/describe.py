@@ -18,7 +18,7 @@ from ..config import SOURCES, Setting
 from ..data.cards import CARDS, Card
 from ..errors import UserError
 from ..methods.names import METHODS, PLUGINS, Method, build_method, find_builders, settings_of
-from ..models import build_net
+from ..models import Net, build_net
 from ..types import Counts, Task
 from .facts import MethodFacts, Sizes
 
@@ -108,12 +108,16 @@ def steps(setting: Setting, card: Card) -> Iterator[tuple[int, Any]]:
         yield next(same)[0], default
 
 
-def measure_sizes(method: Method) -> Sizes:
-    """Measure the bytes of one client's round, without its steps: they change values, not sizes."""
-    net = build_net("resnet8", 3, CLASSES, 4)
-    server = method.init(net, net.first, TASK)
+def measure_sizes(method: Method, net: Net | None = None) -> Sizes:
+    """Measure the bytes of one client's round, without its steps: they change values, not sizes.
+
+    `net` is the network to measure with, by default the paper's with ten classes.
+    """
+    net = net or build_net("resnet8", 3, CLASSES, 4)
+    task = TASK._replace(num_classes=net.classes)
+    server = method.init(net, net.first, task)
     payload = method.payload(server, 0)
-    local = method.start(payload, method.client_state(payload, TASK, COUNTS))
+    local = method.start(payload, method.client_state(payload, task, COUNTS))
     upload = method.upload(0, payload, local, COUNTS)
     after = method.aggregate(net, server, [upload], np.random.default_rng(0))
     sent = (upload.weights, upload.extras)
