@@ -44,9 +44,11 @@ def draw(shape: Sequence[int], num_others: int, mean: float = 0.0) -> list[Tenso
     return [*norm_of(mean), *norm_of(mean if num_others == 3 else 0.0)][: 3 + num_others]
 
 
-def away_from_kink(dy: Sequence[Tensor], reader: int, tensors: Sequence[Tensor], eps: Sequence[float]) -> list[Tensor]:
+def away_from_kink(
+    dy: Sequence[Tensor], reader: int, tensors: Sequence[Tensor], eps: Sequence[float], margin: float = 1e-5
+) -> list[Tensor]:
     """Gradients, with 0 where a value is at ReLU's kink: a single one of a million on its other side is 1e-3 of all."""
-    is_away = before_relu([t.double() for t in tensors], eps).abs() > 1e-5
+    is_away = before_relu([t.double() for t in tensors], eps).abs() > margin
     return [
         d * m for d, m in zip(dy, (is_away, is_away[:, :, ::reader, ::reader] if reader else is_away), strict=False)
     ]
@@ -61,13 +63,15 @@ def with_gradients(
     return [*made, *pull(tuple(d.to(dtype) for d in dy))]
 
 
-def both(tensors: list[Tensor], reader: int, dtype: torch.dtype) -> tuple[list[float], list[float]]:
+def both(
+    tensors: list[Tensor], reader: int, dtype: torch.dtype, margin: float = 1e-5
+) -> tuple[list[float], list[float]]:
     """Distances from fp64 of the kernels' results and gradients, and of those of the definition."""
     if dtype == torch.bfloat16:
         tensors = [t.to(dtype).float() if t.dim() == 4 else t for t in tensors]
     x = tensors[0]
     dy = [torch.randn_like(x)] + ([torch.randn_like(x[:, :, ::reader, ::reader])] if reader else [])
-    dy = away_from_kink([d.to(dtype).float() for d in dy], reader, tensors, EPS)
+    dy = away_from_kink([d.to(dtype).float() for d in dy], reader, tensors, EPS, margin)
     exact = with_gradients(lambda *t: definition(t, EPS, reader), tensors, torch.float64, dy)
     by_definition = with_gradients(lambda *t: definition(t, EPS, reader), tensors, dtype, dy)
     by_kernels = with_gradients(lambda *t: fused(EPS, reader, *t)[: len(dy)], tensors, dtype, dy)
@@ -99,7 +103,7 @@ def test_a_large_mean_costs_no_digits(shape: tuple[int, ...]) -> None:
         var, mean = torch.var_mean(x.double(), (0, 2, 3), correction=0)
         torch.testing.assert_close(stats[2 * i].double(), mean, rtol=1e-7, atol=0)
         torch.testing.assert_close(stats[2 * i + 1].double(), var, rtol=1e-5, atol=0)
-    ours, plain = both(tensors, 2, torch.float32)
+    ours, plain = both(tensors, 2, torch.float32, margin=1e-3)  # the rounding moves values by 2e-5, some over the kink
     assert all(a < 3 * b + 2e-5 for a, b in zip(ours, plain, strict=True)), (ours, plain)
 
 
