@@ -133,7 +133,7 @@ def test_errors_name_arguments_and_settings_instead_of_options(tmp_path: Path) -
         lambda: fssl.experiment("smoke", "grid.seed=[1, 2]"): "choose a run with a setting",
         lambda: fssl.experiment("smoke", "data.name=folder"): "needs its folder: give data.dir",
         lambda: fssl.experiment("smoke", f"data.dir='{tmp_path}'"): "leave data.dir out, or give data.name = 'folder'",
-        lambda: fssl.experiment("smoke", "privacy.clip=1"): "only compute.engine = 'flower' has it",
+        lambda: fssl.experiment("smoke", "privacy.clip=1"): "with compute.engine = 'local'; remove it, or use 'flower'",
     }
     for call, message in told.items():
         with pytest.raises(UserError) as refused:

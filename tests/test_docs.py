@@ -18,7 +18,7 @@ import sys
 import textwrap
 import tomllib
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
@@ -36,6 +36,8 @@ from fssl.catalog.facts import FILE as FACTS
 from fssl.cli import app as cli
 from fssl.cli.screen import console
 from fssl.config import SOURCES, Config, Setting, expand, override, read_toml, schema_of
+from fssl.config.conditions import RULES
+from fssl.config.rules import Case, Rule, Such
 from fssl.config.tables import AFTERWARDS, MAY_CHANGE
 from fssl.data.idx import SUMS
 from fssl.errors import UserError
@@ -45,7 +47,7 @@ from fssl.methods.base import Method, Needs
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
 from fssl.models import Head, NormReLU
-from fssl.paper.scoreboard import draw
+from fssl.paper.scoreboard import draw_board
 from fssl.paper.tables import DPI
 from fssl.report.drawing import render, settings
 from helpers import benchmark_page, results_page
@@ -338,9 +340,11 @@ def test_every_name_in_a_run_folder_is_explained(smoke_run: Path) -> None:
     ("start", "settings"),
     [("- These settings may change:", MAY_CHANGE), ("- A finished run that gets no more rounds", AFTERWARDS)],
 )
-def test_what_may_change_on_resume_is_listed(start: str, settings: tuple[str, ...]) -> None:
+def test_what_may_change_on_resume_is_listed(start: str, settings: Collection[str]) -> None:
     item = (ROOT / "docs" / "records.md").read_text().split(start)[1].split("\n- ")[0].split("\n\n")[0]
-    assert sorted(re.findall(r"`([a-z_]+\.[a-z_*]+)`", item)) == sorted(re.sub(r"\.$", ".*", key) for key in settings)
+    assert sorted(re.findall(r"`([a-z_]+\.[a-z_*]+)`", item)) == sorted(
+        key if "." in key else f"{key}.*" for key in settings
+    )
 
 
 # Pages of methods.
@@ -384,8 +388,8 @@ def test_settings_on_a_method_s_page_are_those_of_its_methods(stem: str) -> None
 # The table of settings.
 
 
-def rows() -> Iterator[tuple[str, str, str, str, str]]:
-    """Key, type, range, default and meaning of every setting."""
+def rows() -> Iterator[tuple[str, ...]]:
+    """Key, type, range, default, meaning and condition of every setting."""
     kinds = get_type_hints(Config)
     for name, setting in schema_of(Config).items():
         schema = {name: setting}
@@ -393,10 +397,30 @@ def rows() -> Iterator[tuple[str, str, str, str, str]]:
             schema = {f"{name}.{key}": found for key, found in schema_of(kinds[name]).items() if found.kind}
         for key, found in schema.items():
             kind, allowed, default, meaning = described(found)
-            yield key, kind, "see `fssl methods`" if key == "method.name" else allowed, default, meaning
+            allowed = "see `fssl methods`" if key == "method.name" else allowed
+            yield key, kind, allowed, default, meaning, condition_text(key)
         if name == "method":
             kind = "number, true/false, string"
-            yield "method.*", kind, "see `fssl methods NAME`", "the builder's", "a method's settings"
+            yield "method.*", kind, "see `fssl methods NAME`", "the builder's", "a method's settings", ""
+
+
+def condition_text(key: str) -> str:
+    """When a setting applies, from its rules."""
+    return "; ".join(dict.fromkeys(rule_text(rule) for rule in RULES.get(key, ())))
+
+
+def rule_text(rule: Rule) -> str:
+    """`server.optimizer` = `adam`, or not `partition.file`; values of the setting that alone are meant come first."""
+    about = f"{', '.join(map(code, rule.of))}: " if rule.of else ""
+    return f"{about}{'not ' if rule.is_negative else ''}{' or '.join(map(case_text, rule.cases))}"
+
+
+def case_text(case: Case) -> str:
+    return f"`{case.key}`" + (f" = {', '.join(map(code, case.values))}" if case.values else "")
+
+
+def code(value: object) -> str:
+    return f"`{value.text}`" if isinstance(value, Such) else f"`{json.dumps(value).strip(chr(34))}`"
 
 
 def described(setting: Setting) -> tuple[str, str, str, str]:
@@ -413,7 +437,7 @@ def shown(value: object) -> str:
 
 
 def table() -> str:
-    lines = ["| Key | Type | Allowed | Default | Meaning |", "|---|---|---|---|---|"]
+    lines = ["| Key | Type | Allowed | Default | Meaning | Only with |", "|---|---|---|---|---|---|"]
     return "\n".join([*lines, *(f"| `{key}` | {' | '.join(rest)} |" for key, *rest in rows())]) + "\n"
 
 
@@ -446,7 +470,7 @@ def test_facts_about_methods_are_what_their_builders_declare() -> None:
 
 def draw_pictures() -> None:
     with settings():
-        results_page.BOARD.write_bytes(render(draw(results_page.board()), ["png"], DPI)["png"])
+        results_page.BOARD.write_bytes(render(draw_board(results_page.board()), ["png"], DPI)["png"])
 
 
 @pytest.mark.parametrize("part", GENERATED, ids=lambda part: f"{part.page.parent.name}-{part.name}")

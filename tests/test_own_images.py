@@ -236,10 +236,10 @@ def test_a_folder_that_does_not_fit_is_refused(sites: Path, settings: list[str],
 @pytest.mark.parametrize(
     ("key", "value", "fragment"),
     [
-        ("partition.alpha", 0.1, "partition.alpha does not go with data.name = 'folder'"),
-        ("partition.kind", "iid", "partition.kind does not go"),
-        ("data.labels_per_class", 5, "data.labels_per_class does not go"),
-        ("data.label_fraction", 0.5, "data.label_fraction does not go"),
+        ("partition.alpha", 0.1, "partition.alpha = 0.1 has no effect with data.name = 'folder'"),
+        ("partition.kind", "iid", "partition.kind = 'iid' has no effect with data.name = 'folder'"),
+        ("data.labels_per_class", 5, "data.labels_per_class = 5 has no effect with data.name = 'folder'"),
+        ("data.label_fraction", 0.5, "data.label_fraction = 0.5 has no effect with data.name = 'folder'"),
         ("data.size", 257, "from 8 to 256"),
         ("data.channels", 2, "3 (color) or 1 (grey)"),
         ("data.classes", "cat", "expected a list of strings"),
@@ -279,7 +279,10 @@ def test_what_each_channel_has_is_asked_for_with_an_example_that_fits(channels: 
 
 
 def test_settings_of_a_folder_are_refused_elsewhere() -> None:
-    with pytest.raises(UserError, match=r"data\.size does not go with data\.name = 'digits'"):
+    with pytest.raises(
+        UserError,
+        match=r"data\.size = 16 has no effect with data\.name = 'digits'; remove it, or use 'folder' or 'imagefolder'",
+    ):
         parse({"data": {"name": "digits", "size": 16}})
 
 
@@ -290,7 +293,7 @@ def test_a_folder_chosen_on_the_command_line_takes_the_place_of_what_a_file_deal
     grid = {"data": {"size": 9}, "grid": {"partition": {"alpha": [0.1, 1.0]}, "seed": [7, 8]}}
     assert [name for name, _ in expand(override(grid, ["data.name=folder"]))] == ["seed7", "seed8"]
     assert list(override(grid, ["data.name=digits"])["data"]) == ["name"]
-    with pytest.raises(UserError, match=r"partition\.alpha does not go"):
+    with pytest.raises(UserError, match=r"partition\.alpha = 1 has no effect with data\.name = 'folder'"):
         parse(override(read_toml("smoke"), ["data.name=folder", "partition.alpha=1"]))
 
 
@@ -403,7 +406,7 @@ def test_a_server_with_labels_trains_beside_sites_that_have_none(fssl: Fssl) -> 
     assert 'labels = "server"' in recorded
     assert json.loads(Path("runs/own/partition.json").read_text())["server"] == [10] * 10
     code, _, err = fssl(*words[:-1], "partition.labels=few-clients", "--set", "partition.labeled_clients=1")
-    assert (code, "does not go with data.name = 'folder'" in err) == (2, True)
+    assert (code, "has no effect with data.name = 'folder'" in err) == (2, True)
     code, _, err = fssl("datasets", "--labels-at-server")
     assert (code, err.count("\n")) == (2, 1)
 

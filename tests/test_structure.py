@@ -1,16 +1,19 @@
 """The shape of the source: who imports whom, what is named how, and that nothing is there for nothing."""
 
 import ast
+import importlib
 import re
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
 import pytest
+import torch
 
 import fssl
 from fssl.config import Config, expand, override, parse, presets, read_toml, to_toml
@@ -251,7 +254,7 @@ def test_every_preset_builds_its_methods(name: str) -> None:
 def watch_reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     """Which (section, field) is read by code other than the reading and writing of configurations itself."""
     reads: set[tuple[str, str]] = set()
-    inside = {name for name, value in vars(Config).items() if isinstance(value, property)}
+    inside = {name for name, value in vars(Config).items() if isinstance(value, property | cached_property)}
 
     def watched(section: str, kind: type) -> None:
         names = {f.name for f in fields(kind)}
@@ -273,6 +276,17 @@ def watch_reads(monkeypatch: pytest.MonkeyPatch) -> set[tuple[str, str]]:
     return reads
 
 
+def read_by_a_cluster(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Flower's simulation reads to start Ray, which is not started."""
+    simulation = importlib.import_module("fssl.engines.flower.simulation")
+    monkeypatch.setattr(simulation, "choose_device", lambda config: torch.device("cuda"))
+    monkeypatch.setattr(simulation, "count_actors", lambda resources: 1)
+    for name in ("init", "shutdown"):
+        monkeypatch.setattr(simulation.ray, name, lambda **given: None)
+    with simulation.cluster(config, simulation.client_resources(config)) as actors:
+        assert actors == 1
+
+
 @pytest.mark.slow
 def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not only defined: one of three short runs must ask for each: a plain one, one with labels at the server, and one
@@ -292,6 +306,7 @@ def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.Monk
         assert exit_code(monkeypatch, "run", tmp_path / "small.toml", "--out", out, *words) == 0
     assert exit_code(monkeypatch, "compare", tmp_path, "--svg", tmp_path / "both.svg") == 0
     masked = override(tables, ["privacy.aggregation=secagg+"])
+    read_by_a_cluster(parse(tables), monkeypatch)
     fleets.make_fleet(Federation(prepare(parse(masked))), None, None, fleets.Policy(window=1)).terms(3, 3)
     everything = {
         (section, f.name)

@@ -19,11 +19,14 @@ from fssl.config import (
     override,
     parse,
     presets,
+    read_record,
     read_toml,
     schema_of,
     to_toml,
 )
-from fssl.config.settings import Partition
+from fssl.config.conditions import NOTES, SCHEMAS, STRICT, applies, is_usual, noted
+from fssl.config.rules import Decided
+from fssl.config.settings import ENGINE, STEPS, Partition
 from fssl.data.cards import CARDS
 from fssl.data.shares import HAVE_ALPHA, MIN_ALPHA
 from fssl.errors import UserError, unknown
@@ -134,12 +137,18 @@ def test_a_wrong_setting_is_refused_in_one_helpful_line(key: str, value: Any, fr
             {"partition": {"kind": "shards", "classes_per_client": 3, "clients": 21}},
             "make 63, expected a multiple of the 10",
         ),
-        ({"partition": {"classes_per_client": 2}}, "only partition.kind = 'shards' has it"),
+        (
+            {"partition": {"classes_per_client": 2}},
+            "= 2 has no effect with partition.kind = 'paired-dirichlet'; remove it, or use 'shards'",
+        ),
         ({"partition": {"labels": "few-clients"}}, "needs partition.labeled_clients"),
-        ({"partition": {"labels": "all-clients", "labeled_clients": 2}}, "does not go with partition.labels"),
+        (
+            {"partition": {"labels": "all-clients", "labeled_clients": 2}},
+            "has no effect with partition.labels = 'all-clients'; remove it, or use 'few-clients' or 'knowing-clients'",
+        ),
         (
             {"partition": {"labeled_clients": 2, "first_clients": [1]}},
-            "only partition.labels = 'knowing-clients' has it",
+            "has no effect with partition.labels = 'few-clients'; remove it, or use 'knowing-clients'",
         ),
         (
             {"partition": {"labels": "knowing-clients", "labeled_clients": 1, "first_clients": [20]}},
@@ -156,13 +165,29 @@ def test_a_wrong_setting_is_refused_in_one_helpful_line(key: str, value: Any, fr
         ({"partition": {"labels": "knowing-clients", "labeled_clients": 21}}, "expected at most the 20 clients"),
         (
             {"partition": {"labels": "knowing-clients", "labeled_clients": 2}, "data": {"label_fraction": 0.2}},
-            "data.label_fraction does not go with partition.labels = 'knowing-clients'",
+            "data.label_fraction = 0.2 has no effect with partition.labels = 'knowing-clients'",
         ),
-        ({"data": {"name": "folder"}, "partition": {"labels": "knowing-clients"}}, "needs partition.labeled_clients"),
-        ({"data": {"name": "folder"}, "partition": {"labels": "all-clients"}}, "partition.labels does not go with"),
-        ({"protocol": "authors", "compute": {"lanes": 2}}, "compute.lanes must be 1"),
-        ({"protocol": "authors", "train": {"labeled_weight": 5}}, "protocol 'authors' has its own"),
-        ({"model": {"start_partial": True}}, "model.start_partial = true: model.start = 'none' has no weights to use"),
+        ({"partition": {"labels": "knowing-clients"}}, "'knowing-clients' needs partition.labeled_clients: how many"),
+        (
+            {"data": {"name": "folder"}, "partition": {"labels": "knowing-clients"}},
+            "partition.labels = 'knowing-clients' has no effect with data.name = 'folder'",
+        ),
+        (
+            {"data": {"name": "folder"}, "partition": {"labels": "all-clients"}},
+            "partition.labels = 'all-clients' has no effect with data.name = 'folder': its folders say",
+        ),
+        (
+            {"protocol": "authors", "compute": {"lanes": 2}},
+            "compute.lanes = 2 does not work with protocol = 'authors': it carries momentum",
+        ),
+        (
+            {"protocol": "authors", "train": {"labeled_weight": 5}},
+            "train.labeled_weight = 5 does not work with protocol = 'authors'",
+        ),
+        (
+            {"model": {"start_partial": True}},
+            "model.start_partial = true has no effect with model.start = 'none'; remove it, or give model.start",
+        ),
     ],
 )
 def test_impossible_combinations_are_refused(tables: dict[str, Any], fragment: str) -> None:
@@ -192,9 +217,8 @@ def test_the_lowest_alpha_is_the_one_the_partition_can_draw() -> None:
     assert parse({"partition": {"alpha": MIN_ALPHA}}).partition.alpha == 0.01
     with pytest.raises(UserError, match=r"partition\.alpha = 0\.0099: paired-dirichlet expects at least 0\.01"):
         parse({"partition": {"alpha": 0.0099}})
-    for kind in ("paired-dirichlet", "iid"):  # the paired split reads it as even
-        even = parse({"partition": {"alpha": 0, "kind": kind}}).partition
-        assert (even.kind, even.alpha) == (kind, 0)
+    even = parse({"partition": {"alpha": 0, "kind": "paired-dirichlet"}}).partition  # which reads it as even
+    assert (even.kind, even.alpha) == ("paired-dirichlet", 0)
 
 
 def test_nearest_names_are_given_only_where_one_is_near() -> None:
@@ -219,29 +243,146 @@ def test_overrides_are_toml_or_text_and_leave_the_original_alone() -> None:
     assert tables == {"train": {"lr": 0.1}}
 
 
-def test_an_alpha_is_refused_only_where_it_was_just_given() -> None:
+def test_an_alpha_is_refused_beside_a_split_that_has_none() -> None:
     assert {*HAVE_ALPHA, "shards", "iid"} == {*schema_of(Partition)["kind"].options}
-    for key, value in (("partition.alpha", "0.5"), ("grid.partition.alpha", "[0.5]")):
-        with pytest.raises(UserError, match=rf"{key} = \S+: partition.kind = 'iid' has none; leave it out"):
-            override({}, [f"{key}={value}", "partition.kind=iid"])
-    with pytest.raises(UserError, match=r"partition.kind = 'shards' has none"):
-        override({"partition": {"kind": "shards"}}, ["partition.alpha=0.5"])
+    has_none = "has no effect with partition.kind = 'iid'; remove it, or use 'paired-dirichlet' or 'dirichlet' or"
+    for alpha in ("0.5", "1"):  # also the default: somebody means something by it
+        with pytest.raises(UserError, match=rf"partition.alpha = {alpha} {has_none}"):
+            parse(override({}, [f"partition.alpha={alpha}", "partition.kind=iid"]))
+        with pytest.raises(UserError, match=rf"partition.alpha = {alpha} {has_none}"):
+            parse({"partition": {"alpha": float(alpha), "kind": "iid"}})
+    with pytest.raises(UserError, match=rf"partition.alpha = 0.5 {has_none}"):
+        cells(override({}, ["grid.partition.alpha=[0.5]", "partition.kind=iid"]))
+    with pytest.raises(UserError, match=r"partition.alpha = 0.5 has no effect with partition.kind = 'shards'"):
+        parse(override({"partition": {"kind": "shards", "classes_per_client": 2}}, ["partition.alpha=0.5"]))
+
+
+def test_an_alpha_of_a_file_gives_way_to_a_split_that_has_none() -> None:
     preset = {"partition": {"kind": "dirichlet", "alpha": 0.1}}
+    assert override(preset, ["partition.kind=iid"]) == {"partition": {"kind": "iid"}}
     assert parse(override(preset, ["partition.kind=iid"])).partition.kind == "iid"
     assert parse(override(preset, ["partition.alpha=0.5"])).partition.alpha == 0.5
-    assert parse(as_tables(parse({"partition": {"kind": "iid"}}))).partition.alpha == 1  # a record names all
+    assert "alpha" not in as_tables(parse({"partition": {"kind": "iid"}}))["partition"]
     both = override(preset, ["partition.alpha=0.5", 'grid.partition.kind=["dirichlet", "iid"]'])
-    assert [config.partition.alpha for _, config in expand(both)] == [0.5, 0.5]
+    assert [(c.partition.kind, c.partition.alpha) for _, c in expand(both)] == [("dirichlet", 0.5), ("iid", 1.0)]
 
 
-def test_epochs_are_refused_where_they_were_just_given_beside_steps() -> None:
-    for key, value in (("train.local_epochs", "5"), ("grid.train.local_epochs", "[1, 5]")):
-        with pytest.raises(UserError, match=rf"{key} = .*: train.steps_per_round = 2 decides; leave one of them out"):
-            override({}, [f"{key}={value}", "train.steps_per_round=2"])
-        with pytest.raises(UserError, match=r"train.steps_per_round = 3 decides"):
-            override({"train": {"steps_per_round": 3}}, [f"{key}={value}"])
+def test_epochs_are_refused_beside_steps_and_those_of_a_file_give_way() -> None:
+    said = r"train.local_epochs = \d has no effect with train.steps_per_round = 2"
+    for settings in (["train.local_epochs=5"], ["train.local_epochs=3"], ["grid.train.local_epochs=[5, 1]"]):
+        with pytest.raises(UserError, match=said):
+            cells(override({}, [*settings, "train.steps_per_round=2"]))
+        with pytest.raises(UserError, match=said):
+            cells(override({"train": {"steps_per_round": 2}}, settings))
     preset = override({"train": {"local_epochs": 5}}, ["train.steps_per_round=2"])
+    assert preset == {"train": {"steps_per_round": 2}}
     assert parse(preset).train.steps_per_round == 2
+
+
+# Rules.
+
+
+def test_rules_name_settings_and_values_that_there_are() -> None:
+    known = {"seed", "protocol", *(f"{section}.{key}" for section, schema in SCHEMAS.items() for key in schema)}
+    assert {key for key in NOTES if key and key not in SCHEMAS} <= known
+    decided = [(case, note) for _, note in noted(Decided) for case in note.cases]
+    assert len(decided) > 90
+    assert {case.key for case, _ in decided} - known == {ENGINE, STEPS}
+    for case, _ in decided:
+        if case.key in known and "." in case.key and (options := options_of(case.key)):
+            assert {value for value in case.values if isinstance(value, str)} <= {*options}, case
+
+
+def options_of(key: str) -> tuple[str, ...]:
+    section, _, name = key.partition(".")
+    return SCHEMAS[section][name].options
+
+
+def test_a_usual_configuration_breaks_no_rule() -> None:
+    """Else a default would be refused, and `as_tables` could not be read again."""
+    assert [key for key in NOTES if not is_usual(Config(), key) and key in STRICT] == []
+    assert [
+        key for key, rules in STRICT.items() if not applies(Config(), key) and rules[0].cases[0].key == ENGINE
+    ] == []
+    for name, card in CARDS.items():
+        labels = {"labels_per_class": 4} if card.is_folder and card.is_dealt else {}
+        config = parse({"data": {"name": name, **labels}})
+        assert parse(as_tables(config)) == config
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "left"),
+    [
+        ({"train": {"optimizer": "adamw", "beta2": 0.9}}, ["train.optimizer=sgd"], {"train": {"optimizer": "sgd"}}),
+        (
+            {"server": {"optimizer": "adam", "beta2": 0.9}},
+            ["server.optimizer=momentum"],
+            {"server": {"optimizer": "momentum"}},
+        ),
+        (
+            {"server": {"optimizer": "momentum", "momentum": 0.5, "broadcast_momentum": True}},  # which uses it too
+            ["server.optimizer=mean"],
+            {"server": {"optimizer": "mean", "momentum": 0.5, "broadcast_momentum": True}},
+        ),
+        (
+            {"data": {"label_fraction": 0.2}, "partition": {"kind": "iid", "clients": 5, "labeled_clients": 2}},
+            ["partition.file=s.json"],
+            {"data": {}, "partition": {"file": "s.json"}},
+        ),
+        (
+            {"partition": {"file": "s.json", "digest": "x", "clients": 5}, "train": {"clients_per_round": 2}},
+            ["data.name=folder"],
+            {"partition": {}, "train": {}, "data": {"name": "folder"}},
+        ),
+        (
+            {"partition": {"clients": 5}, "grid": {"data": {"name": ["digits", "synthetic"]}}},
+            ["train.lr=0.1"],
+            {"partition": {"clients": 5}, "grid": {"data": {"name": ["digits", "synthetic"]}}, "train": {"lr": 0.1}},
+        ),
+    ],
+)
+def test_parts_of_a_choice_give_way_to_another(file: dict[str, Any], settings: list[str], left: dict[str, Any]) -> None:
+    assert override(file, settings) == left
+
+
+@pytest.mark.parametrize(
+    ("file", "setting"),
+    [
+        ({"privacy": {"clip": 1.0}}, "privacy.aggregation=secagg+"),
+        ({"server": {"broadcast_momentum": True}}, "train.optimizer=adamw"),
+        ({"train": {"keep_momentum": True}}, "protocol=authors"),
+        ({"records": {"keep_best": True}, "data": {"test": "final"}}, "data.test=all"),
+    ],
+)
+def test_a_feature_is_never_dropped_silently(file: dict[str, Any], setting: str) -> None:
+    (section,) = [key for key in file if key != "data"]
+    with pytest.raises(UserError, match=rf"^{section}\.\w+ = \S+ does not work with .*; remove it"):
+        parse(override(file, [setting]))
+
+
+def test_an_axis_decides_what_gives_way_in_each_of_its_runs() -> None:
+    """Before it is known, no rule speaks: a number of clients stays, as the splits of `digits` need it."""
+    tables = {"train": {"beta2": 0.9}, "grid": {"train.optimizer": ["sgd", "adamw"]}}
+    assert {name: c.train.beta2 for name, c in cells(override(tables, [])).items()} == {
+        "optimizersgd": 0.999,
+        "optimizeradamw": 0.9,
+    }
+    data = {"partition": {"clients": 12}, "grid": {"data.name": ["digits", "folder"]}}
+    found = cells(override(data, ["train.clients_per_round=3"]))
+    assert {name: c.partition.clients for name, c in found.items()} == {"digits": 12, "folder": 0}
+    set_here = override(data, ["partition.clients=9"])  # a setting of --set is one of the file, for an axis
+    assert [c.partition.clients for c in cells(set_here).values()] == [9, 0]
+    tables_axis = {"partition": {"alpha": 0.1}, "grid": {"partition": [{"kind": "iid"}, {"seed": 3}]}}
+    assert [c.partition.alpha for c in cells(override(tables_axis, ["partition.clients=9"])).values()] == [1.0, 0.1]
+
+
+def test_a_record_may_name_settings_that_mean_nothing() -> None:
+    """Earlier versions wrote them; what a run read stays."""
+    old = {
+        "partition": {"kind": "iid", "alpha": 0.3, "labeled_clients": 2},
+        "train": {"steps_per_round": 2, "local_epochs": 4},
+    }
+    assert read_record(old) == {"partition": {"kind": "iid", "labeled_clients": 2}, "train": {"steps_per_round": 2}}
 
 
 @pytest.mark.parametrize("setting", ["seed", "=5", " =5", ""])

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Optional
 import pytest
 
 from fssl.config import MANY, ByDataset, Device, OneOf, Range, Setting, check_value, parse, schema_of
-from fssl.config.checks import SCHEMAS
+from fssl.config.conditions import SCHEMAS
 from fssl.config.schema import NO_LIMIT
 from fssl.data.cards import CARDS
 from fssl.deploy.home import init, server_part, site_part

@@ -83,18 +83,21 @@ def test_the_guarantee_counts_the_clients_that_can_be_drawn() -> None:
     assert most_rounds(config, 30) == max(map(drawn.count, range(3)))
 
 
-ONLY_SOME = (
-    "train.draw = 'labeled' goes with partition.labels = 'few-clients' or 'knowing-clients', without a file;"
-    " leave it out"
-)
+ONLY_SOME = "; remove it, or use 'few-clients' or 'knowing-clients'"
 
 
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ([], ONLY_SOME),
-        (["partition.labels=server"], ONLY_SOME),
-        (["partition.file=split.json"], ONLY_SOME),
+        ([], f"train.draw = 'labeled' does not work with partition.labels = 'all-clients'{ONLY_SOME}"),
+        (
+            ["partition.labels=server"],
+            f"train.draw = 'labeled' does not work with partition.labels = 'server'{ONLY_SOME}",
+        ),
+        (
+            ["partition.file=split.json"],
+            f"train.draw = 'labeled' does not work with partition.labels = 'all-clients'{ONLY_SOME}",
+        ),
         (
             [*SOME, "train.clients_per_round=4"],
             "train.clients_per_round = 4 is more than partition.labeled_clients = 3",

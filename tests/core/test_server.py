@@ -237,15 +237,33 @@ def test_a_checkpoint_without_the_servers_state_does_not_fit(make_federation: Ma
 
 
 REFUSED = {
-    ("server.lr=0.5",): "server.lr = 0.5: only server.optimizer = 'momentum' or 'adam' has it",
-    ("server.momentum=0.5",): "server.momentum = 0.5: only server.optimizer",
-    ("server.beta2=0.5", "server.optimizer=momentum"): "server.beta2 = 0.5: only server.optimizer = 'adam'",
-    ("server.epsilon=0.5",): "server.epsilon = 0.5: only server.optimizer = 'adam'",
-    ("server.broadcast_momentum=true", "train.optimizer=adamw"): "only momentum of train.optimizer = 'sgd'",
-    ("server.broadcast_momentum=true", "train.momentum=0"): "no momentum to begin with",
+    (
+        "server.lr=0.5",
+    ): "server.lr = 0.5 has no effect with server.optimizer = 'mean'; remove it, or use 'momentum' or 'adam'",
+    (
+        "server.momentum=0.5",
+    ): "server.momentum = 0.5 has no effect with server.optimizer = 'mean' and server.broadcast_momentum = false",
+    (
+        "server.beta2=0.5",
+        "server.optimizer=momentum",
+    ): "server.beta2 = 0.5 has no effect with server.optimizer = 'momentum'; remove it, or use 'adam'",
+    (
+        "server.epsilon=0.5",
+    ): "server.epsilon = 0.5 has no effect with server.optimizer = 'mean'; remove it, or use 'adam'",
+    (
+        "server.broadcast_momentum=true",
+        "train.optimizer=adamw",
+    ): "does not work with train.optimizer = 'adamw': only its momentum",
+    (
+        "server.broadcast_momentum=true",
+        "train.momentum=0",
+    ): "does not work with train.momentum = 0: clients have none to begin with",
     ("server.broadcast_momentum=true", "train.keep_momentum=true"): "clients begin with their own",
     ("server.broadcast_momentum=true", "protocol=authors"): "carries momentum from client to client",
-    ("server.broadcast_momentum=true", "method.name=fedmatch"): "'fedmatch' takes its steps by a rule of its own",
+    (
+        "server.broadcast_momentum=true",
+        "method.name=fedmatch",
+    ): "'fedmatch', which takes its steps by a rule of its own",
     ("server.optimizer=sgd",): "server.optimizer",
 }
 

@@ -167,5 +167,7 @@ def test_commands_tell_of_it(fssl: Fssl, tmp_path: Path) -> None:
 
 
 def test_a_model_that_is_not_there_cannot_be_shipped(tiny_data: Dataset) -> None:
-    with pytest.raises(UserError, match=r"server\.ship = 'ema': there is no smoothed model"):
+    with pytest.raises(
+        UserError, match=r"server\.ship = 'ema' does not work with server\.ema unset: there is no smoothed model"
+    ):
         prepare(tiny_config("server.ship=ema"), tiny_data)

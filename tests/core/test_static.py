@@ -220,7 +220,9 @@ def test_lanes_of_any_kind_measure_the_same(lanes: str, make_federation: Make) -
 
 def test_what_has_no_statistics_is_refused(tiny_data: Dataset) -> None:
     assert "the server has no images" in refusal(["server.static_norm=server"], tiny_data)
-    assert "has no running statistics" in refusal([*AT, "server.static_norm=all", "model.norm=group"], tiny_data)
+    assert "other norms have no running statistics" in refusal(
+        [*AT, "server.static_norm=all", "model.norm=group"], tiny_data
+    )
     with pytest.raises(UserError, match="network 'simple-cnn' has no BatchNorm; leave it out"):
         prepare(tiny_config("server.static_norm=all", "data.name=cifar10", "model.name=simple-cnn", "model.width=4"))
     for kind in ("all", "sites"):
@@ -231,13 +233,16 @@ def test_what_has_no_statistics_is_refused(tiny_data: Dataset) -> None:
 def test_sums_of_sites_do_not_go_beside_masks(tiny_data: Dataset) -> None:
     masks = ["privacy.aggregation=secagg+", "compute.engine=flower", "train.clients_per_round=3"]
     refused = refusal([*masks, "server.static_norm=sites"], tiny_data)
-    assert "sites send sums that privacy.aggregation = 'secagg+' does not mask" in refused
+    assert "with privacy.aggregation = 'secagg+': the sums that sites send would not be masked" in refused
 
 
 def test_a_deployment_does_not_see_the_images_of_its_sites() -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.deploy.server_app import parse_run
 
-    with pytest.raises(UserError, match="images of sites stay there; use 'sites'"):
+    with pytest.raises(
+        UserError,
+        match=r"server.static_norm = 'all' does not work with Flower's app: images stay at their sites; use 'sites'",
+    ):
         parse_run(as_tables(tiny_config("server.static_norm=all")))
     assert parse_run(as_tables(tiny_config("server.static_norm=sites"))).server.static_norm == "sites"

@@ -168,4 +168,4 @@ def test_who_has_no_files_hears_of_the_official_ones(tmp_path: Path, fssl: Fssl)
 def test_fit_is_for_images_that_are_made_to_fit(fssl: Callable[..., object]) -> None:
     said = fssl("run", "smoke", "--set", "data.fit=pad", "--dry-run")
     assert said.code == 2  # type: ignore[attr-defined]
-    assert "data.fit does not go with data.name = 'digits'" in said.err  # type: ignore[attr-defined]
+    assert "data.fit = 'pad' has no effect with data.name = 'digits'; remove it, or use 'fmnist'" in said.err  # type: ignore[attr-defined]

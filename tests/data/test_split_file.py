@@ -189,14 +189,17 @@ def test_a_failed_step_is_taken_again_wherever_the_file_is(fssl: Fssl, monkeypat
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["partition.kind=iid"], "partition.kind does not go with partition.file: the file says who holds what"),
-        (["data.labels_per_class=5"], "data.labels_per_class does not go with partition.file"),
-        (["partition.labels=all-clients"], "partition.labels does not go with partition.file"),
+        (
+            ["partition.kind=iid"],
+            "partition.kind = 'iid' has no effect with partition.file = 'split.json': the file says who holds what",
+        ),
+        (["data.labels_per_class=5"], "data.labels_per_class = 5 has no effect with partition.file"),
+        (["partition.labels=all-clients"], "partition.labels = 'all-clients' has no effect with partition.file"),
         (["partition.clients=7"], "partition.clients = 7, but there are 6 clients in 'split.json'"),
         (["train.clients_per_round=7"], "train.clients_per_round = 7 is more than the 6 clients in 'split.json'"),
         (["partition.digest=abc"], "partition.file = 'split.json' has changed"),
         (["data.name=synthetic"], "expected 0 to 999"),
-        (["data.name=folder"], "partition.file does not go with data.name = 'folder'"),
+        (["data.name=folder"], "partition.file = 'split.json' has no effect with data.name = 'folder'"),
         (["partition.file=gone.json"], "partition.file = 'gone.json' cannot be read: No such file or directory"),
         (["partition.file=."], "partition.file = '.' cannot be read: Is a directory"),
     ],
@@ -212,7 +215,11 @@ def test_what_does_not_go_with_a_file_is_refused(fssl: Fssl, settings: list[str]
 
 def test_a_checksum_needs_a_file(fssl: Fssl) -> None:
     said = fssl("run", "smoke", "--set", "partition.digest=abc")
-    assert said == (2, "", "fssl: partition.digest: there is no partition.file; leave it out\n")
+    assert said == (
+        2,
+        "",
+        "fssl: partition.digest = 'abc' has no effect with partition.file unset; remove it, or give partition.file\n",
+    )
 
 
 def test_clients_of_a_file_train() -> None:
@@ -240,5 +247,6 @@ def test_sites_of_a_deployment_read_no_such_file() -> None:
     assert for_clients(config).partition.file == str(Path("split.json").resolve())  # in a simulation they do
     with pytest.raises(RunError, match=r"^partition\.file: a site reads no file that the server names$"):
         at_site(config, Site(0, 4, Path(), None))
-    with pytest.raises(UserError, match=r"^partition\.file: the sites have no such file; leave it out$"):
+    said = r"^partition\.file = 'split.json' does not work with a deployment: the sites have no such file; remove it$"
+    with pytest.raises(UserError, match=said):
         check(ServerPart(Path(), "127.0.0.1", [], 9000, [], 1, 1, 1), as_tables(config), Path("run"), resume=False)

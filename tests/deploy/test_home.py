@@ -696,15 +696,17 @@ def test_own_images_need_classes_and_test_images_before_a_site_is_asked(home: Pa
     with pytest.raises(UserError, match="no test images"):
         check(part._replace(test=str(tmp_path)), tables, tmp_path / "out", resume=False)
     masked = {**tables, "privacy": {"aggregation": "secagg+"}}
-    with pytest.raises(UserError, match=r"privacy\.max_weight: sites do not tell beforehand how many images they have"):
+    with pytest.raises(
+        UserError, match=r"own images needs privacy\.max_weight: the number of images of the largest site"
+    ):
         check(part._replace(test=str(tmp_path)), masked, tmp_path / "out", resume=False)
     elsewhere = {**tables, "data": {**data, "dir": "sites"}}
     with pytest.raises(
-        UserError, match=r"data\.dir = 'sites': `fssl deploy site --data` names a site's images, `test`"
+        UserError, match=r"data\.dir = 'sites' does not work with .*: site\.toml names a site's images, `test`"
     ):
         check(part._replace(test=str(tmp_path)), elsewhere, tmp_path / "out", resume=False)
     del data["classes"]
-    with pytest.raises(UserError, match=r"data\.classes"):
+    with pytest.raises(UserError, match=r"own images needs data\.classes: a list that all sites agree on"):
         check(part, tables, tmp_path / "out", resume=False)
 
 
@@ -739,7 +741,10 @@ def test_a_runs_settings_fit_the_sites() -> None:
         (["train.clients_per_round=all"], "train.clients_per_round = 'all': expected a whole number"),
         (["partition=3"], "'partition' is a single value, not a section"),
         (["protocol=authors"], "which sites cannot"),
-        (["records.tensorboard=true"], "are for `fssl run`"),
+        (
+            ["records.tensorboard=true"],
+            "records.tensorboard = true does not work with Flower's app: rounds.jsonl",
+        ),
         (["privacy.clip=1", "method.name=feddb"], "privacy.clip: method 'feddb' uses more"),
         (["privacy.aggregation=secagg+", "method.name=feddb"], r"'secagg\+': method 'feddb' uses more"),
         (["privacy.aggregation=secagg+", "train.clients_per_round=2"], "train.clients_per_round = 2: .* expects 3 to"),

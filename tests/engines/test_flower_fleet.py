@@ -1013,7 +1013,9 @@ def test_a_resumed_run_goes_on_though_labels_are_known_by_heart(sites: Path) -> 
 def test_a_validation_part_at_sites_is_refused_and_the_tuning_half_is_not(sites: Path) -> None:
     from fssl.deploy.server_app import server_dataset
 
-    with pytest.raises(UserError, match=r"data\.validation = 0\.1: labeled images stay at the sites"):
+    with pytest.raises(
+        UserError, match=r"data\.validation = 0\.1 does not work with a deployment .*: labeled images stay at the sites"
+    ):
         server_dataset(own_config("sage", "partition.clients=3", "data.validation=0.1"), sites, 3)
     for half in ("tuning", "final"):
         config = own_config("sage", "partition.clients=3", f"data.test={half}", "records.keep_best=true")

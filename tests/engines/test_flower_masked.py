@@ -545,7 +545,10 @@ def test_what_rounding_would_spoil_is_refused_by_the_client(setting: str, reason
 @pytest.mark.parametrize(
     ("settings", "line"),
     [
-        (("privacy.clip=1",), "privacy.clip = 1: the server clips single uploads, which privacy.aggregation"),
+        (
+            ("privacy.clip=1",),
+            "privacy.clip = 1 does not work with privacy.aggregation = 'secagg+': it hides single uploads",
+        ),
         (("train.clients_per_round=2",), "train.clients_per_round = 2: privacy.aggregation = 'secagg+' expects 3 to"),
         (("method.name=fedmatch",), "privacy.aggregation = 'secagg+': method 'fedmatch' uses more of an upload than"),
         (("method.name=feddb",), "privacy.aggregation = 'secagg+': method 'feddb' uses more of an upload than"),
@@ -557,8 +560,14 @@ def test_what_rounding_would_spoil_is_refused_by_the_client(setting: str, reason
             ("method.name=fedavg", "partition.labeled_clients=3", "partition.clients=4"),
             "privacy.aggregation = 'secagg+': method 'fedavg' counts clients with labels alone, and a round may draw",
         ),
-        (("privacy.aggregation=plain", "privacy.range=8"), "privacy.range = 8: only privacy.aggregation = 'secagg+'"),
-        (("privacy.aggregation=plain", "privacy.max_weight=8"), "privacy.max_weight = 8: only privacy.aggregation ="),
+        (
+            ("privacy.aggregation=plain", "privacy.range=8"),
+            "privacy.range = 8 has no effect with privacy.aggregation = 'plain'; remove it, or use 'secagg+'",
+        ),
+        (
+            ("privacy.aggregation=plain", "privacy.max_weight=8"),
+            "privacy.max_weight = 8 has no effect with privacy.aggregation = 'plain'",
+        ),
     ],
 )
 def test_what_does_not_go_together(settings: tuple[str, ...], line: str, tiny_data: Dataset) -> None:

@@ -36,33 +36,51 @@ CASES = {
         "compute.engine=flower",
         "--set",
         "protocol=authors",
-    ): "protocol 'authors' carries momentum from client to client: compute.engine must be 'local'",
+    ): "compute.engine = 'flower' does not work with protocol = 'authors': it carries momentum from client to",
     ("--set", "compute.engine=flowr"): "compute.engine 'flowr' is unknown; did you mean 'flower'?",
     (
         "--set",
         "compute.engine=flower",
         "--debug",
     ): "compute.engine = 'flower': only steps of the local engine can be checked one by one",
-    ("--set", "compute.clients_per_gpu=2"): "compute.clients_per_gpu = 2: only compute.engine = 'flower' has it",
-    ("--set", "compute.ray_address=auto"): "compute.ray_address = 'auto': only compute.engine = 'flower' has it",
-    ("--set", "privacy.clip=1"): "privacy.clip = 1.0: only compute.engine = 'flower' has it",
-    ("--set", "privacy.delta=1e-6"): "privacy.delta = 1e-06: without privacy.noise nothing is guaranteed; leave it out",
-    ("--set", "privacy.noise=1"): "privacy.noise = 1: noise is a multiple of privacy.clip, which is unset",
+    (
+        "--set",
+        "compute.clients_per_gpu=2",
+    ): "compute.clients_per_gpu = 2 has no effect with compute.engine = 'local'; remove it, or use 'flower'",
+    (
+        "--set",
+        "compute.ray_address=auto",
+    ): "compute.ray_address = 'auto' has no effect with compute.engine = 'local'; remove it, or use 'flower'",
+    (
+        "--set",
+        "privacy.clip=1",
+    ): "privacy.clip = 1 does not work with compute.engine = 'local'; remove it, or use 'flower'",
+    (
+        "--set",
+        "privacy.delta=1e-6",
+    ): "privacy.delta = 1e-06 has no effect with privacy.noise = 0; remove it, or give privacy.noise",
+    (
+        "--set",
+        "privacy.noise=1",
+    ): "privacy.noise = 1 does not work with privacy.clip unset: noise is a multiple of it; remove it",
     (
         "--set",
         "compute.engine=flower",
         *NOISY,
         "--set",
         "records.checkpoint_every=2",
-    ): "records.checkpoint_every = 2: a resumed run would show clients its last rounds again with other noise",
+    ): "records.checkpoint_every = 2 does not work with privacy.noise = 1: a resumed run would",
     (
         "--set",
         "compute.engine=flower",
         *NOISY,
         "--set",
         "server.static_norm=sites",
-    ): "server.static_norm = 'sites': sites see a round's model before its checkpoint is there",
-    ("--set", "privacy.aggregation=secagg+"): "privacy.aggregation = 'secagg+': only compute.engine = 'flower' has it",
+    ): "server.static_norm = 'sites' does not work with privacy.noise = 1: a resumed run would show",
+    (
+        "--set",
+        "privacy.aggregation=secagg+",
+    ): "privacy.aggregation = 'secagg+' does not work with compute.engine = 'local'; remove it, or use 'flower'",
     (
         "--set",
         "compute.engine=flower",
@@ -121,7 +139,7 @@ def test_commands_of_a_deployment_without_one(
         (("--set", "partition.clients=4"), "partition.clients = 4, but server.toml names 3 sites"),
         (
             ("--set", "protocol=authors"),
-            "protocol 'authors' carries momentum from client to client, which sites cannot",
+            "does not work with Flower's app: it carries momentum from client to client, which sites cannot",
         ),
         (("--set", "method.name=sagge"), "method 'sagge' is unknown; did you mean 'sage'?"),
         (("--set", "grid.seed=[1,2]"), "one run at a time: the configuration has a [grid]"),
@@ -154,7 +172,11 @@ def test_a_cluster_that_is_not_there(address: str, tmp_path: Path) -> None:
     [
         ("cpu", ["compute.threads=3"], {"num_cpus": 3, "num_gpus": 0}),
         ("cpu", [], {"num_cpus": 1, "num_gpus": 0}),
-        ("cuda", ["compute.clients_per_gpu=4", "compute.threads=3"], {"num_cpus": 1, "num_gpus": 0.25}),
+        (
+            "cuda",
+            ["compute.engine=flower", "compute.clients_per_gpu=4", "compute.threads=3"],
+            {"num_cpus": 1, "num_gpus": 0.25},
+        ),
         ("cuda", [], {"num_cpus": 1, "num_gpus": 1}),
     ],
 )

@@ -181,14 +181,20 @@ def test_records_tell_of_the_server(tmp_path: Path, tiny_data: Dataset) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (["partition.labels=server", "partition.labeled_clients=2"], "does not go with partition.labels = 'server'"),
-        ([*AT, "train.labeled_weight=5"], "train.labeled_weight = 5 does not go with partition.labels = 'server'"),
-        ([*AT, "protocol=authors"], "protocol = 'authors' does not go with partition.labels = 'server'"),
+        (["partition.labels=server", "partition.labeled_clients=2"], "has no effect with partition.labels = 'server'"),
+        ([*AT, "train.labeled_weight=5"], "train.labeled_weight = 5 does not work with partition.labels = 'server'"),
+        ([*AT, "protocol=authors"], "protocol = 'authors' does not work with partition.labels = 'server'"),
         ([*AT, "method.name=fedavg-sl"], "gives clients the true label of every image"),
         ([*AT, "method.name=fedmatch"], "learns from labels of clients"),
-        (["server.epochs=5"], "server.epochs = 5: the server has no labels to train on"),
-        (["server.when=before"], "server.when = 'before': the server has no labels"),
-        ([*AT, "server.epochs=0", "server.warmup=2"], "server.warmup = 2: the server does not train"),
+        (
+            ["server.epochs=5"],
+            "server.epochs = 5 has no effect with partition.labels = 'all-clients'; remove it, or use 'server'",
+        ),
+        (["server.when=before"], "server.when = 'before' has no effect with partition.labels = 'all-clients'"),
+        (
+            [*AT, "server.epochs=0", "server.warmup=2"],
+            "server.warmup = 2 does not work with server.epochs = 0: the server does not train",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_refused(settings: list[str], message: str, tiny_data: Dataset) -> None:

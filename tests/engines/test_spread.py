@@ -144,7 +144,10 @@ def test_devices_that_are_not_there_are_refused(settings: list[str], reason: str
         (['compute.devices=["cpu", "cuda:0"]'], "expected one or more of a kind"),
         (['compute.devices=["cpu:0", "cuda:0"]'], "expected one or more of a kind"),
         (["compute.devices=[]"], r"compute.devices = \[\]: expected a list of strings"),
-        ([TWICE, "compute.engine=flower"], "only compute.engine = 'local' has it"),
+        (
+            [TWICE, "compute.engine=flower"],
+            "has no effect with compute.engine = 'flower': Flower uses all GPUs of its cluster",
+        ),
     ],
 )
 def test_devices_that_make_no_sense_together_are_refused(settings: list[str], reason: str) -> None:

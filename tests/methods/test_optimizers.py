@@ -318,24 +318,39 @@ def test_the_defaults_are_what_they_were() -> None:
 
 
 REFUSED = {
-    ("train.nesterov=true", "train.momentum=0"): "train.nesterov = true: there is no momentum",
-    ("train.nesterov=true", "train.optimizer=adamw"): "only train.optimizer = 'sgd' has that form",
-    ("train.beta2=0.9",): "train.beta2 = 0.9: only train.optimizer = 'adamw' has it",
-    ("train.keep_momentum=true", "protocol=authors"): "carries momentum from client to client, so no client keeps it",
-    ("train.keep_momentum=true", "train.momentum=0"): "there is none to keep",
+    (
+        "train.nesterov=true",
+        "train.momentum=0",
+    ): "train.nesterov = true does not work with train.momentum = 0: there is no momentum",
+    (
+        "train.nesterov=true",
+        "train.optimizer=adamw",
+    ): "train.nesterov = true has no effect with train.optimizer = 'adamw'; remove it, or use 'sgd'",
+    ("train.beta2=0.9",): "train.beta2 = 0.9 has no effect with train.optimizer = 'sgd'; remove it, or use 'adamw'",
+    (
+        "train.keep_momentum=true",
+        "protocol=authors",
+    ): "does not work with protocol = 'authors': it carries momentum from client to client",
+    (
+        "train.keep_momentum=true",
+        "train.momentum=0",
+    ): "does not work with train.optimizer = 'sgd' and train.momentum = 0: there is no momentum",
     ("train.schedule_over=steps",): "the rate is constant",
-    ("train.warmup=2",): "belong together",
-    ("train.schedule=warmup-cosine",): "belong together",
+    ("train.warmup=2",): "train.warmup = 2 has no effect with train.schedule = 'constant'; remove it, or use",
+    ("train.schedule=warmup-cosine",): "train.schedule = 'warmup-cosine' needs train.warmup",
     ("train.schedule=warmup-cosine", "train.warmup=2"): "expected fewer than the 2 rounds",
     ("train.schedule=warmup-cosine", "train.warmup=1", "train.rounds=1"): "expected fewer than the 1 round of",
     ("train.cooldown=3",): "train.cooldown = 3: expected at most the 2 rounds of the run, or 0 for none",
-    ("train.cooldown=1",): "train.cooldown = 1: over rounds the line begins in the first one at the full rate",
+    ("train.cooldown=1",): "train.cooldown = 1 has no effect: the first cooldown round still uses the full rate",
     ("train.cooldown=2", "train.schedule=cosine"): "only a constant rate can fall at the end",
     ("train.clip=0",): "train.clip = 0: expected a number from 1e-09",
     ("train.optimizer=lion",): "train.optimizer",
-    ("method.name=fedmatch", "train.schedule=cosine"): "'fedmatch' takes its steps by a rule of its own",
+    ("method.name=fedmatch", "train.schedule=cosine"): "'fedmatch', which takes its steps by a rule of its own",
     ("method.name=fedmatch", "train.optimizer=adamw"): "rule of its own",
-    ("method.name=fedmatch", "train.cooldown=2"): "train.cooldown = 2: method 'fedmatch' takes its steps by a rule",
+    (
+        "method.name=fedmatch",
+        "train.cooldown=2",
+    ): "train.cooldown = 2 does not work with method 'fedmatch', which takes its steps by a rule",
 }
 
 

@@ -10,7 +10,7 @@ from safetensors.torch import save_file
 
 import fssl as fssl_api
 from fssl.config import METHOD_KEYS, Config, MethodChoice, as_tables
-from fssl.config.checks import SCHEMAS
+from fssl.config.conditions import SCHEMAS
 from fssl.data.cards import CARDS
 from fssl.deploy.home import init, server_part
 from fssl.errors import RunError, UserError

@@ -454,11 +454,11 @@ def test_settings_without_effect_do_not_part_repetitions(tmp_path: Path, capsys:
     even, steps = "partition.kind='iid'", "train.steps_per_round=3"
     write_run(tmp_path / "a", [50.0], SAGE, even, steps)
     write_run(tmp_path / "b", [60.0], SAGE, even, steps, "seed=8")
-    for name, alpha, epochs in (("a", "0.1", "1"), ("b", "0.5", "4")):  # as a preset may leave them there
+    for name, alpha, epochs in (("a", "0.1", "1"), ("b", "0.5", "4")):  # as earlier versions wrote them
         file = tmp_path / name / "config.toml"
-        for key, value in (("alpha", alpha), ("local_epochs", epochs)):
-            file.write_text(re.sub(rf"(?m)^{key} = .*$", f"{key} = {value}", file.read_text()))
-            assert f"\n{key} = {value}\n" in file.read_text()
+        for beside, text in (("kind", f"alpha = {alpha}"), ("steps_per_round", f"local_epochs = {epochs}")):
+            file.write_text(re.sub(rf"(?m)^{beside} = .*$", rf"\g<0>\n{text}", file.read_text()))
+            assert f"\n{text}\n" in file.read_text()
     compare_runs(console, [tmp_path])
     assert "sage 7 8 55.00 ± 7.07" in said(capsys)
 

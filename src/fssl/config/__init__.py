@@ -1,13 +1,16 @@
 """A run's configuration: declared in settings, read from TOML, changed with --set, multiplied by [grid], checked."""
 
-from .checks import AUTHORS_WAY, keys_like, parse
+from .conditions import applies, check_fact
 from .grid import check_size, expand, grid_axes, num_runs, only_run, override
+from .parsing import keys_like, parse
 from .registry import SOURCES, Registry, Source
 from .schema import ByDataset, OneOf, Range, Setting, as_declared, called_here, check_table, check_value, schema_of
 from .settings import (
+    ENGINE,
     MANY,
     METHOD_KEYS,
-    OF_OPTIMIZERS,
+    OWN_IMAGES,
+    STEPS,
     Compute,
     Config,
     Data,
@@ -21,16 +24,17 @@ from .settings import (
     usual_batch,
 )
 from .tables import AFTERWARDS, as_tables, by_card, first_difference, flatten, late_changes, renewed, run_id
-from .toml import PRESETS, load_toml, not_found, parse_toml, presets, read_toml, to_toml, toml_text
+from .toml import PRESETS, load_toml, not_found, parse_toml, presets, read_record, read_toml, to_toml, toml_text
 
 __all__ = [
     "AFTERWARDS",
-    "AUTHORS_WAY",
+    "ENGINE",
     "MANY",
     "METHOD_KEYS",
-    "OF_OPTIMIZERS",
+    "OWN_IMAGES",
     "PRESETS",
     "SOURCES",
+    "STEPS",
     "ByDataset",
     "Compute",
     "Config",
@@ -47,10 +51,12 @@ __all__ = [
     "Setting",
     "Source",
     "Train",
+    "applies",
     "as_declared",
     "as_tables",
     "by_card",
     "called_here",
+    "check_fact",
     "check_size",
     "check_table",
     "check_value",
@@ -68,6 +74,7 @@ __all__ = [
     "parse",
     "parse_toml",
     "presets",
+    "read_record",
     "read_toml",
     "renewed",
     "run_id",

@@ -7,13 +7,13 @@ from itertools import islice, product
 from math import prod
 from typing import Any
 
-from ..data.cards import CARDS
-from ..data.shares import HAVE_ALPHA
 from ..errors import UserError
 from ..system.files import DEEPEST, TOO_DEEP, is_too_deep
-from .checks import SCHEMAS, parse
+from .conditions import given_way, keyed
+from .parsing import parse
+from .rules import UNKNOWN
 from .schema import as_list
-from .settings import DEALING, KNOWING, LABEL_NUMBERS, Config, useless
+from .settings import FOLDERS, Config
 from .toml import toml_value
 
 SHOWN = 3  # runs of a grid that is too large
@@ -23,46 +23,35 @@ UNCHANGED = "unchanged"  # the name of an empty table among those for a section
 def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     """Tables with `key=value` settings applied; the value is TOML, or else a string. A set key leaves the grid.
 
-    Of an axis of tables, those that say the same stay. What a setting excludes leaves the tables, unless it is itself
-    set here.
+    Of an axis of tables, those that say the same stay. Settings that no longer apply leave the tables, unless they are
+    set here themselves.
     """
     if is_too_deep(tables):  # of a script; files are checked when they are read
         raise UserError(f"the settings are {TOO_DEEP}")
     out = deepcopy(tables)
     given = [split_setting(setting) for setting in settings]
     named = dict(given)
-    for key in {other for pair in given for other in excluded_by(*pair, out)} - {*named}:
+    digests = (digest for pair in given for digest in outdated(*pair, out))
+    for key in {*replaced(out, named), *digests} - {*named}:
         forget(out, key)
     for key, value in given:
         put(out, key, value)
         for name, values in [(n, v) for n, v in grid_axes(out).items() if decides(n, v, key)]:
             settle(out, name, agreeing(name, values, key, value, named))
-    check_alpha(out, named)
-    check_epochs(out, named)
     return out
 
 
-def check_epochs(tables: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse epochs that were just set beside a number of steps; those of a preset give way to it."""
-    train = tables.get("train")
-    steps = train.get("steps_per_round") if isinstance(train, Mapping) else None
-    for key in ("train.local_epochs", "grid.train.local_epochs"):
-        if key in given and steps is not None:
-            raise UserError(f"{key} = {given[key]!r}: train.steps_per_round = {steps!r} decides; leave one of them out")
-
-
-def check_alpha(tables: Mapping[str, Any], given: Mapping[str, Any]) -> None:
-    """Refuse an alpha that was just set beside a split that has none.
-
-    One in a file passes: a preset's stays where its kind is changed, and records name every setting.
-    """
-    part = tables.get("partition")
-    kind = part.get("kind") if isinstance(part, Mapping) else None
-    has_none = kind in SCHEMAS["partition"]["kind"].options and kind not in HAVE_ALPHA
-    is_open = any(name in ("partition", "partition.kind") for name in grid_axes(tables))
-    for key in ("partition.alpha", "grid.partition.alpha"):
-        if key in given and has_none and not is_open:
-            raise UserError(f"{key} = {given[key]!r}: partition.kind = '{kind}' has none; leave it out")
+def replaced(tables: Mapping[str, Any], named: Mapping[str, Any]) -> list[str]:
+    """Settings of the tables that no longer apply beside those that are named; of an axis, no value is known."""
+    seen = deepcopy({key: value for key, value in tables.items() if key != "grid"})
+    lists = {
+        key.removeprefix("grid."): v for key, v in named.items() if key.startswith("grid.") and isinstance(v, list)
+    }
+    lists = grid_axes(tables) | lists
+    axes = {part for axis, values in lists.items() for value in values for part in keyed({axis: value})}
+    for key, value in (dict.fromkeys(axes, UNKNOWN) | keyed(named)).items():
+        put(seen, key, value)
+    return given_way(seen, {key.removeprefix("grid.") for key in keyed(named)})
 
 
 def split_setting(setting: str) -> tuple[str, Any]:
@@ -74,21 +63,10 @@ def split_setting(setting: str) -> tuple[str, Any]:
     return key.strip(), toml_value(text.strip())
 
 
-def excluded_by(key: str, value: Any, tables: Mapping[str, Any]) -> tuple[str, ...]:
-    """Settings in the tables of a file that make no sense beside this one."""
-    if key in LABEL_NUMBERS:
-        return tuple(other for other in LABEL_NUMBERS if other != key)
-    if key == "partition.labels" and value == KNOWING:
-        return LABEL_NUMBERS
-    if key == "partition.file":
-        return (*DEALING, "partition.clients")
-    if key == "data.name":
-        card = CARDS.get(str(value))
-        found = ["partition.clients", "train.clients_per_round"]  # in the folder: those of a preset are of its own data
-        recorded = [] if card and card.is_folder else ["data.digest"]  # of other images
-        part = tables.get("partition")
-        labels = part.get("labels") if isinstance(part, Mapping) else None
-        return (*useless(str(value), labels), *recorded, *(found if card and not card.is_dealt else []))
+def outdated(key: str, value: Any, tables: Mapping[str, Any]) -> tuple[str, ...]:
+    """Recorded checksums of other files than those that a setting now names."""
+    if key == "data.name" and value not in FOLDERS:
+        return ("data.digest",)
     if key in ("seed", "grid.seed") and value != tables.get("seed") and "{seed}" in str(tables.get("model")):
         return ("model.start_digest",)  # another seed starts from another file
     return ()
@@ -221,16 +199,19 @@ def expand(tables: Mapping[str, Any]) -> Iterator[tuple[str, Config]]:
 
 
 def cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(name, tables) of every run."""
+    """(name, tables) of every run; what does not apply beside a value of an axis leaves the tables."""
     base = {k: v for k, v in tables.items() if k != "grid"}
     axes = grid_axes(tables)
     for values in product(*axes.values()):
-        cell, labels = deepcopy(base), []
+        cell, labels, given = deepcopy(base), [], dict[str, Any]()
         for key, value in zip(axes, values, strict=True):
-            pairs = {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
+            pairs = keyed({key: value})
             for dotted, v in pairs.items():
                 put(cell, dotted, v)
+            given |= pairs
             labels.append("_".join(label(k, v) for k, v in pairs.items()) or UNCHANGED)
+        for key in given_way(cell, given):
+            forget(cell, key)
         yield "/".join(labels), cell
 
 

@@ -8,32 +8,19 @@ from typing import Any
 from ..errors import as_typed
 from ..system.digest import short_sum
 from ..system.user_code import short_name
+from .conditions import keyed, left_out, noted
 from .grid import forget
-from .settings import AT_SERVER, KNOWING, METHOD_KEYS, SECTIONS, Config, useless
+from .rules import MayChange
+from .settings import METHOD_KEYS, SECTIONS, Config
 
-# A resumed run may be longer than before, on other hardware, or find its data elsewhere.
-MAY_CHANGE = (
-    "train.rounds",
-    "train.cooldown",  # if finished rounds had the same rate with it
-    "train.patience",
-    "data.dir",
-    "partition.file",  # its checksum stays
-    "compute.",
-    "server.ship",
-    "records.tensorboard",
-    "records.wandb",
-    "records.checkpoint_every",
-    "method.label",
-    "method.color",
-)
 NAMES = ("data.name", "method.name")
-LOOK = ("method.label", "method.color")  # which a run keeps when a command that gives none goes on with it
-AFTERWARDS = ("server.ship", *LOOK)  # also of a finished run, as they train nothing
+MAY_CHANGE = dict(noted(MayChange))
+AFTERWARDS = [key for key, note in MAY_CHANGE.items() if note.finished]  # also of a finished run: they train nothing
 
 
 def may_change(key: str) -> bool:
     """Whether a setting, by its dotted name, may be another when a run is resumed."""
-    return any(key.startswith(name) if name.endswith(".") else key == name for name in MAY_CHANGE)
+    return key in MAY_CHANGE or key.partition(".")[0] in MAY_CHANGE
 
 
 def by_card(config: Config) -> Config:
@@ -57,12 +44,7 @@ def as_tables(config: Config) -> dict[str, Any]:
     method = config.method
     known = {key: value for key in METHOD_KEYS if (value := getattr(method, key)) is not None}
     tables["method"] = {"name": method.name, **dict(method.settings), **known}
-    part = config.partition
-    # By labeled_clients, which --set may change.
-    implied = [] if part.labels in (KNOWING, AT_SERVER) else ["partition.labels"]
-    unknown = [] if part.clients else ["partition.clients"]
-    unknown += [] if config.train.clients_per_round else ["train.clients_per_round"]
-    for key in (*useless(config.data.name, part.labels), *part.superseded, *implied, *unknown):
+    for key in left_out(config):
         forget(tables, key)
     return tables
 
@@ -70,13 +52,6 @@ def as_tables(config: Config) -> dict[str, Any]:
 def flatten(config: Config) -> dict[str, Any]:
     """Every setting by its dotted name."""
     return keyed(as_tables(config))
-
-
-def keyed(tables: Mapping[str, Any]) -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in tables.items():
-        flat |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
-    return flat
 
 
 def run_id(tables: Mapping[str, Any]) -> str:
@@ -108,7 +83,7 @@ def may_stay(key: str, is_given: bool) -> bool:
 
     A label and a color stay: they are often given later than the command that is repeated.
     """
-    return is_given or key in LOOK or not may_change(key)
+    return is_given or not may_change(key) or (key in MAY_CHANGE and MAY_CHANGE[key].stays)
 
 
 def late_changes(stored: Config, given: Config) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
-from ..config import Config, ServerChoice, Train
+from ..config import STEPS, Config, check_fact
 from ..data.cards import Card
-from ..errors import UserError, as_typed, described
+from ..errors import UserError, described
 from ..methods.base import Method
 from ..methods.names import on_trial
 from ..models import Net
@@ -25,7 +25,7 @@ def check_method(config: Config, method: Method) -> None:
             f" and partition.clients = {clients}"
         )
     if method.needs.own_optimizer:
-        check_unused(config)
+        check_fact(config, STEPS, "own", f"method '{name}', which takes its steps by a rule of its own")
     check_mean(config, method)
     check_groups(config, method)
     if config.has_server_labels:
@@ -134,20 +134,6 @@ def check_without_labels(config: Config, method: Method) -> None:
         raise UserError(f"{start} gives clients the true label of every image; choose another method")
     if method.needs.client_labels:
         raise UserError(f"{start} learns from labels of clients, which have none; choose another method")
-
-
-def check_unused(config: Config) -> None:
-    """Refuse settings of the optimizer for a method that has a rule of its own."""
-    if config.server.static_norm != "off":
-        raise UserError(f"server.static_norm: method '{config.method.name}' keeps its model in parts; leave it out")
-    keys = [
-        ("train", key) for key in ("optimizer", "schedule", "cooldown", "nesterov", "keep_momentum", "clip", "decay_on")
-    ]
-    usual = {"train": Train(), "server": ServerChoice()}
-    for section, key in (*keys, ("server", "broadcast_momentum")):
-        if (value := getattr(getattr(config, section), key)) != getattr(usual[section], key):
-            rule = f"method '{config.method.name}' takes its steps by a rule of its own"
-            raise UserError(f"{section}.{key} = {as_typed(value)}: {rule}; leave it out")
 
 
 def check_step(config: Config, method: Method, net: Net, card: Card) -> Tried:

@@ -23,9 +23,14 @@ class Terms(NamedTuple):
     first_clients: Sequence[int] | None = None
 
 
-def who_has_labels(who: str | None, labeled_clients: int | None) -> str:
+def implied_labels(who: str | None, labeled_clients: int | None) -> str:
     """Who has labels; a number of clients alone stands for "few-clients"."""
-    who = who or (WHO[0] if labeled_clients is None else "few-clients")
+    return who or (WHO[0] if labeled_clients is None else "few-clients")
+
+
+def who_has_labels(who: str | None, labeled_clients: int | None) -> str:
+    """Who has labels, checked for a caller from Python; of a configuration, its rules say the same."""
+    who = implied_labels(who, labeled_clients)
     if who not in WHO:
         raise unknown("partition.labels", who, WHO)
     if who not in SOME and labeled_clients is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any, NamedTuple
 
-from ..config import Config, as_tables, override, to_toml
+from ..config import ENGINE, Config, as_tables, check_fact, override, to_toml
 from ..console import result_line, round_text
 from ..core.experiment import prepare
 from ..core.images import split_for_test
@@ -93,10 +93,7 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
     from .server_app import parse_run, server_dataset
 
     config = with_absolute_files(with_absolute_start(parse_run(tables)))
-    if config.partition.file is not None:
-        raise UserError("partition.file: the sites have no such file; leave it out")
-    if config.card.is_folder and config.card.is_dealt:
-        raise UserError(f"data.name = '{config.data.name}': sites hold images of their own; use data.name = 'folder'")
+    check_fact(config, ENGINE, "deployment", "a deployment")
     dataset = server_dataset(config, part.test_images, len(part.sites)) if config.data.name == "folder" else None
     experiment = prepare(config, dataset)
     check_effect([(config, experiment.method)])

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from ..config import AUTHORS_WAY, Config, only_run, override, read_toml
+from ..config import ENGINE, OWN_IMAGES, Config, check_fact, only_run, override, read_toml
 from ..core.experiment import prepare
 from ..core.federation import Federation
 from ..core.images import shared_format
@@ -83,12 +83,7 @@ def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
 def parse_run(tables: Mapping[str, Any]) -> Config:
     """The single run in `tables`; refuse one that Flower clients cannot train."""
     config = only_run(tables)
-    if config.protocol == "authors":
-        raise UserError(f"{AUTHORS_WAY}, which sites cannot")
-    if config.server.static_norm == "all":
-        raise UserError("server.static_norm = 'all': the images of sites stay there; use 'sites', which measures there")
-    if config.records.tensorboard or config.records.wandb != "off":
-        raise UserError("records.tensorboard and records.wandb are for `fssl run`; rounds.jsonl has the same numbers")
+    check_fact(config, ENGINE, "Flower app", "Flower's app")
     return config
 
 
@@ -132,23 +127,9 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
     All clients' images are one black image here: nobody trains on it.
     """
     agreed = shared_format(config)
-    if not agreed.classes:
-        raise UserError('data.classes: a deployment\'s sites must agree on a list of classes, e.g. ["cat", "dog"]')
+    check_fact(config, ENGINE, OWN_IMAGES, "a deployment whose sites hold their own images")
     if test is None:
         raise UserError("server.toml: `test` is missing: where the server has its test images (test/CLASS/*)")
-    if config.data.dir is not None:
-        places = "`fssl deploy site --data` names a site's images, `test` in server.toml the server's"
-        raise UserError(f"data.dir = '{config.data.dir}': {places}; leave it out")
-    if config.data.validation is not None:
-        raise UserError(
-            f"data.validation = {config.data.validation:g}: labeled images stay at the sites, where nobody tests the"
-            " model; choose by half of the server's test images and report the other, data.test = 'final'"
-        )
-    if config.privacy.aggregation == "secagg+" and config.privacy.max_weight is None:
-        raise UserError(
-            "privacy.max_weight: sites do not tell beforehand how many images they have; give the number of the largest"
-            " site, or more"
-        )
     own = load_server(test, agreed)
     images = np.concatenate((np.zeros((1, agreed.size, agreed.size, agreed.channels), np.uint8), own.train.images))
     labels = np.concatenate((np.full(1, -1), own.train.labels))

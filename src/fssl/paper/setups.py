@@ -10,23 +10,17 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from ..catalog.facts import same_method
-from ..config import Config, MethodChoice, by_card, flatten
+from ..config import Config, MethodChoice, applies, by_card, flatten
+from ..config.conditions import changes_results, noted
+from ..config.rules import Recipe
 from ..console import setting_text
 from ..data.cards import card
 from ..errors import UserError
 from ..report.runs import Run, late_values, number
 
 PROTOCOLS: Final = ("authors", "clean")  # the first is the paper's
-# What makes a setup, or cannot change a result, or is read off the record; all else is a difference to mention.
-NO_DIFFERENCE = (
-    *("seed", "data.name", "data.dir", "data.label", "partition.kind", "partition.alpha", "train.rounds"),
-    *("method.", "compute.", "records."),
-)
-# A run with another value of one of these trains by a recipe of its own: it does not repeat a run of the paper.
-RECIPE = (
-    *("train.optimizer", "train.schedule", "train.cooldown", "train.keep_momentum"),
-    *("server.optimizer", "server.broadcast_momentum", "server.static_norm"),
-)
+# What makes a setup, or is read off the record; all else that changes results is a difference to mention.
+OF_SETUP = ("seed", "data.name", "data.label", "partition.kind", "partition.alpha", "train.rounds", "method.")
 
 
 class Setup(NamedTuple):
@@ -47,7 +41,7 @@ def method_on(dataset: str, choice: MethodChoice) -> MethodChoice:
 
 def setup_of(config: Config) -> Setup:
     part, method = config.partition, method_on(config.data.name, config.method)
-    alpha = part.alpha if part.has_alpha else 0.0
+    alpha = part.alpha if applies(config, "partition.alpha") else 0.0
     some = "" if part.labeled_clients is None else f" with labeled_clients = {part.labeled_clients}"
     some += f" and first_clients = {list(part.first_clients)}" if part.first_clients else ""
     is_told = part.labels == "server" or (some and part.labels != "few-clients")
@@ -83,12 +77,13 @@ STRANGE: dict[str, Callable[[Config], object]] = {
 def own_recipe(config: Config) -> str | None:
     """The first setting by which a run is trained in another way than any of the paper's."""
     ours, usual = flatten(config), flatten(Config())
-    return next((f"{key} = {setting_text(ours[key])}" for key in RECIPE if ours.get(key) != usual.get(key)), None)
+    return next((f"{key} = {setting_text(ours[key])}" for key, _ in noted(Recipe) if ours[key] != usual[key]), None)
 
 
 def side_settings(config: Config) -> dict[str, Any]:
     """The settings that are not part of the setup."""
-    return {k: v for k, v in flatten(by_card(config)).items() if not k.startswith(NO_DIFFERENCE)}
+    flat = flatten(by_card(config))
+    return {k: v for k, v in flat.items() if changes_results(k) and not k.startswith(OF_SETUP)}
 
 
 def differences(config: Config, paper: Config) -> list[str]:

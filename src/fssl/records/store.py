@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config import Config, as_tables, first_difference, load_toml, parse, renewed, run_id, to_toml
+from ..config import Config, as_tables, first_difference, load_toml, parse, read_record, renewed, run_id, to_toml
 from ..errors import UserError, several
 from ..system.files import at_home, is_draft, read_json, sweep, write_atomic
 from ..system.machine import obstacle
@@ -205,7 +205,7 @@ class RunFolder:
         if not tables:
             raise UserError(f"{self.config_file} is empty")
         try:
-            return parse(tables)
+            return parse(read_record(tables))
         except UserError as error:
             raise UserError(f"{self.config_file}: {error}") from None
 

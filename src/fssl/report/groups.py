@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Protocol, TypeVar
 
-from ..config import AFTERWARDS, OF_OPTIMIZERS, Config, flatten
+from ..config import Config, flatten
+from ..config.conditions import matters, parts_of, usual
 from ..console import setting_text
 from ..system.user_code import short_name
 
@@ -29,12 +30,6 @@ class Repetition(Protocol):
 
 
 R = TypeVar("R", bound=Repetition)
-GO_WITH = {  # settings that only say more about another one
-    "model.name": ["model.digest"],
-    "model.start": ["model.start_digest"],
-    "partition.file": ["partition.digest"],
-    "server.optimizer": [f"server.{key}" for key in OF_OPTIMIZERS],
-}
 
 
 def one_per_seed(runs: Iterable[R], length: Callable[[R], int] = attrgetter("last_round")) -> list[R]:
@@ -57,17 +52,12 @@ def comparable_settings(run: Repetition, aside: str = "") -> dict[str, Any]:
 
     Here and below `aside` is a setting that may differ as well, because results are shown by its values.
     """
-    ignored = {"seed", "data.dir", *AFTERWARDS, aside, *GO_WITH.get(aside, ())}
-    ignored |= {f"server.{key}" for key in run.config.server.unused}
-    ignored |= {"train.beta2"} if run.config.train.optimizer != "adamw" else set()
+    ignored = {"seed", aside, *parts_of(aside)}
     ignored |= {"model.start_digest"} if "{seed}" in run.config.model.start else set()  # another file for each seed
-    ignored |= {"partition.file"}  # where, not what
-    ignored |= set() if run.config.partition.has_alpha else {"partition.alpha"}
-    ignored |= {"train.local_epochs"} if run.config.train.steps_per_round else set()
     flat = flatten(run.config)
     for key in ("method.name", "model.name"):
         flat[key] = short_name(flat[key])  # files of one name are told apart by their digests
-    return {k: v for k, v in flat.items() if k not in ignored and not k.startswith(("compute.", "records."))}
+    return {k: v for k, v in flat.items() if k not in ignored and matters(run.config, k)}
 
 
 def group_key(run: Repetition, aside: str = "") -> str:
@@ -115,17 +105,15 @@ def shown_color(runs: Sequence[Repetition]) -> str | None:
 
 
 def what_varies(settings: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """The settings that have more than one value among their peers, or that only some of these have."""
+    """The settings that have more than one value among their peers; one that some do not have is as usual there."""
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for mine in settings:
         for key, value in mine.items():
             found[peers(key, mine)].append(repr(value))
     namesakes = Counter(mine["method.name"] for mine in settings) | {"": len(settings)}
-    return {
-        (key, method)
-        for (key, method), values in found.items()
-        if key != "method.name" and (len(set(values)) > 1 or len(values) < namesakes[method])
-    }
+    for (key, method), values in found.items():
+        values += [repr(usual(key))] * (namesakes[method] - len(values))
+    return {(key, method) for (key, method), values in found.items() if key != "method.name" and len(set(values)) > 1}
 
 
 def peers(setting: str, mine: Mapping[str, Any]) -> tuple[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from ..config import OF_OPTIMIZERS, ServerChoice
+from ..config.conditions import chosen_parts
 from ..console import setting_text
 from ..errors import UserError, printable, several, unknown
 from ..records.rounds import MEASURES
@@ -129,17 +129,16 @@ def by_value(key: str, groups: Groups) -> dict[str, Groups]:
     for name, runs in groups.items():
         for run in runs:
             choice = comparable_settings(run).get(key)
-            text = setting_text(choice) + (optimizer_text(run) if key == "server.optimizer" else "")
+            text = setting_text(choice) + parts_text(key, run)
             found[text][name].append(run)
             places[text] = (0, choice, text) if is_number(choice) else (1, 0, text)
     return {text: found[text] for text in sorted(found, key=places.__getitem__)}
 
 
-def optimizer_text(run: Run) -> str:
-    """What a server's optimizer has beside its name, where that is not the usual."""
-    server, usual = run.config.server, ServerChoice()
-    own = [k for k in OF_OPTIMIZERS if k not in server.unused and getattr(server, k) != getattr(usual, k)]
-    return "".join(f", {key}={setting_text(getattr(server, key))}" for key in own)
+def parts_text(key: str, run: Run) -> str:
+    """Return what was chosen with a setting's value: `, lr=0.01` of a server's optimizer."""
+    chosen = chosen_parts(run.config, key)
+    return "".join(f", {part.rpartition('.')[2]}={setting_text(value)}" for part, value in chosen.items())
 
 
 def overview_by(key: str, groups: Groups) -> Grid:

@@ -5,17 +5,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Generic, NamedTuple
 
-from ..config import Config, Partition
+from ..config import Config, Partition, applies
+from ..config.conditions import parts_of
 from ..console import setting_text
 from ..errors import several
 from .groups import R, Repetition, comparable_settings, what_varies
 
 MOST_NAMED = 6  # settings beside a name, if some of them differ only from tasks of other names
-TOLD = {  # by a short title, if they are other ones there
-    *("data.name", "data.labels_per_class", "data.test"),
-    *("partition.alpha", "partition.kind", "partition.classes_per_client", "partition.clients"),
-    *("partition.labeled_clients", "partition.labels"),
-}
 
 
 class Task(NamedTuple, Generic[R]):
@@ -53,7 +49,7 @@ def differences(
 def describe_task(runs: list[R], among: list[dict[str, set[str]]], aside: str) -> Task[R]:
     """A task and what tells it from others: its namesakes, and those of its dataset, from which much may differ."""
     settings, name = task_settings(runs[0], aside), short_title(runs[0], aside)
-    own, wider = among[0][name], among[1][dataset_title(runs[0], aside)] - TOLD
+    own, wider = among[0][name], among[1][dataset_title(runs[0], aside)] - title_words(runs[0], aside).keys()
     named = every if len(every := own | wider) <= MOST_NAMED else own
     texts = [f"{k} = {setting_text(settings[k])}" for k in settings if k in named]
     more = len(every - named)
@@ -69,21 +65,26 @@ def task_settings(run: Repetition, aside: str) -> dict[str, Any]:
 
 def short_title(run: Repetition, aside: str) -> str:
     """Dataset, skew, labels and clients; a folder of images has no more to say than where it was."""
+    hidden = {aside, *parts_of(aside)}
+    return " · ".join(text for key, text in title_words(run, aside).items() if text and key not in hidden) or "all runs"
+
+
+def title_words(run: Repetition, aside: str) -> dict[str, str]:
+    """What a title says of the settings that it covers; nothing of usual ones."""
     config = run.config
-    part = config.partition
-    dealt = {
-        "partition.alpha": skew(part, aside),
-        "data.labels_per_class": f"{config.labels_per_class} labels per class" if config.picks_labels else "",
-    }
-    words = {
+    part, is_dealt = config.partition, config.card.is_dealt
+    return {
         "data.name": dataset_title(run, aside),
-        **(dealt if config.card.is_dealt else {}),
+        "partition.file": f"split of {Path(part.file).name}" if part.file is not None else "",
+        "partition.kind": "even split" if part.kind == "iid" and is_dealt and part.file is None else "",
+        "partition.classes_per_client": f"{part.classes_per_client} shards per client" if part.kind == "shards" else "",
+        "partition.alpha": skew(part, aside) if applies(config, "partition.alpha") else "",
+        "data.labels_per_class": f"{config.labels_per_class} labels per class" if config.picks_labels else "",
         "partition.clients": several(part.clients, "client"),
         "partition.labeled_clients": who_knows(config),
         "partition.labels": "labels at the server" if config.has_server_labels else "",
         "data.test": "" if config.data.test == "all" else f"{config.data.test} half of the test",
     }
-    return " · ".join(text for key, text in words.items() if text and key != aside) or "all runs"
 
 
 def dataset_title(run: Repetition, aside: str) -> str:
@@ -105,9 +106,5 @@ def who_knows(config: Config) -> str:
 
 def skew(part: Partition, aside: str) -> str:
     """How classes are mixed over clients, in a few words."""
-    if part.file is not None:
-        return f"split of {Path(part.file).name}"
-    words = {"iid": "even split", "shards": f"{part.classes_per_client} shards per client"}
     where = {"dirichlet": " over all clients", "balanced-dirichlet": " over all clients, balanced"}
-    wide = where.get(part.kind, "") if aside != "partition.kind" else ""
-    return words.get(part.kind, f"α = {part.alpha:g}{wide}")
+    return f"α = {part.alpha:g}{where.get(part.kind, '') if aside != 'partition.kind' else ''}"

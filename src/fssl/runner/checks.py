@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from ..config import Config
+from ..config import ENGINE, Config, check_fact
 from ..errors import UserError
 from .loggers import check_loggers
 
@@ -32,18 +32,9 @@ def check_tools(config: Config, debug: bool) -> None:
 
 def check_engine(config: Config, debug: bool) -> None:
     """Refuse what the engine cannot do, before anything is computed."""
-    compute, privacy = config.compute, config.privacy
-    of_flower = {
-        "compute.clients_per_gpu": compute.clients_per_gpu,
-        "compute.ray_address": compute.ray_address,
-        "privacy.clip": privacy.clip,
-        "privacy.noise": privacy.noise or None,
-        "privacy.aggregation": None if privacy.aggregation == "plain" else privacy.aggregation,
-    }
-    if compute.engine == "local":
-        for key, value in of_flower.items():
-            if value is not None:
-                raise UserError(f"{key} = {value!r}: only compute.engine = 'flower' has it")
+    engine = config.compute.engine
+    check_fact(config, ENGINE, engine, f"compute.engine = '{engine}'", ", or use 'flower'")
+    if engine == "local":
         return
     if debug:
         raise UserError("compute.engine = 'flower': only steps of the local engine can be checked one by one", "debug")

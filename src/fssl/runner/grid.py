@@ -10,7 +10,8 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.table import Column, Table
 
-from ..config import Config, Train, late_changes
+from ..config import STEPS, Config, applies, late_changes
+from ..config.conditions import idle_settings
 from ..console import PLAIN, RunView, print_table, result_line, say, setting_text
 from ..core.device import allowed_devices, choose_device, choose_devices
 from ..core.experiment import Experiment, prepare
@@ -22,8 +23,6 @@ from ..records.choice import is_over
 from ..records.models import Models
 from ..records.store import RunFolder
 from .conduct import run_experiment
-
-OF_ANY_RUN = ("lr", "momentum", "weight_decay")  # settings of the optimizer that every method of a grid may be given
 
 
 class PlannedRun(NamedTuple):
@@ -45,7 +44,7 @@ def plan_runs(
 ) -> list[PlannedRun]:
     """Prepare every run of a command, and refuse a mistake in any of them before the first run computes.
 
-    Parsing has checked single settings (config.schema) and their combinations (config.checks), and `check_settings` the
+    Parsing has checked single settings (config.schema) and their combinations (config.rules), and `check_settings` the
     engine and the loggers. This function prepares each run (`prepare`), and refuses settings without an effect. After
     it, `unfinished` refuses folders that cannot take a run, and `load_images` refuses files that cannot be read.
     Folders of images are read here, because they decide some settings; other datasets are loaded later.
@@ -85,11 +84,10 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
 
 def rule_notice(run: PlannedRun) -> str:
     """Which settings of the optimizer change nothing in a method that has a rule of its own."""
-    config, usual = run.config, Train()
+    config = run.config
     if not run.experiment.method.needs.own_optimizer or config.has_server_labels:  # a server trains by them
         return ""
-    given = {key: getattr(config.train, key) for key in OF_ANY_RUN}
-    unused = [f"train.{key} = {value:g}" for key, value in given.items() if value != getattr(usual, key)]
+    unused = idle_settings(config, STEPS, "own")
     rule = f"method '{config.method.name}' takes its steps by a rule of its own, in which this changes nothing"
     return f"{', '.join(unused)}: {rule}" if unused else ""
 
@@ -184,7 +182,7 @@ def list_runs(console: Console, runs: list[PlannedRun]) -> None:
     table = Table(Column("run folder", overflow="fold"), "method", "data", "alpha", "seed", "rounds", "state", **PLAIN)
     for run in runs:
         c = run.config
-        alpha = f"{c.partition.alpha:g}" if c.partition.has_alpha and c.card.is_dealt else ""
+        alpha = f"{c.partition.alpha:g}" if applies(c, "partition.alpha") else ""
         try:
             state = folder_state(run)
         except UserError as error:

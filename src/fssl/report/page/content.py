@@ -11,7 +11,7 @@ from zlib import crc32
 import numpy as np
 
 from ... import __version__
-from ...config import as_tables, to_toml
+from ...config import applies, as_tables, to_toml
 from ...probes.host import divided
 from ...records.rounds import LAST, MEASURES
 from ..groups import distinct, group_key, method_of, named_groups, repetitions, shown_color, shown_name
@@ -97,7 +97,6 @@ def task_list(runs: Sequence[Reading]) -> list[Json]:
 
 def task_data(task: Task[Reading]) -> Json:
     runs, config = task.runs, task.runs[0].config
-    is_dealt = config.card.is_dealt
     groups = {label(name, members): members for name, members in named_groups(runs).items()}
     order, ranked = by_result(groups), rivals(groups)
     styles = chosen_styles([method_of(groups[name][0]) for name in order], [shown_color(groups[n]) for n in order])
@@ -107,7 +106,7 @@ def task_data(task: Task[Reading]) -> Json:
         "title": task.title,
         "extra": task.extra,
         "dataset": config.data.name,
-        "alpha": config.partition.alpha if is_dealt and config.partition.has_alpha else None,
+        "alpha": config.partition.alpha if applies(config, "partition.alpha") else None,
         "labels": config.labels_per_class if config.picks_labels else None,
         "last": last_rounds(runs),
         "classes": config.data.classes,

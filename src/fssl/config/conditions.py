@@ -1,0 +1,185 @@
+"""What the rules of all settings say of a configuration: what is wrong, what gives way, and what is comparable."""
+
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
+from typing import Any, TypeVar, get_type_hints
+
+from ..data.shares import implied_labels
+from ..errors import UserError
+from .rules import DECLARED, UNKNOWN, Decided, Found, Idle, Lookup, NoResult, Note, Only, Required, Rule, shown
+from .schema import schema_of
+from .settings import SECTIONS, Config
+
+N = TypeVar("N", bound=Note)
+KINDS = {name: kind for name, kind in get_type_hints(Config).items() if name in SECTIONS}
+SCHEMAS = {name: {k: s for k, s in schema_of(kind).items() if s.kind} for name, kind in KINDS.items()}
+NOTES: dict[str, tuple[Note, ...]] = {  # by dotted name; those of a whole section by its own
+    f"{section}.{name}".strip("."): notes
+    for section, kind in {"": Config, **KINDS}.items()
+    for name, notes in DECLARED.get(kind, {}).items()
+}
+USUAL = Config()
+
+
+def noted(kind: type[N]) -> Iterator[tuple[str, N]]:
+    """Every note of a kind, with its setting."""
+    return ((key, note) for key, notes in NOTES.items() for note in notes if isinstance(note, kind))
+
+
+RULES = {key: [note for note in notes if isinstance(note, Rule)] for key, notes in NOTES.items()}
+STRICT = {key: strict for key, rules in RULES.items() if (strict := [rule for rule in rules if rule.is_strict])}
+FOUND = dict(noted(Found))
+DECIDED_BY: dict[str, list[tuple[str, Decided]]] = {}  # settings and their notes by what decides these
+for setting, decided in noted(Decided):
+    for decider in {case.key for case in decided.cases}:
+        DECIDED_BY.setdefault(decider, []).append((setting, decided))
+
+
+def value_of(config: Config, key: str) -> Any:
+    """A setting's value by its dotted name; that of a fact that is known later is unknown."""
+    section, _, name = key.rpartition(".")
+    return getattr(getattr(config, section, None) if section else config, name, UNKNOWN)
+
+
+def is_usual(config: Config, key: str) -> bool:
+    return bool(value_of(config, key) == value_of(USUAL, key))
+
+
+def applies(config: Config, key: str) -> bool:
+    """Whether a setting is part of what was chosen."""
+    get = partial(value_of, config)
+    return not any(rule.gives_way and rule.fails(get(key), get) for rule in RULES.get(key, ()))
+
+
+# One check.
+
+
+def check_rules(config: Config, given: Collection[str]) -> None:
+    """Refuse given settings that do not apply, and missing ones that others ask for."""
+    get = partial(value_of, config)
+    for key in given:
+        for rule in RULES.get(key, ()):
+            if (rule.is_strict or not is_usual(config, key)) and rule.fails(get(key), get):
+                raise UserError(rule.message(key, get(key), rule.state(get)))
+    for decider in given:
+        check_required(config, decider, get)
+
+
+def check_required(config: Config, decider: str, get: Lookup, state: str = "") -> None:
+    """Refuse that a setting is missing which this one asks for, where that applies."""
+    for key, note in DECIDED_BY.get(decider, ()):
+        if isinstance(note, Required) and get(key) is None and note.is_met(get) and applies(config, key):
+            raise UserError(f"{state or note.state(get)} needs {key}{note.reason}")
+
+
+def check_fact(config: Config, fact: str, value: str, state: str, remedy: str = "") -> None:
+    """Refuse settings against a fact that was not known when they were parsed.
+
+    Args:
+        config: The settings.
+        fact: The fact's name in the rules.
+        value: What it is.
+        state: What messages call it.
+        remedy: What messages advise, beside removing the setting.
+    """
+
+    def get(key: str) -> Any:
+        return value if key == fact else value_of(config, key)
+
+    for key, rule in DECIDED_BY.get(fact, ()):
+        if isinstance(rule, Rule) and not is_usual(config, key) and rule.fails(get(key), get):
+            raise UserError(rule.message(key, get(key), state, remedy))
+    check_required(config, fact, get, state)
+
+
+def idle_settings(config: Config, fact: str, value: str) -> list[str]:
+    """The settings, with their values, that change nothing with a fact, which is worth a notice."""
+    idle = [key for key, note in DECIDED_BY.get(fact, ()) if isinstance(note, Idle) and note.cases[0].holds(value)]
+    return [f"{key} = {shown(value_of(config, key))}" for key in idle if not is_usual(config, key)]
+
+
+# One rule for overrides.
+
+
+def raw_value(tables: Mapping[str, Any], key: str) -> Any:
+    """A setting's value in tables that are not checked yet, or its default."""
+    section, _, name = key.rpartition(".")
+    table = tables.get(section, {}) if section else tables
+    if not isinstance(table, Mapping):
+        return UNKNOWN
+    if key == "partition.labels":
+        return implied_labels(table.get(name), table.get("labeled_clients"))
+    return table.get(name, value_of(USUAL, key))
+
+
+def keyed(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by their dotted names, those of a table one by one."""
+    flat: dict[str, Any] = {}
+    for key, value in tables.items():
+        flat |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, Mapping) else {key: value}
+    return flat
+
+
+def given_way(tables: Mapping[str, Any], given: Collection[str]) -> list[str]:
+    """Settings of the tables that no longer apply because of the given ones, which stay themselves."""
+    there, gone, waiting = keyed(tables), list[str](), list(given)
+
+    def get(key: str) -> Any:
+        return value_of(USUAL, key) if key in gone else raw_value(tables, key)
+
+    while waiting:
+        for key, note in DECIDED_BY.get(waiting.pop(), ()):
+            if note.gives_way and key in there and key not in {*given, *gone} and note.fails(get(key), get):
+                gone.append(key)
+                waiting.append(key)
+    return gone
+
+
+def meaningful(tables: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables of a record without settings that mean nothing beside the others, as earlier versions wrote some."""
+    get = partial(raw_value, tables)
+    failing = {key for key, rules in STRICT.items() if any(rule.fails(get(key), get) for rule in rules)}
+    return {
+        section: {k: v for k, v in table.items() if f"{section}.{k}" not in failing}
+        if isinstance(table, Mapping)
+        else table
+        for section, table in tables.items()
+    }
+
+
+def left_out(config: Config) -> list[str]:
+    """Settings that a record leaves out: they do not exist beside the others, or follow from these."""
+    get = partial(value_of, config)
+    gone = [key for key, rules in STRICT.items() if any(rule.fails(get(key), get) for rule in rules)]
+    implied = [] if config.partition.labels in ("knowing-clients", "server") else ["partition.labels"]
+    return [*gone, *implied, *(key for key in FOUND if not get(key))]  # by labeled_clients, which --set may change
+
+
+# One notion of comparable runs.
+
+
+def changes_results(key: str) -> bool:
+    """Whether no note on a setting, or on its section, says the contrary."""
+    notes = (*NOTES.get(key, ()), *NOTES.get(key.partition(".")[0], ()))
+    return not any(isinstance(note, NoResult) for note in notes)
+
+
+def matters(config: Config, key: str) -> bool:
+    """Whether a setting can change this run's results."""
+    return changes_results(key) and applies(config, key)
+
+
+def usual(key: str) -> Any:
+    """A setting's default; None of a method's own."""
+    return None if key.startswith("method.") else value_of(USUAL, key)
+
+
+def parts_of(key: str) -> list[str]:
+    """Settings that only say more about another one."""
+    return [part for part, note in noted(Only) if key in (case.key for case in note.cases)]
+
+
+def chosen_parts(config: Config, key: str) -> dict[str, Any]:
+    """Settings that were chosen with another one, such as those of a server's optimizer, if not the usual ones."""
+    parts = {part: value_of(config, part) for part in parts_of(key) if not is_usual(config, part)}
+    return {part: value for part, value in parts.items() if not part.endswith("digest")}
