@@ -1,8 +1,10 @@
 """What the compiler is kept from doing."""
 
 import pytest
+import torch
 from torch._inductor.exc import LoweringException, OperatorIssue
 
+from fssl.augment.ops import _fixed_when_traced
 from fssl.engines.capture import name_operations_only
 
 
@@ -20,3 +22,12 @@ def test_a_message_of_the_compiler_names_no_inputs(monkeypatch: pytest.MonkeyPat
     name_operations_only()
     assert OperatorIssue.operator_str("fssl::norm_relu", [Input()], {}) == "target: fssl::norm_relu"
     assert "fssl::norm_relu" in str(LoweringException(ValueError("why"), "fssl::norm_relu", [Input()], {}))
+
+
+def test_a_mark_that_is_set_without_the_compiler_is_its_own() -> None:
+    def ours() -> None: ...
+    def theirs() -> None: ...
+
+    _fixed_when_traced(ours)
+    torch.compiler.assume_constant_result(theirs)
+    assert vars(ours) == vars(theirs) != {}

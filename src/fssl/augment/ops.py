@@ -40,9 +40,13 @@ WARP, TONE, BLEND = 1, 2, 3  # families; the identity belongs to none, 0
 T = TypeVar("T")
 TableFn = TypeVar("TableFn", bound=Callable[..., Tensor])
 
+
 # What decides a pixel is integer arithmetic or a lookup: a compiler may contract `a * b + c` into one rounding, and
 # a float that is one ulp off changes a pixel. Tables are made while a step is traced and stay on its device.
-_fixed_when_traced: Callable[[TableFn], TableFn] = torch.compiler.assume_constant_result
+def _fixed_when_traced(table: TableFn) -> TableFn:
+    """Mark a function as torch.compiler.assume_constant_result does, which imports the compiler: that takes seconds."""
+    table._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return table
 
 
 class Setting(NamedTuple, Generic[T]):
