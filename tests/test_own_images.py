@@ -173,7 +173,7 @@ def test_a_site_trains_by_itself_as_it_does_among_all(sites: Path, crop: str) ->
     for k, name in enumerate(("ann", "bob", "cem", "dot")):
         site = Federation(prepare(everyone.config, load_site(sites / "clients" / name, agreed, k, 4)))
         even = small(sites, "train.steps_per_round=2")  # for those whose images are elsewhere as well
-        assert Federation(prepare(even, load_site(sites / "clients" / name, agreed, k, 4))).busiest == k
+        assert Federation(prepare(even, load_site(sites / "clients" / name, agreed, k, 4))).longest_plan().client == k
         ours, theirs = site.plan(1, k), everyone.plan(1, k)
         assert ours.counts == theirs.counts
         assert ours.draw.u_slot.tolist() == theirs.draw.u_slot.tolist()
@@ -479,10 +479,10 @@ def test_a_report_finds_nothing_wrong_with_what_cannot_be_known(fssl: Fssl, site
 
 def test_a_validation_part_of_own_images_is_held_out(sites: Path) -> None:
     plain, held = (Federation(prepare(small(sites, *words))) for words in ([], ["data.validation=0.2"]))
-    assert len(plain.held_out) == 0
+    assert len(plain.holdings.held_out) == 0
     before, after = ([tuple(f.counts(k)) for k in range(4)] for f in (plain, held))
-    assert sum(x for x, _ in before) - sum(x for x, _ in after) == len(held.held_out) > 0
-    assert (plain.dataset.train.labels[held.held_out] >= 0).all()
+    assert sum(x for x, _ in before) - sum(x for x, _ in after) == len(held.holdings.held_out) > 0
+    assert (plain.dataset.train.labels[held.holdings.held_out] >= 0).all()
     assert after[2] == before[2]  # who has no labels keeps all images
 
 

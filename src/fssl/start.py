@@ -23,11 +23,11 @@ NONE = "none"
 WRAPPERS = ("state_dict", "model")  # under which a training script saves the weights beside its other state
 SAVED_BY_TORCH = (b"PK", b"\x80")  # a zip file or, of early versions, a pickle begins so
 WRAPPED = "module."  # before all names of a network that was trained on several GPUs (DataParallel, DDP)
-SHOWN = 3  # tensors of those that do not fit
+SHOWN_TENSORS = 3  # tensors of those that do not fit
 COUNTER = "num_batches_tracked"  # of BatchNorm, which nobody here reads
 
 
-class Start(NamedTuple):
+class StartFile(NamedTuple):
     """What a file holds: tensors by their names, and of a run's model how it was trained."""
 
     tensors: State
@@ -96,12 +96,12 @@ def first_weights(config: Config, card: Card, net: Net) -> Fitted:
         return Fitted(net.first, [])
     digest = digest_of_file(file_of(place))
     check_unchanged(f"model.start = '{place}'", digest, "model.start_digest", model.start_digest, "start from")
-    start = read_start(place)
+    start = read_weights(place)
     fitted = fit(net, start.tensors, str(place), model.start_partial)
-    return fitted._replace(notes=[*fitted.notes, *differences(start.facts, card, str(place))])
+    return fitted._replace(notes=[*fitted.notes, *trained_otherwise(start.facts, card, str(place))])
 
 
-def read_start(place: Path) -> Start:
+def read_weights(place: Path) -> StartFile:
     """The weights in a run folder or a file, by the names of a network's tensors."""
     if place.is_dir():
         tensors, facts = Models(RunFolder(place)).read()
@@ -119,7 +119,7 @@ def read_start(place: Path) -> Start:
     prefixes = tuple(f"{kind}." for kind in Weights._fields)
     if all(name.startswith(prefixes) for name in tensors):  # as a run writes them
         tensors = {name.partition(".")[2]: t for name, t in tensors.items()}
-    return Start({name: t for name, t in tensors.items() if not name.endswith(COUNTER)}, facts or {})
+    return StartFile({name: t for name, t in tensors.items() if not name.endswith(COUNTER)}, facts or {})
 
 
 def read_state_dict(file: Path) -> State:
@@ -134,12 +134,12 @@ def read_state_dict(file: Path) -> State:
         raise UserError(f"model.start = '{file}' cannot be read as a state dict ({reason})") from None
     inner = [found[key] for key in WRAPPERS if isinstance(found, Mapping) and isinstance(found.get(key), Mapping)]
     tensors = dict(inner[0] if inner else found) if isinstance(found, Mapping) else {}
-    if not tensors or not all(isinstance(k, str) and is_dense(t) for k, t in tensors.items()):
+    if not tensors or not all(isinstance(k, str) and is_dense_tensor(t) for k, t in tensors.items()):
         raise UserError(f"model.start = '{file}' is no state dict: expected dense tensors by their names")
     return {name: t.detach() for name, t in tensors.items()}  # BatchNorm takes no statistics that ask for gradients
 
 
-def is_dense(value: object) -> bool:
+def is_dense_tensor(value: object) -> bool:
     """Whether it is a tensor with a number in each place: no sparse one, and none of shapes alone (`meta`)."""
     return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
 
@@ -155,14 +155,16 @@ def fit(net: Net, given: State, place: str, may_be_partial: bool) -> Fitted:
     unknown = [f"{k} (unknown here)" for k in sorted(given.keys() - own.keys())]
     start = f"model.start = '{place}' does not fit network '{net.name}'"
     if not usable:
-        raise UserError(f"{start}: nothing of it can be used: {shortened(missing, SHOWN)}")
+        raise UserError(f"{start}: nothing of it can be used: {shortened(missing, SHOWN_TENSORS)}")
     if (missing or unknown) and not may_be_partial:
-        raise UserError(f"{start}: {shortened([*missing, *unknown], SHOWN)}; model.start_partial = true uses what fits")
+        raise UserError(
+            f"{start}: {shortened([*missing, *unknown], SHOWN_TENSORS)}; model.start_partial = true uses what fits"
+        )
     if strange := next((k for k, t in usable.items() if not torch.isfinite(t).all()), None):
         raise UserError(f"model.start = '{place}': {strange} has values that are not finite")
     weights = Weights(*({k: usable.get(k, t) for k, t in tree.items()} for tree in net.first))
-    notes = [f"model.start = '{place}': beginning afresh: {shortened(missing, SHOWN)}"] * bool(missing)
-    notes += [f"model.start = '{place}': not used: {shortened(unknown, SHOWN)}"] * bool(unknown)
+    notes = [f"model.start = '{place}': beginning afresh: {shortened(missing, SHOWN_TENSORS)}"] * bool(missing)
+    notes += [f"model.start = '{place}': not used: {shortened(unknown, SHOWN_TENSORS)}"] * bool(unknown)
     return Fitted(weights, notes)
 
 
@@ -177,7 +179,7 @@ def alike(given: Tensor, own: Tensor) -> bool:
     return given.shape == own.shape and given.is_floating_point()
 
 
-def differences(facts: Mapping[str, Any], card: Card, place: str) -> list[str]:
+def trained_otherwise(facts: Mapping[str, Any], card: Card, place: str) -> list[str]:
     """What a run's model was trained with, where this run has something else."""
     mean, std, classes = (facts.get(key) for key in ("mean", "std", "classes"))
     norms = [(card.train_mean, card.train_std), (card.test_mean, card.test_std)]

@@ -13,6 +13,7 @@ from fssl.augment.pillow import strong_pil, weak_pil
 from fssl.config import expand, presets, read_toml
 from fssl.core.federation import Federation
 from fssl.core.step import rows_of
+from fssl.engines.local import LocalEngine
 
 Make = Callable[..., Federation]
 CROPS = ("data.crop=pad", "data.crop=resize")
@@ -50,7 +51,7 @@ def test_a_test_and_statistics_see_whole_images(make_federation: Make) -> None:
         federation = make_federation(crop, "partition.labels=server", "server.static_norm=sites")
         weights, at_server = federation.net.first, federation.make_collect()
         assert at_server is not None
-        at_client, test = federation.make_client_measure(), federation.make_tester(False)
+        at_client, test = federation.make_client_measure(), LocalEngine(federation).test
         found.append(tree_leaves((at_server(weights), at_client(weights, 0), test(weights))))
     assert all(a == b if isinstance(a, int) else torch.equal(a, b) for a, b in zip(*found, strict=True))
 

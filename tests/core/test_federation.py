@@ -8,6 +8,8 @@ import torch
 from fssl.augment.normalize import Normalize
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
+from fssl.engines.engine import Engine
+from fssl.engines.local import LocalEngine
 from helpers.small import tiny_config
 from helpers.strict import Strict
 
@@ -15,15 +17,15 @@ ONE_KNOWS = ("partition.labels=knowing-clients", "partition.labeled_clients=1", 
 
 
 def notes(*settings: str) -> list[str]:
-    return Federation(prepare(tiny_config(*settings))).notes
+    return prepare(tiny_config(*settings)).notes
 
 
 def test_classes_without_a_label_are_pointed_out() -> None:
     """One client with labels, of few classes; where all labels are known, or at the server, there is nothing to say."""
     all_drawn = "train.clients_per_round=4"
-    one = Federation(prepare(tiny_config(*ONE_KNOWS, "partition.classes_per_client=5", all_drawn)))
-    assert one.labeled_counts is not None
-    lacking = [str(c) for c, number in enumerate(one.labeled_counts.sum(0)) if not number]
+    one = prepare(tiny_config(*ONE_KNOWS, "partition.classes_per_client=5", all_drawn))
+    assert one.holdings.labeled is not None
+    lacking = [str(c) for c, number in enumerate(one.holdings.labeled.sum(0)) if not number]
     assert lacking
     assert one.notes == [
         f"{len(lacking)} of 10 classes have no label anywhere, and cannot be learned: {', '.join(lacking)}"
@@ -60,12 +62,12 @@ def test_all_tests_of_a_run_share_one_compiled_function(monkeypatch: pytest.Monk
     torch._dynamo.reset()
     federation = Federation(prepare(tiny_config("data.test=final")))
     federation.norms["authors_norm"] = Normalize([0.5] * 3, [0.2] * 3, "cpu")
-    weights = federation.net.first
-    for make in (federation.make_tester, federation.make_validator):
-        compiled, plain = make(True), make(False)
-        assert compiled is not None
-        assert plain is not None
-        assert torch.equal(compiled(weights), plain(weights))
+    weights, fleet = federation.net.first, LocalEngine(federation).fleet
+    compiled, plain = (Engine(federation, fleet, compiles) for compiles in (True, False))
+    assert torch.equal(compiled.test(weights), plain.test(weights))
+    assert compiled.validate is not None
+    assert plain.validate is not None
+    assert torch.equal(compiled.validate(weights), plain.validate(weights))
     assert backend.graphs == 1
-    of_test = federation.make_tester(False)(weights)
+    of_test = plain.test(weights)
     assert not torch.equal(of_test[0], of_test[1])

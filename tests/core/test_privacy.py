@@ -14,10 +14,11 @@ from fssl.core.privacy import epsilon, most_rounds, privacy_notes, spent
 from fssl.data.sources import Dataset
 from fssl.engines.local import LocalEngine
 from fssl.records.store import RunFolder
+from fssl.records.writer import RunWriter
 from fssl.report.page.content import content
 from fssl.report.page.reading import Reading
 from fssl.report.runs import privacy_text
-from fssl.runner.conduct import conduct
+from fssl.runner.conduct import run_experiment
 from helpers.small import tiny_config
 
 CUMULATIVE = NormalDist().cdf
@@ -68,7 +69,7 @@ def test_without_noise_nothing_is_guaranteed() -> None:
 def test_a_run_says_records_and_shows_what_it_spends(tmp_path: Path, tiny_data: Dataset) -> None:
     config = replace(tiny_config("train.rounds=2", "train.steps_per_round=1"), privacy=Privacy(clip=1.0, noise=30.0))
     heard, folder, found = Quiet(), RunFolder(tmp_path / "run"), spent(config, 2)
-    summary = conduct(prepare(config, tiny_data), folder.path, heard, False, LocalEngine)
+    summary = run_experiment(prepare(config, tiny_data), folder.path, heard, False, make=LocalEngine)
     assert heard.said[:1] == privacy_notes(config)[:1]
     assert found is not None
     assert summary["privacy"] == found._asdict()
@@ -77,5 +78,5 @@ def test_a_run_says_records_and_shows_what_it_spends(tmp_path: Path, tiny_data: 
     reading = Reading(folder.path)
     reading.update()
     assert f"{folder.path}: privacy of one client: {text}" in content([reading], "")["notes"]
-    folder.renew(prepare(replace(config, train=replace(config.train, rounds=4)), tiny_data).config)
+    RunWriter(folder).renew(prepare(replace(config, train=replace(config.train, rounds=4)), tiny_data).config)
     assert privacy_text(folder) == ""  # what two rounds spent is too little for a run that goes on

@@ -82,14 +82,14 @@ def test_the_broadcast_velocity_by_hand() -> None:
     rule = ServerOptimizer("mean", momentum=0.8, broadcasts=True)
     places, state = walk(rule, [0.8, 0.7], reach=0.4)
     assert places == [0.8, 0.7]
-    assert rule.velocity(state)["w"].item() == pytest.approx(0.8 * 0.2 * 0.5 + 0.2 * 0.25)
+    assert state[f"{VELOCITY}w"].item() == pytest.approx(0.8 * 0.2 * 0.5 + 0.2 * 0.25)
 
 
 def test_clients_at_one_velocity_have_it_broadcast() -> None:
     """Where every round moves the model as a constant velocity would, the mean of velocities goes to it."""
     rule, v, reach = ServerOptimizer("mean", momentum=0.5, broadcasts=True), 3.0, 0.4
     _, state = walk(rule, [1 - reach * v * n for n in range(1, 40)], reach)
-    assert rule.velocity(state)["w"].item() == pytest.approx(v, rel=1e-5)
+    assert state[f"{VELOCITY}w"].item() == pytest.approx(v, rel=1e-5)
 
 
 # Limits.
@@ -175,7 +175,7 @@ def test_its_unit_is_that_of_a_clients_velocity(make_federation: Make) -> None:
     list(engine.rounds(2))
     before = engine.snapshot
     payload = federation.payload(before.server, before.optimizer, 0)
-    local, velocities, step = federation.method.start(payload, {}), [], federation.make_step()
+    local, velocities, step = federation.method.start(payload, {}), [], federation.steps.step()
     draw = federation.plan(3, 0).draw
     with torch.no_grad():
         for i in range(5):

@@ -18,7 +18,7 @@ from fssl.inference.trained import load_trained
 from fssl.runner.conduct import run_experiment
 from fssl.types import Weights
 from helpers.command import Fssl, outcome, records
-from helpers.small import tiny_config
+from helpers.small import StopAfter, tiny_config
 
 SMALL = ("train.rounds=3", "train.steps_per_round=2", "train.batch=4", "compute.device=cpu")
 
@@ -135,11 +135,6 @@ def test_a_model_that_is_lost_is_not_shipped(fssl: Fssl, harm: Callable[[Path], 
     assert {name: f for name, f in contents(Path("run")).items() if name != ".lock"} == {
         name: f for name, f in before.items() if name != ".lock"
     }
-
-
-class StopAfter(Quiet):
-    def round(self, line: dict[str, object]) -> None:
-        raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("method", ["sage", "proxyfl", "fedmatch"])

@@ -1,6 +1,7 @@
 """Static BatchNorm: what PyTorch's cumulative average gives, and which models of a run have it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -154,7 +155,8 @@ def test_one_site_with_everything_is_all(where: str, make_federation: Make, monk
     sites = federations["sites"]
     mine = (0,) if where == "at one client" else ()
     sites.sites = [s._replace(pool=everything if k in mine else nothing) for k, s in enumerate(sites.sites)]
-    sites.server_site = sites.server_site._replace(labeled=nothing if mine else everything)
+    server = sites.holdings.server._replace(labeled=nothing if mine else everything)
+    sites.holdings = replace(sites.holdings, server=server)
     found, expected = (statistics(federations[kind], sites.net.first) for kind in ("sites", "all"))
     assert found.keys() == expected.keys() == {*sites.net.running}
     assert all(torch.equal(t, expected[name]) for name, t in found.items())
@@ -162,7 +164,7 @@ def test_one_site_with_everything_is_all(where: str, make_federation: Make, monk
 
 def test_images_of_the_validation_part_are_not_measured(make_federation: Make) -> None:
     federation = make_federation(*AT, "server.static_norm=all", "data.validation=0.4")
-    others, first = np.setdiff1d(np.arange(160), federation.held_out), federation.net.first
+    others, first = np.setdiff1d(np.arange(160), federation.holdings.held_out), federation.net.first
     assert len(others) == 160 - 8
     expected = mean_of([make_measure(federation.net, federation.pool)(first, torch.from_numpy(others))])
     assert all(torch.equal(t, expected[name]) for name, t in statistics(federation, first).items())
@@ -172,10 +174,10 @@ def test_sites_measure_no_image_of_the_validation_part(make_federation: Make) ->
     """Whatever it shows: an image that is held out may be anything."""
     federation = make_federation(*AT, "server.static_norm=sites", "data.validation=0.4")
     before = statistics(federation, federation.net.first)
-    federation.pool.images[torch.from_numpy(federation.held_out)] = 255
-    assert len(federation.held_out) == 8
+    federation.pool.images[torch.from_numpy(federation.holdings.held_out)] = 255
+    assert len(federation.holdings.held_out) == 8
     assert all(torch.equal(t, before[name]) for name, t in statistics(federation, federation.net.first).items())
-    federation.pool.images[torch.from_numpy(federation.server_site.labeled[:1])] = 255
+    federation.pool.images[torch.from_numpy(federation.holdings.server.labeled[:1])] = 255
     assert not torch.equal(
         *(each["body.1.running_mean"] for each in (before, statistics(federation, federation.net.first)))
     )

@@ -240,13 +240,13 @@ def test_sites_of_a_deployment_read_no_such_file() -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.deploy.home import ServerPart
     from fssl.deploy.runs import check
-    from fssl.engines.flower.client import Site, at_site
+    from fssl.engines.flower.client import OwnSite, at_site
     from fssl.engines.flower.fleet import for_clients
 
     config = tiny_config("partition.file=split.json")
     assert for_clients(config).partition.file == str(Path("split.json").resolve())  # in a simulation they do
     with pytest.raises(RunError, match=r"^partition\.file: a site reads no file that the server names$"):
-        at_site(config, Site(0, 4, Path(), None))
+        at_site(config, OwnSite(0, 4, Path(), None))
     said = r"^partition\.file = 'split.json' does not work with a deployment: the sites have no such file; remove it$"
     with pytest.raises(UserError, match=said):
         check(ServerPart(Path(), "127.0.0.1", [], 9000, [], 1, 1, 1), as_tables(config), Path("run"), resume=False)

@@ -137,7 +137,7 @@ def test_a_tick_over_fixed_buffers_is_the_step(method: str, make_federation: Mak
     federation = make_federation(f"method.name={method}")
     server = federation.method.init(federation.net, federation.net.first, federation.task)
     draw = federation.plan(1, 1).draw
-    step = federation.make_step()
+    step = federation.steps.step()
     with torch.no_grad():
         local = federation.method.start(server, federation.new_state(server, 1))
         tally = torch.zeros(2, federation.layout.size)
@@ -166,7 +166,7 @@ def test_views_made_for_many_steps_are_those_of_each_step(
 ) -> None:
     monkeypatch.setattr("fssl.core.client.SHOWN_AT_ONCE", at_once)
     federation = make_federation(f"method.name={name}")
-    draw, show = federation.plan(1, 1).draw, federation.make_show()
+    draw, show = federation.plan(1, 1).draw, federation.steps.show()
     shown = list(Turns(show)(draw))
     assert len(shown) == len(draw.x_row) > 3
     for i, step in enumerate(shown):

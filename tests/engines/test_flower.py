@@ -18,7 +18,7 @@ from fssl.engines.tensors import named
 from fssl.errors import RunError
 from fssl.methods.names import METHODS, split_name
 from fssl.records.checkpoint import Saved
-from fssl.runner.conduct import conduct
+from fssl.runner.conduct import run_experiment
 from helpers.matrix import ALL
 from helpers.small import KNOWING, LABELING, tiny_config
 
@@ -189,8 +189,8 @@ def switched(make: Make, folder: Path) -> dict[str, Path]:
 
     engines: dict[str, tuple[Any, Any]] = {"stays": (local, local), "away": (local, make), "back": (make, local)}
     for name, (before, after) in engines.items():
-        conduct(experiment(1), folder / name, Quiet(), False, before)
-        conduct(experiment(ROUNDS), folder / name, Quiet(), True, after)
+        run_experiment(experiment(1), folder / name, Quiet(), False, make=before)
+        run_experiment(experiment(ROUNDS), folder / name, Quiet(), True, make=after)
     return {name: folder / name for name in engines}
 
 

@@ -19,6 +19,7 @@ from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
+from fssl.core.images import split_to_choose_by
 from fssl.core.static import NormSums, mean_of
 from fssl.data.sources import load
 from fssl.engines.engine import Engine, Missing
@@ -56,7 +57,7 @@ from fssl.engines.flower.messages import (
     unpack,
 )
 from fssl.engines.flower.nodes import AnyNode, Connected
-from fssl.engines.flower.privacy import Privacy
+from fssl.engines.flower.privacy import ClippedNoise
 from fssl.engines.flower.state import SiteState, round_of
 
 pytestmark = pytest.mark.slow
@@ -819,7 +820,7 @@ def test_updates_are_bounded_and_running_statistics_stay_out_of_the_norm(tmp_pat
 def test_an_update_of_which_a_part_stayed_as_it_was_is_bounded_too() -> None:
     """An update of (3, 4) has length 5, and 1 is the bound. Without any update there is no direction to keep."""
     sent = {"still": torch.ones(2), "moved": torch.zeros(2)}
-    payload, privacy = Payload(Weights(sent, {}), {}), Privacy(clip=1.0, noise=0.0)
+    payload, privacy = Payload(Weights(sent, {}), {}), ClippedNoise(clip=1.0, noise=0.0)
     for moved, expected in (([3.0, 4.0], [0.6, 0.8]), ([0.3, 0.4], [0.3, 0.4]), ([0.0, 0.0], [0.0, 0.0])):
         upload = Upload(2, Weights({**sent, "moved": torch.tensor(moved)}, {}), 9, {})
         params = (clipped := privacy.clipped(upload, payload)).weights.params
@@ -927,7 +928,7 @@ def test_sites_with_their_own_images_give_the_bits_of_one_machine_with_all(words
     config = own_config(*words, "partition.clients=3")
     federation = Federation(prepare(config, server_dataset(config, sites, 3)))
     assert len(federation.dataset.train.labels) == 1  # the server has none of their images
-    assert (federation.labeled_counts, federation.unlabeled_counts) == (None, None)  # and cannot count them
+    assert (federation.holdings.labeled, federation.holdings.unlabeled) == (None, None)  # and cannot count them
     assert digests(Engine(federation, fleet_of(federation, images_at_sites(sites))), 3) == expected
 
 
@@ -1021,7 +1022,8 @@ def test_a_validation_part_at_sites_is_refused_and_the_tuning_half_is_not(sites:
         config = own_config("sage", "partition.clients=3", f"data.test={half}", "records.keep_best=true")
         federation = Federation(prepare(config, server_dataset(config, sites, 3)))
         assert len(federation.test.labels) == 4
-        assert (federation.make_validator(False) is not None) == (half == "final")
+        held_out = split_to_choose_by(config, federation.dataset, federation.holdings.held_out)
+        assert (held_out is not None) == (half == "final")
 
 
 def test_a_site_without_data_says_so(sites: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from fssl.core.evaluate import headline_norm
 from fssl.core.federation import Federation
 from fssl.engines.failure import ClientError, NotFiniteError
 from fssl.engines.local import LocalEngine
@@ -61,8 +62,8 @@ def test_authors_first_client_starts_without_momentum(make_federation: Make) -> 
 
 
 def test_authors_headline_is_the_released_normalization(make_federation: Make) -> None:
-    assert make_federation("protocol=authors").headline == "authors_norm"
-    assert make_federation().headline == "train_norm"
+    assert headline_norm(make_federation("protocol=authors").config) == "authors_norm"
+    assert headline_norm(make_federation().config) == "train_norm"
 
 
 def test_flexmatch_tables_survive_rounds_and_cost_nothing_for_others(make_federation: Make) -> None:

@@ -20,7 +20,7 @@ from fssl.engines.own import OwnRound
 from fssl.engines.snapshot import Snapshot, flat, parts, restore
 from fssl.methods import METHODS
 from fssl.records.checkpoint import Saved
-from fssl.runner.conduct import conduct
+from fssl.runner.conduct import run_experiment
 from helpers.command import records
 from helpers.small import refusal, tiny_config
 
@@ -44,9 +44,9 @@ def course(federation: Federation, rounds: int = 3) -> list[Snapshot]:
 
 def test_the_server_has_the_labels_and_clients_have_the_other_images(make_federation: Make) -> None:
     federation = make_federation(*AT)
-    own = federation.server_site.labeled
-    assert federation.server_counts is not None
-    assert federation.server_counts.tolist() == [5, 5, 5, 5]
+    own = federation.holdings.server.labeled
+    assert federation.holdings.at_server is not None
+    assert federation.holdings.at_server.tolist() == [5, 5, 5, 5]
     assert all(len(site.labeled) == 0 for site in federation.sites)
     held = np.concatenate([site.pool for site in federation.sites])
     assert not {*own.tolist()} & {*held.tolist()}
@@ -59,7 +59,7 @@ def test_its_steps_are_epochs_over_its_images_with_a_stream_of_its_own(make_fede
     plan = server.plan(2, OWN_NUMBER)
     assert plan.draw.x_row.shape == (6, 10)  # 3 epochs of 20 images in tens
     for epoch in plan.draw.x_row.reshape(3, 20).tolist():
-        assert sorted(epoch) == sorted(federation.server_site.labeled.tolist())
+        assert sorted(epoch) == sorted(federation.holdings.server.labeled.tolist())
     assert not torch.equal(server.plan(1, OWN_NUMBER).draw.x_row, plan.draw.x_row)
     assert same(federation.plan(2, 1).draw, make_federation(*AT, "server.epochs=0").plan(2, 1).draw)
 
@@ -167,7 +167,7 @@ def test_neither_lanes_nor_compiled_steps_change_it(make_federation: Make) -> No
 
 def test_records_tell_of_the_server(tmp_path: Path, tiny_data: Dataset) -> None:
     config = tiny_config(*AT, *SHORT, "server.epochs=2")
-    conduct(prepare(config, tiny_data), tmp_path / "run", Quiet(), False, LocalEngine)
+    run_experiment(prepare(config, tiny_data), tmp_path / "run", Quiet(), False, make=LocalEngine)
     lines = records(tmp_path / "run")
     assert [line["server_steps"] for line in lines] == [4, 4]
     assert all(0 < line["server_loss"] < 5 for line in lines)

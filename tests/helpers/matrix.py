@@ -41,7 +41,7 @@ def prepared(make: Make, name: str) -> tuple[Any, Any, Any, Any, Any]:
     if plan.sweep is not None:
         with torch.no_grad():
             local = host_lane(federation).sweep(server, local, plan.sweep)
-    return federation.make_step(), server, local, tally, plan.draw
+    return federation.steps.step(), server, local, tally, plan.draw
 
 
 def labeled_loss(engine: LocalEngine, result: RoundResult) -> float:

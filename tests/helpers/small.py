@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fssl.config import Config, override, parse
+from fssl.console import Quiet
 from fssl.core.client import loop, visit_all
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
@@ -57,8 +58,8 @@ def method_of(config: Config) -> Method:
 
 def host_lane(federation: Federation) -> HostLane:
     """Where a single client can train, outside of any engine."""
-    run = loop(federation.make_learn(), federation.make_show(), federation.layout.size, torch.device("cpu"))
-    return HostLane(run, visit_all(federation.make_visit()), federation.make_look())
+    run = loop(federation.steps.learn(), federation.steps.show(), federation.layout.size, torch.device("cpu"))
+    return HostLane(run, visit_all(federation.steps.visit()), federation.steps.look())
 
 
 def known_to_all(engine: LocalEngine) -> LocalEngine:
@@ -68,6 +69,18 @@ def known_to_all(engine: LocalEngine) -> LocalEngine:
     states, memory = ({k: next(iter(d.values())) for k in everyone if d} for d in (clients, server.memory))
     engine.snapshot = engine.snapshot._replace(server=server._replace(memory=memory), clients=states)
     return engine
+
+
+class StopAfter(Quiet):
+    """Ends a run after a round, or after the next one, as Ctrl-C would."""
+
+    def __init__(self, last: int | None = None) -> None:
+        super().__init__()
+        self.last = last
+
+    def round(self, line: dict[str, Any]) -> None:
+        if self.last in (None, line["round"]):
+            raise KeyboardInterrupt
 
 
 def seconds_of(engine: LocalEngine) -> Iterator[float]:

@@ -5,7 +5,6 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
@@ -26,6 +25,7 @@ from fssl.probes.measures import answers_of
 from fssl.records.store import RunFolder
 from fssl.runner.conduct import run_experiment
 from helpers.command import Fssl, records
+from helpers.small import StopAfter
 
 SMALL = [
     *("train.rounds=4", "train.steps_per_round=3", "data.labels_per_class=8", "partition.clients=4"),
@@ -39,21 +39,9 @@ def small(*settings: str) -> Config:
     return parse(override(read_toml("smoke"), [*SMALL, *settings]))
 
 
-class Impatient(Quiet):
-    """Ends a run after some rounds, as Ctrl-C does."""
-
-    def __init__(self, rounds: int) -> None:
-        super().__init__()
-        self.rounds = rounds
-
-    def round(self, line: dict[str, Any]) -> None:
-        if line["round"] == self.rounds:
-            raise KeyboardInterrupt
-
-
 def stopped(folder: Path, rounds: int, *settings: str) -> Path:
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(prepare(small(*settings)), folder, Impatient(rounds))
+        run_experiment(prepare(small(*settings)), folder, StopAfter(rounds))
     return folder
 
 
@@ -143,7 +131,7 @@ def test_a_run_that_was_prolonged_has_the_model_of_its_newest_checkpoint(tmp_pat
     run, ship = tmp_path / "run", ("server.ema=0.5", "server.ship=ema")
     run_experiment(prepare(small(*ship, "train.rounds=2")), run, Quiet())
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(prepare(small(*ship, "train.rounds=5")), run, Impatient(4), resume=True)
+        run_experiment(prepare(small(*ship, "train.rounds=5")), run, StopAfter(4), resume=True)
     assert load_trained(run, CPU).round == 4
     assert fssl("predict", run, "--out", "p.csv").code == 0
     assert right("p.csv") == pytest.approx(records(run)[3]["ema_accuracy"])

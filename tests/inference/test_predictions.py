@@ -6,7 +6,6 @@ import shutil
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +26,7 @@ from fssl.models import build_net
 from fssl.records.tensors import sealed, unseal
 from fssl.runner.conduct import run_experiment
 from helpers.command import Fssl, Said, exit_code
+from helpers.small import StopAfter
 
 SMALL = [
     *("train.rounds=2", "train.steps_per_round=4", "data.labels_per_class=8", "partition.clients=4"),
@@ -300,13 +300,9 @@ def test_a_prolonged_run_says_of_which_round_its_model_is(fssl: Fssl, tmp_path: 
     """The model of its former end does not pass for that of its last round."""
     run_experiment(prepare(small()), tmp_path / "run", Quiet())
 
-    class Impatient(Quiet):
-        def round(self, line: dict[str, Any]) -> None:
-            raise KeyboardInterrupt
-
     longer = replace(small(), train=replace(small().train, rounds=9))
     with pytest.raises(KeyboardInterrupt):
-        run_experiment(prepare(longer), tmp_path / "run", Impatient(), resume=True)
+        run_experiment(prepare(longer), tmp_path / "run", StopAfter(), resume=True)
     code, said, _ = fssl("predict", "run")
     after = small().train.rounds + 1
     assert (code, f"by the model of round {after}; the run goes on to round 9" in said) == (0, True)

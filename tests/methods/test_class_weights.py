@@ -76,7 +76,7 @@ def test_they_are_part_of_the_one_graph(make_federation: Make) -> None:
 def test_a_server_with_labels_weighs_its_own(make_federation: Make) -> None:
     """It has as many of each class, unless some are held out; clients have none, and weigh nothing."""
     federation = make_federation("partition.labels=server", FULL)
-    sites: list[Any] = [federation.server_site, *federation.sites]
+    sites: list[Any] = [federation.holdings.server, *federation.sites]
     assert [site.weights.tolist() for site in sites] == [[1.0] * 4] * 5
     assert "class_weights" in federation.of_server().plan(1, 0).draw.extras
 

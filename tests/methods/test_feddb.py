@@ -220,7 +220,7 @@ def test_nothing_stays_with_a_client_but_its_prior_goes_up(make_federation: Make
 def test_the_sweep_compiles_into_one_graph(make_federation: Make) -> None:
     """As a step must: no shape depends on data, and eager gives the same bits."""
     federation = make_federation("method.name=feddb")
-    method, visit, backend = federation.method, federation.make_visit(), Strict()
+    method, visit, backend = federation.method, federation.steps.visit(), Strict()
     server = method.init(federation.net, federation.net.first, federation.task)
     local = method.start(server, federation.new_state(server, 1))
     sweep = federation.plan(1, 1).sweep

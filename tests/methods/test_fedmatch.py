@@ -275,7 +275,7 @@ def test_a_lowered_rate_is_a_smaller_lr(make_federation: Make) -> None:
         local = method.start(server, {**state, FACTOR: torch.tensor(1 / 3)} if state else {})
         draw = at(federation.plan(1, 0).draw, 0)
         tally = torch.zeros(2, federation.layout.size)
-        after.append(federation.make_step()(server, local, tally, draw))
+        after.append(federation.steps.step()(server, local, tally, draw))
     (a, _), (b, tally) = after
     for name, t in a.weights.params.items():
         assert torch.allclose(t, b.weights.params[name], atol=1e-6), name

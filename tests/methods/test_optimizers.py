@@ -252,7 +252,7 @@ def test_a_scheduled_step_is_one_graph(
     server = federation.first_server()
     payload = federation.method.payload(server, 1)
     local = federation.method.start(payload, federation.new_state(payload, 1))
-    step, draw, backend = federation.make_step(), federation.plan(1, 1).draw, Strict()
+    step, draw, backend = federation.steps.step(), federation.plan(1, 1).draw, Strict()
     torch._dynamo.reset()
     compiled = torch.compile(step, backend=backend, fullgraph=True, dynamic=False)
     expected = given = (local, torch.zeros(2, federation.layout.size))
@@ -301,7 +301,7 @@ def test_the_momentum_is_where_the_last_round_left_it(make_federation: Make) -> 
     federation = make_federation(*alone, "train.steps_per_round=1")
     method, server = federation.method, federation.first_server()
     payload = method.payload(server, 0)
-    local, step = method.start(payload, {}), federation.make_step()
+    local, step = method.start(payload, {}), federation.steps.step()
     with torch.no_grad():
         for round in (1, 2, 3):
             local, _ = step(

@@ -746,9 +746,9 @@ def test_what_does_not_fit_is_one_line(name: str, message: str, fssl: Fssl) -> N
 def test_a_site_runs_its_own_file_and_only_as_allowed(tmp_path: Path) -> None:
     """By name, from its own folder, with the run's checksum; whatever the server says, nothing else is run."""
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-    from fssl.engines.flower.client import Site, at_site
+    from fssl.engines.flower.client import OwnSite, at_site
 
-    site = Site(0, 2, tmp_path / "site", None)
+    site = OwnSite(0, 2, tmp_path / "site", None)
     (site.folder / "own").mkdir(parents=True)
     settings, own = site.folder / "site.toml", site.folder / "own/my.py"
     good = source_digest(FILE, "mine")

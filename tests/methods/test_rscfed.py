@@ -87,7 +87,7 @@ def test_after_the_first_step_the_teacher_is_the_student(make_federation: Make) 
     server = federation.first_server()
     payload = federation.method.payload(server, 1)
     local = federation.method.start(payload, federation.new_state(payload, 1))
-    step, draw, tally = federation.make_step(), federation.plan(1, 1).draw, torch.zeros(2, federation.layout.size)
+    step, draw, tally = federation.steps.step(), federation.plan(1, 1).draw, torch.zeros(2, federation.layout.size)
     with torch.no_grad():
         first, tally = step(payload, local, tally, at(draw, 0))
         second, _ = step(payload, first, tally, at(draw, 1))

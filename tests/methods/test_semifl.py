@@ -15,7 +15,6 @@ from fssl.augment.policies import weak
 from fssl.core.client import at, chosen_first
 from fssl.core.experiment import Experiment
 from fssl.core.federation import Federation
-from fssl.core.step import make_show
 from fssl.engines.local import LocalEngine
 from fssl.methods.base import Method
 from fssl.methods.semifl import TABLE, USED, SemiFL
@@ -51,7 +50,7 @@ def swept(federation: Federation, client: int = 0) -> Local:
 
 def shown(federation: Federation, step: int = 0, **extras: Tensor) -> Batch:
     draw = at(federation.plan(1, 0).draw, step)
-    batch = make_show(federation.method, federation.pool)(draw).batch
+    batch = federation.steps.show()(draw).batch
     return batch._replace(extras={**batch.extras, **extras})
 
 

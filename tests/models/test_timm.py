@@ -85,7 +85,7 @@ def test_a_run_starts_from_timm_s_weights_trains_and_predicts(fssl: Fssl) -> Non
     torch.save(theirs.state_dict(), "w.pth")
     settings = ["model.name=timm:resnet18", "model.width=4", "model.start=w.pth", "model.start_partial=true"]
     config = tiny_config("data.name=digits", *settings)
-    fitted = prepare(config).first_weights()
+    fitted = prepare(config).start
     assert torch.equal(fitted.weights.params["body.conv1.weight"], theirs.conv1.weight)
     assert len(fitted.notes) == 1
     assert "head.linear.weight ([1000, 512], here [10, 512])" in fitted.notes[0]

@@ -24,12 +24,13 @@ from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
 from fssl.records.choice import Chosen, Progress, would_have_ended
 from fssl.records.store import RunFolder
+from fssl.records.writer import RunWriter
 from fssl.report.groups import seeds_text
 from fssl.report.page.reading import read
 from fssl.report.runs import find_runs
 from fssl.report.show import print_run
 from fssl.report.verdicts import rivals
-from fssl.runner.conduct import conduct, run_experiment
+from fssl.runner.conduct import run_experiment
 from fssl.runner.grid import PlannedRun, is_done, stopped_text
 from helpers.command import outcome, records
 from helpers.small import tiny_config
@@ -105,7 +106,7 @@ class ToyEngine(test_resume.ToyEngine):
 
 
 def go(folder: Path, settings: Config, resume: bool = True) -> dict[str, Any]:
-    return conduct(prepare(settings), folder, Quiet(), resume, ToyEngine)
+    return run_experiment(prepare(settings), folder, Quiet(), resume, make=ToyEngine)
 
 
 def all_of(run: Path) -> tuple[Any, ...]:
@@ -147,7 +148,9 @@ def test_a_kill_at_any_step_on_disk_keeps_best_and_patience(
 ) -> None:
     settings = config("train.patience=3", f"records.checkpoint_every={every}")
     prepared = prepare(settings)
-    monkeypatch.setattr(test_resume, "go", lambda folder: conduct(prepared, folder, Quiet(), True, ToyEngine))
+    monkeypatch.setattr(
+        test_resume, "go", lambda folder: run_experiment(prepared, folder, Quiet(), True, make=ToyEngine)
+    )
     monkeypatch.setattr(
         "os.fsync", test_resume.FLUSH if arm is test_resume.in_the_middle_of_a_write else lambda f: None
     )
@@ -157,7 +160,7 @@ def test_a_kill_at_any_step_on_disk_keeps_best_and_patience(
         folder = tmp_path / "run"
         if not test_resume.killed_at(number, folder, arm):
             break
-        conduct(prepared, folder, Quiet(), True, ToyEngine)
+        run_experiment(prepared, folder, Quiet(), True, make=ToyEngine)
         assert all_of(folder) == expected, number
         shutil.rmtree(folder)
     assert number > 40
@@ -186,7 +189,8 @@ def test_a_run_that_goes_on_shows_nothing_of_its_earlier_end(tmp_path: Path) -> 
     console = Console(file=StringIO(), width=200, record=True)
     print_run(console, tmp_path / "run")
     assert "stopped after round 8" in console.export_text()
-    RunFolder(tmp_path / "run").renew(prepare(config("train.patience=4")).config)  # as a start does before its rounds
+    folder = RunWriter(RunFolder(tmp_path / "run"))
+    folder.renew(prepare(config("train.patience=4")).config)  # as a start does before its rounds
     print_run(console, tmp_path / "run")
     shown = console.export_text()
     assert "unfinished: 8 of 9 rounds" in shown
@@ -227,15 +231,15 @@ def test_nobody_trains_on_the_validation_part(tiny_data: Dataset) -> None:
     """8 labels of each of 4 classes: a quarter of them is 2 of each."""
     plain = Federation(prepare(tiny_config(), tiny_data))
     federation = Federation(prepare(tiny_config("data.validation=0.25"), tiny_data))
-    held = federation.held_out
+    held = federation.holdings.held_out
     assert np.bincount(tiny_data.train.labels[held]).tolist() == [2, 2, 2, 2]
     for before, after in zip(plain.sites, federation.sites, strict=True):
         assert not np.isin(after.pool, held).any()
         assert after.labeled.tolist() == [row for row in before.labeled if row not in held]
         assert after.pool.tolist() == [row for row in before.pool if row not in held]
         assert len(after.labeled) >= 1
-    assert federation.labeled_counts is not None
-    assert federation.labeled_counts.sum() == 24
+    assert federation.holdings.labeled is not None
+    assert federation.holdings.labeled.sum() == 24
 
 
 def test_beside_the_final_half_the_tuning_half_is_the_validation_part(tiny_data: Dataset) -> None:
@@ -246,7 +250,7 @@ def test_beside_the_final_half_the_tuning_half_is_the_validation_part(tiny_data:
     for name, given in settings.items():
         federation = Federation(prepare(tiny_config(*given), tiny_data))
         (rounds[name],) = LocalEngine(federation).rounds(1)
-        assert len(federation.held_out) == (8 if name == "held" else 0)
+        assert len(federation.holdings.held_out) == (8 if name == "held" else 0)
     tested, final = rounds["tuning"].tests["train_norm"], rounds["final"]
     assert rounds["tuning"].validation is None
     assert final.validation == tested
@@ -259,7 +263,7 @@ def test_beside_the_final_half_the_tuning_half_is_the_validation_part(tiny_data:
 def test_the_validation_part_is_drawn_by_the_seed_of_the_partition(tiny_data: Dataset) -> None:
     def held(*settings: str) -> list[int]:
         federation = Federation(prepare(tiny_config("data.validation=0.25", *settings), tiny_data))
-        return list(federation.held_out)
+        return list(federation.holdings.held_out)
 
     assert held() == held("seed=99")
     assert held() != held("partition.seed=1")
@@ -267,7 +271,7 @@ def test_the_validation_part_is_drawn_by_the_seed_of_the_partition(tiny_data: Da
 
 def test_a_part_of_few_labels_is_refused_only_if_it_would_be_empty(tiny_data: Dataset) -> None:
     few = tiny_config("data.validation=0.001", "data.labels_per_class=2", "partition.kind=iid", "partition.clients=4")
-    assert len(Federation(prepare(few, tiny_data)).held_out) == 4  # one of each class
+    assert len(Federation(prepare(few, tiny_data)).holdings.held_out) == 4  # one of each class
     single = tiny_config("data.validation=0.5", "data.labels_per_class=1", "partition.kind=iid", "partition.clients=4")
     with pytest.raises(UserError, match="too few labeled images"):
         Federation(prepare(single, tiny_data))

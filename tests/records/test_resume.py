@@ -35,12 +35,14 @@ from fssl.probes.tally import Layout
 from fssl.records.accepted import accept
 from fssl.records.chain import read_start
 from fssl.records.checkpoint import Checkpoints
+from fssl.records.refusals import why_stuck
 from fssl.records.store import RunFolder
+from fssl.records.writer import RunWriter
 from fssl.report.runs import read_run
-from fssl.runner.conduct import conduct, run_experiment
+from fssl.runner.conduct import run_experiment
 from fssl.types import Server, Weights
 from helpers.command import outcome, records, start
-from helpers.small import KNOWING, LABELING, completed
+from helpers.small import KNOWING, LABELING, StopAfter, completed
 
 Outcome = tuple[list[dict[str, Any]], dict[str, bytes]]
 
@@ -93,7 +95,7 @@ def go(folder: Path, settings: Config = TOY, resume: bool = True) -> list[str]:
     """Flushing is left out, unless a test watches it: what a killed process wrote stays in the system's memory."""
     listener, flush = Quiet(), (lambda handle: None) if os.fsync is FLUSH else os.fsync
     with patch.object(os, "fsync", flush):
-        conduct(prepared(settings), folder, listener, resume, ToyEngine)
+        run_experiment(prepared(settings), folder, listener, resume, make=ToyEngine)
     return listener.said
 
 
@@ -227,7 +229,7 @@ def test_a_run_that_is_made_longer_keeps_its_model_and_summary_until_it_has_new_
             return super().round(until)
 
     with pytest.raises(KeyboardInterrupt):
-        conduct(prepared(longer), run, Quiet(), True, Stuck)
+        run_experiment(prepared(longer), run, Quiet(), True, make=Stuck)
     assert len(RunFolder(run).rounds()) == 5
     assert not RunFolder(run).is_finished
     for name in ("model.safetensors", "summary.json"):
@@ -282,11 +284,11 @@ def test_a_round_with_noise_is_not_taken_again(tmp_path: Path, damage: str, monk
     before = contents(run)
     if damage in ("checkpoint", "line"):
         with pytest.raises(UserError, match=r"of round 3 the line or the checkpoint is damaged, and to take the round"):
-            RunFolder(run).resume_point(print)
+            RunWriter(RunFolder(run)).resume_point(print)
         assert contents(run) == before
-        assert "would draw other noise" in str(RunFolder(run).why_stuck())
+        assert "would draw other noise" in str(why_stuck(RunFolder(run)))
     else:
-        saved = RunFolder(run).resume_point(print)
+        saved = RunWriter(RunFolder(run)).resume_point(print)
         assert saved is not None
         assert saved.round == 2
 
@@ -302,7 +304,7 @@ def test_noise_without_any_whole_checkpoint_is_refused_as_any_other_run(
     monkeypatch.setattr(RunFolder, "config", lambda folder: replace(plain(folder), privacy=noisy))
     before = contents(run)
     with pytest.raises(UserError, match=r"no checkpoint in .* can be used \(damaged, or of another run\)"):
-        RunFolder(run).resume_point(print)
+        RunWriter(RunFolder(run)).resume_point(print)
     assert contents(run) == before
 
 
@@ -362,7 +364,7 @@ def test_a_line_that_was_cut_by_a_full_disk_is_written_again(tmp_path: Path) -> 
 
 def test_a_second_process_is_refused_until_the_first_has_gone(tmp_path: Path) -> None:
     first, second = RunFolder(tmp_path / "run"), RunFolder(tmp_path / "run")
-    first.open(completed(TOY), False, {})
+    RunWriter(first).open(completed(TOY), False, {})
     before = sorted(p.name for p in (tmp_path / "run").iterdir())
     with pytest.raises(UserError, match="in use by another process"):
         go(tmp_path / "run")
@@ -404,7 +406,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
             self.snapshot.server.weights.params["new"] = torch.zeros(1)
 
     with pytest.raises(UserError, match=r"the checkpoint does not fit: server\.weights\.params\.new is missing"):
-        conduct(prepare(TOY), tmp_path / "run", Quiet(), True, Grown)
+        run_experiment(prepare(TOY), tmp_path / "run", Quiet(), True, make=Grown)
 
 
 def test_a_checkpoint_with_something_that_nobody_knows_is_refused(tmp_path: Path) -> None:
@@ -432,18 +434,6 @@ def test_damaged_side_files_do_not_stop_a_run(tmp_path: Path, content: str) -> N
 
 
 # Real runs.
-
-
-class StopAfter(Quiet):
-    """Ends a run after a round, as Ctrl-C would."""
-
-    def __init__(self, last: int) -> None:
-        super().__init__()
-        self.last = last
-
-    def round(self, line: dict[str, Any]) -> None:
-        if line["round"] == self.last:
-            raise KeyboardInterrupt
 
 
 SHORT = ("train.rounds=5", "train.batch=8", "train.steps_per_round=3")
@@ -626,7 +616,7 @@ def test_interrupt_of_the_smoke_run(tmp_path: Path, unbroken: Outcome) -> None:
     process = start("run", "smoke", "--out", folder)
     wait_for(process, lambda: num_lines(folder) >= 2)
     with pytest.raises(UserError, match="in use by another process"):
-        RunFolder(folder).open(RunFolder(folder).config(), True, {})
+        RunWriter(RunFolder(folder)).open(RunFolder(folder).config(), True, {})
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors

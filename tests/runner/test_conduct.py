@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 import fssl
 from fssl.console import Quiet
-from fssl.core.experiment import prepare
+from fssl.core.experiment import Experiment, prepare
 from fssl.errors import RunError, UserError
 from fssl.models import Head
 from fssl.records.store import RunFolder
+from fssl.records.writer import RunWriter
 from fssl.runner import conduct
 from helpers.small import tiny_config
 
@@ -41,7 +42,7 @@ def test_an_error_before_a_run_has_its_folder_is_not_written_there(
     else:
         (tmp_path / "thesis.txt").write_text("all that I know")
     before = contents(tmp_path)
-    monkeypatch.setattr(conduct, "Federation", breaks)
+    monkeypatch.setattr(Experiment, "notes", property(breaks))
     with pytest.raises(TypeError, match="nobody foresaw this"):
         conduct.run_experiment(experiment, tmp_path, Quiet())
     assert contents(tmp_path) == before
@@ -62,7 +63,7 @@ def test_a_run_begins_with_what_its_user_may_not_expect(tmp_path: Path) -> None:
     start = f"model.start={tmp_path / 'w.safetensors'}"
     settings = (start, "model.start_partial=true", "partition.labels=server", "server.epochs=0")
     experiment = prepare(tiny_config(*settings, "compute.engine=flower", "privacy.clip=1"))
-    of_weights = experiment.first_weights().notes
+    of_weights = experiment.start.notes
     expected = [
         "server.epochs = 0: nobody trains on the labels, which are the server's",
         "privacy: updates are clipped, but without privacy.noise nothing is guaranteed",
@@ -70,7 +71,7 @@ def test_a_run_begins_with_what_its_user_may_not_expect(tmp_path: Path) -> None:
     assert of_weights
     folder, listener = RunFolder(tmp_path / "run"), Quiet()
     with closing(folder.lock):
-        conduct.opened(experiment, folder, False, listener)
+        conduct.opened(experiment, RunWriter(folder), False, listener)
     assert listener.said == [*of_weights, *expected]
 
 

@@ -1,16 +1,24 @@
 """One prepared run: its method is built once, and few frames lie between the command and a method's step."""
 
+import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
+from fssl import start
 from fssl.config import override, parse, read_toml
 from fssl.console import Quiet
+from fssl.core import experiment, fitting, images
 from fssl.core.experiment import prepare
 from fssl.errors import RunError
-from fssl.runner import conduct
+from fssl.records import writer
+from fssl.runner import conduct, grid
 from fssl.system.user_code import loaded
-from helpers.command import SMALL, Fssl
+from helpers.command import ENVIRONMENT, SMALL, Fssl
 from helpers.small import tiny_config
 
 MINE = """
@@ -39,7 +47,7 @@ def mine(mu_u: float = 1.0):
 """
 
 
-def test_a_command_builds_its_method_once_and_calls_it_within_twelve_frames(fssl: Fssl) -> None:
+def test_a_command_builds_its_method_once_and_calls_it_within_ten_frames(fssl: Fssl) -> None:
     Path("mine.py").write_text(MINE)
     said = fssl("run", "smoke", *SMALL, "--set", "method.name=mine.py:mine", "--set", "compute.lanes=1", "--out", "run")
     assert (said.code, said.err) == (0, "")
@@ -51,7 +59,51 @@ def test_a_command_builds_its_method_once_and_calls_it_within_twelve_frames(fssl
     (frames,) = module.FRAMES
     assert frames[0] == "run"
     assert frames[-1] == "step"
-    assert len(frames) <= 12, frames
+    assert len(frames) <= 10, frames
+
+
+MADE = (
+    (images, "make_partition"),
+    (experiment, "first_weights"),
+    (start, "read_weights"),
+    (fitting, "try_step"),
+    (grid, "check_can_take"),  # when the run is planned,
+    (writer, "check_can_take"),  # and when it has its turn
+)
+
+
+@pytest.mark.slow
+def test_what_a_run_is_made_of_is_made_once(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert fssl("run", "smoke", *SMALL, "--out", "first").code == 0
+    calls: Counter[tuple[Any, str]] = Counter()
+
+    def counted(module: Any, name: str) -> Any:
+        plain = getattr(module, name)
+        return lambda *args, **kwargs: calls.update([(module, name)]) or plain(*args, **kwargs)
+
+    for module, name in MADE:
+        monkeypatch.setattr(module, name, counted(module, name))
+    assert fssl("run", "smoke", *SMALL, "--set", "model.start=first", "--out", "run").code == 0
+    assert calls == dict.fromkeys(MADE, 1)
+
+
+WITHOUT_COMPILER = """
+import sys
+from fssl.cli import main
+try:
+    main()
+except SystemExit:
+    print("torch._dynamo" in sys.modules)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="kernels of a GPU are made known to the compiler")
+def test_a_run_on_a_cpu_does_not_import_the_compiler(tmp_path: Path) -> None:
+    """It takes seconds."""
+    words = [sys.executable, "-c", WITHOUT_COMPILER, "run", "smoke", *SMALL, "--out", str(tmp_path / "run")]
+    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"
 
 
 def test_a_prepared_run_is_complete_and_prepared_again_the_same() -> None:

@@ -96,7 +96,7 @@ def facts(base: Client, shape: str, settings: list[str]) -> dict[str, Any]:
         "baseline": BASELINE,
         "shape": shape,
         "device": torch.cuda.get_device_name() if on_gpu else f"{processor()}, 1 of {cores()} cores",
-        "precision": "bf16" if federation.bf16 else "fp32",
+        "precision": federation.config.train.precision,
         "torch": torch.__version__,
         "settings": settings,
         "command": " ".join(["fssl bench --methods --shape", shape, *(f"--set {s}" for s in settings)]),

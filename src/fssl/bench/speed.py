@@ -53,7 +53,7 @@ def measure(experiment: Experiment, rounds: int) -> dict[str, Any]:
     median = float(np.median(seconds))
     return {
         "device": device_names(federation.devices),
-        "precision": "bf16" if federation.bf16 else "fp32",
+        "precision": federation.config.train.precision,
         "lanes": len(engine.fleet.lanes),
         "steps_per_round": steps,
         "start_seconds": start,

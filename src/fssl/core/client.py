@@ -13,14 +13,14 @@ from ..training.plan import ClientPlan
 from ..types import Draw, Local, Orders, Payload, State, Sweep, Upload
 from .step import Learn, Look, Show, Visit
 
-Run = Callable[[Payload, Local, Draw], tuple[Local, Tensor]]  # all steps of one client: -> local, tally
+RunSteps = Callable[[Payload, Local, Draw], tuple[Local, Tensor]]  # all steps of one client: -> local, tally
 
 
 class Trainer(Protocol):
     """Where a client's steps run: on the host one after another, or captured on a device."""
 
     @property
-    def run(self) -> Run: ...
+    def run(self) -> RunSteps: ...
     @property
     def sweep(self) -> Visit: ...  # of all batches, along a leading axis
     @property
@@ -68,7 +68,7 @@ def each(tree: Any, steps: int) -> Sequence[Any]:
     return [type(tree)(*row) for row in zip(*(each(value, steps) for value in tree), strict=True)]
 
 
-def loop(learn: Learn, show: Show, tally_size: int, device: torch.device) -> Run:
+def loop(learn: Learn, show: Show, tally_size: int, device: torch.device) -> RunSteps:
     """Run steps one after another from the host.
 
     Views of several steps are made at once: an operation on a few small images is mostly the call of it. They stay out

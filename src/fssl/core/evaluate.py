@@ -49,13 +49,13 @@ Tester = Callable[[Weights], Tensor]
 
 
 # A batch's scores (the loss, `measures.sums`) and probabilities, from inputs, labels, and which of them count
-Score = Callable[[Weights, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
+ScoreBatch = Callable[[Weights, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 BATCH = {"cuda": 1000, "cpu": 100}  # measured: a CPU is a third faster with few images at a time
 
 
-def make_score(net: Net, compile: bool = False) -> Score:
+def make_score(net: Net, compile: bool = False) -> ScoreBatch:
     """What a model says of one batch. Compiled, it serves every test of a run: all have batches of one size."""
 
     def score(weights: Weights, inputs: Tensor, labels: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,7 +67,7 @@ def make_score(net: Net, compile: bool = False) -> Score:
     return torch.compile(score, fullgraph=True, dynamic=False) if compile else score
 
 
-def make_tester(score: Score, pool: TestPool, norms: Sequence[Normalize]) -> Tester:
+def make_tester(score: ScoreBatch, pool: TestPool, norms: Sequence[Normalize]) -> Tester:
     """A test in batches of one fixed size; the last one is filled with images that do not count.
 
     Nothing is copied to the host: sums are added up on the device, and the areas come of all probabilities, sorted.

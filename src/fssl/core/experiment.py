@@ -1,4 +1,9 @@
-"""A prepared run: complete settings, the method, the network. `prepare` is the only place that makes one."""
+"""A prepared run: complete settings, the method, the network. `prepare` is the only place that makes one.
+
+What a run is made of has a name here and is made once: the network, its first weights, how the images are divided and
+who holds them, and the dry step. `prepare` makes what decides whether settings fit together, the rest is made when the
+run begins.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,9 +24,11 @@ from ..start import Fitted, first_weights, start_digest
 from ..system.user_code import digest_of, user_file
 from .device import choose_device, uses_bf16
 from .fitting import check_method, check_network, check_step
-from .images import Datasets, check_loadable, known_card, load_dataset
+from .holdings import Holdings, make_holdings, training_notes
+from .images import Datasets, Division, check_loadable, check_test, divide_images, known_card, load_dataset
 from .network import is_untried, make_net
 from .parts import with_training
+from .sketch import Tried
 
 
 class Experiment:
@@ -37,7 +44,6 @@ class Experiment:
     def __init__(self, config: Config, method: Method, defaults: Mapping[str, Any], dataset: Dataset | None) -> None:
         self.config, self.method, self.defaults = config, method, defaults
         self._dataset = dataset
-        self.reads_rounds = False  # whether a step depends on how many rounds the run is to have
         self.share: Compute | None = None  # of the machine, while other runs train beside it
 
     @property
@@ -53,9 +59,11 @@ class Experiment:
         return self._dataset
 
     def load(self, datasets: Datasets, progress: Progress | None = None) -> None:
-        """Get the images from the datasets that the runs of a command share; they are loaded at the first request."""
+        """Get the images and their division from what the runs of a command share; refuse those that do not fit."""
         if self._dataset is None:
             self._dataset = datasets.get(self.config, progress)
+        check_test(self.config, self._dataset)
+        self.division = datasets.divided(self.config, self._dataset)
 
     @property
     def card(self) -> Card:
@@ -67,9 +75,47 @@ class Experiment:
         """The network with its first weights; its module is built once."""
         return make_net(self.config, self.card, uses_bf16(self.config))
 
-    def first_weights(self) -> Fitted:
-        """The weights that the run begins with, read anew from `model.start` if that names some."""
+    @cached_property
+    def start(self) -> Fitted:
+        """The weights that the run begins with, read from `model.start` if that names some."""
         return first_weights(self.config, self.card, self.net)
+
+    @cached_property
+    def division(self) -> Division:
+        """Which client has which images, and the validation part."""
+        return divide_images(self.config, self.dataset)
+
+    @cached_property
+    def holdings(self) -> Holdings:
+        """The same as the method trains on it."""
+        return make_holdings(self.config, self.dataset, self.division, self.method.needs)
+
+    @property
+    def notes(self) -> list[str]:
+        """What somebody who trains with these images may not expect."""
+        return [*training_notes(self.config, self.dataset, self.holdings, self.method.needs)]
+
+    @cached_property
+    def dry_step(self) -> Tried:
+        """What one step tells that is tried before the first."""
+        is_compiled = self.config.compute.compile == "on" or choose_device(self.config).type == "cuda"
+        return check_step(self.config, self.method, self.net, self.card, shapes=self.is_tried or is_compiled)
+
+    @property
+    def is_tried(self) -> bool:
+        """Whether `prepare` takes the dry step, as not every such run fits together.
+
+        A method of the user's may be anything; not every method takes train.labels_alone, train.class_weights or
+        +oracle, nor does every network take the single image of some methods' passes.
+        """
+        train, oracle = self.config.train, self.method.needs.truth
+        asks = oracle or train.labels_alone or train.class_weights > 0 or train.batch == 1
+        return asks or user_file(self.config.method.name) is not None
+
+    @property
+    def reads_rounds(self) -> bool:
+        """Whether a step depends on how many rounds the run is to have; of fssl's own methods none does."""
+        return self.is_tried and self.dry_step.reads_rounds
 
 
 def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
@@ -106,12 +152,10 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
             )
     if config.has_server_labels and config.server_batch == 1:
         check_network(config, experiment.net, experiment.card, batch=1)
-    # Not every method takes train.labels_alone, nor does every network take the single image of some methods' passes.
-    if user_file(config.method.name) or config.train.labels_alone or config.train.batch == 1:
-        tried = check_step(config, experiment.method, experiment.net, experiment.card)
-        experiment.reads_rounds = tried.reads_rounds
+    if experiment.is_tried:
+        _ = experiment.dry_step
     if config.model.start_digest and not is_recorded:
-        experiment.first_weights()  # refused here, if they do not fit
+        _ = experiment.start
     return experiment
 
 

@@ -1,5 +1,7 @@
 """Whether a method and a network fit the rest of a run: clients, their labels, privacy, and code of one's own."""
 
+from dataclasses import replace
+
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
 from ..config import STEPS, Config, check_fact
@@ -136,20 +138,24 @@ def check_without_labels(config: Config, method: Method) -> None:
         raise UserError(f"{start} learns from labels of clients, which have none; choose another method")
 
 
-def check_step(config: Config, method: Method, net: Net, card: Card) -> Tried:
-    """Try one step on shapes alone; returns what it tells.
+def check_step(config: Config, method: Method, net: Net, card: Card, shapes: bool = True) -> Tried:
+    """Try one step on shapes alone, or on two black images; returns what it tells.
 
-    Refuses a method of the user's whose step fails, draws random numbers, or ignores a plug-in.
+    Refuses a method of the user's whose step fails, draws random numbers, or ignores a plug-in. Shapes need PyTorch's
+    compiler, which takes seconds to import.
     """
     recipe = make_recipe(config, method, card)
+    recipe = recipe if shapes else replace(recipe, batch=2, unlabeled_ratio=1)
     slots = recipe.unlabeled_batch  # any number will do: images have no values here
     task = Task(card.num_classes, slots, config.seed, card.size)
-    sizes = Sizes(task, Counts(1, slots), recipe, card, config.train.class_weights > 0)
+    sizes = Sizes(task, Counts(1, slots), recipe, card, config.train.class_weights > 0, values=not shapes)
     probe, (method, fault) = make_probe(config, method), on_trial(method)
     try:
         tried = try_step(method, net, sizes, probe)
         if reason := fault():
             raise UserError(reason)
     except Exception as error:
+        if not shapes:  # the run has begun, and explains its errors itself
+            raise
         raise own_error(config, error, "its step fails") from error
     return tried

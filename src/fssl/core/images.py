@@ -18,14 +18,16 @@ from ..errors import UserError, as_typed
 from ..system.files import at_home
 from ..system.machine import cores
 
-Source = tuple[str, str | None, Agreed | None, Fit]
+ImagesKey = tuple[str, str | None, Agreed | None, Fit]
+Division = tuple[Partition, Index]  # who trains on what, and the rows of the validation part, which nobody trains on
 
 
 class Datasets:
-    """The datasets of one command, each loaded once: the runs of a grid share them."""
+    """The datasets of one command, each loaded and divided once: the runs of a grid share them."""
 
     def __init__(self) -> None:
-        self._loaded: dict[Source, Dataset] = {}
+        self._loaded: dict[ImagesKey, Dataset] = {}
+        self._divided: dict[object, Division] = {}
 
     def get(self, config: Config, progress: Progress | None = None) -> Dataset:
         """The configured images, loaded if they are not here yet."""
@@ -34,8 +36,15 @@ class Datasets:
             self._loaded[source] = load_dataset(config, progress)
         return self._loaded[source]
 
+    def divided(self, config: Config, dataset: Dataset) -> Division:
+        """How the images are divided among clients; refuses settings by which they cannot be."""
+        settings = config.data, config.partition, config.records, config.labels_per_class
+        if settings not in self._divided:
+            self._divided[settings] = divide_images(config, dataset)
+        return self._divided[settings]
 
-def source_of(config: Config) -> Source:
+
+def source_of(config: Config) -> ImagesKey:
     """The settings that decide which images are loaded."""
     return config.data.name, config.data.dir, shared_format(config) if config.card.is_folder else None, config.card.fit
 
@@ -130,8 +139,8 @@ def partition_images(config: Config, dataset: Dataset) -> Partition:
     )
 
 
-def divide_images(config: Config, dataset: Dataset) -> tuple[Partition, Index]:
-    """Who trains on what, and the rows of the validation part, which nobody trains on."""
+def divide_images(config: Config, dataset: Dataset) -> Division:
+    """Who trains on what, and the validation part."""
     partition, share = partition_images(config, dataset), config.data.validation
     if share is None:
         return partition, np.zeros(0, np.int64)

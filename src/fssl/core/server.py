@@ -6,7 +6,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ..types import State, Weights, put, take, zeros_like
+from ..methods.base import BROADCAST
+from ..types import Payload, State, Weights, put, take, zeros_like
 
 MOMENTUM, SQUARE, VELOCITY = "momentum.", "square.", "velocity."  # in what the server's optimizer remembers
 NO_MOVE = 1e-12  # a client's rate times steps where the rate is 0
@@ -91,6 +92,7 @@ class ServerOptimizer:
         share = (1 - self.momentum) / reach
         return {name: self.momentum * before[name] + share * t for name, t in d.items()}
 
-    def velocity(self, state: State) -> State:
-        """What clients begin with; empty if that is zero."""
-        return take(VELOCITY, state)
+    def broadcast(self, payload: Payload, state: State) -> Payload:
+        """The payload with the velocity that clients begin with; as it is if that is zero."""
+        velocity = take(VELOCITY, state)
+        return payload._replace(extras={**payload.extras, **put(BROADCAST, velocity)}) if velocity else payload

@@ -22,7 +22,7 @@ from ..probes.tally import Layout
 from ..probes.training import Probe
 from ..seeds import stream
 from ..training.plan import Recipe, Site, plan_extras
-from ..types import Batch, Clock, Counts, Local, Payload, State, Sweep, Task, Weights
+from ..types import Batch, Clock, Counts, Local, Payload, State, Sweep, Task, Trace, Weights
 from .step import votes_at
 
 T = TypeVar("T")
@@ -34,10 +34,12 @@ class RandomStepError(UserError):
 
 
 @contextmanager
-def sketch(method: Method, net: Net, task: Task, counts: Counts, client: int = 0) -> Iterator[tuple[Payload, Local]]:
-    """A client's payload and start; these, and all tensors made inside, have shapes and no values."""
-    with shapes_alone():
-        payload = method.payload(method.init(net, without_values(net), task), client)
+def sketch(
+    method: Method, net: Net, task: Task, counts: Counts, client: int = 0, values: bool = False
+) -> Iterator[tuple[Payload, Local]]:
+    """A client's payload and start; these, and all tensors made inside, have shapes and no values unless asked for."""
+    with torch.no_grad() if values else shapes_alone():
+        payload = method.payload(method.init(net, net.first if values else without_values(net), task), client)
         yield payload, method.start(payload, method.client_state(payload, task, counts))
 
 
@@ -80,6 +82,7 @@ class Sizes(NamedTuple):
     recipe: Recipe
     card: Card
     weighs_classes: bool = False  # in the loss of labeled images
+    values: bool = False  # take the step on black images, which is faster than on shapes alone if they are few
 
 
 class Tried(NamedTuple):
@@ -96,11 +99,11 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
         RandomStepError: The method draws random numbers.
         UserError: Something that it returns is not what the rest of a round needs.
     """
-    task, counts, recipe, card, weighs_classes = sizes
+    task, counts, recipe, card, weighs_classes, values = sizes
     pool = np.arange(recipe.unlabeled_batch)  # any images will do
     site = Site(pool, pool, weights=np.ones(task.num_classes, np.float32) if weighs_classes else None)
     forms = {k: (t.shape[1:], t.dtype) for k, t in plan_extras(site, recipe, partial(stream, 0)).items()}
-    with sketch(method, net, task, counts) as (payload, local):
+    with sketch(method, net, task, counts, values=values) as (payload, local):
         pixels = (card.channels, card.size, card.size)
         views = {view: torch.zeros(recipe.images(view), *pixels) for view in recipe.views}
         slots, one = torch.zeros(recipe.unlabeled_batch, dtype=torch.long), torch.zeros(())
@@ -109,6 +112,8 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
         extras = {name: torch.zeros(shape, dtype=kind) for name, (shape, kind) in forms.items()}
         clock = Clock(one, one, one, rounds=rounds)
         batch = Batch(views, slots[: recipe.batch], slots, one, clock, known, extras)
+        if values:
+            return Tried(Layout.of(probe(black_trace(method, net, (payload, local, batch), recipe), truth)), False)
         if recipe.sweep:
             local = try_visit(method, net, payload, local, recipe, pixels)
         given = {"payload": payload, "local": local, "batch": batch}
@@ -130,6 +135,20 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
         if recipe.chooses:
             trace = trace._replace(votes=try_choice(method, local, task, slots))
         return Tried(Layout.of(probe(trace, truth)), "rounds" in looks.found)
+
+
+def black_trace(method: Method, net: Net, given: tuple[Payload, Local, Batch], recipe: Recipe) -> Trace:
+    """What a step on black images measures; nothing of it is checked."""
+    payload, local, batch = given
+    if recipe.sweep:
+        sweep = Sweep(batch.u_slot, batch.u_slot, torch.zeros(recipe.unlabeled_batch, 3), batch.u_slot.float() + 1)
+        local = method.visit(net, payload, local, torch.zeros_like(batch.views[recipe.views[-1]]), sweep)
+    trace = method.step(net, payload, local, batch)[1]
+    return (
+        trace._replace(votes=votes_at(batch.u_slot, method.votes(local), method.chosen(local)))
+        if recipe.chooses
+        else trace
+    )
 
 
 def try_visit(

@@ -1,6 +1,7 @@
 """The training step: gather, augment, learn, measure, as one pure function, or in its two halves."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -12,6 +13,7 @@ from ..methods.base import Method
 from ..models import Net
 from ..probes.tally import STEPS, Layout
 from ..probes.training import Probe
+from ..training.plan import Recipe
 from ..types import Batch, Draw, Local, Payload, State, Sweep, Trace
 
 
@@ -59,62 +61,71 @@ def rows_of(view: str, draw: Draw) -> Tensor:
     return draw.x_row if shows_labeled(view) else draw.u_row
 
 
-def make_visit(net: Net, method: Method, pool: Pool) -> Visit:
-    """(payload, local, sweep) -> local, for one batch of the sweep."""
+@dataclass(frozen=True)
+class StepMaker:
+    """What a device computes of a client's round. Each function is made anew, for one thread."""
 
-    def visit(payload: Payload, local: Local, sweep: Sweep) -> Local:
-        return method.visit(net, payload, local, pool.view(weak, sweep.u_row, sweep.noise), sweep)
+    net: Net
+    method: Method
+    recipe: Recipe
+    probe: Probe
+    layout: Layout
+    pool: Pool
 
-    return visit
+    def visit(self) -> Visit:
+        """(payload, local, sweep) -> local, for one batch of the sweep."""
+        net, method, pool = self.net.copy(), self.method, self.pool
 
+        def visit(payload: Payload, local: Local, sweep: Sweep) -> Local:
+            return method.visit(net, payload, local, pool.view(weak, sweep.u_row, sweep.noise), sweep)
 
-def make_step(net: Net, method: Method, probe: Probe, layout: Layout, pool: Pool) -> Step:
-    """(payload, local, tally, draw) -> (local, tally): both halves of a step in one function."""
-    show, learn = make_show(method, pool), make_learn(net, method, probe, layout)
+        return visit
 
-    def step(payload: Payload, local: Local, tally: Tensor, draw: Draw) -> tuple[Local, Tensor]:
-        return learn(payload, local, tally, show(draw))
+    def step(self) -> Step:
+        """(payload, local, tally, draw) -> (local, tally): both halves of a step in one function."""
+        show, learn = self.show(), self.learn()
 
-    return step
+        def step(payload: Payload, local: Local, tally: Tensor, draw: Draw) -> tuple[Local, Tensor]:
+            return learn(payload, local, tally, show(draw))
 
+        return step
 
-def make_show(method: Method, pool: Pool) -> Show:
-    """draw -> what is shown: the first half of a step, integer arithmetic and lookups."""
-    needs = method.needs  # asked once, outside of what is compiled
+    def show(self) -> Show:
+        """draw -> what is shown: the first half of a step, integer arithmetic and lookups."""
+        pool, views, with_truth = self.pool, self.recipe.views, self.method.needs.truth  # asked once, not compiled
 
-    def show(draw: Draw) -> Shown:
-        return Shown(pool.batch(draw, needs.views, needs.truth), pool.labels[draw.u_row])
+        def show(draw: Draw) -> Shown:
+            return Shown(pool.batch(draw, views, with_truth), pool.labels[draw.u_row])
 
-    return show
+        return show
 
+    def learn(self) -> Learn:
+        """(payload, local, tally, shown) -> (local, tally); the tally is [2, P]: whole round, last epoch."""
+        net, method, probe, layout, chooses = self.net.copy(), self.method, self.probe, self.layout, self.recipe.chooses
 
-def make_learn(net: Net, method: Method, probe: Probe, layout: Layout) -> Learn:
-    """(payload, local, tally, shown) -> (local, tally); the tally is [2, P]: whole round, last epoch."""
-    chooses = method.needs.chooses
+        def learn(payload: Payload, local: Local, tally: Tensor, shown: Shown) -> tuple[Local, Tensor]:
+            batch, truth = shown
+            local, trace = method.step(net, payload, local, batch)
+            if chooses:  # labels are measured on the whole pool, by `look`
+                trace = trace._replace(votes={})
+            new = layout.pack(probe(trace, truth))
+            return local, tally + torch.stack([new, new * batch.clock.last_epoch])
 
-    def learn(payload: Payload, local: Local, tally: Tensor, shown: Shown) -> tuple[Local, Tensor]:
-        batch, truth = shown
-        local, trace = method.step(net, payload, local, batch)
-        if chooses:  # labels are measured on the whole pool, by `make_look`
-            trace = trace._replace(votes={})
-        new = layout.pack(probe(trace, truth))
-        return local, tally + torch.stack([new, new * batch.clock.last_epoch])
+        return learn
 
-    return learn
+    def look(self) -> Look:
+        """(local, chosen, sweep) -> [P]: measures of the labels of a client's pool, in which each image counts once."""
+        method, probe, layout, pool = self.method, self.probe, self.layout, self.pool
 
+        def look(local: Local, chosen: Tensor, sweep: Sweep) -> Tensor:
+            slot, row, real = (t.flatten() for t in (sweep.u_slot, sweep.u_row, sweep.real))
+            measures = probe(Trace({}, votes_at(slot, method.votes(local), chosen)), pool.labels[row])
+            weights = {STEPS: torch.zeros_like(real)}  # a look is no step
+            return layout.pack(
+                {name: m._replace(values=m.values * weights.get(name, real)) for name, m in measures.items()}
+            )
 
-def make_look(method: Method, probe: Probe, layout: Layout, pool: Pool) -> Look:
-    """(local, chosen, sweep) -> [P]: measures of the labels of a client's pool, in which each image counts once."""
-
-    def look(local: Local, chosen: Tensor, sweep: Sweep) -> Tensor:
-        slot, row, real = (t.flatten() for t in (sweep.u_slot, sweep.u_row, sweep.real))
-        measures = probe(Trace({}, votes_at(slot, method.votes(local), chosen)), pool.labels[row])
-        weights = {STEPS: torch.zeros_like(real)}  # a look is no step
-        return layout.pack(
-            {name: m._replace(values=m.values * weights.get(name, real)) for name, m in measures.items()}
-        )
-
-    return look
+        return look
 
 
 def votes_at(slot: Tensor, votes: State, chosen: Tensor) -> State:

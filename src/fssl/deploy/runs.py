@@ -18,6 +18,7 @@ from ..data.folder.listing import list_server, of_all
 from ..engines.flower.internals import has_finished
 from ..errors import RunError, UserError, complain
 from ..methods.names import check_effect
+from ..records.refusals import check_can_take
 from ..records.store import RunFolder
 from ..start import with_absolute_start
 from ..system.files import parse_json, write_atomic
@@ -99,7 +100,7 @@ def check(part: ServerPart, tables: dict[str, Any], out: Path, resume: bool) -> 
     check_effect([(config, experiment.method)])
     if dataset:
         split_for_test(config, dataset)
-    RunFolder(out).check(experiment.config, resume, experiment.defaults, experiment.reads_rounds)
+    check_can_take(RunFolder(out), experiment.config, resume, experiment.defaults, experiment.reads_rounds)
     return config
 
 

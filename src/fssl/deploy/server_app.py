@@ -25,7 +25,7 @@ from ..engines.flower.nodes import AdmittedNodes, AnyNode, AskedNodes, Nodes
 from ..errors import RunError, UserError, described
 from ..records.rounds import Line
 from ..records.store import RunFolder
-from ..runner.conduct import conduct
+from ..runner.conduct import run_experiment
 from ..system.files import read_json, write_atomic
 from ..system.machine import cores
 
@@ -77,7 +77,7 @@ def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
 
     test = Path(terms.test) if terms.test else None
     dataset = server_dataset(config, test, len(sites)) if sites and config.data.name == "folder" else None
-    return conduct(prepare(config, dataset), out, listener, terms.resume, make)
+    return run_experiment(prepare(config, dataset), out, listener, terms.resume, make=make)
 
 
 def parse_run(tables: Mapping[str, Any]) -> Config:

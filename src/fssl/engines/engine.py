@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..core.client import ClientResult
-from ..core.evaluate import Test, Tested, read_tested, read_tests
+from ..core.evaluate import Test, Tested, headline_norm, make_score, read_tested, read_tests
 from ..core.federation import Federation
+from ..core.images import split_to_choose_by
+from ..core.server import smooth
 from ..core.static import NormSums, mean_of
 from ..errors import RunError
 from ..seeds import stream
@@ -133,10 +135,14 @@ class Engine:
     ) -> None:
         self.federation, self.fleet, self.after, self.own = federation, fleet, after, own
         self.device, self.layout = federation.device, federation.layout
-        server = federation.first_server()
+        server, pools = federation.first_server(), federation.pools
         optimizer = federation.server_optimizer.start(server.weights.params)
-        self.snapshot = Snapshot(0, server, {}, {}, optimizer, federation.first_smooth(server))
-        self.test, self.validate = federation.make_tester(compiles), federation.make_validator(compiles)
+        smoothed = Weights({}, {}) if federation.config.server.ema is None else federation.method.deploy(server)
+        self.snapshot = Snapshot(0, server, {}, {}, optimizer, smoothed)
+        self.headline, score = headline_norm(federation.config), make_score(federation.net, compiles)
+        self.test = pools.tester(score, federation.test, [*federation.norms])
+        held_out = split_to_choose_by(federation.config, federation.dataset, federation.holdings.held_out)
+        self.validate = pools.tester(score, held_out, [self.headline]) if held_out else None
         self.collect = federation.make_collect(faster(federation, compiles))
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
@@ -176,7 +182,7 @@ class Engine:
             uploads = iter(sorted(uploads, key=lambda u: u.client))
         rng = stream(federation.config.seed, "server", round)
         server = federation.method.aggregate(federation.net, sent.server, uploads, rng)
-        check_whole(round, sent.server, server)
+        check_parameters(round, sent.server, server)
         passing.watch.ends("clients")
         return self.after(server, len(passing.clients))
 
@@ -187,12 +193,14 @@ class Engine:
         own = self._trained("after", round, own._replace(server=stepped), passing)
         server = self._remembered(self._measured(round, own.server, passing))
         model = federation.method.deploy(server)
-        smooth = federation.smoothed(round, self.snapshot.smooth, model)
-        models = [weights for weights in (model, smooth) if weights.params]
+        smoothed, decay = self.snapshot.smooth, federation.config.server.ema
+        if decay is not None:
+            smoothed = smooth(smoothed, model, decay, round)
+        models = [weights for weights in (model, smoothed) if weights.params]
         scores, held_out = ([test(each) for each in models] if test else [] for test in (self.test, self.validate))
         scores[0] = marked(scores[0], [model.buffers[name] for name in federation.net.running])
         passing.watch.ends("test")
-        return Done(server, optimizer, own, smooth, scores, held_out)
+        return Done(server, optimizer, own, smoothed, scores, held_out)
 
     def _read(self, round: int, done: Done, passing: Passing) -> RoundResult:
         """A round's numbers on the host; refused if they are not finite."""
@@ -214,7 +222,7 @@ class Engine:
             smooth_validation=validated[1] if validated[1:] else None,
             unmeasured=[*passing.unmeasured.values()],
         )
-        check_finite(result)
+        check_losses(result)
         return result
 
     def _begun(self, round: int, passing: Passing) -> OwnRound:
@@ -249,10 +257,13 @@ class Engine:
 
         Their mean is of the clients that took any: the others are not in the mean of the models either.
         """
-        number = self.layout.sums.index("steps")
+        federation, number = self.federation, self.layout.sums.index("steps")
         steps = torch.stack([tally[0, number] for tally in passing.tallies])
-        mean_steps = steps.sum() / (steps > 0).sum().clamp(min=1)
-        return self.federation.after_mean(round, sent.server, mean, sent.optimizer, mean_steps.to(self.device))
+        mean_steps = (steps.sum() / (steps > 0).sum().clamp(min=1)).to(self.device)
+        reach = federation.config.train.lr * federation.recipe.schedule.typical(round) * mean_steps
+        old, made = sent.server.weights.params, mean.weights
+        params, kept = federation.server_optimizer.step(old, made.params, sent.optimizer, reach)
+        return mean._replace(weights=made._replace(params=params)), kept
 
     def _kept(self, state: State) -> State:
         """A client's state on the host, where idle clients cost no device memory; pinned for the way there and back."""
@@ -280,7 +291,7 @@ class Engine:
         """All that the test tells of a model, under the headline's normalization."""
         federation = self.federation
         tests = read_tested(self.test(model), federation.task.num_classes)
-        return dict(zip(federation.norms, tests, strict=True))[federation.headline]
+        return dict(zip(federation.norms, tests, strict=True))[self.headline]
 
     def validated(self, model: Weights) -> Tested | None:
         """The same of the validation part, if there is one."""
@@ -304,7 +315,7 @@ def marked(scores: Tensor, statistics: list[Tensor]) -> Tensor:
     return torch.cat([scores[:, :1] + flaw, scores[:, 1:]], 1)
 
 
-def check_whole(round: int, before: Server, after: Server) -> None:
+def check_parameters(round: int, before: Server, after: Server) -> None:
     """Refuse a model that lacks parameters of the one before: a mean has none where no upload counts."""
     lacking = [name for name in before.weights.params if name not in after.weights.params]
     if lacking:
@@ -314,7 +325,7 @@ def check_whole(round: int, before: Server, after: Server) -> None:
         )
 
 
-def check_finite(result: RoundResult) -> None:
+def check_losses(result: RoundResult) -> None:
     """Refuse a round in which somebody's loss is not a number."""
     tallies = zip(result.clients, result.tally, strict=True)
     bad = [f"the loss of client {client}" for client, tally in tallies if not np.isfinite(tally).all()]

@@ -121,7 +121,7 @@ def load_step(path: Path) -> SavedStep:
 
 def take_again(saved: SavedStep) -> None:
     """Take a saved step again, uncompiled and with every result checked; raises what it raised."""
-    step = checked(saved.federation.make_step(), saved.federation.layout)
+    step = checked(saved.federation.steps.step(), saved.federation.layout)
     tally = torch.zeros(2, saved.federation.layout.size, device=saved.federation.device)
     with torch.no_grad():
         step(saved.payload, saved.local, tally, saved.draw)

@@ -1,6 +1,7 @@
 """Lanes: clients on one device, one after another, or on several threads or streams."""
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from ..core.client import ClientResult, Run, Trainer, at, client_round, loop, visit_all
+from ..core.client import ClientResult, RunSteps, Trainer, at, client_round, loop, visit_all
 from ..core.federation import Federation
 from ..core.sketch import misfit_of_kept
 from ..core.static import Faster, NormSums, as_it_is, compiled
@@ -40,7 +41,7 @@ class Lane(Trainer, Protocol):
 class HostLane(NamedTuple):
     """A thread of its own is all it needs."""
 
-    run: Run
+    run: RunSteps
     sweep: Visit
     look: Look
 
@@ -67,29 +68,26 @@ class Lanes:
             from .capture import compiled_somehow
 
             return compiled_somehow(lambda: self._captured_lanes(number))
-        show, look, size = self.federation.make_show(), self.federation.make_look(), self.federation.layout.size
-        learn = [self.federation.make_learn() for _ in range(number)]
+        steps = self.federation.steps
+        show, look, layout, learn = steps.show(), steps.look(), steps.layout, [steps.learn() for _ in range(number)]
         if is_compiled:
             learn = [torch.compile(half, fullgraph=True, dynamic=False) for half in learn]
         if debug:
-            learn = [checked(half, self.federation.layout) for half in learn]
-        runs = [loop(half, show, size, self.device) for half in learn]
-        return [HostLane(run, visit_all(self.federation.make_visit()), look) for run in runs]
+            learn = [checked(half, layout) for half in learn]
+        runs = [loop(half, show, layout.size, self.device) for half in learn]
+        return [HostLane(run, visit_all(steps.visit()), look) for run in runs]
 
     def _captured_lanes(self, number: int) -> list[Lane]:
         from .capture import Buffers, CapturedLane, make_tick, make_visit_in_place
 
-        federation, method = self.federation, self.federation.method
-        tick = torch.compile(make_tick(federation.make_step()), fullgraph=True, dynamic=False)
-        visit = torch.compile(make_visit_in_place(federation.make_visit()), fullgraph=True, dynamic=False)
-        longest = federation.busiest
+        federation, steps, plan = self.federation, self.federation.steps, self.federation.longest_plan()
+        tick = torch.compile(make_tick(steps.step()), fullgraph=True, dynamic=False)
+        visit = torch.compile(make_visit_in_place(steps.visit()), fullgraph=True, dynamic=False)
         server = federation.first_server()
-        payload = federation.payload(server, federation.server_optimizer.start(server.weights.params), longest)
-        local = method.start(payload, to(federation.new_state(payload, longest), self.device))
-        plan = federation.longest_plan()
+        payload = federation.payload(server, federation.server_optimizer.start(server.weights.params), plan.client)
+        local = federation.method.start(payload, to(federation.new_state(payload, plan.client), self.device))
         like = Buffers(payload, local, to(plan.draw, self.device), plan.sweep and to(at(plan.sweep, 0), self.device))
-        look, size = federation.make_look(), federation.layout.size
-        return [CapturedLane(tick, visit, look, like, size) for _ in range(number)]
+        return [CapturedLane(tick, visit, steps.look(), like, steps.layout.size) for _ in range(number)]
 
     @cached_property
     def client_sums(self) -> Callable[[Weights, int], NormSums]:
@@ -114,27 +112,33 @@ class Lanes:
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterable[ClientResult]:
         """Deal clients out to the lanes, one thread each: on a GPU it only enqueues, on a CPU it computes."""
-        plans = self._ahead[1] if self._ahead[0] == round else self.plans(round, clients)
-        if len(self.lanes) == 1:
-            return self._train_in(self.lanes[0], plans, snapshot)
+        plans, number = self._ahead[1] if self._ahead[0] == round else self.plans(round, clients), len(self.lanes)
+        if number > 1:
+            return self._train_at_once(plans, snapshot)
+        results, velocity, (lane,) = [], snapshot.velocity or None, self.lanes
+        with torch.no_grad(), lane.scope():
+            for plan in plans:
+                results.append(self.client(lane, plan, *self.sent(plan.client, snapshot), velocity))
+                velocity = results[-1].velocity or None  # empty, unless it passes from one to the next
+        return results
+
+    def _train_at_once(self, plans: list[ClientPlan], snapshot: Snapshot) -> list[ClientResult]:
         number = len(self.lanes)
-        shares = [plans[i::number] for i in range(number)]
+
+        def share(lane: Lane, plans: list[ClientPlan]) -> list[ClientResult]:
+            with torch.no_grad(), lane.scope():
+                return [self.client(lane, plan, *self.sent(plan.client, snapshot)) for plan in plans]
+
         pool = ThreadPoolExecutor(number)
         try:
-            made = list(pool.map(self._train_in, self.lanes, shares, [snapshot] * number))
+            made = list(pool.map(share, self.lanes, [plans[i::number] for i in range(number)]))
         finally:
             pool.shutdown(wait=False)  # an interrupt must not wait for the clients under way
         return [made[i % number][i // number] for i in range(len(plans))]
 
-    def _train_in(self, lane: Lane, plans: list[ClientPlan], snapshot: Snapshot) -> list[ClientResult]:
-        results: list[ClientResult] = []
-        velocity = snapshot.velocity or None
-        with torch.no_grad(), lane.scope():
-            for plan in plans:
-                payload = self.federation.payload(snapshot.server, snapshot.optimizer, plan.client)
-                results.append(self.client(lane, plan, payload, snapshot.clients.get(plan.client), velocity))
-                velocity = results[-1].velocity if self.federation.carries_momentum else None
-        return results
+    def sent(self, client: int, snapshot: Snapshot) -> tuple[Payload, State | None]:
+        """What a client begins its round with: what goes down to it, and what it kept if it took part before."""
+        return self.federation.payload(snapshot.server, snapshot.optimizer, client), snapshot.clients.get(client)
 
     def client(
         self, lane: Lane, plan: ClientPlan, payload: Payload, known: State | None, velocity: State | None = None
@@ -203,7 +207,8 @@ def set_up_torch(federation: Federation) -> None:
         torch.set_num_threads(federation.config.compute.threads or 1)
     # What a compiler made is kept beside decoded datasets, for the next run of this shape.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder(None) / "compiled"))
-    torch._dynamo.reset()  # a step of an earlier run in this process would count as a recompilation
+    if "torch._dynamo" in sys.modules:  # a step of an earlier run in this process would count as a recompilation
+        torch._dynamo.reset()
     torch.backends.cudnn.benchmark = True
     switch_tf32_off()
     switch_kernels(federation.device, federation.config.compute.kernels == "on")

@@ -19,7 +19,6 @@ from ..core.client import ClientResult
 from ..core.federation import Federation
 from ..errors import RunError
 from ..system.workers import Companion, can_fork, companion
-from ..types import Payload, State
 from .lanes import Lane, Lanes, compiles, num_lanes
 from .snapshot import Snapshot
 
@@ -47,7 +46,8 @@ class ForkedLanes(Lanes):
                 while client not in done:
                     while waiting and idle:
                         lane, following = idle.pop(), waiting.popleft()
-                        send(lane.pipe, self._order(round, following, snapshot))
+                        with torch.no_grad():
+                            send(lane.pipe, (round, following, *self.sent(following, snapshot)))
                         busy[lane.pipe] = lane, following
                     for pipe in wait(list(busy)):
                         lane, trained = busy.pop(pipe)
@@ -65,20 +65,16 @@ class ForkedLanes(Lanes):
             if not is_over:
                 self.close()
 
-    @torch.no_grad()
-    def _order(self, round: int, client: int, snapshot: Snapshot) -> tuple[int, int, Payload, State | None]:
-        payload = self.federation.payload(snapshot.server, snapshot.optimizer, client)
-        return round, client, payload, snapshot.clients.get(client)
-
     def _again(self, round: int, client: int, snapshot: Snapshot) -> ClientResult:
         """Train a client whose lane failed in this process, where its error has all that belongs to it."""
-        (result,) = self._train_in(self.lanes[0], self.plans(round, [client]), snapshot)
-        return result
+        lane, (plan,) = self.lanes[0], self.plans(round, [client])
+        with torch.no_grad(), lane.scope():
+            return self.client(lane, plan, *self.sent(client, snapshot))
 
     def _started(self) -> list[Companion]:
         if not self._companions:
             self._companions = [companion(Work(self, lane)) for lane in self.lanes]
-            self._end = weakref.finalize(self, end, self._companions)
+            self._end = weakref.finalize(self, end_processes, self._companions)
         return self._companions
 
     def close(self) -> None:
@@ -107,7 +103,7 @@ class Work:
                 send(pipe, result)
 
 
-def end(companions: list[Companion]) -> None:
+def end_processes(companions: list[Companion]) -> None:
     for lane in companions:
         lane.process.kill()
     for lane in companions:
@@ -132,7 +128,7 @@ def forks(federation: Federation, debug: bool = False) -> bool:
 
 
 @dataclass(frozen=True)
-class Place:
+class Segment:
     """A tensor's place in the piece."""
 
     dtype: torch.dtype
@@ -156,7 +152,7 @@ def send(pipe: "Connection[Any, Any]", tree: Any) -> None:
         piece = dense.as_strided((dense.numel(),), (1,)).view(torch.uint8)
         pieces.append(piece)
         start, size = size, size + len(piece)
-        return Place(leaf.dtype, tuple(leaf.shape), dense.stride(), dense.numel(), start, size)
+        return Segment(leaf.dtype, tuple(leaf.shape), dense.stride(), dense.numel(), start, size)
 
     form = tree_map(place, tree)
     pipe.send((form, size))
@@ -172,7 +168,7 @@ def receive(pipe: "Connection[Any, Any]") -> Any:
         pipe.recv_bytes_into(memory_of(piece))
 
     def tensor(leaf: Any) -> Any:
-        if not isinstance(leaf, Place):
+        if not isinstance(leaf, Segment):
             return leaf
         made = torch.empty(leaf.count, dtype=leaf.dtype)
         made.view(torch.uint8).copy_(piece[leaf.start : leaf.stop])

@@ -7,10 +7,11 @@ from typing import Any
 from ..config import Config
 from ..errors import UserError
 from ..system.files import write_atomic
-from .checkpoint import Saved
+from .checkpoint import Checkpoints, Saved
 from .layout import BEST
 from .store import RunFolder
 from .tensors import Tensors, Unsealed, sealed, unseal
+from .writer import RunWriter
 
 
 class Models:
@@ -49,7 +50,7 @@ class Models:
             model = unseal(file)
         except ValueError as error:
             raise UserError(f"{file} is damaged ({error})") from None
-        if model.facts is None and any(folder.marks[1:]):
+        if model.facts is None and any(folder.start().marks[1:]):
             raise UserError(f"{file} has no checksum, but the rounds have: it is not this run's")
         if model.facts is not None and model.facts.get("run") != folder.run_id:
             raise UserError(f"{file} is of another run than {folder.config_file}, or that was changed since")
@@ -64,7 +65,7 @@ class Models:
                 chosen = self.named(config.server.ship)
                 self.read(chosen)  # refused if it is damaged
                 write_atomic(folder.model_file, chosen.read_bytes())
-            folder.renew(config)  # last: after a kill the change is still to be seen
+            RunWriter(folder).renew(config)  # last: after a kill the change is still to be seen
         except OSError as error:
             raise UserError(f"{error.filename or folder.path}: {error.strerror}") from None
         finally:
@@ -78,7 +79,7 @@ class Models:
 
     def newest_state(self) -> Saved | None:
         """The state of a run that is not finished, with the best model among its parts if that is kept."""
-        return self.folder.checkpoints.newest(self.folder.marks, f"{BEST}.")
+        return Checkpoints(self.folder.manifests.folder).newest(self.folder.start().marks, f"{BEST}.")
 
     def check_finished(self, asked_by: str = "") -> None:
         """Refuse a folder that holds no run, or one that is not finished."""

@@ -13,6 +13,7 @@ from ..console import say
 from ..errors import UserError, nearest, several
 from ..records.environment import UNKNOWN, short_commit
 from ..records.layout import BEST
+from ..records.refusals import why_stuck
 from ..records.rounds import MEASURES
 from ..records.store import RunFolder
 from .groups import shown_name
@@ -51,7 +52,7 @@ def print_run(console: Console, path: Path) -> None:
     if run is None:
         if folder.has_rounds:
             raise UserError(f"{folder.record} is damaged: no line of it can be read")
-        raise UserError(f"{path} has no finished round in {folder.rounds_file.name}; {way_on(folder.why_stuck())}")
+        raise UserError(f"{path} has no finished round in {folder.rounds_file.name}; {way_on(why_stuck(folder))}")
     say(console, f"{shown_name([run])} on {run.config.data.name}, seed {run.config.seed}: {path}")
     if not folder.is_finished:
         say(console, unfinished(folder, run))
@@ -84,7 +85,7 @@ def unfinished(folder: RunFolder, run: Run) -> str:
         said = f"{summary} is damaged; {rounds} are recorded"
     elif run.is_finished:
         said = f"{rounds}, but no {summary.name} of the last one"
-    why = folder.why_stuck()
+    why = why_stuck(folder)
     is_at_its_end = run.is_finished and why  # so there is nothing to go on with
     return said if is_at_its_end else f"{said}; {way_on(why)}"
 

@@ -19,9 +19,13 @@ from ..engines.snapshot import Snapshot, restore
 from ..engines.tensors import to
 from ..errors import RunError, UserError, described, is_out_of_memory
 from ..records.checkpoint import Saved
+from ..records.facts import write_facts
 from ..records.layout import SPLIT
+from ..records.refusals import is_bare
 from ..records.rounds import Line
-from ..records.store import ERRORS, RunFolder
+from ..records.store import ERRORS, SKIPPED, RunFolder
+from ..records.writer import RunWriter
+from ..system.files import write_atomic
 from ..system.user_code import user_place
 from .checks import flower_simulation
 from .loggers import Listener, Logged
@@ -31,66 +35,77 @@ COMPILING = "compiling the training step: a minute or more; the next run of this
 
 
 def run_experiment(
-    experiment: Experiment, out: Path, listener: Listener, resume: bool = False, debug: bool = False
+    experiment: Experiment,
+    out: Path,
+    listener: Listener,
+    resume: bool = False,
+    debug: bool = False,
+    make: MakeEngine | None = None,
 ) -> Line:
-    """Run or resume an experiment in a folder, on the engine that its settings name; returns its summary."""
-    config = experiment.config_here
-    if RunFolder(out).deployment_file.is_file():
-        raise UserError(f"{out} is a deployment's run, its clients' states are at the sites: use `fssl deploy start`")
-    if config.compute.engine == "flower":
-        simulate = flower_simulation()
-        summary: Line = simulate(config, out / "flower.log", partial(conduct, experiment, out, listener, resume))
-        return summary
+    """Run or resume an experiment in a folder; returns its summary.
 
-    def local_engine(federation: Federation) -> Engine:
-        if compiles(federation, debug):
-            listener.say(COMPILING)
-        return LocalEngine(federation, out, debug)
-
-    return conduct(experiment, out, listener, resume, local_engine)
-
-
-def conduct(experiment: Experiment, out: Path, listener: Listener, resume: bool, make: MakeEngine) -> Line:
-    """Train an experiment to its last round. The engine is made after the folder is locked."""
+    Args:
+        experiment: What to run.
+        out: The run folder.
+        listener: Hears of every round.
+        resume: Whether to go on after the newest checkpoint.
+        debug: Whether each step is checked.
+        make: Makes the engine, once the folder is locked; by default the engine that the settings name.
+    """
     config, folder = experiment.config, RunFolder(out)
+    if make is None and folder.deployment_file.is_file():
+        raise UserError(f"{out} is a deployment's run, its clients' states are at the sites: use `fssl deploy start`")
+    if make is None and config.compute.engine == "flower":
+        again = partial(run_experiment, experiment, out, listener, resume, debug)
+        summary: Line = flower_simulation()(experiment.config_here, out / "flower.log", again)
+        return summary
+    make = make or partial(local_engine, listener, out, debug)
     with closing(folder.lock), explained(config, folder), closing(Logged(listener, config, out)) as logged:
-        federation, saved = opened(experiment, folder, resume, logged)
+        writer = RunWriter(folder)
+        federation, saved = opened(experiment, writer, resume, logged)
         with closing(make(federation)) as engine:
             if resume:
-                engine.snapshot = resumed(saved, folder, engine, logged)
+                engine.snapshot = resumed(saved, writer, engine, logged)
             choice = Choice(config, folder.rounds(), saved.parts if saved else {})
             if engine.snapshot.round == 0:
-                save_state(folder, engine, choice)
-            folder.write_env(device_facts(federation.device), engine.snapshot.round)
-            folder.write_partition(federation.labeled_counts, federation.unlabeled_counts, federation.server_counts)
+                save_state(writer, engine, choice)
+            writer.write_env(device_facts(federation.device), engine.snapshot.round)
+            write_facts(folder.partition_file, federation.holdings.facts())
             logged.started(config, folder.rounds())
             while engine.snapshot.round < config.rounds and not choice.progress.is_over:
-                logged.round(record(folder, engine, engine.round(config.rounds), choice))
-            summary = write_result(folder, engine, choice)
+                logged.round(record(writer, engine, engine.round(config.rounds), choice))
+            summary = write_result(writer, engine, choice)
             for name in (ERRORS, SAVED):  # of an earlier start; this one got past it
                 (out / name).unlink(missing_ok=True)
             return summary
 
 
+def local_engine(listener: Listener, out: Path, debug: bool, federation: Federation) -> Engine:
+    """This machine's engine, once it is said that it compiles, if it does."""
+    if compiles(federation, debug):
+        listener.say(COMPILING)
+    return LocalEngine(federation, out, debug)
+
+
 def opened(
-    experiment: Experiment, folder: RunFolder, resume: bool, listener: Listener
+    experiment: Experiment, writer: RunWriter, resume: bool, listener: Listener
 ) -> tuple[Federation, Saved | None]:
     """The federation, with its folder locked and the files in it that a run begins with; and where to resume."""
-    config, federation = experiment.config, Federation(experiment)
-    is_new = not resume or folder.is_bare
-    notes = experiment.first_weights().notes if is_new else []  # refused before the folder is made
-    folder.open(config, resume, experiment.defaults, experiment.reads_rounds)
-    saved = folder.resume_point(listener.say) if resume else None
-    federation.begins = saved is None
-    for text in [*notes, *federation.notes, *privacy_notes(config)]:
+    config, dataset = experiment.config, experiment.dataset
+    notes = experiment.notes  # refused before the folder is made: who holds what, and the first weights of a new run
+    if not resume or is_bare(writer.folder):
+        notes = [*experiment.start.notes, *notes]
+    writer.open(config, resume, experiment.defaults, experiment.reads_rounds)
+    saved = writer.resume_point(listener.say) if resume else None
+    for text in [*notes, *privacy_notes(config)]:
         listener.say(text)
     for file in config.own_files:
-        folder.keep(file)
+        writer.keep(file)
     if config.partition.file is not None:
-        folder.keep(Path(config.partition.file), SPLIT)  # its own name may be one that a run writes
-    if federation.dataset.skipped:
-        folder.write_skipped(federation.dataset.skipped)
-    return federation, saved
+        writer.keep(Path(config.partition.file), SPLIT)  # its own name may be one that a run writes
+    if dataset.skipped:
+        write_atomic(writer.folder.path / SKIPPED, "".join(f"{line}\n" for line in dataset.skipped))
+    return Federation(experiment, begins=saved is None), saved
 
 
 @contextmanager
@@ -126,14 +141,14 @@ def write_down(reason: str, error: Exception, config: Config, out: Path) -> str:
     return f"{reason} ({f'{place}; ' if place else ''}all of it: {out / ERRORS})"
 
 
-def resumed(saved: Saved | None, folder: RunFolder, engine: Engine, listener: Listener) -> Snapshot:
+def resumed(saved: Saved | None, writer: RunWriter, engine: Engine, listener: Listener) -> Snapshot:
     """The state after the last round that a checkpoint vouches for, or the beginning."""
     snapshot = engine.snapshot
     if saved is not None:
         snapshot = restore(snapshot, saved._replace(tensors=to(saved.tensors, engine.device)))
-        listener.say(f"resuming {folder.path} after round {saved.round}")
-        before, now = folder.config().train.cooldown, engine.federation.config.train.cooldown
+        listener.say(f"resuming {writer.folder.path} after round {saved.round}")
+        before, now = writer.folder.config().train.cooldown, engine.federation.config.train.cooldown
         if before != now:
             listener.say(f"train.cooldown is {now} from here on; it was {before}")
-    folder.renew(engine.federation.experiment.config)  # last: a refused run leaves the record as it is
+    writer.renew(engine.federation.experiment.config)  # last: a refused run leaves the record as it is
     return snapshot

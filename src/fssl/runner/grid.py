@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from copy import copy
 from itertools import compress
 from pathlib import Path
 from shutil import which
@@ -15,12 +16,13 @@ from ..config.conditions import idle_settings
 from ..console import PLAIN, RunView, print_table, result_line, say, setting_text
 from ..core.device import allowed_devices, choose_device, choose_devices
 from ..core.experiment import Experiment, prepare
-from ..core.images import Datasets, check_test, divide_images, lacking_images
+from ..core.images import Datasets, lacking_images
 from ..data.cache import Progress
 from ..errors import ProblemsError, RunError, UserError, complain, described, printable
 from ..methods.names import check_effect, replaced_notice
 from ..records.choice import is_over
 from ..records.models import Models
+from ..records.refusals import check_can_take
 from ..records.store import RunFolder
 from .conduct import run_experiment
 
@@ -133,7 +135,7 @@ def is_done(run: PlannedRun, may_skip: bool, resume: bool) -> bool:
     stored = RunFolder(run.folder)
     summary = stored.summary()
     done = may_skip and is_over(summary, run.config)
-    stored.check(run.config, resume or done, run.experiment.defaults, run.experiment.reads_rounds)
+    check_can_take(stored, run.config, resume or done, run.experiment.defaults, run.experiment.reads_rounds)
     return done and len(stored.rounds()) == summary["rounds"]  # else the record is damaged
 
 
@@ -161,24 +163,11 @@ def load_images(runs: list[PlannedRun], datasets: Datasets, progress: Progress |
     """Load every dataset before the first run: found and decoded into its cache, or refused; so is who gets what."""
     for run in runs:
         run.experiment.load(datasets, progress)
-        check_test(run.config, run.experiment.dataset)
-    check_shares_of(runs)
-
-
-def check_shares_of(runs: Iterable[PlannedRun]) -> None:
-    """Refuse images that cannot be divided among clients as settings say; runs of a grid share many of these."""
-    seen = set()
-    for run in runs:
-        c = run.config
-        settings = c.data, c.partition, c.records, c.labels_per_class
-        if settings not in seen:
-            seen.add(settings)
-            divide_images(c, run.experiment.dataset)
 
 
 def list_runs(console: Console, runs: list[PlannedRun]) -> None:
     """Print the planned runs, and the files that unfinished ones are missing; refuse runs that cannot start."""
-    waiting, blocked = [], []
+    waiting, blocked, datasets = [], [], Datasets()
     table = Table(Column("run folder", overflow="fold"), "method", "data", "alpha", "seed", "rounds", "state", **PLAIN)
     for run in runs:
         c = run.config
@@ -192,7 +181,8 @@ def list_runs(console: Console, runs: list[PlannedRun]) -> None:
         table.add_row(printable(str(run.folder)), *facts)
         if state != "finished":
             waiting.append(c)
-    check_shares_of(run for run in runs if run.config.card.is_folder or run.config.card.is_embedded)  # at hand
+        if c.card.is_folder or c.card.is_embedded:  # at hand
+            run.experiment.load(datasets)
     print_table(console, table)
     for text in lacking_images(waiting):
         say(console, f"missing: {text}")
@@ -214,7 +204,8 @@ def run_in_turn(console: Console, runs: list[PlannedRun], resume: bool, debug: b
         title = run.name if len(runs) == 1 else f"[{i}/{len(runs)}] {run.name}"
         try:
             with RunView(console, title) as view:
-                summary = run_experiment(run.experiment, run.folder, view, resume, debug)
+                # A copy: what it makes of the experiment is let go with it, before the next run of the grid.
+                summary = run_experiment(copy(run.experiment), run.folder, view, resume, debug)
         except Exception as error:  # what breaks in one leaves the others alone
             if len(runs) == 1:
                 raise

@@ -51,12 +51,12 @@ def run_side_by_side(console: Console, runs: list[PlannedRun], resume: bool, deb
                         future = pool.submit(run_quietly, job, share, resume, debug)
                     running[future] = job, pool, place
                 for job, *_ in running.values():
-                    show(view, job, sizes)
+                    show_progress(view, job, sizes)
                 for future in wait(running, POLL, FIRST_COMPLETED).done:
                     job, pool, place = running.pop(future)
                     error = future.exception()
                     idle.append((spawned() if isinstance(error, BrokenProcessPool) else pool, place))
-                    show(view, job, sizes)
+                    show_progress(view, job, sizes)
                     view.ended(job.name, [] if error else future.result())
                     failures += complained(job, error)
     finally:
@@ -71,7 +71,7 @@ def complained(job: WorkerRun, error: BaseException | None) -> bool:
     return error is not None
 
 
-def show(view: GridView, job: WorkerRun, sizes: dict[str, int]) -> None:
+def show_progress(view: GridView, job: WorkerRun, sizes: dict[str, int]) -> None:
     """Show how far a run has come, by its records; they are read again only if their size is another one."""
     folder = RunFolder(job.folder)
     size = folder.record.stat().st_size if folder.record.is_file() else 0

@@ -8,18 +8,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import Config
-from ..core.evaluate import Test, Tested, Tester, model_facts, read_tested
+from ..core.evaluate import Test, Tested, Tester, headline_norm, make_score, model_facts, read_tested
 from ..core.federation import Federation
+from ..core.images import split_for_clients
 from ..core.privacy import Spent, spent
 from ..engines.engine import Engine, Missing, RoundResult
 from ..engines.snapshot import flat, parts, with_parts
 from ..engines.tensors import fill, named, to
 from ..probes.tally import Layout
 from ..records.choice import Progress
+from ..records.facts import write_facts
 from ..records.layout import BEST
 from ..records.models import Models
 from ..records.rounds import MEASURES, Line, by_majority, rates, scalars
-from ..records.store import RunFolder
+from ..records.writer import RunWriter
 from ..types import State, Weights
 
 
@@ -45,7 +47,7 @@ class Choice:
         return next(iter(self.parts.values()), None)
 
 
-def record(folder: RunFolder, engine: Engine, result: RoundResult, choice: Choice) -> Line:
+def record(folder: RunWriter, engine: Engine, result: RoundResult, choice: Choice) -> Line:
     """Write a round down, its line before the checkpoint that relies on it."""
     begin = time.perf_counter()
     config = engine.federation.config
@@ -61,40 +63,42 @@ def record(folder: RunFolder, engine: Engine, result: RoundResult, choice: Choic
     return line
 
 
-def save_state(folder: RunFolder, engine: Engine, choice: Choice) -> None:
+def save_state(folder: RunWriter, engine: Engine, choice: Choice) -> None:
     """Write a checkpoint of the state after the last round; what has no room in memory stays there alone."""
-    folder.checkpoint(engine.snapshot.round, flat(engine.snapshot), {**parts(engine.snapshot), **choice.parts})
-    if moved := folder.moved_parts():
+    state, changed = flat(engine.snapshot), {**parts(engine.snapshot), **choice.parts}
+    if moved := folder.checkpoint(engine.snapshot.round, state, changed):
         engine.snapshot = with_parts(engine.snapshot, moved)
         choice.moved(moved)
 
 
-def write_result(folder: RunFolder, engine: Engine, choice: Choice) -> Line:
+def write_result(folder: RunWriter, engine: Engine, choice: Choice) -> Line:
     """Write the models, with what their user must know of them, then the summary."""
     federation, config, rounds = engine.federation, engine.federation.config, engine.snapshot.round
-    folder.write_measures(measured(engine, choice))
-    models, facts = Models(folder), model_facts(config, federation.dataset.card)
+    write_facts(folder.folder.measures_file, final_tests(engine, choice))
+    models, facts = Models(folder.folder), model_facts(config, federation.dataset.card)
     found = {name: named(**weights._asdict()) for name, weights in engine.models().items()}
     models.write(found, config.server.ship, rounds, facts)
     if choice.model is not None and choice.progress.best:
         models.write_best(choice.model, choice.progress.best.round, facts)
     said = {**choice.progress.facts(stops=rounds < config.rounds), **privacy_facts(spent(config, rounds))}
-    return folder.finish(federation.headline, said)
+    return folder.finish(headline_norm(config), said)
 
 
 def privacy_facts(private: Spent | None) -> Line:
     return {"privacy": private._asdict()} if private else {}
 
 
-def measured(engine: Engine, choice: Choice) -> Line:
+def final_tests(engine: Engine, choice: Choice) -> Line:
     """The test of each final model once more, with all that it tells: a resumed run has it just the same."""
     federation, round = engine.federation, engine.snapshot.round
+    config, headline = federation.config, headline_norm(federation.config)
     models = {name: (round, weights) for name, weights in engine.models().items()}
-    testers = federation.make_client_testers()
+    splits, score = split_for_clients(config, federation.dataset), make_score(federation.net)
+    testers = {client: federation.pools.tester(score, split, [headline]) for client, split in splits.items()}
     if choice.model is not None and choice.progress.best:
         models[BEST] = choice.progress.best.round, to(fill(engine.model(), choice.model), engine.device)
     return {
-        "headline": federation.headline,
+        "headline": headline,
         "class_names": list(federation.dataset.card.class_names),
         "models": {name: facts_of_model(engine, testers, *each) for name, each in models.items()},
     }
@@ -121,16 +125,16 @@ def facts_of_test(tested: Tested) -> Line:
 def describe(federation: Federation, layout: Layout, result: RoundResult) -> tuple[Line, dict[str, Any]]:
     """A line of the record, and the arrays for the probes file."""
     whole, last = (layout.unpack(result.tally[:, i]) for i in (0, 1))
-    known = federation.unlabeled_counts
+    known, headline = federation.holdings.unlabeled, headline_norm(federation.config)
     line = {
         "round": result.round,
         "clients": result.clients,
         **({} if (rate := federation.config.schedule.typical(result.round)) == 1 else {"rate": rate}),
         **left_out("missing", result.missing),
         **left_out("unmeasured", result.unmeasured),
-        **headline_facts(result.tests[federation.headline]),
+        **headline_measures(result.tests[headline]),
         "test": {norm: test._asdict() for norm, test in result.tests.items()},
-        **smooth_facts(result.smooth_tests, federation.headline),
+        **smooth_facts(result.smooth_tests, headline),
         **server_facts(result.own_sums),
         **({"validation": result.validation._asdict()} if result.validation else {}),
         **({"ema_validation": result.smooth_validation._asdict()} if result.smooth_validation else {}),
@@ -150,7 +154,7 @@ def labeled_steps(federation: Federation, clients: list[int], sums: Mapping[str,
     if "l_s" not in sums:
         return 0.0
     has_labels = sums["l_s"] > 0
-    if federation.labeled_counts is not None:
+    if federation.holdings.labeled is not None:
         has_labels = np.array([federation.counts(client).labeled > 0 for client in clients])
     return float(sums["steps"][has_labels].sum())
 
@@ -167,7 +171,7 @@ def server_facts(sums: Mapping[str, NDArray[np.float64]]) -> Line:
     return {"server_loss": float(sums["l_s"] / sums["steps"]), "server_steps": int(sums["steps"].round())}
 
 
-def headline_facts(test: Test) -> Line:
+def headline_measures(test: Test) -> Line:
     """The measures of a test that stand in the line themselves; of another normalization they are below `test`."""
     return {name: value for name, value in test._asdict().items() if name in MEASURES}
 
@@ -177,6 +181,6 @@ def smooth_facts(tests: dict[str, Test], headline: str) -> Line:
     if not tests:
         return {}
     return {
-        **{f"ema_{name}": value for name, value in headline_facts(tests[headline]).items()},
+        **{f"ema_{name}": value for name, value in headline_measures(tests[headline]).items()},
         "ema_test": {norm: test._asdict() for norm, test in tests.items()},
     }

@@ -32,7 +32,7 @@ from .state import SiteState
 app = ClientApp(mods=[mask])
 
 
-class Site(NamedTuple):
+class OwnSite(NamedTuple):
     """Where a client keeps its state and its images: number `client` of `clients`."""
 
     client: int
@@ -41,10 +41,10 @@ class Site(NamedTuple):
     data: Path | None
 
 
-def read_site(context: Context) -> Site:
+def read_site(context: Context) -> OwnSite:
     node = context.node_config
     number, total = (int(node[key]) for key in ("partition-id", "num-partitions"))
-    return Site(number, total, Path(str(node["folder"])), Path(str(node["data"])) if "data" in node else None)
+    return OwnSite(number, total, Path(str(node["folder"])), Path(str(node["data"])) if "data" in node else None)
 
 
 class Workshop(NamedTuple):
@@ -56,7 +56,7 @@ class Workshop(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def workshop(config: str, site: Site | None) -> Workshop:
+def workshop(config: str, site: OwnSite | None) -> Workshop:
     """At a site, its own settings say on what to compute and where images are; all else is the server's."""
     settings = parse(parse_toml(config))
     if site is None:
@@ -124,7 +124,7 @@ def make_workshop(federation: Federation, client: int) -> Workshop:
     return Workshop(federation, Lanes(federation, most=1), message_forms(federation, client))
 
 
-def at_site(config: Config, site: Site) -> Config:
+def at_site(config: Config, site: OwnSite) -> Config:
     if config.partition.file is not None:
         raise SiteError("partition.file: a site reads no file that the server names")
     own = load_toml(site.folder / "site.toml", "site.toml")
@@ -156,7 +156,7 @@ def measure(message: Message, context: Context) -> Message:
     return answered(message, context, measured)
 
 
-def answered(message: Message, context: Context, work: Callable[[Job, Message, Site | None], RecordDict]) -> Message:
+def answered(message: Message, context: Context, work: Callable[[Job, Message, OwnSite | None], RecordDict]) -> Message:
     """The reply to an order: in a simulation from any node, else from the site of the client alone."""
     job = read_job(message.content)
     if not job.run and "folder" not in context.node_config:
@@ -170,7 +170,7 @@ def answered(message: Message, context: Context, work: Callable[[Job, Message, S
         return Message(work(job, message, site), reply_to=message)
 
 
-def measured(job: Job, message: Message, site: Site | None) -> RecordDict:
+def measured(job: Job, message: Message, site: OwnSite | None) -> RecordDict:
     """A model's statistics on the images of one client; nothing is kept of it."""
     federation, lanes, _ = workshop(job.config, site)
     check_masks(message, federation.config)
@@ -179,7 +179,7 @@ def measured(job: Job, message: Message, site: Site | None) -> RecordDict:
     return sums_answer(job, lanes.client_sums(weights, job.client))
 
 
-def trained(job: Job, message: Message, site: Site | None) -> RecordDict:
+def trained(job: Job, message: Message, site: OwnSite | None) -> RecordDict:
     """One client's round; its state is at its site, or else came along and goes back."""
     (federation, lanes, forms), content = workshop(job.config, site), message.content
     check_masks(message, federation.config)

@@ -34,7 +34,7 @@ from .privacy import make_privacy
 
 FOR_EVER = 1e9  # seconds
 REJECTED = "upload rejected"
-ATTEMPTS = 3  # at a round, or a measurement, of which too little came back
+ROUND_ATTEMPTS = 3  # at a round, or a measurement, of which too little came back
 T = TypeVar("T")
 
 
@@ -50,7 +50,7 @@ class Policy(NamedTuple):
     poll: float = 0.02
 
 
-class Order(NamedTuple):
+class ClientOrder(NamedTuple):
     """What a client is asked to do."""
 
     job: Job
@@ -61,7 +61,7 @@ class Order(NamedTuple):
 class Sent(NamedTuple):
     """An order on its way."""
 
-    order: Order
+    order: ClientOrder
     message: str
     deadline: float
 
@@ -70,8 +70,8 @@ class Question(NamedTuple, Generic[T]):
     """What clients are asked, and what becomes of an answer."""
 
     kind: str  # of message
-    order: Callable[[int], Order]
-    read: Callable[[Order, RecordDict], T]
+    order: Callable[[int], ClientOrder]
+    read: Callable[[ClientOrder, RecordDict], T]
     without: str = "is missing"  # what is said of a client that gives no answer
 
 
@@ -173,14 +173,14 @@ class FlowerFleet:
             return
         self._failed[kind] += 1
         text = f"round {round}: {used} of {drawn} clients gave something usable, {needed} needed"
-        if self._failed[kind] >= ATTEMPTS:
+        if self._failed[kind] >= ROUND_ATTEMPTS:
             raise RunError(
-                f"{text}; tried {ATTEMPTS} times. The checkpoint before it is kept: resume the run", "resume"
+                f"{text}; tried {ROUND_ATTEMPTS} times. The checkpoint before it is kept: resume the run", "resume"
             )
         self.say(f"{text}; once more")
         raise RoundAgainError
 
-    def _order(self, round: int, client: int, snapshot: Snapshot) -> Order:
+    def _order(self, round: int, client: int, snapshot: Snapshot) -> ClientOrder:
         policy, kept = self.policy, snapshot.clients.get(client, {})
         counted = counted_in(kept) if policy.run else 0
         if self._begun is None:
@@ -188,11 +188,11 @@ class FlowerFleet:
         back = resumable_from(self.federation.config.records.checkpoint_every, self._begun, round)
         job = Job(self.config, round, client, policy.run, counted, back)
         payload = self.federation.payload(snapshot.server, snapshot.optimizer, client)
-        return Order(job, payload, order(job, payload, None if policy.run else kept))
+        return ClientOrder(job, payload, order(job, payload, None if policy.run else kept))
 
-    def _measuring(self, round: int, payload: Payload, client: int) -> Order:
+    def _measuring(self, round: int, payload: Payload, client: int) -> ClientOrder:
         job = Job(self.config, round, client, self.policy.run)
-        return Order(job, payload, order(job, payload, None))
+        return ClientOrder(job, payload, order(job, payload, None))
 
     def _send(self, question: Question[T], client: int, node: int) -> Sent:
         order = question.order(client)
@@ -212,14 +212,14 @@ class FlowerFleet:
         except FormError as error:
             return self.lost(job.round, job.client, f"{REJECTED}: {error}", question.without)
 
-    def _result(self, sent: Order, content: RecordDict) -> ClientResult:
+    def _result(self, sent: ClientOrder, content: RecordDict) -> ClientResult:
         result = to_device(read_result(content, sent.job, self.forms), self.federation)
         result = result._replace(state=kept(sent.job, result.state))
         if self.privacy is None:
             return result
         return result._replace(upload=self.privacy.clipped(result.upload, sent.payload))
 
-    def _sums(self, sent: Order, content: RecordDict) -> NormSums:
+    def _sums(self, sent: ClientOrder, content: RecordDict) -> NormSums:
         found: NormSums = to(read_sums(content, sent.job, self.forms), self.federation.device)
         return found
 

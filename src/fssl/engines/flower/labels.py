@@ -8,7 +8,7 @@ from ...core.federation import Federation
 from ...errors import RunError
 from .nodes import numbers
 
-PLACES = "labeled/CLASS/* of a site, or in server/CLASS/* of the server's folder with partition.labels = 'server'"
+LABEL_PLACES = "labeled/CLASS/* of a site, or in server/CLASS/* of the server's folder with partition.labels = 'server'"
 L_S = "l_s"  # the sum of the supervised losses: 0 at a client without labels
 
 
@@ -22,7 +22,7 @@ class LabelWatch:
     def __init__(self, federation: Federation, say: Callable[[str], None]) -> None:
         self.say, self.sums = say, federation.layout.sums
         self.unheard = set(range(federation.config.partition.clients))
-        is_known = federation.labeled_counts is not None or federation.server_counts is not None
+        is_known = federation.holdings.labeled is not None or federation.holdings.at_server is not None
         self.is_over = is_known or L_S not in self.sums
         self.has_begun = False
 
@@ -38,7 +38,7 @@ class LabelWatch:
             return
         nobody = "has a labeled image, and the server trains on none"
         if not self.unheard:
-            raise RunError(f"round {round}: no client {nobody}: expected some in {PLACES}")
+            raise RunError(f"round {round}: no client {nobody}: expected some in {LABEL_PLACES}")
         if not self.has_begun:
             self.say(f"round {round}: no client so far {nobody}; not heard yet: {numbers(self.unheard)}")
         self.has_begun = True

@@ -23,7 +23,7 @@ from ...types import Upload, Weights
 from ..engine import Missing
 from ..snapshot import Snapshot
 from ..tensors import fill, named, to
-from .fleet import REJECTED, FlowerFleet, Order, Policy, kept
+from .fleet import REJECTED, ClientOrder, FlowerFleet, Policy, kept
 from .internals import MODULUS, SECAGG, HaltedError, MaskedSum, MaskTerms, Told, to_be_masked
 from .messages import Forms, Job, SiteError, check_facts, check_finite
 from .nodes import Nodes
@@ -121,7 +121,7 @@ class MaskedFleet(FlowerFleet):
 class MaskedRound:
     """One round of SecAgg+ with the nodes that have orders, and what became of each client."""
 
-    def __init__(self, fleet: MaskedFleet, round: int, orders: dict[int, Order], terms: MaskTerms) -> None:
+    def __init__(self, fleet: MaskedFleet, round: int, orders: dict[int, ClientOrder], terms: MaskTerms) -> None:
         self.fleet, self.round, self.orders, self.terms = fleet, round, orders, terms
         self.told: dict[int, ClientResult] = {}  # by client: all but its upload
         self.missing: dict[int, Missing] = {}

@@ -21,7 +21,7 @@ from ..tensors import FormError, fill, named
 MEASURE = f"{MessageType.QUERY}.measure"  # the type of a message that asks for statistics of a model
 TENSORS = "safetensors"  # the name of a record's only array: the bytes of such a file
 MOST_SAMPLES = 10**8  # images: no client's weight in a mean is larger
-Records = dict[str, ArrayRecord | MetricRecord | ConfigRecord]
+MessageParts = dict[str, ArrayRecord | MetricRecord | ConfigRecord]
 
 
 class Job(NamedTuple):
@@ -70,14 +70,15 @@ def message_forms(federation: Federation, client: int = 0) -> Forms:
     counts = federation.counts(client)
     with sketch(federation.method, net, federation.task, counts, client) as (payload, local):
         upload = federation.method.upload(client, payload, local, counts)
-        payload = federation.with_velocity(payload, federation.server_optimizer.start(payload.weights.params))
+        optimizer = federation.server_optimizer
+        payload = optimizer.broadcast(payload, optimizer.start(payload.weights.params))
         sums = {name: payload.weights.buffers[name] for name in net.running}
         return Forms(payload, Payload(upload.weights, upload.extras), torch.zeros(2, size), sums)
 
 
 def order(job: Job, payload: Payload, state: State | None) -> RecordDict:
     """The message to a client."""
-    records: Records = {
+    records: MessageParts = {
         "job": ConfigRecord(job._asdict()),
         "payload": pack(named(**payload._asdict())),
     }
@@ -95,7 +96,7 @@ def answer(job: Job, result: ClientResult, with_state: bool) -> RecordDict:
     """The message back. A client's state only goes where it came from."""
     upload = result.upload
     facts: dict[str, Any] = {"client": job.client, "round": job.round, "num_samples": upload.num_samples}
-    records: Records = {
+    records: MessageParts = {
         "facts": ConfigRecord(facts),
         "upload": pack(named(**Payload(upload.weights, upload.extras)._asdict())),
         "tally": pack({"tally": result.tally}),

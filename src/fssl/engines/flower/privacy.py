@@ -14,7 +14,7 @@ from ...types import Payload, Server, State, Upload
 from .internals import add_noise, clip_update
 
 
-class Privacy(NamedTuple):
+class ClippedNoise(NamedTuple):
     """A bound on each client's update, and the noise on the mean in multiples of what one client can add."""
 
     clip: float
@@ -42,7 +42,7 @@ def as_before(like: State, arrays: list[NDArray[Any]]) -> State:
     return {name: torch.from_numpy(a).to(t) for (name, t), a in zip(like.items(), arrays, strict=True)}
 
 
-def make_privacy(federation: Federation) -> Privacy | None:
+def make_privacy(federation: Federation) -> ClippedNoise | None:
     """What the configuration asks for; `prepare` refuses it of a method that uses more than the mean."""
     settings = federation.config.privacy
-    return None if settings.clip is None else Privacy(settings.clip, settings.noise)
+    return None if settings.clip is None else ClippedNoise(settings.clip, settings.noise)

@@ -1,0 +1,127 @@
+"""Whether a run folder can take a run: everything that is refused before a file in it is touched."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ..config import Config, first_difference
+from ..errors import UserError, several
+from ..system.files import is_draft
+from ..system.machine import obstacle
+from .choice import would_have_ended
+from .lock import LOCK
+from .rounds import first_other_rate
+from .store import ERRORS, RunFolder
+
+
+def check_can_take(
+    folder: RunFolder, config: Config, resume: bool, defaults: Mapping[str, Any], reads_rounds: bool = False
+) -> None:
+    """Refuse a run that a folder cannot take, without touching anything.
+
+    Args:
+        folder: Where the run would be.
+        config: Its complete settings.
+        resume: Whether it may go on with what the folder holds.
+        defaults: Those of the method's settings, for a record that is older than one of them.
+        reads_rounds: Whether a step depends on how many rounds the run is to have.
+    """
+    if not folder.config_file.is_file():
+        return check_empty(folder.path)
+    recorded = folder.config()
+    if is_bare(folder):
+        return check_ours(folder)
+    if difference := first_difference(recorded, config, defaults):
+        raise UserError(f"{folder.path} holds another run: {difference}; choose another folder", "out")
+    if not resume:
+        raise UserError(f"{folder.path} holds a run already; resume it, or choose another folder", "resume", "out")
+    lines = folder.start().lines
+    if (done := len(lines)) > config.rounds:
+        raise UserError(f"train.rounds = {config.rounds}: {folder.path} has {done} already; expected {done} or more")
+    if reads_rounds and lines and recorded.rounds != config.rounds:
+        raise UserError(
+            f"train.rounds = {config.rounds}: method '{config.method.name}' reads `batch.clock.rounds`, and"
+            f" {several(done, 'round')} of {folder.path} had {recorded.rounds} there; choose another folder",
+            "out",
+        )
+    if other := first_other_rate(lines, recorded, config):
+        cooldown = f" with train.cooldown = {config.train.cooldown}" if config.train.cooldown else ""
+        raise UserError(
+            f"{folder.path}: round {other} had another learning rate than train.rounds = {config.rounds}{cooldown}"
+            " gives it; resume a copy from before its rate fell, or choose another folder",
+            "out",
+        )
+    if ended := would_have_ended(lines, config):
+        raise UserError(
+            f"train.patience = {config.train.patience}: {folder.path} has {done} rounds, and would have ended after"
+            f" round {ended} with it; expected a larger one"
+        )
+
+
+def is_bare(folder: RunFolder) -> bool:
+    """Whether a run stopped here before its first round, so that another in its place loses nothing."""
+    made = (folder.probes, folder.model_file, folder.summary_file, folder.deployment_file)
+    return not (folder.has_rounds or folder.manifests.is_begun or any(path.exists() for path in made))
+
+
+def check_empty(folder: Path) -> None:
+    """Refuse a place where no run can begin."""
+    if reason := obstacle(folder):
+        raise UserError(f"{folder} cannot be written: {reason}; choose another folder", "out")
+    if folder.is_dir() and not all(map(left_by_a_kill, folder.iterdir())):
+        raise UserError(f"{folder} is not empty and not a run folder; choose another folder", "out")
+    if inside := next((path for path in folder.parents if RunFolder(path).is_of_a_run), None):
+        raise UserError(f"{folder} would lie inside {inside}, which holds a run; choose another folder", "out")
+
+
+def check_ours(folder: RunFolder) -> None:
+    """Refuse a folder with settings that no run wrote, such as one in which somebody keeps a configuration."""
+    if not folder.lock.file.exists():
+        raise UserError(f"{folder.config_file} is not of a run that began here; choose another folder", "out")
+
+
+def left_by_a_kill(path: Path) -> bool:
+    """Whether a file may be left by a run that was killed before its first file was complete."""
+    return path.name in (LOCK, ERRORS) or is_draft(path)
+
+
+def why_stuck(folder: RunFolder) -> str | None:
+    """Why `--resume` would be refused here, in its own words; None if it would go on. Nothing is changed."""
+    try:
+        if is_bare(folder):
+            check_ours(folder)
+        else:
+            saved = folder.manifests.newest_round(folder.start().marks)
+            check_noise(folder, saved)
+            check_way_on(folder, saved)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def check_noise(folder: RunFolder, saved: int | None) -> None:
+    """Refuse to take a round again whose model clients may have seen: its noise would be another one."""
+    last = max(folder.manifests.rounds, default=0)
+    if saved is not None and saved < last and folder.config().privacy.noise:
+        raise UserError(
+            f"{folder.path}: of round {last} the line or the checkpoint is damaged, and to take the round again would"
+            " draw other noise, which privacy.noise does not count; bring back the files as they were, or begin"
+            " anew in another folder",
+            "out",
+        )
+
+
+def check_way_on(folder: RunFolder, saved: int | None) -> None:
+    """Refuse to begin anew where an earlier run left results."""
+    whole, written, held = len(folder.start().lines), len(folder.text().splitlines()), folder.manifests.rounds
+    if saved is not None or not (written or folder.model_file.exists() or folder.summary_file.exists()):
+        return
+    if held and whole < written and min(held) > whole:
+        why = f"{folder.rounds_file} is damaged after round {whole}, before the oldest checkpoint (round {min(held)})"
+    elif held:
+        why = f"no checkpoint in {folder.manifests.folder} can be used (damaged, or of another run)"
+    else:
+        why = f"{folder.manifests.folder} has no checkpoint"
+    raise UserError(
+        f"{why}; all is left as it is: bring back the files as they were, or begin anew in another folder", "out"
+    )
