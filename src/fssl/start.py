@@ -103,6 +103,7 @@ def first_weights(config: Config, card: Card, net: Net) -> Fitted:
 
 def read_start(place: Path) -> Start:
     """The weights in a run folder or a file, by the names of a network's tensors."""
+    facts: dict[str, Any] | None = None
     if place.is_dir():
         tensors, facts = Models(RunFolder(place)).read()
     elif place.suffix == ".safetensors":
@@ -111,7 +112,7 @@ def read_start(place: Path) -> Start:
         except ValueError as error:
             raise UserError(f"model.start = '{place}' is damaged ({error})") from None
     elif place.suffix in (".pt", ".pth", ".bin"):
-        tensors, facts = read_state_dict(place), None
+        tensors = read_state_dict(place)
     else:
         raise UserError(
             f"model.start = '{place}': expected a run folder, a .safetensors file or a state dict (.pt, .pth, .bin)"

@@ -18,7 +18,6 @@ LEAST_BEGUN = 3  # letters that tell which key was begun: many begin with one, s
 COLOR = re.compile(r"#[0-9A-Fa-f]{6}")
 MOST_IMAGES = 1_000_000  # of a step: beyond what a device holds
 AUTHORS_WAY = "protocol 'authors' carries momentum from client to client"
-RETIRED = {("partition", "setting", "all-clients")}  # stands in records of earlier versions, and says nothing
 TOP = schema_of(Config)
 KINDS = {name: kind for name, kind in get_type_hints(Config).items() if name in SECTIONS}
 SCHEMAS = {name: {k: s for k, s in schema_of(kind).items() if s.kind} for name, kind in KINDS.items()}
@@ -81,7 +80,6 @@ def check_superseded(config: Config, tables: Mapping[str, Any]) -> None:
 
 
 def parse_section(section: str, table: Mapping[str, Any]) -> Any:
-    table = {key: value for key, value in table.items() if (section, key, str(value)) not in RETIRED}
     if section == "data":
         check_by_channel(table)
     values = check_table(table, SCHEMAS[section], section, elsewhere=partial(keys_like, section))

@@ -7,7 +7,7 @@ from ..system.digest import short_sum
 from ..system.files import read_json
 from ..system.user_code import digest_of, name_in, user_file
 
-FORMAT = 1  # one more when an earlier version would misread a folder; a folder without a number is of format 1
+FORMAT = 1  # one more when an earlier version would misread a folder
 ENVIRONMENT = "env.json"
 BEST = "best"  # the model that is kept of the best round: model-best.safetensors, and a part of checkpoints
 SPLIT = "split.json"  # a copy of the file that `partition.file` names

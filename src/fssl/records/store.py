@@ -25,7 +25,7 @@ from .lock import LOCK, Lock
 from .manifests import Manifests
 from .packed import read_packed
 from .probes import Arrays, write_probes
-from .rounds import first_other_rate, is_complete, summarize
+from .rounds import first_other_rate, summarize
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoints, Saved
@@ -145,7 +145,7 @@ class RunFolder:
                 f" {several(done, 'round')} of {self.path} had {recorded.rounds} there; choose another folder",
                 "out",
             )
-        if other := first_other_rate(lines, recorded, config):
+        if other := first_other_rate(lines, config):
             cooldown = f" with train.cooldown = {config.train.cooldown}" if config.train.cooldown else ""
             raise UserError(
                 f"{self.path}: round {other} had another learning rate than train.rounds = {config.rounds}{cooldown}"
@@ -231,11 +231,11 @@ class RunFolder:
             raise UserError(
                 f"{self.path}: {start.fault}; bring back the file as it was, or begin anew in another folder", "out"
             )
-        return start.cut(next((i for i, line in enumerate(start.lines) if not is_complete(line)), len(start.lines)))
+        return start
 
     @property
-    def marks(self) -> list[str | None]:
-        """What checkpoints name of the record, by round from 0; None where an earlier version wrote a line."""
+    def marks(self) -> list[str]:
+        """What checkpoints name of the record, by round from 0."""
         return self._start().marks
 
     def _texts(self) -> list[bytes]:
@@ -379,7 +379,7 @@ class RunFolder:
         write_facts(self.measures_file, facts)
 
     def measures(self) -> dict[str, Any]:
-        """What was written of the models when the run was last finished; empty otherwise, and of earlier versions."""
+        """What was written of the models when the run was last finished; empty otherwise."""
         return read_facts(self.measures_file)
 
     def check_run(self, asked_by: str = "") -> None:

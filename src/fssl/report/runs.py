@@ -181,7 +181,7 @@ def whole_lines(chain: Chain, texts: Iterable[bytes]) -> tuple[list[Line], list[
     lines: list[Line] = []
     damaged: list[int] = []
     after = 0
-    for number, (line, *_) in enumerate(chain.follow(texts), 1):
+    for number, line in enumerate(chain.follow(texts), 1):
         round = line.get("round") if line else None
         is_next = type(round) is int and after < round <= after + GAP + 2 * len(damaged)
         if line and is_next and is_number(line.get("accuracy")):
