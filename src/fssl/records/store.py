@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..config import Config, as_tables, first_difference, load_toml, parse, renewed, run_id, to_toml
+from ..config import Config, as_tables, first_difference, parse, renewed, run_id, to_toml
 from ..errors import UserError, several
 from ..system.files import at_home, is_draft, read_json, sweep, write_atomic
 from ..system.machine import obstacle
@@ -20,7 +20,7 @@ from .chain import Chain, Start, chain_after, linked, read_start
 from .choice import is_over, would_have_ended
 from .environment import environment
 from .facts import read_facts, write_facts
-from .layout import ENVIRONMENT, FORMAT, SPLIT, check_format
+from .layout import CONFIG, ENVIRONMENT, FORMAT, SPLIT, read_settings
 from .lock import LOCK, Lock
 from .manifests import Manifests
 from .packed import read_packed
@@ -45,7 +45,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config_file = path / "config.toml"
+        self.config_file = path / CONFIG
         self.env_file = path / ENVIRONMENT
         self.partition_file = path / "partition.json"
         self.rounds_file = path / "rounds.jsonl"
@@ -200,17 +200,14 @@ class RunFolder:
 
     def config(self) -> Config:
         """The settings as they were recorded; those of a later version are refused."""
-        check_format(self.path)
         tables = self._tables()
-        if not tables:
-            raise UserError(f"{self.config_file} is empty")
         try:
             return parse(tables)
         except UserError as error:
             raise UserError(f"{self.config_file}: {error}") from None
 
     def _tables(self) -> dict[str, Any]:
-        return load_toml(self.config_file, str(self.config_file))
+        return read_settings(self.path)
 
     @property
     def run_id(self) -> str:
