@@ -42,7 +42,7 @@ run smoke --set method.tua=0.9; run smoke --set method.tau=2; run smoke --set gr
 run smoke --data-dir images; run smoke --set compute.ray_address=auto; run smoke --debug --set compute.engine=flower
 run smoke --set data.name=cifar10 --data-dir none; run smoke --set data.name=folder --data-dir none
 run smoke --set data.name=folder; run smoke --set data.name=imagefolder --data-dir none
-run smoke --set partition.file=none.json; run demo --set method.name=sgae --dry-run
+run smoke --set partition.file=none.json; run smoke --set model.start=none.pt; run demo --set method.name=sgae --dry-run
 show none; show runs; compare none; compare runs --by nothing; compare runs --against nothing; compare runs --measure f2
 report none; report runs --out report.txt; tables none; tables runs --setting nothing; figures none
 figures runs --only 99

@@ -95,14 +95,17 @@ def checked_early(named: Sequence[tuple[str, "Config"]], base: Path, debug: bool
     from ..catalog.facts import check_choice
     from ..console import RunView
     from ..core.images import Datasets, check_at_hand
+    from ..records.layout import CONFIG, check_place, place_of
     from ..runner.checks import check_settings
 
     configs = [config for _, config in named]
     check_settings(configs, debug)
     for name, config in named:
         check_choice(config.method, config.card)
-        if trains and not (base / name / "config.toml").is_file():
+        if trains and not (base / name / CONFIG).is_file():
             check_at_hand(config)
+            if place := place_of(config):
+                check_place(place)
     datasets = Datasets()
     with RunView(console, "data", transient=True) as view:
         for config in configs:
