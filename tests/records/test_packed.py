@@ -128,7 +128,7 @@ def test_every_reader_has_the_same_of_both(fssl: Fssl) -> None:
         one, other = read_run(plain), read_run(small)
         assert one is not None
         assert other is not None
-        assert (one.lines, one.damaged, one.fault) == (other.lines, other.damaged, other.fault)
+        assert (one.lines, one.damaged, one.remark) == (other.lines, other.damaged, other.remark)
         assert (one.sessions, one.extras.damage) == (other.sessions, other.extras.damage)
         assert repr(curves_of([one])) == repr(curves_of([other]))
     found, other_found = ([run.lines for run in package.runs(folder)] for folder in ("plain", "packed"))
