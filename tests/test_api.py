@@ -27,7 +27,7 @@ def test_a_script_writes_what_the_command_line_writes(fssl: Fssl) -> None:
     (run,) = package.runs("written", "written")
     assert (summary["result"], len(run.lines)) == (run.result, 2)
     assert Path("written/model.safetensors").read_bytes() == Path("typed/model.safetensors").read_bytes()
-    assert package.model("written").classes == tuple("0123456789")
+    assert package.load("written").classes == tuple("0123456789")
 
 
 def test_a_run_folder_stands_for_no_experiment_but_its_settings_do(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_what_a_run_logs_does_not_depend_on_who_starts_it(tmp_path: Path) -> Non
 
 
 def test_names_are_there_but_cost_nothing() -> None:
-    assert {"dataset", "experiment", "experiments", "model", "run", "runs"} <= {*dir(fssl)}
+    assert {"dataset", "experiment", "experiments", "load", "run", "runs"} <= {*dir(fssl)}
     with pytest.raises(AttributeError, match="no attribute 'runn'"):
         _ = fssl.runn  # type: ignore[attr-defined]
     code = "import fssl, sys; print(fssl.__version__, 'torch' in sys.modules)"

@@ -242,7 +242,7 @@ def test_cells_of_a_grid_have_starts_of_their_own(fssl: Fssl) -> None:
     assert fssl("run", "smoke", *SMALL, "--set", "grid.seed=[7, 8]", "--out", "labels")[0] == 0
     words = ["--set", "grid.seed=[7, 8]", "--set", 'grid.model.start=["none", "labels/seed{seed}"]']
     assert fssl("run", "smoke", *SMALL, *words, "--out", "next")[0] == 0
-    runs = find_runs([Path("next")], False).runs
+    runs = find_runs([Path("next")]).runs
     assert len(runs) == 4
     assert sorted(len(members) for members in repetitions(runs).values()) == [2, 2]
     for seed in (7, 8):

@@ -4,11 +4,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import dataset, experiment, experiments, export, load, model, run
+    from .api import dataset, experiment, experiments, export, load, run
     from .report.runs import runs
 
 __version__ = "0.1.0"
-__all__ = ["dataset", "experiment", "experiments", "export", "load", "model", "run", "runs"]
+__all__ = ["dataset", "experiment", "experiments", "export", "load", "run", "runs"]
 
 
 def __getattr__(name: str) -> Any:

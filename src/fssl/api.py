@@ -26,7 +26,7 @@ from .runner.loggers import Listener, check_listener
 from .system.machine import as_path, check_name
 from .system.user_code import PYTHON
 
-__all__ = ["dataset", "experiment", "experiments", "export", "load", "model", "run", "runs"]
+__all__ = ["dataset", "experiment", "experiments", "export", "load", "run", "runs"]
 
 Network = nn.Module | Callable[..., nn.Module]
 Pair = tuple[Any, Any]  # of images and their labels
@@ -178,9 +178,6 @@ def load(folder: str | Path, which: str = "", *, network: Network | None = None)
             raise UserError(f"{folder} is a run of the network '{name}'; leave out network=")
         make_known(network, name)
     return load_trained(path, which=which)
-
-
-model = load  # its former name
 
 
 def export(folder: str | Path, file: str | Path, *, which: str = "", overwrite: bool = False) -> Path:

@@ -82,13 +82,12 @@ def setting_text(value: object) -> str:
 
 def result_line(folder: Path, summary: Line) -> str:
     """How a run ended."""
-    measure = summary.get("measure", "accuracy")
+    measure = summary["measure"]
     what = "" if measure == "accuracy" else f"{MEASURES[measure]}, "
-    last = summary.get("last", summary[summary["headline"]]["last"])  # earlier versions had that of accuracy alone
     return (
         f"{folder}: {summary['result']:.2f} % ({what}mean of the last"
         f" {several(min(LAST, summary['rounds']), 'round')}), "
-        f"last {last:.2f} %, {smoothed_result(summary)}"
+        f"last {summary['last']:.2f} %, {smoothed_result(summary)}"
         f"{summary['timing']['seconds_per_round']:.2f} s per round{ending(summary)}"
     )
 

@@ -12,14 +12,13 @@ from .config import Config
 from .data.cards import Card
 from .errors import UserError, described, shortened
 from .models import Net
+from .records.layout import NO_START, check_place, place_of
 from .records.models import Models
 from .records.store import RunFolder
 from .records.tensors import unseal
 from .system.digest import check_unchanged, short_sum
-from .system.files import at_home
 from .types import State, Weights
 
-NONE = "none"
 WRAPPERS = ("state_dict", "model")  # under which a training script saves the weights beside its other state
 SAVED_BY_TORCH = (b"PK", b"\x80")  # a zip file or, of early versions, a pickle begins so
 WRAPPED = "module."  # before all names of a network that was trained on several GPUs (DataParallel, DDP)
@@ -41,15 +40,9 @@ class Fitted(NamedTuple):
     notes: list[str]
 
 
-def place_of(config: Config) -> Path | None:
-    """The run folder or the file that a run starts from; `{seed}` in its name is the run's own."""
-    start = config.model.start
-    return None if start == NONE else at_home(Path(start.replace("{seed}", str(config.seed))))
-
-
 def without_start(config: Config) -> Config:
     """The settings for clients: they get their first weights from the server."""
-    return replace(config, model=replace(config.model, start=NONE, start_partial=False, start_digest=None))
+    return replace(config, model=replace(config.model, start=NO_START, start_partial=False, start_digest=None))
 
 
 def with_absolute_start(config: Config) -> Config:
@@ -71,8 +64,7 @@ def file_of(place: Path) -> Path:
             folder = RunFolder(place)
             Models(folder).check_finished(f"model.start = '{place}': ")
             return folder.model_file
-        if not place.is_file():
-            raise UserError(f"model.start = '{place}': there is no such run folder or file")
+        check_place(place)
     except OSError as error:
         raise UserError(f"model.start = '{place}': {error.strerror}") from None
     return place
@@ -103,6 +95,7 @@ def first_weights(config: Config, card: Card, net: Net) -> Fitted:
 
 def read_weights(place: Path) -> StartFile:
     """The weights in a run folder or a file, by the names of a network's tensors."""
+    facts: dict[str, Any] | None = None
     if place.is_dir():
         tensors, facts = Models(RunFolder(place)).read()
     elif place.suffix == ".safetensors":
@@ -111,7 +104,7 @@ def read_weights(place: Path) -> StartFile:
         except ValueError as error:
             raise UserError(f"model.start = '{place}' is damaged ({error})") from None
     elif place.suffix in (".pt", ".pth", ".bin"):
-        tensors, facts = read_state_dict(place), None
+        tensors = read_state_dict(place)
     else:
         raise UserError(
             f"model.start = '{place}': expected a run folder, a .safetensors file or a state dict (.pt, .pth, .bin)"

@@ -16,8 +16,7 @@ from fssl.engines.local import LocalEngine
 from fssl.records.store import RunFolder
 from fssl.records.writer import RunWriter
 from fssl.report.page.content import content
-from fssl.report.page.reading import Reading
-from fssl.report.runs import privacy_text
+from fssl.report.runs import find_runs, privacy_text
 from fssl.runner.conduct import run_experiment
 from helpers.small import tiny_config
 
@@ -74,9 +73,9 @@ def test_a_run_says_records_and_shows_what_it_spends(tmp_path: Path, tiny_data: 
     assert found is not None
     assert summary["privacy"] == found._asdict()
     text = f"epsilon {found.hidden:.3g} with delta 1e-05; {found.known:.3g} for who knows who took part"
-    assert privacy_text(folder) == text
-    reading = Reading(folder.path)
-    reading.update()
-    assert f"{folder.path}: privacy of one client: {text}" in content([reading], "")["notes"]
+    found_runs = find_runs([folder.path])
+    assert privacy_text(found_runs.runs[0]) == text
+    assert f"{folder.path}: privacy of one client: {text}" in content(found_runs, "")["notes"]
     RunWriter(folder).renew(prepare(replace(config, train=replace(config.train, rounds=4)), tiny_data).config)
-    assert privacy_text(folder) == ""  # what two rounds spent is too little for a run that goes on
+    (longer,) = find_runs([folder.path]).runs
+    assert privacy_text(longer) == ""  # what two rounds spent is too little for a run that goes on

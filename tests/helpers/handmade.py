@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from fssl.config import override, parse, read_toml
+from fssl.records import probes
 
 from . import run_folders
 
@@ -27,11 +27,10 @@ def write_run(folder: Path, accuracies: Sequence[float], *settings: str, **extra
 
 def append(folder: Path, round: int, accuracy: float) -> None:
     line = {"round": round, "accuracy": accuracy, "timing": {"seconds": 0.5 * round}}
-    with (folder / "rounds.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    run_folders.write_lines(folder, [*run_folders.lines_of(folder), line])
 
 
 def write_probes(folder: Path, round: int, labels: list[list[float]], correct: list[list[float]]) -> None:
     (folder / "probes").mkdir(exist_ok=True)
     arrays = {"labels_by_class": np.array(labels, np.float32), "correct_by_class": np.array(correct, np.float32)}
-    save_file(arrays, folder / "probes" / f"{round:06d}.safetensors")
+    probes.write_probes(folder / "probes" / f"{round:06d}.safetensors", round, arrays)

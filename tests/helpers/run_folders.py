@@ -1,16 +1,19 @@
 """Run folders made up for tests: a few known numbers, or whole experiments that look like the paper's."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from safetensors.numpy import save_file
 
 from fssl.config import Config, as_tables, expand, override, parse, read_toml, to_toml
 from fssl.core.experiment import complete
+from fssl.records.chain import content, linked
+from fssl.records.facts import write_facts
+from fssl.records.probes import write_probes
 from fssl.records.rounds import MEASURES, by_majority, rates, scalars
+from fssl.records.store import RunFolder
 
 PAPER = {"data": {"name": "cifar100"}, "train": {"precision": "fp32"}}
 
@@ -38,13 +41,35 @@ def write_run(folder: Path, config: Config, curve: Sequence[float], finished: bo
 def write_files(folder: Path, config: Config, lines: list[dict[str, Any]], finished: bool) -> Path:
     folder.mkdir(parents=True)
     precision = config.train.precision  # as given: what this machine would choose does not matter
-    tables = as_tables(complete(config))
+    tables, schedule = as_tables(complete(config)), complete(config).schedule
     tables["train"]["precision"] = precision
     (folder / "config.toml").write_text(to_toml(tables))
-    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    rates = [schedule.typical(line["round"]) for line in lines]
+    lines = [({"rate": rate} if rate != 1 else {}) | line for line, rate in zip(lines, rates, strict=True)]
+    write_lines(folder, lines)
     if finished:
-        (folder / "summary.json").write_text(json.dumps({"rounds": tables["train"]["rounds"]}))
+        write_facts(folder / "summary.json", {"rounds": tables["train"]["rounds"]})
     return folder
+
+
+def write_lines(folder: Path, lines: Iterable[dict[str, Any]]) -> None:
+    """Write a record with the checks of these lines and of the folder's settings."""
+    text, after = "", RunFolder(folder).run_id
+    for line in lines:
+        text += (written := linked(line, after))
+        after = written[-19:-3]
+    (folder / "rounds.jsonl").write_text(text)
+
+
+def lines_of(folder: Path) -> list[dict[str, Any]]:
+    """The lines of a record without their checks, whatever these say."""
+    return [content(text) or {} for text in (folder / "rounds.jsonl").read_bytes().splitlines()]
+
+
+def write_settings(folder: Path, text: str) -> None:
+    """Give a run other settings, as if it had begun with them."""
+    (folder / "config.toml").write_text(text)
+    write_lines(folder, lines_of(folder))
 
 
 # Whole experiments.
@@ -86,7 +111,7 @@ def imitate(folder: Path, config: Config, rounds: int, probe_every: int) -> Path
             who = np.sort(rng.choice(max(clients, config.partition.clients), clients, replace=False))
             arrays = {k: v.astype(np.float32) for k, v in sums.items()} | {"clients": who}
             (folder / "probes").mkdir(parents=True, exist_ok=True)
-            save_file(arrays, folder / "probes" / f"{r:06d}.safetensors")
+            write_probes(folder / "probes" / f"{r:06d}.safetensors", r, arrays)
         total = {k: float(v.sum()) for k, v in sums.items() if v.ndim == 1}
         split = {}
         if "lam_sure_by_class" in sums:

@@ -75,8 +75,8 @@ def test_the_best_model_has_the_accuracy_of_its_round(run: Path, fssl: Fssl) -> 
         said = fssl("predict", run, *words, "--out", "last.csv", "--overwrite").out
         assert right("last.csv") == pytest.approx(accuracy_of(run, 4))
         assert "by the" not in said
-    assert api.model(run, "best").round == best
-    assert api.model(run).round == 4
+    assert api.load(run, "best").round == best
+    assert api.load(run).round == 4
 
 
 def test_a_run_can_start_from_the_best_model(run: Path, fssl: Fssl) -> None:

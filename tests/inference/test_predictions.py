@@ -12,17 +12,19 @@ import pytest
 import torch
 from PIL import Image
 from rich.table import Table
-from safetensors.torch import save_file
 
 from fssl.config import Config, as_tables, override, parse, read_toml, to_toml
 from fssl.console import Quiet
+from fssl.core.evaluate import model_facts
 from fssl.core.experiment import prepare
-from fssl.core.images import load_dataset
+from fssl.core.images import known_card, load_dataset
 from fssl.data.folder.example import export_digits
 from fssl.inference.answers import Predictions, other_folders, truth_of
 from fssl.inference.predict import by_class, by_truth, csv_text
 from fssl.inference.trained import load_trained
 from fssl.models import build_net
+from fssl.records.models import Models
+from fssl.records.store import RunFolder
 from fssl.records.tensors import sealed, unseal
 from fssl.runner.conduct import run_experiment
 from helpers.command import Fssl, Said, exit_code
@@ -204,7 +206,7 @@ def test_images_are_normalized_as_for_the_result(protocol: str, std: float, tmp_
     tensors = {f"params.{k}": v for k, v in weights.params.items()} | {
         f"buffers.{k}": v for k, v in weights.buffers.items()
     }
-    save_file(tensors, tmp_path / "model.safetensors")
+    Models(RunFolder(tmp_path)).write({"plain": tensors}, "plain", 1, model_facts(config, known_card(config)))
     assert load_trained(tmp_path).normalize.scale[0].item() == pytest.approx(1 / (255 * std))
 
 
@@ -340,7 +342,7 @@ def test_what_cannot_be_used_is_refused_and_nothing_is_written(run: Path, fssl: 
         ([run, "--measures", "bad/notes.txt"], "notes.txt is a file"),
         ([damaged], "is damaged"),
         ([other], "is of another run than"),
-        ([unsealed], "has no checksum, but the rounds have"),
+        ([unsealed], "has no checksum, so it is not this run's"),
         ([strange], "was trained to round 'last', expected a whole number"),
         ([grey], "was trained with mean = [0.5], not with [0.305]"),
         ([diverged], "running_var has values that are not finite; the training diverged"),

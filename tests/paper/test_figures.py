@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 from rich.console import Console
-from safetensors.numpy import save_file
 
 from fssl.cli import app as cli
 from fssl.config import PRESETS, expand, override, read_toml
@@ -22,6 +21,7 @@ from fssl.paper.gallery import FIGURES, Selector
 from fssl.paper.panels import first_ranks, histogram_entropy, quantiles_above, share_above
 from fssl.paper.selection import FOLDERS, SHARED_FOLDER, Selection, deviations, inline, kind_of_run, probe, probe_files
 from fssl.paper.setups import by_setup
+from fssl.records import probes
 from fssl.report import drawing
 from fssl.report.drawing import COLUMN, PAGE, render, settings
 from fssl.report.look import alpha_style, method_style
@@ -255,7 +255,8 @@ def test_ranks_beyond_the_fifth_are_one_bar() -> None:
 
 def write_probes(run: Path, round: int, **arrays: Any) -> None:
     (run / "probes").mkdir(exist_ok=True)
-    save_file({k: np.asarray(v, np.float32) for k, v in arrays.items()}, run / "probes" / f"{round:06d}.safetensors")
+    written = {k: np.asarray(v, np.float32) for k, v in arrays.items()}
+    probes.write_probes(run / "probes" / f"{round:06d}.safetensors", round, written)
 
 
 def test_histograms_are_summed_over_clients_and_the_last_ten_rounds(tmp_path: Path) -> None:
@@ -487,7 +488,7 @@ def test_damaged_numbers_are_left_out_of_curves_and_bars(tmp_path: Path) -> None
     folder = write_run(tmp_path / "x", config, [10.0] * 4, sums=sums)
     (folder / "probes").mkdir()
     for round, array in ((1, [[1.0] * 3]), (2, [[9.0] * 2]), (3, [[5.0, 0, 0]]), (4, [[np.nan] * 3])):
-        save_file({"rank_l_in_g": np.array(array)}, folder / f"probes/{round:06d}.safetensors")
+        write_probes(folder, round, rank_l_in_g=array)
     mine = find_runs([tmp_path]).runs
     (axes,) = drawn("2b", mine).picture.axes
     assert [list(v) for v in line(axes, "local, SAGE").get_data()] == [[1, 4], [1, 4]]

@@ -93,7 +93,7 @@ def test_rounds_to_an_accuracy_are_held_against_the_accuracy_in_that_round(tmp_p
     assert (score.column.target, score.printed, score.ours, score.agrees) == (30, 60, (30.4,), True)
     assert texts(score)[2:6] == ["30 % after 60", "30.40", "+0.40", "yes"]
     lines = (tmp_path / "a/rounds.jsonl").read_text().splitlines(keepends=True)
-    (tmp_path / "a/rounds.jsonl").write_text("".join([*lines[:59], *lines[60:]]))
+    (tmp_path / "a/rounds.jsonl").write_text("".join([*lines[:59], "half\n", *lines[60:]]))
     assert board_of(tmp_path).scores == []  # no other round stands for one that is lost
 
 

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import json
 import re
 import shutil
 import subprocess
@@ -19,11 +18,10 @@ from fssl.paper.published import End
 from fssl.paper.ranks import Cell
 from fssl.paper.tables import Shown, make_tables
 from fssl.records.accepted import accept
-from fssl.records.chain import linked
 from fssl.records.store import RunFolder
 from fssl.report.formats import LATEX, letter
 from fssl.report.runs import find_runs
-from helpers.run_folders import config_of, write_run
+from helpers.run_folders import config_of, lines_of, write_lines, write_run, write_settings
 
 ALPHA = "partition.alpha=0.1"
 
@@ -347,13 +345,7 @@ def test_a_run_that_ends_before_the_papers_round_fills_no_accuracy_unless_asked(
 
 def test_an_edited_record_is_left_out_or_marked(tmp_path: Path) -> None:
     for seed in (7, 8, 9):
-        folder = add(tmp_path, str(seed), 40, seed=seed)
-        lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
-        texts, after = [], RunFolder(folder).run_id
-        for line in lines:
-            texts.append(linked(line, after))
-            after = json.loads(texts[-1])["check"]
-        (folder / "rounds.jsonl").write_text("".join(texts))
+        add(tmp_path, str(seed), 40, seed=seed)
     unchanged = cell(table(tables_of(tmp_path), 1), "SAGE", 3)
     assert (unchanged.marks, len(unchanged.runs)) == ((), 3)
     text = (tmp_path / "8/rounds.jsonl").read_text().splitlines(keepends=True)
@@ -459,20 +451,15 @@ def test_runs_without_a_cell_are_listed_with_the_reason(tmp_path: Path) -> None:
     write_run(tmp_path / "worse", config_of("protocol=authors", ALPHA, "model.width=1"), curve(40))
     own = add(tmp_path, "own", 50)
     own_data = {"name": "folder", "dir": "images"}
-    (own / "config.toml").write_text(
-        to_toml({"data": own_data, "partition": {"clients": 20}, "method": {"name": "sage"}})
-    )
+    write_settings(own, to_toml({"data": own_data, "partition": {"clients": 20}, "method": {"name": "sage"}}))
     listed = add(tmp_path, "listed", 50)
-    (listed / "config.toml").write_text(
-        to_toml({"data": {"name": "cifar100"}, "partition": {"clients": 20, "file": "split.json"}})
-    )
+    split = {"clients": 20, "file": "split.json"}
+    write_settings(listed, to_toml({"data": {"name": "cifar100"}, "partition": split}))
     given = add(tmp_path, "given", 50)
     name, digest = 'name = "cifar100"', 'digest = "0123456789abcdef"'
-    (given / "config.toml").write_text((given / "config.toml").read_text().replace(name, f"{name}\n{digest}"))
+    write_settings(given, (given / "config.toml").read_text().replace(name, f"{name}\n{digest}"))
     strange = add(tmp_path, "strange", 50)
-    (strange / "config.toml").write_text(
-        (strange / "config.toml").read_text().replace('name = "sage"', 'name = "mine"')
-    )
+    write_settings(strange, (strange / "config.toml").read_text().replace('name = "sage"', 'name = "mine"'))
     result = tables_of(tmp_path)
     assert result.num_runs == 15
     why = {path.name: text for path, text in result.unused.items()}
@@ -653,10 +640,7 @@ def test_a_folder_that_cannot_be_read_costs_itself_only(tmp_path: Path) -> None:
 
 def test_a_line_without_its_tests_has_no_second_normalization(tmp_path: Path) -> None:
     folder = add(tmp_path, "good", 50)
-    lines = [json.loads(text) for text in (folder / "rounds.jsonl").read_text().splitlines()]
-    for line in lines:
-        line["test"] = "torn"
-    (folder / "rounds.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_lines(folder, [{**line, "test": "torn"} for line in lines_of(folder)])
     rows = csv.DictReader(numbers_csv(tables_of(tmp_path).tables).splitlines())
     mine = [(row["value"], row["authors_norm"]) for row in rows if row["source"] == "authors" and row["table"] == "1"]
     assert mine == [("50.0", "")]

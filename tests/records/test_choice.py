@@ -22,11 +22,10 @@ from fssl.data.sources import Dataset
 from fssl.engines.engine import RoundResult
 from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
-from fssl.records.choice import Chosen, Progress, would_have_ended
+from fssl.records.choice import BestRound, Chosen, would_have_ended
 from fssl.records.store import RunFolder
 from fssl.records.writer import RunWriter
 from fssl.report.groups import seeds_text
-from fssl.report.page.reading import read
 from fssl.report.runs import find_runs
 from fssl.report.show import print_run
 from fssl.report.verdicts import rivals
@@ -51,7 +50,7 @@ def lines(*values: float | None) -> list[dict[str, Any]]:
 
 
 def test_the_first_of_equal_rounds_is_the_best() -> None:
-    progress = Progress(config(), lines(*VALUES[:8]))
+    progress = BestRound(config(), lines(*VALUES[:8]))
     assert progress.best == Chosen(5, 40.0)
     assert not progress.is_over  # without patience
     assert progress.take({"round": 9, "validation": {"accuracy": 50.0}})
@@ -59,20 +58,20 @@ def test_the_first_of_equal_rounds_is_the_best() -> None:
 
 
 def test_patience_counts_rounds_after_the_best() -> None:
-    over = [Progress(config("train.patience=3"), lines(*VALUES[:n])).is_over for n in range(len(VALUES))]
+    over = [BestRound(config("train.patience=3"), lines(*VALUES[:n])).is_over for n in range(len(VALUES))]
     assert over == [False] * 8 + [True]
-    assert [Progress(config("train.patience=2"), lines(*VALUES[:n])).is_over for n in (3, 4)] == [False, True]
+    assert [BestRound(config("train.patience=2"), lines(*VALUES[:n])).is_over for n in (3, 4)] == [False, True]
 
 
 def test_a_round_without_a_value_is_no_better() -> None:
-    progress = Progress(config("train.patience=2"), lines(None, 10.0, None, None))
+    progress = BestRound(config("train.patience=2"), lines(None, 10.0, None, None))
     assert progress.best == Chosen(2, 10.0)
     assert progress.is_over
 
 
 def test_the_tuning_half_is_chosen_by_where_there_is_no_validation_part() -> None:
     settings = parse(override(read_toml("smoke"), ["data.test=tuning", "train.patience=1", "records.metrics=macro_f1"]))
-    progress = Progress(settings, [{"round": 1, "macro_f1": 30.0}, {"round": 2, "macro_f1": 20.0}])
+    progress = BestRound(settings, [{"round": 1, "macro_f1": 30.0}, {"round": 2, "macro_f1": 20.0}])
     assert progress.best == Chosen(1, 30.0)
     assert progress.is_over
     assert "on the tuning half of the test" in progress.facts(stops=True)["stopped"]["why"]
@@ -219,9 +218,8 @@ def test_a_run_that_stopped_early_is_compared_as_a_whole_one(tmp_path: Path) -> 
     runs = {run.path.name: [run] for run in find_runs([tmp_path]).runs}
     assert {name: seeds_text(runs[name]) for name in runs} == {"cut": "7*", "stopped": "7", "whole": "7"}
     assert {*rivals(runs)} == {"stopped", "whole"}
-    readings = [read(tmp_path / name) for name in runs]
-    assert {reading.path.name: reading.reached for reading in readings} == {"cut": 8, "stopped": 9, "whole": 9}
-    assert [reading.is_finished for reading in readings] == [False, True, True]
+    assert {name: run.reached for name, (run,) in runs.items()} == {"cut": 8, "stopped": 9, "whole": 9}
+    assert {name: run.has_end for name, (run,) in runs.items()} == {"cut": False, "stopped": True, "whole": True}
 
 
 # The validation part.
@@ -257,7 +255,7 @@ def test_beside_the_final_half_the_tuning_half_is_the_validation_part(tiny_data:
     assert final.tests["train_norm"].loss != tested.loss
     assert rounds["held"].validation not in (None, tested)
     settings_final = tiny_config("data.test=final", "train.patience=2")
-    assert Progress(settings_final, lines(30.0, 20.0, 10.0)).best == Chosen(1, 30.0)
+    assert BestRound(settings_final, lines(30.0, 20.0, 10.0)).best == Chosen(1, 30.0)
 
 
 def test_the_validation_part_is_drawn_by_the_seed_of_the_partition(tiny_data: Dataset) -> None:

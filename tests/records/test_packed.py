@@ -13,8 +13,8 @@ from fssl.errors import UserError
 from fssl.records.lock import Lock
 from fssl.records.packed import packed, read_packed, unpacked
 from fssl.records.store import RunFolder
-from fssl.report.page.reading import read
-from fssl.report.runs import find_runs
+from fssl.report.page.curves import curves_of
+from fssl.report.runs import find_runs, read_run
 from helpers.command import Fssl, exit_code
 from helpers.run_folders import config_of, imitate
 
@@ -125,14 +125,13 @@ def test_every_reader_has_the_same_of_both(fssl: Fssl) -> None:
         assert small.text() == plain.rounds_file.read_bytes()
         assert small.rounds() == plain.rounds() != []
         assert small.start().marks == plain.start().marks
-        one, other = read(plain.path), read(small.path)
-        assert (one.rounds, repr(one.columns)) == (other.rounds, repr(other.columns))
-        assert (one.problems, one.fault) == (
-            [text.replace("packed/", "plain/") for text in other.problems],
-            other.fault,
-        )
-        assert not other.update()
-    found, other_found = ([run[2:] for run in package.runs(folder)] for folder in ("plain", "packed"))
+        one, other = read_run(plain), read_run(small)
+        assert one is not None
+        assert other is not None
+        assert (one.lines, one.damaged, one.remark) == (other.lines, other.damaged, other.remark)
+        assert (one.sessions, one.extras.damage) == (other.sessions, other.extras.damage)
+        assert repr(curves_of([one])) == repr(curves_of([other]))
+    found, other_found = ([run.lines for run in package.runs(folder)] for folder in ("plain", "packed"))
     assert found == other_found
     for words in ("show {}/run", "compare {}"):
         answers = [fssl(*words.format(folder).split()) for folder in ("plain", "packed")]
@@ -192,8 +191,7 @@ def test_a_damaged_packed_record_is_reported_in_one_line(fssl: Fssl, trained: Pa
     assert fssl("pack", "run", "--undo") == (2, "", f"fssl: {why}\n")
     said = fssl("compare", "run", "other")
     assert (said.code, f"left out: run: {why}" in " ".join(said.out.split())) == (0, True)
-    assert read(trained).problems == [f"run: left out: {PACKED} is damaged; bring back the file as it was"]
-    assert [*find_runs([Path()]).unreadable] == [trained]
+    assert find_runs([Path()]).unreadable == {trained: why}
 
 
 def test_what_cannot_be_packed_is_refused_and_left_alone(fssl: Fssl, trained: Path) -> None:

@@ -15,6 +15,7 @@ from rich.console import Console
 from fssl.cli.screen import console
 from fssl.errors import UserError
 from fssl.paper.fill import fill_tables
+from fssl.records.facts import write_facts
 from fssl.report import compare
 from fssl.report.compare import Files, compare_runs
 from fssl.report.drawing import band, head, legend, render, sheet
@@ -23,7 +24,6 @@ from fssl.report.formats import escape_latex, terminal
 from fssl.report.groups import named_groups
 from fssl.report.look import method_style
 from fssl.report.overview import make_overview, seconds_per_round
-from fssl.report.page.reading import Reading
 from fssl.report.runs import by_round, find_runs, joined, number
 from fssl.report.show import print_run, sparkline
 from fssl.report.tasks import group_by_task
@@ -62,7 +62,9 @@ def test_a_line_that_is_lost_shifts_nothing(
     """Round 2 of one seed is damaged: the curve has rounds 1 and 3, and the best round keeps its number."""
     for seed, curve in ((7, [10.0, 20.0, 30.0]), (8, [20.0, 90.0, 50.0])):
         write_run(tmp_path / str(seed), curve, SAGE, f"seed={seed}")
-    lines = (tmp_path / "7/rounds.jsonl").read_text().replace('"seconds"', '"hours"').splitlines()
+    without_times = [{**line, "timing": {"hours": 1.0}} for line in run_folders.lines_of(tmp_path / "7")]
+    run_folders.write_lines(tmp_path / "7", without_times)
+    lines = (tmp_path / "7/rounds.jsonl").read_text().splitlines()
     (tmp_path / "7/rounds.jsonl").write_text("\n".join([lines[0], lines[1][:20], lines[2]]) + "\n")
     bands = []
     monkeypatch.setattr(compare, "band", lambda axes, rounds, values, *look: bands.append((rounds, values.tolist())))
@@ -89,9 +91,8 @@ def test_a_damaged_line_is_no_round_of_a_mean(tmp_path: Path, capsys: pytest.Cap
     assert "mean of the last 2 rounds" in (tmp_path / "x.tex").read_text()
     print_run(console, tmp_path / "runs/7")
     assert "mean of the last 2 rounds" in said(capsys)
-    reading = Reading(tmp_path / "runs/7")
-    reading.update()
-    assert (reading.result, last_rounds([reading])) == (20, 2)
+    (run,) = find_runs([tmp_path / "runs/7"]).runs
+    assert (run.result, last_rounds([run])) == (20, 2)
 
 
 def test_the_last_ten_rounds_are_ten_numbers_and_reach_no_farther_back(
@@ -103,9 +104,7 @@ def test_the_last_ten_rounds_are_ten_numbers_and_reach_no_farther_back(
     file.write_text("\n".join([*lines[:4], lines[4][:20], *lines[5:]]) + "\n")
     expected = (sum(range(3, 13)) - 5) / 9
     (run,) = find_runs([tmp_path / "runs"]).runs
-    reading = Reading(tmp_path / "runs/7")
-    reading.update()
-    assert (run.result, run.averaged) == (reading.result, reading.averaged) == (expected, 9)
+    assert (run.result, run.averaged) == (expected, 9)
     print_run(console, tmp_path / "runs/7")
     assert "mean of the last 9 rounds │ 7.78 %" in said(capsys)
 
@@ -182,7 +181,7 @@ def test_of_many_clients_with_test_images_the_first_are_listed(
     folder = write_run(tmp_path / "a", [50.0], SAGE)
     for clients in (12, 14):
         tested = {str(k): {"images": 3 + k, "accuracy": 50.0 + k} for k in range(clients)}
-        (folder / "measures.json").write_text(json.dumps({"models": {"plain": {"clients": tested}}}))
+        write_facts(folder / "measures.json", {"models": {"plain": {"clients": tested}}})
         print_run(console, folder)
         text = said(capsys)
         assert "accuracy on the 14 test images of client 11 │ 61.00 %" in text
@@ -272,8 +271,7 @@ def test_a_record_of_an_odd_shape_can_still_be_shown(tmp_path: Path, capsys: pyt
     folder = write_run(tmp_path / "a", [50.0], SAGE, "train.rounds=2")
     append(folder, 2, 60.0)
     line = {"round": 3, "accuracy": 61.0, "test": [], "pl_accuracy": "many", "lam_sure": 0.25}
-    with (folder / "rounds.jsonl").open("a") as file:
-        file.write(json.dumps(line) + "\n")
+    run_folders.write_lines(folder, [*run_folders.lines_of(folder), line])
     print_run(console, folder)
     text = said(capsys)
     assert "61.00 % (round 3)" in text
@@ -454,11 +452,12 @@ def test_settings_without_effect_do_not_part_repetitions(tmp_path: Path, capsys:
     even, steps = "partition.kind='iid'", "train.steps_per_round=3"
     write_run(tmp_path / "a", [50.0], SAGE, even, steps)
     write_run(tmp_path / "b", [60.0], SAGE, even, steps, "seed=8")
-    for name, alpha, epochs in (("a", "0.1", "1"), ("b", "0.5", "4")):  # as earlier versions wrote them
-        file = tmp_path / name / "config.toml"
-        for beside, text in (("kind", f"alpha = {alpha}"), ("steps_per_round", f"local_epochs = {epochs}")):
-            file.write_text(re.sub(rf"(?m)^{beside} = .*$", rf"\g<0>\n{text}", file.read_text()))
-            assert f"\n{text}\n" in file.read_text()
+    for name, alpha, epochs in (("a", "0.1", "1"), ("b", "0.5", "4")):  # as a preset may leave them there
+        text = (tmp_path / name / "config.toml").read_text()
+        for beside, line in (("kind", f"alpha = {alpha}"), ("steps_per_round", f"local_epochs = {epochs}")):
+            text = re.sub(rf"(?m)^{beside} = .*$", rf"\g<0>\n{line}", text)
+            assert f"\n{line}\n" in text
+        run_folders.write_settings(tmp_path / name, text)
     compare_runs(console, [tmp_path])
     assert "sage 7 8 55.00 ± 7.07" in said(capsys)
 
@@ -739,8 +738,8 @@ def test_a_name_with_dollars_is_no_formula(tmp_path: Path) -> None:
     method = r"$\nothing{$^^_.py:mine"
     for i, name in enumerate(("sage", method)):
         write_run(tmp_path / str(i), [50.0, 51.0], SAGE, f"data.labels_per_class={10 * i + 10}")
-        config = tmp_path / str(i) / "config.toml"
-        config.write_text(config.read_text().replace('name = "sage"', f"name = '{name}'"))
+        text = (tmp_path / str(i) / "config.toml").read_text()
+        run_folders.write_settings(tmp_path / str(i), text.replace('name = "sage"', f"name = '{name}'"))
     compare_runs(console, [tmp_path], Files(png=tmp_path / "x.png", tex=tmp_path / "x.tex"))
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     escaped = r"\$\textbackslash{}nothing\{\$\textasciicircum{}\textasciicircum{}\_.py:mine"
@@ -837,8 +836,9 @@ def test_by_a_setting_unfinished_runs_have_a_star_and_full_rows_come_first(
 def test_by_a_network_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A file's checksum goes with its name."""
     write_run(tmp_path / "a", [50.0], SAGE)
-    config = write_run(tmp_path / "b", [60.0], SAGE) / "config.toml"
-    config.write_text(config.read_text().replace('name = "cnn"', 'name = "wide.py:net"\ndigest = "0123456789abcdef"'))
+    text = (write_run(tmp_path / "b", [60.0], SAGE) / "config.toml").read_text()
+    own = text.replace('name = "cnn"', 'name = "wide.py:net"\ndigest = "0123456789abcdef"')
+    run_folders.write_settings(tmp_path / "b", own)
     compare_runs(console, [tmp_path], by="model.name")
     text = said(capsys)
     assert "name=cnn name=wide.py:net" in text

@@ -10,8 +10,9 @@ from fssl.report.page import live
 from fssl.report.page.content import content
 from fssl.report.page.curves import over_seeds
 from fssl.report.page.live import Watcher
-from fssl.report.page.reading import read
+from fssl.report.runs import find_runs
 from helpers.handmade import append, write_run
+from helpers.run_folders import write_settings
 
 SAGE, LPL = 'method.name="sage"', 'method.name="fixmatch-lpl"'
 
@@ -53,7 +54,7 @@ def test_a_line_has_the_curves_of_its_runs(tmp_path: Path) -> None:
     first = write_run(tmp_path / "7", [50.0, 60.0], SAGE, "seed=7", pl_accuracy=[None, 0.5], loss_u=[1.5, 1.25])
     second = write_run(tmp_path / "8", [51.0, 64.0], SAGE, "seed=8", pl_accuracy=[0.25, 0.6])
     other = write_run(tmp_path / "9", [30.0, 31.0], LPL, "seed=9")
-    curves = content([read(folder) for folder in (other, second, first)], "")["curves"]
+    curves = content(find_runs([other, second, first]), "")["curves"]
     assert set(curves) == {str(first), str(other)}
     assert set(curves[str(other)]) == {"accuracy", "seconds"}
     seconds = {"mean": [0.5, 1.0], "std": [0.0, 0.0], "seeds": [2, 2]}
@@ -102,7 +103,7 @@ def test_a_line_that_lost_a_run_is_averaged_anew(runs: Path, gone: str) -> None:
 def test_a_run_that_moves_to_another_line_leaves_its_own(runs: Path) -> None:
     watcher = Watcher([runs])
     first = watcher.changes(-1)
-    (runs / "7/config.toml").write_text((runs / "9/config.toml").read_text().replace("seed = 9", "seed = 7"))
+    write_settings(runs / "7", (runs / "9/config.toml").read_text().replace("seed = 9", "seed = 7"))
     second = watcher.changes(first["version"])
     assert {name: curves["accuracy"]["mean"] for name, curves in second["curves"].items()} == {
         str(runs / "7"): [40.0],

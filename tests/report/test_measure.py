@@ -9,7 +9,6 @@ from rich.console import Console
 from fssl.errors import UserError
 from fssl.report.compare import Files, compare_runs
 from fssl.report.page.live import Watcher
-from fssl.report.page.reading import judge_by, read
 from fssl.report.page.write import write_page
 from fssl.report.runs import find_runs
 from helpers.command import Fssl
@@ -122,10 +121,12 @@ def test_a_live_page_sends_every_run_again_when_the_measure_changes(
     }
 
 
-def test_a_reading_without_the_measure_is_not_shown(tmp_path: Path) -> None:
-    write_run(tmp_path / "old", [55, 55], "method.name=sage")
-    reading = read(tmp_path / "old")
-    assert judge_by([reading], "auroc") == "auroc"
-    assert not reading.is_shown
-    assert judge_by([reading]) == "accuracy"
-    assert reading.is_shown
+def test_the_page_leaves_out_a_run_without_the_measure(tmp_path: Path) -> None:
+    write_two(tmp_path)
+    write_run(tmp_path / "old", [55, 55], "method.name=fixmatch-lpl")
+    data = write_page([tmp_path], tmp_path / "report.html", measure="auroc")
+    assert [*data["runs"]] == [str(tmp_path / name) for name in ("fedavg", "sage")]
+    assert f"left out: {tmp_path / 'old'}: its record has no AUROC" in data["notes"]
+    assert len(write_page([tmp_path], tmp_path / "report.html")["runs"]) == 3
+    with pytest.raises(UserError, match="its record has no AUROC, in none of these runs"):
+        write_page([tmp_path / "old"], tmp_path / "report.html", measure="auroc")

@@ -18,17 +18,18 @@ import pytest
 from fssl.config import parse, read_toml, to_toml
 from fssl.errors import UserError
 from fssl.records.accepted import accept
+from fssl.records.facts import write_facts
 from fssl.records.store import RunFolder
+from fssl.report import runs
 from fssl.report.groups import named_groups
-from fssl.report.page import reading
 from fssl.report.page import write as page
-from fssl.report.page.curves import curves_of
-from fssl.report.page.reading import QUANTITIES, Reading, read, read_all
-from fssl.report.runs import edited, find_runs, run_folders
+from fssl.report.page.curves import QUANTITIES, curves_of, for_page
+from fssl.report.runs import Reader, Run, edited, find_runs
 from fssl.system.files import write_atomic
 from helpers import report_speed
 from helpers.command import exit_code
 from helpers.handmade import append, write_probes, write_run
+from helpers.run_folders import write_settings
 
 pytest.importorskip("plotly")
 SAGE, LPL = 'method.name="sage"', 'method.name="fixmatch-lpl"'
@@ -37,6 +38,11 @@ SAGE, LPL = 'method.name="sage"', 'method.name="fixmatch-lpl"'
 def embedded(text: str, name: str = "data") -> str:
     (found,) = re.findall(rf'<script type="text/plain" id="{name}">([\w+/=]*)</script>', text)
     return gzip.decompress(base64.b64decode(found)).decode()
+
+
+def read(folder: Path) -> Run:
+    (run,) = find_runs([folder]).runs
+    return run
 
 
 def report(tmp_path: Path, *paths: Path) -> dict[str, Any]:
@@ -168,8 +174,8 @@ def test_images_of_a_folder_have_names_and_no_skew(tmp_path: Path) -> None:
     settings = read_toml(str(folder / "config.toml"))
     settings["data"] = {"name": "folder", "dir": "/data/scans", "classes": ["bone", "lung"], "digest": "d"}
     settings["partition"] = {"clients": 3}
-    (folder / "config.toml").write_text(to_toml(settings))
-    (folder / "partition.json").write_text('{"labeled": [[1, 2], [3, 0], [0, 0]], "unlabeled": null}')
+    write_settings(folder, to_toml(settings))
+    write_facts(folder / "partition.json", {"labeled": [[1, 2], [3, 0], [0, 0]], "unlabeled": None})
     data = report(tmp_path)
     (task,) = data["tasks"]
     assert (task["title"], task["alpha"], task["labels"]) == ("folder scans · 3 clients", None, None)
@@ -185,7 +191,8 @@ def test_the_loss_and_the_labels_of_a_server_are_shown_where_it_has_some(tmp_pat
         settings = (SAGE, "partition.labels='server'", f"seed={seed}")
         write_run(tmp_path / f"runs/server{seed}", [50.0, 60.0], *settings, server_loss=loss, loss_s=[None, None])
     write_run(tmp_path / "runs/clients", [50.0, 60.0], SAGE, loss_s=[3.0, 2.0])
-    (tmp_path / "runs/server7/partition.json").write_text('{"labeled": null, "unlabeled": null, "server": [4, 0, 2]}')
+    counts = {"labeled": None, "unlabeled": None, "server": [4, 0, 2]}
+    write_facts(tmp_path / "runs/server7/partition.json", counts)
     data = report(tmp_path)
     server, clients = (data["curves"][str(tmp_path / "runs" / name)] for name in ("server7", "clients"))
     assert server["server_loss"]["mean"] == [1.5, 0.75]
@@ -202,7 +209,8 @@ def test_the_loss_and_the_labels_of_a_server_are_shown_where_it_has_some(tmp_pat
 @pytest.mark.parametrize("row", ["7", "[]", '"x"', "[1.5]", "[[1, 2]]", "{}"])
 def test_labels_of_a_server_that_cannot_be_read_are_named(tmp_path: Path, row: str) -> None:
     folder = write_run(tmp_path / "runs/a", [50.0], SAGE, "partition.labels='server'")
-    (folder / "partition.json").write_text(f'{{"labeled": [[0, 0]], "unlabeled": [[5, 6]], "server": {row}}}')
+    counts = {"labeled": [[0, 0]], "unlabeled": [[5, 6]], "server": json.loads(row)}
+    write_facts(folder / "partition.json", counts)
     data = report(tmp_path)
     assert data["tasks"][0]["partition"] is None
     assert data["notes"] == [f"{folder}: partition.json is damaged"]
@@ -271,10 +279,8 @@ def test_damage_is_counted_and_named_but_never_fatal(tmp_path: Path) -> None:
     notes = [note.removeprefix(f"{runs}/").partition(": Invalid value")[0] for note in data["notes"]]
     assert set(data["curves"][str(odd)]) == {"accuracy", "seconds"}
     assert sorted(notes) == [
-        "empty: env.json is missing or damaged: hardware unknown",
-        "empty: left out, it has no config.toml",
-        "empty: no finished round",
-        f"lost: left out, its settings cannot be read: {lost}/config.toml: not valid TOML",
+        f"left out: {runs}/empty: no config.toml",
+        f"left out: {lost}: {lost}/config.toml: not valid TOML",
         "odd: probes of 1 of the last 1 rounds are damaged",
         "torn: env.json is missing or damaged: hardware unknown",
         "torn: partition.json is damaged",
@@ -285,7 +291,7 @@ def test_damage_is_counted_and_named_but_never_fatal(tmp_path: Path) -> None:
     for folder in ("whole", "torn", "odd"):
         shutil.rmtree(runs / folder)
     (runs / "empty/rounds.jsonl").unlink()
-    with pytest.raises(UserError, match=r"no runs in .*lost: left out"):
+    with pytest.raises(UserError, match=r"no runs in .* \(.*lost/config.toml: not valid TOML"):
         report(tmp_path)
 
 
@@ -298,21 +304,23 @@ def test_rates_that_the_settings_do_not_give_leave_a_run_out_as_compare_does(tmp
     )
     lines = (other / "rounds.jsonl").read_text().splitlines(keepends=True)
     (other / "rounds.jsonl").write_text("".join([*lines[:2], "half\n", lines[3]]))
-    watched = read(other)
-    assert (watched.is_shown, watched.fault) == (True, None)
+    reader = Reader()
+    assert [run.remark for run in reader.read([runs]).runs] == ["", ""]
     file = other / "config.toml"
     file.write_text(file.read_text().replace("cooldown = 2", "cooldown = 4"))
-    assert watched.update()
     fault = "config.toml was changed since: round 2 had another learning rate"
-    left_out = f"{other}: left out: {edited(fault)}"
-    assert (watched.is_shown, watched.fault, watched.problems[-1]) == (False, fault, left_out)
+    left_out = f"left out: {other}: {edited(fault)}"
+    assert [run.path for run in reader.read([runs]).runs] == [whole]
+    assert reader.read([runs]).left_out == [left_out]
     data = report(tmp_path)
     assert [*data["runs"]] == [str(whole)]
     assert left_out in data["notes"]
-    assert find_runs([runs]).left_out == [f"left out: {other}: {edited(fault)}"]
+    assert find_runs([runs]).left_out == [left_out]
     accept(RunFolder(other), "on purpose")
-    assert watched.update()
-    assert (watched.is_shown, watched.problems[-1]) == (True, f"{other}: an edited record, accepted: on purpose")
+    assert [run.remark for run in reader.read([runs]).runs] == ["on purpose", ""]
+    data = report(tmp_path)
+    assert len(data["runs"]) == 2
+    assert f"{other}: an edited record, accepted: on purpose" in data["notes"]
 
 
 SHAPES = ("[" * 10**5, "[]", "7", '"x"', "null", "{}", '{"sessions": 3}', '{"sessions": [[], 3]}')
@@ -368,7 +376,7 @@ def test_a_record_cannot_break_out_of_the_page(tmp_path: Path) -> None:
     tables["method"] = {"name": HOSTILE}
     tables["data"] = {"name": "folder", "dir": HOSTILE, "classes": [HOSTILE, "b"]}
     tables["partition"] = {"clients": 6}
-    (hostile / "config.toml").write_text(to_toml(tables))
+    write_settings(hostile, to_toml(tables))
     data = report(tmp_path, hostile)
     assert data["tasks"][0]["classes"] == [HOSTILE, "b"]
     assert data["tasks"][0]["groups"][0]["name"] == HOSTILE
@@ -413,12 +421,14 @@ def test_many_runs_are_read_by_several_processes_to_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report_speed.write_records(tmp_path, 9, 3)
-    monkeypatch.setattr(reading, "MANY", 5)
-    one, two = (read_all(run_folders([tmp_path]), processes) for processes in (1, 2))
-    assert [r.path for r in one] == [r.path for r in two]
+    monkeypatch.setattr("fssl.report.runs.MANY", 5)
+    one, two = (find_runs([tmp_path], prepare=for_page, processes=processes).runs for processes in (1, 2))
+    assert [run.path for run in one] == [run.path for run in two]
     for a, b in zip(one, two, strict=True):
-        assert all(str(a.values(q.key)) == str(b.values(q.key)) for q in QUANTITIES)
+        assert curves_of([a]) == curves_of([b])
+        assert a.lines == b.lines
         assert a.config == b.config
+        assert [str(values) for values in a.extras.by_class] == [str(values) for values in b.extras.by_class]
 
 
 def test_generated_records_have_every_quantity(tmp_path: Path) -> None:
@@ -442,38 +452,47 @@ def test_the_benchmark_reports_seconds_and_megabytes(capsys: pytest.CaptureFixtu
 
 
 def test_rounds_of_a_run_that_starts_anew_are_forgotten(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "a", [50.0, 60.0], SAGE)
-    run = Reading(folder)
-    run.update()
+    folder, reader = write_run(tmp_path / "a", [50.0, 60.0], SAGE), Reader()
+    assert [run.last_round for run in reader.read([folder]).runs] == [2]
     write_atomic(folder / "rounds.jsonl", "")  # as --resume does without a checkpoint
-    run.update()
-    assert (run.rounds, run.problems) == ([], [f"{folder}: no finished round"])
+    assert reader.read([folder]) == ([], {folder: "no finished round"})
 
 
-def test_rounds_that_were_read_are_not_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = write_run(tmp_path / "a", [50.0, 60.0], SAGE)
+def test_a_folder_is_read_again_only_when_a_file_of_it_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (write_run(tmp_path / name, [50.0, 60.0], SAGE) for name in "ab")
     parsed: list[int] = []
 
-    def count(chain: Any, texts: Any, *rest: Any) -> Any:
+    def count(chain: Any, texts: Any) -> Any:
         parsed.append(len(texts))
-        return whole_lines(chain, texts, *rest)
+        return whole_lines(chain, texts)
 
-    whole_lines = reading.whole_lines
-    monkeypatch.setattr(reading, "whole_lines", count)
-    run = Reading(folder)
-    assert (run.update(), run.update()) == (True, False)
-    append(folder, 3, 70.0)
-    with (folder / "rounds.jsonl").open("a") as file:
-        file.write('{"round": 4, "acc')
-    assert run.update()
-    assert (parsed, run.rounds, run.skipped) == ([2, 1], [1, 2, 3], [4])
-    with (folder / "rounds.jsonl").open("a") as file:
-        file.write('uracy": 80.0}\n')
-    run.update()
-    assert (parsed, run.values("accuracy").tolist()) == ([2, 1, 1], [50.0, 60.0, 70.0, 80.0])
-    assert run.skipped == []
-    lines = (folder / "rounds.jsonl").read_text().splitlines(keepends=True)
-    (folder / "new").write_text("".join([*lines[:1], *lines[2:]]))
-    (folder / "new").replace(folder / "rounds.jsonl")  # as a resumed run does
-    run.update()
-    assert run.rounds == [1, 3, 4]
+    whole_lines = runs.whole_lines
+    monkeypatch.setattr(runs, "whole_lines", count)
+    reader = Reader()
+
+    def read() -> list[Run]:
+        parsed.clear()
+        return reader.read([tmp_path]).runs
+
+    before = read()
+    assert ([run.path for run in before], parsed) == ([first, second], [2, 2])
+    assert (read() == before, parsed) == (True, [])  # the very same
+    append(second, 3, 70.0)
+    whole = (second / "rounds.jsonl").read_text()
+    append(second, 4, 80.0)
+    longer = (second / "rounds.jsonl").read_text()
+    (second / "rounds.jsonl").write_text(longer[: len(whole) + 17])
+    same, other = read()
+    assert (same is before[0], parsed, other.curve, other.damaged) == (True, [4], [50.0, 60.0, 70.0], [4])
+    (second / "rounds.jsonl").write_text(longer)
+    other = read()[1]
+    assert (parsed, other.curve, other.damaged) == ([4], [50.0, 60.0, 70.0, 80.0], [])
+    (second / "env.json").unlink()
+    assert (read()[1].sessions, parsed) == ([], [4])
+    (second / "new").write_text("".join(longer.splitlines(keepends=True)[:1]))
+    (second / "new").replace(second / "rounds.jsonl")  # as a resumed run does
+    assert read()[1].curve == [50.0]
+    shutil.rmtree(second)
+    assert (read(), parsed) == ([same], [])

@@ -30,14 +30,14 @@ if __name__ == "__main__":
     "reading records": """
 import time
 from pathlib import Path
-from fssl.report.page import reading
-folders = [Path(str(number)) for number in range(reading.MANY)]
+from fssl.report import runs
+folders = [Path(str(number)) for number in range(runs.MANY)]
 for folder in folders:
     folder.mkdir()
     (folder / "rounds.jsonl").write_text("{}")
     (folder / "config.toml").write_text("seed = 7")
-reading.whole_lines = lambda *_: time.sleep(600)
-reading.read_all(folders, 2)
+runs.whole_lines = lambda *_: time.sleep(600)
+runs.find_runs(folders, processes=2)
 """,
 }
 

@@ -5,7 +5,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -47,11 +47,12 @@ def run(
     Example: `fssl run smoke --set method.name=flexmatch+sage --set seed=7 --out runs/flexmatch`
     """
     given = as_settings({"data.dir": data_dir and str(data_dir), "compute.device": device})
-    file, base = settings_file(config, resume)
-    base = out or base
+    tables, folder = settings_of(config, resume)
+    base = out or folder
     check_name("out", base)
-    own = own_copies(base) if resume and Path(file) == base / "config.toml" else []
-    named = runs_of(file, [*own, *(settings or []), *given], yes)
+    is_own = base == folder and Path(config) in (base, base / "config.toml")
+    own = own_copies(tables, base) if resume and is_own else []
+    named = runs_of(tables, [*own, *(settings or []), *given], yes)
     try:
         datasets = checked_early(named, base, debug, trains=not dry_run)
         from ..runner.grid import list_runs, run_in_turn
@@ -74,11 +75,11 @@ def run(
         )
 
 
-def runs_of(file: str, settings: list[str], yes: bool) -> list[tuple[str, "Config"]]:
-    """Every run that a file stands for; a misspelt key is reported before the framework is loaded."""
-    from ..config import check_size, expand, num_runs, override, read_toml
+def runs_of(tables: dict[str, Any], settings: list[str], yes: bool) -> list[tuple[str, "Config"]]:
+    """Every run that settings stand for; a misspelt key is reported before the framework is loaded."""
+    from ..config import check_size, expand, num_runs, override
 
-    tables = override(read_toml(file), settings)
+    tables = override(tables, settings)
     if not yes:
         check_size(tables, MOST_RUNS)
     elif (number := num_runs(tables)) > MOST_RUNS:
@@ -94,14 +95,17 @@ def checked_early(named: Sequence[tuple[str, "Config"]], base: Path, debug: bool
     from ..catalog.facts import check_choice
     from ..console import RunView
     from ..core.images import Datasets, check_at_hand
+    from ..records.layout import CONFIG, check_place, place_of
     from ..runner.checks import check_settings
 
     configs = [config for _, config in named]
     check_settings(configs, debug)
     for name, config in named:
         check_choice(config.method, config.card)
-        if trains and not (base / name / "config.toml").is_file():
+        if trains and not (base / name / CONFIG).is_file():
             check_at_hand(config)
+            if place := place_of(config):
+                check_place(place)
     datasets = Datasets()
     with RunView(console, "data", transient=True) as view:
         for config in configs:
@@ -131,29 +135,25 @@ def ready_runs(planned: list["PlannedRun"], datasets: "Datasets", resume: bool) 
     return waiting
 
 
-def settings_file(config: str, resume: bool) -> tuple[str, Path]:
-    """Where a run's settings are, and its folder unless another is named: that of a run which goes on is its own."""
-    from ..config import not_found, presets
-    from ..records.layout import check_format
+def settings_of(config: str, resume: bool) -> tuple[dict[str, Any], Path]:
+    """A run's settings, and its folder unless another is named: that of a run which goes on is its own."""
+    from ..config import not_found, presets, read_toml
+    from ..records.layout import CONFIG, read_settings
 
     path = Path(config)
-    if config not in presets() and (path / "config.toml").is_file():
-        check_format(path)  # whose settings may have keys that are not known here
-        return str(path / "config.toml"), path
-    if resume and path.name == "config.toml" and path.is_file():
-        check_format(path.parent)
-        return config, path.parent
+    if config not in presets() and (path / CONFIG).is_file():
+        return read_settings(path), path
+    if resume and path.name == CONFIG and path.is_file():
+        return read_settings(path.parent), path.parent
     if resume and config not in presets() and not os.path.exists(config):  # which never raises, as Path's own may
         raise not_found(config, goes_on=True)
-    return config, Path("runs") / Path(config.removesuffix(".toml")).name
+    return read_toml(config), Path("runs") / Path(config.removesuffix(".toml")).name
 
 
-def own_copies(folder: Path) -> list[str]:
+def own_copies(tables: Mapping[str, Any], folder: Path) -> list[str]:
     """The settings by which a run goes on with its own copy of `partition.file`, and of code that is not found."""
-    from ..config import load_toml
     from ..records.layout import kept_code, kept_split
 
-    tables = load_toml(folder / "config.toml", str(folder / "config.toml"))
     found = (tables.get(key) for key in ("partition", "method", "model"))
     part, method, model = (table if isinstance(table, dict) else {} for table in found)
     copies = {

@@ -13,7 +13,6 @@ from .schema import called_here, check_table, check_value, schema_of, several_ru
 from .settings import SECTIONS, Config, Data, MethodChoice
 
 LEAST_BEGUN = 3  # letters that tell which key was begun: many begin with one, such as that of `-d`
-RETIRED = {("partition", "setting", "all-clients")}  # stands in records of earlier versions, and says nothing
 TOP = schema_of(Config)
 
 
@@ -51,7 +50,6 @@ def with_found(config: Config, given: Collection[str]) -> Config:
 
 
 def parse_section(section: str, table: Mapping[str, Any]) -> Any:
-    table = {key: value for key, value in table.items() if (section, key, str(value)) not in RETIRED}
     if section == "data":
         check_by_channel(table)
     values = check_table(table, SCHEMAS[section], section, elsewhere=partial(keys_like, section))

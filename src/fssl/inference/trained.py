@@ -43,7 +43,7 @@ class Trained(NamedTuple):
     net: Net
     weights: Weights
     normalize: Normalize  # that of the run's result
-    round: int | None = None  # that it was trained to; models of early versions do not tell
+    round: int  # that it was trained to
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -54,10 +54,9 @@ class Trained(NamedTuple):
         """What it is, in one line; its weights would fill pages."""
         method, network, card = self.config.method.name, self.config.model.name, self.card
         images = f"{card.size}x{card.size}x{card.channels}"
-        known = "" if self.round is None else f", round={self.round}"
         return (
             f"Trained(method={method!r}, network={network!r}, data={self.config.data.name!r}, images={images!r},"
-            f" classes=({shortened([*map(repr, self.classes)], SHOWN)}){known})"
+            f" classes=({shortened([*map(repr, self.classes)], SHOWN)}), round={self.round})"
         )
 
     def on(self, device: torch.device) -> "Trained":
@@ -132,7 +131,7 @@ class Found(NamedTuple):
 
     file: Path
     tensors: State
-    facts: Facts | None
+    facts: Facts
 
 
 def load_trained(run: Path, device: torch.device | None = None, which: str = "") -> Trained:
@@ -157,7 +156,7 @@ def load_trained(run: Path, device: torch.device | None = None, which: str = "")
     check_facts(model, model_facts(config, card))
     weights = usable_weights(folder, model, net)
     weights = Weights(*({name: t.to(device) for name, t in tree.items()} for tree in weights))
-    return Trained(config, card, net, weights, normalize_of(config, card, device), (model.facts or {}).get("round"))
+    return Trained(config, card, net, weights, normalize_of(config, card, device), model.facts["round"])
 
 
 def told(model: Trained, run: Path, which: str) -> list[str]:
@@ -165,7 +164,7 @@ def told(model: Trained, run: Path, which: str) -> list[str]:
     said = []
     if which == BEST:
         said = [f"by the best model, that of round {model.round}"]
-    elif model.round is not None and model.round < model.config.rounds and not RunFolder(run).is_finished:
+    elif model.round < model.config.rounds and not RunFolder(run).is_finished:
         said = [f"by the model of round {model.round}; the run goes on to round {model.config.rounds}"]
     if not which and model.config.server.ship == "ema":
         said += ["by the smoothed model (server.ship = ema); --model plain takes the other"]
@@ -211,10 +210,10 @@ def model_in_checkpoint(folder: RunFolder, config: Config, which: str, saved: Sa
 def check_facts(model: Found, expected: Facts) -> None:
     """Refuse a model that was trained for other images than this version would give it."""
     for name, value in expected.items():
-        if model.facts and model.facts.get(name) != value:
+        if model.facts.get(name) != value:
             raise UserError(f"{model.file} was trained with {name} = {model.facts.get(name)}, not with {value}")
-    round = (model.facts or {}).get("round")
-    if not isinstance(round, int | None):
+    round = model.facts.get("round")
+    if not isinstance(round, int):
         raise UserError(f"{model.file} was trained to round {round!r:.60}, expected a whole number")
 
 

@@ -35,10 +35,9 @@ def seal(run: str, facts: Mapping[str, Any]) -> str:
 
 def rate_fault(lines: Sequence[Line], config: Config, facts: Mapping[str, Any]) -> str | None:
     """The fault of settings that give a round another learning rate than its line tells; an accepted one is none."""
-    has_rates = any("rate" in line for line in lines)  # else none fell, or a version before this one recorded it
-    if not has_rates or facts.get("schedule") == repr(config.schedule):
+    if facts.get("schedule") == repr(config.schedule):
         return None
-    other = first_other_rate(lines, config, config)
+    other = first_other_rate(lines, config)
     return f"config.toml was changed since: round {other} had another learning rate" if other else None
 
 
@@ -70,8 +69,8 @@ def accept(folder: "RunFolder", remark: str) -> str:
 
 def edits_of(chain: Chain, texts: Sequence[bytes]) -> Iterator[str]:
     """What was edited in a record: whole lines with a wrong check, and lines or settings that do not fit together."""
-    for text, entry in zip(texts, chain.follow(texts), strict=True):
-        if entry.line is None and (line := content(text)):
+    for text, known in zip(texts, chain.follow(texts), strict=True):
+        if known is None and (line := content(text)):
             yield f"{named(line)} was edited"
     if chain.fault:
         yield chain.fault
@@ -82,5 +81,5 @@ def relinked(texts: Iterable[bytes], mark: str) -> Iterator[bytes]:
     for text in texts:
         line = content(text)
         new = linked(line, mark).rstrip("\n").encode() if line else text
-        mark = read_entry(new).check or mark
+        mark = entry.check if (entry := read_entry(new)) else mark
         yield new

@@ -2,7 +2,7 @@
 
 A line ends with `after`, the check of what comes before it, and `check`, the sum of its own text up to there. So a
 changed digit, a line that is missing or of another run, and settings that were changed since all show, with their
-round. Lines of a version without checks may come first; the first line with one vouches for them too.
+round.
 """
 
 import json
@@ -14,8 +14,7 @@ from ..system.digest import short_sum
 from ..system.files import parse_json
 from .rounds import Line
 
-MARK = b'"check": '  # in every line that has a check
-SETTINGS = "config.toml, or a line of rounds.jsonl without a check, was changed since"
+SETTINGS = "config.toml, or the beginning of rounds.jsonl, was changed since"
 ENDING = re.compile(rb'(.*"after": "([0-9a-f]{16})"), "check": "([0-9a-f]{16})"\}', re.DOTALL)
 
 
@@ -26,24 +25,20 @@ def linked(line: Mapping[str, Any], after: str) -> str:
 
 
 class Entry(NamedTuple):
-    """One line as it was read; it has no checks if an earlier version wrote it, and no content if it is damaged."""
+    """One line that is as it was written."""
 
-    line: Line | None
-    after: str | None = None
-    check: str | None = None
-
-
-DAMAGED = Entry(None)
+    line: Line
+    after: str
+    check: str
 
 
-def read_entry(text: bytes) -> Entry:
-    """A line of the record, if it is as it was written."""
-    if MARK not in text:
-        return Entry(content(text))
+def read_entry(text: bytes) -> Entry | None:
+    """A line of the record; None if it is damaged."""
     parts = ENDING.fullmatch(text)
     if not parts or short_sum(parts[1]) != parts[3].decode():
-        return DAMAGED
-    return Entry(content(text), parts[2].decode(), parts[3].decode())
+        return None
+    line = content(text)
+    return None if line is None else Entry(line, parts[2].decode(), parts[3].decode())
 
 
 def content(text: bytes) -> Line | None:
@@ -63,31 +58,19 @@ class Chain:
     """
 
     def __init__(self, run: str) -> None:
-        self._is_linked = False
+        self._run = run
         self.mark: str | None = run  # the check of all so far, which the next line names; None after damage
         self.fault: str | None = None
 
-    def follow(self, texts: Iterable[bytes]) -> Iterator[Entry]:
-        """Each line in turn."""
+    def follow(self, texts: Iterable[bytes]) -> Iterator[Line | None]:
+        """Each line in turn, None for a damaged one."""
         for text in texts:
             entry = read_entry(text)
-            if entry.check is None and self._is_linked:
-                entry = DAMAGED  # lines without checks only come first
-            self._link(text, entry)
-            yield entry
-
-    def _link(self, text: bytes, entry: Entry) -> None:
-        if entry.line is None:
-            self.mark = None
-        elif entry.check is None:
-            self.mark = self.mark and short_sum(self.mark.encode() + text)
-        else:
-            if self.mark and self.mark != entry.after:
-                self._doubt(f"{named(entry.line)} does not follow the one before it" if self._is_linked else SETTINGS)
-            self._is_linked, self.mark = True, entry.check
-
-    def _doubt(self, fault: str) -> None:
-        self.fault = self.fault or fault
+            if entry and self.mark not in (None, entry.after):
+                fault = f"{named(entry.line)} does not follow the one before it"
+                self.fault = self.fault or (SETTINGS if self.mark == self._run else fault)
+            self.mark = entry and entry.check
+            yield entry and entry.line
 
 
 def named(line: Line) -> str:
@@ -99,24 +82,20 @@ class Start(NamedTuple):
 
     lines: list[Line]
     texts: list[bytes]
-    marks: list[str | None]  # by round, from 0: what its checkpoint names; None if an earlier version wrote the line
+    marks: list[str]  # by round, from 0: what its checkpoint names
     fault: str | None
-
-    def cut(self, rounds: int) -> "Start":
-        """The first so many rounds."""
-        return Start(self.lines[:rounds], self.texts[:rounds], self.marks[: rounds + 1], self.fault)
 
 
 def read_start(run: str, texts: Sequence[bytes]) -> Start:
     """The part of a record that a run can go on from."""
     chain = Chain(run)
-    start = Start([], [], [chain.mark], None)
-    for text, entry in zip(texts, chain.follow(texts), strict=True):
-        if entry.line is None or entry.line.get("round") != len(start.lines) + 1:
+    start = Start([], [], [run], None)
+    for text, line in zip(texts, chain.follow(texts), strict=True):
+        if line is None or chain.mark is None or line.get("round") != len(start.lines) + 1:
             break
-        start.lines.append(entry.line)
+        start.lines.append(line)
         start.texts.append(text)
-        start.marks.append(entry.check)
+        start.marks.append(chain.mark)
     return start._replace(fault=chain.fault)
 
 

@@ -32,7 +32,7 @@ class Checkpoints(Manifests):
         super().__init__(folder)
         self._parts = Parts(folder / "parts")
 
-    def save(self, round: int, tensors: Tensors, parts: Mapping[str, Tensors], mark: str | None) -> None:
+    def save(self, round: int, tensors: Tensors, parts: Mapping[str, Tensors], mark: str) -> None:
         """Write parts and tensors, then the manifest with their checksums, then remove older checkpoints.
 
         Args:
@@ -54,7 +54,7 @@ class Checkpoints(Manifests):
         """Parts of the last checkpoint that lie on disk alone from now on."""
         return self._parts.moved()
 
-    def load(self, marks: Sequence[str | None], say: Callable[[str], None]) -> Saved | None:
+    def load(self, marks: Sequence[str], say: Callable[[str], None]) -> Saved | None:
         """The newest whole checkpoint of a record, given by its marks from round 0 on.
 
         Later, damaged and strange ones are removed, because a run that goes on would count them among the newest two;
@@ -70,7 +70,7 @@ class Checkpoints(Manifests):
             self._keep_only(candidates)
         return saved
 
-    def newest(self, marks: Sequence[str | None], parts: str) -> Saved | None:
+    def newest(self, marks: Sequence[str], parts: str) -> Saved | None:
         """The same for a reader: nothing is removed, and of the parts only those whose names begin like this are read.
 
         A run that goes on may remove a checkpoint while it is read; then there is a newer one.
@@ -91,7 +91,7 @@ class Checkpoints(Manifests):
             {file for manifest in manifests.values() for file in read_json(manifest).get("parts", {})}
         )
 
-    def _read_whole(self, manifest: Path, marks: Sequence[str | None], only: str = "") -> Saved | None:
+    def _read_whole(self, manifest: Path, marks: Sequence[str], only: str = "") -> Saved | None:
         """A checkpoint of this record whose bytes are those that were written, else None."""
         found = self._read_manifest(manifest, marks)
         if found is None:

@@ -14,7 +14,7 @@ class Chosen(NamedTuple):
     value: float
 
 
-class Progress:
+class BestRound:
     """The best round of those that it was told of, the first of equal ones, and how many came after it."""
 
     def __init__(self, config: Config, lines: Iterable[Line] = ()) -> None:
@@ -54,7 +54,7 @@ class Progress:
 
 def would_have_ended(lines: Sequence[Line], config: Config) -> int | None:
     """The round after which the settings' patience would have ended a run that has more rounds."""
-    progress = Progress(config)
+    progress = BestRound(config)
     for line in lines[:-1]:
         progress.take(line)
         if progress.is_over:

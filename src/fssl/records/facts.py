@@ -14,10 +14,9 @@ def write_facts(path: Path, facts: Mapping[str, Any], indent: int | None = None)
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """The facts in a file; `{}` if it is missing or damaged. A file of an earlier version has no check."""
+    """The facts in a file; `{}` if it is missing or damaged."""
     facts = read_json(path)
-    check = facts.pop("check", None)
-    return facts if check in (None, sum_of(facts)) else {}
+    return facts if facts.pop("check", None) == sum_of(facts) else {}
 
 
 def sum_of(facts: Mapping[str, Any]) -> str:

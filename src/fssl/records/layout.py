@@ -1,15 +1,18 @@
 """The number of a run folder's layout, so that a version of fssl tells what it cannot know; names of files in it."""
 
 from pathlib import Path
+from typing import Any
 
+from ..config import Config, load_toml
 from ..errors import UserError
 from ..system.digest import short_sum
-from ..system.files import read_json
+from ..system.files import at_home, read_json
 from ..system.user_code import digest_of, name_in, user_file
 
-FORMAT = 1  # one more when an earlier version would misread a folder; a folder without a number is of format 1
-ENVIRONMENT = "env.json"
+FORMAT = 1  # one more when an earlier version would misread a folder
+CONFIG, ENVIRONMENT = "config.toml", "env.json"
 BEST = "best"  # the model that is kept of the best round: model-best.safetensors, and a part of checkpoints
+NO_START = "none"  # of `model.start`: the seed gives the first weights
 SPLIT = "split.json"  # a copy of the file that `partition.file` names
 
 
@@ -21,6 +24,28 @@ def check_format(folder: Path) -> None:
             f"{folder} was written by a newer fssl: its format is {found}, and this version reads up to {FORMAT};"
             " install the newer one"
         )
+
+
+def read_settings(folder: Path) -> dict[str, Any]:
+    """The tables of a run folder's settings as they were recorded; those of a later version are refused."""
+    check_format(folder)
+    file = folder / CONFIG
+    tables = load_toml(file, str(file))
+    if not tables:
+        raise UserError(f"{file} is empty")
+    return tables
+
+
+def place_of(config: Config) -> Path | None:
+    """The run folder or the file that a run starts from; `{seed}` in its name is the run's own."""
+    start = config.model.start
+    return None if start == NO_START else at_home(Path(start.replace("{seed}", str(config.seed))))
+
+
+def check_place(place: Path) -> None:
+    """Reject first weights that are nowhere."""
+    if not place.is_dir() and not place.is_file():
+        raise UserError(f"model.start = '{place}': there is no such run folder or file")
 
 
 def kept_split(folder: Path, recorded: str | None) -> Path | None:

@@ -42,7 +42,7 @@ class Manifests:
         numbers = (manifest.stem.removeprefix("round-") for manifest in self._manifests())
         return [int(number) for number in numbers if number.isdecimal()]
 
-    def newest_round(self, marks: Sequence[str | None]) -> int | None:
+    def newest_round(self, marks: Sequence[str]) -> int | None:
         """The round of the newest checkpoint of a record whose tensors can be read; its parts are not looked at.
 
         A run that is resumed may remove a checkpoint while it is read; then there is a newer one.
@@ -57,11 +57,11 @@ class Manifests:
     def _manifests(self) -> list[Path]:
         return sorted(self.folder.glob("round-*.json"))
 
-    def _up_to(self, marks: Sequence[str | None]) -> list[Path]:
+    def _up_to(self, marks: Sequence[str]) -> list[Path]:
         """Those of the rounds of a record, given by its marks from round 0 on; the newest first."""
         return [m for m in reversed(self._manifests()) if m.stem <= stem(len(marks) - 1)]
 
-    def _read_manifest(self, manifest: Path, marks: Sequence[str | None]) -> tuple[Mapping[str, Any], bytes] | None:
+    def _read_manifest(self, manifest: Path, marks: Sequence[str]) -> tuple[Mapping[str, Any], bytes] | None:
         """The facts and the tensors' bytes of a checkpoint of this record, if these are what was written."""
         facts = read_json(manifest)
         round = facts.get("round")

@@ -10,7 +10,7 @@ from ..system.files import write_atomic
 from .checkpoint import Checkpoints, Saved
 from .layout import BEST
 from .store import RunFolder
-from .tensors import Tensors, Unsealed, sealed, unseal
+from .tensors import Tensors, sealed, unseal
 from .writer import RunWriter
 
 
@@ -42,19 +42,19 @@ class Models:
     def _origin(self, round: int) -> dict[str, Any]:
         return {"run": self.folder.run_id, "round": round}
 
-    def read(self, file: Path | None = None) -> Unsealed:
-        """The run's own model, or one of several, as it was written by this run, when it was last finished."""
+    def read(self, file: Path | None = None) -> tuple[Tensors, dict[str, Any]]:
+        """The tensors and facts of the run's own model, or of one of several, as this run last wrote it."""
         folder = self.folder
         file = file or folder.model_file
         try:
-            model = unseal(file)
+            tensors, facts = unseal(file)
         except ValueError as error:
             raise UserError(f"{file} is damaged ({error})") from None
-        if model.facts is None and any(folder.start().marks[1:]):
-            raise UserError(f"{file} has no checksum, but the rounds have: it is not this run's")
-        if model.facts is not None and model.facts.get("run") != folder.run_id:
+        if facts is None:
+            raise UserError(f"{file} has no checksum, so it is not this run's")
+        if facts.get("run") != folder.run_id:
             raise UserError(f"{file} is of another run than {folder.config_file}, or that was changed since")
-        return model
+        return tensors, facts
 
     def take_over(self, config: Config) -> None:
         """Give a finished run the settings that may change even then: another of its models may become its own."""

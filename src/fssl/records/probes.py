@@ -28,10 +28,10 @@ def read_probe(path: Path, name: str) -> NDArray[np.float64] | None:
         facts = checked_facts(contents(arrays), read_head(data))
     except (OSError, SafetensorError, LookupError, ValueError):
         return None
+    if not facts or facts.get("round") != int(path.stem):
+        return None
     if name not in arrays:
         return np.zeros(0)
-    if facts and facts.get("round") != int(path.stem):
-        return None
     total = arrays[name].astype(np.float64).sum(0)
     return total if total.ndim == 1 and np.isfinite(total).all() else None
 

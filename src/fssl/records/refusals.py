@@ -44,7 +44,7 @@ def check_can_take(
             f" {several(done, 'round')} of {folder.path} had {recorded.rounds} there; choose another folder",
             "out",
         )
-    if other := first_other_rate(lines, recorded, config):
+    if other := first_other_rate(lines, config):
         cooldown = f" with train.cooldown = {config.train.cooldown}" if config.train.cooldown else ""
         raise UserError(
             f"{folder.path}: round {other} had another learning rate than train.rounds = {config.rounds}{cooldown}"

@@ -1,7 +1,7 @@
 """From a round's tallies to a line of the record, and from lines to a summary."""
 
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from typing import Any, TypeVar
 
@@ -133,7 +133,7 @@ def summarize_tests(lines: Sequence[Mapping[str, Any]], key: str) -> dict[str, A
 
 
 def mean_of_last(lines: Sequence[Mapping[str, Any]], *keys: str) -> float | None:
-    """The mean over the last rounds of a test's number, as far as they have it: earlier versions had fewer measures."""
+    """The mean over the last rounds of a test's number, as far as they have it."""
     last = of_last(lines)
     values = [reduce(lambda table, key: table.get(key) or {}, keys[:-1], line).get(keys[-1]) for line in last]
     known = [value for value in values if value is not None]
@@ -150,27 +150,11 @@ def start_of_last(rounds: Sequence[int]) -> int:
     return bisect_right(rounds, rounds[-1] - LAST) if rounds else 0
 
 
-def is_complete(line: Mapping[str, Any]) -> bool:
-    """Whether a line has what a summary needs; one without a check may be damaged anywhere."""
-    try:
-        numbers = [test["accuracy"] for test in line["test"].values()] + [line["timing"]["seconds"]]
-    except (AttributeError, KeyError, TypeError):
-        return False
-    return len(numbers) > 1 and all(isinstance(number, int | float) for number in numbers)
-
-
 def first_reaching(curve: Sequence[float], target: float) -> int | None:
     return next((i + 1 for i, value in enumerate(curve) if value >= target), None)
 
 
-def first_other_rate(lines: Sequence[Line], recorded: Config, given: Config) -> int | None:
-    """The first finished round whose learning rate was another than given settings say.
-
-    Lines tell a factor that is not 1; those of a cosine did not, in earlier versions.
-    """
-    before, now = recorded.schedule, given.schedule
-
-    def had(line: Line) -> Any:
-        return line.get("rate", 1.0 if before.kind == "constant" else before.typical(line["round"]))
-
-    return next((line["round"] for line in lines if had(line) != now.typical(line["round"])), None)
+def first_other_rate(lines: Iterable[Line], config: Config) -> int | None:
+    """The first finished round whose learning rate was another than these settings give it; lines tell one not 1."""
+    schedule = config.schedule
+    return next((line["round"] for line in lines if line.get("rate", 1.0) != schedule.typical(line["round"])), None)

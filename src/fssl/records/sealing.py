@@ -31,7 +31,7 @@ def read_head(data: bytes) -> dict[str, str]:
 
 
 def checked_facts(contents: Iterable[Content], metadata: Mapping[str, str]) -> dict[str, Any] | None:
-    """The facts of a file, None of one of an earlier version, without a checksum; ValueError if it is damaged."""
+    """The facts of a file, None of one that fssl did not write; ValueError if it is damaged."""
     text = metadata.get(KEY)
     try:
         facts = None if text is None else dict(parse_json(text.encode()))

@@ -3,18 +3,17 @@
 from pathlib import Path
 from typing import Any
 
-from ..config import Config, load_toml, parse, read_record, run_id
+from ..config import Config, parse, read_record, run_id
 from ..errors import UserError
 from ..system.files import read_json
 from .accepted import acceptance, seal
 from .chain import Chain, Start, read_start
 from .choice import is_over
 from .facts import read_facts
-from .layout import ENVIRONMENT, check_format
+from .layout import CONFIG, ENVIRONMENT, read_settings
 from .lock import Lock
 from .manifests import Manifests
 from .packed import read_packed
-from .rounds import is_complete
 
 ERRORS = "error.txt"  # the last error that nobody foresaw, with its place in the code
 SKIPPED = "skipped.txt"  # image files that could not be used, with `data.skip_bad`
@@ -29,7 +28,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.config_file = path / "config.toml"
+        self.config_file = path / CONFIG
         self.env_file = path / ENVIRONMENT
         self.partition_file = path / "partition.json"
         self.rounds_file = path / "rounds.jsonl"
@@ -92,17 +91,14 @@ class RunFolder:
 
     def config(self) -> Config:
         """The settings as they were recorded; those of a later version are refused."""
-        check_format(self.path)
         tables = self.tables()
-        if not tables:
-            raise UserError(f"{self.config_file} is empty")
         try:
             return parse(read_record(tables))
         except UserError as error:
             raise UserError(f"{self.config_file}: {error}") from None
 
     def tables(self) -> dict[str, Any]:
-        return load_toml(self.config_file, str(self.config_file))
+        return read_settings(self.path)
 
     @property
     def run_id(self) -> str:
@@ -124,7 +120,7 @@ class RunFolder:
             raise UserError(
                 f"{self.path}: {start.fault}; bring back the file as it was, or begin anew in another folder", "out"
             )
-        return start.cut(next((i for i, line in enumerate(start.lines) if not is_complete(line)), len(start.lines)))
+        return start
 
     def sessions(self) -> list[dict[str, Any]]:
         """What is recorded of each start of the run: versions, hardware, commit; empty if nothing can be read."""
@@ -132,7 +128,7 @@ class RunFolder:
         return [entry for entry in known if isinstance(entry, dict)] if isinstance(known, list) else []
 
     def measures(self) -> dict[str, Any]:
-        """What was written of the models when the run was last finished; empty otherwise, and of earlier versions."""
+        """What was written of the models when the run was last finished; empty otherwise."""
         return read_facts(self.measures_file)
 
     def check_run(self, asked_by: str = "") -> None:

@@ -41,7 +41,7 @@ def read_tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
 
 
 class Unsealed(NamedTuple):
-    """A file's tensors and facts; the facts are None if it has no checksum, as files of earlier versions."""
+    """A file's tensors and facts; the facts are None if it has no checksum, since fssl did not write it."""
 
     tensors: Tensors
     facts: dict[str, Any] | None

@@ -4,37 +4,18 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
-from ..config import Config, flatten
+from ..config import flatten
 from ..config.conditions import matters, parts_of, usual
 from ..console import setting_text
 from ..system.user_code import short_name
+from .runs import Run
 
 
-class Repetition(Protocol):
-    """The properties of a run that grouping and ranking need."""
-
-    @property
-    def config(self) -> Config: ...
-    @property
-    def result(self) -> float: ...
-    @property
-    def averaged(self) -> int: ...
-    @property
-    def last_round(self) -> int: ...
-    @property
-    def reached(self) -> int: ...
-    @property
-    def remark(self) -> str: ...
-
-
-R = TypeVar("R", bound=Repetition)
-
-
-def one_per_seed(runs: Iterable[R], length: Callable[[R], int] = attrgetter("last_round")) -> list[R]:
+def one_per_seed(runs: Iterable[Run], length: Callable[[Run], int] = attrgetter("last_round")) -> list[Run]:
     """The longest run of each seed, seeds in order: a longer one passes through the same rounds."""
-    chosen: dict[int, R] = {}
+    chosen: dict[int, Run] = {}
     for run in runs:
         seed = run.config.seed
         if seed not in chosen or length(run) > length(chosen[seed]):
@@ -42,12 +23,12 @@ def one_per_seed(runs: Iterable[R], length: Callable[[R], int] = attrgetter("las
     return [chosen[seed] for seed in sorted(chosen)]
 
 
-def distinct(runs: Iterable[R]) -> list[R]:
+def distinct(runs: Iterable[Run]) -> list[Run]:
     """One run of each setting and seed: a copy, or the same seed once more, is no further repetition."""
     return [run for members in repetitions(runs).values() for run in one_per_seed(members)]
 
 
-def comparable_settings(run: Repetition, aside: str = "") -> dict[str, Any]:
+def comparable_settings(run: Run, aside: str = "") -> dict[str, Any]:
     """Everything but the seed and what changes no result: runs that differ in nothing else are repetitions.
 
     Here and below `aside` is a setting that may differ as well, because results are shown by its values.
@@ -60,19 +41,19 @@ def comparable_settings(run: Repetition, aside: str = "") -> dict[str, Any]:
     return {k: v for k, v in flat.items() if k not in ignored and matters(run.config, k)}
 
 
-def group_key(run: Repetition, aside: str = "") -> str:
+def group_key(run: Run, aside: str = "") -> str:
     return json.dumps(comparable_settings(run, aside), sort_keys=True)
 
 
-def repetitions(runs: Iterable[R], aside: str = "") -> dict[str, list[R]]:
+def repetitions(runs: Iterable[Run], aside: str = "") -> dict[str, list[Run]]:
     """Runs of one setting together, under its key."""
-    groups: dict[str, list[R]] = defaultdict(list)
+    groups: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         groups[group_key(run, aside)].append(run)
     return groups
 
 
-def named_groups(runs: Iterable[R], aside: str = "") -> dict[str, list[R]]:
+def named_groups(runs: Iterable[Run], aside: str = "") -> dict[str, list[Run]]:
     """Repetitions under a short name that says in what the groups differ."""
     groups = repetitions(runs, aside)
     settings = [json.loads(key) for key in groups]
@@ -89,17 +70,17 @@ def named_groups(runs: Iterable[R], aside: str = "") -> dict[str, list[R]]:
     return named
 
 
-def method_of(run: Repetition) -> str:
+def method_of(run: Run) -> str:
     """The method's name, a file of the user's without its folders."""
     return short_name(run.config.method.name)
 
 
-def shown_name(runs: Sequence[Repetition]) -> str:
+def shown_name(runs: Sequence[Run]) -> str:
     """What a method is called in tables: the label that one of its runs has, or its name."""
     return next((label for run in runs if (label := run.config.method.label)), method_of(runs[0]))
 
 
-def shown_color(runs: Sequence[Repetition]) -> str | None:
+def shown_color(runs: Sequence[Run]) -> str | None:
     """The color that one of a method's runs has chosen."""
     return next((color for run in runs if (color := run.config.method.color)), None)
 
@@ -121,7 +102,7 @@ def peers(setting: str, mine: Mapping[str, Any]) -> tuple[str, str]:
     return setting, mine["method.name"] if setting.startswith("method.") else ""
 
 
-def seeds_text(runs: Iterable[Repetition]) -> str:
+def seeds_text(runs: Iterable[Run]) -> str:
     """Seeds as a table shows them: a star for unfinished runs, an exclamation mark for accepted edits."""
     marks: dict[int, set[str]] = defaultdict(set)
     for run in runs:

@@ -11,8 +11,18 @@ from ..errors import UserError, printable, several, unknown
 from ..records.rounds import MEASURES
 from .formats import Grid, latex, some_columns
 from .groups import comparable_settings, seeds_text
-from .runs import Run, is_number, label_quality, late, number, spread, value
-from .verdicts import beside, by_result, gains, last_rounds, mean_result, not_compared, rivals, smoothed, verdict
+from .runs import Run, is_number, label_quality, spread, value
+from .verdicts import (
+    beside,
+    by_result,
+    gains,
+    last_rounds,
+    mean_result,
+    not_compared,
+    rivals,
+    smoothed_results,
+    verdict,
+)
 
 Groups = dict[str, list[Run]]
 NOT_PRINTED = ("seeds", "s/round")  # columns of the screen that a paper has no use for
@@ -56,15 +66,6 @@ def words_on(groups: Groups, against: str = "") -> list[str]:
     """Who leads and what SAGE adds to its hosts, or how a named one stands beside each of the others."""
     first = beside(against, groups) if against else [verdict(groups), *gains(groups)]
     return [*first, *smoothed_results(groups), *not_compared(groups)]
-
-
-def smoothed_results(groups: Groups) -> list[str]:
-    """The results of smoothed models, where runs have them."""
-    known = {
-        name: [x for run in runs if (x := late(run, number(f"ema_{run.measure}"))) is not None]
-        for name, runs in groups.items()
-    }
-    return smoothed(known)
 
 
 def row(name: str, runs: list[Run]) -> list[str]:

@@ -3,6 +3,8 @@
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -12,31 +14,41 @@ from numpy.typing import NDArray
 from ..catalog.facts import with_defaults
 from ..config import Config, Headline
 from ..errors import UserError, shortened, unknown
-from ..records.accepted import acceptance, rate_fault
+from ..records.accepted import ACCEPTED, acceptance, rate_fault
 from ..records.chain import Chain
-from ..records.choice import has_stopped
+from ..records.choice import has_stopped, is_over
 from ..records.environment import UNKNOWN, short_commit
 from ..records.rounds import MEASURES, Line, of_last
 from ..records.store import INSIDE_A_RUN, RunFolder
 from ..system.machine import as_path
+from ..system.workers import forked, mapped
+from .extras import Extras
 
 Numbers = NDArray[np.float64]
 LARGEST = 1e15  # of a number; one beyond is damage
 NO_ROUND = "no finished round"
 GAP = 10  # rounds that may be missing without a trace
+MANY = 40  # runs from which a second process pays for its start
 SHOWN = 5  # damaged lines, or runs, that a remark lists
-Read = Callable[[dict[str, Any]], float | None]
+Read = Callable[[Line], float | None]
 
 
-class Run(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A run folder as it was when it was read; two of them are equal if they are one."""
+
     path: Path
     config: Config
-    lines: list[dict[str, Any]]
+    lines: list[Line]
     damaged: list[int]  # numbers of the lines of rounds.jsonl that could not be read
-    remark: str = ""  # of an edited record that was accepted
-    sessions: Sequence[Mapping[str, Any]] = ()  # what env.json says of each start
-    measure: str = "accuracy"  # of the test, that it is judged by
-    is_stopped: bool = False  # before its last round, by its patience
+    remark: str  # of an edited record that was accepted
+    extras: Extras
+    measure: str  # of the test, that it is judged by
+
+    @property
+    def sessions(self) -> Sequence[Mapping[str, Any]]:
+        """What env.json says of each start."""
+        return self.extras.sessions
 
     @property
     def commits(self) -> list[str]:
@@ -68,12 +80,21 @@ class Run(NamedTuple):
     @property
     def reached(self) -> int:
         """How far it has come: one that has stopped early is at its end."""
-        return self.config.rounds if self.is_stopped else self.last_round
+        return self.config.rounds if has_stopped(self.extras.summary, self.config) else self.last_round
 
     @property
     def is_finished(self) -> bool:
         """Whether it is at its end."""
         return self.reached >= self.config.rounds
+
+    @property
+    def has_end(self) -> bool:
+        """Whether the summary is of the run's last round; one that goes on keeps the last summary."""
+        return is_over(self.extras.summary, self.config)
+
+    def by(self, measure: str) -> "Run":
+        """The same run, judged by a measure."""
+        return self if measure == self.measure else replace(self, measure=measure)
 
 
 class Series(NamedTuple):
@@ -87,14 +108,19 @@ class Found(NamedTuple):
     runs: list[Run]
     unreadable: dict[Path, str]  # folders with a record that cannot be used, and why
 
-    def by_measure(self, wanted: str = "") -> "Found":
+    def judged(self, measure: str) -> "Found":
         """The same runs by one measure; those whose record lacks it are left out."""
-        measure = choose_measure((run.config for run in self.runs), wanted)
-        runs = [run._replace(measure=measure) for run in self.runs]
+        runs = [run.by(measure) for run in self.runs]
         lacking = {run.path: without(measure) for run in runs if not run.curve}
-        if len(lacking) == len(runs):
+        return Found([run for run in runs if run.path not in lacking], {**self.unreadable, **lacking})
+
+    def by_measure(self, wanted: str = "") -> "Found":
+        """The same by the measure that is asked for, or that all name; refused if no record has it."""
+        measure = choose_measure((run.config for run in self.runs), wanted)
+        judged = self.judged(measure)
+        if not judged.runs:
             raise UserError(f"--measure {measure}: {without(measure)}, in none of these runs")
-        return Found([run for run in runs if run.curve], {**self.unreadable, **lacking})
+        return judged
 
     @property
     def left_out(self) -> list[str]:
@@ -134,9 +160,8 @@ def read_run(folder: RunFolder) -> Run | None:
         raise UserError(f"{folder.path}: {edited(fault)}")
     if not lines:
         return None
-    is_stopped = has_stopped(folder.summary(), config)
-    remark = facts.get("remark", "")
-    return Run(folder.path, config, lines, damaged, remark, folder.sessions(), config.records.metrics, is_stopped)
+    extras = Extras(folder, [line["round"] for line in of_last(lines)])
+    return Run(folder.path, config, lines, damaged, facts.get("remark", ""), extras, config.records.metrics)
 
 
 def edited(fault: str) -> str:
@@ -147,29 +172,24 @@ def accepted_text(remark: str) -> str:
     return f"an edited record, accepted: {remark}"
 
 
-def whole_lines(
-    chain: Chain, texts: Iterable[bytes], after: int = 0, damaged: Sequence[int] = (), first: int = 1
-) -> tuple[list[dict[str, Any]], list[int]]:
-    """The lines that can be read and come after a round, and the numbers of the damaged ones, earlier ones included.
+def whole_lines(chain: Chain, texts: Iterable[bytes]) -> tuple[list[Line], list[int]]:
+    """The lines that can be read, and the numbers of the damaged ones.
 
     A run that goes on must stop at the first damaged line; a reader need not. A damaged line costs a round, or two
     where a line's end was lost: a number that jumps much farther is damaged itself, and would hide all that follow.
     """
-    lines: list[dict[str, Any]] = []
-    wrong = [*damaged]
-    for number, (line, *_) in enumerate(chain.follow(texts), first):
+    lines: list[Line] = []
+    damaged: list[int] = []
+    after = 0
+    for number, line in enumerate(chain.follow(texts), 1):
         round = line.get("round") if line else None
-        if (
-            line
-            and type(round) is int
-            and after < round <= after + GAP + 2 * len(wrong)
-            and is_number(line.get("accuracy"))
-        ):
+        is_next = type(round) is int and after < round <= after + GAP + 2 * len(damaged)
+        if line and is_next and is_number(line.get("accuracy")):
             lines.append(line)
-            after = round
+            after = line["round"]
         else:
-            wrong.append(number)
-    return lines, wrong
+            damaged.append(number)
+    return lines, damaged
 
 
 def damage_text(file: Path | str, lines: Sequence[int]) -> str:
@@ -206,23 +226,68 @@ def run_folders(paths: Iterable[Path]) -> Iterator[Path]:
                 yield folder
 
 
-def find_runs(paths: Iterable[Path]) -> Found:
-    """Every run with at least one round below the given folders; what cannot be read costs itself only.
+def as_read(run: Run) -> Run:
+    return run
+
+
+class Reader:
+    """Reads run folders, and each again only when one of its files has changed."""
+
+    def __init__(self, prepare: Callable[[Run], Run] = as_read, processes: int = 1) -> None:
+        """Runs are passed through `prepare`, in as many processes if they are many: JSON takes most of the time."""
+        self._read, self._processes = partial(read_folder, prepare=prepare), processes
+        self._known: dict[Path, tuple[object, Run | str]] = {}  # by folder: its files, and what was read
+
+    def read(self, paths: Iterable[Path]) -> Found:
+        """Every run with at least one round below the given folders; what cannot be read costs itself only."""
+        now = {folder: signature(folder) for folder in run_folders(paths)}
+        new = [folder for folder in now if folder not in self._known or self._known[folder][0] != now[folder]]
+        with forked(self._processes if len(new) >= MANY else 1) as pool:
+            read = dict(zip(new, mapped(pool, self._read, new, at_once=4), strict=True))
+        self._known = {f: (now[f], read[f]) if f in read else self._known[f] for f in now}
+        outcomes = {folder: outcome for folder, (_, outcome) in self._known.items()}
+        return Found(
+            [outcome for outcome in outcomes.values() if isinstance(outcome, Run)],
+            {folder: outcome for folder, outcome in outcomes.items() if isinstance(outcome, str)},
+        )
+
+
+def read_folder(path: Path, prepare: Callable[[Run], Run]) -> Run | str:
+    """The run in a folder, or why its record cannot be used."""
+    folder = RunFolder(path)
+    if not folder.config_file.is_file():
+        return "no config.toml"
+    try:
+        run = read_run(folder)
+    except (UserError, OSError) as error:
+        return str(error).removeprefix(f"{path}: ")
+    if run:
+        return prepare(run)
+    return "no line of rounds.jsonl can be read" if folder.has_rounds else NO_ROUND
+
+
+def signature(path: Path) -> list[tuple[int, int, int] | None]:
+    """A value that changes whenever a file of a run does that readers look at."""
+    of = RunFolder(path)
+    files = of.config_file, of.env_file, of.partition_file, of.record, of.summary_file, of.measures_file
+    return [state_of(file) for file in (*files, path / ACCEPTED)]
+
+
+def state_of(file: Path) -> tuple[int, int, int] | None:
+    try:
+        facts = file.stat()
+    except OSError:
+        return None
+    return facts.st_ino, facts.st_size, facts.st_mtime_ns
+
+
+def find_runs(paths: Iterable[Path], prepare: Callable[[Run], Run] = as_read, processes: int = 1) -> Found:
+    """Every run below the given folders, and why others are left out; refused if there is none.
 
     A record that was edited since it was written is left out until it is accepted.
     """
     paths = list(paths)
-    found = Found([], {})
-    for folder in (RunFolder(path) for path in run_folders(paths)):
-        try:
-            if not folder.config_file.is_file():
-                found.unreadable[folder.path] = "no config.toml"
-            elif run := read_run(folder):
-                found.runs.append(run)
-            else:
-                found.unreadable[folder.path] = "no line of rounds.jsonl can be read" if folder.has_rounds else NO_ROUND
-        except (UserError, OSError) as error:
-            found.unreadable[folder.path] = str(error).removeprefix(f"{folder.path}: ")
+    found = Reader(prepare, processes).read(paths)
     if not found.runs:
         raise no_runs(paths, next(iter(found.unreadable.values()), ""))
     return found
@@ -254,12 +319,12 @@ def no_runs(paths: Iterable[Path], why: str) -> UserError:
     return UserError(f"no runs in {', '.join(map(str, paths))}; `fssl run` makes one" + (f" ({why})" if why else ""))
 
 
-def privacy_text(folder: RunFolder) -> str:
+def privacy_text(run: Run) -> str:
     """What a finished run with noise spent of one client's privacy; empty if nothing is known of it.
 
     A run that goes on keeps the summary of its last end, which tells too little of what it has spent since.
     """
-    spent = folder.summary().get("privacy") if folder.is_finished else None
+    spent = run.extras.summary.get("privacy") if run.has_end else None
     if not isinstance(spent, dict) or not all(is_number(spent.get(key)) for key in ("hidden", "known", "delta")):
         return ""
     known = f"{spent['known']:.3g} for who knows who took part"

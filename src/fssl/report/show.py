@@ -16,6 +16,7 @@ from ..records.layout import BEST
 from ..records.refusals import why_stuck
 from ..records.rounds import MEASURES
 from ..records.store import RunFolder
+from .extras import Extras
 from .groups import shown_name
 from .overview import parts_of_round, seconds_per_round
 from .runs import Run, accepted_text, by_round, damage_text, late, number, privacy_text, read_run, run_folders, value
@@ -54,10 +55,10 @@ def print_run(console: Console, path: Path) -> None:
             raise UserError(f"{folder.record} is damaged: no line of it can be read")
         raise UserError(f"{path} has no finished round in {folder.rounds_file.name}; {way_on(why_stuck(folder))}")
     say(console, f"{shown_name([run])} on {run.config.data.name}, seed {run.config.seed}: {path}")
-    if not folder.is_finished:
+    if not run.has_end:
         say(console, unfinished(folder, run))
     table = Table(show_header=False)
-    for name, text in (*run_facts(run), *end_facts(folder, run.measure)):
+    for name, text in (*run_facts(run), *end_facts(run)):
         table.add_row(name, text)
     console.print(table)
     if run.damaged:
@@ -81,7 +82,7 @@ def unfinished(folder: RunFolder, run: Run) -> str:
     """What there is of a run without the summary of its end, and what can be done about it."""
     rounds, summary = f"{len(run.lines)} of {run.config.rounds} rounds", folder.summary_file
     said = f"unfinished: {rounds}"
-    if summary.is_file() and not folder.summary():
+    if summary.is_file() and not run.extras.summary:
         said = f"{summary} is damaged; {rounds} are recorded"
     elif run.is_finished:
         said = f"{rounds}, but no {summary.name} of the last one"
@@ -128,19 +129,19 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "commit", ", ".join(map(start_text, changes(run.sessions))) or UNKNOWN
 
 
-def end_facts(folder: RunFolder, measure: str) -> Iterator[tuple[str, str]]:
+def end_facts(run: Run) -> Iterator[tuple[str, str]]:
     """What a run tells at its end; nothing of one that goes on, whose files are those of an earlier end."""
-    if not folder.is_finished:
+    if not run.has_end:
         return
-    yield from choice_facts(folder)
-    yield from client_facts(folder, measure)
-    if private := privacy_text(folder):
+    yield from choice_facts(run.extras)
+    yield from client_facts(run.extras, run.measure)
+    if private := privacy_text(run):
         yield "privacy of one client", private
 
 
-def choice_facts(folder: RunFolder) -> Iterator[tuple[str, str]]:
+def choice_facts(extras: Extras) -> Iterator[tuple[str, str]]:
     """The round that the validation part chose, the test of its model, and why the run stopped there."""
-    summary, best = folder.summary(), folder.measures().get("models", {}).get(BEST, {})
+    summary, best = extras.summary, extras.models.get(BEST, {})
     if isinstance(chosen := summary.get("chosen"), dict):
         where, title = {"test": "tuning half"}.get(chosen["by"], f"{chosen['by']} part"), MEASURES[chosen["measure"]]
         yield f"best round by {title} on the {where}", f"{chosen['value']:.2f} % (round {chosen['round']})"
@@ -150,14 +151,14 @@ def choice_facts(folder: RunFolder) -> Iterator[tuple[str, str]]:
         yield f"stopped after round {stopped['round']}", str(stopped["why"])
 
 
-def client_facts(folder: RunFolder, measure: str) -> Iterator[tuple[str, str]]:
+def client_facts(extras: Extras, measure: str) -> Iterator[tuple[str, str]]:
     """The final model on the test images of each client that has its own."""
-    clients = folder.measures().get("models", {}).get("plain", {}).get("clients", {})
+    clients = extras.models.get("plain", {}).get("clients", {})
     for client, facts in [*clients.items()][:CLIENTS]:
         if (tested := value(facts, measure)) is not None:
             yield f"{MEASURES[measure]} on the {facts['images']} test images of client {client}", f"{tested:.2f} %"
     if len(clients) > CLIENTS:
-        yield f"and of {len(clients) - CLIENTS} more clients", f"see {folder.measures_file.name}"
+        yield f"and of {len(clients) - CLIENTS} more clients", f"see {extras.folder.measures_file.name}"
 
 
 def changes(sessions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

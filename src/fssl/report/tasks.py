@@ -3,32 +3,33 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Generic, NamedTuple
+from typing import Any, NamedTuple
 
 from ..config import Config, Partition, applies
 from ..config.conditions import parts_of
 from ..console import setting_text
 from ..errors import several
-from .groups import R, Repetition, comparable_settings, what_varies
+from .groups import comparable_settings, what_varies
+from .runs import Run
 
 MOST_NAMED = 6  # settings beside a name, if some of them differ only from tasks of other names
 
 
-class Task(NamedTuple, Generic[R]):
+class TaskRuns(NamedTuple):
     """Runs of one task."""
 
     name: str  # dataset, skew, labels and clients
     extra: str  # the settings in which it differs from its namesakes and, beyond the name, from others of its dataset
-    runs: list[R]
+    runs: list[Run]
 
     @property
     def title(self) -> str:
         return " · ".join(filter(None, (self.name, self.extra)))
 
 
-def group_by_task(runs: Iterable[R], aside: str = "") -> list[Task[R]]:
+def group_by_task(runs: Iterable[Run], aside: str = "") -> list[TaskRuns]:
     """Runs by task, in the order in which these come; one task may hold several values of the setting `aside`."""
-    tasks: dict[str, list[R]] = defaultdict(list)
+    tasks: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
         tasks[repr(task_settings(run, aside))].append(run)
     firsts = [members[0] for members in tasks.values()]
@@ -36,9 +37,7 @@ def group_by_task(runs: Iterable[R], aside: str = "") -> list[Task[R]]:
     return [describe_task(members, among, aside) for members in tasks.values()]
 
 
-def differences(
-    runs: Iterable[Repetition], called: Callable[[Repetition, str], str], aside: str
-) -> dict[str, set[str]]:
+def differences(runs: Iterable[Run], called: Callable[[Run, str], str], aside: str) -> dict[str, set[str]]:
     """What varies among runs of one name, by that name."""
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in runs:
@@ -46,7 +45,7 @@ def differences(
     return {name: {key for key, _ in what_varies(own)} for name, own in groups.items()}
 
 
-def describe_task(runs: list[R], among: list[dict[str, set[str]]], aside: str) -> Task[R]:
+def describe_task(runs: list[Run], among: list[dict[str, set[str]]], aside: str) -> TaskRuns:
     """A task and what tells it from others: its namesakes, and those of its dataset, from which much may differ."""
     settings, name = task_settings(runs[0], aside), short_title(runs[0], aside)
     own, wider = among[0][name], among[1][dataset_title(runs[0], aside)] - title_words(runs[0], aside).keys()
@@ -54,22 +53,22 @@ def describe_task(runs: list[R], among: list[dict[str, set[str]]], aside: str) -
     texts = [f"{k} = {setting_text(settings[k])}" for k in settings if k in named]
     more = len(every - named)
     rest = [f"{several(more, 'more setting')} differ{'s' * (more == 1)}"] if more else []
-    return Task(name, " · ".join([*texts, *rest]), runs)
+    return TaskRuns(name, " · ".join([*texts, *rest]), runs)
 
 
-def task_settings(run: Repetition, aside: str) -> dict[str, Any]:
+def task_settings(run: Run, aside: str) -> dict[str, Any]:
     """What two methods must have in common to be compared."""
     own = {k: v for k, v in comparable_settings(run, aside).items() if not k.startswith("method.")}
     return {**dict(sorted(own.items())), "method.name": ""}
 
 
-def short_title(run: Repetition, aside: str) -> str:
+def short_title(run: Run, aside: str) -> str:
     """Dataset, skew, labels and clients; a folder of images has no more to say than where it was."""
     hidden = {aside, *parts_of(aside)}
     return " · ".join(text for key, text in title_words(run, aside).items() if text and key not in hidden) or "all runs"
 
 
-def title_words(run: Repetition, aside: str) -> dict[str, str]:
+def title_words(run: Run, aside: str) -> dict[str, str]:
     """What a title says of the settings that it covers; nothing of usual ones."""
     config = run.config
     part, is_dealt = config.partition, config.card.is_dealt
@@ -87,7 +86,7 @@ def title_words(run: Repetition, aside: str) -> dict[str, str]:
     }
 
 
-def dataset_title(run: Repetition, aside: str) -> str:
+def dataset_title(run: Run, aside: str) -> str:
     """The dataset's name, of a folder also where it was; empty where results are shown by datasets."""
     data = run.config.data
     folder = Path(data.dir or "").name if run.config.card.is_folder else ""

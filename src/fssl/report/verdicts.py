@@ -5,9 +5,9 @@ from operator import attrgetter
 
 import numpy as np
 
-from .groups import R, Repetition, comparable_settings, method_of
+from .groups import comparable_settings, method_of
 from .look import split_plugins
-from .runs import spread
+from .runs import Run, late, number, spread
 
 
 def is_bound(method: str) -> bool:
@@ -16,33 +16,33 @@ def is_bound(method: str) -> bool:
     return base == "fedavg-sl" or "oracle" in plugins
 
 
-def reach(runs: Sequence[Repetition]) -> int:
+def reach(runs: Sequence[Run]) -> int:
     """The last round that all runs have reached; who has stopped early has no more to come."""
     return min(run.reached for run in runs)
 
 
-def last_rounds(runs: Iterable[Repetition]) -> int:
+def last_rounds(runs: Iterable[Run]) -> int:
     """How many rounds a result is the mean of, at most."""
     return max(run.averaged for run in runs)
 
 
-def rivals(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+def rivals(groups: Mapping[str, Sequence[Run]]) -> list[str]:
     """Groups that can be compared, best first: no upper bound, and all as far as the one that is farthest."""
     names = [name for name, runs in groups.items() if not is_bound(runs[0].config.method.name)]
     farthest = max((reach(groups[name]) for name in names), default=0)
     return by_result({name: groups[name] for name in names if reach(groups[name]) == farthest})
 
 
-def by_result(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+def by_result(groups: Mapping[str, Sequence[Run]]) -> list[str]:
     """Names, best first."""
     return sorted(groups, key=lambda name: -mean_result(groups[name]))
 
 
-def mean_result(runs: Sequence[Repetition]) -> float:
+def mean_result(runs: Sequence[Run]) -> float:
     return float(np.mean([run.result for run in runs]))
 
 
-def verdict(groups: Mapping[str, Sequence[Repetition]]) -> str:
+def verdict(groups: Mapping[str, Sequence[Run]]) -> str:
     """A sentence that names the leading method and says whether every seed agrees."""
     order = rivals(groups)
     if len(order) < 2:
@@ -56,18 +56,18 @@ def verdict(groups: Mapping[str, Sequence[Repetition]]) -> str:
     return f"{first} leads {second} by {lead:.2f} points" + how_sure(lead, groups[first], groups[second])
 
 
-def margin(first: Sequence[Repetition], second: Sequence[Repetition]) -> float:
+def margin(first: Sequence[Run], second: Sequence[Run]) -> float:
     """Difference of the results: over shared seeds, or of the means if there are none."""
     pairs = seed_differences(first, second)
     return float(np.mean(pairs)) if pairs else mean_result(first) - mean_result(second)
 
 
-def where(first: Sequence[Repetition], second: Sequence[Repetition]) -> str:
+def where(first: Sequence[Run], second: Sequence[Run]) -> str:
     shared = len(seed_differences(first, second))
     return " in the seeds that both have" if shared and shared < max(len(first), len(second)) else ""
 
 
-def how_sure(difference: float, first: Sequence[Repetition], second: Sequence[Repetition]) -> str:
+def how_sure(difference: float, first: Sequence[Run], second: Sequence[Run]) -> str:
     """The end of a sentence on a difference: the result seed by seed."""
     pairs, shared = seed_differences(first, second), where(first, second)
     if len(pairs) > 1:
@@ -78,7 +78,7 @@ def how_sure(difference: float, first: Sequence[Repetition], second: Sequence[Re
     return f"{shared}: a single seed says little." if pairs else ": no seed in common, so this says little."
 
 
-def gains(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+def gains(groups: Mapping[str, Sequence[Run]]) -> list[str]:
     """What SAGE as a plug-in adds to its host, a sentence for each host that is there as well."""
     said = []
     ranked = rivals(groups)
@@ -89,7 +89,7 @@ def gains(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
     return said
 
 
-def beside(name: str, groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+def beside(name: str, groups: Mapping[str, Sequence[Run]]) -> list[str]:
     """A sentence on each other group that can be compared with the named one, if that can be compared itself."""
     ranked = rivals(groups)
     if name not in ranked:
@@ -97,12 +97,12 @@ def beside(name: str, groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
     return [beside_text(name, other, groups) for other in ranked if other != name]
 
 
-def beside_text(name: str, other: str, groups: Mapping[str, Sequence[Repetition]]) -> str:
+def beside_text(name: str, other: str, groups: Mapping[str, Sequence[Run]]) -> str:
     gain = margin(groups[name], groups[other])
     return f"{name} {gain:+.2f} points beside {other}{how_sure(gain, groups[name], groups[other])}"
 
 
-def host_group(run: Repetition, groups: Mapping[str, Sequence[Repetition]]) -> str | None:
+def host_group(run: Run, groups: Mapping[str, Sequence[Run]]) -> str | None:
     """The group of the method that this one is a plug-in on, with the same settings."""
     method = method_of(run)
     if not method.endswith("+sage"):
@@ -115,7 +115,7 @@ def host_group(run: Repetition, groups: Mapping[str, Sequence[Repetition]]) -> s
     return None
 
 
-def not_compared(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
+def not_compared(groups: Mapping[str, Sequence[Run]]) -> list[str]:
     """A sentence for each kind of group that the verdict leaves out."""
     left = [name for name in by_result(groups) if name not in rivals(groups)]
     bounds = [name for name in left if is_bound(groups[name][0].config.method.name)]
@@ -126,14 +126,18 @@ def not_compared(groups: Mapping[str, Sequence[Repetition]]) -> list[str]:
 
 
 def seed_differences(
-    first: Sequence[R], second: Sequence[R], result: Callable[[R], float] = attrgetter("result")
+    first: Sequence[Run], second: Sequence[Run], result: Callable[[Run], float] = attrgetter("result")
 ) -> list[float]:
     """Differences between runs of the same seed."""
     other = {r.config.seed: result(r) for r in second}
     return [result(r) - other[r.config.seed] for r in first if r.config.seed in other]
 
 
-def smoothed(results: Mapping[str, list[float]]) -> list[str]:
+def smoothed_results(groups: Mapping[str, Sequence[Run]]) -> list[str]:
     """What smoothed models reach, where runs have them."""
+    results = {
+        name: [x for run in runs if (x := late(run, number(f"ema_{run.measure}"))) is not None]
+        for name, runs in groups.items()
+    }
     texts = [f"{name} {spread(values)}" for name, values in results.items() if values]
     return [f"Smoothed models (server.ema), in percent: {'; '.join(texts)}."] if texts else []

@@ -16,7 +16,7 @@ from ..engines.engine import Engine, Missing, RoundResult
 from ..engines.snapshot import flat, parts, with_parts
 from ..engines.tensors import fill, named, to
 from ..probes.tally import Layout
-from ..records.choice import Progress
+from ..records.choice import BestRound
 from ..records.facts import write_facts
 from ..records.layout import BEST
 from ..records.models import Models
@@ -29,7 +29,7 @@ class Choice:
     """The best round so far, and its model on the host if that is to be kept: a part of every checkpoint."""
 
     def __init__(self, config: Config, lines: Iterable[Line], saved: Mapping[str, State]) -> None:
-        self.progress, self._keeps = Progress(config, lines), config.records.keep_best
+        self.progress, self._keeps = BestRound(config, lines), config.records.keep_best
         self.parts = {name: state for name, state in saved.items() if name.startswith(f"{BEST}.")}
 
     def take(self, line: Line, engine: Engine) -> None:

@@ -3,9 +3,9 @@
 import shlex
 import time
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -16,22 +16,28 @@ from ...probes.host import divided
 from ...records.rounds import LAST, MEASURES
 from ..groups import distinct, group_key, method_of, named_groups, repetitions, shown_color, shown_name
 from ..look import chosen_styles, method_label
-from ..runs import Numbers, mean_std, without
-from ..tasks import Task, group_by_task
-from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, rivals, smoothed, verdict
-from .curves import Json, curves_of, plain
-from .reading import QUANTITIES, Reading
+from ..runs import Found, Numbers, Run, accepted_text, damage_text, late, mean_std, percent, privacy_text, value
+from ..tasks import TaskRuns, group_by_task
+from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, rivals, smoothed_results, verdict
+from .curves import QUANTITIES, SECONDS, Json, by_round, curves_of, plain
 
 MACHINE = ("device", "processor", "threads", "python", "cuda", "revision")
 MACHINE_PACKAGES = ("fssl", "torch", "numpy")
 
 
-def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
-    """The page's data; of the runs, and of the curves of lines, only those that changed after version `since`."""
-    known = [r for r in readings if r.is_shown]
-    measure = readings[0].measure if readings else "accuracy"
-    shown = distinct(known)
-    repeats = {r.path for r in known} - {r.path for r in shown}
+class News(NamedTuple):
+    """What a page does not have yet."""
+
+    runs: Container[Path]
+    lines: Container[Path]  # of the table, by their first run
+
+
+def content(found: Found, title: str, news: News | None = None) -> Json:
+    """The page's data: all of it, or of the runs and of the curves of lines only what is new."""
+    shown = distinct(found.runs)
+    repeats = {run.path for run in found.runs} - {run.path for run in shown}
+    measure = shown[0].measure if shown else "accuracy"
+    lines = [line for line in repetitions(shown).values() if news is None or line[0].path in news.lines]
     return {
         "title": title,
         "made": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()),
@@ -43,59 +49,67 @@ def content(readings: Sequence[Reading], title: str, since: int = -1) -> Json:
         "tasks": task_list(shown),
         "hardware": hardware_table(shown),
         "notes": [
-            *(note for r in readings for note in r.problems),
-            *(f"{r.path}: privacy of one client: {r.private}" for r in readings if r.private),
-            *(f"{r.path}: left out, {without(measure)}" for r in readings if r.is_known and not r.has_measure),
+            *found.left_out,
+            *(f"{run.path}: {text}" for run in found.runs for text in notes(run)),
             *(
                 f"{path}: left out, a run that is as long or longer has its settings and seed"
                 for path in sorted(repeats)
             ),
         ],
-        "damaged": sum(len(r.skipped) for r in readings),
-        "unfinished": sum(not r.is_finished for r in shown),
-        "runs": {str(r.path): run_data(r) for r in shown if r.version > since},
-        "curves": {  # by the first run of a line
-            str(line[0].path): curves_of(line) for line in repetitions(shown).values() if line[0].line_version > since
-        },
+        "damaged": sum(len(run.damaged) for run in found.runs),
+        "unfinished": sum(not run.has_end for run in shown),
+        "runs": {str(run.path): run_data(run) for run in shown if news is None or run.path in news.runs},
+        "curves": {str(line[0].path): curves_of(line) for line in lines},  # by the first run of a line
     }
 
 
-def headline_facts(runs: Sequence[Reading]) -> Json:
+def notes(run: Run) -> list[str]:
+    """What of a run's files the page does not show, or not as it was written, and what it spent of privacy."""
+    private = privacy_text(run)
+    return [
+        *([damage_text("rounds.jsonl", run.damaged)] if run.damaged else []),
+        *([accepted_text(run.remark)] if run.remark else []),
+        *run.extras.damage,
+        *([f"privacy of one client: {private}"] if private else []),
+    ]
+
+
+def headline_facts(runs: Sequence[Run]) -> Json:
     """The numbers at the top of the page."""
     return {
         "runs": len(runs),
-        "finished": sum(r.is_finished for r in runs),
+        "finished": sum(r.has_end for r in runs),
         "methods": len({method_of(r) for r in runs}),
         "seeds": sorted({r.config.seed for r in runs}),
-        "rounds": sum(len(r.rounds) for r in runs),
-        "seconds": float(np.nansum([np.nansum(r.values("seconds")) for r in runs])),
+        "rounds": sum(len(r.lines) for r in runs),
+        "seconds": float(np.nansum([np.nansum(by_round(r, SECONDS)) for r in runs])),
     }
 
 
-def run_data(run: Reading) -> Json:
+def run_data(run: Run) -> Json:
     """One run: its place and its state."""
     return {
         "seed": run.config.seed,
-        "rounds": run.rounds[-1],
+        "rounds": run.last_round,
         "planned": run.config.rounds,
-        "finished": run.is_finished,
-        "damaged": len(run.skipped),
+        "finished": run.has_end,
+        "damaged": len(run.damaged),
         "changed": bool(run.remark),
         "result": round(run.result, 6),
-        "models": run.models,
+        "models": run.extras.confusions,
     }
 
 
 # Settings that can be compared: the same task, other methods.
 
 
-def task_list(runs: Sequence[Reading]) -> list[Json]:
+def task_list(runs: Sequence[Run]) -> list[Json]:
     """Tasks with something to compare first, each with its methods ranked and a verdict."""
     out = [task_data(task) for task in group_by_task(runs)]
     return sorted(out, key=lambda task: (len(task["groups"]) < 2, task["dataset"], task["alpha"] or 0, task["title"]))
 
 
-def task_data(task: Task[Reading]) -> Json:
+def task_data(task: TaskRuns) -> Json:
     runs, config = task.runs, task.runs[0].config
     groups = {label(name, members): members for name, members in named_groups(runs).items()}
     order, ranked = by_result(groups), rivals(groups)
@@ -113,11 +127,11 @@ def task_data(task: Task[Reading]) -> Json:
         "words": words(groups, ranked),
         "leader": order.index(ranked[0]) if ranked else 0,
         "groups": [{**line, "style": style._asdict()} for line, style in zip(lines, styles, strict=True)],
-        "partition": next((r.partition for r in runs if r.partition), None),
+        "partition": next((r.extras.partition for r in runs if r.extras.partition), None),
     }
 
 
-def label(name: str, members: Sequence[Reading]) -> str:
+def label(name: str, members: Sequence[Run]) -> str:
     """A group's name with the method as people write it."""
     method = method_of(members[0])
     return method_label(method) + name.removeprefix(method) if shown_name(members) == method else name
@@ -130,7 +144,7 @@ def places(results: Mapping[str, float]) -> dict[str, int]:
     return {name: order.index(number) + 1 for name, number in shown.items()} if len(shown) > 1 else {}
 
 
-def words(groups: Mapping[str, Sequence[Reading]], ranked: Sequence[str]) -> list[str]:
+def words(groups: Mapping[str, Sequence[Run]], ranked: Sequence[str]) -> list[str]:
     """Sentences on the results: the leader and its margin, SAGE's place if it is not ahead, missing runs."""
     seeds = sorted({r.config.seed for runs in groups.values() for r in runs})
     said = [verdict(groups)]
@@ -144,17 +158,13 @@ def words(groups: Mapping[str, Sequence[Reading]], ranked: Sequence[str]) -> lis
         said.append(f"Over fewer seeds than the others: {'; '.join(uneven)}.")
     if changed := [name for name in groups if any(r.remark for r in groups[name])]:
         said.append(f"From edited records that were accepted: {', '.join(changed)}.")
-    smooth = {
-        name: [x for r in runs if r.measure == "accuracy" and (x := r.late("ema_accuracy")) is not None]
-        for name, runs in groups.items()
-    }
-    said += [*gains(groups), *smoothed(smooth), *not_compared(groups)]
+    said += [*gains(groups), *smoothed_results(groups), *not_compared(groups)]
     if (most := last_rounds(r for runs in groups.values() for r in runs)) < LAST:
         said.append(f"Fewer than {LAST} rounds: results are means of all {most}.")
     return said
 
 
-def group_data(name: str, runs: list[Reading]) -> Json:
+def group_data(name: str, runs: list[Run]) -> Json:
     """A line of the table: means and spread over its seeds."""
     runs = sorted(runs, key=lambda run: run.config.seed)
     labels, correct = by_class(runs)
@@ -165,10 +175,10 @@ def group_data(name: str, runs: list[Reading]) -> Json:
         "seeds": [run.config.seed for run in runs],
         "rounds": [min(run.last_round for run in runs), runs[0].config.rounds],
         "result": mean_and_deviation([run.result for run in runs]),
-        "last": mean_and_deviation([run.at_last for run in runs]),
-        "right": mean_and_deviation([run.late("pl_accuracy") for run in runs]),
-        "used": mean_and_deviation([run.late("utilization") for run in runs]),
-        "seconds": middle(np.concatenate([run.values("seconds") for run in runs])),
+        "last": mean_and_deviation([value(run.lines[-1], run.measure) for run in runs]),
+        "right": mean_and_deviation([late(run, percent("pl_accuracy")) for run in runs]),
+        "used": mean_and_deviation([late(run, percent("utilization")) for run in runs]),
+        "seconds": middle(np.concatenate([by_round(run, SECONDS) for run in runs])),
         "labels_by_class": plain(labels, 0),
         "right_by_class": plain(100 * divided(correct, labels), 2),
         "command": command(runs),
@@ -183,29 +193,29 @@ def mean_and_deviation(values: Sequence[float | None]) -> Sequence[float | None]
     return mean_std(known) if known else (None, None)
 
 
-def by_class(runs: Sequence[Reading]) -> tuple[Numbers, Numbers]:
+def by_class(runs: Sequence[Run]) -> tuple[Numbers, Numbers]:
     """Pseudo-labels and correct ones by class, over the last rounds of all seeds."""
-    known = [r for r in runs if len(r.labels_by_class)]
+    known = [run.extras.by_class for run in runs if len(run.extras.by_class[0])]
     if not known:
         return np.zeros(0), np.zeros(0)
-    return np.sum([r.labels_by_class for r in known], 0), np.sum([r.correct_by_class for r in known], 0)
+    return np.sum([labels for labels, _, _ in known], 0), np.sum([correct for _, correct, _ in known], 0)
 
 
 def middle(values: Numbers) -> float | None:
     return None if np.isnan(values).all() else float(np.nanmedian(values))
 
 
-def command(runs: Sequence[Reading]) -> str:
+def command(runs: Sequence[Run]) -> str:
     """The command that repeats the line with all its seeds: a run folder's settings are complete."""
     first = runs[0]
-    words = ["fssl", "run", str(first.folder.config_file)]
+    words = ["fssl", "run", str(first.extras.folder.config_file)]
     seeds = sorted({run.config.seed for run in runs})
     words += ["--set", f"grid.seed={seeds}".replace(" ", "")] if len(seeds) > 1 else []
     mark = crc32(group_key(first).encode())  # lines of one method must not meet in one folder
     return shlex.join([*words, "--out", f"again/{method_of(first)}-{mark:08x}"])
 
 
-def recorded_commands(runs: Sequence[Reading]) -> list[str]:
+def recorded_commands(runs: Sequence[Run]) -> list[str]:
     """The commands that made these runs, as their folders have them."""
     said = [text for run in runs for session in run.sessions if isinstance(text := session.get("command"), str)]
     return [f"fssl {text}" for text in dict.fromkeys(said)]
@@ -214,7 +224,7 @@ def recorded_commands(runs: Sequence[Reading]) -> list[str]:
 # Where it ran.
 
 
-def hardware_table(runs: Sequence[Reading]) -> list[Json]:
+def hardware_table(runs: Sequence[Run]) -> list[Json]:
     """Machines and versions, with the runs and the time each has spent on them."""
     rows: dict[str, Json] = {}
     members: dict[str, set[Path]] = defaultdict(set)
@@ -236,9 +246,9 @@ def machine(session: Mapping[str, Any]) -> Json:
     return {name: None if value is None else str(value) for name, value in facts.items()}
 
 
-def time_by_session(run: Reading) -> list[float]:
+def time_by_session(run: Run) -> list[float]:
     """Seconds of the rounds between one start and the next."""
     starts = [s["from_round"] if isinstance(s.get("from_round"), int) else 1 for s in run.sessions]
-    rounds, seconds = np.array(run.rounds), np.nan_to_num(run.values("seconds"))
-    ends = [*starts, int(rounds[-1]) + 1][1:]
+    rounds, seconds = np.arange(1, run.last_round + 1), np.nan_to_num(by_round(run, SECONDS))
+    ends = [*starts, run.last_round + 1][1:]
     return [float(seconds[(rounds >= a) & (rounds < b)].sum()) for a, b in zip(starts, ends, strict=True)]

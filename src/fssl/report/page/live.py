@@ -16,9 +16,9 @@ from urllib.parse import parse_qs
 
 from ...errors import UserError
 from ..groups import distinct, repetitions
-from ..runs import choose_measure, run_folders
-from .content import content
-from .reading import Reading, judge_by
+from ..runs import Found, Reader, choose_measure
+from .content import News, content
+from .curves import for_page
 from .write import page, page_title, plotly
 
 LOOPBACK = "127.0.0.1"
@@ -27,14 +27,15 @@ ASKING, ANSWERING = 10.0, 30.0  # seconds for a whole request and a whole answer
 
 
 class Watcher:
-    """Run folders looked at again and again; each look reads only what was added."""
+    """Run folders looked at again and again; each is read again only when one of its files has changed."""
 
     def __init__(self, paths: list[Path], measure: str = "") -> None:
-        self.paths, self.title = paths, page_title(paths)
-        self._wanted, self._measure = measure, choose_measure([], measure)  # that is asked for, and that is shown
+        choose_measure([], measure)  # refuses one that there is not
+        self.paths, self.title, self._wanted = paths, page_title(paths), measure
         self.version, self._looked = 0, float("-inf")
-        self._readings: dict[Path, Reading] = {}
-        self._lines: set[tuple[Path, ...]] = set()  # the runs of each line of the table
+        self._reader, self._read, self._shown = Reader(for_page), Found([], {}), Found([], {})
+        self._runs: dict[Path, int] = {}  # the version in which a run last changed
+        self._lines: dict[tuple[Path, ...], int] = {}  # and a line of the table, by its runs
         self._lock = threading.Lock()
 
     def changes(self, since: int) -> dict[str, Any]:
@@ -45,34 +46,33 @@ class Watcher:
                 self._looked = time.monotonic()
             if since == self.version:
                 return {"version": self.version}
-            known = since if 0 <= since < self.version else -1
-            return {"version": self.version, **content(list(self._readings.values()), self.title, known)}
+            return {"version": self.version, **content(self._shown, self.title, self._news(since))}
+
+    def _news(self, since: int) -> News | None:
+        """What has changed after a version; None, for everything, if that is of another server."""
+        if not 0 <= since < self.version:
+            return None
+        runs = {path for path, version in self._runs.items() if version > since}
+        return News(runs, {paths[0] for paths, version in self._lines.items() if version > since})
 
     def _look(self) -> None:
-        folders = list(run_folders(path for path in self.paths if path.exists()))
-        gone = self._readings.keys() - set(folders)
-        self._readings = {folder: self._readings.get(folder) or Reading(folder) for folder in folders}
-        changed = {folder for folder, reading in self._readings.items() if reading.update()}
-        if self.version and not changed and not gone:
+        read = self._reader.read(path for path in self.paths if path.exists())
+        if self.version and read == self._read:
             return
-        before, self._measure = self._measure, judge_by(self._readings.values(), self._wanted)
-        if self._measure != before:  # then every number is another one
-            changed = {*self._readings}
+        shown = read.judged(choose_measure((run.config for run in read.runs), self._wanted))
+        before = {run.path: (run.extras, run.measure) for run in self._shown.runs}
+        changed = {run.path for run in shown.runs if before.get(run.path) != (run.extras, run.measure)}
         self.version += 1
+        self._read, self._shown = read, shown
         self._date(changed)
 
     def _date(self, changed: set[Path]) -> None:
         """Give this version to runs with news, and to lines of the table that hold one or lost one."""
-        shown = {path for line in self._lines for path in line}
-        runs = distinct(reading for reading in self._readings.values() if reading.is_shown)
-        lines = {tuple(run.path for run in line): line for line in repetitions(runs).values()}
-        for paths, line in lines.items():
-            news = [run for run in line if run.path in changed or run.path not in shown]  # a copy may count now
-            for run in news:
-                run.version = self.version
-            if news or paths not in self._lines:
-                line[0].line_version = self.version
-        self._lines = set(lines)
+        lines = [[run.path for run in line] for line in repetitions(distinct(self._shown.runs)).values()]
+        runs = [path for line in lines for path in line]
+        self._runs = {p: self.version if p in changed else self._runs.get(p, self.version) for p in runs}
+        dates = {tuple(line): max(self._runs[path] for path in line) for line in lines}
+        self._lines = {line: max(date, self._lines.get(line, self.version)) for line, date in dates.items()}
 
 
 class Arriving(io.RawIOBase):

@@ -14,9 +14,9 @@ from typing import Any
 from ...errors import UserError
 from ...system.files import write_file
 from ...system.machine import check_file, cores
-from ..runs import choose_measure, no_runs, run_folders
+from ..runs import choose_measure, find_runs
 from .content import content
-from .reading import judge_by, read_all
+from .curves import for_page
 
 FILES = Path(__file__).parent
 
@@ -26,11 +26,7 @@ def write_page(paths: list[Path], out: Path, measure: str = "") -> dict[str, Any
     check_file("out", out, ".html", ".htm")
     plotly()  # before the work, if it is missing
     choose_measure([], measure)  # refuses one that there is not
-    readings = read_all(run_folders(paths), cores())
-    judge_by(readings, measure)
-    data = content(readings, page_title(paths))
-    if not data["runs"]:
-        raise no_runs(paths, "".join(data["notes"][:1]))
+    data = content(find_runs(paths, for_page, cores()).by_measure(measure), page_title(paths))
     write_file(out, page(data["title"], data))
     return data
 
