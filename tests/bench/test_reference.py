@@ -34,7 +34,7 @@ class Twins:
         params[CLASSIFIER] *= 60
 
     def batches(self) -> list[Batch]:
-        draw, views = self.federation.plan(1, 1).draw, self.federation.method.needs.views
+        draw, views = self.federation.plan(1, 1).draw, self.federation.recipe.views
         return [self.federation.pool.batch(at(draw, i), views, with_truth=False) for i in range(STEPS)]
 
     def by_the_method(self) -> tuple[Weights, list[Step], list[State]]:

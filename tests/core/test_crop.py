@@ -32,7 +32,7 @@ def by_pillow(federation: Federation, view: str, enlarge: bool) -> Tensor:
 def test_a_step_shows_the_crops_of_the_setting(crop: str, make_federation: Make) -> None:
     """All views, weak and strong: those of the image by itself, whatever the pool holds."""
     federation = make_federation(crop, "method.name=sage", "train.steps_per_round=3")
-    views = federation.method.needs.views
+    views = federation.recipe.views
     assert {*views} == {"x", "u_weak", "u_strong"}
     batch = federation.pool.batch(federation.plan(1, 0).draw, views, with_truth=False)
     for view in views:

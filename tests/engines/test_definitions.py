@@ -30,7 +30,7 @@ def test_the_global_label_comes_from_the_broadcast_model_in_evaluation_mode(make
     draw = federation.plan(1, 1).draw
     local = method.start(server, {})
     with torch.no_grad():
-        batches = [federation.pool.batch(at(draw, i), method.needs.views, False) for i in range(2)]
+        batches = [federation.pool.batch(at(draw, i), federation.recipe.views, False) for i in range(2)]
         local, _ = method.step(net, server, local, batches[0])
         _, trace = method.step(net, server, local, batches[1])
         expected = net.infer(server.weights, batches[1].u_weak).logits.softmax(-1)
@@ -44,7 +44,7 @@ def test_the_local_label_comes_from_the_joint_batch_in_training_mode(make_federa
     method, net = federation.method, federation.net
     server = method.init(net, net.first, federation.task)
     with torch.no_grad():
-        batch = federation.pool.batch(at(federation.plan(1, 1).draw, 0), method.needs.views, False)
+        batch = federation.pool.batch(at(federation.plan(1, 1).draw, 0), federation.recipe.views, False)
         _, trace = method.step(net, server, method.start(server, {}), batch)
         _, (_, weak, _) = net.fit(server.weights, batch.x, batch.u_weak, batch.u_strong)
     torch.testing.assert_close(trace.votes["p_l"], weak.logits.softmax(-1))

@@ -114,7 +114,7 @@ def test_a_step_without_an_accepted_image_changes_nothing(make_federation: Make)
 
 def test_both_views_of_an_image_are_one(make_federation: Make) -> None:
     """What is labeled is what is trained on: one view of the pool, and none that is strong."""
-    assert make_federation(*FEW).method.needs.views == ("x", "u_weak")
+    assert make_federation(*FEW).recipe.views == ("x", "u_weak")
 
 
 def one_number(value: float) -> Weights:

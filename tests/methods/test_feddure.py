@@ -34,7 +34,7 @@ def taught(federation: Federation, method: FedDure) -> tuple[float, State, State
     server = method.init(net, net.first, federation.task)
     local = method.start(server, {})
     draw = at(federation.plan(1, 1).draw, 0)
-    batch = federation.pool.batch(draw, method.needs.views, with_truth=True)
+    batch = federation.pool.batch(draw, federation.recipe.views, with_truth=True)
     p = torch.eye(4)[batch.truth["u"]]
     votes = {"target": p, "mask": torch.zeros(len(p), dtype=torch.bool)}
     with torch.no_grad():
@@ -126,7 +126,7 @@ def test_a_client_without_labels_has_no_progress_to_weigh(make_federation: Make)
     net, method = federation.net, federation.method
     server: Server = method.init(net, net.first, federation.task)
     draw = at(federation.plan(1, 1).draw, 0)._replace(has_labels=torch.zeros(()))
-    batch = federation.pool.batch(draw, method.needs.views, with_truth=False)
+    batch = federation.pool.batch(draw, federation.recipe.views, with_truth=False)
     votes = {"target": hard(torch.rand(len(batch.u_weak), 4)), "mask": torch.ones(len(batch.u_weak))}
     with torch.no_grad():
         d, _ = method.teach(net, method.start(server, {}), batch, votes)  # type: ignore[attr-defined]

@@ -24,7 +24,7 @@ def prepared(federation: Federation, method: FedDureFull) -> tuple[Local, Batch,
     net = federation.net
     server = method.init(net, net.first, federation.task)
     local = method.start(server, method.client_state(server, federation.task, federation.counts(1)))
-    batch = federation.pool.batch(at(federation.plan(1, 1).draw, 0), method.needs.views, with_truth=True)
+    batch = federation.pool.batch(at(federation.plan(1, 1).draw, 0), federation.recipe.views, with_truth=True)
     truth = batch.truth["u"]
     return local, batch, PseudoLabels(torch.eye(4)[truth], torch.ones(len(truth), dtype=torch.bool))
 

@@ -119,7 +119,7 @@ def phases(federation: Federation, method: FedMatch) -> tuple[State, State, Stat
     """sigma and psi before, and after one step."""
     server = method.payload(begun(federation), 1)
     local = method.start(server, {})
-    batch = federation.pool.batch(at(federation.plan(1, 1).draw, 0), method.needs.views, with_truth=False)
+    batch = federation.pool.batch(at(federation.plan(1, 1).draw, 0), federation.recipe.views, with_truth=False)
     with torch.no_grad():
         after, _ = method.step(federation.net, server, local, batch)
     return tuple(take(part, w.params) for w in (local.weights, after.weights) for part in (SIGMA, PSI))  # type: ignore[return-value]
@@ -209,7 +209,7 @@ def test_helpers_change_psi_and_only_when_present(make_federation: Make) -> None
     others = put(HELPER, {n: t.flip(0) * 3 for n, t in take(HELPER, server.extras).items()})
     for extras in ({}, others, {PRESENT: torch.zeros(())}, {PRESENT: torch.zeros(()), **others}):
         given = server._replace(extras={**server.extras, **extras})
-        batch = federation.pool.batch(at(federation.plan(1, 0).draw, 0), method.needs.views, with_truth=False)
+        batch = federation.pool.batch(at(federation.plan(1, 0).draw, 0), federation.recipe.views, with_truth=False)
         with torch.no_grad():
             local, _ = method.step(federation.net, given, method.start(given, {}), batch)
         results.append(local.weights.params)

@@ -881,7 +881,7 @@ def test_a_default_may_be_the_dataset_s() -> None:
 
 
 CHOOSES = """
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 import torch
 from fssl.label.losses import cross_entropies, masked_mean
 from fssl.methods.base import Method, Needs, descend
@@ -895,11 +895,16 @@ class Chooses(Method):
 
     @property
     def needs(self):
-        if self.kind == "misspelt":
-            return Needs(choose=True)
-        odd = {"alone": {"sweep": False}, "groups": {"groups": 2}, "epoch": {"epoch": "labeled"}}.get(self.kind, {})
+        if self.kind == "of before":
+            return Needs(chooses=True)
+        return Needs(groups=2 if self.kind == "groups" else 1)
+
+    def recipe(self, usual):
+        if self.kind == "nothing":
+            return None
+        odd = {"alone": {"sweep": False}, "epoch": {"epoch": "labeled"}, "misspelt": {"choose": 1}}.get(self.kind, {})
         numbers = (lambda rng, steps: rng.random(steps + 1)) if self.kind == "numbers" else None
-        return Needs(views=("u_strong",), chooses=True, numbers=numbers, **{"sweep": True, **odd})
+        return replace(usual, views=("u_strong",), chooses=True, numbers=numbers, **{"sweep": True, **odd})
 
     def client_state(self, payload, task, counts):
         return {TABLE: torch.zeros(task.max_slots, task.num_classes)}
@@ -940,14 +945,16 @@ class Chooses(Method):
 def mine(): return Chooses()
 """
 REFUSED = {
-    "misspelt": "its `needs` fails: TypeError: .*unexpected keyword argument 'choose'",
-    "alone": "its `needs` has chooses=True, which goes with sweep=True, groups=1 and epoch='pool'",
-    "groups": "its `needs` has chooses=True, which goes with sweep=True",
-    "epoch": "its `needs` has chooses=True, which goes with sweep=True",
-    "numbers": r"its `needs\.numbers` gives \d+ of them for \d+ steps",
-    "unseen": "its step fails: NotImplementedError: a method with needs.sweep has a `visit`",
+    "of before": r"its `needs` fails: TypeError: .*unexpected keyword argument 'chooses' \(own\.py, line 17\)",
+    "misspelt": r"its `recipe` fails: TypeError: .*unexpected keyword argument 'choose' \(own\.py, line 25\)",
+    "nothing": "its `recipe` returns NoneType; expected the usual one, changed by `replace`",
+    "alone": "its `recipe` has chooses=True, which goes with sweep=True, epoch='pool' and one group of clients",
+    "groups": "its `recipe` has chooses=True, which goes with sweep=True",
+    "epoch": "its `recipe` has chooses=True, which goes with sweep=True",
+    "numbers": r"the `numbers` of its recipe are \d+ for \d+ steps",
+    "unseen": "its step fails: NotImplementedError: a method whose recipe has sweep=True has a `visit`",
     "forgets": r"its visit returns the client's state without 'mine\.table'",
-    "unchosen": "its step fails: NotImplementedError: a method with needs.chooses has a `chosen`",
+    "unchosen": "its step fails: NotImplementedError: a method whose recipe has chooses=True has a `chosen`",
     "floats": r"its `chosen` returns float32 \[\d+\]; expected a boolean for each slot of the pool",
     "square": r"its `chosen` returns bool \[\d+, 10\]; expected",
     "few": r"its `chosen` returns bool \[3\]; expected",

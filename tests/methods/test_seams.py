@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
-from fssl.methods.base import Needs
+from fssl.methods.base import Recipe
 from fssl.methods.fixmatch import FixMatch
 from fssl.models import Net
 from fssl.types import Counts, Local, Payload, Server, State, Sweep, Task, Upload, Weights
@@ -22,9 +22,8 @@ Make = Callable[..., Federation]
 class Surveyor(FixMatch):
     """Estimates the class prior of each pool with the broadcast model, sends it, and keeps a table by slot."""
 
-    @property
-    def needs(self) -> Needs:
-        return super().needs._replace(sweep=True)
+    def recipe(self, usual: Recipe) -> Recipe:
+        return replace(super().recipe(usual), sweep=True)
 
     def init(self, net: Net, weights: Weights, task: Task) -> Server:
         return Server(
@@ -59,7 +58,7 @@ class Surveyor(FixMatch):
 def surveyed(make: Make) -> LocalEngine:
     federation = make("partition.kind=dirichlet", "partition.alpha=1", "train.clients_per_round=3")
     federation.method = Surveyor(optimizer=federation.method.optimizer)
-    federation.recipe = replace(federation.recipe, sweep=True)
+    federation.recipe = federation.method.recipe(federation.recipe)
     return LocalEngine(federation)
 
 

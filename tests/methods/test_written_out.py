@@ -51,7 +51,7 @@ class Ordinary:
 
     def batches(self) -> Iterator[Batch]:
         for i in range(3):
-            yield self.federation.pool.batch(at(self.plan.draw, i), self.method.needs.views, with_truth=False)
+            yield self.federation.pool.batch(at(self.plan.draw, i), self.federation.recipe.views, with_truth=False)
 
     def module(self, weights: Weights | None = None) -> nn.Module:
         params, buffers = weights or self.server.weights

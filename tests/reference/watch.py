@@ -108,7 +108,7 @@ class Observed:
         return plain.Visit(client, counts.labeled, counts.pool, batches, self.sweep(plan))
 
     def batch(self, plan: ClientPlan, step: int) -> plain.Batch:
-        b = self.federation.pool.batch(at(plan.draw, step), self.federation.method.needs.views, with_truth=False)
+        b = self.federation.pool.batch(at(plan.draw, step), self.federation.recipe.views, with_truth=False)
         views = {name: view.double() for name, view in b.views.items()}
         inputs = views["x"], b.y.tolist(), views["u_weak"], views["u_strong"], b.u_slot.tolist()
         return plain.Batch(*inputs, views.get("x_strong"), bool(b.clock.last_epoch))

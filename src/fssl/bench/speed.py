@@ -49,7 +49,7 @@ def measure(experiment: Experiment, rounds: int) -> dict[str, Any]:
         results.append(result)
     seconds = [r.seconds for r in results[1:]]
     steps = sum(federation.num_steps(k) for group in federation.drawn_groups(rounds + 1) for k in group)
-    images = sum(federation.recipe.images(view) for view in federation.method.needs.views)
+    images = sum(federation.recipe.images(view) for view in federation.recipe.views)
     median = float(np.median(seconds))
     return {
         "device": device_names(federation.devices),

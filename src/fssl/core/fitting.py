@@ -1,6 +1,8 @@
 """Whether a method and a network fit the rest of a run: clients, their labels, privacy, and code of one's own."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
 
@@ -8,19 +10,22 @@ from ..config import STEPS, Config, check_fact
 from ..data.cards import Card
 from ..errors import UserError, described
 from ..methods.base import Method
-from ..methods.names import on_trial
+from ..methods.names import split_name
 from ..models import Net
 from ..system.user_code import user_place
+from ..training.plan import Recipe
 from ..types import Counts, Task
 from .parts import make_probe, make_recipe
 from .privacy import FEWEST_MASKED, MOST_MASKED
 from .sketch import Sizes, Tried, try_network, try_step
 
+T = TypeVar("T")
+
 
 def check_method(config: Config, method: Method) -> None:
     """Refuse a method that the federation cannot train."""
     name, clients = config.method.name, config.partition.clients
-    check_needs(config, method)
+    check_answers(config, method)
     if 0 < clients < method.needs.min_clients:
         raise UserError(
             f"method '{name}' needs {method.needs.min_clients} clients or more with these settings,"
@@ -38,18 +43,26 @@ def check_method(config: Config, method: Method) -> None:
         )
 
 
-def check_needs(config: Config, method: Method) -> None:
-    """Refuse needs that do not go together, or cannot be asked for."""
-    try:
-        needs = method.needs
-    except Exception as error:
-        raise own_error(config, error, "its `needs` fails") from error
-    expected = needs._replace(sweep=True, groups=1, epoch="pool")
-    if needs.chooses and needs != expected:
+def check_answers(config: Config, method: Method) -> None:
+    """Refuse needs or a recipe that cannot be asked for, or do not go together."""
+    needs = answered(config, "needs", lambda: method.needs)
+    recipe = answered(config, "recipe", lambda: make_recipe(config, method, config.card))
+    if not isinstance(recipe, Recipe):
+        found = f"its `recipe` returns {type(recipe).__name__}; expected the usual one, changed by `replace`"
+        raise UserError(f"method '{config.method.name}': {found}")
+    if recipe.chooses and not (recipe.sweep and recipe.epoch == "pool" and needs.groups == 1):
         raise UserError(
-            f"method '{config.method.name}': its `needs` has chooses=True, which goes with sweep=True, groups=1 and"
-            " epoch='pool'"
+            f"method '{config.method.name}': its `recipe` has chooses=True, which goes with sweep=True,"
+            " epoch='pool' and one group of clients"
         )
+
+
+def answered(config: Config, name: str, ask: Callable[[], T]) -> T:
+    """What a method answers; a question that fails is named."""
+    try:
+        return ask()
+    except Exception as error:
+        raise own_error(config, error, f"its `{name}` fails") from error
 
 
 def own_error(config: Config, error: Exception, what: str) -> UserError:
@@ -149,11 +162,10 @@ def check_step(config: Config, method: Method, net: Net, card: Card, shapes: boo
     slots = recipe.unlabeled_batch  # any number will do: images have no values here
     task = Task(card.num_classes, slots, config.seed, card.size)
     sizes = Sizes(task, Counts(1, slots), recipe, card, config.train.class_weights > 0, values=not shapes)
-    probe, (method, fault) = make_probe(config, method), on_trial(method)
     try:
-        tried = try_step(method, net, sizes, probe)
-        if reason := fault():
-            raise UserError(reason)
+        tried = try_step(method, net, sizes, make_probe(config, method))
+        if "sage" in split_name(config.method.name)[1] and "assign" not in tried.hooks:
+            raise UserError("its `vote` does not ask `self.assign`, which +sage replaces: it would change nothing")
     except Exception as error:
         if not shapes:  # the run has begun, and explains its errors itself
             raise

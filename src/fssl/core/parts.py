@@ -57,41 +57,32 @@ def make_server_optimizer(config: Config) -> ServerOptimizer:
     )
 
 
-def make_recipe(config: Config, method: Method, card: Card) -> Recipe:
-    """How a client walks through its images: as the configuration says, and the method asks."""
-    train, needs = config.train, method.needs
+def usual_recipe(config: Config, card: Card) -> Recipe:
+    """How a client walks through its images, as the configuration says."""
+    train = config.train
     return Recipe(
         batch=train.batch,
         unlabeled_ratio=train.unlabeled_ratio,
         local_epochs=train.local_epochs,
-        epoch=needs.epoch,
+        epoch="pool",
         steps_per_round=train.steps_per_round,
-        views=needs.views,
+        views=("x",),
         size=card.size,
         flip=config.data.flip,
-        sweep=needs.sweep,
-        chooses=needs.chooses,
-        numbers=needs.numbers,
         schedule=config.schedule,
-        labeled_epochs=needs.labeled_epochs,
-        shuffles=needs.shuffles,
-        labels_alone=train.labels_alone and not needs.labels_alone,
+        labels_alone=train.labels_alone,
     )
+
+
+def make_recipe(config: Config, method: Method, card: Card) -> Recipe:
+    """The usual recipe with what the method changes."""
+    return method.recipe(usual_recipe(config, card))
 
 
 def make_server_recipe(config: Config, card: Card) -> Recipe:
     """How the server walks through its labeled images."""
-    return Recipe(
-        batch=config.server_batch,
-        unlabeled_ratio=1,
-        local_epochs=config.server_epochs,
-        epoch="labeled",
-        steps_per_round=None,
-        views=FROM_LABELS.needs.views,
-        size=card.size,
-        flip=config.data.flip,
-        schedule=config.schedule,
-    )
+    usual = replace(usual_recipe(config, card), batch=config.server_batch, unlabeled_ratio=1, steps_per_round=None)
+    return FROM_LABELS.recipe(replace(usual, local_epochs=config.server_epochs))
 
 
 def make_probe(config: Config, method: Method) -> Probe:

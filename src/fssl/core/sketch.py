@@ -4,6 +4,7 @@ import logging
 import random
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
@@ -16,7 +17,7 @@ from torch.utils._pytree import keystr, tree_flatten_with_path, tree_leaves
 
 from ..data.cards import Card
 from ..errors import UserError
-from ..methods.base import Method, form
+from ..methods.base import Method
 from ..models import Net
 from ..probes.tally import Layout
 from ..probes.training import Probe
@@ -90,6 +91,7 @@ class Tried(NamedTuple):
 
     layout: Layout  # where a tally keeps what is measured
     reads_rounds: bool  # whether the step asks how many rounds the run is to have
+    hooks: set[str]  # those of the method that its step asks
 
 
 def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
@@ -100,6 +102,7 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
         UserError: Something that it returns is not what the rest of a round needs.
     """
     task, counts, recipe, card, weighs_classes, values = sizes
+    method, hooks = on_trial(method)
     pool = np.arange(recipe.unlabeled_batch)  # any images will do
     site = Site(pool, pool, weights=np.ones(task.num_classes, np.float32) if weighs_classes else None)
     forms = {k: (t.shape[1:], t.dtype) for k, t in plan_extras(site, recipe, partial(stream, 0)).items()}
@@ -113,7 +116,8 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
         clock = Clock(one, one, one, rounds=rounds)
         batch = Batch(views, slots[: recipe.batch], slots, one, clock, known, extras)
         if values:
-            return Tried(Layout.of(probe(black_trace(method, net, (payload, local, batch), recipe), truth)), False)
+            black = black_trace(method, net, (payload, local, batch), recipe)
+            return Tried(Layout.of(probe(black, truth)), False, hooks)
         if recipe.sweep:
             local = try_visit(method, net, payload, local, recipe, pixels)
         given = {"payload": payload, "local": local, "batch": batch}
@@ -134,7 +138,82 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
             raise UserError(f"its {misfit}")
         if recipe.chooses:
             trace = trace._replace(votes=try_choice(method, local, task, slots))
-        return Tried(Layout.of(probe(trace, truth)), "rounds" in looks.found)
+        return Tried(Layout.of(probe(trace, truth)), "rounds" in looks.found, hooks)
+
+
+def on_trial(method: Method) -> tuple[Method, set[str]]:
+    """A copy of the method whose hooks have their answers checked, and the names of those that were asked since."""
+    trial, asked = copy(method), set[str]()
+    for name in method.hooks:
+        object.__setattr__(trial, name, Checked(name, getattr(trial, name), asked))
+    return trial, asked
+
+
+class Checked:
+    """A hook of a method, or a rule in one of its fields, that is refused if its answer is not of the right form."""
+
+    def __init__(self, name: str, hook: Any, asked: set[str]) -> None:
+        self._name, self._hook, self._asked = name, hook, asked
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self._asked.add(self._name)
+        answer = self._hook(*args, **kwargs)
+        if fault := FAULTS[self._name](answer, *args):
+            raise UserError(f"its `{self._name}` returns {fault}")
+        return answer
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._hook, name)
+
+
+def fault_in_labels(found: Any, p_l: Tensor, *_: Any) -> str:
+    """Why an `assign` returned no labels for these predictions; empty if it did."""
+    if isinstance(found, tuple) and are_labels(found, p_l):
+        return ""
+    rows, classes = p_l.shape
+    return f"{form(found)}; expected PseudoLabels(target, mask), target [{rows}, {classes}] and mask [{rows}]"
+
+
+def fault_in_votes(found: Any, p_l: Tensor, *_: Any) -> str:
+    """Why a `vote` returned not all that a step and the records read."""
+    given = found if isinstance(found, dict) else {}
+    if missing := [name for name in IN_VOTES if name not in given]:
+        lacks = f" without {', '.join(missing)}" if given else ""
+        return f"{form(found)}{lacks}; expected a dict of {', '.join(IN_VOTES)}"
+    labels, (rows, classes) = (found["target"], found["mask"]), p_l.shape
+    said = f"target {form(labels[0])} and mask {form(labels[1])}"
+    return "" if are_labels(labels, p_l) else f"{said}; expected [{rows}, {classes}] and [{rows}]"
+
+
+def are_labels(found: tuple[Any, ...], p_l: Tensor) -> bool:
+    """Whether these are a target and a mask for these predictions."""
+    return tuple(getattr(part, "shape", None) for part in found) == (p_l.shape, p_l.shape[:1])
+
+
+def fault_in_loss(found: Any, *_: Any) -> str:
+    """Why a `supervised` returned no loss."""
+    return "" if getattr(found, "shape", None) == () else f"{form(found)}; expected a loss without a dimension"
+
+
+def fault_in_term(found: Any, *_: Any) -> str:
+    """Why an `extra` returned not a number for the loss and the client's state."""
+    is_pair = isinstance(found, tuple) and len(found) == 2
+    if is_pair and getattr(found[0], "shape", ()) == () and isinstance(found[1], dict):
+        return ""
+    return f"{form(found)}; expected (term, state), the term without a dimension"
+
+
+FAULTS = {"assign": fault_in_labels, "vote": fault_in_votes, "supervised": fault_in_loss, "extra": fault_in_term}
+IN_VOTES = ("p_l", "p_g", "sure_l", "sure_g", "target", "mask")
+
+
+def form(value: object) -> str:
+    """`float32 [8, 10]`, the same of each part of a tuple, or the name of a type."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(form, value))})"
+    if not isinstance(value, Tensor):
+        return type(value).__name__
+    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
 
 
 def black_trace(method: Method, net: Net, given: tuple[Payload, Local, Batch], recipe: Recipe) -> Trace:
@@ -262,5 +341,5 @@ def dropout_in(func: Any, args: Any, kwargs: Any) -> float | None:
 def drawn(source: str) -> RandomStepError:
     return RandomStepError(
         f"a step draws random numbers ({source}), so the same seed would not give the same result;"
-        " use further views in `needs.views`, or compute with `batch.clock`"
+        " use further `views` in its `recipe`, or compute with `batch.clock`"
     )

@@ -1,7 +1,7 @@
 """Acceptance rules: when a prediction counts as sure."""
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -10,16 +10,18 @@ from ..types import Counts, State, Task
 from .losses import entropy
 
 
-class Accept(Protocol):
+class Accept:
     """A rule for which predictions are sure; it may keep state with the client (tables, running means).
 
-    A rule without state derives from `Stateless` and only writes `sure`. A field `tau` is the confidence that records
-    count as sure.
+    Every rule has `sure`; one with state has `init` and `update`, one that weighs labels instead of accepting them
+    sets `weighs` and has `weight`. A field `tau` is the confidence that records count as sure.
     """
 
+    weighs: ClassVar[bool] = False
+
     def init(self, task: Task, counts: Counts) -> State:
-        """The rule's tensors when a client takes part for the first time, under names of its own."""
-        ...
+        """The rule's tensors when a client takes part for the first time, under names of its own; by default none."""
+        return {}
 
     def sure(self, p: Tensor, state: State) -> Tensor:
         """Which rows are sure.
@@ -31,31 +33,29 @@ class Accept(Protocol):
         Returns:
             Booleans [B].
         """
-        ...
+        raise NotImplementedError("a rule for sure labels has a `sure`")
+
+    def weight(self, p: Tensor, state: State) -> Tensor:
+        """How much a label from each row counts [B], from 0 to 1; asked if the rule `weighs`.
+
+        A rule for targets sees `sure` alone. Its mask becomes the mean over all levels from 0 to 1 of what it would
+        be if `sure` were a weight of at least that level.
+        """
+        raise NotImplementedError("a rule with weighs = True has a `weight`")
 
     def update(self, votes: State, u_slot: Tensor, state: State) -> State:
-        """The rule's tensors after a step.
+        """The rule's tensors after a step, all that `init` has; by default as they were.
 
         Args:
             votes: p_l, p_g, sure_l, sure_g, target and mask of the step.
             u_slot: Positions [B] of the images in the client's pool.
             state: The client's state before the step.
         """
-        ...
-
-
-class Stateless:
-    """The half of a rule that keeps nothing."""
-
-    def init(self, task: Task, counts: Counts) -> State:
-        return {}
-
-    def update(self, votes: State, u_slot: Tensor, state: State) -> State:
         return state
 
 
 @dataclass(frozen=True)
-class FixedThreshold(Stateless):
+class FixedThreshold(Accept):
     """Sure where the largest probability reaches tau (the paper's algorithm says >=, its equations >).
 
     Examples:
@@ -78,7 +78,7 @@ UNSEEN, NO_SLOT = -1, -2  # entries of FlexMatch's table: not labeled yet, beyon
 
 
 @dataclass(frozen=True)
-class FlexThreshold:
+class FlexThreshold(Accept):
     """FlexMatch: a class learned less far is accepted earlier.
 
     The client's table holds, for each image of its pool, the class it was last confidently given. `count`
@@ -119,7 +119,7 @@ class FlexThreshold:
 
 
 @dataclass(frozen=True)
-class EntropyThreshold(Stateless):
+class EntropyThreshold(Accept):
     """FedLoKe: sure where the entropy in nats is below delta."""
 
     delta: float = 0.1

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ..types import Counts, State, Task
+from .accept import Accept
 from .assign import hard
 
 # Running means: of the largest probability, of all probabilities, and of the classes voted for.
@@ -13,7 +14,7 @@ TAU, P_TILDE, H_TILDE = "free.tau", "free.p", "free.hist"
 
 
 @dataclass(frozen=True)
-class FreeThreshold:
+class FreeThreshold(Accept):
     """Sure where the largest probability reaches tau_t p~_t(c) / max p~_t: a class expected less is accepted earlier.
 
     All means start at 1/C as in the paper, so that at first everything is accepted.

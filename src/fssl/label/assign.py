@@ -144,6 +144,17 @@ def weight_in(assign: Assign) -> Weigh:
     return weigh
 
 
+def weights_of(assign: Assign, p_l: Tensor, p_g: Tensor, w_l: Tensor, w_g: Tensor) -> Tensor:
+    """How much each label counts [B] if the models' labels have these weights instead of being sure or not.
+
+    It is the mean over t from 0 to 1 of the mask that `assign` gives if a weight of at least t is sure: w_l if only the
+    local model is asked, and the larger weight if either model is enough.
+    """
+    low, high = torch.minimum(w_l, w_g), torch.maximum(w_l, w_g)
+    both, one = (assign(p_l, p_g, w_l >= t, w_g >= t).mask for t in (low, high))
+    return low * both + (high - low) * one
+
+
 def variance(p: Tensor) -> Tensor:
     """How far the probabilities lie apart: 0 where all classes are equally likely."""
     return p.var(-1)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from ..config import Source as Source  # builders take it from here
 from ..label.assign import ConfidenceGap, Weigh
 from ..models import Net, Out
-from ..training.plan import Numbers
+from ..training.plan import Recipe as Recipe  # so do methods with a recipe of their own
 from ..types import (
     Batch,
     Counts,
@@ -83,15 +83,6 @@ def gradient(loss: Loss, weights: Weights, state: State) -> tuple[State, tuple[S
     return dict(zip(leaves, grads, strict=True)), aux
 
 
-def form(value: object) -> str:
-    """`float32 [8, 10]`, the same of each part of a tuple, or the name of a type."""
-    if isinstance(value, tuple):
-        return f"({', '.join(map(form, value))})"
-    if not isinstance(value, Tensor):
-        return type(value).__name__
-    return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
-
-
 def detached(tree: State) -> State:
     return {name: t.detach() for name, t in tree.items()}
 
@@ -133,22 +124,14 @@ def broadcast_velocity(payload: Payload) -> State:
 
 
 class Needs(NamedTuple):
-    """What a method asks of a run before it starts."""
+    """What a run must know of a method before it starts, to refuse settings that do not fit."""
 
-    views: tuple[str, ...] = ("x",)  # of a step: x, x_strong, u_weak, u_strong, or a further one named like these
     labels: Literal["few", "all"] = "few"  # clients know those of the setting, or the truth of every image
-    epoch: Literal["pool", "labeled"] = "pool"  # what an epoch counts: the client's pool, or its labeled images
-    labeled_epochs: int | None = None  # of a client with labels, in a round; unset: as many as the others'
-    shuffles: bool = False  # labeled images come in random order without replacement, as where an epoch counts them
-    groups: int = 1  # of clients, each drawn anew in a round; who is in several trains once for each
-    sweep: bool = False  # a client first shows its whole pool to `visit`
-    chooses: bool = False  # then it trains on the images of its pool that `chosen` names
-    numbers: Numbers | None = None  # random numbers of the method's own, as a function of a generator and of steps
     truth: bool = False  # the true labels of unlabeled images are in the batch: for oracles only
-    min_clients: int = 1  # with fewer, the method is not itself
     client_labels: bool = False  # without labels at clients the method is not itself
-    labels_alone: bool = False  # clients with labels train on nothing else, whatever the run's settings say
-    burn_in: int = 0  # rounds of a first stage: a run that ends within it is told so
+    min_clients: int = 1  # with fewer, the method is not itself
+    groups: int = 1  # of clients, each drawn anew in a round; a client in several trains once for each
+    burn_in: int = 0  # rounds of a first stage; a run that ends within it says so
     own_optimizer: bool = False  # its steps follow a rule of its own, whatever the run's optimizer is
 
 
@@ -164,8 +147,8 @@ class Method:
     """The questions that a run asks of a method, with FedAvg's answers; every method answers `step` itself.
 
     A round asks them in this order, for each client: `payload`, `start`, (`visit` for each batch of a sweep over the
-    client's whole pool, if `needs.sweep`, then `chosen`, if `needs.chooses`), `step` for each step, `upload`, `keep`;
-    then, once, `aggregate` and `deploy`. `fssl docs adding-a-method` has an example of each.
+    client's whole pool, if the recipe has `sweep`, then `chosen`, if it has `chooses`), `step` for each step, `upload`,
+    `keep`; then, once, `aggregate` and `deploy`. `fssl docs adding-a-method` has an example of each.
 
     A run sets the fields below from its settings.
     """
@@ -175,11 +158,23 @@ class Method:
     guard: float = 0.0  # added to probabilities in the logarithm of L_u; 1e-10 in the released code
     watch: bool = True  # also compute what only the probes look at
     labels_at_clients: bool = True  # False: the server has them all, and no client's batch has a labeled image
+    hooks: ClassVar[tuple[str, ...]] = ()  # further questions of its step, whose answers are checked before a run
 
     @property
     def needs(self) -> Needs:
-        """What the method asks of a run before it starts."""
+        """What a run must know of the method before it starts."""
         return Needs()
+
+    def recipe(self, usual: Recipe) -> Recipe:
+        """How a client walks through its images in a round.
+
+        Args:
+            usual: As the run's settings have it: labeled images in weak views alone, `("x",)`.
+
+        Returns:
+            The same with what the method changes, such as `replace(usual, views=("x", "u_weak"), sweep=True)`.
+        """
+        return usual
 
     @property
     def watched(self) -> Watched:
@@ -222,11 +217,11 @@ class Method:
 
     def visit(self, net: Net, payload: Payload, local: Local, u_weak: Tensor, sweep: Sweep) -> Local:
         """One batch of the sweep: its weak views, and where they lie in the client's pool."""
-        raise NotImplementedError("a method with needs.sweep has a `visit`")
+        raise NotImplementedError("a method whose recipe has sweep=True has a `visit`")
 
     def chosen(self, local: Local) -> Tensor:
         """Which images of its pool the client trains on, as booleans by slot; asked after the sweep."""
-        raise NotImplementedError("a method with needs.chooses has a `chosen`")
+        raise NotImplementedError("a method whose recipe has chooses=True has a `chosen`")
 
     def votes(self, local: Local) -> State:
         """For the probes, of a method that chooses: what is said of each image of the pool, by slot.
@@ -244,7 +239,7 @@ class Method:
             net: The network: `net.fit` in training mode, `net.infer` with running statistics.
             payload: What the client got; `payload.weights` is the global model.
             local: The client's weights, momentum and state.
-            batch: The views that `needs.views` names, labels, and where in the run the step is.
+            batch: The views that the recipe names, labels, and where in the run the step is.
 
         Returns:
             The new `local`, and a trace of losses and votes for the probes. `descend` makes both from a loss.

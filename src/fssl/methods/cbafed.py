@@ -1,7 +1,7 @@
 """CBAFed (Li et al., CVPR 2023): class-balanced thresholds, and weights that are connected with older ones."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -30,7 +30,7 @@ from ..types import (
     packed,
     unpacked,
 )
-from .base import Method, Needs, RunningMean, Source, Value, Watched, descend
+from .base import Method, Needs, Recipe, RunningMean, Source, Value, Watched, descend
 from .roles import at_rate, mixed, shown_to
 from .settings import Share, Threshold, UnlabeledRate
 
@@ -86,14 +86,12 @@ class CBAFed(Method):
 
     @property
     def needs(self) -> Needs:
-        return Needs(
-            views=("x", "u_weak"),
-            shuffles=True,
-            labeled_epochs=self.labeled_epochs,
-            client_labels=True,
-            labels_alone=True,
-            burn_in=self.burn_in,
-        )
+        return Needs(client_labels=True, burn_in=self.burn_in)
+
+    def recipe(self, usual: Recipe) -> Recipe:
+        """Clients with labels train on nothing else, whatever `train.labels_alone` says."""
+        views, epochs = ("x", "u_weak"), self.labeled_epochs
+        return replace(usual, views=views, shuffles=True, labeled_epochs=epochs, labels_alone=False)
 
     @property
     def watched(self) -> Watched:

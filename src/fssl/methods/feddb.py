@@ -1,7 +1,7 @@
 """FedDB (Zhu et al., IJCAI 2024): labels and aggregation corrected by the classes a model expects of each client."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from ..label.accept import FixedThreshold
 from ..label.assign import GlobalOnly, LocalOnly
 from ..models import Net, Out
 from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Upload, Weights
-from .base import Needs, Source, fit, mean_weights
+from .base import Recipe, Source, fit, mean_weights
 from .fixmatch import FixMatch
 from .settings import MuU, Passes, Share, Tau
 
@@ -42,9 +42,8 @@ class FedDB(FixMatch):
     dma: Literal["exact", "released", "off"] = "released"
     passes: Passes = "separate"  # over labeled images, weak and strong views
 
-    @property
-    def needs(self) -> Needs:
-        return super().needs._replace(sweep=True)
+    def recipe(self, usual: Recipe) -> Recipe:
+        return replace(super().recipe(usual), sweep=True)
 
     def look(self, net: Net, weights: Weights, batch: Batch) -> tuple[State, Sequence[Out]]:
         return fit(net, weights, (batch.x, batch.u_weak, batch.u_strong), self.passes)

@@ -1,6 +1,6 @@
 """FedLoKe (Zhang et al., CIKM 2023): the global model and one that stays with the client label for each other."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -28,7 +28,7 @@ from ..types import (
     take,
     unpacked,
 )
-from .base import Method, Needs, Source, Value, Watched, broadcast_velocity, descend, fit
+from .base import Method, Recipe, Source, Value, Watched, broadcast_velocity, descend, fit
 from .settings import MuU, Passes, Share, Tau
 
 OWN = "own."
@@ -47,9 +47,8 @@ class FedLoKe(Method):
     ramp_rounds: float = 120
     passes: Passes = "separate"  # of each model, over labeled images, weak and strong views
 
-    @property
-    def needs(self) -> Needs:
-        return Needs(views=("x", "x_strong", "u_weak", "u_strong"))
+    def recipe(self, usual: Recipe) -> Recipe:
+        return replace(usual, views=("x", "x_strong", "u_weak", "u_strong"))
 
     @property
     def watched(self) -> Watched:

@@ -1,7 +1,7 @@
 """FedMatch (Jeong et al., ICLR 2021), labels at the clients: labels train sigma, agreement with helpers trains psi."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from ..label.losses import kl_divergence, soft_cross_entropy, squared_distance, 
 from ..models import Net, Out
 from ..seeds import stream
 from ..types import Batch, Counts, Local, Payload, PseudoLabels, Server, State, Task, Trace, Upload, Weights, put, take
-from .base import Method, Needs, Source, Value, Watched, gradient, mean_weights
+from .base import Method, Needs, Recipe, Source, Value, Watched, gradient, mean_weights
 from .optimizers import Sgd
 from .plateau import FACTOR, measured, new_plateau, settled
 from .settings import Rate, Tau, Weight
@@ -64,8 +64,10 @@ class FedMatch(Method):
     @property
     def needs(self) -> Needs:
         """At least a client and its helpers."""
-        views, fewest = ("x", "u_weak", "u_strong"), 1 + self.helpers
-        return Needs(views, min_clients=fewest, client_labels=True, own_optimizer=True)
+        return Needs(min_clients=1 + self.helpers, client_labels=True, own_optimizer=True)
+
+    def recipe(self, usual: Recipe) -> Recipe:
+        return replace(usual, views=("x", "u_weak", "u_strong"))
 
     @property
     def watched(self) -> Watched:

@@ -7,17 +7,14 @@ from typing import ClassVar, Literal, NamedTuple, Self
 import torch
 from torch import Tensor
 
-from ..errors import UserError
 from ..label.accept import Accept, FixedThreshold, sure_from
-from ..label.assign import VOTES, Assign, GlobalOnly, LocalOnly, weight_in
+from ..label.assign import VOTES, Assign, GlobalOnly, LocalOnly, weight_in, weights_of
 from ..label.losses import soft_cross_entropy, supervised_loss
 from ..models import Net, Out
 from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, Trace, Weights
-from .base import Method, Needs, Source, Value, Watched, descend, form
+from .base import Method, Needs, Recipe, Source, Value, Watched, descend
 from .settings import LabelBN, MuProx, MuU, Tau, Vote
 from .terms import Proximal, Term, add_terms
-
-IN_VOTES = ("p_l", "p_g", "sure_l", "sure_g", "target", "mask")
 
 
 class Seen(NamedTuple):
@@ -34,8 +31,8 @@ class FixMatch(Method):
     """One joint training-mode batch of labeled, weak and strong views; the labeler is two small choices.
 
     `accept` says which predictions are sure, `assign` picks the target. Every method derived
-    from this one can carry SAGE as a plug-in. What a field cannot say, a derived method says in one of four
-    short answers: `ask_global`, `vote`, `remember` and `extra`.
+    from this one can carry SAGE as a plug-in. What a field cannot say, a derived method says in one of five
+    short answers: `ask_global`, `vote`, `remember`, `supervised` and `extra`.
     """
 
     accept: Accept = FixedThreshold()  # noqa: RUF009 (a frozen value)
@@ -45,10 +42,14 @@ class FixMatch(Method):
     label_bn: Literal["train", "eval"] = "train"  # statistics under which the local model labels
     oracle: bool = False  # drop wrong pseudo-labels (Fig. 1b)
     extra_loss: ClassVar[str] = ""  # the name under which `extra` is recorded, such as l_c; unset: it is not
+    hooks: ClassVar[tuple[str, ...]] = ("assign", "vote", "supervised", "extra")
 
     @property
     def needs(self) -> Needs:
-        return Needs(views=("x", "u_weak", "u_strong"), truth=self.oracle)
+        return Needs(truth=self.oracle)
+
+    def recipe(self, usual: Recipe) -> Recipe:
+        return replace(usual, views=("x", "u_weak", "u_strong"))
 
     @property
     def watched(self) -> Watched:
@@ -72,12 +73,14 @@ class FixMatch(Method):
     def vote(self, p_l: Tensor, p_g: Tensor, payload: Payload, state: State, batch: Batch) -> State:
         """Both models' probabilities and what becomes of them."""
         sure_l, sure_g = self.accept.sure(p_l, state), self.accept.sure(p_g, state)
-        target, mask = as_labels(self.assign(p_l, p_g, sure_l, sure_g), p_l)
+        target, mask = self.assign(p_l, p_g, sure_l, sure_g)
+        if self.accept.weighs:
+            mask = weights_of(self.assign, p_l, p_g, self.accept.weight(p_l, state), self.accept.weight(p_g, state))
         return {"p_l": p_l, "p_g": p_g, "sure_l": sure_l, "sure_g": sure_g, "target": target, "mask": mask}
 
     def votes_on(self, p_l: Tensor, p_g: Tensor, payload: Payload, state: State, batch: Batch) -> State:
         """What `vote` says, whoever wrote it; an oracle drops the wrong labels."""
-        votes = as_votes(self.vote(p_l, p_g, payload, state, batch), p_l)
+        votes = self.vote(p_l, p_g, payload, state, batch)
         if not self.oracle:
             return votes
         is_right = votes["target"].argmax(-1) == batch.truth["u"]
@@ -86,6 +89,10 @@ class FixMatch(Method):
     def remember(self, votes: State, batch: Batch, state: State) -> State:
         """The client's state after the votes."""
         return {**state, **self.accept.update(votes, batch.u_slot, state)}
+
+    def supervised(self, x: Out, batch: Batch) -> Tensor:
+        """L_s, given what the trained model says of the labeled images."""
+        return supervised_loss(x.logits, batch)
 
     def extra(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
         """A further term of the loss, and the client's state after it; `local.state` already knows the votes.
@@ -103,10 +110,10 @@ class FixMatch(Method):
             p_g = self.ask_global(net, payload, state, batch) if self.asks_global else p_l
             votes = counted(self.votes_on(p_l, p_g, payload, state, batch), batch)
             state = self.remember(votes, batch, state)
-            l_s = supervised_loss(x.logits, batch)
+            l_s = self.supervised(x, batch)
             l_u = soft_cross_entropy(strong.logits, PseudoLabels(votes["target"], votes["mask"]), self.guard)
             seen = Seen(x, weak, strong, votes)
-            term, state = as_term(self.extra(net, payload, Local(weights, local.velocity, state), batch, seen))
+            term, state = self.extra(net, payload, Local(weights, local.velocity, state), batch, seen)
             if batch.has_unlabeled is not None:
                 term = term * batch.has_unlabeled
             total = add_terms(l_s + self.mu_u * l_u + term, self.terms, weights, payload)
@@ -122,50 +129,6 @@ class FixMatch(Method):
     @property
     def asks_global(self) -> bool:
         return self.assign.uses_global or self.watch
-
-
-def as_labels(found: PseudoLabels, p_l: Tensor) -> PseudoLabels:
-    """What an `assign` returned; refuse what are no labels for these predictions, as a rule of one's own may err."""
-    if torch.compiler.is_compiling():  # it was tried before, on shapes alone
-        return found
-    if not isinstance(found, tuple) or not are_labels(found, p_l):
-        rows, classes = p_l.shape
-        raise UserError(
-            f"its `assign` returns {form(found)}; expected PseudoLabels(target, mask), target [{rows}, {classes}]"
-            f" and mask [{rows}]"
-        )
-    return found
-
-
-def as_votes(found: State, p_l: Tensor) -> State:
-    """What a `vote` returned; refuse what is not all that a step and the records read."""
-    if torch.compiler.is_compiling():
-        return found
-    given = found if isinstance(found, dict) else {}
-    if missing := [name for name in IN_VOTES if name not in given]:
-        lacks = f" without {', '.join(missing)}" if given else ""
-        raise UserError(f"its `vote` returns {form(found)}{lacks}; expected a dict of {', '.join(IN_VOTES)}")
-    labels = found["target"], found["mask"]
-    if not are_labels(labels, p_l):
-        rows, classes = p_l.shape
-        said = f"target {form(labels[0])} and mask {form(labels[1])}"
-        raise UserError(f"its `vote` returns {said}; expected [{rows}, {classes}] and [{rows}]")
-    return found
-
-
-def are_labels(found: tuple[object, ...], p_l: Tensor) -> bool:
-    """Whether these are a target and a mask for these predictions."""
-    return tuple(getattr(part, "shape", None) for part in found) == (p_l.shape, p_l.shape[:1])
-
-
-def as_term(found: tuple[Tensor, State]) -> tuple[Tensor, State]:
-    """What an `extra` returned; refuse what is not a number for the loss and the client's state."""
-    if torch.compiler.is_compiling():
-        return found
-    is_pair = isinstance(found, tuple) and len(found) == 2
-    if not is_pair or getattr(found[0], "shape", ()) != () or not isinstance(found[1], dict):
-        raise UserError(f"its `extra` returns {form(found)}; expected (term, state), the term without a dimension")
-    return found
 
 
 def counted(votes: State, batch: Batch) -> State:

@@ -10,7 +10,7 @@ from ..config import ByDataset
 from ..label.losses import cross_entropies, kl_divergence, masked_mean
 from ..models import Net
 from ..types import Batch, Counts, Local, Payload, State, Trace, Upload, Weights
-from .base import Needs, Source, Value, gradient
+from .base import Source, Value, gradient
 from .semifl import TABLE, USED, SemiFL
 from .settings import Tau, Weight
 
@@ -46,10 +46,6 @@ class FLFL(SemiFL):
     accept: Literal["adaptive", "fixed"] = "adaptive"
     shares: Literal["threshold", "uniform"] = "threshold"
     extra_loss: ClassVar[str] = "l_c"
-
-    @property
-    def needs(self) -> Needs:
-        return super().needs._replace(views=(*["x"] * self.labels_at_clients, "u_strong"))
 
     def accepted(self, table: Tensor) -> Tensor:
         if self.accept == "fixed":

@@ -7,7 +7,7 @@ from typing import Any
 from ..config import METHOD_KEYS, Config, Registry, Setting, schema_of
 from ..errors import UserError, as_typed
 from ..system.user_code import build, find_function, user_file
-from .base import Method
+from .base import Method as Method
 from .cbafed import cbafed
 from .feddb import feddb
 from .feddure import feddure
@@ -22,27 +22,9 @@ from .flfl import flfl
 from .freematch import freematch
 from .proxyfl import proxyfl
 from .rscfed import rscfed
-from .sage import is_sage, on_trial, sage, with_oracle, with_sage
+from .sage import is_sage, sage, with_oracle, with_sage
 from .semifl import semifl
 from .supervised import Supervised, fedavg, fedavg_sl, fedprox
-
-__all__ = [
-    "BUILDERS",
-    "FROM_LABELS",
-    "METHODS",
-    "PLUGINS",
-    "Method",
-    "build_method",
-    "check_effect",
-    "declared_by",
-    "defaults_on",
-    "find_builders",
-    "full_settings",
-    "on_trial",
-    "replaced_notice",
-    "settings_of",
-    "split_name",
-]
 
 METHODS: dict[str, Callable[..., Method]] = {
     "fedavg": fedavg,

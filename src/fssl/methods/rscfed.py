@@ -1,7 +1,7 @@
 """RSCFed (Liang et al., CVPR 2022): a mean of means over random groups, in which models far from it count less."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -28,7 +28,7 @@ from ..types import (
     packed,
     unpacked,
 )
-from .base import Method, Needs, RunningMean, Source, Value, descend
+from .base import Method, Needs, Recipe, RunningMean, Source, Value, descend
 from .roles import at_rate, mixed, shown_to
 from .settings import MuU, Share, UnlabeledRate, Weight
 
@@ -79,8 +79,11 @@ class RSCFed(Method):
 
     @property
     def needs(self) -> Needs:
-        views = ("x", "u_weak", AGAIN)
-        return Needs(views, shuffles=True, groups=self.groups, client_labels=True, labels_alone=True)
+        return Needs(groups=self.groups, client_labels=True)
+
+    def recipe(self, usual: Recipe) -> Recipe:
+        """Clients with labels train on nothing else, whatever `train.labels_alone` says."""
+        return replace(usual, views=("x", "u_weak", AGAIN), shuffles=True, labels_alone=False)
 
     def client_state(self, payload: Payload, task: Task, counts: Counts) -> State:
         """The teacher begins as the first broadcast that the client gets; its buffers stay what they are then."""

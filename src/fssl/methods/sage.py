@@ -1,16 +1,12 @@
 """SAGE (Liu et al., CVPR 2025): FixMatch labeled by the local and the global model together."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from typing import Annotated
-
-from torch import Tensor
 
 from ..config import Range
 from ..errors import UserError
 from ..label.accept import FixedThreshold
-from ..label.assign import KAPPA_STAR, VOTES, Assign, ConfidenceGap, Constant, Order, Sage
-from ..types import PseudoLabels
+from ..label.assign import KAPPA_STAR, VOTES, ConfidenceGap, Constant, Order, Sage
 from .base import Method, Source
 from .fixmatch import FixMatch, fixmatch_lpl
 from .settings import LabelBN, MuU, Share, Tau, Vote
@@ -69,31 +65,6 @@ def is_sage(method: Method) -> bool:
         return False
     own = ("accept", "assign", "mu_u", "label_bn", "oracle", *(field.name for field in fields(Method)))
     return method == FixMatch(**{name: getattr(method, name) for name in own})
-
-
-def on_trial(method: Method) -> tuple[Method, Callable[[], str]]:
-    """A copy of the method to try one step with, and a function to call then: why SAGE had no effect, or ""."""
-    if not isinstance(method, FixMatch) or not isinstance(method.assign, Sage):
-        return method, str
-    rule = Asked(method.assign)
-    unasked = "its `vote` does not ask `self.assign`, which +sage replaces: it would change nothing"
-    return replace(method, assign=rule), lambda: "" if rule.calls else unasked
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A rule for targets that knows whether it was asked."""
-
-    rule: Assign
-    calls: list[bool] = field(default_factory=list)
-
-    @property
-    def uses_global(self) -> bool:
-        return self.rule.uses_global
-
-    def __call__(self, p_l: Tensor, p_g: Tensor, sure_l: Tensor, sure_g: Tensor) -> PseudoLabels:
-        self.calls.append(True)
-        return self.rule(p_l, p_g, sure_l, sure_g)
 
 
 @Source("Liu et al. 2025", follows="paper", page="sage")

@@ -1,7 +1,7 @@
 """SemiFL (Diao et al., NeurIPS 2022): the broadcast model labels a client's whole pool once, before it trains."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..label.assign import hard
 from ..label.losses import cross_entropies, masked_mean, supervised_loss
 from ..models import Net
 from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Trace, Upload, Weights
-from .base import Method, Needs, Source, Value, Watched, descend, mean_weights
+from .base import Method, Recipe, Source, Value, Watched, descend, mean_weights
 from .settings import Tau, Weight
 
 # Client state of one round: what the broadcast model said of each image of the pool. Upload: on how many images the
@@ -31,10 +31,10 @@ class SemiFL(Method):
     mu_mix: float = 1.0
     beta: float = 0.75
 
-    @property
-    def needs(self) -> Needs:
+    def recipe(self, usual: Recipe) -> Recipe:
         views = (*["x"] * self.labels_at_clients, "u_strong", *["u_weak", "m_weak"] * self.mixes)
-        return Needs(views, sweep=True, chooses=True, numbers=self.lambdas if self.mixes else None)
+        numbers = self.lambdas if self.mixes else None
+        return replace(usual, views=views, sweep=True, chooses=True, numbers=numbers)
 
     @property
     def watched(self) -> Watched:

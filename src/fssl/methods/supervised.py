@@ -1,6 +1,6 @@
 """Training on labels alone: FedAvg (McMahan et al., 2017), FedProx (Li et al., 2020), and the upper bound."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -8,7 +8,7 @@ import torch
 from ..label.losses import supervised_loss
 from ..models import Net
 from ..types import Batch, Counts, Local, Payload, State, Trace, Weights
-from .base import Method, Needs, Source, Value, descend
+from .base import Method, Needs, Recipe, Source, Value, descend
 from .settings import MuProx, Steps
 from .terms import Proximal, Term, add_terms
 
@@ -23,7 +23,11 @@ class Supervised(Method):
 
     @property
     def needs(self) -> Needs:
-        return Needs(labels=self.labels, epoch=self.steps, labels_alone=True)
+        return Needs(labels=self.labels)
+
+    def recipe(self, usual: Recipe) -> Recipe:
+        """Labeled images alone, whatever `train.labels_alone` says."""
+        return replace(usual, epoch=self.steps, labels_alone=False)
 
     def num_samples(self, counts: Counts) -> int:
         return counts.labeled

@@ -90,18 +90,18 @@ class Recipe:
     batch: int
     unlabeled_ratio: int
     local_epochs: int
-    epoch: Literal["pool", "labeled"]  # what an epoch counts
+    epoch: Literal["pool", "labeled"]  # what an epoch counts: the client's pool, or its labeled images
     steps_per_round: int | None  # a fixed number instead of epochs: 1 is FedSGD
-    views: tuple[str, ...]
+    views: tuple[str, ...]  # of a step: x, x_strong, u_weak, u_strong, or a further one named like these
     size: int  # pixels
     flip: bool
-    sweep: bool = False
-    chooses: bool = False  # the method trains on images that it chooses after the sweep
-    numbers: Numbers | None = None  # random numbers of the method's own
-    schedule: Schedule = Schedule()  # noqa: RUF009 (a frozen value)
     labeled_epochs: int | None = None  # of clients with labels; unset: local_epochs
     shuffles: bool = False  # labeled images come without replacement, whatever an epoch counts
     labels_alone: bool = False  # steps are told whether the client knows every label
+    sweep: bool = False  # a client first shows its whole pool to the method's `visit`
+    chooses: bool = False  # then it trains on the images of its pool that the method's `chosen` names
+    numbers: Numbers | None = None  # random numbers of the method's own, as a function of a generator and of steps
+    schedule: Schedule = Schedule()  # noqa: RUF009 (a frozen value)
 
     @property
     def unlabeled_batch(self) -> int:
@@ -227,7 +227,7 @@ def plan_extras(site: Site, recipe: Recipe, named: Callable[[str], np.random.Gen
     if recipe.numbers is not None:
         numbers = recipe.numbers(named("numbers"), shape[0])
         if len(numbers) != shape[0]:
-            raise UserError(f"its `needs.numbers` gives {len(numbers)} of them for {shape[0]} steps")
+            raise UserError(f"the `numbers` of its recipe are {len(numbers)} for {shape[0]} steps")
         extras["numbers"] = torch.from_numpy(numbers.astype(np.float32))
     if site.weights is not None:
         extras[CLASS_WEIGHTS] = torch.from_numpy(np.tile(site.weights, (shape[0], 1)))
