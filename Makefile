@@ -96,6 +96,12 @@ format: $(TESTABLE)
 	$(DENO) fmt
 	$(DENO) lint --fix
 
+# Everything that is generated from the source: facts, tables, golden rounds and costs of new methods. METHODS="uda sage"
+# makes those of these methods anew.
+.PHONY: regenerate
+regenerate: $(TESTABLE)
+	PYTHONPATH=tests $(RUN) helpers.regenerate $(METHODS)
+
 # Would the tests notice a mistake in the lines that changed? MUTANTS="--help" tells more.
 .PHONY: mutants
 mutants: $(TESTABLE)

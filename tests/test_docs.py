@@ -1,8 +1,7 @@
 """The pages: every example runs, every command is accepted, every setting and every recorded name is explained.
 
-`python tests/test_docs.py` writes the facts about methods into src/fssl/catalog/methods.json, the table of settings
-into docs/configuration.md, that of methods into docs/methods.md, all that results/README.md shows of the runs on
-record, with its picture, and the results on docs/benchmark.md.
+`make regenerate` writes what is compared here with its source: the facts about methods, tables on pages, and all that
+results/README.md shows of the runs on record, with its picture.
 """
 
 import ast
@@ -19,9 +18,10 @@ import textwrap
 import tomllib
 import types
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 import pytest
 import torch
@@ -30,8 +30,6 @@ from safetensors.numpy import load_file
 
 import fssl
 from fssl import api
-from fssl.catalog.describe import facts_text
-from fssl.catalog.entries import markdown
 from fssl.catalog.facts import FILE as FACTS
 from fssl.cli import app as cli
 from fssl.cli.screen import console
@@ -41,9 +39,9 @@ from fssl.config.rules import Case, Rule, Such
 from fssl.config.tables import AFTERWARDS, MAY_CHANGE
 from fssl.data.idx import SUMS
 from fssl.errors import UserError
-from fssl.label.accept import FixedThreshold
+from fssl.label.accept import Accept, FixedThreshold
 from fssl.label.assign import Sage
-from fssl.methods.base import Method, Needs
+from fssl.methods.base import Method, Needs, Recipe
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
 from fssl.models import Head, NormReLU
@@ -52,6 +50,8 @@ from fssl.paper.tables import DPI
 from fssl.report.drawing import render, settings
 from helpers import benchmark_page, results_page
 from helpers.command import exit_code
+from helpers.generated import OF_METHODS, Generated
+from helpers.method_facts import facts_text
 from helpers.pages import FENCE, Block, blocks_of, commands_of
 from helpers.results_page import RESULTS
 
@@ -263,14 +263,12 @@ def resolves(name: str) -> bool:
 
 @pytest.mark.slow
 def test_the_page_of_sage_names_every_method_that_takes_the_plug_in() -> None:
-    page = (ROOT / "docs" / "methods" / "sage.md").read_text()
-    hosts = [name for name, builder in METHODS.items() if isinstance(builder(), FixMatch) and name != "sage"]
-    assert len(hosts) > 8
-    assert [name for name in hosts if f"`{name}`" not in page and f"`{name}+sage`" not in page] == []
-    (refused,) = re.findall(r"^Other methods refuse the plug-in: (.*?) `X\+oracle`", page, re.MULTILINE | re.DOTALL)
-    others = METHODS.keys() - {*hosts, "sage"}
-    assert {*re.findall(r"`([^`]+)`", refused)} == others
-    for name in others:
+    hosts, refusing = (part.split()[1] for part in OF_METHODS if part.page.name == "sage.md")
+    taking = [name for name, builder in METHODS.items() if isinstance(builder(), FixMatch) and name != "sage"]
+    assert len(taking) > 8
+    assert re.findall(r"^\| \[`([^`]+)`\]", hosts, re.MULTILINE) == taking
+    assert re.findall(r"`([^`]+)`", refusing) == [n for n in METHODS if n not in (*taking, "sage")]
+    for name in METHODS.keys() - {*taking, "sage"}:
         with pytest.raises(UserError):
             build_method(f"{name}+sage", {})
 
@@ -307,7 +305,12 @@ def test_every_question_of_a_method_is_explained() -> None:
     page = (ROOT / "docs" / "adding-a-method.md").read_text()
     questions = [name for name in vars(Method) if not name.startswith("_")]
     assert "step" in questions
-    questions += [*Needs._fields, "ask_global", "vote", "remember", "extra", "extra_loss", "relabeled"]
+    questions += [
+        *Needs._fields,
+        *(field.name for field in fields(Recipe)),
+        *(name for name in vars(Accept) if name[0] != "_"),
+    ]
+    questions += ["ask_global", "vote", "remember", "supervised", "extra", "extra_loss", "relabeled"]
     assert [name for name in questions if not re.search(rf"`{name}\b", page)] == []
 
 
@@ -441,31 +444,16 @@ def table() -> str:
     return "\n".join([*lines, *(f"| `{key}` | {' | '.join(rest)} |" for key, *rest in rows())]) + "\n"
 
 
-class Generated(NamedTuple):
-    """A table that a page shows between two marks, and who writes it."""
-
-    page: Path
-    name: str
-    write: Callable[[], str]
-
-    def split(self) -> tuple[str, str, str]:
-        """The page before the table, the table, and what follows."""
-        start, end = f"<!-- {self.name} -->\n", f"<!-- end of {self.name} -->"
-        before, _, rest = self.page.read_text().partition(start)
-        inside, _, after = rest.partition(end)
-        return before + start, inside, end + after
-
-
 GENERATED = [
     Generated(SETTINGS, "settings", table),
-    Generated(ROOT / "docs" / "methods.md", "methods", markdown),
+    *OF_METHODS,
     *(Generated(RESULTS / "README.md", name, write) for name, write in results_page.PARTS.items()),
     Generated(ROOT / "docs" / "benchmark.md", "benchmark", benchmark_page.write),
 ]
 
 
 def test_facts_about_methods_are_what_their_builders_declare() -> None:
-    assert FACTS.read_text() == facts_text(), "run: python tests/test_docs.py"
+    assert FACTS.read_text() == facts_text(), "run: make regenerate"
 
 
 def draw_pictures() -> None:
@@ -475,7 +463,7 @@ def draw_pictures() -> None:
 
 @pytest.mark.parametrize("part", GENERATED, ids=lambda part: f"{part.page.parent.name}-{part.name}")
 def test_tables_are_what_their_source_writes(part: Generated) -> None:
-    assert part.split()[1] == part.write(), "run: python tests/test_docs.py"
+    assert part.split()[1] == part.write(), "run: make regenerate"
 
 
 def test_the_page_has_every_setting_with_its_default() -> None:
@@ -508,11 +496,3 @@ def test_links_lead_somewhere(page: Path) -> None:
         if "://" not in link and not (target.exists() and (not anchor or anchor in anchors(target))):
             lost.append(link)
     assert not lost
-
-
-if __name__ == "__main__":
-    FACTS.write_text(facts_text())  # first: tables are made of it
-    for part in GENERATED:
-        before, _, after = part.split()
-        part.page.write_text(before + part.write() + after)
-    draw_pictures()

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 import fssl
+from fssl.catalog.facts import registry
 from fssl.config import Config, expand, override, parse, presets, read_toml, to_toml
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
@@ -24,6 +25,7 @@ from fssl.engines.flower import internals
 from fssl.errors import UserError
 from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
 from helpers.command import exit_code
+from helpers.matrix import LABELERS
 from helpers.small import method_of
 
 SOURCE = Path(fssl.__file__).parent
@@ -318,8 +320,7 @@ def test_every_setting_is_read_by_a_run(tmp_path: Path, monkeypatch: pytest.Monk
     assert sorted(everything - reads) == []
 
 
-HOSTS = ("fixmatch-lpl", "fixmatch-gpl", "fedprox+fixmatch", "freematch", "fedlabel", "fedlabel-2m", "feddb")
-HOSTS += ("proxyfl", "feddure", "feddure-full", "flexmatch")
+HOSTS = [name for name in LABELERS if name != "sage"]
 
 
 @pytest.mark.parametrize("name", HOSTS)
@@ -336,8 +337,13 @@ def test_a_plug_in_changes_nothing_but_its_own_fields(name: str) -> None:
 
 
 def test_the_hosts_of_plug_ins_are_all_methods_that_take_them() -> None:
-    refusing = ("fedavg", "fedprox", "fedavg-sl", "fedloke", "fedmatch", "semifl", "flfl", "cbafed", "rscfed")
-    assert {*HOSTS, "sage", *refusing} == set(METHODS)
+    known = registry().methods.items()
+    refusing = [name for name, facts in known if "oracle" in facts.refuses]
+    assert {*refusing} == {*METHODS} - {*HOSTS, "sage"}
+    assert {"fedavg", "fedprox", "fedavg-sl", "fedloke", "fedmatch", "semifl", "flfl", "cbafed", "rscfed"} <= {
+        *refusing
+    }
+    assert [name for name, facts in known if not facts.refuses] == HOSTS
     for name, plugin in product(refusing, PLUGINS):
         with pytest.raises(UserError, match=f"the plug-in '{plugin}' needs a method with pseudo-labels"):
             build_method(f"{name}+{plugin}", {})

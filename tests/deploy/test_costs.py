@@ -31,7 +31,7 @@ def costs(what: str) -> str:
     "what", ["bytes", "masked-bytes-of-10", pytest.param("masked-bytes", marks=pytest.mark.deploy)]
 )
 def test_the_page_has_the_bytes_that_are_measured(what: str) -> None:
-    assert costs(what) in PAGE.read_text()
+    assert costs(what) in PAGE.read_text(), "run: make regenerate"
 
 
 @pytest.mark.deploy

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from functools import partial
 from logging import ERROR, getLogger
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from fssl.engines.tensors import named
 from fssl.methods.names import METHODS
 from fssl.types import Payload, Server, Upload
 
+from .method_tables import markdown
 from .trial import COMMAND, Trial, lines
 
 ROUNDS = 6
@@ -119,13 +121,11 @@ def print_masked_bytes(most: int) -> None:
         print(f"| `secagg+`, {clients} clients a round | {' | '.join(f'{n:,}' for n in numbers)} |")
 
 
-def print_bytes() -> None:
-    print("| method | small CNN: down | up | ResNet-8×4: down | up |\n|---|---|---|---|---|")
-    for method in METHODS:
-        small, large = wire(method, []), wire(method, ["model.name=resnet8", "model.width=4"])
-        print(f"| `{method}` | {' | '.join(f'{n:,}' for n in (*small, *large))} |")
-    small, large = measured_wire([]), measured_wire(["model.name=resnet8", "model.width=4"])
-    print(f"| any, a measurement | {' | '.join(f'{n:,}' for n in (*small, *large))} |")
+def bytes_table() -> str:
+    models = ([], ["model.name=resnet8", "model.width=4"])
+    wires = {f"`{method}`": partial(wire, method) for method in METHODS} | {"any, a measurement": measured_wire}
+    head = ["method", "small CNN: down", "up", "ResNet-8×4: down", "up"]
+    return markdown(head, ([name, *(f"{n:,}" for model in models for n in of(model))] for name, of in wires.items()))
 
 
 def seconds(run: Path) -> tuple[float, float, float]:
@@ -188,7 +188,7 @@ def print_rows(rows: dict[str, tuple[float, float, float, float]]) -> None:
 
 
 PARTS = {
-    "bytes": print_bytes,
+    "bytes": lambda: print(bytes_table(), end=""),
     "seconds": lambda: print_seconds(Path(tempfile.mkdtemp())),
     "masked-bytes": lambda: print_masked_bytes(50),
     "masked-bytes-of-10": lambda: print_masked_bytes(10),

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_flatten
 
+from fssl.catalog.facts import registry
 from fssl.core.client import client_round
 from fssl.core.federation import Federation
 from fssl.engines.engine import RoundResult
@@ -20,6 +21,8 @@ LABELERS = [name for name, builder in METHODS.items() if isinstance(builder(), F
 PAIRS = [f"{name}+{plugin}" for name in LABELERS for plugin in PLUGINS if name != plugin]
 ALL = [*METHODS, *PAIRS, "flexmatch+sage+oracle"]
 AT_SERVER = ("semifl", "flfl")  # methods for labels there; all tests but that of learning have labels at clients
+SIZES = {name: facts.sizes for name, facts in registry().methods.items() if facts.sizes}
+STATEFUL = [name for name in METHODS if SIZES[name].is_kept]  # more than the model outlives a round
 Make = Callable[..., Federation]
 
 

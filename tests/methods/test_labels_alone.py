@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fssl.catalog.facts import registry
 from fssl.core.federation import Federation
 from fssl.engines.engine import RoundResult
 from fssl.engines.local import LocalEngine
@@ -14,15 +15,19 @@ from fssl.errors import UserError
 Make = Callable[..., Federation]
 KNOWING = ("partition.labels=knowing-clients", "partition.kind=iid", "train.clients_per_round=4")
 ALONE = "train.labels_alone=true"
-TAKE_IT = (
-    *("fixmatch-lpl", "fixmatch-gpl", "fedprox+fixmatch", "flexmatch", "freematch", "fedlabel", "feddb", "proxyfl"),
-    *("feddure", "sage", "freematch+sage", "proxyfl+sage"),
-)
+KINDS = {name: facts.traits.labels_alone for name, facts in registry().methods.items() if facts.traits}
+TAKE_IT, ANYWAY, REFUSING = ([name for name in KINDS if KINDS[name] == kind] for kind in ("yes", "always", "no"))
 
 
 def accepting(name: str) -> tuple[str, ...]:
     """The method, with a threshold at which even a first round labels images."""
-    return (f"method.name={name}", *([] if "freematch" in name else ["method.tau=0.1"]))
+    return (f"method.name={name}", *["method.tau=0.1"] * ("tau" in registry().declared_by(name)))
+
+
+def test_the_lists_are_what_they_say() -> None:
+    assert {"sage", "fixmatch-lpl", "feddb", "feddure-full"} < {*TAKE_IT}
+    assert {"fedavg", "fedprox", "fedavg-sl", "cbafed", "rscfed"} <= {*ANYWAY}
+    assert {"fedmatch", "fedloke", "fedlabel-2m", "semifl", "flfl"} <= {*REFUSING}
 
 
 def first_round(make_federation: Make, *settings: str) -> tuple[LocalEngine, RoundResult]:
@@ -31,7 +36,7 @@ def first_round(make_federation: Make, *settings: str) -> tuple[LocalEngine, Rou
     return engine, result
 
 
-@pytest.mark.parametrize("name", TAKE_IT)
+@pytest.mark.parametrize("name", [*TAKE_IT, "freematch+sage", "proxyfl+sage"])
 @pytest.mark.slow
 def test_only_who_has_unlabeled_images_labels_some(name: str, make_federation: Make) -> None:
     """Two of four know all their labels; of the others the first round is as it was, step for step."""
@@ -74,14 +79,14 @@ def test_if_all_know_their_labels_nothing_but_labels_is_learned(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "cbafed", "rscfed"])
+@pytest.mark.parametrize("name", [name for name in ANYWAY if name != "fedavg-sl"])
 def test_methods_that_do_so_anyway_do_not_change(name: str, make_federation: Make) -> None:
     method = ("partition.labeled_clients=2", f"method.name={name}")
     a, b = (first_round(make_federation, *method, *more)[0].model().params for more in ([], [ALONE]))
     assert all(torch.equal(a[k], b[k]) for k in a)
 
 
-@pytest.mark.parametrize("name", ["fedmatch", "fedloke", "fedlabel-2m", "semifl", "flfl"])
+@pytest.mark.parametrize("name", REFUSING)
 def test_methods_that_do_not_ask_are_refused(name: str, make_federation: Make) -> None:
     method = (*KNOWING, "partition.labeled_clients=2", f"method.name={name}")
     with pytest.raises(UserError, match=f"^method '{name}': its step does not ask `batch.has_unlabeled`, so train."):

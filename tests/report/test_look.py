@@ -1,19 +1,53 @@
 """Methods look the same everywhere, and none like another."""
 
-from fssl.methods.names import METHODS, PLUGINS
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+
+from fssl.catalog.facts import registry
+from fssl.methods.names import METHODS
 from fssl.report import look
 from fssl.report.look import Style, method_label, method_style, method_styles
 
 
 def test_every_method_has_a_name_and_a_look_of_its_own() -> None:
-    """Listed or by its name; what is listed is a method."""
-    assert set(look.METHODS) <= set(METHODS)
-    assert set(look.PLUGINS) == set(PLUGINS)
+    """Of its source, or one that is free."""
+    assert {method_style(name).dash for name in ("sage+sage", "sage+oracle")} == {"dashdot", "longdash"}
     styles = [method_style(name) for name in METHODS]
     assert len({(s.color, s.dash) for s in styles}) == len(METHODS)
     assert len({method_label(name) for name in METHODS}) == len(METHODS)
     assert {s.dash for s in styles} <= set(look.DASHES)
     assert {s.marker for s in styles} <= set(look.MARKERS)
+
+
+@pytest.fixture
+def _many_methods(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Sixty methods more, whose sources name no look."""
+    known, plain = registry(), replace(registry().methods["sage"], source=None)
+    more = replace(known, methods={**known.methods, **{f"new{i}": plain for i in range(60)}})
+    monkeypatch.setattr(look, "registry", lambda: more)
+    look.listed_styles.cache_clear()
+    yield
+    look.listed_styles.cache_clear()
+
+
+@pytest.mark.usefixtures("_many_methods")
+def test_looks_do_not_run_out() -> None:
+    """No two share color and dash, colors can be told from each other, and older methods keep theirs."""
+    styles = look.listed_styles()
+    assert len(styles) == len(METHODS) + 60
+    assert len({(s.color, s.dash) for s in styles.values()}) == len(styles)
+    assert {s.dash for s in styles.values()} == {"solid", "dash", "dot"}
+    assert (styles["sage"], styles["fedavg-sl"]) == (Style("#D55E00"), Style("#7F7F7F", "solid", "star"))
+    colors = [*dict.fromkeys(s.color for s in styles.values())][:13]  # of the first 18 new methods
+    distances = [sum(abs(a - b) for a, b in zip(*pair, strict=True)) for pair in combinations(map(rgb, colors), 2)]
+    assert min(distances) > 60
+
+
+def rgb(color: str) -> tuple[int, ...]:
+    return tuple(bytes.fromhex(color[1:]))
 
 
 def test_a_plug_in_keeps_the_color_and_changes_the_dash() -> None:

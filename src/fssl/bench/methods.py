@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ..catalog.entries import BASELINE, HOSTS
+from ..catalog.entries import BASELINE, combinations
 from ..console import PLAIN, say
 from ..core.experiment import Experiment, prepare
 from ..core.federation import Federation
@@ -51,22 +51,23 @@ class Client:
 def run_method_bench(
     console: Console, shape: str, names: list[str], rounds: int, json_file: Path | None, settings: list[str]
 ) -> None:
-    """Measure every method and SAGE on its hosts, or the named ones; add to a file of the same machine."""
-    names = names or [*METHODS, *(f"{host}+sage" for host in HOSTS)]
+    """Measure every method and SAGE on its hosts, or the named ones; add to a file of the same shape and settings."""
+    names = names or [*METHODS, *combinations()]
     configs = {name: config_of(shape, name, [*OWN_WORK, *settings]) for name in (BASELINE, *names)}
     for config in configs.values():
         prepare(config)  # bad names and settings end here
     images = images_of(shape, configs[BASELINE])
     base = Client(prepare(configs[BASELINE], images))
     base.ms_per_step()
-    result = {**facts(base, shape, settings), "methods": {}}
-    if json_file:
-        result["methods"] = known(json_file, result)
-    columns = (f"{result['device']}, {shape} shape", f"in steps of {BASELINE}", "smallest to largest", "ms per step")
+    here = facts(base, shape, settings)
+    result = known(json_file, here)
+    elsewhere = {} if result["device"] == here["device"] else {"device": here["device"]}
+    columns = (f"{here['device']}, {shape} shape", f"in steps of {BASELINE}", "smallest to largest", "ms per step")
     table = Table(*columns, **PLAIN)
     for name in names:
         say(console, f"timing {rounds} rounds of a client with {name}, in turn with {BASELINE}")
-        cost = result["methods"][name] = cost_of(Client(prepare(configs[name], images)), base, rounds)
+        cost = cost_of(Client(prepare(configs[name], images)), base, rounds)
+        result["methods"][name] = {**cost, **elsewhere}
         low, high = cost["min_max"]
         numbers = (f"{cost['ratio']:.2f}", f"{low:.2f} to {high:.2f}", f"{cost['ms_per_step']:.2f}")
         table.add_row(Text(name, "bold"), *numbers)
@@ -103,9 +104,8 @@ def facts(base: Client, shape: str, settings: list[str]) -> dict[str, Any]:
     }
 
 
-def known(json_file: Path, result: dict[str, Any]) -> dict[str, Any]:
-    """Costs that the file has already, if they were measured in the same way on the same machine."""
-    before = read_json(json_file)
-    same = all(before.get(key) == value for key, value in result.items() if key != "methods")
-    costs = before.get("methods")
-    return dict(costs) if same and isinstance(costs, dict) else {}
+def known(json_file: Path | None, here: dict[str, Any]) -> dict[str, Any]:
+    """What the file has already, if it was measured in the same way; costs of another machine are then marked."""
+    before = read_json(json_file) if json_file else {}
+    same = all(before.get(key) == here[key] for key in ("baseline", "shape", "settings"))
+    return before if same and isinstance(before.get("methods"), dict) else {**here, "methods": {}}

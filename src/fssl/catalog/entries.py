@@ -17,7 +17,6 @@ from .facts import Sizes, check_plugins, registry
 
 COSTS = Path(__file__).parent / "costs.json"
 BASELINE = "fixmatch-lpl"
-HOSTS = ("fedprox+fixmatch", "flexmatch", "freematch", "fedlabel", "feddure", "feddb")  # with SAGE on them
 
 
 class Cost(NamedTuple):
@@ -64,6 +63,12 @@ def measured() -> dict[str, Any]:
     return content
 
 
+def combinations(plugin: str = "sage") -> list[str]:
+    """Methods with a plug-in on them that are no method of the list."""
+    methods = registry().methods.items()
+    return [f"{name}+{plugin}" for name, facts in methods if plugin not in facts.refuses and plugin not in facts.same]
+
+
 def costs() -> dict[str, Cost]:
     return {name: Cost(m["ratio"], *m["min_max"]) for name, m in measured()["methods"].items()}
 
@@ -84,7 +89,7 @@ def keeps(entry: Entry) -> str:
     if entry.sizes is None:
         return "as X"
     if entry.source is None:
-        return "?" if entry.sizes.client + entry.sizes.server + entry.sizes.memory else "–"
+        return "?" if entry.sizes.is_kept else "–"
     held = {"client": entry.source.client, "server": entry.source.server}
     return ", ".join(f"{where}: {what}" for where, what in held.items() if what) or "–"
 
@@ -108,19 +113,10 @@ def footnote() -> str:
     """What the columns count, and on which machine a step was measured."""
     known = measured()
     where = f"{known['device']}, {known['shape']} shape" if known["methods"] else "not measured yet"
+    where += "".join(f"; `{name}` on {m['device']}" for name, m in known["methods"].items() if "device" in m)
     return (
         "MB: down to and up from one client in a round, ResNet-8x4 with 10 classes;"
         " `server.broadcast_momentum` sends the parameters down twice."
         f" step: time of a training step relative to `{BASELINE}` ({where})."
         " follows: what decides labels, losses and means; batches and optimizer are the protocol's."
     )
-
-
-def markdown() -> str:
-    """Return the table on the page of methods."""
-    lines = ["| name | what it does | paper | keeps | MB down / up | step | follows |", "|---|---|---|---|---|---|---|"]
-    for e in entries():
-        name = f"[`{e.name}`](methods/{e.source.page}.md)" if e.source else f"`{e.name}`"
-        paper, follows = source(e)
-        lines.append(f"| {' | '.join([name, e.about, paper, keeps(e), traffic(e), step_cost(e), follows])} |")
-    return "\n".join([*lines, "", footnote()]) + "\n"

@@ -1,17 +1,16 @@
 """Facts about every method, read from `methods.json` instead of from its builder.
 
-Reading runs and rejecting settings needs no more, so neither imports PyTorch. `python tests/test_docs.py` writes the
-file.
+Reading runs and rejecting settings needs no more, so neither imports PyTorch. `make regenerate` writes the file.
 """
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import takewhile
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ..config import ByDataset, Config, MethodChoice, Range, Registry, Setting, Source
 from ..data.cards import Card
@@ -31,6 +30,22 @@ class Sizes(NamedTuple):
     server: int  # beside the model
     memory: int  # of each client that has taken part, on the server
 
+    @property
+    def is_kept(self) -> bool:
+        """Whether anything but the model outlives a round."""
+        return bool(self.client + self.server + self.memory)
+
+
+class Traits(NamedTuple):
+    """What a method goes with, found by asking it with its default settings."""
+
+    is_bound: bool  # it knows true labels: an upper bound, not a competitor
+    at_server: bool  # it runs with labels at the server
+    labels_alone: Literal["yes", "always", "no"]  # what becomes of train.labels_alone
+    plain_mean: bool  # the server takes the mean of the uploads alone, which clipping, noise and masks cover
+    sure_from: float | None  # the confidence from which records count a prediction as sure, if it labels images
+    terms: Sequence[str]  # further losses that records have
+
 
 @dataclass(frozen=True)
 class MethodFacts:
@@ -40,6 +55,7 @@ class MethodFacts:
     source: Source | None
     settings: dict[str, Setting]
     sizes: Sizes | None = None  # of a method: a plug-in's are its host's
+    traits: Traits | None = None
     refuses: Mapping[str, str] = field(default_factory=dict)  # plug-ins that a method cannot carry, and what they say
     same: Mapping[str, str] = field(default_factory=dict)  # plug-ins that turn it into another method of the list
 
@@ -64,12 +80,13 @@ def read_facts(text: str) -> Registry[MethodFacts]:
 
 
 def facts_from(found: Mapping[str, Any]) -> MethodFacts:
-    source, sizes = found["source"], found.get("sizes")
+    source, sizes, traits = found["source"], found.get("sizes"), found.get("traits")
     return MethodFacts(
         doc=found["doc"],
         source=source and Source(**source),
         settings={key: setting_from(key, each) for key, each in found["settings"].items()},
         sizes=sizes and Sizes(**sizes),
+        traits=traits and Traits(**traits),
         refuses=found.get("refuses", {}),
         same=found.get("same", {}),
     )
@@ -116,6 +133,13 @@ def check_plugins(name: str) -> None:
     refuses, (_, plugins) = registry().find(name)[0].refuses, registry().split(name)
     if reason := next((refuses[plugin] for plugin in plugins if plugin in refuses), ""):
         raise UserError(reason)
+
+
+def is_bound(name: str) -> bool:
+    """Whether a method, with plug-ins or without, knows true labels. A user's file is not run for it."""
+    known = {**registry().methods, **registry().plugins}
+    traits = (known[part].traits for part in (name, *name.split("+")) if part in known)
+    return any(each.is_bound for each in traits if each)
 
 
 def with_defaults(config: Config) -> Config:

@@ -4,7 +4,7 @@ A name like 'flexmatch+sage' is a method with a plug-in on it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -21,18 +21,21 @@ Follows = Literal["released code", "paper", "reconstruction"]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a method comes from. What it keeps is said here and measured elsewhere (fssl.catalog)."""
+    """Where a method comes from, and what cannot be measured of it; the rest is measured (fssl.catalog)."""
 
     paper: str
     follows: Follows  # what decides labels, losses and means; batches and optimizer are always the protocol's
-    page: str  # in docs/methods
+    page: str = ""  # in docs/methods; by default that of the builder's name
+    label: str = ""  # its name for readers; by default the method's
+    look: str = ""  # color, line and marker in pictures, such as "blue dash cross"; by default one that is free
     client: str = ""  # stays with a client between rounds
     server: str = ""  # kept by the server beside the model
     note: str = ""
 
     def __call__(self, builder: Builder) -> Builder:
         """As a decorator it is given to a method's builder."""
-        SOURCES[builder] = self
+        page = self.page or builder.__name__.replace("_", "-")
+        SOURCES[builder] = replace(self, page=page)
         return builder
 
 

@@ -207,10 +207,11 @@ def first_stage(card: Card) -> int:
 
 @Source(
     "Li et al. 2023",
-    follows="released code",
-    page="cbafed",
+    "released code",
     server="model of older rounds, class counts",
     note="class counts go down and up with the model; for clients of which some know all labels and some none",
+    label="CBAFed",
+    look="sky dot diamond",
 )
 def cbafed(
     burn_in: Annotated[

@@ -139,7 +139,7 @@ def released_shares(pi: Shares) -> Shares:
     return a
 
 
-@Source("Zhu et al. 2024", follows="released code", page="feddb", note="its prior goes up with the model")
+@Source("Zhu et al. 2024", "released code", note="its prior goes up with the model", label="FedDB", look="green dash x")
 def feddb(
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,

@@ -74,7 +74,7 @@ class FedDure(FixMatch):
         return clone(drop(STUDENT, local.state))
 
 
-@Source("Bai et al. 2024", follows="reconstruction", page="feddure")
+@Source("Bai et al. 2024", "reconstruction", label="FedDure", look="orange solid pentagon")
 def feddure(
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,

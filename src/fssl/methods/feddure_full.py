@@ -85,7 +85,9 @@ def new_regulator(task: Task) -> State:
     return {name: torch.from_numpy(t.astype(np.float32)) for name, t in draws.items()}
 
 
-@Source("Bai et al. 2024", follows="reconstruction", page="feddure", client="regulator")
+@Source(
+    "Bai et al. 2024", "reconstruction", page="feddure", client="regulator", label="FedDure-full", look="orange dot x"
+)
 def feddure_full(
     mu_u: MuU = 1.0,
     meta_lr: Annotated[Rate, "learning rate of the network that weighs images"] = 0.01,

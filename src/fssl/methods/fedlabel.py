@@ -46,7 +46,7 @@ def agreed(votes: State) -> Tensor:
     return votes["mask"] & (votes["p_l"].argmax(-1) == votes["p_g"].argmax(-1))
 
 
-@Source("Cho et al. 2023", follows="reconstruction", page="fedlabel")
+@Source("Cho et al. 2023", "reconstruction", label="FedLabel", look="purple solid triangle-down")
 def fedlabel(
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,

@@ -135,7 +135,7 @@ def hold(before: Local, after: Local, idle: Tensor) -> Local:
     return Local(weights, held(before.velocity, after.velocity), after.state)
 
 
-@Source("Cho et al. 2023", follows="released code", page="fedlabel-2m", note="two models go up")
+@Source("Cho et al. 2023", "released code", note="two models go up", label="FedLabel-2M", look="purple dot triangle-up")
 def fedlabel_2m(
     tau: Tau = 0.3,
     mu_u: MuU = 1.0,

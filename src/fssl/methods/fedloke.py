@@ -118,7 +118,7 @@ def kept(weights: Weights) -> State:
     return packed(OWN, weights)
 
 
-@Source("Zhang et al. 2023", follows="released code", page="fedloke", client="own model")
+@Source("Zhang et al. 2023", "released code", client="own model", label="FedLoKe", look="orange dash triangle-up")
 def fedloke(
     mu_own: Annotated[Share, "share of the own model that survives the next broadcast"] = 0.9,
     filter: Annotated[Literal["entropy", "confidence"], "labels count below delta, or from tau on"] = "entropy",

@@ -222,10 +222,11 @@ def majority(p_l: Tensor, p_h: list[Tensor], present: Tensor) -> Tensor:
 
 @Source(
     "Jeong et al. 2021",
-    follows="reconstruction",
-    page="fedmatch",
+    "reconstruction",
     server="psi per client",
     note="two parts of every kernel; half of what goes down are helpers, of use every 10th round only",
+    label="FedMatch",
+    look="purple dash star",
 )
 def fedmatch(
     lr: Annotated[Rate, "of plain SGD without momentum or decay; train.lr does not apply"] = 0.01,

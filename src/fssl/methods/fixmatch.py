@@ -138,7 +138,7 @@ def counted(votes: State, batch: Batch) -> State:
     return {**votes, "mask": votes["mask"] * (batch.has_unlabeled > 0)}  # a mask may be of booleans or of weights
 
 
-@Source("Sohn et al. 2020", follows="released code", page="fixmatch")
+@Source("Sohn et al. 2020", "released code", page="fixmatch", label="FixMatch-LPL", look="blue solid square")
 def fixmatch_lpl(
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,
@@ -149,13 +149,13 @@ def fixmatch_lpl(
     return FixMatch(accept=FixedThreshold(tau), assign=LocalOnly(VOTES[vote]), mu_u=mu_u, label_bn=label_bn)
 
 
-@Source("Sohn et al. 2020", follows="paper", page="fixmatch")
+@Source("Sohn et al. 2020", "paper", page="fixmatch", label="FixMatch-GPL", look="sky solid triangle-up")
 def fixmatch_gpl(tau: Tau = 0.95, mu_u: MuU = 1.0, vote: Vote = "hard") -> FixMatch:
     """FixMatch with global pseudo-labels: the broadcast model labels for the whole round."""
     return FixMatch(accept=FixedThreshold(tau), assign=GlobalOnly(VOTES[vote]), mu_u=mu_u)
 
 
-@Source("Li; Sohn et al. 2020", follows="paper", page="fixmatch")
+@Source("Li; Sohn et al. 2020", "paper", page="fixmatch", label="FedProx+FixMatch", look="blue dash cross")
 def fedprox_fixmatch(mu_prox: MuProx = 1e-3, tau: Tau = 0.95, mu_u: MuU = 1.0) -> FixMatch:
     """FixMatch-LPL with FedProx's pull towards the broadcast model."""
     return FixMatch(accept=FixedThreshold(tau), mu_u=mu_u, terms=(Proximal(mu_prox),))

@@ -33,7 +33,7 @@ def forget(state: State) -> State:
     return {**state, "flex.table": state["flex.table"].clamp(max=UNSEEN)}
 
 
-@Source("Zhang et al. 2021", follows="reconstruction", page="flexmatch", client="label table")
+@Source("Zhang et al. 2021", "reconstruction", client="label table", label="FlexMatch", look="green solid diamond")
 def flexmatch(
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,

@@ -107,9 +107,10 @@ class FLFL(SemiFL):
 
 @Source(
     "Lee et al. 2024",
-    follows="released code",
-    page="flfl",
+    "released code",
     note="it also sends a threshold and how many images it used",
+    label="(FL)²",
+    look="vermilion dot triangle-down",
 )
 def flfl(
     tau: Annotated[Tau, "least confidence of an image in the flatness term; with accept='fixed' of every label"] = 0.95,

@@ -33,7 +33,7 @@ class FreeMatch(FixMatch):
         return self.saf * fairness(seen.strong.logits, seen.votes["mask"], local.state), local.state
 
 
-@Source("Wang et al. 2023", follows="reconstruction", page="freematch", client="running means")
+@Source("Wang et al. 2023", "reconstruction", client="running means", label="FreeMatch", look="sky dash diamond")
 def freematch(
     mu_u: MuU = 1.0,
     saf: Annotated[Weight, "weight of the fairness term; 0: off"] = 0.05,

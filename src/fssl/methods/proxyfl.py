@@ -153,10 +153,11 @@ def epochs_for(card: Card) -> int | None:
 
 @Source(
     "Chen and Wang 2026",
-    follows="released code",
-    page="proxyfl",
+    "released code",
     server="class prior",
     note="two heads go both ways, the prior down, class counts up",
+    label="ProxyFL",
+    look="vermilion dash square",
 )
 def proxyfl(
     tau: Tau = 0.95,

@@ -186,10 +186,11 @@ def group_name(group: int) -> str:
 
 @Source(
     "Liang et al. 2022",
-    follows="released code",
-    page="rscfed",
+    "released code",
     client="teacher",
     note="a model for each group goes up; for clients of which some know all labels and some none",
+    label="RSCFed",
+    look="green dot pentagon",
 )
 def rscfed(
     groups: Annotated[int, Range(1, 100), "groups of train.clients_per_round clients in a round"] = 3,

@@ -18,7 +18,7 @@ Lam = Annotated[Share | None, "a fixed weight of the local vote"]
 Whose = Annotated[Order, "which model comes first"]
 
 
-@Source("Liu et al. 2025", follows="released code", page="sage")
+@Source("Liu et al. 2025", "released code", label="SAGE", look="vermilion solid circle")
 def sage(
     tau: Tau = 0.95,
     kappa: Kappa = KAPPA_STAR,
@@ -39,7 +39,7 @@ def sage(
     return with_sage(fixmatch_lpl(tau, mu_u, "hard", label_bn), kappa, cpg, cdsc, lam, vote, order)
 
 
-@Source("Liu et al. 2025", follows="reconstruction", page="sage")
+@Source("Liu et al. 2025", "reconstruction", page="sage", label="SAGE", look="dashdot")
 def with_sage(
     base: Method,
     kappa: Kappa = KAPPA_STAR,
@@ -67,7 +67,7 @@ def is_sage(method: Method) -> bool:
     return method == FixMatch(**{name: getattr(method, name) for name in own})
 
 
-@Source("Liu et al. 2025", follows="paper", page="sage")
+@Source("Liu et al. 2025", "paper", page="sage", label="oracle", look="longdash")
 def with_oracle(base: Method) -> FixMatch:
     """Any labeler without its mistakes: pseudo-labels that are wrong are dropped (Fig. 1b)."""
     if not isinstance(base, FixMatch):

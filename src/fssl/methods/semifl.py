@@ -126,7 +126,13 @@ class SemiFL(Method):
         return server._replace(weights=weights) if weights.params else server
 
 
-@Source("Diao et al. 2022", follows="released code", page="semifl", note="it also sends how many images it trained on")
+@Source(
+    "Diao et al. 2022",
+    "released code",
+    note="it also sends how many images it trained on",
+    label="SemiFL",
+    look="blue dot pentagon",
+)
 def semifl(
     tau: Tau = 0.95,
     mu_fix: Annotated[Weight, "weight of the loss on sure images"] = 1.0,

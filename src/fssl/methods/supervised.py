@@ -43,7 +43,7 @@ class Supervised(Method):
         return descend(loss, self.optimizer.at(batch.clock), local)
 
 
-@Source("McMahan et al. 2017", follows="paper", page="fedavg")
+@Source("McMahan et al. 2017", "paper", label="FedAvg", look="grey dash circle")
 def fedavg(steps: Steps = "pool") -> Supervised:
     """FedAvg on the labeled images alone.
 
@@ -52,13 +52,13 @@ def fedavg(steps: Steps = "pool") -> Supervised:
     return Supervised(steps=steps)
 
 
-@Source("Li et al. 2020", follows="released code", page="fedavg")
+@Source("Li et al. 2020", "released code", page="fedavg", label="FedProx", look="grey dot square")
 def fedprox(mu_prox: MuProx = 1e-3, steps: Steps = "pool") -> Supervised:
     """FedAvg with a pull of the local model towards the broadcast one."""
     return Supervised(terms=(Proximal(mu_prox),), steps=steps)
 
 
-@Source("McMahan et al. 2017", follows="reconstruction", page="fedavg")
+@Source("McMahan et al. 2017", "reconstruction", page="fedavg", label="FedAvg-SL", look="grey solid star")
 def fedavg_sl() -> Supervised:
     """FedAvg with the true label of every image: the upper bound."""
     return Supervised(labels="all", steps="labeled")

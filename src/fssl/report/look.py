@@ -1,9 +1,14 @@
 """How methods look, the same in every figure and page."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from colorsys import hls_to_rgb
+from functools import cache
+from itertools import count, cycle
 from typing import NamedTuple
 from zlib import crc32
+
+from ..catalog.facts import MethodFacts, registry
 
 # Okabe-Ito: distinct for color-blind readers. Without yellow and black: one is lost on white, one on dark pages.
 BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY = "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9"
@@ -20,33 +25,17 @@ class Style(NamedTuple):
     marker: str = "circle"
 
 
-# A method's name for people and its look, where they do not follow from its name. No two share color and dash;
-# plug-ins have dashes of their own, so that X and X+sage are one color.
-METHODS = {
-    "sage": ("SAGE", Style(VERMILION, "solid", "circle")),
-    "fixmatch-lpl": ("FixMatch-LPL", Style(BLUE, "solid", "square")),
-    "fixmatch-gpl": ("FixMatch-GPL", Style(SKY, "solid", "triangle-up")),
-    "flexmatch": ("FlexMatch", Style(GREEN, "solid", "diamond")),
-    "fedlabel": ("FedLabel", Style(PURPLE, "solid", "triangle-down")),
-    "feddure": ("FedDure", Style(ORANGE, "solid", "pentagon")),
-    "fedavg-sl": ("FedAvg-SL", Style(GREY, "solid", "star")),
-    "fedprox+fixmatch": ("FedProx+FixMatch", Style(BLUE, "dash", "cross")),
-    "feddb": ("FedDB", Style(GREEN, "dash", "x")),
-    "fedmatch": ("FedMatch", Style(PURPLE, "dash", "star")),
-    "fedloke": ("FedLoKe", Style(ORANGE, "dash", "triangle-up")),
-    "freematch": ("FreeMatch", Style(SKY, "dash", "diamond")),
-    "proxyfl": ("ProxyFL", Style(VERMILION, "dash", "square")),
-    "fedavg": ("FedAvg", Style(GREY, "dash", "circle")),
-    "fedprox": ("FedProx", Style(GREY, "dot", "square")),
-    "fedlabel-2m": ("FedLabel-2M", Style(PURPLE, "dot", "triangle-up")),
-    "semifl": ("SemiFL", Style(BLUE, "dot", "pentagon")),
-    "flfl": ("(FL)²", Style(VERMILION, "dot", "triangle-down")),
-    "feddure-full": ("FedDure-full", Style(ORANGE, "dot", "x")),
-    "cbafed": ("CBAFed", Style(SKY, "dot", "diamond")),
-    "rscfed": ("RSCFed", Style(GREEN, "dot", "pentagon")),
+COLORS = {
+    "blue": BLUE,
+    "vermilion": VERMILION,
+    "green": GREEN,
+    "purple": PURPLE,
+    "orange": ORANGE,
+    "sky": SKY,
+    "grey": GREY,
 }
-PLUGINS = {"sage": ("SAGE", "dashdot"), "oracle": ("oracle", "longdash")}
-UNKNOWN = (BLUE, VERMILION, GREEN, PURPLE, ORANGE, SKY, GREY)
+PLAIN = DASHES[:3]  # of methods without plug-ins; a plug-in has one of its own, so that X and X+sage are one color
+OTHERS = DASHES[-1]  # of methods that are not listed
 
 # Heterogeneity is a scale, not a set of names: the darker, the more skewed.
 ALPHAS = {
@@ -59,29 +48,57 @@ ALPHAS = {
 
 def split_plugins(method: str) -> tuple[str, list[str]]:
     """`fedprox+fixmatch+sage` is `fedprox+fixmatch` with one plug-in; an unknown name is a method of its own."""
-    parts = method.split("+")
+    known, parts = registry(), method.split("+")
     cut = len(parts)
-    while cut > 1 and "+".join(parts[:cut]) not in METHODS and parts[cut - 1] in PLUGINS:
+    while cut > 1 and "+".join(parts[:cut]) not in known.methods and parts[cut - 1] in known.plugins:
         cut -= 1
     return "+".join(parts[:cut]), parts[cut:]
 
 
 def method_label(method: str) -> str:
-    """`FixMatch-LPL` for `fixmatch-lpl`; a method of somebody else keeps the name that it has."""
+    """`FixMatch-LPL` for `fixmatch-lpl`; a method that is not listed keeps its name."""
     base, plugins = split_plugins(method)
-    known = METHODS[base][0] if base in METHODS else base
-    return " + ".join([known, *(PLUGINS[p][0] for p in plugins)])
+    known = registry()
+    return " + ".join([label_of(known.methods, base), *(label_of(known.plugins, plugin) for plugin in plugins)])
 
 
-def method_style(method: str, colors: Sequence[str] = UNKNOWN) -> Style:
+def label_of(facts: Mapping[str, MethodFacts], name: str) -> str:
+    source = facts[name].source if name in facts else None
+    return (source and source.label) or name
+
+
+def method_style(method: str, colors: Sequence[str] = (*COLORS.values(),)) -> Style:
     """A method's look; one that is not listed gets a look by its name, so that it is the same in every picture."""
     base, plugins = split_plugins(method)
     number = crc32(base.encode())
-    if base in METHODS:
-        style = METHODS[base][1]
-    else:
-        style = Style(colors[number % len(colors)], DASHES[-1], MARKERS[number // len(UNKNOWN) % len(MARKERS)])
-    return style._replace(dash=PLUGINS[plugins[-1]][1]) if plugins else style
+    unlisted = Style(colors[number % len(colors)], OTHERS, MARKERS[number // len(COLORS) % len(MARKERS)])
+    style = listed_styles().get(base, unlisted)
+    source = registry().plugins[plugins[-1]].source if plugins else None
+    return style._replace(dash=source.look) if source else style
+
+
+@cache
+def listed_styles() -> dict[str, Style]:
+    """The look of every method of this version, of which no two share color and dash.
+
+    Those whose source names none have further colors, in their order and in every dash.
+    """
+    looks = {name: facts.source.look if facts.source else "" for name, facts in registry().methods.items()}
+    free = ((further_color(number // len(PLAIN)), PLAIN[number % len(PLAIN)]) for number in count())
+    markers = cycle(MARKERS)
+    return {name: style_from(look) if look else Style(*next(free), next(markers)) for name, look in looks.items()}
+
+
+def style_from(look: str) -> Style:
+    """`blue dash cross` as a look."""
+    color, dash, marker = look.split()
+    return Style(COLORS[color], dash, marker)
+
+
+def further_color(number: int) -> str:
+    """One of as many colors as are asked for: hues a golden section apart, the first ones far from those named."""
+    red, green, blue = hls_to_rgb((0.75 + number * 0.618034) % 1, 0.45, 0.8)
+    return "#" + "".join(f"{round(255 * part):02X}" for part in (red, green, blue))
 
 
 def method_styles(methods: Sequence[str]) -> list[Style]:
@@ -91,8 +108,8 @@ def method_styles(methods: Sequence[str]) -> list[Style]:
     """
     seen: Counter[str] = Counter()
     styles = []
-    taken = {method_style(method).color for method in methods if split_plugins(method)[0] in METHODS}
-    free = [color for color in UNKNOWN if color not in taken] or UNKNOWN
+    taken = {method_style(method).color for method in methods if split_plugins(method)[0] in registry().methods}
+    free = [color for color in COLORS.values() if color not in taken] or [*COLORS.values()]
     for method in methods:
         style, repeat = method_style(method, free), seen[method]
         dash, marker = (step_along(row, style[i], repeat) for i, row in ((1, DASHES), (2, MARKERS)))

@@ -5,15 +5,9 @@ from operator import attrgetter
 
 import numpy as np
 
+from ..catalog.facts import is_bound
 from .groups import comparable_settings, method_of
-from .look import split_plugins
 from .runs import Run, late, number, spread
-
-
-def is_bound(method: str) -> bool:
-    """Whether a method uses true labels: an upper bound, not a competitor."""
-    base, plugins = split_plugins(method)
-    return base == "fedavg-sl" or "oracle" in plugins
 
 
 def reach(runs: Sequence[Run]) -> int:
