@@ -1,4 +1,4 @@
-"""Tables that pages show between two marks, and who writes them."""
+"""Tables and lists that files show between two marks, and what writes them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,11 +6,12 @@ from typing import NamedTuple
 
 from . import method_tables
 
-DOCS = Path(__file__).parents[2] / "docs"
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
 
 
 class Generated(NamedTuple):
-    """A table that a page shows between two marks, and who writes it."""
+    """A table or a list that a file shows between two marks, and what writes it."""
 
     page: Path
     name: str
@@ -18,7 +19,8 @@ class Generated(NamedTuple):
 
     def split(self) -> tuple[str, str, str]:
         """The page before the table, the table, and what follows."""
-        start, end = f"<!-- {self.name} -->\n", f"<!-- end of {self.name} -->"
+        line = "<!-- {} -->" if self.page.suffix == ".md" else "      # {}"
+        start, end = line.format(self.name) + "\n", line.format(f"end of {self.name}")
         before, _, rest = self.page.read_text().partition(start)
         inside, _, after = rest.partition(end)
         return before + start, inside, end + after
@@ -37,4 +39,5 @@ OF_METHODS = [
     Generated(DOCS / "methods.md", "what goes with what", method_tables.goes_with),
     Generated(DOCS / "methods" / "sage.md", "hosts", method_tables.hosts),
     Generated(DOCS / "methods" / "sage.md", "methods without plug-ins", method_tables.refusing),
+    Generated(ROOT / "mkdocs.yml", "pages of methods", method_tables.menu),
 ]

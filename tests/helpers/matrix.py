@@ -22,6 +22,7 @@ PAIRS = [f"{name}+{plugin}" for name in LABELERS for plugin in PLUGINS if name !
 ALL = [*METHODS, *PAIRS, "flexmatch+sage+oracle"]
 AT_SERVER = ("semifl", "flfl")  # methods for labels there; all tests but that of learning have labels at clients
 SIZES = {name: facts.sizes for name, facts in registry().methods.items() if facts.sizes}
+assert {*SIZES} == {*METHODS}, "methods.json has other methods than METHODS; run: make regenerate"
 STATEFUL = [name for name in METHODS if SIZES[name].is_kept]  # more than the model outlives a round
 Make = Callable[..., Federation]
 

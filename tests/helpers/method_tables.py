@@ -74,3 +74,9 @@ def said_of(name: str, page: str) -> str:
 def refusing() -> str:
     """Methods that refuse the plug-ins."""
     return ", ".join(f"`{name}`" for name, facts in registry().methods.items() if "oracle" in facts.refuses) + "\n"
+
+
+def menu() -> str:
+    """The pages of methods in the site's menu."""
+    pages = dict.fromkeys(facts.source.page for facts in registry().methods.values() if facts.source)
+    return "".join(f"      - docs/methods/{page}.md\n" for page in pages)

@@ -6,7 +6,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fssl.label.assign import KAPPA_STAR, ConfidenceGap, Constant, GlobalOnly, LocalOnly, Sage, hard, soft, weight_in
+from fssl.label.assign import (
+    KAPPA_STAR,
+    ConfidenceGap,
+    Constant,
+    GlobalOnly,
+    LocalOnly,
+    Sage,
+    Winner,
+    hard,
+    soft,
+    weight_in,
+    weights_of,
+)
 from fssl.methods.sage import sage
 
 TAU = 0.95
@@ -145,3 +157,21 @@ def test_global_first_is_sage_with_the_models_in_each_other_s_place() -> None:
     assert torch.equal(alone.target[alone.mask], theirs.target[theirs.mask])
     assert torch.equal(alone.mask, theirs.mask)
     assert sage(order="global-first").assign == Sage(order="global-first")
+
+
+def test_weights_take_the_place_of_being_sure() -> None:
+    """Of the model that is asked; of either, the larger; of the winner, its own. A rule's own weights multiply."""
+    p_l, p_g = torch.tensor([[0.9, 0.1], [0.6, 0.4], [0.5, 0.5]]), torch.tensor([[0.3, 0.7], [0.2, 0.8], [0.5, 0.5]])
+    w_l, w_g = torch.tensor([0.75, 0.25, 1.0]), torch.tensor([0.5, 1.0, 1.0])
+    expected = {
+        LocalOnly(): [0.75, 0.25, 1.0],
+        GlobalOnly(): [0.5, 1.0, 1.0],
+        Sage(): [0.75, 1.0, 1.0],
+        Sage(supplement=False): [0.75, 0.25, 1.0],
+        Winner(): [0.75, 1.0, 1.0],
+    }
+    for rule, weights in expected.items():
+        assert weights_of(rule, p_l, p_g, w_l, w_g).tolist() == weights, rule
+        sure = [w == 1 for w in (w_l, w_g)]
+        zero_one = weights_of(rule, p_l, p_g, *(s.float() for s in sure))
+        assert torch.equal(zero_one, rule(p_l, p_g, *sure).mask.float())

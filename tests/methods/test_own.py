@@ -399,6 +399,10 @@ class Votes(FixMatch):
             "wide": {**votes, "mask": p_l},
         }[self.kind]
 
+class Labeled(FixMatch):
+    def supervised(self, x, batch) -> Any:
+        return x.logits.mean(-1)
+
 def mine() -> FixMatch:
     return METHOD
 """
@@ -407,6 +411,7 @@ def mine() -> FixMatch:
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
+        ("Labeled()", r"`supervised` returns float32 \[\d+\]; expected a loss without a dimension$"),
         ("FixMatch(assign=Rule('one'))", r"`assign` returns float32 \[32, 10\]; expected PseudoLabels\(target, mask\)"),
         (
             "FixMatch(assign=Rule('three'))",
