@@ -158,7 +158,7 @@ class Checked:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self._asked.add(self._name)
         answer = self._hook(*args, **kwargs)
-        if fault := FAULTS[self._name](answer, *args):
+        if fault := FAULTS[self._name](answer, next(iter((*args, *kwargs.values())))):
             raise UserError(f"its `{self._name}` returns {fault}")
         return answer
 
@@ -166,7 +166,7 @@ class Checked:
         return getattr(self._hook, name)
 
 
-def fault_in_labels(found: Any, p_l: Tensor, *_: Any) -> str:
+def fault_in_labels(found: Any, p_l: Tensor) -> str:
     """Why an `assign` returned no labels for these predictions; empty if it did."""
     if isinstance(found, tuple) and are_labels(found, p_l):
         return ""
@@ -174,7 +174,7 @@ def fault_in_labels(found: Any, p_l: Tensor, *_: Any) -> str:
     return f"{form(found)}; expected PseudoLabels(target, mask), target [{rows}, {classes}] and mask [{rows}]"
 
 
-def fault_in_votes(found: Any, p_l: Tensor, *_: Any) -> str:
+def fault_in_votes(found: Any, p_l: Tensor) -> str:
     """Why a `vote` returned not all that a step and the records read."""
     given = found if isinstance(found, dict) else {}
     if missing := [name for name in IN_VOTES if name not in given]:
@@ -190,12 +190,12 @@ def are_labels(found: tuple[Any, ...], p_l: Tensor) -> bool:
     return tuple(getattr(part, "shape", None) for part in found) == (p_l.shape, p_l.shape[:1])
 
 
-def fault_in_loss(found: Any, *_: Any) -> str:
+def fault_in_loss(found: Any, _: object) -> str:
     """Why a `supervised` returned no loss."""
     return "" if getattr(found, "shape", None) == () else f"{form(found)}; expected a loss without a dimension"
 
 
-def fault_in_term(found: Any, *_: Any) -> str:
+def fault_in_term(found: Any, _: object) -> str:
     """Why an `extra` returned not a number for the loss and the client's state."""
     is_pair = isinstance(found, tuple) and len(found) == 2
     if is_pair and getattr(found[0], "shape", ()) == () and isinstance(found[1], dict):
@@ -203,7 +203,13 @@ def fault_in_term(found: Any, *_: Any) -> str:
     return f"{form(found)}; expected (term, state), the term without a dimension"
 
 
-FAULTS = {"assign": fault_in_labels, "vote": fault_in_votes, "supervised": fault_in_loss, "extra": fault_in_term}
+# By hook: what is wrong with an answer, given what the hook was first given.
+FAULTS: dict[str, Callable[[Any, Any], str]] = {
+    "assign": fault_in_labels,
+    "vote": fault_in_votes,
+    "supervised": fault_in_loss,
+    "extra": fault_in_term,
+}
 IN_VOTES = ("p_l", "p_g", "sure_l", "sure_g", "target", "mask")
 
 
