@@ -169,7 +169,13 @@ def test_one_method_in_full(name: str) -> None:
     print_method(console, name)
     text = console.export_text()
     expected = {
-        "fedloke": ["method.mu_own", "4,921,128 bytes with each client", "fssl docs fedloke"],
+        "fedloke": [
+            "goes with",
+            "train.labels_alone: no",
+            "method.mu_own",
+            "4,921,128 bytes with each client",
+            "fssl docs fedloke",
+        ],
         "flexmatch+sage": ["method.persistent", "method.kappa", "4,921,128 bytes down"],
         "X+sage": ["method.kappa", "as X"],
         "fedavg-sl": ["no settings", "upper bound"],

@@ -1,6 +1,7 @@
 """The site has the paths of the repository, so that a link that works in one works in the other."""
 
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -13,6 +14,23 @@ OUTSIDE = (
     *(f"examples/{name}.py" for name in ("own_rule", "own_network", "own_images", "serve")),
 )
 OURS = "docs/site/"  # these hooks
+
+
+def on_config(config: MkDocsConfig) -> None:
+    """In the menu, a pattern such as docs/methods/*.md stands for all of these pages."""
+    config.nav = expanded(config.nav)
+
+
+def expanded(menu: Any) -> Any:
+    if isinstance(menu, dict):
+        return {title: expanded(part) for title, part in menu.items()}
+    if not isinstance(menu, list):
+        return menu
+    return [page for part in menu for page in (pages_of(part) if isinstance(part, str) else [expanded(part)])]
+
+
+def pages_of(pattern: str) -> list[str]:
+    return sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob(pattern)) if "*" in pattern else [pattern]
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

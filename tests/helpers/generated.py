@@ -1,4 +1,4 @@
-"""Tables and lists that files show between two marks, and what writes them."""
+"""Tables that pages show between two marks, and what writes them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,12 +6,11 @@ from typing import NamedTuple
 
 from . import method_tables
 
-ROOT = Path(__file__).parents[2]
-DOCS = ROOT / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 class Generated(NamedTuple):
-    """A table or a list that a file shows between two marks, and what writes it."""
+    """A table that a page shows between two marks, and what writes it."""
 
     page: Path
     name: str
@@ -19,8 +18,7 @@ class Generated(NamedTuple):
 
     def split(self) -> tuple[str, str, str]:
         """The page before the table, the table, and what follows."""
-        line = "<!-- {} -->" if self.page.suffix == ".md" else "      # {}"
-        start, end = line.format(self.name) + "\n", line.format(f"end of {self.name}")
+        start, end = f"<!-- {self.name} -->\n", f"<!-- end of {self.name} -->"
         before, _, rest = self.page.read_text().partition(start)
         inside, _, after = rest.partition(end)
         return before + start, inside, end + after
@@ -37,7 +35,5 @@ class Generated(NamedTuple):
 OF_METHODS = [
     Generated(DOCS / "methods.md", "methods", method_tables.overview),
     Generated(DOCS / "methods.md", "what goes with what", method_tables.goes_with),
-    Generated(DOCS / "methods" / "sage.md", "hosts", method_tables.hosts),
-    Generated(DOCS / "methods" / "sage.md", "methods without plug-ins", method_tables.refusing),
-    Generated(ROOT / "mkdocs.yml", "pages of methods", method_tables.menu),
+    Generated(DOCS / "methods.md", "hosts", method_tables.hosts),
 ]

@@ -9,6 +9,9 @@ from dataclasses import asdict, replace
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+import torch
+
 from fssl.catalog.describe import CLASSES, COUNTS, TASK, doc_of, measure_sizes, refusals
 from fssl.catalog.facts import Traits
 from fssl.config import SOURCES, Setting
@@ -19,6 +22,7 @@ from fssl.methods.names import METHODS, PLUGINS, Method, build_method, settings_
 from fssl.models import build_net
 from fssl.probes.training import LabelProbe
 from fssl.training.plan import Recipe
+from fssl.types import Counts, Weights
 
 MOST_CLASSES = 2000  # beyond which no default changes
 USUAL = ("l_s", "l_u")  # losses of every method
@@ -97,6 +101,7 @@ def traits_of(method: Method) -> Traits:
         is_bound=needs.labels == "all" or needs.truth,
         at_server=needs.labels == "few" and not needs.client_labels,
         labels_alone="always" if not method.recipe(alone).labels_alone else "yes" if takes(method, alone) else "no",
+        labeled_weight=weighs_labels(method),
         plain_mean=type(method).aggregate is Method.aggregate,
         sure_from=method.watched.tau if "n" in measured else None,
         terms=[f"loss_{name[2:]}" for name in measured if name.startswith("l_") and name not in USUAL],
@@ -116,3 +121,21 @@ def measured_by(method: Method, usual: Recipe) -> tuple[str, ...]:
     """What is measured of a step: its losses, and if it labels images "n", how many."""
     sizes = Sizes(TASK, COUNTS, method.recipe(usual), CARDS["cifar10"])
     return try_step(method, build_net("cnn", 3, CLASSES, 1), sizes, LabelProbe()).layout.sums
+
+
+def weighs_labels(method: Method) -> bool:
+    """Whether a client with more labels counts for more where `train.labeled_weight` says so."""
+    one, other = (mean_of_two(replace(method, labeled_weight=weight)) for weight in (0, 2000))
+    return not all(torch.equal(t, other.params[name]) for name, t in one.params.items())
+
+
+def mean_of_two(method: Method) -> Weights:
+    """The mean of two clients of one size, of which the second has more labels and another model."""
+    net, uploads = build_net("cnn", 3, CLASSES, 1), []
+    server = method.init(net, net.first, TASK)
+    for client, counts in enumerate((Counts(1, 10), Counts(8, 10))):
+        payload = method.payload(server, client)
+        made = method.upload(client, payload, method.start(payload, method.client_state(payload, TASK, counts)), counts)
+        params = {name: t + client for name, t in made.weights.params.items()}
+        uploads.append(made._replace(weights=made.weights._replace(params=params)))
+    return method.aggregate(net, server, uploads, np.random.default_rng(0)).weights

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from fssl.catalog.entries import entries, footnote, keeps, source, step_cost, traffic
-from fssl.catalog.facts import MethodFacts, Traits, registry
+from fssl.catalog.entries import entries, entry, footnote, keeps, source, step_cost, traffic
+from fssl.catalog.facts import registry
 
 PAGES = Path(__file__).parents[2] / "docs" / "methods"
 
@@ -28,29 +28,9 @@ def overview() -> str:
 
 def goes_with() -> str:
     """What each method goes with."""
-    head = ["method", "`+sage`, `+oracle`", "labels at the server", "`train.labels_alone`"]
-    head += ["`privacy.*`", "sure from", "further losses"]
-    return markdown(head, ([f"`{name}`", *traits_of(facts)] for name, facts in registry().methods.items()))
-
-
-def traits_of(facts: MethodFacts) -> list[str]:
-    traits = facts.traits
-    assert traits
-    plugins = "yes" if not facts.refuses else "no" if len(facts.refuses) > 1 else "`+oracle`"
-    alone = {"yes": "yes", "always": "always so", "no": "no"}[traits.labels_alone]
-    losses = ", ".join(f"`{name}`" for name in traits.terms) or "–"
-    return [plugins, is_yes(traits.at_server), alone, is_yes(traits.plain_mean), sure_from(facts, traits), losses]
-
-
-def is_yes(value: bool) -> str:
-    return "yes" if value else "no"
-
-
-def sure_from(facts: MethodFacts, traits: Traits) -> str:
-    """The confidence from which records count a prediction as sure, and whether it is a setting."""
-    if traits.sure_from is None:
-        return "–"
-    return f"`tau` {traits.sure_from:g}" if "tau" in facts.settings else f"{traits.sure_from:g}"
+    rows = {name: entry(name).goes_with for name in registry().methods}
+    head = ["method", *next(iter(rows.values()))]
+    return markdown(head, ([f"`{name}`", *row.values()] for name, row in rows.items()))
 
 
 def hosts() -> str:
@@ -59,7 +39,7 @@ def hosts() -> str:
     for name, facts in registry().methods.items():
         if facts.source and "sage" not in facts.refuses:
             remark = "SAGE itself" if "sage" in facts.same else said_of(name, facts.source.page)
-            rows.append([f"[`{name}`]({facts.source.page}.md)", remark])
+            rows.append([f"[`{name}`](methods/{facts.source.page}.md)", remark])
     return markdown(["host", "what becomes of it"], rows)
 
 
@@ -69,14 +49,3 @@ def said_of(name: str, page: str) -> str:
         rf"^- `{re.escape(name)}\+sage`: (.*?)\.\s", (PAGES / f"{page}.md").read_text(), re.MULTILINE | re.DOTALL
     )
     return " ".join(item[1].split()) if item else "–"
-
-
-def refusing() -> str:
-    """Methods that refuse the plug-ins."""
-    return ", ".join(f"`{name}`" for name, facts in registry().methods.items() if "oracle" in facts.refuses) + "\n"
-
-
-def menu() -> str:
-    """The pages of methods in the site's menu."""
-    pages = dict.fromkeys(facts.source.page for facts in registry().methods.values() if facts.source)
-    return "".join(f"      - docs/methods/{page}.md\n" for page in pages)

@@ -5,7 +5,7 @@ generated from the builders; costs are what `fssl bench --methods` wrote into `c
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..config import Source
-from .facts import Sizes, check_plugins, registry
+from .facts import MethodFacts, Sizes, check_plugins, registry
 
 COSTS = Path(__file__).parent / "costs.json"
 BASELINE = "fixmatch-lpl"
@@ -35,6 +35,7 @@ class Entry(NamedTuple):
     source: Source | None
     sizes: Sizes | None
     cost: Cost | None
+    goes_with: Mapping[str, str] = {}
 
 
 def entries() -> Iterator[Entry]:
@@ -53,7 +54,7 @@ def entry(name: str) -> Entry:
     own, host = facts.source, method.source
     if plugins and own and host:
         own = replace(own, paper=f"{host.paper}; {own.paper}", client=host.client, server=host.server, note=host.note)
-    return Entry(name, facts.about, own, method.sizes, costs().get(name))
+    return Entry(name, facts.about, own, method.sizes, costs().get(name), goes_with(method))
 
 
 @cache
@@ -103,6 +104,24 @@ def step_cost(entry: Entry) -> str:
         extra = plugin_cost(entry.name.removeprefix("X+"))
         return "as X" if extra is None else f"{extra:.2f} X"
     return f"{entry.cost.ratio:.2f}" if entry.cost else "?"
+
+
+def goes_with(facts: MethodFacts) -> dict[str, str]:
+    """What a method goes with, and what records have of it, by the head of the column; of a user's it is not known."""
+    traits = facts.traits
+    if traits is None:
+        return {}
+    plugins = "yes" if not facts.refuses else "no" if "oracle" in facts.refuses else "+oracle"
+    sure = "–" if traits.sure_from is None else f"{traits.sure_from:g}"
+    return {
+        "+sage, +oracle": plugins,
+        "labels at the server": "yes" if traits.at_server else "no",
+        "train.labels_alone": "always so" if traits.labels_alone == "always" else traits.labels_alone,
+        "train.labeled_weight": "yes" if traits.labeled_weight else "no",
+        "privacy.*": "yes" if traits.plain_mean else "no",
+        "sure from": f"tau ({sure})" if "tau" in facts.settings else sure,
+        "further losses": ", ".join(traits.terms) or "–",
+    }
 
 
 def source(entry: Entry) -> tuple[str, str]:

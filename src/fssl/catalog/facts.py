@@ -42,6 +42,7 @@ class Traits(NamedTuple):
     is_bound: bool  # it knows true labels: an upper bound, not a competitor
     at_server: bool  # it runs with labels at the server
     labels_alone: Literal["yes", "always", "no"]  # what becomes of train.labels_alone
+    labeled_weight: bool  # train.labeled_weight changes its mean
     plain_mean: bool  # the server takes the mean of the uploads alone, which clipping, noise and masks cover
     sure_from: float | None  # the confidence from which records count a prediction as sure, if it labels images
     terms: Sequence[str]  # further losses that records have

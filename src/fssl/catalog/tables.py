@@ -62,7 +62,8 @@ def facts_of(entry: Entry) -> list[tuple[str, str]]:
     if entry.cost:
         cost += f" ({entry.cost.low:.2f} to {entry.cost.high:.2f}) steps of {BASELINE}"
         cost += f"; {measured()['device']}, {measured()['shape']} shape"
-    return [*rows, ("step", cost)]
+    traits = "; ".join(f"{what}: {how}" for what, how in entry.goes_with.items())
+    return [*rows, ("step", cost), *([("goes with", traits)] if traits else [])]
 
 
 def kept_bytes(entry: Entry) -> str:
