@@ -4,6 +4,7 @@ As `plain.py`, it takes nothing of the package and is slow on purpose. `FixMatch
 or of SAGE's labels; each other class has what its method does instead.
 """
 
+import math
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
@@ -112,7 +113,7 @@ class FixMatch:
         of_labeled, of_weak, of_strong = self.ask_local(batch)
         p_l, p_g = self.predictions(batch, of_weak.detach().softmax(1))
         labels = self.labels(p_l, p_g)
-        l_s = plain.supervised(of_labeled, batch.classes)
+        l_s = self.supervised(of_labeled, batch.classes)
         l_u = plain.unsupervised(of_strong, labels, self.settings)
         further = self.further(batch, of_strong, labels, p_l, p_g)
         descend(l_s + self.settings.mu_u * l_u + sum(further.values()), self.sgd)
@@ -146,10 +147,37 @@ class FixMatch:
         """Other terms of the loss, with their weights."""
         return {}
 
+    def supervised(self, of_labeled: Tensor, classes: Any) -> Tensor:
+        return plain.supervised(of_labeled, classes)
+
 
 def shown(p_l: Tensor, p_g: Tensor, labels: list[Label]) -> dict[str, Any]:
     targets, used = torch.stack([label.target for label in labels]), [label.used for label in labels]
     return {"p_l": p_l, "p_g": p_g, "target": targets, "mask": used}
+
+
+class UDA(FixMatch):
+    """Votes p^(1/T), normalized; in the labeled loss only images whose class has no more than a limit that grows."""
+
+    def sharp(self, p: Tensor) -> Tensor:
+        return normalized((p ** (1 / self.numbers.temperature)).unsqueeze(0))[0]
+
+    def label(self, v: Vote, thresholds: list[float], p_l: Tensor, p_g: Tensor) -> Label:
+        return Label(self.sharp(p_l), v.c_l >= thresholds[v.a_l], 1)
+
+    def sage_label(self, v: Vote, thresholds: list[float], p_l: Tensor, p_g: Tensor) -> Label:
+        hard = super().sage_label(v, thresholds, p_l, p_g)
+        lam = hard.lam
+        return Label(lam * self.sharp(p_l) + (1 - lam) * self.sharp(p_g), hard.used, lam)
+
+    def supervised(self, of_labeled: Tensor, classes: Any) -> Tensor:
+        if self.numbers.tsa == "none":
+            return super().supervised(of_labeled, classes)
+        grown = math.exp(5 * ((self.round - 1) / self.numbers.tsa_rounds - 1))
+        limit = grown + (1 - grown) / self.classes
+        rows = [z.log_softmax(0)[y] for z, y in zip(of_labeled, classes, strict=True)]
+        kept = [-row for row in rows if row.exp() <= limit]
+        return torch.stack(kept).mean() if kept else 0 * of_labeled.sum()
 
 
 class FedProx(FixMatch):

@@ -31,6 +31,7 @@ LOKE = {"mu_own": 0.7, "delta": 0.6, "ramp_rounds": 3}
 DURE = {"tau": 0.6, "student_rate": 0.7, "passes": "joint"}
 LABEL_2M = {"kl_weight": 0.5, "pull": 2.0, "burn_in": 0, "passes": "separate"}
 MATCH = {"tau": 0.7, "lr": 0.01, "lam_s": 3.0, "lam_iccs": 0.5, "lam_l2": 2.0, "lam_l1": 0.001, "helper_interval": 1}
+UDA = {"tau": 0.5, "temperature": 0.6, "tsa": "none"}
 USUAL = {"tau": SETTINGS["tau"], "mu_u": SETTINGS["mu_u"]}
 WITHOUT = {"freematch": {"tau"}, "fedloke": {"tau"}, "fedmatch": {"mu_u"}}  # settings that they do not have
 CASES = {
@@ -53,6 +54,9 @@ CASES = {
     "fedlabel-2m": Case("fedlabel-2m", others.FedLabel2m, LABEL_2M),
     "fedlabel-2m, burn-in": Case("fedlabel-2m", others.FedLabel2m, {**LABEL_2M, "burn_in": 1, "passes": "joint"}),
     "fedlabel-2m+sage": Case("fedlabel-2m+sage", others.FedLabel2m, LABEL_2M),
+    "uda": Case("uda", others.UDA, UDA),
+    "uda, annealed": Case("uda", others.UDA, {**UDA, "tsa": "exp", "tsa_rounds": 2}),
+    "uda+sage": Case("uda+sage", others.UDA, UDA),
     "fedmatch, 1 helper": Case("fedmatch", others.FedMatch, {**MATCH, "helpers": 1}),
     "fedmatch, 2 helpers": Case("fedmatch", others.FedMatch, {**MATCH, "helpers": 2}),
 }

@@ -25,6 +25,7 @@ from .rscfed import rscfed
 from .sage import is_sage, sage, with_oracle, with_sage
 from .semifl import semifl
 from .supervised import Supervised, fedavg, fedavg_sl, fedprox
+from .uda import uda
 
 METHODS: dict[str, Callable[..., Method]] = {
     "fedavg": fedavg,
@@ -48,6 +49,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "flfl": flfl,
     "cbafed": cbafed,
     "rscfed": rscfed,
+    "uda": uda,
 }
 PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_oracle}
 FROM_LABELS = Supervised(steps="labeled")  # how a server with labels learns, whatever its clients do
