@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from fssl.records.refusals import why_stuck
 from fssl.records.store import RunFolder
+from fssl.records.writer import RunWriter
 from helpers.command import ENVIRONMENT
 from helpers.run_folders import config_of, write_run
 
@@ -100,10 +102,10 @@ def test_a_script_reads_runs_without_torch(folder: Path) -> None:
 def test_a_run_that_goes_on_needs_no_torch(folder: Path) -> None:
     """Whether its newest checkpoint is whole is looked up for the last line."""
     begun = RunFolder(folder / "runs" / "begun")
-    begun.checkpoint(1, {"weight": torch.ones(3)}, {})
+    RunWriter(begun).checkpoint(1, {"weight": torch.ones(3)}, {})
     begun.lock.take()
     begun.lock.close()
-    assert begun.why_stuck() is None
+    assert why_stuck(begun) is None
     assert ends(folder, [["show", "runs/begun"]]) == [["show runs/begun", 0, False]]
 
 

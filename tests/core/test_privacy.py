@@ -55,7 +55,7 @@ def test_a_run_tells_what_it_spends_before_it_starts() -> None:
     line, norms = privacy_notes(config)
     assert f"epsilon {found.hidden:.3g} for who sees" in line
     assert f"(at most {found.most_rounds} rounds)" in line
-    assert "model.norm=group" in norms
+    assert "model.norm = 'group'" in norms
 
 
 def test_without_noise_nothing_is_guaranteed() -> None:

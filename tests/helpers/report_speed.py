@@ -13,6 +13,7 @@ import torch
 from fssl.core.device import device_facts
 from fssl.methods.names import METHODS
 from fssl.records.environment import environment
+from fssl.records.facts import write_facts
 from fssl.records.store import RunFolder
 from fssl.report.page.write import write_page
 
@@ -30,7 +31,7 @@ def write_records(folder: Path, runs: int, rounds: int) -> int:
         settings = (f"partition.alpha={alpha}", f"seed={seed}", f'method.name="{method}"', f"train.rounds={rounds}")
         run = RunFolder(imitate(folder / f"{number:04d}", config_of(*settings), rounds, probe_every=rounds))
         run.env_file.write_text(env)
-        run.write_partition(counts // 10, counts)
+        write_facts(run.partition_file, {"labeled": (counts // 10).tolist(), "unlabeled": counts.tolist()})
         written += run.rounds_file.stat().st_size
     return written
 

@@ -101,8 +101,8 @@ def test_a_resumed_run_is_the_same(fssl: Fssl) -> None:
 def test_both_ways_at_once_are_refused(tiny_data: Dataset) -> None:
     said = refusal(["train.class_balance=0.5", FULL], tiny_data)
     assert said == (
-        "train.class_balance = 0.5, train.class_weights = 1: both make up for rare classes, one by draws and one in"
-        " the loss; give one"
+        "train.class_weights = 1 does not work with train.class_balance = 0.5: both make up for rare classes, one by"
+        " draws and one in the loss; remove it"
     )
 
 

@@ -373,11 +373,9 @@ def test_a_run_with_a_schedule_cannot_be_prolonged() -> None:
     )
     assert first_difference(short[1], long[1], {}) is None
     constant, cosine = zip(short, long, strict=True)
-    assert first_other_rate(lines(constant[0], 2), *constant) is None
-    assert first_other_rate(lines(cosine[0], 2), *cosine) == 2
-    older = [{"round": 1}, {"round": 2}]  # which did not tell the rate
-    assert first_other_rate(older, *cosine) == 2
-    assert first_other_rate(older, cosine[0], cosine[0]) is None
+    assert first_other_rate(lines(constant[0], 2), constant[1]) is None
+    assert first_other_rate(lines(cosine[0], 2), cosine[1]) == 2
+    assert first_other_rate(lines(cosine[0], 2), cosine[0]) is None
 
 
 def test_a_cooldown_may_change_until_it_begins() -> None:
@@ -391,10 +389,10 @@ def test_a_cooldown_may_change_until_it_begins() -> None:
             ("train.rounds=20", "train.cooldown=5"),
         )
     )
-    assert first_other_rate(lines(plain, 6), plain, cooled) is None  # the line begins at 1 in round 6
-    assert first_other_rate(lines(plain, 7), plain, cooled) == 7
-    assert first_other_rate(lines(cooled, 6), cooled, longer) is None
-    assert first_other_rate(lines(cooled, 8), cooled, longer) == 7
-    assert first_other_rate(lines(cooled, 8), plain, plain) == 7  # whatever the settings were changed to
-    assert first_other_rate(lines(plain, 5), plain, over_steps) is None
-    assert first_other_rate(lines(plain, 6), plain, over_steps) == 6
+    assert first_other_rate(lines(plain, 6), cooled) is None  # the line begins at 1 in round 6
+    assert first_other_rate(lines(plain, 7), cooled) == 7
+    assert first_other_rate(lines(cooled, 6), longer) is None
+    assert first_other_rate(lines(cooled, 8), longer) == 7
+    assert first_other_rate(lines(cooled, 8), plain) == 7  # whatever the settings were changed to
+    assert first_other_rate(lines(plain, 5), over_steps) is None
+    assert first_other_rate(lines(plain, 6), over_steps) == 6

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,9 +15,10 @@ from fssl.augment.policies import weak
 from fssl.core.client import at
 from fssl.core.experiment import Experiment, prepare
 from fssl.core.federation import Federation
+from fssl.core.step import StepMaker
 from fssl.data.sources import Dataset, load
 from fssl.engines.local import LocalEngine
-from fssl.probes.training import Probe, losses_only
+from fssl.probes.training import losses_only
 from fssl.training.plan import ClientPlan
 from fssl.types import Server, State, Trace, Weights
 from helpers.small import tiny_config
@@ -60,12 +62,12 @@ class WatchedFederation(Federation):
         super().__init__(experiment)
 
     @property
-    def probe(self) -> Probe:
+    def steps(self) -> StepMaker:
         def probe(trace: Trace, truth: Tensor) -> Any:
             self.traces.append(trace)
             return losses_only(trace, truth)
 
-        return probe
+        return replace(super().steps, probe=probe)
 
 
 class After(NamedTuple):

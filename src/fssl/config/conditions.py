@@ -57,8 +57,8 @@ def applies(config: Config, key: str) -> bool:
 def check_rules(config: Config, given: Collection[str]) -> None:
     """Refuse given settings that do not apply, and missing ones that others ask for."""
     get = partial(value_of, config)
-    for key in given:
-        for rule in RULES.get(key, ()):
+    for key, rules in RULES.items():  # as declared, so that the same two settings always give the same message
+        for rule in rules if key in given else ():
             if (rule.is_strict or not is_usual(config, key)) and rule.fails(get(key), get):
                 raise UserError(rule.message(key, get(key), rule.state(get)))
     for decider in given:

@@ -66,15 +66,15 @@ NOT_OF_AUTHORS = Not("protocol", "authors", why=AUTHORS_WAY)
         NoResult(),
         Not(ENGINE, OWN_IMAGES, why="site.toml names a site's images, `test` in server.toml the server's"),
     ),
+    label_fraction=(
+        *COUNTED,
+        Unless("data.name", *DEALT_FOLDERS, why="classes may differ in size, so give data.labels_per_class"),
+        Unless("data.labels_per_class", why="they exclude each other"),
+    ),
     labels_per_class=(
         *COUNTED,
         Unless("data.label_fraction", why="they exclude each other"),
         Required("data.name", *DEALT_FOLDERS, why="how many images of each class are labeled"),
-    ),
-    label_fraction=(
-        *COUNTED,
-        Unless("data.labels_per_class", why="they exclude each other"),
-        Unless("data.name", *DEALT_FOLDERS, why="classes may differ in size, so give data.labels_per_class"),
     ),
     validation=Not(ENGINE, OWN_IMAGES, why="labeled images stay at the sites; use data.test = 'final' to choose by"),
     classes=(IN_FOLDERS, Required(ENGINE, OWN_IMAGES, why='a list that all sites agree on, e.g. ["cat", "dog"]')),

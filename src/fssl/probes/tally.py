@@ -59,7 +59,7 @@ class Layout:
         sizes = [size for _, size in self.bins]
         starts = {name: sum(sizes[:i]) for i, (name, _) in enumerate(self.bins)}
         binned = {name: m for name, m in measures.items() if isinstance(m, Bins)}
-        sums = torch.zeros(sum(sizes), device=single.device)
+        sums = single.new_zeros(sum(sizes))
         if binned:
             index = torch.cat([m.bin.long() + starts[name] for name, m in binned.items()])
             sums = sums.scatter_add(0, index, torch.cat([m.values.float() for m in binned.values()]))
