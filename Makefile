@@ -62,12 +62,15 @@ style: $(TESTABLE)
 	$(DENO) lint
 	$(DENO) check src/fssl/report/page/page.js
 
+# One more worker than cores: some tests wait for processes and for the disk; a worker without tests takes another's.
+WORKERS := -n $(shell expr $$(nproc) + 1) --dist worksteal
+
 # What is quick: style, types, and all tests but the slow ones.
 check: style
-	$(RUN) pytest -n auto -m 'not slow and not deploy'
+	$(RUN) pytest $(WORKERS) -m 'not slow and not deploy'
 
 test: style browser
-	$(RUN) pytest -n auto
+	$(RUN) pytest $(WORKERS)
 
 # The pages as a site, build/site/index.html. Set, the variable leaves out the theme's word on its successor.
 docs: $(TESTABLE)
