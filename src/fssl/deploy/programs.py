@@ -17,7 +17,6 @@ from shutil import which
 from typing import Any
 
 from ..config import toml_text
-from ..engines.flower import SWITCHED_OFF
 from ..engines.flower.internals import ERROR
 from ..errors import RunError, UserError
 from .home import ServerPart, SitePart
@@ -50,8 +49,8 @@ def program(name: str) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Environment variables: no telemetry, no installation, Flower's files in the deployment's folder."""
-    return {**os.environ, **SWITCHED_OFF, "FLWR_HOME": str(home / "flwr"), "PATH": search_path()}
+    """Environment variables, with Flower's files in the deployment's folder."""
+    return {**os.environ, "FLWR_HOME": str(home / "flwr"), "PATH": search_path()}
 
 
 def superlink(server: ServerPart, insecure: bool) -> list[str]:

@@ -7,6 +7,7 @@ line can use the texts without loading Flower.
 import base64
 import os
 import re
+import secrets
 import sys
 import time
 from collections.abc import Callable
@@ -38,6 +39,8 @@ FOR_OPERATORS = "/v1/control/"  # keys and runs; Flower has no credential of its
 FOR_PROGRAMS = "/v1/runtime/"  # SuperExec and apps, by a shared secret and tokens
 LIST_NODES, ACQUIRE_TASK = "/v1/control/list-nodes", "/v1/runtime/acquire-task"
 LOOKS = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # in the environment: seconds between a SuperExec's looks for tasks
+RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # in the environment, also on Linux
+RAY_AUTH, RAY_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 WRAPPING = ("Message: ", "occurred. ")  # what precedes an exception's own message
 MODULUS = 2**32  # of SecAgg+: masked numbers are whole, from 0 to here
 SECAGG = "secaggplus_configs"  # the record by which a message belongs to SecAgg+
@@ -204,6 +207,24 @@ def tidy(reason: str) -> str:
     for mark in WRAPPING:
         text = text.rpartition(mark)[2]
     return text.rstrip("'>") or "failed without a reason"
+
+
+def keep_ray_private(is_ours: bool) -> None:
+    """Let a Ray cluster that we start listen on 127.0.0.1, and answer only processes that have our token.
+
+    Ray runs code for whoever reaches its ports, and by itself it listens on all network interfaces. Without clusters,
+    as by default on Windows and macOS, it knows no other address than that of the loopback device. It reads all of this
+    when it is imported.
+    """
+    os.environ[RAY_CLUSTERS] = "0" if is_ours else "1"
+    if is_ours and RAY_AUTH not in os.environ:
+        os.environ |= {RAY_AUTH: "token", RAY_TOKEN: secrets.token_hex(32)}
+    from ray._private import ray_constants, services
+
+    ray_constants.ENABLE_RAY_CLUSTER = not is_ours  # of a second run in one process
+    # Without the dashboard, its process does nothing but ask the metadata services of three clouds where it runs,
+    # whatever RAY_USAGE_STATS_ENABLED says.
+    services.start_api_server = lambda *given, **options: ("", None)
 
 
 def count_actors(resources: dict[str, float]) -> int:
