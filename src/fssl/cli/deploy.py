@@ -26,7 +26,9 @@ HERE = Path()
 
 def warn(insecure: bool) -> None:
     if insecure:
-        complain("WARNING: --insecure: whoever reaches the port can read all traffic, join, and run code at every site")
+        complain(
+            "WARNING: --insecure: whoever reaches the port can read all traffic, join, and order runs of every site"
+        )
 
 
 @app.command()

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, NamedTuple
 
 from ..config import ENGINE, Config, as_tables, check_fact, override, to_toml
@@ -15,9 +15,11 @@ from ..console import result_line, round_text
 from ..core.experiment import prepare
 from ..core.images import split_for_test
 from ..data.folder.listing import list_server, of_all
+from ..engines.flower.bundle import app_files
 from ..engines.flower.internals import has_finished
 from ..errors import RunError, UserError, complain
 from ..methods.names import check_effect
+from ..records.environment import own_words
 from ..records.refusals import check_can_take
 from ..records.store import RunFolder
 from ..start import with_absolute_start
@@ -53,7 +55,7 @@ def start_run(part: ServerPart, wanted: Wanted, say: Callable[[str], None]) -> N
     check_room(out, part.folder / "logs")
     connect(part, insecure)
     order, journal = write_order(part, run, out, wanted.resume, insecure)
-    number = str(flwr(part, "run", str(part.folder / "app"), CONNECTION, "-c", str(order))["run-id"])
+    number = submit(part, order)
     try:
         say(f"run {number} of {len(part.sites)} sites; folder {out}")
         follow(journal, lambda: run_status(part, number), say)
@@ -69,6 +71,16 @@ def start_run(part: ServerPart, wanted: Wanted, say: Callable[[str], None]) -> N
     if lost := absences(folder.rounds()):
         say(lost)
     say(result_line(out, folder.summary()))
+
+
+def submit(part: ServerPart, order: Path) -> str:
+    """Start the run at the server; return its number. Its app is the one that sites of this version build."""
+    with TemporaryDirectory() as folder:
+        for name, text in app_files().items():
+            file = Path(folder, "fsslapp", name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return str(flwr(part, "run", str(Path(folder, "fsslapp")), CONNECTION, "-c", str(order))["run-id"])
 
 
 def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
@@ -161,6 +173,7 @@ def write_order(part: ServerPart, run: Config, out: Path, resume: bool, insecure
     terms = {
         "config": str(config),
         "out": str(out.resolve()),
+        "command": own_words(),
         "resume": resume,
         "log": str(journal),
         "sites": "\n".join(part.sites if insecure else [f"{name} {key}" for name, key in admitted_sites(part)]),

@@ -2,6 +2,8 @@
 
 import json
 import secrets
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +40,7 @@ class Terms(NamedTuple):
     config: str = "smoke"
     settings: str = ""  # as after --set, one per line
     out: str = "runs/flower"
+    command: str = ""  # what the record says how the run was started
     resume: bool = False
     log: str = ""
     sites: str = ""  # in client order, one per line, each a name and the key's fingerprint: a deployment
@@ -52,6 +55,7 @@ class Terms(NamedTuple):
 def main(grid: Grid, context: Context) -> None:
     terms = Terms(**{k: v for k, v in context.run_config.items() if k in Terms._fields})  # type: ignore[arg-type]
     listener = Journal(Path(terms.log) if terms.log else None)
+    sys.argv = ["fssl", *shlex.split(terms.command)]  # what a record tells of this process is not Flower's command
     try:
         run(grid, terms, listener)
     except (UserError, RunError) as error:

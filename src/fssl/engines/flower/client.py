@@ -19,6 +19,7 @@ from ...core.images import shared_format
 from ...data.folder.load import load_site
 from ...errors import ProblemsError, complain, described, several
 from ...records.store import SKIPPED
+from ...start import place_of
 from ...system.files import write_atomic
 from ...types import Payload, State
 from ..lanes import Lanes, set_up_torch
@@ -127,6 +128,8 @@ def make_workshop(federation: Federation, client: int) -> Workshop:
 def at_site(config: Config, site: OwnSite) -> Config:
     if config.partition.file is not None:
         raise SiteError("partition.file: a site reads no file that the server names")
+    if place_of(config) is not None:
+        raise SiteError("model.start: a site reads no file that the server names; it gets the weights themselves")
     own = load_toml(site.folder / "site.toml", "site.toml")
     check_promise(config, own.get("masked", False))
     device = check_value("device", own.get("device", "auto"), schema_of(Compute)["device"], "site.toml: ")
