@@ -89,6 +89,8 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
         superlink,
         wait_until_listening,
     )
+    from ..engines.flower.bundle import code_digest
+    from ..records.audit import TRAIL, append
 
     part = server_part(home)
     require_flower()
@@ -104,6 +106,7 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
         if not insecure:
             admit(part, say)
         let_in(part)
+        append(part.folder / TRAIL, "started", encrypted=not insecure, code=code_digest())
         process.wait()
         raise RunError(f"the SuperLink ended: {last_words(log)}")
 
@@ -193,3 +196,37 @@ def status(home: Home = HERE) -> None:
         sizes = (f"{traffic.get(key, 0):,}" for key in ("inbound-bytes", "outbound-bytes"))
         runs.add_row(run["run-id"], run["status"], f"{run['elapsed']:.0f}", *sizes)
     console.print(runs)
+
+
+@app.command()
+def audit(
+    name: Annotated[str | None, typer.Argument(help="A site, if --home holds several; otherwise the server.")] = None,
+    home: Home = HERE,
+    last: Annotated[int, typer.Option(min=1, help="How many entries to show, the newest ones.")] = 20,
+    csv: Annotated[Path | None, typer.Option(help="Write all entries to this CSV file.")] = None,
+    json: Annotated[Path | None, typer.Option(help="Write all entries to this JSON file.")] = None,
+) -> None:
+    """Show, check and export the audit trail of a site or of the server. The exit code is 1 if its chain is broken.
+
+    Examples:
+
+    - `fssl deploy audit --home hospitals`: what was ordered, admitted, sent and received at the server
+
+    - `fssl deploy audit site-1 --home hospitals --csv site-1.csv`
+    """
+    from ..deploy.trails import as_rows, export, open_trail
+
+    file, trail = open_trail(home, name)
+    table = Table(Column("entry", justify="right"), Column("time", no_wrap=True), "what", "details")
+    for row in as_rows(trail.entries[-last:]):
+        table.add_row(*map(str, row[:4]))
+    console.print(table)
+    for place in (csv, json):
+        if place:
+            export(trail, place, as_json=place is json)
+            say(f"{len(trail.entries)} entries: {place}")
+    for fault in trail.faults:
+        complain(f"{file}: {fault}")
+    if trail.faults:
+        raise RunError(f"{file}: the chain is broken, so entries were changed, removed or damaged")
+    say(f"{file}: {len(trail.entries)} entries, chain whole; the last digest is {trail.entries[-1].digest}")

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, NamedTuple
@@ -15,10 +16,11 @@ from ..console import result_line, round_text
 from ..core.experiment import prepare
 from ..core.images import split_for_test
 from ..data.folder.listing import list_server, of_all
-from ..engines.flower.bundle import app_files
+from ..engines.flower.bundle import app_files, code_digest
 from ..engines.flower.internals import has_finished
 from ..errors import RunError, UserError, complain
 from ..methods.names import check_effect
+from ..records.audit import TRAIL, append
 from ..records.environment import own_words
 from ..records.refusals import check_can_take
 from ..records.store import RunFolder
@@ -55,11 +57,15 @@ def start_run(part: ServerPart, wanted: Wanted, say: Callable[[str], None]) -> N
     check_room(out, part.folder / "logs")
     connect(part, insecure)
     order, journal = write_order(part, run, out, wanted.resume, insecure)
+    settings = sha256(to_toml(as_tables(run)).encode()).hexdigest()
+    facts = {"by": os.getuid(), "out": out.name, "settings": settings, "code": code_digest()}
+    append(part.folder / TRAIL, "ordered", **facts, command=own_words(), sites=part.sites)
     number = submit(part, order)
     try:
         say(f"run {number} of {len(part.sites)} sites; folder {out}")
         follow(journal, lambda: run_status(part, number), say)
     except KeyboardInterrupt:
+        append(part.folder / TRAIL, "stopped by the operator", out=out.name)
         flwr(part, "stop", number, CONNECTION)
         complain(f"stopped; finished rounds are kept in {out}: the same command with --resume goes on")
         raise
@@ -182,6 +188,7 @@ def write_order(part: ServerPart, run: Config, out: Path, resume: bool, insecure
         "quorum": part.quorum,
         "wait": part.wait_seconds,
         "answer": part.answer_seconds,
+        "trail": str(part.folder / TRAIL),
     }
     write_atomic(order, to_toml(terms))
     return order, journal

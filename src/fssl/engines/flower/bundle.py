@@ -41,6 +41,7 @@ test = ""
 quorum = 2
 wait = 600
 answer = 3600
+trail = ""
 """
 MODULE = (
     '"""The installed package does the work, with code {digest}."""\n\nfrom {module} import app\n\n__all__ = ["app"]\n'

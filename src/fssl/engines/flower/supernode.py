@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from ...errors import complain
+from ...records.audit import TRAIL, append
 from .bundle import check_app, own_app
 from .internals import run_supernode
 from .superexec import isolated, start_superexec
@@ -18,7 +19,12 @@ def main() -> None:
     folder, port, words = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     start_superexec(folder, f"127.0.0.1:{port}", None)
     own_app()  # before the source on disk can become another than what runs
-    run_supernode([*words, "--port", port, *isolated(folder)], check_app, complain)
+
+    def rejected(reason: str) -> None:
+        complain(reason)
+        append(folder.parent / TRAIL, "rejected", reason=reason)
+
+    run_supernode([*words, "--port", port, *isolated(folder)], check_app, rejected)
 
 
 if __name__ == "__main__":
