@@ -22,6 +22,7 @@ sites = [{sites}]  # in client order: the first is client 0
 quorum = {quorum}                  # clients without whom a round does not begin, and of whom something must come back
 wait_seconds = 600          # how long to wait for them before the run stops (it can be resumed)
 answer_seconds = 3600       # how long one client may take for a round
+# most_images = 10000       # for data.name = "folder": the most that a site can have; one that claims more is left out
 # test = "images"           # for data.name = "folder": the server's own images, images/test/CLASS/* to test with, and
 #                           # images/server/CLASS/* to train on with partition.labels = "server"
 """
@@ -58,6 +59,7 @@ class ServerPart(NamedTuple):
     quorum: Annotated[int, Range(1, MANY)]
     wait_seconds: Annotated[int, Range(0, MANY)]
     answer_seconds: Annotated[int, Range(1, MANY)]
+    most_images: Annotated[int, Range(0, MANY)] = 0
     test: str = ""
 
     @property

@@ -188,6 +188,7 @@ def write_order(part: ServerPart, run: Config, out: Path, resume: bool, insecure
         "quorum": part.quorum,
         "wait": part.wait_seconds,
         "answer": part.answer_seconds,
+        "most": part.most_images,
         "trail": str(part.folder / TRAIL),
     }
     write_atomic(order, to_toml(terms))

@@ -51,6 +51,7 @@ class Terms(NamedTuple):
     quorum: int = 2
     wait: int = 600
     answer: int = 3600
+    most: int = 0  # images of a site
     trail: str = ""  # the server's audit trail
 
 
@@ -113,6 +114,7 @@ def deployment(grid: Grid, terms: Terms, sites: list[str], out: Path) -> tuple[P
         wait=terms.wait,
         answer=terms.answer,
         poll=0.25,
+        most=terms.most,
     )
     return policy, nodes
 

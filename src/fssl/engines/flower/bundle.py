@@ -41,6 +41,7 @@ test = ""
 quorum = 2
 wait = 600
 answer = 3600
+most = 0
 trail = ""
 """
 MODULE = (

@@ -20,8 +20,8 @@ from ...core.images import shared_format
 from ...data.folder.load import load_site
 from ...errors import ProblemsError, complain, described, several
 from ...records.audit import TRAIL, append
+from ...records.layout import place_of
 from ...records.store import SKIPPED
-from ...start import place_of
 from ...system.files import write_atomic
 from ...types import Payload, State
 from ..lanes import Lanes, set_up_torch
