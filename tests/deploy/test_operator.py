@@ -88,7 +88,7 @@ def test_no_secret_is_recorded_or_shown(trial: Trial) -> None:
     """While a run goes on, every process's words are read, as any user of the machine can."""
     run = trial.start("honest", "partition.clients=1", "train.clients_per_round=1", "train.rounds=6")
     run.until("^round +2/6")
-    shown = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    shown = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert run.ends() == 0, run.said
     (server,) = [line for line in shown.splitlines() if "flwr-serverapp" in line and str(trial.home) in line]
     assert re.search(r" --token-file /dev/fd/\d+$", server)

@@ -13,11 +13,13 @@ from helpers.command import Fssl
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
 from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
 
 from fssl.engines.flower.messages import SiteError, pack
 from fssl.engines.flower.trail import AuditedGrid, audited, note_names
 from fssl.records.audit import TRAIL, append, read_trail
 
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # messages want to know who sends them
 UPLOAD = {"weights.params.fc": torch.zeros(3), "weights.buffers.mean": torch.zeros(2)}
 
 

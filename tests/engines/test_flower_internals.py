@@ -11,11 +11,14 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[f
 from flwr.cli.build import build_fab_from_disk, build_fab_from_files
 from flwr.supercore.fab import Fab
 from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.nodestate import NodeStateFactory
 
 from fssl import __version__
 from fssl.engines.flower.bundle import app_files, check_app, code_digest, own_app
 from fssl.engines.flower.internals import keep_foreign_apps_out, keep_in_step, unanswered
+
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # messages want to know who sends them
 
 
 def message(name: str, reply_to: str = "") -> Any:

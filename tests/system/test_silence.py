@@ -89,3 +89,13 @@ def test_what_is_looked_for_would_be_found(tmp_path: Path) -> None:
 )
 def test_lines_of_a_trace(line: str, is_abroad: bool) -> None:
     assert goes_abroad(line) == is_abroad
+
+
+def test_programs_of_this_machine_are_not_asked_through_a_proxy() -> None:
+    """Also in a child of a child; what was excluded stays excluded."""
+    inner = "import fssl, os; print(os.environ['NO_PROXY'])"
+    outer = f"import fssl, subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"
+    for given, expected in (("", "localhost,127.0.0.1,::1"), ("intern", "intern,localhost,127.0.0.1,::1")):
+        env = {**ENVIRONMENT, "NO_PROXY": given}
+        said = subprocess.run([sys.executable, "-c", outer], env=env, capture_output=True, text=True, check=True)
+        assert said.stdout.strip() == expected

@@ -20,4 +20,8 @@ SWITCHED_OFF = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "WANDB_ERROR_REPORTING": "false",  # crash reports, also with records.wandb = "offline"
 }
+NEAR = "localhost,127.0.0.1,::1"  # programs of this machine, which a proxy of the environment must not hear of
 os.environ.update(SWITCHED_OFF)
+for name in ("NO_PROXY", "no_proxy"):
+    if NEAR not in (given := os.environ.get(name, "")):
+        os.environ[name] = f"{given},{NEAR}" if given else NEAR
