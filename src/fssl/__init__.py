@@ -3,6 +3,8 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .system import silence as silence  # before any dependency
+
 if TYPE_CHECKING:
     from .api import dataset, experiment, experiments, export, load, run
     from .report.runs import runs

@@ -22,7 +22,7 @@ import pytest
 
 from fssl.config import only_run, override, read_toml
 from fssl.deploy.control import connect, shut
-from fssl.deploy.home import APP, ServerPart, SitePart, init, is_free, server_part, site_part
+from fssl.deploy.home import ServerPart, SitePart, init, is_free, server_part, site_part
 from fssl.deploy.programs import NEW_START, wait_for
 from fssl.deploy.runs import events, follow, for_sites
 from fssl.errors import RunError, UserError
@@ -294,8 +294,9 @@ def test_the_app_offers_every_term() -> None:
     import tomllib
 
     from fssl.deploy.server_app import Terms
+    from fssl.engines.flower.bundle import app_files
 
-    offered = tomllib.loads(APP.format(version="1", out='"x"'))["tool"]["flwr"]["app"]["config"]
+    offered = tomllib.loads(app_files("x")["pyproject.toml"])["tool"]["flwr"]["app"]["config"]
     assert offered | {"out": Terms().out} == Terms()._asdict()
 
 
@@ -864,7 +865,9 @@ def test_a_run_that_is_interrupted_is_stopped_at_the_server(
     with pytest.raises(KeyboardInterrupt):
         runs.start_run(part, runs.Wanted(DEALT, out), said.append)
     (order,) = part.folder.glob("logs/*-order.toml")
-    assert asked == [("run", str(part.folder / "app"), "deployment", "-c", str(order)), ("stop", "7", "deployment")]
+    (_, app, *rest), stop = asked
+    assert (rest, stop) == (["deployment", "-c", str(order)], ("stop", "7", "deployment"))
+    assert Path(app).name == "fsslapp"
     assert said == [f"run 7 of 3 sites; folder {out}"]
     assert capsys.readouterr().err == (
         f"fssl: stopped; finished rounds are kept in {out}: the same command with --resume goes on\n"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -57,6 +58,7 @@ from fssl.engines.flower.messages import (
     unpack,
 )
 from fssl.engines.flower.nodes import AnyNode, Connected
+from fssl.engines.flower.plausible import check_weight, outstanding
 from fssl.engines.flower.privacy import ClippedNoise
 from fssl.engines.flower.state import SiteState, round_of
 
@@ -312,6 +314,19 @@ def spoiled(content: RecordDict, how: str) -> None:
         content["upload"] = ArrayRecord({"x": arrays[TENSORS]})
     elif how == "empty":
         del content["upload"]
+    elif how == "huge":
+        content["upload"] = pack({**tensors, name: torch.full_like(tensors[name], 3e38)})
+    elif how == "variance":
+        name = max(key for key in tensors if key.endswith("running_var"))
+        content["upload"] = pack({**tensors, name: -torch.ones_like(tensors[name])})
+    elif how == "unknown":
+        content["upload"] = pack({**tensors, "more": torch.zeros(10)})
+    elif how == "weight":
+        facts["num_samples"] = 10**8
+    elif how == "steps":
+        content["tally"] = pack({"tally": -unpack(content["tally"])["tally"]})
+    elif how == "sums":
+        content["tally"] = pack({"tally": unpack(content["tally"])["tally"] + 1e30})
     elif how == "tally":
         content["tally"] = pack({"tally": torch.full_like(unpack(content["tally"])["tally"], torch.inf)})
 
@@ -330,6 +345,12 @@ BAD = {
     "name": "it cannot be read: KeyError",
     "empty": "its message has no 'upload'",
     "tally": "tally has a value that is not finite",
+    "huge": r"weights\.params\.\S+ is 3e\+38 away from what was sent, expected 1e\+04 at most",
+    "variance": r"weights\.buffers\.\S+running_var has a negative variance, -1",
+    "unknown": "it has 1 tensors that are not part of it, such as more",
+    "weight": "num_samples is 100000000, but this client was dealt",
+    "steps": "it counts -2 steps, expected 0 to 1e",
+    "sums": r"tally has a value of 1e\+30, expected 1e\+09 at most",
 }
 
 
@@ -1151,3 +1172,51 @@ def catching(handle: Handler) -> Handler:
             return Message(Error(2, f"<class 'x'>:<'\nException X occurred. Message: {error}'>"), reply_to=message)
 
     return caught
+
+
+def test_who_outweighs_or_outruns_the_others_is_named(tmp_path: Path) -> None:
+    """Its update is scaled by 200: too little to be rejected."""
+    federation, honest = federation_of("partition.kind=dirichlet", "partition.alpha=0.1"), at_sites(tmp_path)
+    bad, *_ = federation.drawn_clients(1)
+
+    def handle(message: Message) -> Message | None:
+        reply = honest(message)
+        assert reply is not None
+        if message.metadata.dst_node_id == bad:
+            sent, tensors = unpack(message.content["payload"]), unpack(reply.content["upload"])
+            params = {n for n in tensors if n.startswith("weights.params.")}
+            scaled = {n: sent[n] + 200 * (t - sent[n]) if n in params else t for n, t in tensors.items()}
+            reply.content["upload"] = pack(scaled)
+        return reply
+
+    said: list[str] = []
+    one_round = Engine(federation, fleet_of(federation, handle, said, quorum=2))
+    list(one_round.rounds(1))
+    (line,) = [line for line in said if "moved" in line]
+    assert re.match(rf"round 1: WARNING: client {bad} moved the model by \d+% of its norm, the median client by", line)
+
+
+@pytest.mark.parametrize(
+    ("weights", "moves", "expected"),
+    [
+        ({0: 5, 1: 5, 2: 10}, {0: 0.01, 1: 0.01, 2: 0.1}, []),  # exactly half, and exactly at the bounds
+        ({0: 5, 1: 5, 2: 11}, {}, ["client 2 has 52% of the weight in the mean"]),
+        ({0: 1, 1: 99}, {0: 0.001, 1: 0.9}, []),  # of two, one always has half
+        (
+            {0: 1, 1: 1, 2: 1},
+            {0: 0.02, 1: 0.01, 2: 0.21},
+            ["client 2 moved the model by 21% of its norm, the median client by 2.00%"],
+        ),
+        ({0: 1, 1: 1, 2: 1}, {0: 0.0, 1: 0.0, 2: 0.09}, []),
+    ],
+)
+def test_bounds_of_the_warnings(weights: dict[int, int], moves: dict[int, float], expected: list[str]) -> None:
+    assert outstanding(weights, moves) == expected
+
+
+def test_a_site_with_images_of_its_own_may_have_as_many_as_the_server_allows() -> None:
+    federation = SimpleNamespace(config=SimpleNamespace(data=SimpleNamespace(name="folder")))
+    for samples, most in ((10, 0), (10**8, 0), (10, 10)):
+        check_weight(samples, 0, cast("Any", federation), most)
+    with pytest.raises(BadUploadError, match=r"num_samples is 11; most_images in server\.toml allows 10"):
+        check_weight(11, 0, cast("Any", federation), 10)

@@ -1,15 +1,24 @@
 """What we change in Flower's SuperNode, on its own state of messages."""
 
+import hashlib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+from flwr.cli.build import build_fab_from_disk, build_fab_from_files
+from flwr.supercore.fab import Fab
 from flwr.supercore.object_store import ObjectStoreFactory
+from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.nodestate import NodeStateFactory
 
-from fssl.engines.flower.internals import keep_in_step, unanswered
+from fssl import __version__
+from fssl.engines.flower.bundle import app_files, check_app, code_digest, own_app
+from fssl.engines.flower.internals import keep_foreign_apps_out, keep_in_step, unanswered
+
+TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1  # messages want to know who sends them
 
 
 def message(name: str, reply_to: str = "") -> Any:
@@ -62,3 +71,76 @@ def test_an_answer_to_another_message_does_not_count() -> None:
     node._push_messages(state=node.state)
     assert node.sent == ["late answer", "answer"]
     assert unanswered(node.state) == []
+
+
+def packed(files: dict[str, str]) -> Fab:
+    content, _ = build_fab_from_files({name: text.encode() for name, text in files.items()})
+    return Fab(hashlib.sha256(content).hexdigest(), content, {})
+
+
+class Site:
+    """Flower's half of a turn, as far as it fetches a run's app; it counts how often it looks into one."""
+
+    def __init__(self) -> None:
+        self.looked_into, self.answers, self.rejected = 0, list[Any](), list[str]()
+        keep_foreign_apps_out(self, check_app, self.rejected.append)
+
+    def _pull_and_store_message(self, receive: Any, get_run: Any, get_fab: Any, state: Any, object_store: Any) -> Any:
+        message, _ = receive()
+        run = get_run(message.metadata.run_id)
+        get_fab(run.fab_hash, message.metadata.run_id)
+        self.looked_into += 1
+        return message.metadata.run_id
+
+    def _insert_message(self, reply: Any, state: Any, object_store: Any) -> None:
+        self.answers.append(reply)
+
+    def turn(self, fab: Fab, claimed: str = "", version: str = __version__) -> int:
+        from flwr.app import Message, RecordDict
+
+        order = Message(RecordDict(), dst_node_id=5, message_type="train")
+        order.metadata.__dict__["_run_id"] = 9
+        run = SimpleNamespace(fab_hash=claimed or fab.hash_str, fab_version=version)
+        given: dict[str, Any] = {"receive": lambda: (order, None), "get_run": lambda number: run}
+        return int(self._pull_and_store_message(**given, get_fab=lambda *names: fab, state=None, object_store=None))
+
+
+def test_the_own_app_is_let_in(tmp_path: Path) -> None:
+    """As Flower's command packs it from a folder, with what lies around there."""
+    for name, text in app_files().items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    content = build_fab_from_disk(tmp_path)
+    assert hashlib.sha256(content).hexdigest() == own_app()
+    site = Site()
+    assert site.turn(Fab(own_app(), content, {})) == 9
+    assert (site.looked_into, site.answers) == (1, [])
+
+
+CHANGED = {
+    "code": {"fsslapp/client_app.py": "import os"},
+    "an empty line": {"fsslapp/client_app.py": app_files()["fsslapp/client_app.py"] + "\n"},
+    "a file more": {"fsslapp/more.py": "import os"},
+    "a setting": {"pyproject.toml": app_files()["pyproject.toml"].replace("quorum = 2", "quorum = 1")},
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+@pytest.mark.parametrize("says", ["the truth", "what is expected"])
+def test_another_app_is_answered_by_an_error_and_not_looked_into(what: str, says: str) -> None:
+    """Also if the server says that it is ours."""
+    site, fab = Site(), packed({**app_files(), **CHANGED[what]})
+    assert site.turn(fab, claimed=own_app() if says == "what is expected" else "") == 9
+    (answer,) = site.answers
+    assert site.looked_into == 0
+    assert answer.metadata.reply_to_message_id is not None
+    assert site.rejected == [answer.error.reason]
+    assert f"rejected the server's app {fab.hash_str[:12]}, nothing of it was run" in answer.error.reason
+    assert f"this site has fssl {__version__}, code {code_digest()[:12]}" in answer.error.reason
+
+
+def test_another_version_is_named_and_cannot_fill_the_log() -> None:
+    site = Site()
+    site.turn(packed({**app_files(), **CHANGED["code"]}), version="0.0.9\x1b[2J" + 1000 * "x")
+    assert "the server runs fssl 0.0.9[2Jxxx" in site.answers[0].error.reason
+    assert len(site.answers[0].error.reason) < 400

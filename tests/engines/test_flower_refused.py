@@ -188,3 +188,21 @@ def test_what_a_client_takes_of_a_cluster(
 
     monkeypatch.setattr(simulation, "choose_device", lambda config: torch.device(device))
     assert simulation.client_resources(parse(override({}, settings))) == expected
+
+
+def test_what_a_cluster_over_several_machines_opens_is_said_before_it_is_joined(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ray = pytest.importorskip("ray", reason="Ray is not installed: pip install 'fssl[flower]'")
+    from fssl.engines.flower import simulation
+    from fssl.errors import UserError
+
+    def join(**options: object) -> None:
+        raise ConnectionError(f"joined after: {capsys.readouterr().err}")
+
+    monkeypatch.setattr(simulation, "check_address", lambda address: None)
+    monkeypatch.setattr(ray, "init", join)
+    config = parse({"compute": {"engine": "flower", "ray_address": "HEAD:6379"}})
+    said = "joined after: fssl: WARNING: compute.ray_address = 'HEAD:6379': .*runs code for whoever reaches these ports"
+    with pytest.raises(UserError, match=said), simulation.cluster(config, {}):
+        pass

@@ -23,14 +23,43 @@ TINY = (  # seconds of work, so that what is measured is Flower and the reaction
     "compute.device=cpu",
 )
 
+# What a site's owner can do to the code there: Python imports it first, and it replaces the client's app.
+SITECUSTOMIZE = """
+import importlib.util, sys
+from pathlib import Path
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name != "fssl.engines.flower.client":
+            return None
+        sys.meta_path.remove(self)
+        spec = importlib.util.find_spec(name)
+        load = spec.loader.exec_module
+
+        def exec_module(module):
+            load(module)
+            sys.modules[name] = module
+            changed = {}
+            exec(Path(__file__).with_name("changed.py").read_text(), changed)
+            module.app = changed["app"]
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+sys.meta_path.insert(0, Finder())
+"""
+
 
 class Program:
     """One `fssl` command in the background, its output in a file."""
 
-    def __init__(self, log: Path, *words: str) -> None:
+    def __init__(self, log: Path, *words: str, code: Path | None = None) -> None:
         self.log = log
+        more = {"PYTHONPATH": os.pathsep.join([str(code), os.environ.get("PYTHONPATH", "")])} if code else {}
         with log.open("ab") as output:
-            self.process = subprocess.Popen([*COMMAND, *words], stdout=output, stderr=subprocess.STDOUT)
+            self.process = subprocess.Popen(
+                [*COMMAND, *words], stdout=output, stderr=subprocess.STDOUT, env={**os.environ, **more}
+            )
 
     @property
     def said(self) -> str:
@@ -88,14 +117,20 @@ class Trial:
         server.until("^admitted: site-1")
         return server
 
-    def site(self, number: int, *more: str) -> Program:
-        name = f"site-{number}"
-        return self.program(name, "deploy", "site", name, "--home", str(self.home), *more)
+    def site(self, number: int, *more: str, changed: str = "") -> Program:
+        """Start a site; its owner may have changed the client's app there."""
+        name, code = f"site-{number}", self.folder / "changed"
+        if changed:
+            code.mkdir(exist_ok=True)
+            (code / "sitecustomize.py").write_text(SITECUSTOMIZE)
+            (code / "changed.py").write_text(changed)
+        words = ("deploy", "site", name, "--home", str(self.home), *more)
+        return self.program(name, *words, code=code if changed else None)
 
-    def program(self, name: str, *words: str) -> Program:
+    def program(self, name: str, *words: str, code: Path | None = None) -> Program:
         log = self.folder / f"{name}.out"
         log.unlink(missing_ok=True)
-        self.programs[name] = Program(log, *words)
+        self.programs[name] = Program(log, *words, code=code)
         return self.programs[name]
 
     def start(self, out: str, *settings: str, resume: bool = False, more: Sequence[str] = ()) -> Program:

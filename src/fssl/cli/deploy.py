@@ -1,5 +1,6 @@
 """`fssl deploy`: from nothing to a running deployment in six commands."""
 
+import json
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -22,17 +23,24 @@ app = typer.Typer(
 Home = Annotated[Path, typer.Option("--home", help="The deployment's folder, or the part of it for this machine.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No encryption, no keys: for a trial on one machine.")]
 HERE = Path()
+ATTENTION = 3  # exit code: a site is not connected, or there is a warning
 
 
 def warn(insecure: bool) -> None:
     if insecure:
-        complain("WARNING: --insecure: whoever reaches the port can read all traffic, join, and run code at every site")
+        complain(
+            "WARNING: --insecure: whoever reaches the port can read all traffic, join, and order runs of every site"
+        )
 
 
 @app.command()
 def init(
     folder: Annotated[Path, typer.Argument(help="A new folder.")],
     sites: Annotated[int, typer.Option(min=1, max=1000, help="How many sites.")] = 3,
+    systemd: Annotated[bool, typer.Option("--systemd", help="Also write a hardened unit file for each part.")] = False,
+    container: Annotated[
+        bool, typer.Option("--container", help="Also write a Containerfile and compose.yaml.")
+    ] = False,
 ) -> None:
     """Write a folder with commented settings for a server and its sites.
 
@@ -40,9 +48,16 @@ def init(
     """
     from ..deploy.home import init as write
     from ..deploy.home import server_part
+    from ..deploy.units import container_files, unit_files
+    from ..system.files import write_atomic
 
     made = write(folder, sites)
+    more = (unit_files(made) if systemd else {}) | (container_files(folder, made) if container else {})
+    for file, text in more.items():
+        write_atomic(file, text)
     say(f"{folder}: {', '.join(path.name for path in made)}; server on port {server_part(folder).port}")
+    for file in more:
+        say(f"made {file}")
     say(f"next: {shlex.join(['fssl', 'deploy', 'keys', '--home', str(folder)])}")
 
 
@@ -78,6 +93,7 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
     from ..deploy.admission import admit
     from ..deploy.control import check_gate, connect, let_in, shut
     from ..deploy.home import server_part
+    from ..deploy.keys import expiry_warning
     from ..deploy.programs import (
         SUPERLINK_LOG,
         background_program,
@@ -87,6 +103,8 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
         superlink,
         wait_until_listening,
     )
+    from ..engines.flower.bundle import code_digest
+    from ..records.audit import TRAIL, append
 
     part = server_part(home)
     require_flower()
@@ -101,7 +119,10 @@ def server(home: Home = HERE, insecure: Insecure = False) -> None:
         say(f"server: {part.listen} port {part.port}, {'NOT ENCRYPTED' if insecure else 'TLS and keys'}; log {log}")
         if not insecure:
             admit(part, say)
+            if text := expiry_warning(part):
+                complain(f"WARNING: {text}")
         let_in(part)
+        append(part.folder / TRAIL, "started", encrypted=not insecure, code=code_digest())
         process.wait()
         raise RunError(f"the SuperLink ended: {last_words(log)}")
 
@@ -166,19 +187,35 @@ def start(
 
 
 @app.command()
-def status(home: Home = HERE) -> None:
+def status(
+    home: Home = HERE,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For monitoring: exit code 0 if all is well, 3 if not, 1 without an answer.")
+    ] = False,
+) -> None:
     """List the sites and whether they are connected, what is wrong with the nodes that are, and the runs so far.
 
-    Example: `fssl deploy status --home hospitals`
+    Examples:
+
+    - `fssl deploy status --home hospitals`
+
+    - `fssl deploy status --home hospitals --json`: the same for a program
     """
     from ..deploy.admission import look
-    from ..deploy.control import CONNECTION, flwr
+    from ..deploy.control import CONNECTION, flwr, is_insecure
     from ..deploy.home import server_part
+    from ..deploy.keys import expiry_warning
     from ..deploy.programs import require_flower
 
     part = server_part(home)
     require_flower()
     rows, warnings = look(part)
+    warnings += [text for text in ([] if is_insecure(part) else [expiry_warning(part)]) if text]
+    if as_json:
+        found = {"sites": [row._asdict() for row in rows], "warnings": warnings}
+        found["runs"] = flwr(part, "ls", CONNECTION).get("runs", [])
+        typer.echo(json.dumps(found))
+        raise typer.Exit(0 if not warnings and all(row.status in ("online", "") for row in rows) else ATTENTION)
     table = Table("site", "client", "status", "since")
     for row in rows:
         table.add_row(*row)
@@ -191,3 +228,37 @@ def status(home: Home = HERE) -> None:
         sizes = (f"{traffic.get(key, 0):,}" for key in ("inbound-bytes", "outbound-bytes"))
         runs.add_row(run["run-id"], run["status"], f"{run['elapsed']:.0f}", *sizes)
     console.print(runs)
+
+
+@app.command()
+def audit(
+    name: Annotated[str | None, typer.Argument(help="A site, if --home holds several; otherwise the server.")] = None,
+    home: Home = HERE,
+    last: Annotated[int, typer.Option(min=1, help="How many entries to show, the newest ones.")] = 20,
+    csv: Annotated[Path | None, typer.Option(help="Write all entries to this CSV file.")] = None,
+    as_json: Annotated[Path | None, typer.Option("--json", help="Write all entries to this JSON file.")] = None,
+) -> None:
+    """Show, check and export the audit trail of a site or of the server. The exit code is 1 if its chain is broken.
+
+    Examples:
+
+    - `fssl deploy audit --home hospitals`: what was ordered, admitted, sent and received at the server
+
+    - `fssl deploy audit site-1 --home hospitals --csv site-1.csv`
+    """
+    from ..deploy.trails import as_rows, export, open_trail
+
+    file, trail = open_trail(home, name)
+    table = Table(Column("entry", justify="right"), Column("time", no_wrap=True), "what", "details")
+    for row in as_rows(trail.entries[-last:]):
+        table.add_row(*map(str, row[:4]))
+    console.print(table)
+    for place in (csv, as_json):
+        if place:
+            export(trail, place, as_json=place is as_json)
+            say(f"{len(trail.entries)} entries: {place}")
+    for fault in trail.faults:
+        complain(f"{file}: {fault}")
+    if trail.faults:
+        raise RunError(f"{file}: the chain is broken, so entries were changed, removed or damaged")
+    say(f"{file}: {len(trail.entries)} entries, chain whole; the last digest is {trail.entries[-1].digest}")

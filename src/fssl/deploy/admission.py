@@ -6,6 +6,7 @@ from typing import NamedTuple
 from ..engines.flower.identity import Node, assign
 from ..engines.flower.internals import ONLINE, UNREGISTERED
 from ..errors import UserError
+from ..records.audit import TRAIL, append
 from .control import CONNECTION, flwr, is_insecure, nodes
 from .home import ServerPart
 from .keys import admitted_sites, kept_keys
@@ -26,11 +27,13 @@ def admit(part: ServerPart, say: Callable[[str], None]) -> None:
             raise UserError(f"{site.name}: this key was withdrawn, and Flower takes no key a second time; {again}")
     for node in there.values():
         if node.key not in kept:
+            append(part.folder / TRAIL, "withdrawn", site=node.name, key=node.key)
             flwr(part, "supernode", "unregister", str(node.number), CONNECTION)
             say(f"withdrawn: {node}, whose key is not in {part.keys}")
     for site in sites:
         if site.key not in there:
             public = str(part.keys / f"{site.name}.pub")
+            append(part.folder / TRAIL, "admitted", site=site.name, key=site.key)
             flwr(part, "supernode", "register", public, CONNECTION, "--name", site.name)
     say(f"admitted: {', '.join(part.sites)}")
 

@@ -8,7 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, NamedTuple, TypeVar
 
-from ..config import MANY, Device, Range, check_table, load_toml, schema_of, toml_text
+from ..config import MANY, Device, Range, check_table, load_toml, schema_of
+from ..engines.flower.bundle import app_files
 from ..errors import UserError
 from ..system.files import encoded, write_file
 
@@ -21,6 +22,7 @@ sites = [{sites}]  # in client order: the first is client 0
 quorum = {quorum}                  # clients without whom a round does not begin, and of whom something must come back
 wait_seconds = 600          # how long to wait for them before the run stops (it can be resumed)
 answer_seconds = 3600       # how long one client may take for a round
+# most_images = 10000       # for data.name = "folder": the most that a site can have; one that claims more is left out
 # test = "images"           # for data.name = "folder": the server's own images, images/test/CLASS/* to test with, and
 #                           # images/server/CLASS/* to train on with partition.labels = "server"
 """
@@ -34,41 +36,8 @@ port = {own}                # of this site's SuperNode, for its own use on this 
 device = "auto"             # auto, cpu or cuda
 # data = "/path/to/images"  # labeled/CLASS/*, unlabeled/*; or a dataset's Parquet files. Same as --data
 # masked = true             # refuse runs whose uploads are not masked (privacy.aggregation = "secagg+")
-# trusted = "trusted.yaml"  # Flower's --trusted-entities: see `fssl docs deploy` before you use it
 # own = ["margin.py:margin_match"]  # methods and networks that may run here, from files in own/: `fssl docs deploy`
 """
-
-APP = """# A Flower app whose code is the installed package fssl: `flwr run` starts it as well.
-[project]
-name = "fsslapp"
-version = "{version}"
-description = "Federated semi-supervised learning with fssl"
-license = "Apache-2.0"
-dependencies = ["flwr>=1.41,<1.42"]
-
-[tool.flwr.app]
-publisher = "fssl"
-
-[tool.flwr.app.components]
-serverapp = "fsslapp.server_app:app"
-clientapp = "fsslapp.client_app:app"
-
-[tool.flwr.app.config]
-config = "smoke"     # a preset, or the absolute path of a TOML file
-settings = ""        # as after --set, one per line
-out = {out}
-resume = false
-log = ""
-sites = ""
-insecure = false
-test = ""
-quorum = 2
-wait = 600
-answer = 3600
-"""
-
-MODULE = '"""The installed package does the work."""\n\nfrom fssl.{module} import app\n\n__all__ = ["app"]\n'
-
 
 SERVER_PORT, SITE_PORT = 8443, 9094
 NAME = re.compile(r"\w[\w.-]*")  # of a site: it is part of file names
@@ -90,6 +59,7 @@ class ServerPart(NamedTuple):
     quorum: Annotated[int, Range(1, MANY)]
     wait_seconds: Annotated[int, Range(0, MANY)]
     answer_seconds: Annotated[int, Range(1, MANY)]
+    most_images: Annotated[int, Range(0, MANY)] = 0
     test: str = ""
 
     @property
@@ -123,7 +93,6 @@ class SitePart(NamedTuple):
     port: Port
     device: Device = "auto"
     data: str = ""
-    trusted: str = ""
     masked: bool = False  # runs whose uploads are not masked are refused
     own: tuple[str, ...] = ()  # functions of files in the folder own/ that runs may name
 
@@ -138,7 +107,8 @@ def init(home: Path, sites: int) -> list[Path]:
     files = {home / "server" / "server.toml": SERVER.format(port=port, sites=quoted, quorum=min(2, sites))}
     for k, name in enumerate(names):
         files[home / name / "site.toml"] = SITE.format(name=name, client=k, clients=sites, port=port, own=own[k])
-    files |= app_files(home / "server" / "app")
+    app = app_files(str(home.resolve() / "server" / "runs" / "flwr"))
+    files |= {home / "server" / "app" / name: text for name, text in app.items()}
     files[home / ".gitignore"] = "# keys, states and logs stay on their machines\n*\n"
     made = [home / "server", *(home / name for name in names)]
     contents = {path: encoded(path, text) for path, text in files.items()}  # refuses before anything is there
@@ -147,18 +117,6 @@ def init(home: Path, sites: int) -> list[Path]:
     for path, content in contents.items():
         write_file(path, content)
     return made
-
-
-def app_files(folder: Path) -> dict[Path, str]:
-    from .. import __version__
-
-    package, out = folder / "fsslapp", folder.parent.resolve() / "runs" / "flwr"
-    return {
-        folder / "pyproject.toml": APP.format(version=__version__, out=toml_text(str(out))),
-        package / "__init__.py": '"""fssl as a Flower app."""\n',
-        package / "server_app.py": MODULE.format(module="deploy.server_app"),
-        package / "client_app.py": MODULE.format(module="engines.flower.client"),
-    }
 
 
 def free_ports(first: int, number: int) -> list[int]:

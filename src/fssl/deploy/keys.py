@@ -15,6 +15,7 @@ from .home import ServerPart
 MAKES_KEYS = "`fssl deploy keys` makes keys and certificates"
 REMAKE = "remove it and call `fssl deploy keys`"
 FROM_OPERATOR = "ask the operator of the server for another"
+SOON = 30  # days before its end from which a certificate is announced
 CA_DAYS, SERVER_DAYS = 3650, 365  # sites hold the CA's certificate, so it outlives many of the server's
 
 
@@ -59,9 +60,28 @@ def describe_certificate(server: ServerPart) -> str:
     if not expired and set(listed) == set(map(alternative, server.names)):
         return what
     reason = "which has passed" if expired else f"but server.toml names {', '.join(server.names)}"
+    raise UserError(f"{what}, {reason}: {renewal(server)}; the CA and the keys of the sites stay")
+
+
+def renewal(server: ServerPart) -> str:
     first = "" if (server.keys / "ca.key").exists() else f"bring back {server.keys / 'ca.key'}, "
-    renewal = f"{first}remove {path}, call `fssl deploy keys` again and restart the server"
-    raise UserError(f"{what}, {reason}: {renewal}; the CA and the keys of the sites stay")
+    return f"{first}remove {server.keys / 'server.pem'}, call `fssl deploy keys` again and restart the server"
+
+
+def days_left(server: ServerPart) -> int:
+    """Whole days until the server's certificate or that of its authority ends; negative once one has."""
+    ends = [read_certificate(server.keys / name).not_valid_after_utc for name in ("server.pem", "ca.crt")]
+    left: datetime.timedelta = min(ends) - datetime.datetime.now(datetime.UTC)
+    return left.days
+
+
+def expiry_warning(server: ServerPart) -> str:
+    """What to do about a certificate that ends soon; empty until then."""
+    days = days_left(server)
+    if days >= SOON:
+        return ""
+    when = f"ends in {days} days" if days >= 0 else "has ended"
+    return f"the server's certificate {when}, then no site can connect: {renewal(server)}; the sites' keys stay"
 
 
 def sign_certificate(name: str, key: Any, issuer: Any, issuer_key: Any, names: list[str]) -> Any:

@@ -17,7 +17,6 @@ from shutil import which
 from typing import Any
 
 from ..config import toml_text
-from ..engines.flower import SWITCHED_OFF
 from ..engines.flower.internals import ERROR
 from ..errors import RunError, UserError
 from .home import ServerPart, SitePart
@@ -50,8 +49,8 @@ def program(name: str) -> str:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Environment variables: no telemetry, no installation, Flower's files in the deployment's folder."""
-    return {**os.environ, **SWITCHED_OFF, "FLWR_HOME": str(home / "flwr"), "PATH": search_path()}
+    """Environment variables, with Flower's files in the deployment's folder."""
+    return {**os.environ, "FLWR_HOME": str(home / "flwr"), "PATH": search_path()}
 
 
 def superlink(server: ServerPart, insecure: bool) -> list[str]:
@@ -75,18 +74,15 @@ def supernode(site: SitePart, data: Path | None, insecure: bool) -> list[str]:
     config = " ".join(f"{key}={toml_text(value)}" for key, value in facts.items())
     words = [sys.executable, "-m", SUPERNODE, str(site.folder / "flwr"), str(site.port)]
     words += ["--superlink", site.server, "--node-config", config]
-    if site.trusted:
-        trusted = require_file(site.folder / site.trusted, "named in site.toml as `trusted`")
-        words += ["--trusted-entities", str(trusted)]
     if insecure:
         return [*words, "--insecure"]
     root, key = require_file(site.folder / "ca.crt"), require_file(site.folder / "key")
     return [*words, "--root-certificates", str(root), "--auth-supernode-private-key", str(key)]
 
 
-def require_file(path: Path, hint: str = MAKES_KEYS) -> Path:
+def require_file(path: Path) -> Path:
     if not path.is_file():
-        raise UserError(f"{path} is missing; {hint}")
+        raise UserError(f"{path} is missing; {MAKES_KEYS}")
     return path
 
 

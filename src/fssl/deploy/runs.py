@@ -6,8 +6,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
-from tempfile import TemporaryFile
+from tempfile import TemporaryDirectory, TemporaryFile
 from typing import Any, NamedTuple
 
 from ..config import ENGINE, Config, as_tables, check_fact, override, to_toml
@@ -15,9 +16,12 @@ from ..console import result_line, round_text
 from ..core.experiment import prepare
 from ..core.images import split_for_test
 from ..data.folder.listing import list_server, of_all
+from ..engines.flower.bundle import app_files, code_digest
 from ..engines.flower.internals import has_finished
 from ..errors import RunError, UserError, complain
 from ..methods.names import check_effect
+from ..records.audit import TRAIL, append
+from ..records.environment import own_words
 from ..records.refusals import check_can_take
 from ..records.store import RunFolder
 from ..start import with_absolute_start
@@ -53,11 +57,15 @@ def start_run(part: ServerPart, wanted: Wanted, say: Callable[[str], None]) -> N
     check_room(out, part.folder / "logs")
     connect(part, insecure)
     order, journal = write_order(part, run, out, wanted.resume, insecure)
-    number = str(flwr(part, "run", str(part.folder / "app"), CONNECTION, "-c", str(order))["run-id"])
+    settings = sha256(to_toml(as_tables(run)).encode()).hexdigest()
+    facts = {"by": os.getuid(), "out": out.name, "settings": settings, "code": code_digest()}
+    append(part.folder / TRAIL, "ordered", **facts, command=own_words(), sites=part.sites)
+    number = submit(part, order)
     try:
         say(f"run {number} of {len(part.sites)} sites; folder {out}")
         follow(journal, lambda: run_status(part, number), say)
     except KeyboardInterrupt:
+        append(part.folder / TRAIL, "stopped by the operator", out=out.name)
         flwr(part, "stop", number, CONNECTION)
         complain(f"stopped; finished rounds are kept in {out}: the same command with --resume goes on")
         raise
@@ -69,6 +77,16 @@ def start_run(part: ServerPart, wanted: Wanted, say: Callable[[str], None]) -> N
     if lost := absences(folder.rounds()):
         say(lost)
     say(result_line(out, folder.summary()))
+
+
+def submit(part: ServerPart, order: Path) -> str:
+    """Start the run at the server; return its number. Its app is the one that sites of this version build."""
+    with TemporaryDirectory() as folder:
+        for name, text in app_files().items():
+            file = Path(folder, "fsslapp", name)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text)
+        return str(flwr(part, "run", str(Path(folder, "fsslapp")), CONNECTION, "-c", str(order))["run-id"])
 
 
 def for_sites(tables: dict[str, Any], sites: int) -> dict[str, Any]:
@@ -161,6 +179,7 @@ def write_order(part: ServerPart, run: Config, out: Path, resume: bool, insecure
     terms = {
         "config": str(config),
         "out": str(out.resolve()),
+        "command": own_words(),
         "resume": resume,
         "log": str(journal),
         "sites": "\n".join(part.sites if insecure else [f"{name} {key}" for name, key in admitted_sites(part)]),
@@ -169,6 +188,8 @@ def write_order(part: ServerPart, run: Config, out: Path, resume: bool, insecure
         "quorum": part.quorum,
         "wait": part.wait_seconds,
         "answer": part.answer_seconds,
+        "most": part.most_images,
+        "trail": str(part.folder / TRAIL),
     }
     write_atomic(order, to_toml(terms))
     return order, journal

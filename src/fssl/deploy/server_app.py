@@ -2,9 +2,11 @@
 
 import json
 import secrets
+import shlex
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from flwr.app import Context
@@ -22,7 +24,9 @@ from ..engines.flower.fleet import Policy, flower_engine
 from ..engines.flower.identity import AdmittedSite
 from ..engines.flower.masked import make_fleet
 from ..engines.flower.nodes import AdmittedNodes, AnyNode, AskedNodes, Nodes
+from ..engines.flower.trail import AuditedGrid
 from ..errors import RunError, UserError, described
+from ..records.audit import append
 from ..records.rounds import Line
 from ..records.store import RunFolder
 from ..runner.conduct import run_experiment
@@ -38,6 +42,7 @@ class Terms(NamedTuple):
     config: str = "smoke"
     settings: str = ""  # as after --set, one per line
     out: str = "runs/flower"
+    command: str = ""  # what the record says how the run was started
     resume: bool = False
     log: str = ""
     sites: str = ""  # in client order, one per line, each a name and the key's fingerprint: a deployment
@@ -46,12 +51,15 @@ class Terms(NamedTuple):
     quorum: int = 2
     wait: int = 600
     answer: int = 3600
+    most: int = 0  # images of a site
+    trail: str = ""  # the server's audit trail
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     terms = Terms(**{k: v for k, v in context.run_config.items() if k in Terms._fields})  # type: ignore[arg-type]
-    listener = Journal(Path(terms.log) if terms.log else None)
+    listener = Journal(*(Path(place) if place else None for place in (terms.log, terms.trail)))
+    sys.argv = ["fssl", *shlex.split(terms.command)]  # what a record tells of this process is not Flower's command
     try:
         run(grid, terms, listener)
     except (UserError, RunError) as error:
@@ -70,6 +78,9 @@ def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
     tables = override(read_toml(terms.config), terms.settings.splitlines())
     config, out = parse_run(tables), Path(terms.out)
     sites = terms.sites.splitlines()
+    if terms.trail:
+        admitted = [] if terms.insecure else [AdmittedSite(*site.split()) for site in sites]
+        grid = cast("Grid", AuditedGrid(grid, Path(terms.trail), out.name, admitted))
 
     def make(federation: Federation) -> Engine:
         policy, nodes = simulation(grid) if not sites else deployment(grid, terms, sites, out)
@@ -103,6 +114,7 @@ def deployment(grid: Grid, terms: Terms, sites: list[str], out: Path) -> tuple[P
         wait=terms.wait,
         answer=terms.answer,
         poll=0.25,
+        most=terms.most,
     )
     return policy, nodes
 
@@ -139,16 +151,23 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
     return own._replace(card=card, train=Split(images, labels), partition=held, groups=None)
 
 
-class Journal:
-    """A listener that writes one JSON line per event, for the process that follows the run."""
+def of_round(line: Line) -> dict[str, Any]:
+    """What an audit trail says of a round: who took part, and why others did not."""
+    return {key: line[key] for key in ("round", "clients", "missing", "unmeasured") if key in line}
 
-    def __init__(self, path: Path | None) -> None:
-        self.path = path
+
+class Journal:
+    """A listener that writes one JSON line per event, for who follows the run, and an entry into the audit trail."""
+
+    def __init__(self, path: Path | None, trail: Path | None = None) -> None:
+        self.path, self.trail = path, trail
 
     def write(self, kind: str, content: Any) -> None:
         if self.path:
             with self.path.open("a") as file:
                 file.write(json.dumps({kind: content}) + "\n")
+        if self.trail and kind != "said":
+            append(self.trail, f"run {kind}", about=of_round(content) if kind == "round" else content)
 
     def started(self, config: Config, done: list[Line]) -> None:
         self.write("started", {"rounds": config.rounds, "done": len(done), "measure": config.records.metrics})

@@ -6,13 +6,16 @@ import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
 from ..data.folder.listing import list_site
 from ..data.folder.load import raise_problems
+from ..engines.flower.bundle import code_digest
 from ..engines.flower.internals import CONNECTED, DISMISSED, RECONNECTED, REFUSED, RETRYING, UNVERIFIED
 from ..errors import COMPLAINT, RunError, UserError
+from ..records.audit import TRAIL, append
 from .home import SitePart
 from .programs import Growing, background_program, last_words, since_start, wait_for
 
@@ -88,7 +91,11 @@ def attend(part: SitePart, words: list[str], log: Path, say: Callable[[str], Non
                 say(f"{part.name}: {part.server} does not let sites in yet; it goes on trying")
             if wait_for(CONNECTED, process, log):
                 say(f"{part.name}: connected")
+                append(
+                    part.folder / TRAIL, "connected", server=part.server, authority=authority(part), code=code_digest()
+                )
                 follow(process, log, lambda line: say(f"{part.name}: {line}"))
+                append(part.folder / TRAIL, "disconnected", server=part.server)
             process.wait()
         if DISMISSED in since_start(log.read_text(errors="replace")):
             either = "the server takes its key no longer, or somebody stopped Flower's program"
@@ -103,6 +110,12 @@ def attend(part: SitePart, words: list[str], log: Path, say: Callable[[str], Non
                 f" (after a restart this takes up to a minute); trying again for {ADMISSION // 60} minutes"
             )
         time.sleep(PAUSE)
+
+
+def authority(part: SitePart) -> str:
+    """The fingerprint of the certificate by which this site knows its server; empty without encryption."""
+    certificate = part.folder / "ca.crt"
+    return sha256(certificate.read_bytes()).hexdigest() if certificate.is_file() else ""
 
 
 def follow(process: subprocess.Popen[bytes], log: Path, say: Callable[[str], None]) -> None:

@@ -18,6 +18,8 @@ PACKAGES = ("fssl", "torch", "numpy", "pillow", "pyarrow", "safetensors", "flwr"
 
 COMMIT = re.compile(r"([0-9a-f]{7})[0-9a-f]*(\+?)")  # seven digits tell it from others
 UNKNOWN = "unknown"
+SECRET = re.compile(r"(?i)(?:token|password|passwd|secret|api[-_]?key|credentials?)$")  # the end of an option's name
+IN_ADDRESS = re.compile(r"(?<=//)[^/@\s]+(?=@)")  # a user's name and password
 
 
 def environment(device: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,8 +33,19 @@ def environment(device: Mapping[str, Any]) -> dict[str, Any]:
         "processor": processor(),
         "threads": device["threads"],
         "revision": git_revision(),
-        "command": shlex.join(sys.argv[1:]),
+        "command": own_words(),
     }
+
+
+def own_words() -> str:
+    """Return the words after this command's name, with `***` in place of what looks like a password or a token."""
+    words, hide = [], False
+    for word in sys.argv[1:]:
+        name, equals, _ = word.partition("=")
+        is_secret = SECRET.search(name) is not None
+        words.append("***" if hide else f"{name}=***" if is_secret and equals else IN_ADDRESS.sub("***", word))
+        hide = is_secret and not equals and word.startswith("-")
+    return shlex.join(words)
 
 
 @cache

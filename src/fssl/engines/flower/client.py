@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,18 +19,22 @@ from ...core.federation import Federation
 from ...core.images import shared_format
 from ...data.folder.load import load_site
 from ...errors import ProblemsError, complain, described, several
+from ...records.audit import TRAIL, append
+from ...records.layout import place_of
 from ...records.store import SKIPPED
 from ...system.files import write_atomic
 from ...types import Payload, State
 from ..lanes import Lanes, set_up_torch
 from ..tensors import fill, to
+from .bundle import code_digest
 from .internals import mask
 from .masked import check_masks, check_promise, is_masked, masked_answer
 from .messages import MEASURE, Forms, Job, SiteError, answer, message_forms, read_job, sums_answer, unpack
 from .own import with_own_files
 from .state import SiteState
+from .trail import audited
 
-app = ClientApp(mods=[mask])
+app = ClientApp(mods=[audited, mask])
 
 
 class OwnSite(NamedTuple):
@@ -62,6 +67,8 @@ def workshop(config: str, site: OwnSite | None) -> Workshop:
     if site is None:
         return make_workshop(Federation(prepare(settings)), 0)
     settings = at_site(settings, site)
+    code, digest = code_digest(), sha256(config.encode()).hexdigest()
+    append(site.folder / TRAIL, "order", terms=terms(settings), settings=digest, code=code)
     if settings.data.name != "folder":
         return make_workshop(Federation(prepare(settings)), site.client)
     if site.data is None:
@@ -127,6 +134,8 @@ def make_workshop(federation: Federation, client: int) -> Workshop:
 def at_site(config: Config, site: OwnSite) -> Config:
     if config.partition.file is not None:
         raise SiteError("partition.file: a site reads no file that the server names")
+    if place_of(config) is not None:
+        raise SiteError("model.start: a site reads no file that the server names; it gets the weights themselves")
     own = load_toml(site.folder / "site.toml", "site.toml")
     check_promise(config, own.get("masked", False))
     device = check_value("device", own.get("device", "auto"), schema_of(Compute)["device"], "site.toml: ")

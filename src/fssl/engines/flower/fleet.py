@@ -30,6 +30,7 @@ from .internals import tidy
 from .labels import LabelWatch
 from .messages import MEASURE, Job, message_forms, order, read_result, read_sums
 from .nodes import Connected, Nodes, numbers
+from .plausible import check_values, check_weight, moved_by, outstanding
 from .privacy import make_privacy
 
 FOR_EVER = 1e9  # seconds
@@ -48,6 +49,7 @@ class Policy(NamedTuple):
     wait: float = 0.0  # seconds for the quorum to connect
     answer: float = FOR_EVER  # seconds a client has for its answer
     poll: float = 0.02
+    most: int = 0  # images of a client, where the server has not dealt them; 0: not limited
 
 
 class ClientOrder(NamedTuple):
@@ -92,6 +94,7 @@ class FlowerFleet:
         self.privacy = make_privacy(federation)
         self.labels = LabelWatch(federation, say)
         self._failed: Counter[str] = Counter()  # attempts in a row, by kind of message
+        self._moves: dict[int, float] = {}  # in this round: how far each site moved the model
         self._begun: int | None = None  # the round of the checkpoint that this process began with
 
     def for_clients(self, config: Config) -> Config:
@@ -109,11 +112,14 @@ class FlowerFleet:
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterator[ClientResult | Missing]:
         question = Question(MessageType.TRAIN, lambda client: self._order(round, client, snapshot), self._result)
-        tallies = {}
+        tallies, weights = {}, {}
+        self._moves = {}
         for result in self._asked(round, clients, question):
             if isinstance(result, ClientResult):
-                tallies[result.upload.client] = result.tally
+                tallies[result.upload.client], weights[result.upload.client] = result.tally, result.upload.num_samples
             yield result
+        for line in outstanding(weights, self._moves):
+            self.say(f"round {round}: WARNING: {line}")
         self._check_enough(question.kind, round, len(tallies), len(clients))
         self.labels.check(round, tallies)
 
@@ -213,8 +219,12 @@ class FlowerFleet:
             return self.lost(job.round, job.client, f"{REJECTED}: {error}", question.without)
 
     def _result(self, sent: ClientOrder, content: RecordDict) -> ClientResult:
-        result = to_device(read_result(content, sent.job, self.forms), self.federation)
-        result = result._replace(state=kept(sent.job, result.state))
+        result = read_result(content, sent.job, self.forms)
+        if self.policy.run:  # it comes from a site
+            check_weight(result.upload.num_samples, sent.job.client, self.federation, self.policy.most)
+            check_values(result.upload, sent.payload, result.tally, self.federation.layout)
+            self._moves[sent.job.client] = moved_by(result.upload, sent.payload)
+        result = to_device(result._replace(state=kept(sent.job, result.state)), self.federation)
         if self.privacy is None:
             return result
         return result._replace(upload=self.privacy.clipped(result.upload, sent.payload))

@@ -5,13 +5,16 @@ line can use the texts without loading Flower.
 """
 
 import base64
+import hashlib
 import os
 import re
+import secrets
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from importlib import import_module
-from pathlib import Path
+from tempfile import TemporaryFile
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,6 +41,8 @@ FOR_OPERATORS = "/v1/control/"  # keys and runs; Flower has no credential of its
 FOR_PROGRAMS = "/v1/runtime/"  # SuperExec and apps, by a shared secret and tokens
 LIST_NODES, ACQUIRE_TASK = "/v1/control/list-nodes", "/v1/runtime/acquire-task"
 LOOKS = "FLWR_SUPEREXEC_TASK_POLL_INTERVAL"  # in the environment: seconds between a SuperExec's looks for tasks
+RAY_CLUSTERS = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"  # in the environment, also on Linux
+RAY_AUTH, RAY_TOKEN = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN"
 WRAPPING = ("Message: ", "occurred. ")  # what precedes an exception's own message
 MODULUS = 2**32  # of SecAgg+: masked numbers are whole, from 0 to here
 SECAGG = "secaggplus_configs"  # the record by which a message belongs to SecAgg+
@@ -54,8 +59,22 @@ def run_superlink(words: list[str], guard: Callable[[Any], Any]) -> None:
     flower_superlink()
 
 
-def run_supernode(words: list[str]) -> None:
+class ForeignAppError(Exception):
+    """A server ships another app than this site's fssl builds, and why it may do so."""
+
+
+def packed_app(files: dict[str, str]) -> bytes:
+    """An app of these files as Flower packs it, uncompressed."""
+    from flwr.cli.build import build_fab_from_files
+
+    return build_fab_from_files({name: text.encode() for name, text in files.items()})[0]
+
+
+def run_supernode(words: list[str], check: Callable[[str, str], None], rejected: Callable[[str], None]) -> None:
     """Run Flower's SuperNode in this process; it looks for news five times as often as by itself.
+
+    `check` raises ForeignAppError for the SHA-256 of an app, of which the server says this version, that is not to run
+    here; `rejected` is told why.
 
     It would ask the server for a message every 3 s, and its own programs for an answer every 0.5 s.
     """
@@ -64,6 +83,7 @@ def run_supernode(words: list[str]) -> None:
     node = import_module("flwr.supernode.start_client_internal")
     node.time = SimpleNamespace(sleep=lambda seconds: time.sleep(seconds / 5))  # type: ignore[attr-defined]
     keep_in_step(node)
+    keep_foreign_apps_out(node, check, rejected)
     sys.argv = ["flower-supernode", *words]
     flower_supernode()
 
@@ -91,6 +111,43 @@ def keep_in_step(node: Any) -> None:
     node._pull_and_store_message, node._push_messages = pull_whole, push_answer
 
 
+def keep_foreign_apps_out(node: Any, check: Callable[[str, str], None], rejected: Callable[[str], None]) -> None:
+    """Let a SuperNode answer a run that ships another app than ours by an error, without unpacking the app."""
+    from flwr.app import Error, Message
+    from flwr.common.constant import ErrorCode
+
+    pull = node._pull_and_store_message
+
+    def pull_own(receive: Any, get_run: Any, get_fab: Any, **given: Any) -> int | None:
+        received: list[Message] = []
+
+        def keep() -> Any:
+            if (found := receive()) is not None:
+                received.append(found[0])
+            return found
+
+        def own_run(run_id: int) -> Any:
+            run = get_run(run_id)
+            check(run.fab_hash, run.fab_version)
+            return run
+
+        def own_fab(fab_hash: str, run_id: int) -> Any:
+            fab = get_fab(fab_hash, run_id)
+            check(hashlib.sha256(fab.content).hexdigest(), "")
+            return fab
+
+        try:
+            run: int | None = pull(receive=keep, get_run=own_run, get_fab=own_fab, **given)
+        except ForeignAppError as error:
+            rejected(str(error))
+            reply = Message(Error(ErrorCode.INVALID_FAB, str(error)), reply_to=received[0])
+            node._insert_message(reply, given["state"], given["object_store"])
+            return received[0].metadata.run_id
+        return run
+
+    node._pull_and_store_message = pull_own
+
+
 def unanswered(state: Any) -> list[str]:
     """Messages that a SuperNode holds; one that is answered goes with its answer."""
     with state.lock_msg_store:
@@ -101,15 +158,26 @@ def unanswered(state: Any) -> list[str]:
 def run_superexec(words: list[str], launch: Callable[[str, str], None], close: Callable[[], None]) -> None:
     """Run Flower's SuperExec in this process; the tasks of clients, each an address and a token, go to `launch`."""
     from flwr.supercore.cli import flower_superexec
-    from flwr.supercore.constant import TaskType
+    from flwr.supercore.constant import TASK_TYPE_TO_COMMAND, TaskType
     from flwr.supercore.superexec.executor import LaunchResult
     from flwr.supercore.superexec.executor.subprocess_executor import SubprocessExecutor
+    from flwr.supercore.tls import get_client_tls_args
 
     class Launcher(SubprocessExecutor):
+        def get_eligible_capacity(self, *given: Any, **options: Any) -> Any:
+            return {TaskType.SERVER_APP, TaskType.CLIENT_APP}, set()  # Flower has tasks of other kinds
+
         def launch(self, spec: Any) -> Any:
-            if spec.task_type != TaskType.CLIENT_APP or not spec.insecure:
-                return super().launch(spec)
-            launch(spec.runtime_api_address, spec.token)
+            if spec.task_type == TaskType.CLIENT_APP:
+                launch(spec.runtime_api_address, spec.token)
+                return LaunchResult.accepted()
+            words = [TASK_TYPE_TO_COMMAND[spec.task_type], "--runtime-api-address", spec.runtime_api_address]
+            words += get_client_tls_args(spec.insecure, spec.root_certificates_path)
+            with TemporaryFile() as secret:  # of no name, so that no other process finds it; argv is for all to read
+                secret.write(spec.token.encode())
+                secret.seek(0)
+                words += ["--parent-pid", str(spec.parent_pid), "--token-file", f"/dev/fd/{secret.fileno()}"]
+                subprocess.Popen(words, pass_fds=[secret.fileno()])
             return LaunchResult.accepted()
 
         def close(self) -> None:
@@ -123,7 +191,12 @@ def run_superexec(words: list[str], launch: Callable[[str, str], None], close: C
 
 
 def run_client_task(address: str, token: str) -> None:
-    """Run a task of the SuperNode at this address of this machine; unlike Flower's, the process lives on."""
+    """Run a task of the SuperNode at this address of this machine; unlike Flower's, the process lives on.
+
+    The app is the installed one: nothing that came with the run is unpacked or imported.
+    """
+    from .client import app
+
     module = import_module("flwr.supernode.runtime.run_clientapp")
     tidy_up: list[Callable[[], None]] = []
 
@@ -133,23 +206,9 @@ def run_client_task(address: str, token: str) -> None:
 
     module.register_signal_handlers = lambda **given: tidy_up.extend(given["exit_handlers"])  # type: ignore[attr-defined]
     module.flwr_exit = leave  # type: ignore[attr-defined]
-    path = list(sys.path)
-    try:
-        module.run_clientapp(runtime_api_address=address, token=token, insecure=True)
-    finally:
-        sys.path[:] = path
-        forget_apps()
-
-
-def forget_apps() -> None:
-    """Let go of modules of apps, which Flower keeps in its folder: the next run's have the same names."""
-    from flwr.supercore.utils import get_flwr_home
-
-    home = get_flwr_home().resolve()
-    for name, module in list(sys.modules.items()):
-        file = getattr(module, "__file__", None)
-        if file and Path(file).resolve().is_relative_to(home):
-            del sys.modules[name]
+    module.install_from_fab = lambda content, **given: None  # type: ignore[attr-defined]
+    module.get_load_client_app_fn = lambda **given: lambda *names: app  # type: ignore[attr-defined]
+    module.run_clientapp(runtime_api_address=address, token=token, insecure=True)
 
 
 def credentials(address: str, token: str) -> dict[str, str]:
@@ -204,6 +263,24 @@ def tidy(reason: str) -> str:
     for mark in WRAPPING:
         text = text.rpartition(mark)[2]
     return text.rstrip("'>") or "failed without a reason"
+
+
+def keep_ray_private(is_ours: bool) -> None:
+    """Let a Ray cluster that we start listen on 127.0.0.1, and answer only processes that have our token.
+
+    Ray runs code for whoever reaches its ports, and by itself it listens on all network interfaces. Without clusters,
+    as by default on Windows and macOS, it knows no other address than that of the loopback device. It reads all of this
+    when it is imported.
+    """
+    os.environ[RAY_CLUSTERS] = "0" if is_ours else "1"
+    if is_ours and RAY_AUTH not in os.environ:
+        os.environ |= {RAY_AUTH: "token", RAY_TOKEN: secrets.token_hex(32)}
+    from ray._private import ray_constants, services
+
+    ray_constants.ENABLE_RAY_CLUSTER = not is_ours  # of a second run in one process
+    # Without the dashboard, its process does nothing but ask the metadata services of three clouds where it runs,
+    # whatever RAY_USAGE_STATS_ENABLED says.
+    services.start_api_server = lambda *given, **options: ("", None)
 
 
 def count_actors(resources: dict[str, float]) -> int:

@@ -113,6 +113,8 @@ def read_result(content: RecordDict, job: Job, forms: Forms) -> ClientResult:
     with from_outside():
         flat, tally = unpack(content["upload"]), unpack(content["tally"])
         state = unpack(content["state"]) if "state" in content and not job.run else {}  # a site keeps its own
+    check_names(flat, named(**forms.upload._asdict()))
+    check_names(tally, {"tally": forms.tally})
     sent: Payload = fill(forms.upload, flat)
     check_finite({**flat, **tally})
     upload = Upload(job.client, sent.weights, samples, sent.extras)
@@ -140,6 +142,12 @@ def check_parts(content: RecordDict, *names: str) -> None:
     for name in names:
         if name not in content:
             raise BadUploadError(f"its message has no '{name}'")
+
+
+def check_names(sent: State, expected: State) -> None:
+    """Refuse tensors that nobody asked for: they would only fill the server's memory."""
+    if unknown := sorted(sent.keys() - expected.keys()):
+        raise BadUploadError(f"it has {len(unknown)} tensors that are not part of it, such as {unknown[0][:100]}")
 
 
 @contextmanager

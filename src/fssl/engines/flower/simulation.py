@@ -6,32 +6,40 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import Any, TypeVar
 
-import ray
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
-from flwr.simulation import run_simulation
 
 from ...config import Config
 from ...core.device import choose_device
 from ...core.federation import Federation
-from ...errors import RunError, UserError
+from ...errors import RunError, UserError, complain
 from ...system.machine import cores
 from ..engine import Engine, MakeEngine
 from .client import app as client_app
 from .fleet import Policy, flower_engine
-from .internals import EMPTY_POOL, LOGGER, count_actors
+from .internals import EMPTY_POOL, LOGGER, count_actors, keep_ray_private
 from .masked import make_fleet
 from .nodes import AnyNode
 
+if find_spec("ray") is None:  # it is imported late
+    raise ImportError("Ray is not installed")
 T = TypeVar("T")
+OPEN_CLUSTER = (
+    "this process and each node of the cluster listen on all network interfaces, and Ray runs code for whoever"
+    " reaches these ports, unless the cluster has a token (RAY_AUTH_MODE=token); keep it behind a firewall"
+)
 
 
 def simulate(config: Config, log: Path, work: Callable[[MakeEngine], T]) -> T:
     """Do work that needs engines: each engine's clients train in one Ray cluster, which ends with the work."""
+    keep_ray_private(is_ours=not config.compute.ray_address)  # before Ray is imported
+    from flwr.simulation import run_simulation
+
     resources = client_resources(config)
     done: list[T] = []
     server_app = ServerApp()
@@ -70,10 +78,14 @@ def client_resources(config: Config) -> dict[str, float]:
 @contextmanager
 def cluster(config: Config, resources: dict[str, float]) -> Iterator[int]:
     """A Ray cluster of this machine's cores, or one that is running already; yields how many clients fit."""
+    import ray
+
     address, lanes = config.compute.ray_address, config.compute.lanes
     check_address(address)
     where: dict[str, Any] = {"address": address} if address else {"address": "local", "num_cpus": lanes or cores()}
-    if not address:  # Ray would otherwise join any cluster that it finds traces of; workers need our path
+    if address:
+        complain(f"WARNING: compute.ray_address = {address!r}: {OPEN_CLUSTER}")
+    else:  # Ray would otherwise join any cluster that it finds traces of; workers need our path
         where["runtime_env"] = {"env_vars": {"PYTHONPATH": os.pathsep.join(sys.path)}}
     try:
         ray.init(

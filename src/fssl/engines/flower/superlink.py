@@ -1,7 +1,7 @@
 """Flower's SuperLink behind a gate: over the network there is what sites need, and nothing else.
 
 A SuperLink of Flower 1.41 has one port for sites, for its operator and for its own programs, and knows no credential
-for the operator: whoever reached the port could register a key under any name, and run code at every site.
+for the operator: whoever reached the port could register a key under any name, and order runs of every site.
 
     python -m fssl.engines.flower.superlink FOLDER ADDRESS [options of flower-superlink]
 

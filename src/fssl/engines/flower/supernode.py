@@ -2,12 +2,15 @@
 
     python -m fssl.engines.flower.supernode FOLDER PORT [options of flower-supernode]
 
-FOLDER is of this site's user only; PORT is the SuperNode's own.
+FOLDER, in that of the site, is of its user only; PORT is the SuperNode's own.
 """
 
 import sys
 from pathlib import Path
 
+from ...errors import complain
+from ...records.audit import TRAIL, append
+from .bundle import check_app, own_app
 from .internals import run_supernode
 from .superexec import isolated, start_superexec
 
@@ -15,7 +18,13 @@ from .superexec import isolated, start_superexec
 def main() -> None:
     folder, port, words = Path(sys.argv[1]), sys.argv[2], sys.argv[3:]
     start_superexec(folder, f"127.0.0.1:{port}", None)
-    run_supernode([*words, "--port", port, *isolated(folder)])
+    own_app()  # before the source on disk can become another than what runs
+
+    def rejected(reason: str) -> None:
+        complain(reason)
+        append(folder.parent / TRAIL, "rejected", reason=reason)
+
+    run_supernode([*words, "--port", port, *isolated(folder)], check_app, rejected)
 
 
 if __name__ == "__main__":

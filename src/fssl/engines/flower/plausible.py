@@ -1,0 +1,93 @@
+"""Whether an upload from a site can be what training gives: its form is right, but are its values?
+
+One site must not end a run or take it over. What a site may say is bounded by what the server knows: the model that it
+sent, and how many images the site can have. Inside of these bounds a site can still send what it likes.
+"""
+
+import math
+from collections.abc import Mapping
+from statistics import median
+
+from torch import Tensor
+
+from ...core.federation import Federation
+from ...probes.tally import STEPS, Layout
+from ...types import Payload, State, Upload
+from .messages import BadUploadError
+
+FAR = 1e4  # a value may move by so many times the largest one of the tensor that was sent, or of 1
+LARGEST = 1e9  # of any other number of a message
+MOST_STEPS = 10**7  # of a client in a round
+VARIANCE = "running_var"  # ends the names of those that BatchNorm keeps
+HALF, OUTSTANDING = 0.5, 10  # of all weights; times the median of the updates
+NOTABLE = 0.1  # of the model's own norm: smaller updates harm nobody, and sites without labels hardly move at first
+
+
+def check_values(upload: Upload, payload: Payload, tally: Tensor, layout: Layout) -> None:
+    """Raise BadUploadError for negative variances, values far outside the broadcast model, and absurd sums."""
+    sent = payload.weights
+    for kind, new, old in zip(("params", "buffers"), upload.weights, sent, strict=True):
+        for name, tensor in new.items():
+            check_tensor(f"weights.{kind}.{name}", tensor, old.get(name))
+    for name, tensor in upload.extras.items():
+        check_tensor(f"extras.{name}", tensor, payload.extras.get(name))
+    check_size("tally", tally)
+    if STEPS in layout.sums:
+        steps = float(tally[0, layout.sums.index(STEPS)])
+        if not -0.5 < steps <= MOST_STEPS:
+            raise BadUploadError(f"it counts {steps:g} steps, expected 0 to {MOST_STEPS:.0e}")
+
+
+def check_tensor(name: str, tensor: Tensor, sent: Tensor | None) -> None:
+    if name.endswith(VARIANCE) and tensor.numel() and float(tensor.min()) < 0:
+        raise BadUploadError(f"{name} has a negative variance, {float(tensor.min()):g}")
+    if sent is None or sent.shape != tensor.shape or not tensor.is_floating_point() or not tensor.numel():
+        check_size(name, tensor)
+        return
+    sent = sent.to(tensor)
+    moved, most = float((tensor - sent).abs().max()), FAR * max(1.0, float(sent.abs().max()))
+    if moved > most:
+        raise BadUploadError(f"{name} is {moved:.3g} away from what was sent, expected {most:.3g} at most")
+
+
+def check_size(name: str, tensor: Tensor) -> None:
+    largest = float(tensor.double().abs().max()) if tensor.numel() else 0.0
+    if largest > LARGEST:
+        raise BadUploadError(f"{name} has a value of {largest:.3g}, expected {LARGEST:.0e} at most")
+
+
+def check_weight(samples: int, client: int, federation: Federation, most: int) -> None:
+    """Raise BadUploadError for a weight other than that of the images dealt to a client, or above the server's cap."""
+    if federation.config.data.name != "folder":
+        known = federation.method.num_samples(federation.counts(client))
+        if samples != known:
+            raise BadUploadError(f"num_samples is {samples}, but this client was dealt {known}")
+    elif most and samples > most:
+        raise BadUploadError(f"num_samples is {samples}; most_images in server.toml allows {most}")
+
+
+def moved_by(upload: Upload, payload: Payload) -> float:
+    """The norm of an update of the parameters, as a share of the norm of those that were sent."""
+    sent = payload.weights.params
+    update = {name: t - sent[name].to(t) for name, t in upload.weights.params.items() if name in sent}
+    return norm(update) / max(norm({name: sent[name] for name in update}), 1e-12)
+
+
+def norm(tensors: State) -> float:
+    return math.sqrt(sum(float(t.double().square().sum()) for t in tensors.values()))
+
+
+def outstanding(weights: Mapping[int, int], moves: Mapping[int, float]) -> list[str]:
+    """A line for a client with more than half of the weight, or an update of more than ten times the median's size."""
+    total, usual = sum(weights.values()), median(moves.values()) if moves else 0.0
+    heavy = [
+        f"client {client} has {weight / total:.0%} of the weight in the mean"
+        for client, weight in weights.items()
+        if len(weights) > 2 and weight > HALF * total
+    ]
+    large = [
+        f"client {client} moved the model by {share:.0%} of its norm, the median client by {usual:.2%}"
+        for client, share in moves.items()
+        if len(moves) > 2 and share > max(OUTSTANDING * usual, NOTABLE)
+    ]
+    return heavy + large
