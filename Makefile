@@ -18,7 +18,7 @@ TESTABLE := $(VENV)/.testable
 # Python compiles a package when it is first imported. Without, each start of PyTorch takes two seconds longer.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo style check test docs soak browser format lock clean
+.PHONY: demo style check test docs soak tools format lock clean
 
 $(INSTALLER): constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
@@ -69,7 +69,7 @@ WORKERS := -n $(shell expr $$(nproc) + 1) --dist worksteal
 check: style
 	$(RUN) pytest $(WORKERS) -m 'not slow and not deploy'
 
-test: style browser
+test: style tools
 	$(RUN) pytest $(WORKERS)
 
 # The pages as a site, build/site/index.html. Set, the variable leaves out the theme's word on its successor.
@@ -85,13 +85,13 @@ soak: $(TESTABLE)
 deployments: $(TESTABLE)
 	$(RUN) pytest -m deploy
 
-# The report's tests open it in Chromium, a Debian package; where it cannot be had they are skipped and say so.
-browser:
-	@command -v chromium >/dev/null && command -v chromedriver >/dev/null \
+# Debian packages that tests use: a browser for the report, and strace to hear what commands call.
+tools:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null && command -v strace >/dev/null \
 	|| { test "$$(id -u)" = 0 && command -v apt-get >/dev/null && apt-get -qq update \
 	     && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
-	        chromium chromium-driver >/dev/null; } \
-	|| echo "no Chromium and no way to install it: the tests of the report in a browser are skipped"
+	        chromium chromium-driver strace >/dev/null; } \
+	|| echo "Chromium or strace cannot be installed here: the tests that need them are skipped"
 
 format: $(TESTABLE)
 	$(RUN) ruff format src tests examples
