@@ -21,7 +21,7 @@ from fssl.core.evaluate import BATCH, TestPool, make_tester, read_tests
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation, on_device
 from fssl.engines.lanes import compiles, set_up_torch
-from fssl.engines.tensors import to
+from fssl.engines.named_tensors import to
 from fssl.models import Net
 from fssl.types import Weights
 

@@ -30,7 +30,7 @@ from fssl.catalog.entries import (
     traffic,
 )
 from fssl.catalog.facts import Sizes, check_choice, read_facts, registry, same_method
-from fssl.catalog.tables import overview, print_method
+from fssl.catalog.listings import overview, print_method
 from fssl.config import SOURCES, ByDataset, MethodChoice, Range, Source
 from fssl.data.cards import CARDS, Card, card
 from fssl.errors import UserError

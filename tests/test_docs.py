@@ -35,8 +35,8 @@ from fssl.cli import app as cli
 from fssl.cli.screen import console
 from fssl.config import SOURCES, Config, Setting, expand, override, read_toml, schema_of
 from fssl.config.conditions import RULES
+from fssl.config.flat import AFTERWARDS, MAY_CHANGE
 from fssl.config.rules import Case, Rule, Such
-from fssl.config.tables import AFTERWARDS, MAY_CHANGE
 from fssl.data.idx import SUMS
 from fssl.errors import UserError
 from fssl.label.accept import Accept, FixedThreshold

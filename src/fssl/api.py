@@ -10,7 +10,7 @@ from .config import Config, expand, only_run, override, read_toml
 from .console import Quiet
 from .core.experiment import Experiment, prepare
 from .core.images import Datasets, given_dataset
-from .data.given import card_settings, own_dataset
+from .data.in_memory import card_settings, own_dataset
 from .data.sources import Dataset
 from .errors import UserError
 from .inference.export import export_model
@@ -21,8 +21,8 @@ from .records.store import RunFolder
 from .report.runs import runs  # which needs no PyTorch
 from .runner.checks import check_settings, check_tools
 from .runner.conduct import run_experiment
-from .runner.grid import check_compiler, plan_runs
 from .runner.loggers import Listener, check_listener
+from .runner.planned import check_compiler, plan_runs
 from .system.machine import as_path, check_name
 from .system.user_code import PYTHON
 

@@ -13,7 +13,7 @@ from .data.cards import Card
 from .errors import UserError, described, shortened
 from .models import Net
 from .records.layout import NO_START, check_place, place_of
-from .records.models import Models
+from .records.saved_models import Models
 from .records.store import RunFolder
 from .records.tensors import unseal
 from .system.digest import check_unchanged, short_sum

@@ -67,7 +67,7 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
     def start(*words: object) -> str:
         raise AssertionError("a run was started")
 
-    monkeypatch.setattr("fssl.runner.grid.run_experiment", start)
+    monkeypatch.setattr("fssl.runner.planned.run_experiment", start)
 
 
 # Refusals.

@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_flatten
 
 from fssl.catalog.describe import num_bytes
 from fssl.core.federation import Federation
-from fssl.core.server import MOMENTUM, SQUARE, VELOCITY, ServerOptimizer
+from fssl.core.server_optimizer import MOMENTUM, SQUARE, VELOCITY, ServerOptimizer
 from fssl.data.sources import Dataset
 from fssl.engines.local import LocalEngine
 from fssl.engines.snapshot import Snapshot, flat, parts, restore

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
-from fssl.core.server import smooth
+from fssl.core.server_optimizer import smooth
 from fssl.data.sources import Dataset
 from fssl.errors import UserError
 from fssl.inference.trained import load_trained

@@ -12,7 +12,7 @@ from fssl.config import as_tables
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.network import make_module
-from fssl.core.static import NormSums, as_it_is, compiled, make_measure, mean_of
+from fssl.core.static_norm import NormSums, as_it_is, compiled, make_measure, mean_of
 from fssl.data.sources import Dataset
 from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
@@ -43,7 +43,7 @@ def test_it_is_the_plain_average_over_batches(
     number: int, size: int, make_federation: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One batch: its own statistics. Several: each counts the same; a last image that is alone has none."""
-    monkeypatch.setattr("fssl.core.static.BATCH", size)
+    monkeypatch.setattr("fssl.core.static_norm.BATCH", size)
     federation = make_federation(*AT)
     rows = torch.randperm(160, generator=torch.Generator().manual_seed(0))[:number]
     found = mean_of([make_measure(federation.net, federation.pool)(federation.net.first, rows)])
@@ -130,7 +130,7 @@ def test_sites_add_up_their_own_batches(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two sites with unequal numbers of images; a site's rows may come in any order."""
-    monkeypatch.setattr("fssl.core.static.BATCH", 4)
+    monkeypatch.setattr("fssl.core.static_norm.BATCH", 4)
     federation = make_federation(*AT[1:], "server.static_norm=sites", "partition.clients=2")
     pools = [np.arange(*share)[::-1].copy() for share in shares]
     federation.sites = [site._replace(pool=p) for site, p in zip(federation.sites, pools, strict=True)]
@@ -149,7 +149,7 @@ def test_the_mean_counts_batches_and_not_sites() -> None:
 
 @pytest.mark.parametrize("where", ["at one client", "at the server"])
 def test_one_site_with_everything_is_all(where: str, make_federation: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fssl.core.static.BATCH", 64)  # 160 images: two whole batches and a smaller one
+    monkeypatch.setattr("fssl.core.static_norm.BATCH", 64)  # 160 images: two whole batches and a smaller one
     everything, nothing = np.arange(160), np.zeros(0, np.int64)
     federations = {kind: make_federation(*AT, f"server.static_norm={kind}") for kind in ("all", "sites")}
     sites = federations["sites"]
@@ -188,7 +188,7 @@ def test_whole_batches_of_all_sites_share_one_compiled_graph(
     make_federation: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Smaller last batches are not compiled: each site's would be a graph of its own."""
-    monkeypatch.setattr("fssl.core.static.BATCH", 16)
+    monkeypatch.setattr("fssl.core.static_norm.BATCH", 16)
     federation = make_federation(*AT, "server.static_norm=sites")
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()

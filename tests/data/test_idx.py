@@ -17,8 +17,8 @@ from test_sources import encode
 
 from fssl.data import cards, idx, sources
 from fssl.data.cards import CARDS
-from fssl.data.decoded import fitted
 from fssl.data.idx import read_idx
+from fssl.data.split_cache import fitted
 from fssl.errors import UserError
 from helpers.command import Fssl
 

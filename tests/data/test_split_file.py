@@ -239,8 +239,8 @@ def test_clients_of_a_file_train() -> None:
 def test_sites_of_a_deployment_read_no_such_file() -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.deploy.home import ServerPart
-    from fssl.deploy.runs import check
-    from fssl.engines.flower.client import OwnSite, at_site
+    from fssl.deploy.orders import check
+    from fssl.engines.flower.client_app import OwnSite, at_site
     from fssl.engines.flower.fleet import for_clients
 
     config = tiny_config("partition.file=split.json")

@@ -17,7 +17,7 @@ import pytest
 from fssl.deploy import admission, sites
 from fssl.deploy.control import check_gate, check_manner, connect, let_in, nodes, shut
 from fssl.deploy.home import ServerPart, init, server_part, site_part
-from fssl.deploy.runs import await_folder
+from fssl.deploy.orders import await_folder
 from fssl.deploy.sites import await_server, manner_of
 from fssl.engines.flower.identity import Node, fingerprint
 from fssl.engines.flower.internals import ACQUIRE_TASK, LIST_NODES, ONLINE, UNREGISTERED

@@ -23,8 +23,8 @@ import pytest
 from fssl.config import only_run, override, read_toml
 from fssl.deploy.control import connect, shut
 from fssl.deploy.home import ServerPart, SitePart, init, is_free, server_part, site_part
+from fssl.deploy.orders import events, follow, for_sites
 from fssl.deploy.programs import NEW_START, wait_for
-from fssl.deploy.runs import events, follow, for_sites
 from fssl.errors import RunError, UserError
 from helpers.command import Fssl
 
@@ -688,7 +688,7 @@ def test_what_the_flwr_command_says_becomes_one_line(
 
 def test_own_images_need_classes_and_test_images_before_a_site_is_asked(home: Path, tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-    from fssl.deploy.runs import check
+    from fssl.deploy.orders import check
 
     part, data = server_part(home), {"name": "folder", "classes": ["cat", "dog"]}
     tables = {"data": data, "partition": {"clients": 3}, "train": {"clients_per_round": 3}}
@@ -714,7 +714,7 @@ def test_own_images_need_classes_and_test_images_before_a_site_is_asked(home: Pa
 def test_labeled_images_that_a_run_does_not_use_are_pointed_out(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     from fssl.config import parse
-    from fssl.deploy.runs import unused_labels
+    from fssl.deploy.orders import unused_labels
 
     own = {"data": {"name": "folder", "classes": ["cat", "dog"]}}
     (tmp_path / "server" / "cat").mkdir(parents=True)
@@ -755,7 +755,7 @@ def test_what_sites_cannot_do_is_refused_before_they_are_asked(
     home: Path, tmp_path: Path, settings: list[str], message: str
 ) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-    from fssl.deploy.runs import check
+    from fssl.deploy.orders import check
 
     with pytest.raises(UserError, match=message):
         check(server_part(home), for_sites(override(DEALT, settings), 3), tmp_path / "out", resume=False)
@@ -763,7 +763,7 @@ def test_what_sites_cannot_do_is_refused_before_they_are_asked(
 
 def test_a_grid_of_one_cell_is_ordered_as_the_run_it_stands_for(home: Path, tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-    from fssl.deploy.runs import check, write_order
+    from fssl.deploy.orders import check, write_order
 
     part, out = with_keys(home), tmp_path / "out"
     tables = override(read_toml("demo"), ["grid.method.name=['sage']", "grid.seed=[9]"])
@@ -781,7 +781,7 @@ def test_a_grid_of_one_cell_is_ordered_as_the_run_it_stands_for(home: Path, tmp_
 
 def asked_of_flower(part: ServerPart, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """What a start asks of a server that was started and takes everything."""
-    from fssl.deploy import runs
+    from fssl.deploy import orders
 
     shut(part)
     connect(part, insecure=False)
@@ -791,7 +791,7 @@ def asked_of_flower(part: ServerPart, monkeypatch: pytest.MonkeyPatch) -> list[t
         asked.append(words)
         return {"run-id": 7}
 
-    monkeypatch.setattr(runs, "flwr", flwr)
+    monkeypatch.setattr(orders, "flwr", flwr)
     return asked
 
 
@@ -800,23 +800,23 @@ def test_a_full_disk_is_found_before_a_run_is_ordered(
     full: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-    from fssl.deploy import runs
+    from fssl.deploy import orders
 
     def opened(dir: Path) -> Any:
         is_full = dir == tmp_path if full == "out" else dir == home / "server"  # neither folder is there yet
         return Path("/dev/full").open("wb") if is_full else TemporaryFile(dir=dir)
 
     asked = asked_of_flower(part := with_keys(home), monkeypatch)
-    monkeypatch.setattr(runs, "TemporaryFile", opened)
+    monkeypatch.setattr(orders, "TemporaryFile", opened)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(UserError) as error:
-        runs.start_run(part, runs.Wanted(DEALT, tmp_path / "out"), lambda text: None)
+        orders.start_run(part, orders.Wanted(DEALT, tmp_path / "out"), lambda text: None)
     assert str(error.value) == f"{tmp_path / full}: cannot be written: No space left on device; no run was started"
     assert (asked, sorted(tmp_path.rglob("*"))) == ([], before)
 
 
 def test_a_folder_that_cannot_be_made_is_found_before_a_run_is_ordered(tmp_path: Path) -> None:
-    from fssl.deploy.runs import check_room
+    from fssl.deploy.orders import check_room
 
     check_room(tmp_path / "runs" / "new")
     assert [*tmp_path.iterdir()] == []
@@ -839,11 +839,11 @@ def test_a_run_that_cannot_be_shown_goes_on(
     say: Callable[[str], None], why: str, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-    from fssl.deploy import runs
+    from fssl.deploy import orders
 
     asked = asked_of_flower(part := with_keys(home), monkeypatch)
     with pytest.raises(RunError) as error:
-        runs.start_run(part, runs.Wanted(DEALT, tmp_path / "out"), say)
+        orders.start_run(part, orders.Wanted(DEALT, tmp_path / "out"), say)
     goes_on = "it goes on at the server, and `fssl deploy start --resume` waits for it"
     assert str(error.value) == f"output: {why}, so the run cannot be followed; {goes_on}"
     assert [words[0] for words in asked] == ["run"]  # and nothing was stopped
@@ -853,7 +853,7 @@ def test_a_run_that_is_interrupted_is_stopped_at_the_server(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-    from fssl.deploy import runs
+    from fssl.deploy import orders
 
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt
@@ -861,9 +861,9 @@ def test_a_run_that_is_interrupted_is_stopped_at_the_server(
     said: list[str] = []
     asked = asked_of_flower(part := with_keys(home), monkeypatch)
     out = tmp_path / "out"
-    monkeypatch.setattr(runs, "follow", interrupt)
+    monkeypatch.setattr(orders, "follow", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        runs.start_run(part, runs.Wanted(DEALT, out), said.append)
+        orders.start_run(part, orders.Wanted(DEALT, out), said.append)
     (order,) = part.folder.glob("logs/*-order.toml")
     (_, app, *rest), stop = asked
     assert (rest, stop) == (["deployment", "-c", str(order)], ("stop", "7", "deployment"))
@@ -896,7 +896,7 @@ def test_a_run_is_followed_to_its_end(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_silent_is_followed_as_long_as_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fssl.deploy.runs.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("fssl.deploy.orders.time.sleep", lambda seconds: None)
     asked: list[str] = []
 
     def status() -> str:
@@ -952,7 +952,7 @@ def test_a_log_is_read_on_from_where_one_was(tmp_path: Path) -> None:
 
 def test_who_was_missing_is_counted() -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-    from fssl.deploy.runs import absences
+    from fssl.deploy.orders import absences
 
     gone, bad = {"10": "not connected"}, {"2": "upload rejected: x", "10": "not connected"}
     rounds: list[dict[str, Any]] = [{"missing": gone}, {}, {"missing": bad}]
@@ -966,18 +966,18 @@ def test_a_run_that_stops_says_why(tmp_path: Path) -> None:
 
 
 def test_the_status_of_a_run_is_that_of_the_server(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fssl.deploy import runs
+    from fssl.deploy import orders
 
     answers: list[dict[str, Any]] = [{"runs": [{"status": "finished:failed"}]}, {"runs": []}, {}]
-    monkeypatch.setattr(runs, "flwr", lambda part, *words: answers.pop(0))
-    assert [runs.run_status(server_part(home), "7") for _ in range(3)] == ["finished:failed", "unknown", "unknown"]
+    monkeypatch.setattr(orders, "flwr", lambda part, *words: answers.pop(0))
+    assert [orders.run_status(server_part(home), "7") for _ in range(3)] == ["finished:failed", "unknown", "unknown"]
 
     def unanswered(part: ServerPart, *words: str) -> dict[str, Any]:
         raise RunError(NO_ANSWER)
 
-    monkeypatch.setattr(runs, "flwr", unanswered)
+    monkeypatch.setattr(orders, "flwr", unanswered)
     with pytest.raises(RunError, match=r"^the server does not answer; start it again, then resume with --resume$"):
-        runs.run_status(server_part(home), "7")
+        orders.run_status(server_part(home), "7")
 
 
 GOES_ON = "once the server runs, the same command with --resume goes on"

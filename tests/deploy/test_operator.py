@@ -19,7 +19,7 @@ from helpers.network import can_trace, traced, unsilenced
 from helpers.trial import TINY, Trial
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-from fssl.deploy import runs
+from fssl.deploy import orders
 from fssl.engines.flower.bundle import app_files, code_digest
 
 pytestmark = pytest.mark.deploy
@@ -27,7 +27,7 @@ CLIENT = "fsslapp/client_app.py"
 MISCHIEF = """
 from pathlib import Path
 Path({mark!r}).touch()
-from fssl.engines.flower.client import app
+from fssl.engines.flower.client_app import app
 
 __all__ = ["app"]
 """
@@ -50,7 +50,7 @@ def order(trial: Trial, name: str) -> tuple[list[str], Path]:
     tables = override(read_toml("smoke"), [*TINY, "partition.clients=1", "train.clients_per_round=1", "train.rounds=1"])
     said: list[str] = []
     try:
-        runs.start_run(server_part(trial.home), runs.Wanted(tables, trial.folder / name), said.append)
+        orders.start_run(server_part(trial.home), orders.Wanted(tables, trial.folder / name), said.append)
     except RunError as error:
         said.append(str(error))
     return said, trial.folder / name
@@ -72,7 +72,7 @@ def test_a_site_runs_nothing_but_what_is_installed_there(
 ) -> None:
     mark = trial.folder / "mischief"
     shipped = {**app_files(), **SHIPPED[what](str(mark), code_digest())}
-    monkeypatch.setattr(runs, "app_files", lambda: shipped)
+    monkeypatch.setattr(orders, "app_files", lambda: shipped)
     said, _ = order(trial, what)
     why = "the server runs fssl 0.0.9; install" if what == "another version" else "the server ships other code, or its"
     assert len(said) > 1, said

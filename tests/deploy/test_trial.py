@@ -17,11 +17,11 @@ from safetensors.torch import load_file as load_torch
 from fssl.config import parse, read_toml
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
-from fssl.core.static import mean_of
+from fssl.core.static_norm import mean_of
 from fssl.deploy.home import site_part
 from fssl.deploy.programs import background_program, last_words, supernode
 from fssl.engines.lanes import set_up_torch
-from fssl.engines.tensors import fill
+from fssl.engines.named_tensors import fill
 from fssl.types import Weights
 from helpers.trial import COMMAND, TINY, Trial, lines, states, without_time
 
@@ -34,7 +34,7 @@ import torch
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fssl.engines.flower.client import train as honest
+from fssl.engines.flower.client_app import train as honest
 from fssl.engines.flower.messages import pack, unpack
 
 app = ClientApp()
@@ -63,8 +63,8 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fssl.engines.flower.client import measure as at_once
-from fssl.engines.flower.client import train
+from fssl.engines.flower.client_app import measure as at_once
+from fssl.engines.flower.client_app import train
 
 app = ClientApp()
 app.train()(train)

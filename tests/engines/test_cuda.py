@@ -12,7 +12,7 @@ from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import load
 from fssl.engines.local import LocalEngine
-from fssl.engines.tensors import to
+from fssl.engines.named_tensors import to
 from fssl.methods.names import METHODS
 from fssl.types import Weights
 from helpers.small import known_to_all, seconds_of, tiny_config
@@ -196,7 +196,7 @@ def test_a_thousand_clients_cost_no_device_memory_and_no_time(method: str) -> No
 
 @pytest.mark.parametrize("who", ["all", "sites"])
 def test_static_norms_are_the_cpus(who: str, make_federation: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fssl.core.static.BATCH", 16)  # so that some batches are whole, and compiled
+    monkeypatch.setattr("fssl.core.static_norm.BATCH", 16)  # so that some batches are whole, and compiled
     settings = (
         "partition.labels=server",
         f"server.static_norm={who}",

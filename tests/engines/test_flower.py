@@ -13,8 +13,8 @@ from fssl.core.experiment import Experiment, prepare
 from fssl.core.federation import Federation
 from fssl.engines.engine import Engine
 from fssl.engines.local import LocalEngine
+from fssl.engines.named_tensors import named
 from fssl.engines.snapshot import Snapshot, flat, parts, restore
-from fssl.engines.tensors import named
 from fssl.errors import RunError
 from fssl.methods.names import METHODS, split_name
 from fssl.records.checkpoint import Saved

@@ -21,12 +21,12 @@ from fssl.core.client import ClientResult
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.images import split_to_choose_by
-from fssl.core.static import NormSums, mean_of
+from fssl.core.static_norm import NormSums, mean_of
 from fssl.data.sources import load
 from fssl.engines.engine import Engine, Missing
 from fssl.engines.local import LocalEngine
+from fssl.engines.named_tensors import named
 from fssl.engines.snapshot import Snapshot, flat, parts, restore
-from fssl.engines.tensors import named
 from fssl.errors import RunError, UserError
 from fssl.records.checkpoint import Saved
 from fssl.runner.record import describe
@@ -37,8 +37,8 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[f
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fssl.engines.flower import client as flower_client
-from fssl.engines.flower.client import measure, train
+from fssl.engines.flower import client_app as flower_client
+from fssl.engines.flower.client_app import measure, train
 from fssl.engines.flower.fleet import FlowerFleet, Policy, flower_engine, resumable_from
 from fssl.engines.flower.internals import tidy
 from fssl.engines.flower.messages import (
@@ -58,8 +58,8 @@ from fssl.engines.flower.messages import (
     unpack,
 )
 from fssl.engines.flower.nodes import AnyNode, Connected
+from fssl.engines.flower.noised import ClippedNoise
 from fssl.engines.flower.plausible import check_weight, outstanding
-from fssl.engines.flower.privacy import ClippedNoise
 from fssl.engines.flower.state import SiteState, round_of
 
 pytestmark = pytest.mark.slow

@@ -16,8 +16,8 @@ from fssl.core.privacy import MASK_BITS, privacy_notes
 from fssl.data.sources import Dataset
 from fssl.engines.engine import Engine, Missing, RoundResult
 from fssl.engines.local import LocalEngine
+from fssl.engines.named_tensors import named
 from fssl.engines.snapshot import Snapshot, flat, parts, restore
-from fssl.engines.tensors import named
 from fssl.errors import RunError
 from fssl.records.checkpoint import Saved
 from helpers.small import refusal, tiny_config
@@ -30,7 +30,7 @@ from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.supercore.primitives.asymmetric import generate_key_pairs
 from test_flower_fleet import RUN, ByNumber, Grid, Handler
 
-from fssl.engines.flower import client as flower_client
+from fssl.engines.flower import client_app as flower_client
 from fssl.engines.flower.fleet import FlowerFleet, Policy
 from fssl.engines.flower.internals import MODULUS, SECAGG, MaskedSum, MaskTerms, Told, mask, to_be_masked
 from fssl.engines.flower.masked import MaskedFleet, make_fleet
@@ -456,7 +456,7 @@ def test_clients_without_a_weight_hide_nobody(monkeypatch: pytest.MonkeyPatch) -
 
     Of sites with their own images nobody knows before who has labels.
     """
-    monkeypatch.setattr("fssl.core.fitting.check_counted", lambda config: None)
+    monkeypatch.setattr("fssl.core.compatibility.check_counted", lambda config: None)
     knowing = ("partition.labels=knowing-clients", "partition.labeled_clients=1", "partition.kind=iid")
     few = ("train.steps_per_round=2", "train.clients_per_round=4", "method.name=fedavg")
     config = tiny_config(MASKED, *knowing, *few)

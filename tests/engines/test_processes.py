@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from fssl.core.federation import Federation
+from fssl.engines.forked_lanes import ForkedLanes, receive, send
 from fssl.engines.lanes import Lanes
 from fssl.engines.local import LocalEngine
-from fssl.engines.processes import ForkedLanes, receive, send
 from fssl.errors import RunError
 from fssl.system.workers import can_fork
 from helpers.command import SMALL, Fssl, outcome, start

@@ -16,7 +16,7 @@ from fssl.core.experiment import prepare
 from fssl.core.federation import OWN_NUMBER, Federation
 from fssl.data.sources import Dataset
 from fssl.engines.local import LocalEngine
-from fssl.engines.own import OwnRound
+from fssl.engines.server_training import OwnRound
 from fssl.engines.snapshot import Snapshot, flat, parts, restore
 from fssl.methods import METHODS
 from fssl.records.checkpoint import Saved

@@ -12,9 +12,9 @@ from fssl.console import Quiet
 from fssl.core.device import allowed_devices, choose_devices
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
+from fssl.engines.devices import Spread, deal
 from fssl.engines.lanes import num_lanes
 from fssl.engines.local import LocalEngine
-from fssl.engines.spread import Spread, deal
 from fssl.errors import UserError
 from fssl.records.store import RunFolder
 from fssl.runner.conduct import run_experiment

@@ -23,10 +23,10 @@ from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
-from fssl.core.static import NormSums
+from fssl.core.static_norm import NormSums
 from fssl.engines.flower.internals import LOGGER, MaskedSum, MaskTerms, Told, mask, to_be_masked
 from fssl.engines.flower.messages import Job, answer, message_forms, order, sums_answer
-from fssl.engines.tensors import named
+from fssl.engines.named_tensors import named
 from fssl.methods.names import METHODS
 from fssl.types import Payload, Server, Upload
 

@@ -13,7 +13,7 @@ from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
 from fssl.engines.local import LocalEngine
-from fssl.engines.tensors import named
+from fssl.engines.named_tensors import named
 from fssl.methods import METHODS
 from fssl.methods.names import split_name
 from fssl.records.rounds import MEASURES

@@ -15,7 +15,7 @@ import torch
 from fssl.catalog.describe import CLASSES, COUNTS, TASK, doc_of, measure_sizes, refusals
 from fssl.catalog.facts import Traits
 from fssl.config import SOURCES, Setting
-from fssl.core.sketch import Sizes, try_step
+from fssl.core.dry_step import Sizes, try_step
 from fssl.data.cards import CARDS, Card
 from fssl.errors import UserError
 from fssl.methods.names import METHODS, PLUGINS, Method, build_method, settings_of

@@ -7,8 +7,8 @@ is.
 
 make mutants                                         lines changed since the branch left main, committed or not
 make mutants MUTANTS="--base HEAD --most 20"         20 mutants of what is not committed
-make mutants MUTANTS="src/fssl/core/static.py"       changed lines of one file
-make mutants MUTANTS="src/fssl/core/static.py:17-30" lines of a file, changed or not
+make mutants MUTANTS="src/fssl/core/static_norm.py"       changed lines of one file
+make mutants MUTANTS="src/fssl/core/static_norm.py:17-30" lines of a file, changed or not
 make mutants MUTANTS="--tests tests/core"            against some tests, slow ones included
 
 First all tests run once without a mutant, to see which of them run the lines. Only what a test runs in its own process

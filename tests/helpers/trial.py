@@ -30,7 +30,7 @@ from pathlib import Path
 
 class Finder:
     def find_spec(self, name, path=None, target=None):
-        if name != "fssl.engines.flower.client":
+        if name != "fssl.engines.flower.client_app":
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(name)

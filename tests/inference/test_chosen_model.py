@@ -18,7 +18,7 @@ from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
 from fssl.errors import UserError
-from fssl.inference.measures import FILES, write_measures
+from fssl.inference.quality import FILES, write_measures
 from fssl.inference.trained import load_trained
 from fssl.methods.names import METHODS
 from fssl.probes.measures import answers_of

@@ -22,10 +22,10 @@ from fssl.core.experiment import prepare
 from fssl.core.images import load_dataset
 from fssl.data.cards import Agreed
 from fssl.data.folder.pictures import read_picture
-from fssl.data.given import own_dataset
+from fssl.data.in_memory import own_dataset
 from fssl.errors import UserError
 from fssl.inference import export
-from fssl.inference.given import from_pixels
+from fssl.inference.inputs import from_pixels
 from fssl.inference.trained import Trained, load_trained
 from fssl.models.resnet import ResNet8
 from fssl.runner.conduct import run_experiment

@@ -23,7 +23,7 @@ from fssl.inference.answers import Predictions, other_folders, truth_of
 from fssl.inference.predict import by_class, by_truth, csv_text
 from fssl.inference.trained import load_trained
 from fssl.models import build_net
-from fssl.records.models import Models
+from fssl.records.saved_models import Models
 from fssl.records.store import RunFolder
 from fssl.records.tensors import sealed, unseal
 from fssl.runner.conduct import run_experiment

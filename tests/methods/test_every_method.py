@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_map
 
 from fssl.core.client import at, client_round
 from fssl.engines.local import LocalEngine
-from fssl.engines.tensors import named
+from fssl.engines.named_tensors import named
 from fssl.methods.names import METHODS, build_method
 from fssl.methods.proxyfl import ProxyFL
 from fssl.models import CLASSIFIER

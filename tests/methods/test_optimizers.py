@@ -12,9 +12,9 @@ from torch import nn
 from torch.utils._pytree import tree_flatten
 
 from fssl.config import Config, first_difference
+from fssl.core.assembly import make_optimizer
 from fssl.core.client import at
 from fssl.core.federation import Federation
-from fssl.core.parts import make_optimizer
 from fssl.data.sources import Dataset
 from fssl.engines.lanes import KEPT_MOMENTUM
 from fssl.engines.local import LocalEngine

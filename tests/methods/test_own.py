@@ -751,7 +751,7 @@ def test_what_does_not_fit_is_one_line(name: str, message: str, fssl: Fssl) -> N
 def test_a_site_runs_its_own_file_and_only_as_allowed(tmp_path: Path) -> None:
     """By name, from its own folder, with the run's checksum; whatever the server says, nothing else is run."""
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-    from fssl.engines.flower.client import OwnSite, at_site
+    from fssl.engines.flower.client_app import OwnSite, at_site
 
     site = OwnSite(0, 2, tmp_path / "site", None)
     (site.folder / "own").mkdir(parents=True)
@@ -788,7 +788,7 @@ def test_a_site_runs_its_own_file_and_only_as_allowed(tmp_path: Path) -> None:
 
 def test_an_order_names_the_file_for_a_process_in_another_folder(tmp_path: Path) -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-    from fssl.deploy.runs import check, for_sites, needed_at_sites
+    from fssl.deploy.orders import check, for_sites, needed_at_sites
 
     init(tmp_path / "home", 2)
     tables = for_sites({"method": {"name": "my.py:mine+sage"}, "partition": {"kind": "iid"}}, 2)
@@ -825,7 +825,7 @@ def test_a_setting_may_not_be_called_like_a_key_of_every_method(
         "from fssl.methods.fixmatch import FixMatch\n\n"
         f"def mine({key}: float = 1.0) -> FixMatch:\n    return FixMatch(mu_u={key})\n"
     )
-    monkeypatch.setattr("fssl.runner.grid.run_experiment", None)  # so that nothing can be computed
+    monkeypatch.setattr("fssl.runner.planned.run_experiment", None)  # so that nothing can be computed
     expected = (
         f"fssl: mine: its setting '{key}' needs another name; [method] keeps name, digest, label, color for itself\n"
     )
@@ -860,7 +860,7 @@ def mine(
 def test_a_range_in_a_signature_is_checked_and_printed(fssl: Fssl, monkeypatch: pytest.MonkeyPatch, late: str) -> None:
     Path("declared.py").write_text(late + DECLARED)
     loaded.cache_clear()
-    monkeypatch.setattr("fssl.runner.grid.run_experiment", None)  # so that nothing can be computed
+    monkeypatch.setattr("fssl.runner.planned.run_experiment", None)  # so that nothing can be computed
     for name in ("declared.py:mine", "declared.py:mine+sage"):
         code, _, said = fssl(
             "run", "smoke", "--set", f"method.name={name}", "--set", "method.floor=1.5", "--out", "run"

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fssl.config import PRESETS, Config, by_card, expand, override, presets, read_toml
-from fssl.core.parts import make_recipe
+from fssl.core.assembly import make_recipe
 from fssl.label.assign import KAPPA_STAR, ConfidenceGap, Constant, GlobalOnly, LocalOnly, Sage, hard, soft
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS

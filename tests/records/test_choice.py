@@ -22,7 +22,7 @@ from fssl.data.sources import Dataset
 from fssl.engines.engine import RoundResult
 from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
-from fssl.records.choice import BestRound, Chosen, would_have_ended
+from fssl.records.best_round import BestRound, Chosen, would_have_ended
 from fssl.records.store import RunFolder
 from fssl.records.writer import RunWriter
 from fssl.report.groups import seeds_text
@@ -30,7 +30,7 @@ from fssl.report.runs import find_runs
 from fssl.report.show import print_run
 from fssl.report.verdicts import rivals
 from fssl.runner.conduct import run_experiment
-from fssl.runner.grid import PlannedRun, is_done, stopped_text
+from fssl.runner.planned import PlannedRun, is_done, stopped_text
 from helpers.command import outcome, records
 from helpers.small import tiny_config
 

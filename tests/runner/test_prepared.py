@@ -12,7 +12,7 @@ import torch
 from fssl import start
 from fssl.config import override, parse, read_toml
 from fssl.console import Quiet
-from fssl.core import experiment, fitting, images
+from fssl.core import compatibility, experiment, images
 from fssl.core.experiment import prepare
 from fssl.errors import RunError
 from fssl.records import writer
@@ -66,7 +66,7 @@ MADE = (
     (images, "make_partition"),
     (experiment, "first_weights"),
     (start, "read_weights"),
-    (fitting, "try_step"),
+    (compatibility, "try_step"),
     (grid, "check_can_take"),  # when the run is planned,
     (writer, "check_can_take"),  # and when it has its turn
 )

@@ -16,8 +16,8 @@ from .catalog import datasets, docs, methods, presets
 from .deploy import app as deploy
 from .options import SettingsCommand, options_for
 from .results import compare, export, figures, pack, predict, records, report, show, tables
+from .running import bench, replay, run
 from .screen import console
-from .training import bench, replay, run
 
 app = typer.Typer(
     help="Federated semi-supervised learning: run, compare and extend methods such as SAGE.\n\n"

@@ -22,7 +22,7 @@ def methods(
 
     Example: `fssl methods fedloke`: what it does, its settings, bytes and costs in full
     """
-    from ..catalog.tables import overview, print_method
+    from ..catalog.listings import overview, print_method
 
     if name is None:
         console.print(*overview(), sep="\n")
@@ -63,7 +63,7 @@ def datasets(
         counting = shlex.join(["fssl", "datasets", "--check", str(export_digits)])
         say(f"{export_digits}: the digits of three sites; `{counting}` counts them")
     if check:
-        from ..report.images import agreed_classes, print_folder
+        from ..report.pictures import agreed_classes, print_folder
 
         print_folder(console, check, () if classes_of is None else agreed_classes(classes_of))
     if clear_cache:

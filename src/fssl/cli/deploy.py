@@ -181,7 +181,7 @@ def start(
     require_flower()
     warn(insecure)
     tables = override(read_toml(config), settings or [])
-    from ..deploy.runs import Wanted, start_run
+    from ..deploy.orders import Wanted, start_run
 
     start_run(part, Wanted(tables, out, resume, insecure), say)
 

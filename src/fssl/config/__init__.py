@@ -1,6 +1,7 @@
 """A run's configuration: declared in settings, read from TOML, changed with --set, multiplied by [grid], checked."""
 
 from .conditions import applies, check_fact
+from .flat import AFTERWARDS, as_tables, by_card, first_difference, flatten, late_changes, renewed, run_id
 from .grid import check_size, expand, grid_axes, num_runs, only_run, override
 from .parsing import keys_like, parse
 from .registry import SOURCES, Registry, Source
@@ -23,7 +24,6 @@ from .settings import (
     Train,
     usual_batch,
 )
-from .tables import AFTERWARDS, as_tables, by_card, first_difference, flatten, late_changes, renewed, run_id
 from .toml import PRESETS, load_toml, not_found, parse_toml, presets, read_record, read_toml, to_toml, toml_text
 
 __all__ = [

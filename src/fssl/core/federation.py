@@ -15,14 +15,14 @@ from ..probes.tally import Layout
 from ..seeds import cohort
 from ..training.plan import ClientPlan, make_task, plan_client
 from ..types import Counts, Payload, Server, State, Weights
+from .assembly import make_probe, make_recipe, make_server_method, make_server_optimizer, make_server_recipe
 from .device import choose_devices
+from .dry_step import Sizes, try_step
 from .evaluate import ScoreBatch, Tester, TestPool, make_tester, norms_for_test
 from .experiment import Experiment
 from .images import split_for_test
-from .parts import make_probe, make_recipe, make_server_method, make_server_optimizer, make_server_recipe
-from .server import ServerOptimizer
-from .sketch import Sizes, try_step
-from .static import Collect, Faster, NormSums, as_it_is, make_measure
+from .server_optimizer import ServerOptimizer
+from .static_norm import Collect, Faster, NormSums, as_it_is, make_measure
 from .step import Pool, StepMaker
 
 OWN_NUMBER = -1  # the number of the server, where it trains as one more site; lower ones are its warm-up

@@ -15,7 +15,7 @@ from ..errors import UserError
 from .cache import ALONE, Loading, from_environment
 from .cards import Card
 from .dataset import Dataset, Split
-from .decoded import SPLITS, cached_split, fitted, num_images
+from .split_cache import SPLITS, cached_split, fitted, num_images
 
 NAMES = {"train": "train", "test": "t10k"}
 SUMS = {  # SHA-256 of the contents of the official files, by dataset and name

@@ -20,9 +20,9 @@ from ..system.workers import forked, mapped
 from .cache import ALONE, Loading, from_environment
 from .cards import Card
 from .dataset import Dataset, Split
-from .decoded import SPLITS, cached_split, fitted, num_images
 from .folder.pictures import IMAGE_FORMATS
 from .idx import official_files
+from .split_cache import SPLITS, cached_split, fitted, num_images
 
 Rows = tuple[Path, int, list[bytes | None]]  # file, number of the first row, encoded images
 

@@ -14,14 +14,14 @@ from ..core.client import ClientResult
 from ..core.evaluate import Test, Tested, headline_norm, make_score, read_tested, read_tests
 from ..core.federation import Federation
 from ..core.images import split_to_choose_by
-from ..core.server import smooth
-from ..core.static import NormSums, mean_of
+from ..core.server_optimizer import smooth
+from ..core.static_norm import NormSums, mean_of
 from ..errors import RunError
 from ..seeds import stream
 from ..types import Server, State, Upload, Weights
 from .failure import NotFiniteError
 from .lanes import faster
-from .own import OwnRound, OwnTraining
+from .server_training import OwnRound, OwnTraining
 from .snapshot import Snapshot
 from .stopwatch import Stopwatch
 

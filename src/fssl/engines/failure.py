@@ -14,16 +14,16 @@ from safetensors.torch import save
 
 from ..config import as_tables, parse, parse_toml, to_toml
 from ..core.client import StepError, at
+from ..core.dry_step import sketch
 from ..core.experiment import prepare
 from ..core.federation import OWN_NUMBER, Federation
-from ..core.sketch import sketch
 from ..errors import RunError, UserError, described
 from ..probes.tally import Layout
 from ..records.layout import kept_code, kept_split
 from ..records.tensors import read_tensors
 from ..system.files import parse_json, write_atomic
 from ..types import Draw, Local, Payload
-from .tensors import FormError, fill, named, to
+from .named_tensors import FormError, fill, named, to
 
 SAVED = "failed-step.safetensors"
 T = TypeVar("T")

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import torch
 
 from ..core.client import ClientResult, RunSteps, Trainer, at, client_round, loop, visit_all
+from ..core.dry_step import misfit_of_kept
 from ..core.federation import Federation
-from ..core.sketch import misfit_of_kept
-from ..core.static import Faster, NormSums, as_it_is, compiled
+from ..core.static_norm import Faster, NormSums, as_it_is, compiled
 from ..core.step import Look, Visit
 from ..data.cache import cache_folder
 from ..errors import RunError, is_out_of_memory
@@ -24,8 +24,8 @@ from ..system.machine import cores
 from ..training.plan import ClientPlan
 from ..types import Payload, State, Weights, clone, drop, put, take
 from .failure import checked, client_error
+from .named_tensors import pinned, to
 from .snapshot import Snapshot
-from .tensors import pinned, to
 
 CUDA_LANES = 4  # measured: more streams gain nothing and cost memory
 KEPT_MOMENTUM = "optimizer."  # what a client keeps beside its method's state, if it keeps momentum

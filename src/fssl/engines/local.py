@@ -3,11 +3,11 @@
 from pathlib import Path
 
 from ..core.federation import Federation
+from .devices import Spread
 from .engine import Engine
+from .forked_lanes import ForkedLanes, forks
 from .lanes import Lanes, compiles, set_up_torch
-from .own import own_training
-from .processes import ForkedLanes, forks
-from .spread import Spread
+from .server_training import own_training
 
 
 class LocalEngine(Engine):

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from ..errors import UserError
 from ..records.checkpoint import Saved
 from ..types import Server, State, Weights, take, unpacked
-from .tensors import FormError, fill, named
+from .named_tensors import FormError, fill, named
 
 
 class Snapshot(NamedTuple):

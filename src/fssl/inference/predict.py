@@ -24,7 +24,7 @@ from ..records.store import RunFolder
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file, check_folder, check_new, cores
 from .answers import Predictions, other_folders, truth_of
-from .measures import FILES, PAGE, in_words, write_measures
+from .quality import FILES, PAGE, in_words, write_measures
 from .trained import Trained, best_device, load_trained, told
 
 Batch = tuple[list[str], NDArray[np.uint8]]  # names and images

@@ -22,12 +22,12 @@ from ..methods.names import build_method
 from ..models import Net, switch_tf32_off
 from ..records.checkpoint import Saved
 from ..records.layout import BEST
-from ..records.models import Models
+from ..records.saved_models import Models
 from ..records.store import RunFolder
 from ..system.user_code import digest_of
 from ..types import State, Weights, packed
 from .answers import Predictions, truth_of
-from .given import Given, as_given, as_pixels, check_floats
+from .inputs import Given, as_given, as_pixels, check_floats
 
 Facts = dict[str, Any]
 LENT = Lock()  # a call lends its weights to the network's module: one thread of a server at a time

@@ -30,7 +30,7 @@ from ..types import (
     unpacked,
 )
 from .optimizers import Optimizer, Sgd
-from .settings import Passes
+from .shared_settings import Passes
 
 Value = tuple[Tensor, tuple[State, State, Trace]]  # the loss, and (buffers, state, trace) beside it
 Loss = Callable[[Weights, State], Value]

@@ -32,7 +32,7 @@ from ..types import (
 )
 from .base import Method, Needs, Recipe, RunningMean, Source, Value, Watched, descend
 from .roles import at_rate, mixed, shown_to
-from .settings import Share, Threshold, UnlabeledRate
+from .shared_settings import Share, Threshold, UnlabeledRate
 
 # The classes that are trained with: on the server those of the last round, in a client's round those seen so far.
 CLASSES, LABELED, ROUNDS = "cbafed.classes", "cbafed.labeled", "cbafed.rounds"

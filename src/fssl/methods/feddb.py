@@ -15,7 +15,7 @@ from ..models import Net, Out
 from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Upload, Weights
 from .base import Recipe, Source, fit, mean_weights
 from .fixmatch import FixMatch
-from .settings import MuU, Passes, Share, Tau
+from .shared_settings import MuU, Passes, Share, Tau
 
 # Client state of one round: what the broadcast model said of each image of the pool, the mean of that, how
 # many images it is the mean of, and the prior that follows the local model.

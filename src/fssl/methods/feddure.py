@@ -13,7 +13,7 @@ from ..models import Net
 from ..types import Batch, Local, Payload, PseudoLabels, State, Trace, Weights, clone, drop, put, take
 from .base import Needs, Source, Value, fit, gradient
 from .fixmatch import FixMatch, Seen
-from .settings import MuU, Passes, Sign, StudentRate, Tau
+from .shared_settings import MuU, Passes, Sign, StudentRate, Tau
 
 STUDENT, PARAMS, VELOCITY = "student.", "student.params.", "student.velocity."
 

@@ -16,7 +16,7 @@ from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, We
 from .base import Source
 from .feddure import PARAMS, FedDure
 from .fixmatch import Seen
-from .settings import MuU, Rate, Sign, StudentRate
+from .shared_settings import MuU, Rate, Sign, StudentRate
 
 REGULATOR = "regulator."
 HIDDEN = 100

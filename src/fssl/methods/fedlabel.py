@@ -13,7 +13,7 @@ from ..models import Net
 from ..types import Batch, Local, Payload, State
 from .base import Source
 from .fixmatch import FixMatch, Seen
-from .settings import MuU, Tau, Weight, WinnerBy
+from .shared_settings import MuU, Tau, Weight, WinnerBy
 
 
 @dataclass(frozen=True)

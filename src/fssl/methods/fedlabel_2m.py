@@ -31,7 +31,7 @@ from ..types import (
 )
 from .base import Needs, RunningMean, Source, Value, descend, fit
 from .fedlabel import FedLabel, agreed, rho
-from .settings import MuU, Passes, Tau, Weight, WinnerBy
+from .shared_settings import MuU, Passes, Tau, Weight, WinnerBy
 
 A, B = "A.", "B."  # the supervised and the unsupervised model, side by side in one set of weights
 COUNT = "fedlabel.count"  # pseudo-labels that B was given this round

@@ -29,7 +29,7 @@ from ..types import (
     unpacked,
 )
 from .base import Method, Recipe, Source, Value, Watched, broadcast_velocity, descend, fit
-from .settings import MuU, Passes, Share, Tau
+from .shared_settings import MuU, Passes, Share, Tau
 
 OWN = "own."
 

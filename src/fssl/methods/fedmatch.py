@@ -19,7 +19,7 @@ from ..types import Batch, Counts, Local, Payload, PseudoLabels, Server, State, 
 from .base import Method, Needs, Recipe, Source, Value, Watched, gradient, mean_weights
 from .optimizers import Sgd
 from .plateau import FACTOR, measured, new_plateau, settled
-from .settings import Rate, Tau, Weight
+from .shared_settings import Rate, Tau, Weight
 
 SIGMA, PSI, HELPER = "sigma.", "psi.", "helper.psi."
 PRESENT, ROUND, PROBE = "helper.present", "fedmatch.round", "fedmatch.probe"

@@ -13,7 +13,7 @@ from ..label.losses import soft_cross_entropy, supervised_loss
 from ..models import Net, Out
 from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, Trace, Weights
 from .base import Method, Needs, Recipe, Source, Value, Watched, descend
-from .settings import LabelBN, MuProx, MuU, Tau, Vote
+from .shared_settings import LabelBN, MuProx, MuU, Tau, Vote
 from .terms import Proximal, Term, add_terms
 
 

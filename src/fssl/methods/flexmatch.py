@@ -8,7 +8,7 @@ from ..label.assign import Assign
 from ..types import Local, Payload, State
 from .base import Source
 from .fixmatch import FixMatch
-from .settings import MuU, Tau
+from .shared_settings import MuU, Tau
 
 
 @dataclass(frozen=True)

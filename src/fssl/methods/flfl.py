@@ -12,7 +12,7 @@ from ..models import Net
 from ..types import Batch, Counts, Local, Payload, State, Trace, Upload, Weights
 from .base import Source, Value, gradient
 from .semifl import TABLE, USED, SemiFL
-from .settings import Tau, Weight
+from .shared_settings import Tau, Weight
 
 TAU = "flfl.tau"  # in an upload: the client's threshold
 ETA, NO_NORM = 0.01, 1e-16  # of ASAM: added to |w|, and to the norm that divides

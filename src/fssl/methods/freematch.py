@@ -11,7 +11,7 @@ from ..models import Net
 from ..types import Batch, Local, Payload, State
 from .base import Source
 from .fixmatch import FixMatch, Seen
-from .settings import MuU, Share, Weight
+from .shared_settings import MuU, Share, Weight
 
 
 @dataclass(frozen=True)

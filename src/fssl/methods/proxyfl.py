@@ -18,7 +18,7 @@ from ..seeds import stream
 from ..types import Batch, Counts, Local, Payload, Server, State, Task, Upload, Weights, clone, drop
 from .base import Source
 from .fixmatch import FixMatch, Seen
-from .settings import MuU, Rate, Share, Tau, Weight
+from .shared_settings import MuU, Rate, Share, Tau, Weight
 from .tuning import Tuning
 
 FEATURES, PROXIES = "feat_proj.", "proxy_proj."  # two linear heads that only the contrast uses

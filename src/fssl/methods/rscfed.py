@@ -30,7 +30,7 @@ from ..types import (
 )
 from .base import Method, Needs, Recipe, RunningMean, Source, Value, descend
 from .roles import at_rate, mixed, shown_to
-from .settings import MuU, Share, UnlabeledRate, Weight
+from .shared_settings import MuU, Share, UnlabeledRate, Weight
 
 TEACHER, STEPS = "rscfed.teacher.", "rscfed.steps"  # stay with a client
 IN, MEMBER, KNOWS = "rscfed.group", "rscfed.member", "rscfed.knows"  # of a round: its models by group, and the groups

@@ -9,7 +9,7 @@ from ..label.accept import FixedThreshold
 from ..label.assign import KAPPA_STAR, VOTES, ConfidenceGap, Constant, Order, Sage
 from .base import Method, Source
 from .fixmatch import FixMatch, fixmatch_lpl
-from .settings import LabelBN, MuU, Share, Tau, Vote
+from .shared_settings import LabelBN, MuU, Share, Tau, Vote
 
 Kappa = Annotated[float, Range(0.0, 1e9), "how fast the local vote loses weight as confidences part"]
 Cpg = Annotated[bool, "where the local model is unsure, the global one labels"]

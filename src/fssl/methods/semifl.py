@@ -15,7 +15,7 @@ from ..label.losses import cross_entropies, masked_mean, supervised_loss
 from ..models import Net
 from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Trace, Upload, Weights
 from .base import Method, Recipe, Source, Value, Watched, descend, mean_weights
-from .settings import Tau, Weight
+from .shared_settings import Tau, Weight
 
 # Client state of one round: what the broadcast model said of each image of the pool. Upload: on how many images the
 # client trained.

@@ -9,7 +9,7 @@ from ..label.losses import supervised_loss
 from ..models import Net
 from ..types import Batch, Counts, Local, Payload, State, Trace, Weights
 from .base import Method, Needs, Recipe, Source, Value, descend
-from .settings import MuProx, Steps
+from .shared_settings import MuProx, Steps
 from .terms import Proximal, Term, add_terms
 
 

@@ -14,7 +14,7 @@ from ..models import Out
 from ..types import Batch
 from .base import Source
 from .fixmatch import FixMatch
-from .settings import MuU, Tau
+from .shared_settings import MuU, Tau
 
 Tsa = Literal["none", "linear", "exp", "log"]
 STEEP = 5.0  # of the curved schedules

@@ -13,8 +13,8 @@ from ..errors import UserError
 from ..system.digest import short_sum
 from ..system.files import write_atomic
 from .chain import Chain, content, linked, named, read_entry
-from .facts import read_facts, write_facts
 from .rounds import Line, first_other_rate
+from .sealed_json import read_facts, write_facts
 
 if TYPE_CHECKING:
     from .store import RunFolder

@@ -10,8 +10,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 
 from ..system.files import read_json, write_atomic
+from .client_parts import Parts
 from .manifests import Manifests, checksum, stem
-from .parts import Parts
 from .tensors import Tensors, as_bytes
 
 KEPT = 2

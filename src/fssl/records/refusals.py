@@ -8,7 +8,7 @@ from ..config import Config, first_difference
 from ..errors import UserError, several
 from ..system.files import is_draft
 from ..system.machine import obstacle
-from .choice import would_have_ended
+from .best_round import would_have_ended
 from .lock import LOCK
 from .rounds import first_other_rate
 from .store import ERRORS, RunFolder

@@ -7,13 +7,13 @@ from ..config import Config, parse, read_record, run_id
 from ..errors import UserError
 from ..system.files import read_json
 from .accepted import acceptance, seal
+from .best_round import is_over
 from .chain import Chain, Start, read_start
-from .choice import is_over
-from .facts import read_facts
 from .layout import CONFIG, ENVIRONMENT, read_settings
 from .lock import Lock
 from .manifests import Manifests
 from .packed import read_packed
+from .sealed_json import read_facts
 
 ERRORS = "error.txt"  # the last error that nobody foresaw, with its place in the code
 SKIPPED = "skipped.txt"  # image files that could not be used, with `data.skip_bad`

@@ -13,11 +13,11 @@ from ..system.files import at_home, sweep, write_atomic
 from .chain import Chain, chain_after, linked
 from .checkpoint import Checkpoints, Saved
 from .environment import environment
-from .facts import write_facts
 from .layout import FORMAT, SPLIT
 from .probes import Arrays, write_probes
 from .refusals import check_can_take, check_noise, check_way_on, is_bare
 from .rounds import summarize
+from .sealed_json import write_facts
 from .store import RunFolder
 from .tensors import Tensors
 

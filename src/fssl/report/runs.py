@@ -15,8 +15,8 @@ from ..catalog.facts import with_defaults
 from ..config import Config, Headline
 from ..errors import UserError, shortened, unknown
 from ..records.accepted import ACCEPTED, acceptance, rate_fault
+from ..records.best_round import has_stopped, is_over
 from ..records.chain import Chain
-from ..records.choice import has_stopped, is_over
 from ..records.environment import UNKNOWN, short_commit
 from ..records.rounds import MEASURES, Line, of_last
 from ..records.store import INSIDE_A_RUN, RunFolder

@@ -15,14 +15,14 @@ from ..engines.engine import Engine, MakeEngine
 from ..engines.failure import SAVED, ClientError
 from ..engines.lanes import compiles
 from ..engines.local import LocalEngine
+from ..engines.named_tensors import to
 from ..engines.snapshot import Snapshot, restore
-from ..engines.tensors import to
 from ..errors import RunError, UserError, described, is_out_of_memory
 from ..records.checkpoint import Saved
-from ..records.facts import write_facts
 from ..records.layout import SPLIT
 from ..records.refusals import is_bare
 from ..records.rounds import Line
+from ..records.sealed_json import write_facts
 from ..records.store import ERRORS, SKIPPED, RunFolder
 from ..records.writer import RunWriter
 from ..system.files import write_atomic

@@ -20,7 +20,7 @@ from ..records.store import RunFolder
 from ..system.machine import cores, handled
 from ..system.workers import spawned
 from .conduct import run_experiment
-from .grid import PlannedRun, failure
+from .planned import PlannedRun, failure
 
 KILLED = RunError("its process was killed (out of memory?); resume the run to go on from its last round")
 POLL = 0.5  # seconds between looks at the records of runs in other processes

@@ -13,14 +13,14 @@ from ..core.federation import Federation
 from ..core.images import split_for_clients
 from ..core.privacy import Spent, spent
 from ..engines.engine import Engine, Missing, RoundResult
+from ..engines.named_tensors import fill, named, to
 from ..engines.snapshot import flat, parts, with_parts
-from ..engines.tensors import fill, named, to
 from ..probes.tally import Layout
-from ..records.choice import BestRound
-from ..records.facts import write_facts
+from ..records.best_round import BestRound
 from ..records.layout import BEST
-from ..records.models import Models
 from ..records.rounds import MEASURES, Line, by_majority, rates, scalars
+from ..records.saved_models import Models
+from ..records.sealed_json import write_facts
 from ..records.writer import RunWriter
 from ..types import State, Weights
 

@@ -56,7 +56,7 @@ def app_files(out: str = "") -> dict[str, str]:
         "pyproject.toml": PROJECT.format(version=__version__, out=toml_text(out)),
         "fsslapp/__init__.py": '"""fssl as a Flower app."""\n',
         "fsslapp/server_app.py": MODULE.format(module="fssl.deploy.server_app", digest=digest),
-        "fsslapp/client_app.py": MODULE.format(module="fssl.engines.flower.client", digest=digest),
+        "fsslapp/client_app.py": MODULE.format(module="fssl.engines.flower.client_app", digest=digest),
     }
 
 

@@ -16,22 +16,22 @@ from flwr.serverapp import Grid
 from ...config import Config, as_tables, to_toml
 from ...core.client import ClientResult
 from ...core.federation import Federation
-from ...core.static import NormSums
+from ...core.static_norm import NormSums
 from ...errors import RunError
 from ...start import without_start
 from ...system.files import at_home
 from ...types import Payload, State, Weights
 from ..engine import Engine, Missing, RoundAgainError
 from ..lanes import compiles, set_up_torch
-from ..own import own_training
+from ..named_tensors import FormError, to
+from ..server_training import own_training
 from ..snapshot import Snapshot
-from ..tensors import FormError, to
 from .internals import tidy
 from .labels import LabelWatch
 from .messages import MEASURE, Job, message_forms, order, read_result, read_sums
 from .nodes import Connected, Nodes, numbers
+from .noised import make_privacy
 from .plausible import check_values, check_weight, moved_by, outstanding
-from .privacy import make_privacy
 
 FOR_EVER = 1e9  # seconds
 REJECTED = "upload rejected"

@@ -195,7 +195,7 @@ def run_client_task(address: str, token: str) -> None:
 
     The app is the installed one: nothing that came with the run is unpacked or imported.
     """
-    from .client import app
+    from .client_app import app
 
     module = import_module("flwr.supernode.runtime.run_clientapp")
     tidy_up: list[Callable[[], None]] = []

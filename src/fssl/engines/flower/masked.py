@@ -21,8 +21,8 @@ from ...core.privacy import FEWEST_MASKED
 from ...errors import RunError, described
 from ...types import Upload, Weights
 from ..engine import Missing
+from ..named_tensors import fill, named, to
 from ..snapshot import Snapshot
-from ..tensors import fill, named, to
 from .fleet import REJECTED, ClientOrder, FlowerFleet, Policy, kept
 from .internals import MODULUS, SECAGG, HaltedError, MaskedSum, MaskTerms, Told, to_be_masked
 from .messages import Forms, Job, SiteError, check_facts, check_finite

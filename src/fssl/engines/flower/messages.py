@@ -11,12 +11,12 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from ...core.client import ClientResult
+from ...core.dry_step import sketch
 from ...core.federation import Federation
-from ...core.sketch import sketch
-from ...core.static import NormSums
+from ...core.static_norm import NormSums
 from ...errors import RunError, described
 from ...types import Payload, State, Upload
-from ..tensors import FormError, fill, named
+from ..named_tensors import FormError, fill, named
 
 MEASURE = f"{MessageType.QUERY}.measure"  # the type of a message that asks for statistics of a model
 TENSORS = "safetensors"  # the name of a record's only array: the bytes of such a file

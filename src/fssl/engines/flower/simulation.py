@@ -20,7 +20,7 @@ from ...core.federation import Federation
 from ...errors import RunError, UserError, complain
 from ...system.machine import cores
 from ..engine import Engine, MakeEngine
-from .client import app as client_app
+from .client_app import app as client_app
 from .fleet import Policy, flower_engine
 from .internals import EMPTY_POOL, LOGGER, count_actors, keep_ray_private
 from .masked import make_fleet

@@ -10,11 +10,11 @@ import torch
 
 from ..core.client import ClientResult
 from ..core.federation import Federation
-from ..core.static import NormSums
+from ..core.static_norm import NormSums
 from ..types import Weights
 from .lanes import Lane, Lanes
+from .named_tensors import to
 from .snapshot import Snapshot
-from .tensors import to
 
 
 class Spread:

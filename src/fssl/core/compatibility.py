@@ -15,9 +15,9 @@ from ..models import Net
 from ..system.user_code import user_place
 from ..training.plan import Recipe
 from ..types import Counts, Task
-from .parts import make_probe, make_recipe
+from .assembly import make_probe, make_recipe
+from .dry_step import Sizes, Tried, try_network, try_step
 from .privacy import FEWEST_MASKED, MOST_MASKED
-from .sketch import Sizes, Tried, try_network, try_step
 
 T = TypeVar("T")
 

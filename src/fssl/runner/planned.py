@@ -20,9 +20,9 @@ from ..core.images import Datasets, lacking_images
 from ..data.cache import Progress
 from ..errors import ProblemsError, RunError, UserError, complain, described, printable
 from ..methods.names import check_effect, replaced_notice
-from ..records.choice import is_over
-from ..records.models import Models
+from ..records.best_round import is_over
 from ..records.refusals import check_can_take
+from ..records.saved_models import Models
 from ..records.store import RunFolder
 from .conduct import run_experiment
 

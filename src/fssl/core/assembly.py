@@ -10,7 +10,7 @@ from ..methods.names import FROM_LABELS
 from ..methods.optimizers import AdamW, Optimizer, Sgd
 from ..probes.training import LabelProbe, Probe, losses_only
 from ..training.plan import Recipe
-from .server import ServerOptimizer
+from .server_optimizer import ServerOptimizer
 
 AUTHORS_GUARD = 1e-10  # in the logarithm of the released L_u
 AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images when it averages

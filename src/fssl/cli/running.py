@@ -18,7 +18,7 @@ from .screen import console, say
 if TYPE_CHECKING:
     from ..config import Config
     from ..core.images import Datasets
-    from ..runner.grid import PlannedRun
+    from ..runner.planned import PlannedRun
 
 MOST_RUNS = 1000  # of a grid that nobody confirmed
 
@@ -55,8 +55,8 @@ def run(
     named = runs_of(tables, [*own, *(settings or []), *given], yes)
     try:
         datasets = checked_early(named, base, debug, trains=not dry_run)
-        from ..runner.grid import list_runs, run_in_turn
         from ..runner.parallel import run_side_by_side
+        from ..runner.planned import list_runs, run_in_turn
 
         planned = planned_runs(named, base, datasets)
         if dry_run:
@@ -116,7 +116,7 @@ def checked_early(named: Sequence[tuple[str, "Config"]], base: Path, debug: bool
 
 def planned_runs(named: list[tuple[str, "Config"]], base: Path, datasets: "Datasets") -> list["PlannedRun"]:
     """Prepare every run, and say what somebody may not expect of them."""
-    from ..runner.grid import notices, plan_runs
+    from ..runner.planned import notices, plan_runs
 
     planned = plan_runs(named, base, datasets)
     for text in notices(planned):
@@ -127,7 +127,7 @@ def planned_runs(named: list[tuple[str, "Config"]], base: Path, datasets: "Datas
 def ready_runs(planned: list["PlannedRun"], datasets: "Datasets", resume: bool) -> list["PlannedRun"]:
     """The runs that are left to do, with their images."""
     from ..console import RunView
-    from ..runner.grid import load_images, unfinished
+    from ..runner.planned import load_images, unfinished
 
     waiting = unfinished(console, planned, resume)
     with RunView(console, "data", transient=True) as view:

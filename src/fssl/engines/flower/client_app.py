@@ -25,12 +25,12 @@ from ...records.store import SKIPPED
 from ...system.files import write_atomic
 from ...types import Payload, State
 from ..lanes import Lanes, set_up_torch
-from ..tensors import fill, to
+from ..named_tensors import fill, to
 from .bundle import code_digest
 from .internals import mask
 from .masked import check_masks, check_promise, is_masked, masked_answer
 from .messages import MEASURE, Forms, Job, SiteError, answer, message_forms, read_job, sums_answer, unpack
-from .own import with_own_files
+from .site_code import with_own_files
 from .state import SiteState
 from .trail import audited
 
