@@ -24,12 +24,12 @@ from fssl.catalog.entries import (
     entries,
     entry,
     keeps,
-    measured,
+    read_costs,
     source,
     step_cost,
     traffic,
 )
-from fssl.catalog.facts import Sizes, check_choice, read_facts, registry, same_method
+from fssl.catalog.facts import MethodSizes, check_choice, parse_methods, registry, same_method
 from fssl.catalog.listings import overview, print_method
 from fssl.config import SOURCES, ByDataset, MethodChoice, Range, Source
 from fssl.data.cards import CARDS, Card, card
@@ -82,7 +82,7 @@ def test_a_source_names_what_is_kept_and_nothing_else(name: str) -> None:
     assert bool(found.source.server) == (found.sizes.server + found.sizes.memory > 0)
 
 
-def sizes(name: str) -> Sizes:
+def sizes(name: str) -> MethodSizes:
     found = entry(name).sizes
     assert found is not None
     return found
@@ -90,17 +90,23 @@ def sizes(name: str) -> Sizes:
 
 def test_bytes_by_hand() -> None:
     """A model each way, and what the methods add to it, in numbers of four bytes."""
-    assert sizes("fedavg") == sizes("sage") == Sizes(MODEL, MODEL, 0, 0, 0)
-    assert sizes("fedloke") == Sizes(MODEL, MODEL, client=MODEL, server=0, memory=0)
-    assert sizes("feddb") == Sizes(MODEL, MODEL + 4 * 10, 0, 0, 0)  # the prior goes up
-    assert sizes("fedlabel-2m") == Sizes(MODEL, 2 * MODEL + 4, 0, 0, 0)  # two models and a count
+    assert sizes("fedavg") == sizes("sage") == MethodSizes(MODEL, MODEL, 0, 0, 0)
+    assert sizes("fedloke") == MethodSizes(MODEL, MODEL, client=MODEL, server=0, memory=0)
+    assert sizes("feddb") == MethodSizes(MODEL, MODEL + 4 * 10, 0, 0, 0)  # the prior goes up
+    assert sizes("fedlabel-2m") == MethodSizes(MODEL, 2 * MODEL + 4, 0, 0, 0)  # two models and a count
     heads = 4 * (2 * 256**2 + 256)
-    assert sizes("proxyfl") == Sizes(MODEL + heads + 40, MODEL + heads + 40, 0, server=40, memory=0)
-    assert sizes("flexmatch") == Sizes(MODEL, MODEL, client=8 * 2500, server=0, memory=0)  # one whole number an image
+    assert sizes("proxyfl") == MethodSizes(MODEL + heads + 40, MODEL + heads + 40, 0, server=40, memory=0)
+    assert sizes("flexmatch") == MethodSizes(
+        MODEL, MODEL, client=8 * 2500, server=0, memory=0
+    )  # one whole number an image
     assert sizes("freematch").client == 4 * (1 + 10 + 10)
     assert sizes("feddure-full").client == 4 * (10 * 100 + 100 + 100 + 1)
-    assert sizes("cbafed") == Sizes(MODEL + 40, MODEL + 44, 0, server=MODEL + 84, memory=0)  # classes; an older model
-    assert sizes("rscfed") == Sizes(MODEL, 3 * MODEL + 16, client=MODEL + 4, server=0, memory=0)  # groups; a teacher
+    assert sizes("cbafed") == MethodSizes(
+        MODEL + 40, MODEL + 44, 0, server=MODEL + 84, memory=0
+    )  # classes; an older model
+    assert sizes("rscfed") == MethodSizes(
+        MODEL, 3 * MODEL + 16, client=MODEL + 4, server=0, memory=0
+    )  # groups; a teacher
 
 
 def test_bytes_of_another_network_by_hand() -> None:
@@ -137,7 +143,7 @@ def test_a_method_without_a_source_is_listed_all_the_same(monkeypatch: pytest.Mo
         return build_method("sage", {})
 
     monkeypatch.setitem(METHODS, "mine", mine)
-    known = read_facts(facts_text())
+    known = parse_methods(facts_text())
     for module in (catalog, facts):
         monkeypatch.setattr(module, "registry", lambda: known)
     (found,) = (e for e in entries() if e.name == "mine")
@@ -280,8 +286,8 @@ def test_every_method_and_every_host_was_measured() -> None:
     assert all(cost.low <= cost.ratio <= cost.high for cost in known.values())
     assert known[BASELINE].ratio == pytest.approx(1, abs=0.1)  # held against itself: what noise there is
     assert known["fedavg"].ratio < 1 < known["sage"].ratio < known["fedloke"].ratio
-    assert measured()["device"]
-    assert measured()["command"].startswith("fssl bench --methods")
+    assert read_costs()["device"]
+    assert read_costs()["command"].startswith("fssl bench --methods")
 
 
 def test_a_plug_in_s_cost_is_the_median_over_its_hosts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,11 +30,11 @@ __all__ = ["dataset", "experiment", "experiments", "export", "load", "run", "run
 
 Network = nn.Module | Callable[..., nn.Module]
 Pair = tuple[Any, Any]  # of images and their labels
-Source = str | Path | Mapping[str, Any]  # a preset, a TOML file, or tables like those of one
+SettingsSource = str | Path | Mapping[str, Any]  # a preset, a TOML file, or tables like those of one
 
 
 def experiment(
-    source: Source, *settings: str, dataset: Dataset | None = None, network: Network | None = None
+    source: SettingsSource, *settings: str, dataset: Dataset | None = None, network: Network | None = None
 ) -> Experiment:
     """Prepare one run: complete its settings, build its method, refuse what does not fit.
 
@@ -99,7 +99,7 @@ def dataset(
     return own_dataset(train, test, classes, mean, std)
 
 
-def experiments(source: Source, *settings: str) -> dict[str, Experiment]:
+def experiments(source: SettingsSource, *settings: str) -> dict[str, Experiment]:
     """Prepare every run of a grid.
 
     Args:
@@ -116,7 +116,7 @@ def experiments(source: Source, *settings: str) -> dict[str, Experiment]:
     return planned(expand(tables_of(source, settings)))
 
 
-def tables_of(source: Source, settings: tuple[str, ...]) -> dict[str, Any]:
+def tables_of(source: SettingsSource, settings: tuple[str, ...]) -> dict[str, Any]:
     if not isinstance(source, str | Path | Mapping) or not all(isinstance(setting, str) for setting in settings):
         raise UserError(
             'expected a preset, a file or tables, then strings: fssl.experiment("smoke", "seed=7", "train.lr=0.1")'

@@ -12,7 +12,7 @@ from .config import Config
 from .data.cards import Card
 from .errors import UserError, described, shortened
 from .models import Net
-from .records.layout import NO_START, check_place, place_of
+from .records.layout import NO_START, check_place, start_place
 from .records.saved_models import Models
 from .records.store import RunFolder
 from .records.tensors import unseal
@@ -47,13 +47,13 @@ def without_start(config: Config) -> Config:
 
 def with_absolute_start(config: Config) -> Config:
     """The settings for a process in another folder."""
-    place = place_of(config)
+    place = start_place(config)
     return config if place is None else replace(config, model=replace(config.model, start=str(place.resolve())))
 
 
 def start_digest(config: Config) -> str | None:
     """The checksum of the weights that a run starts from; a record's own counts, since a run goes on without them."""
-    place, recorded = place_of(config), config.model.start_digest
+    place, recorded = start_place(config), config.model.start_digest
     return recorded if recorded or place is None else digest_of_file(file_of(place))
 
 
@@ -83,13 +83,13 @@ def first_weights(config: Config, card: Card, net: Net) -> Fitted:
     Raises:
         UserError: The file is gone, damaged, has changed since it was recorded, or does not fit the network.
     """
-    place, model = place_of(config), config.model
+    place, model = start_place(config), config.model
     if place is None:
         return Fitted(net.first, [])
     digest = digest_of_file(file_of(place))
     check_unchanged(f"model.start = '{place}'", digest, "model.start_digest", model.start_digest, "start from")
     start = read_weights(place)
-    fitted = fit(net, start.tensors, str(place), model.start_partial)
+    fitted = fit_weights(net, start.tensors, str(place), model.start_partial)
     return fitted._replace(notes=[*fitted.notes, *trained_otherwise(start.facts, card, str(place))])
 
 
@@ -137,7 +137,7 @@ def is_dense_tensor(value: object) -> bool:
     return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
 
 
-def fit(net: Net, given: State, place: str, may_be_partial: bool) -> Fitted:
+def fit_weights(net: Net, given: State, place: str, may_be_partial: bool) -> Fitted:
     """The network's first weights with those given in their place; refuse others, unless these may begin afresh."""
     own = {**net.first.params, **net.first.buffers}
     if all(name.startswith(WRAPPED) and name not in own for name in given):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fssl.augment import enlarge
 from fssl.augment.enlarge import enlarged
-from fssl.augment.policies import room, weak
+from fssl.augment.policies import crop_room, weak
 
 
 def by_pillow(images: NDArray[np.uint8], length: int) -> Tensor:
@@ -23,7 +23,7 @@ def by_pillow(images: NDArray[np.uint8], length: int) -> Tensor:
 def test_it_equals_pillow(size: int, channels: int) -> None:
     images = np.random.default_rng(size).integers(0, 256, (20, size, size, channels), dtype=np.uint8)
     images[0], images[1] = 0, 255
-    for length in (room(size), size, size + 1, 2 * size + 3):
+    for length in (crop_room(size), size, size + 1, 2 * size + 3):
         made = enlarged(torch.from_numpy(images), length)
         assert made.dtype == torch.uint8
         assert torch.equal(made, by_pillow(images, length))

@@ -12,7 +12,7 @@ from fssl.augment.enlarge import enlarged
 from fssl.augment.normalize import Normalize
 from fssl.augment.ops import OPS
 from fssl.augment.pillow import strong_pil, weak_pil
-from fssl.augment.policies import STRONG_NOISE, WEAK_NOISE, draw_strong, draw_weak, room, strong, weak
+from fssl.augment.policies import STRONG_NOISE, WEAK_NOISE, crop_room, draw_strong, draw_weak, strong, weak
 
 SHAPES = [(32, 3), (32, 1), (16, 3), (8, 3), (8, 1)]
 
@@ -58,7 +58,7 @@ def test_views_equal_pillow(size: int, channels: int) -> None:
 @pytest.mark.parametrize(("size", "channels"), [*SHAPES, (29, 3), (13, 1)])
 def test_views_of_enlarged_images_equal_pillow(size: int, channels: int) -> None:
     images, rows, noise = draw_views(size, channels, 600)
-    larger = enlarged(images, room(size))
+    larger = enlarged(images, crop_room(size))
     assert torch.equal(weak(larger, rows, noise, size), by_pillow("weak", images, rows, noise, enlarge=True))
     assert torch.equal(strong(larger, rows, noise, size), by_pillow("strong", images, rows, noise, enlarge=True))
 
@@ -70,7 +70,7 @@ def test_captured_views_equal_eager_ones(size: int, channels: int) -> None:
     for view in (weak, strong):
         captured = torch.compile(view, backend=strict, fullgraph=True, dynamic=False)
         assert torch.equal(captured(images, rows, noise), view(images, rows, noise))
-        larger = enlarged(images, room(size))
+        larger = enlarged(images, crop_room(size))
         assert torch.equal(captured(larger, rows, noise, size), view(larger, rows, noise, size))
 
 
@@ -79,7 +79,7 @@ def test_compiled_views_equal_eager_ones() -> None:
     images, rows, noise = draw_views(8, 3, 400)
     compiled = torch.compile(strong, backend="inductor", fullgraph=True, dynamic=False)
     assert torch.equal(compiled(images, rows, noise), strong(images, rows, noise))
-    larger = enlarged(images, room(8))
+    larger = enlarged(images, crop_room(8))
     assert torch.equal(compiled(larger, rows, noise, 8), strong(larger, rows, noise, 8))
 
 

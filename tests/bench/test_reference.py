@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fssl.bench.reference import Step, reference_ms_per_step, reference_step
+from fssl.bench.reference import PlainStep, reference_ms_per_step, reference_step
 from fssl.core.client import at
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset
@@ -37,16 +37,16 @@ class Twins:
         draw, views = self.federation.plan(1, 1).draw, self.federation.recipe.views
         return [self.federation.pool.batch(at(draw, i), views, with_truth=False) for i in range(STEPS)]
 
-    def by_the_method(self) -> tuple[Weights, list[Step], list[State]]:
+    def by_the_method(self) -> tuple[Weights, list[PlainStep], list[State]]:
         method, net = self.federation.method, self.federation.net
         local, steps, votes = method.start(Server(self.start, {}), {}), [], []
         for batch in self.batches():
             local, trace = method.step(net, self.server, local, batch)
-            steps.append(Step(**trace.losses, y_hat=trace.votes["target"], mask=trace.votes["mask"]))
+            steps.append(PlainStep(**trace.losses, y_hat=trace.votes["target"], mask=trace.votes["mask"]))
             votes.append(trace.votes)
         return local.weights, steps, votes
 
-    def by_the_page(self, settings: dict[str, float]) -> tuple[State, list[Step]]:
+    def by_the_page(self, settings: dict[str, float]) -> tuple[State, list[PlainStep]]:
         model, frozen = module(self.start).train(), module(self.server.weights).eval()
         before = deepcopy(frozen.state_dict())
         optimizer = torch.optim.SGD(model.parameters(), lr=LR, momentum=0.9, weight_decay=1e-4)
@@ -81,7 +81,7 @@ def test_the_page_is_the_method_bit_for_bit(settings: dict[str, float], make_fed
     state, own = twins.by_the_page(settings)
     assert len(steps) == STEPS
     for i, (theirs, ours) in enumerate(zip(steps, own, strict=True)):
-        for name, a, b in zip(Step._fields, theirs, ours, strict=True):
+        for name, a, b in zip(PlainStep._fields, theirs, ours, strict=True):
             assert torch.equal(a, b), f"{name} of step {i}"
     assert {"body.0.weight", CLASSIFIER, "body.1.running_mean", "body.1.running_var"} <= together(weights).keys()
     for name, t in together(weights).items():

@@ -26,7 +26,7 @@ from fssl.config import (
 )
 from fssl.config.conditions import NOTES, SCHEMAS, STRICT, applies, is_usual, noted
 from fssl.config.rules import Decided
-from fssl.config.settings import ENGINE, STEPS, Partition
+from fssl.config.settings import ENGINE, STEPS, PartitionChoice
 from fssl.data.cards import CARDS
 from fssl.data.shares import HAVE_ALPHA, MIN_ALPHA
 from fssl.errors import UserError, unknown
@@ -244,7 +244,7 @@ def test_overrides_are_toml_or_text_and_leave_the_original_alone() -> None:
 
 
 def test_an_alpha_is_refused_beside_a_split_that_has_none() -> None:
-    assert {*HAVE_ALPHA, "shards", "iid"} == {*schema_of(Partition)["kind"].options}
+    assert {*HAVE_ALPHA, "shards", "iid"} == {*schema_of(PartitionChoice)["kind"].options}
     has_none = "has no effect with partition.kind = 'iid'; remove it, or use 'paired-dirichlet' or 'dirichlet' or"
     for alpha in ("0.5", "1"):  # also the default: somebody means something by it
         with pytest.raises(UserError, match=rf"partition.alpha = {alpha} {has_none}"):

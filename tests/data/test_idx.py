@@ -18,7 +18,7 @@ from test_sources import encode
 from fssl.data import cards, idx, sources
 from fssl.data.cards import CARDS
 from fssl.data.idx import read_idx
-from fssl.data.split_cache import fitted
+from fssl.data.split_cache import fit_images
 from fssl.errors import UserError
 from helpers.command import Fssl
 
@@ -84,13 +84,13 @@ def test_parquet_files_are_made_to_fit_too(tmp_path: Path) -> None:
 
 def test_images_of_the_right_size_are_left_alone() -> None:
     images = PIXELS[..., None]
-    assert fitted(images, replace(TINY, size=4)) is images
+    assert fit_images(images, replace(TINY, size=4)) is images
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_an_odd_margin_is_wider_below(channels: int) -> None:
     images = np.repeat(PIXELS[..., None], channels, 3)
-    found = fitted(images, replace(TINY, size=7, channels=channels, fit="pad"))
+    found = fit_images(images, replace(TINY, size=7, channels=channels, fit="pad"))
     assert found.shape == (7, 7, 7, channels)
     assert np.array_equal(found[:, 1:5, 1:5], images)
 

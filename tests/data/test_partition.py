@@ -11,7 +11,7 @@ from fssl.config import expand, override, read_toml
 from fssl.config.toml import PRESETS
 from fssl.data import partition
 from fssl.data.cards import CARDS
-from fssl.data.partition import KINDS, Partition, class_counts, hold_out, make_partition, second_half, split_labels
+from fssl.data.partition import DEALS, Partition, class_counts, hold_out, make_partition, second_half, split_labels
 from fssl.errors import UserError
 from fssl.paper.published import other_tables
 
@@ -229,7 +229,7 @@ def test_seed_changes_labeled_images_and_mixes() -> None:
 
 
 @pytest.mark.parametrize("clients", [2, 4, 10, 30])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DEALS)
 def test_every_row_has_exactly_one_owner(kind: str, clients: int) -> None:
     labels = np.random.RandomState(3).randint(0, 5, 997)
     shards = 5 if kind == "shards" else None
@@ -277,7 +277,7 @@ def test_kinds_without_alpha_need_none(kind: str) -> None:
 
 def test_all_labels_known_leaves_no_unlabeled_rows() -> None:
     labels = labels_of([40] * 5)
-    for kind in KINDS:
+    for kind in DEALS:
         shards = 5 if kind == "shards" else None
         parts = make_partition(labels, 5, kind=kind, alpha=1.0, clients=4, per_class=40, classes_per_client=shards)
         assert sum(len(rows) for rows in parts.unlabeled) == 0
@@ -305,7 +305,7 @@ def test_plain_dirichlet_is_far_more_skewed_than_the_paired_one() -> None:
     assert share["dirichlet"] > 0.5
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DEALS)
 def test_labels_may_lie_at_a_few_clients(kind: str) -> None:
     """The paper's 10 % at two of twenty clients: as many images each, the two with labels only, the others without."""
     labels = labels_of([5000] * 10)
@@ -460,7 +460,7 @@ def test_shards_have_one_class_each() -> None:
     assert not np.array_equal(class_counts(other.labeled, labels, 10), labeled)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DEALS)
 def test_knowing_clients_have_the_labels_of_what_all_are_dealt(kind: str) -> None:
     """Who knows labels changes nothing in who holds what."""
     labels = labels_of([120, 100, 80, 60])
@@ -477,7 +477,7 @@ def test_knowing_clients_have_the_labels_of_what_all_are_dealt(kind: str) -> Non
     assert np.array_equal(rows_of(three), np.arange(360))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DEALS)
 def test_labels_at_the_server_are_those_of_every_setting_and_no_client_has_them(kind: str) -> None:
     labels = labels_of([120, 100, 80, 60])
     request = {"kind": kind, "alpha": 0.5, "clients": 8, "classes_per_client": 2 if kind == "shards" else None}

@@ -293,22 +293,22 @@ def test_the_app_offers_every_term() -> None:
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
     import tomllib
 
-    from fssl.deploy.server_app import Terms
+    from fssl.deploy.server_app import RunOptions
     from fssl.engines.flower.bundle import app_files
 
     offered = tomllib.loads(app_files("x")["pyproject.toml"])["tool"]["flwr"]["app"]["config"]
-    assert offered | {"out": Terms().out} == Terms()._asdict()
+    assert offered | {"out": RunOptions().out} == RunOptions()._asdict()
 
 
 def test_sites_are_waited_for_as_the_order_says(tmp_path: Path) -> None:
     """Under one name for each run folder, which no other engine has begun."""
     pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
-    from fssl.deploy.server_app import Terms, deployment
+    from fssl.deploy.server_app import RunOptions, deployment
     from fssl.engines.flower.fleet import Policy
     from fssl.engines.flower.identity import AdmittedSite
     from fssl.engines.flower.nodes import AdmittedNodes, AskedNodes
 
-    grid, sites, terms = cast("Any", None), ["a aa", "b bb", "c cc"], Terms(quorum=2, wait=5, answer=7)
+    grid, sites, terms = cast("Any", None), ["a aa", "b bb", "c cc"], RunOptions(quorum=2, wait=5, answer=7)
     policy, nodes = deployment(grid, terms, sites, tmp_path)
     assert policy == Policy(3, strict=False, run=policy.run, quorum=2, wait=5, answer=7, poll=0.25)
     assert isinstance(nodes, AdmittedNodes)
@@ -528,7 +528,7 @@ def test_programs_are_safe_unless_asked_otherwise(home: Path, monkeypatch: pytes
     assert "--allow-runtime-dependency-installation" not in node
     assert link[link.index("--host") + 1 :][:3] == ["127.0.0.1", "--port", str(server.port)]
     assert "--insecure" in programs.superlink(server, True)
-    environment = programs.environment(server.folder)
+    environment = programs.program_environment(server.folder)
     assert environment["FLWR_TELEMETRY_ENABLED"] == "0"
     assert environment["FLWR_HOME"] == str(server.folder / "flwr")
 

@@ -11,7 +11,7 @@ import pytest
 
 from fssl.deploy.control import CONNECTION
 from fssl.deploy.home import site_part
-from fssl.deploy.programs import environment, program
+from fssl.deploy.programs import program, program_environment
 from helpers.trial import COMMAND, Trial, lines
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
@@ -51,7 +51,7 @@ def flwr(home: Path, *words: str) -> str:
     """Flower's command with somebody's settings: a stranger's, or the operator's."""
     done = subprocess.run(
         [program("flwr"), *words, "--format", "json"],
-        env=environment(home),
+        env=program_environment(home),
         capture_output=True,
         text=True,
         check=False,

@@ -9,7 +9,7 @@ from shutil import which
 import pytest
 
 from fssl.deploy.home import init, server_part
-from fssl.deploy.units import container_files, escaped, unit_files
+from fssl.deploy.units import container_files, escape_path, unit_files
 from helpers.command import Fssl
 
 
@@ -18,7 +18,7 @@ def test_units_are_what_systemd_takes(fssl: Fssl, tmp_path: Path) -> None:
     units = sorted((tmp_path / "ho me").glob("*/*.service"))
     assert [unit.name for unit in units] == ["fssl-server.service", "fssl-site-1.service", "fssl-site-2.service"]
     text = units[0].read_text()
-    assert f" -m fssl deploy server --home {escaped(str(tmp_path))}/ho\\x20me/server\n" in text
+    assert f" -m fssl deploy server --home {escape_path(str(tmp_path))}/ho\\x20me/server\n" in text
     for line in ("NoNewPrivileges=yes", "ProtectSystem=strict", "CapabilityBoundingSet=", "UMask=0077"):
         assert f"\n{line}\n" in text
     if which("systemd-analyze") is None:
@@ -80,7 +80,7 @@ def test_the_status_for_monitoring(
     from fssl.deploy import admission, control, keys
 
     init(tmp_path / "home", len(statuses))
-    rows = [admission.Row(f"site-{k}", str(k), status, "") for k, status in enumerate(statuses)]
+    rows = [admission.AdmittedSite(f"site-{k}", str(k), status, "") for k, status in enumerate(statuses)]
     monkeypatch.setattr(admission, "look", lambda part: (rows, []))
     monkeypatch.setattr(control, "is_insecure", lambda part: False)
     monkeypatch.setattr(control, "flwr", lambda part, *words: {"runs": [{"run-id": "7"}]})

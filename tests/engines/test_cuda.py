@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fssl.augment.enlarge import enlarged
-from fssl.augment.policies import draw_strong, draw_weak, room, strong, weak
+from fssl.augment.policies import crop_room, draw_strong, draw_weak, strong, weak
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import load
@@ -40,8 +40,8 @@ def test_compiled_views_equal_the_cpus_value_for_value(size: int, channels: int)
         compiled = torch.compile(view, fullgraph=True, dynamic=False)
         on_gpu = compiled(images.cuda(), rows.cuda(), noise.cuda()).cpu()
         assert torch.equal(on_gpu, view(images, rows, noise))
-        larger = enlarged(images.cuda(), room(size))
-        assert torch.equal(larger.cpu(), enlarged(images, room(size)))
+        larger = enlarged(images.cuda(), crop_room(size))
+        assert torch.equal(larger.cpu(), enlarged(images, crop_room(size)))
         on_gpu = compiled(larger, rows.cuda(), noise.cuda(), size).cpu()
         assert torch.equal(on_gpu, view(larger.cpu(), rows, noise, size))
 

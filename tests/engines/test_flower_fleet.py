@@ -40,7 +40,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from fssl.engines.flower import client_app as flower_client
 from fssl.engines.flower.client_app import measure, train
 from fssl.engines.flower.fleet import FlowerFleet, Policy, flower_engine, resumable_from
-from fssl.engines.flower.internals import tidy
+from fssl.engines.flower.internals import unwrap_message
 from fssl.engines.flower.messages import (
     MEASURE,
     TENSORS,
@@ -467,10 +467,13 @@ def test_a_strict_fleet_stops_at_once(tmp_path: Path) -> None:
 
 
 def test_reasons_lose_their_wrapping() -> None:
-    assert tidy("<class 'x.ClientAppException'>:<'\nException ClientAppException occurred. Message: full'>") == "full"
-    assert tidy("<class 'fssl.errors.RunError'>:<'no room'>") == "no room"
-    assert tidy("Node Unavailable") == "Node Unavailable"
-    assert tidy("") == "failed without a reason"
+    assert (
+        unwrap_message("<class 'x.ClientAppException'>:<'\nException ClientAppException occurred. Message: full'>")
+        == "full"
+    )
+    assert unwrap_message("<class 'fssl.errors.RunError'>:<'no room'>") == "no room"
+    assert unwrap_message("Node Unavailable") == "Node Unavailable"
+    assert unwrap_message("") == "failed without a reason"
 
 
 # Statistics that sites measure.

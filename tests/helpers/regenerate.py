@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fssl.bench.methods import run_method_bench
 from fssl.catalog import facts
-from fssl.catalog.entries import COSTS, costs, measured
+from fssl.catalog.entries import COSTS, costs, read_costs
 
 from .generated import DOCS, Generated
 from .method_facts import facts_text
@@ -40,7 +40,7 @@ def regenerate(again: Collection[str] = ()) -> None:
 def add_costs(again: Collection[str]) -> None:
     if missing := [name for name in facts.registry().methods if name not in costs() or name in again]:
         run_method_bench(Console(), "demo", missing, ROUNDS, COSTS, [])
-        measured.cache_clear()
+        read_costs.cache_clear()
 
 
 def bytes_of_messages() -> Iterator[Generated]:

@@ -24,7 +24,7 @@ from fssl.report.formats import Grid, markdown
 from fssl.report.groups import named_groups, seeds_text
 from fssl.report.overview import make_overview, seconds_per_round, words_on
 from fssl.report.runs import (
-    Found,
+    FoundRuns,
     Read,
     Run,
     by_round,
@@ -45,7 +45,7 @@ Columns = dict[str, Column]
 
 
 @cache
-def on_record() -> Found:
+def on_record() -> FoundRuns:
     """Every run below results/."""
     return find_runs([RESULTS])
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from fssl.config import Config, as_tables, expand, override, parse, read_toml, to_toml
 from fssl.core.experiment import complete
-from fssl.records.chain import content, linked
+from fssl.records.chain import linked, read_line
 from fssl.records.probes import write_probes
 from fssl.records.rounds import MEASURES, by_majority, rates, scalars
 from fssl.records.sealed_json import write_facts
@@ -63,7 +63,7 @@ def write_lines(folder: Path, lines: Iterable[dict[str, Any]]) -> None:
 
 def lines_of(folder: Path) -> list[dict[str, Any]]:
     """The lines of a record without their checks, whatever these say."""
-    return [content(text) or {} for text in (folder / "rounds.jsonl").read_bytes().splitlines()]
+    return [read_line(text) or {} for text in (folder / "rounds.jsonl").read_bytes().splitlines()]
 
 
 def write_settings(folder: Path, text: str) -> None:

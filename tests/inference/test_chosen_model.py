@@ -18,7 +18,7 @@ from fssl.config import Config, override, parse, read_toml
 from fssl.console import Quiet
 from fssl.core.experiment import prepare
 from fssl.errors import UserError
-from fssl.inference.quality import FILES, write_measures
+from fssl.inference.quality import QUALITY_FILES, write_measures
 from fssl.inference.trained import load_trained
 from fssl.methods.names import METHODS
 from fssl.probes.measures import answers_of
@@ -240,7 +240,7 @@ def test_a_page_of_measures_is_written_over_only_if_asked(run: Path, fssl: Fssl)
     assert fssl(*words, "b.csv", "--overwrite").code == 0
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", QUALITY_FILES)
 def test_no_file_of_measures_is_written_over(name: str, run: Path, fssl: Fssl) -> None:
     Path("measures").mkdir()
     (Path("measures") / name).write_text("mine")

@@ -25,7 +25,7 @@ from fssl.methods.fedmatch import (
     changes,
     compose,
     majority,
-    nearest,
+    nearest_clients,
     probe,
     without_small,
 )
@@ -79,10 +79,13 @@ def test_penalties_by_hand() -> None:
 
 def test_nearest_others_that_were_seen() -> None:
     embeddings = {k: torch.tensor([at]) for k, at in ((4, 2.0), (2, 1.0), (1, 5.0), (0, 0.0))}
-    assert nearest(embeddings, 0, 2) == [2, 4]  # not 3: never seen; not 0 itself
-    assert nearest(embeddings, 3, 2) == []
-    assert nearest({0: torch.zeros(1), 1: torch.ones(1)}, 0, 2) == []  # only one other is known
-    assert nearest({k: torch.zeros(1) for k in (5, 3, 1, 2)}, 3, 2) == [1, 2]  # equally near: the lowest numbers
+    assert nearest_clients(embeddings, 0, 2) == [2, 4]  # not 3: never seen; not 0 itself
+    assert nearest_clients(embeddings, 3, 2) == []
+    assert nearest_clients({0: torch.zeros(1), 1: torch.ones(1)}, 0, 2) == []  # only one other is known
+    assert nearest_clients({k: torch.zeros(1) for k in (5, 3, 1, 2)}, 3, 2) == [
+        1,
+        2,
+    ]  # equally near: the lowest numbers
 
 
 def test_the_probe_is_truncated_noise() -> None:

@@ -16,7 +16,7 @@ from fssl.methods.base import mean_weights
 from fssl.methods.fixmatch import FixMatch, fixmatch_gpl
 from fssl.methods.names import build_method
 from fssl.methods.proxyfl import COUNTS, FEATURES, PRIOR, PROXIES, ProxyFL, category_sets, icpl, proxyfl
-from fssl.methods.tuning import Tuning, gpt_gradient, margin
+from fssl.methods.tuning import Tuning, gpt_gradient, proxy_margin
 from fssl.models import CLASSIFIER, switch_kernels
 from helpers.small import host_lane
 
@@ -79,7 +79,7 @@ def test_the_papers_space_has_no_heads(make_federation: Make) -> None:
 def test_one_tuning_gradient_by_hand() -> None:
     """Distances 0.5 and 1.118034; scores -0.5 - 1.414214 and -1.118034; q = (0.3108, 0.6892)."""
     omega = np.array([[1, 0], [0, 1]], dtype=np.float32)
-    assert margin(omega) == pytest.approx(2**0.5)
+    assert proxy_margin(omega) == pytest.approx(2**0.5)
     gradient = gpt_gradient(omega, np.array([[1, 0.5]], dtype=np.float32), np.array([0]), 2**0.5)
     np.testing.assert_allclose(gradient, [[0, -0.689157], [0.616400, -0.308200]], atol=2e-6)
 
@@ -145,7 +145,7 @@ def test_tuning_on_a_gpu_is_that_of_the_host(classes: int, columns: int, batch: 
 
 
 def test_the_margin_is_capped_and_can_be_left_out() -> None:
-    assert margin(np.array([[0, 0], [1000, 0]], dtype=np.float32)) == 100
+    assert proxy_margin(np.array([[0, 0], [1000, 0]], dtype=np.float32)) == 100
     mean, uploads = rows(0, 4, 6), [rows(k, 4, 6) for k in (1, 2)]
     results = [Tuning(2, margin=m)(mean, uploads, np.random.default_rng(0)) for m in (True, False)]
     assert not torch.equal(*results)

@@ -19,7 +19,16 @@ from fssl.label.assign import KAPPA_STAR
 from fssl.paper.figures import Outcome, chosen, draw, index, make_figures
 from fssl.paper.gallery import FIGURES, Selector
 from fssl.paper.panels import first_ranks, histogram_entropy, quantiles_above, share_above
-from fssl.paper.selection import FOLDERS, SHARED_FOLDER, Selection, deviations, inline, kind_of_run, probe, probe_files
+from fssl.paper.selection import (
+    FIGURE_FOLDERS,
+    SHARED_FOLDER,
+    Selection,
+    deviations,
+    inline,
+    kind_of_run,
+    probe,
+    probe_files,
+)
 from fssl.paper.setups import by_setup
 from fssl.records import probes
 from fssl.report import drawing
@@ -576,7 +585,7 @@ def test_folders_are_those_of_the_presets_page() -> None:
     page = (PRESETS / "paper" / "README.md").read_text()
     named = dict(re.findall(r"`fssl run paper/(fig\S+) --out (\S+)`", page))
     assert len(named) == 16
-    assert {preset: FOLDERS.get(preset, SHARED_FOLDER) for preset in named} == named
+    assert {preset: FIGURE_FOLDERS.get(preset, SHARED_FOLDER) for preset in named} == named
 
 
 def test_inline_toml() -> None:

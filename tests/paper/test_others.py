@@ -11,7 +11,7 @@ from fssl.paper.fill import Tables, fill_tables
 from fssl.paper.markup import grid
 from fssl.paper.others import count_text, fill_other, other_page, without_cell
 from fssl.paper.published import other_tables, paper_tables
-from fssl.paper.ranks import Cell
+from fssl.paper.ranks import TableCell
 from fssl.paper.setups import differences, setup_of
 from fssl.report.formats import MARKDOWN
 from fssl.report.runs import find_runs
@@ -117,12 +117,12 @@ def filled(tmp_path: Path) -> Tables:
     return fill_other(TABLES["twin-sight"], find_runs([tmp_path / "runs"]))
 
 
-def ours(filled: Tables, row: str) -> list[Cell | None]:
+def ours(filled: Tables, row: str) -> list[TableCell | None]:
     (cells,) = (line.cells for line in filled.tables[0].lines if (line.row, line.source) == (row, "ours"))
     return cells
 
 
-def all_cells(filled: Tables) -> list[Cell]:
+def all_cells(filled: Tables) -> list[TableCell]:
     """All of ours."""
     return [cell for line in filled.tables[0].lines if line.source == "ours" for cell in line.cells if cell]
 

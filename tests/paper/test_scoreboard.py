@@ -14,8 +14,8 @@ from fssl.paper.fill import fill_tables
 from fssl.paper.published import paper_tables
 from fssl.paper.scoreboard import (
     FAR,
-    Score,
     Scoreboard,
+    ScoredNumber,
     board_remarks,
     draw_board,
     looks_of_dots,
@@ -43,7 +43,7 @@ def board_of(folder: Path) -> Scoreboard:
     return scoreboard(fill_tables(find_runs([folder])).tables)
 
 
-def accuracies(board: Scoreboard) -> dict[str, Score]:
+def accuracies(board: Scoreboard) -> dict[str, ScoredNumber]:
     return {score.row.name: score for score in board.scores if score.column.target is None}
 
 

@@ -12,10 +12,10 @@ from rich.console import Console
 
 from fssl.config import to_toml
 from fssl.errors import UserError
-from fssl.paper.fill import GAIN_ROW, FilledTable, Line, Tables, best_cell, fill_tables
+from fssl.paper.fill import GAIN_ROW, FilledTable, SourceLine, Tables, best_cell, fill_tables
 from fssl.paper.markup import cell_text, grid, latex_float, markdown_page, numbers_csv, on_terminal, section, signed
 from fssl.paper.published import End
-from fssl.paper.ranks import Cell
+from fssl.paper.ranks import TableCell
 from fssl.paper.tables import Shown, make_tables
 from fssl.records.accepted import accept
 from fssl.records.store import RunFolder
@@ -39,11 +39,11 @@ def table(result: Tables, number: int) -> FilledTable:
     return next(t for t in result.tables if t.table.number == number)
 
 
-def line(filled: FilledTable, row: str, source: str = "authors") -> Line:
+def line(filled: FilledTable, row: str, source: str = "authors") -> SourceLine:
     return next(x for x in filled.lines if (x.row, x.source) == (row, source))
 
 
-def cell(filled: FilledTable, row: str, column: int, source: str = "authors") -> Cell:
+def cell(filled: FilledTable, row: str, column: int, source: str = "authors") -> TableCell:
     found = line(filled, row, source).cells[column]
     assert found is not None
     return found

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from fssl.records.checkpoint import KEPT, Checkpoints
+from fssl.records.checkpoint import KEPT_CHECKPOINTS, Checkpoints
 from fssl.records.manifests import Manifests, checksum
 
 
@@ -75,7 +75,7 @@ def test_only_the_newest_two_are_kept(tmp_path: Path) -> None:
     saved(tmp_path, 1, 2, 3, 4)
     names = {p.name for p in tmp_path.iterdir()}
     assert names == {f"round-00000{r}.{kind}" for r in (3, 4) for kind in ("json", "safetensors")}
-    assert KEPT == 2
+    assert KEPT_CHECKPOINTS == 2
 
 
 @pytest.mark.parametrize("share", [0.0, 0.3, 0.99])

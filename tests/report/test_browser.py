@@ -12,7 +12,7 @@ import pytest
 
 from fssl.cli import app as cli
 from fssl.report.page import live
-from fssl.report.page.live import Server
+from fssl.report.page.live import PageServer
 from fssl.report.page.write import write_page
 from helpers.browser import Browser, Keys, webdriver
 from helpers.handmade import append, write_run
@@ -377,7 +377,7 @@ def test_new_rounds_appear_without_a_reload(
     (folder / "summary.json").unlink()
     browser = Browser(tmp_path_factory.mktemp("live"))
     try:
-        with Server([tmp_path / "runs"], 0) as server:
+        with PageServer([tmp_path / "runs"], 0) as server:
             thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
             thread.start()
             try:
@@ -390,7 +390,7 @@ def test_new_rounds_appear_without_a_reload(
         browser.driver.quit()
 
 
-def follow(browser: Browser, server: Server, folder: Path) -> None:
+def follow(browser: Browser, server: PageServer, folder: Path) -> None:
     browser.open(server.address)
     browser.wait("return document.querySelector('#results tbody tr') !== null")
     assert browser.column(11) == ["1 of 3"]

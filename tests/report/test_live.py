@@ -16,7 +16,7 @@ import pytest
 
 from fssl.errors import UserError
 from fssl.report.page import live
-from fssl.report.page.live import Server, Watcher, version_in, watch
+from fssl.report.page.live import PageServer, Watcher, version_in, watch
 from helpers.command import start
 from helpers.handmade import append, write_run
 
@@ -34,8 +34,8 @@ def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def server(runs: Path) -> Iterator[Server]:
-    with Server([runs], 0) as server:
+def server(runs: Path) -> Iterator[PageServer]:
+    with PageServer([runs], 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
@@ -43,7 +43,7 @@ def server(runs: Path) -> Iterator[Server]:
         thread.join()
 
 
-def ask(server: Server, path: str, host: str | None = None, method: str = "GET") -> tuple[int, bytes, Any]:
+def ask(server: PageServer, path: str, host: str | None = None, method: str = "GET") -> tuple[int, bytes, Any]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=10)
     connection.putrequest(method, path, skip_host=True)
     connection.putheader("Host", f"127.0.0.1:{server.server_port}" if host is None else host)
@@ -116,7 +116,7 @@ def test_runs_come_and_go(runs: Path) -> None:
     assert watcher.changes(data["version"])["tasks"] == []
 
 
-def test_the_server_serves_the_page_and_its_data(server: Server) -> None:
+def test_the_server_serves_the_page_and_its_data(server: PageServer) -> None:
     code, body, headers = ask(server, "/")
     assert (code, headers["X-Frame-Options"], headers["Cache-Control"]) == (200, "DENY", "no-store")
     assert b'<body data-mode="live">' in body
@@ -136,12 +136,12 @@ def test_the_server_serves_the_page_and_its_data(server: Server) -> None:
         *("http://127.0.0.1/secret.txt", "/page.js", "*", "/\\..\\secret.txt", "http://[", "//[/", "?"),
     ],
 )
-def test_nothing_else_is_served(server: Server, path: str) -> None:
+def test_nothing_else_is_served(server: PageServer, path: str) -> None:
     code, body, _ = ask(server, path)
     assert (code, body) == (404, b"only the report is here: /\n")
 
 
-def test_other_names_and_other_methods_are_refused(server: Server) -> None:
+def test_other_names_and_other_methods_are_refused(server: PageServer) -> None:
     """A page elsewhere may make its own name lead here; its requests still carry that name."""
     port = server.server_port
     for host in ("evil.example", f"evil.example:{port}", "127.0.0.1", f"127.0.0.1:{port + 1}", ""):
@@ -167,7 +167,7 @@ def ends_within(seconds: float) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("asked", [b"GET / HT", b"GET / HTTP/1.1\r\nHost: "])
 def test_a_request_that_trickles_in_holds_no_thread(
-    asked: bytes, server: Server, monkeypatch: pytest.MonkeyPatch
+    asked: bytes, server: PageServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "ASKING", 0.5)
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as slow:
@@ -181,7 +181,7 @@ def test_a_request_that_trickles_in_holds_no_thread(
         assert ends_within(2)
 
 
-def test_an_answer_that_is_not_read_holds_no_thread(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_not_read_holds_no_thread(server: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(live, "ANSWERING", 0.5)
     server.page = bytes(50_000_000)  # more than the buffers on the way
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=10) as slow:
@@ -191,7 +191,7 @@ def test_an_answer_that_is_not_read_holds_no_thread(server: Server, monkeypatch:
         assert ends_within(4)
 
 
-def test_only_this_machine_can_reach_it(server: Server) -> None:
+def test_only_this_machine_can_reach_it(server: PageServer) -> None:
     assert server.socket.getsockname()[0] == "127.0.0.1"
 
 

@@ -411,7 +411,7 @@ def test_the_page_needs_nobody_else(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["index.html", "page.css", "page.js"])
 def test_no_line_of_the_page_is_longer_than_those_of_python(name: str) -> None:
     """A formatter breaks code, but neither texts nor comments."""
-    assert [line for line in (page.FILES / name).read_text("utf-8").splitlines() if len(line) > 120] == []
+    assert [line for line in (page.PAGE_FILES / name).read_text("utf-8").splitlines() if len(line) > 120] == []
 
 
 # Size and speed.

@@ -49,7 +49,7 @@ def _fixed_when_traced(table: TableFn) -> TableFn:
     return table
 
 
-class Setting(NamedTuple, Generic[T]):
+class OperationSetting(NamedTuple, Generic[T]):
     """What an (operation, level, sign) asks of each family: plain numbers in the table, columns in a batch.
 
     `a` to `f` are the 16.16 fixed-point map from output to input coordinates, `curve` a fixed curve's place in the
@@ -97,8 +97,8 @@ def _by_family(planes: Tensor, settings: Tensor) -> Tensor:
     return torch.cat(parts).index_select(0, origin)  # whole images: faster than writing into a copy
 
 
-def _columns(settings: Tensor) -> Setting[Tensor]:
-    return Setting(*settings[:, :, None, None, None].unbind(1))  # [B, 1, 1, 1] each
+def _columns(settings: Tensor) -> OperationSetting[Tensor]:
+    return OperationSetting(*settings[:, :, None, None, None].unbind(1))  # [B, 1, 1, 1] each
 
 
 def warp(planes: Tensor, settings: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ def tone(planes: Tensor, settings: Tensor) -> Tensor:
     return curves.gather(2, pixels).view(planes.shape)
 
 
-def _curves(counts: Tensor, by: Setting[Tensor]) -> Tensor:
+def _curves(counts: Tensor, by: OperationSetting[Tensor]) -> Tensor:
     """Each channel's curve, from its histogram: `[B, C, 256]`."""
     value = torch.arange(256, dtype=torch.int32, device=counts.device)
     upto = counts.cumsum(2, dtype=torch.int32)
@@ -224,10 +224,10 @@ def _levels() -> range:
     return range(1, NUM_LEVELS + 1)
 
 
-def _setting(name: str, level: int, sign: int, size: int) -> Setting[int]:
+def _setting(name: str, level: int, sign: int, size: int) -> OperationSetting[int]:
     percent = 9 * level + 5 if name in BLENDS else 100  # the factor 0.09 v + 0.05
     coefficients = _fixed_point(_matrix(name, level, sign, size))
-    return Setting(
+    return OperationSetting(
         **dict(zip("abcdef", coefficients, strict=True)),
         curve=256 * _fixed_curves().index(_curve(name, level)),
         autocontrast=name == "AutoContrast",

@@ -12,9 +12,9 @@ from .ops import IDENTITY, NUM_LEVELS, OPS, apply_op, cutout
 __all__ = [
     "STRONG_NOISE",
     "WEAK_NOISE",
+    "crop_room",
     "draw_strong",
     "draw_weak",
-    "room",
     "shows_drawn",
     "shows_labeled",
     "shows_strongly",
@@ -47,7 +47,7 @@ def padding(size: int) -> int:
     return size // 8
 
 
-def room(size: int) -> int:
+def crop_room(size: int) -> int:
     """Pixels that crops of this size are taken from, both ways: 40 for 32."""
     return size + 2 * padding(size)
 
@@ -112,7 +112,7 @@ def _crop(images: Tensor, rows: Tensor, noise: Tensor, size: int) -> tuple[Tenso
 
 def _reflected(shift: Tensor, size: int, length: int) -> Tensor:
     """Source coordinates of a shifted crop, `[B, size]`; the edge pixel itself is not repeated."""
-    margin = (room(size) - length) // 2
+    margin = (crop_room(size) - length) // 2
     at = torch.arange(size, device=shift.device) + shift - margin
     return (length - 1) - ((length - 1) - at.abs()).abs()
 

@@ -22,7 +22,7 @@ from ..data.cards import Card
 from ..data.sources import Split
 
 
-class Step(NamedTuple):
+class PlainStep(NamedTuple):
     """What one step computed: both losses, and the pseudo-labels it trained on."""
 
     l_s: Tensor
@@ -42,7 +42,7 @@ def reference_step(
     tau: float = 0.95,
     kappa: float = math.log(2) / 0.05,
     mu_u: float = 1.0,
-) -> Step:
+) -> PlainStep:
     """SAGE on one page: one training step of one client.
 
     Args:
@@ -75,7 +75,7 @@ def reference_step(
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    return Step(l_s.detach(), l_u.detach(), y_hat, mask)
+    return PlainStep(l_s.detach(), l_u.detach(), y_hat, mask)
 
 
 class Views(Dataset[tuple[Tensor, ...]]):

@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..methods.names import PLUGINS, Method, build_method, find_builders, settings_of
 from ..models import Net, build_net
 from ..types import Counts, Task
-from .facts import MethodFacts, Sizes
+from .facts import MethodFacts, MethodSizes
 
 # A client of CIFAR-10 in the paper's protocol.
 CLASSES, TASK, COUNTS = 10, Task(num_classes=10, max_slots=2500), Counts(labeled=250, pool=2500)
@@ -42,7 +42,7 @@ def doc_of(builder: Callable[..., Method]) -> str:
     return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(builder) or "").split("\n\n"))
 
 
-def measure_sizes(method: Method, net: Net | None = None) -> Sizes:
+def measure_sizes(method: Method, net: Net | None = None) -> MethodSizes:
     """Measure the bytes of one client's round, without its steps: they change values, not sizes.
 
     `net` is the network to measure with, by default the paper's with ten classes.
@@ -55,7 +55,7 @@ def measure_sizes(method: Method, net: Net | None = None) -> Sizes:
     upload = method.upload(0, payload, local, COUNTS)
     after = method.aggregate(net, server, [upload], np.random.default_rng(0))
     sent = (upload.weights, upload.extras)
-    return Sizes(*map(num_bytes, (payload, sent, method.keep(local), server.extras, after.memory)))
+    return MethodSizes(*map(num_bytes, (payload, sent, method.keep(local), server.extras, after.memory)))
 
 
 def num_bytes(tree: Any) -> int:

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ..config import Source
-from .facts import MethodFacts, Sizes, check_plugins, registry
+from .facts import MethodFacts, MethodSizes, check_plugins, registry
 
 COSTS = Path(__file__).parent / "costs.json"
 BASELINE = "fixmatch-lpl"
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     name: str
     about: str
     source: Source | None
-    sizes: Sizes | None
+    sizes: MethodSizes | None
     cost: Cost | None
     goes_with: Mapping[str, str] = {}
 
@@ -58,7 +58,7 @@ def entry(name: str) -> Entry:
 
 
 @cache
-def measured() -> dict[str, Any]:
+def read_costs() -> dict[str, Any]:
     """The benchmark's results: the hardware, and the cost of each method."""
     content: dict[str, Any] = json.loads(COSTS.read_text()) if COSTS.is_file() else {"methods": {}}
     return content
@@ -71,7 +71,7 @@ def combinations(plugin: str = "sage") -> list[str]:
 
 
 def costs() -> dict[str, Cost]:
-    return {name: Cost(m["ratio"], *m["min_max"]) for name, m in measured()["methods"].items()}
+    return {name: Cost(m["ratio"], *m["min_max"]) for name, m in read_costs()["methods"].items()}
 
 
 def plugin_cost(plugin: str) -> float | None:
@@ -130,7 +130,7 @@ def source(entry: Entry) -> tuple[str, str]:
 
 def footnote() -> str:
     """What the columns count, and on which machine a step was measured."""
-    known = measured()
+    known = read_costs()
     where = f"{known['device']}, {known['shape']} shape" if known["methods"] else "not measured yet"
     where += "".join(f"; `{name}` on {m['device']}" for name, m in known["methods"].items() if "device" in m)
     return (

@@ -18,10 +18,10 @@ from ..errors import UserError
 from ..system.user_code import user_file
 
 FILE = Path(__file__).parent / "methods.json"
-KINDS = {kind.__name__: kind for kind in (bool, int, float, str)}
+SETTING_KINDS = {kind.__name__: kind for kind in (bool, int, float, str)}
 
 
-class Sizes(NamedTuple):
+class MethodSizes(NamedTuple):
     """Bytes for ResNet-8x4 and ten classes: sent each way per client and round, and kept from round to round."""
 
     down: int
@@ -55,7 +55,7 @@ class MethodFacts:
     doc: str  # paragraphs, each in one line
     source: Source | None
     settings: dict[str, Setting]
-    sizes: Sizes | None = None  # of a method: a plug-in's are its host's
+    sizes: MethodSizes | None = None  # of a method: a plug-in's are its host's
     traits: Traits | None = None
     refuses: Mapping[str, str] = field(default_factory=dict)  # plug-ins that a method cannot carry, and what they say
     same: Mapping[str, str] = field(default_factory=dict)  # plug-ins that turn it into another method of the list
@@ -72,7 +72,7 @@ def of_own_file(file: Path, name: str) -> MethodFacts:
     return describe_own(name)
 
 
-def read_facts(text: str) -> Registry[MethodFacts]:
+def parse_methods(text: str) -> Registry[MethodFacts]:
     """The methods and plug-ins of a file like `methods.json`."""
     methods, plugins = (
         {name: facts_from(each) for name, each in json.loads(text)[kind].items()} for kind in ("methods", "plugins")
@@ -86,7 +86,7 @@ def facts_from(found: Mapping[str, Any]) -> MethodFacts:
         doc=found["doc"],
         source=source and Source(**source),
         settings={key: setting_from(key, each) for key, each in found["settings"].items()},
-        sizes=sizes and Sizes(**sizes),
+        sizes=sizes and MethodSizes(**sizes),
         traits=traits and Traits(**traits),
         refuses=found.get("refuses", {}),
         same=found.get("same", {}),
@@ -97,7 +97,7 @@ def setting_from(key: str, found: Mapping[str, Any]) -> Setting:
     limits, defaults = found.get("limits"), found.get("by_dataset")
     return Setting(
         key=key,
-        kind=KINDS[found["kind"]],
+        kind=SETTING_KINDS[found["kind"]],
         default=found["default"],
         is_optional=found.get("is_optional", False),
         limits=limits and Range(*limits),
@@ -119,7 +119,7 @@ def decided_by(defaults: Mapping[str, list[list[Any]]]) -> Callable[[Card], Any]
 @cache
 def registry() -> Registry[MethodFacts]:
     """All methods and plug-ins of this version."""
-    return read_facts(FILE.read_text("utf-8"))
+    return parse_methods(FILE.read_text("utf-8"))
 
 
 def check_choice(choice: MethodChoice, card: Card) -> None:

@@ -6,7 +6,7 @@ from rich.text import Text
 
 from ..config import Setting
 from ..console import PLAIN, setting_text
-from .entries import BASELINE, Entry, entries, entry, footnote, keeps, measured, source, step_cost, traffic
+from .entries import BASELINE, Entry, entries, entry, footnote, keeps, read_costs, source, step_cost, traffic
 from .facts import registry
 
 
@@ -61,7 +61,7 @@ def facts_of(entry: Entry) -> list[tuple[str, str]]:
     cost = step_cost(entry)
     if entry.cost:
         cost += f" ({entry.cost.low:.2f} to {entry.cost.high:.2f}) steps of {BASELINE}"
-        cost += f"; {measured()['device']}, {measured()['shape']} shape"
+        cost += f"; {read_costs()['device']}, {read_costs()['shape']} shape"
     traits = "; ".join(f"{what}: {how}" for what, how in entry.goes_with.items())
     return [*rows, ("step", cost), *([("goes with", traits)] if traits else [])]
 

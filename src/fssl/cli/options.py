@@ -16,13 +16,13 @@ Resume = Annotated[bool, typer.Option("--resume", help="Resume from the newest c
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file of that name.")]
 
 # How Python calls what these options give. Any other argument has an option of its own name.
-NAMES = {"data.dir": "--data-dir", "compute.device": "--device", "which": "--model", "file": "--out"}
+OPTION_NAMES = {"data.dir": "--data-dir", "compute.device": "--device", "which": "--model", "file": "--out"}
 GPU = ("--gpu", "--cuda")
 
 
 def options_for(names: tuple[str, ...]) -> str:
     """` (--resume, --out)`: the options of arguments that an error names; empty without any."""
-    options = [NAMES.get(name) or f"--{name.replace('_', '-')}" for name in names]
+    options = [OPTION_NAMES.get(name) or f"--{name.replace('_', '-')}" for name in names]
     return f" ({', '.join(options)})" if options else ""
 
 

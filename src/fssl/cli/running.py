@@ -95,7 +95,7 @@ def checked_early(named: Sequence[tuple[str, "Config"]], base: Path, debug: bool
     from ..catalog.facts import check_choice
     from ..console import RunView
     from ..core.images import Datasets, check_at_hand
-    from ..records.layout import CONFIG, check_place, place_of
+    from ..records.layout import CONFIG, check_place, start_place
     from ..runner.checks import check_settings
 
     configs = [config for _, config in named]
@@ -104,7 +104,7 @@ def checked_early(named: Sequence[tuple[str, "Config"]], base: Path, debug: bool
         check_choice(config.method, config.card)
         if trains and not (base / name / CONFIG).is_file():
             check_at_hand(config)
-            if place := place_of(config):
+            if place := start_place(config):
                 check_place(place)
     datasets = Datasets()
     with RunView(console, "data", transient=True) as view:

@@ -9,7 +9,7 @@ from ..errors import as_typed
 from ..system.digest import short_sum
 from ..system.user_code import short_name
 from .conditions import keyed, left_out, noted
-from .grid import forget
+from .grid import forget_setting
 from .rules import MayChange
 from .settings import METHOD_KEYS, SECTIONS, Config
 
@@ -45,7 +45,7 @@ def as_tables(config: Config) -> dict[str, Any]:
     known = {key: value for key in METHOD_KEYS if (value := getattr(method, key)) is not None}
     tables["method"] = {"name": method.name, **dict(method.settings), **known}
     for key in left_out(config):
-        forget(tables, key)
+        forget_setting(tables, key)
     return tables
 
 
@@ -92,7 +92,7 @@ def late_changes(stored: Config, given: Config) -> dict[str, Any]:
     return {key: new[key] for key in AFTERWARDS if key in new and old.get(key) != new[key]}
 
 
-def plain(key: str, flat: Mapping[str, Any]) -> Any:
+def plain_value(key: str, flat: Mapping[str, Any]) -> Any:
     """A setting's value, with a file of the user's by its name alone."""
     value = flat.get(key, MISSING)
     return short_name(value) if key in ("method.name", "model.name") and isinstance(value, str) else value
@@ -109,7 +109,7 @@ def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any])
     a = {f"method.{key}": value for key, value in defaults.items()} | flatten(stored)
     b = flatten(given)
     for key in dict.fromkeys([*NAMES, *a, *b]):
-        if not may_change(key) and plain(key, a) != plain(key, b):
+        if not may_change(key) and plain_value(key, a) != plain_value(key, b):
             there, here = (as_typed(flat.get(key, unwritten(key, of))) for flat, of in ((a, stored), (b, given)))
             return f"{key} is {there} there and {here} here"
     return None

@@ -16,7 +16,7 @@ from .schema import as_list
 from .settings import FOLDERS, Config
 from .toml import toml_value
 
-SHOWN = 3  # runs of a grid that is too large
+RUNS_SHOWN = 3  # runs of a grid that is too large
 UNCHANGED = "unchanged"  # the name of an empty table among those for a section
 
 
@@ -33,7 +33,7 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     named = dict(given)
     digests = (digest for pair in given for digest in outdated(*pair, out))
     for key in {*replaced(out, named), *digests} - {*named}:
-        forget(out, key)
+        forget_setting(out, key)
     for key, value in given:
         put(out, key, value)
         for name, values in [(n, v) for n, v in grid_axes(out).items() if decides(n, v, key)]:
@@ -72,7 +72,7 @@ def outdated(key: str, value: Any, tables: Mapping[str, Any]) -> tuple[str, ...]
     return ()
 
 
-def forget(tables: dict[str, Any], key: str) -> None:
+def forget_setting(tables: dict[str, Any], key: str) -> None:
     """Take a setting out of the tables and out of every axis of the grid."""
     section, _, name = key.partition(".")
     grid = tables.get("grid", {})
@@ -178,7 +178,7 @@ def check_size(tables: Mapping[str, Any], limit: int) -> None:
     number = num_runs(tables)
     if number > limit:
         sizes = " × ".join(f"{len(values):,} {key}" for key, values in grid_axes(tables).items())
-        first = ", ".join(name for name, _ in islice(cells(tables), SHOWN))
+        first = ", ".join(name for name, _ in islice(grid_cells(tables), RUNS_SHOWN))
         raise UserError(
             f"[grid] has {number:,} runs ({sizes}: {first}, ...), more than {limit:,}; confirm that you want them all",
             "yes",
@@ -191,14 +191,14 @@ def expand(tables: Mapping[str, Any]) -> Iterator[tuple[str, Config]]:
     An axis is a key with a list of values, or a section with a list of tables for it.
     """
     seen = set()
-    for name, cell in cells(tables):
+    for name, cell in grid_cells(tables):
         if name in seen:
             raise UserError(f"[grid] names the run '{name}' twice: remove the repeated value")
         seen.add(name)
         yield name, parse(cell)
 
 
-def cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def grid_cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """(name, tables) of every run; what does not apply beside a value of an axis leaves the tables."""
     base = {k: v for k, v in tables.items() if k != "grid"}
     axes = grid_axes(tables)
@@ -211,7 +211,7 @@ def cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
             given |= pairs
             labels.append("_".join(label(k, v) for k, v in pairs.items()) or UNCHANGED)
         for key in given_way(cell, given):
-            forget(cell, key)
+            forget_setting(cell, key)
         yield "/".join(labels), cell
 
 

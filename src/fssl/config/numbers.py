@@ -9,14 +9,14 @@ from .conditions import applies
 from .settings import Config, Data, MethodChoice
 
 LONGEST_LABEL = 60  # characters that fit into a line of a table
-COLOR = re.compile(r"#[0-9A-Fa-f]{6}")
+HEX_COLOR = re.compile(r"#[0-9A-Fa-f]{6}")
 MOST_IMAGES = 1_000_000  # of a step: beyond what a device holds
 
 
 def check_numbers(config: Config) -> None:
     """Refuse what the rules of single settings do not show."""
     if config.card.is_folder:
-        check_folder(config.data)
+        check_own_images(config.data)
     if config.card.is_dealt and config.partition.file is None:
         check_dealing(config)
     check_draw(config)
@@ -27,7 +27,7 @@ def check_numbers(config: Config) -> None:
     check_devices(config)
 
 
-def check_folder(data: Data) -> None:
+def check_own_images(data: Data) -> None:
     if data.channels == 2:
         raise UserError("data.channels = 2: expected 3 (color) or 1 (grey)")
     if data.classes is not None:
@@ -93,7 +93,7 @@ def check_look(method: MethodChoice) -> None:
     label, color = method.label, method.color
     if label is not None and not (label.strip() and label.isprintable() and len(label) <= LONGEST_LABEL):
         raise UserError(f"method.label = {label!r}: expected a line of at most {LONGEST_LABEL} characters")
-    if color is not None and not COLOR.fullmatch(color):
+    if color is not None and not HEX_COLOR.fullmatch(color):
         raise UserError(f"method.color = {color!r}: expected six hexadecimal digits, such as '#D55E00'")
 
 

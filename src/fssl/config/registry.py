@@ -15,7 +15,7 @@ from .schema import Setting, as_declared, called_here, check_value
 from .settings import MethodChoice
 
 T = TypeVar("T")
-Builder = TypeVar("Builder", bound=Callable[..., Any])
+AnyBuilder = TypeVar("AnyBuilder", bound=Callable[..., Any])
 Follows = Literal["released code", "paper", "reconstruction"]
 
 
@@ -32,7 +32,7 @@ class Source:
     server: str = ""  # kept by the server beside the model
     note: str = ""
 
-    def __call__(self, builder: Builder) -> Builder:
+    def __call__(self, builder: AnyBuilder) -> AnyBuilder:
         """As a decorator it is given to a method's builder."""
         page = self.page or builder.__name__.replace("_", "-")
         SOURCES[builder] = replace(self, page=page)

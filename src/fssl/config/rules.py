@@ -151,13 +151,13 @@ class Unless(Where):
     is_negative = True
 
 
-class Needs(Rule):
+class Asks(Rule):
     """A feature that asks for another one: commands never drop it silently."""
 
     verb = "does not work with"
 
 
-class Not(Needs):
+class Not(Asks):
     """Two features that exclude each other."""
 
     is_negative = True
@@ -178,11 +178,11 @@ class NoResult:
     """It changes no result: runs that differ in it are comparable."""
 
 
-class Recipe:
+class PaperRecipe:
     """With another value than the default a run does not repeat one of the SAGE paper."""
 
 
-Note = Decided | MayChange | NoResult | Recipe
+Note = Decided | MayChange | NoResult | PaperRecipe
 DECLARED: dict[type, dict[str, tuple[Note, ...]]] = {}
 
 

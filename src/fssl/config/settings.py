@@ -9,7 +9,7 @@ from ..data.cards import CARDS, Card, Fit, card
 from ..data.shares import HAVE_ALPHA, SOME
 from ..system.user_code import user_file
 from ..training.schedule import Schedule
-from .rules import Found, Idle, MayChange, Needs, NoResult, Not, Only, Recipe, Required, Such, Unless, Where, rules
+from .rules import Asks, Found, Idle, MayChange, NoResult, Not, Only, PaperRecipe, Required, Such, Unless, Where, rules
 from .schema import Filled, OneOf, Range
 
 Device = Literal["auto", "cpu", "cuda"]
@@ -27,7 +27,7 @@ ENGINE, STEPS = "run.engine", "method.steps"
 OWN_IMAGES = "deployment with own images"  # of its sites
 DEPLOYED = ("deployment", OWN_IMAGES)
 APP = ("Flower app", *DEPLOYED)
-BY_FLOWER = Needs(ENGINE, "flower", *APP)
+BY_FLOWER = Asks(ENGINE, "flower", *APP)
 USUAL_STEPS = Not(STEPS, "own")
 IDLE_STEPS = Idle(STEPS, "own")
 
@@ -53,8 +53,8 @@ LABELED_SERVER = Only("partition.labels", AT_SERVER)
 OTHER_NOISE = "a resumed run would show clients its last rounds again with other noise, which the budget does not count"
 LOGGER = Not(ENGINE, *APP, why="rounds.jsonl has the same numbers")
 FOR_REPORT = "the only images to choose by are the reported test images"
-CHOOSING = Needs("data.validation", why=FOR_REPORT) | Needs("data.test", "tuning", "final")
-MOMENTUM = Needs("train.optimizer", "adamw", why="there is no momentum") | Needs("train.momentum")
+CHOOSING = Asks("data.validation", why=FOR_REPORT) | Asks("data.test", "tuning", "final")
+MOMENTUM = Asks("train.optimizer", "adamw", why="there is no momentum") | Asks("train.momentum")
 AUTHORS_WAY = "it carries momentum from client to client"
 NOT_OF_AUTHORS = Not("protocol", "authors", why=AUTHORS_WAY)
 
@@ -141,7 +141,7 @@ class Data:
     digest=Only("partition.file"),
 )
 @dataclass(frozen=True)
-class Partition:
+class PartitionChoice:
     """Who holds what."""
 
     kind: Annotated[
@@ -210,28 +210,28 @@ class Model:
     rounds=MayChange(),
     patience=(MayChange(), CHOOSING),
     clients_per_round=Found("data.name", *CLIENT_FOLDERS),
-    draw=Needs("partition.labels", *SOME),
+    draw=Asks("partition.labels", *SOME),
     local_epochs=Unless("train.steps_per_round", why="it decides how long a client trains"),
     class_weights=Not("train.class_balance", why="both make up for rare classes, one by draws and one in the loss"),
-    optimizer=(Recipe(), USUAL_STEPS),
+    optimizer=(PaperRecipe(), USUAL_STEPS),
     lr=IDLE_STEPS,
-    schedule=(Recipe(), USUAL_STEPS),
-    schedule_over=Needs("train.schedule", "cosine", "warmup-cosine", why="the rate is constant")
-    | Needs("train.cooldown"),
+    schedule=(PaperRecipe(), USUAL_STEPS),
+    schedule_over=Asks("train.schedule", "cosine", "warmup-cosine", why="the rate is constant")
+    | Asks("train.cooldown"),
     warmup=(
         Only("train.schedule", "warmup-cosine"),
         Required("train.schedule", "warmup-cosine", why="rounds in which the rate rises"),
     ),
     cooldown=(
         MayChange(),  # if finished rounds had the same rate with it
-        Recipe(),
+        PaperRecipe(),
         Only("train.schedule", "constant", why="only a constant rate can fall at the end"),
         USUAL_STEPS,
     ),
     momentum=IDLE_STEPS,
     beta2=Only("train.optimizer", "adamw"),
-    nesterov=(Only("train.optimizer", "sgd"), Needs("train.momentum", why="there is no momentum"), USUAL_STEPS),
-    keep_momentum=(Recipe(), MOMENTUM, NOT_OF_AUTHORS, USUAL_STEPS),
+    nesterov=(Only("train.optimizer", "sgd"), Asks("train.momentum", why="there is no momentum"), USUAL_STEPS),
+    keep_momentum=(PaperRecipe(), MOMENTUM, NOT_OF_AUTHORS, USUAL_STEPS),
     clip=USUAL_STEPS,
     weight_decay=IDLE_STEPS,
     decay_on=USUAL_STEPS,
@@ -240,9 +240,9 @@ class Model:
         Not("partition.labels", AT_SERVER, why="no client has labeled images"),
     ),
     labels_alone=(
-        Needs("partition.labels", *SOME, why="no client knows every label of its images")
-        | Needs("partition.file")
-        | Needs("data.name", *CLIENT_FOLDERS),
+        Asks("partition.labels", *SOME, why="no client knows every label of its images")
+        | Asks("partition.file")
+        | Asks("data.name", *CLIENT_FOLDERS),
         Not("partition.labels", AT_SERVER, why="no client knows every label of its images"),
     ),
 )
@@ -295,28 +295,28 @@ class Train:
 
 
 @rules(
-    optimizer=Recipe(),
+    optimizer=PaperRecipe(),
     lr=STEPPING,
     momentum=STEPPING | Only("server.broadcast_momentum"),
     beta2=ADAM,
     epsilon=ADAM,
     broadcast_momentum=(
-        Recipe(),
-        Needs("train.optimizer", "sgd", why="only its momentum can be calculated from models"),
-        Needs("train.momentum", why="clients have none to begin with"),
+        PaperRecipe(),
+        Asks("train.optimizer", "sgd", why="only its momentum can be calculated from models"),
+        Asks("train.momentum", why="clients have none to begin with"),
         Not("train.keep_momentum", why="clients begin with their own"),
         NOT_OF_AUTHORS,
         USUAL_STEPS,
     ),
-    ship=(MayChange(finished=True), NoResult(), Needs("server.ema", why="there is no smoothed model")),
+    ship=(MayChange(finished=True), NoResult(), Asks("server.ema", why="there is no smoothed model")),
     epochs=LABELED_SERVER,
     batch=LABELED_SERVER,
     when=LABELED_SERVER,
     warmup=(LABELED_SERVER, Not("server.epochs", 0, why="the server does not train")),
     static_norm=(
-        Recipe(),
-        Needs("partition.labels", AT_SERVER, of=("server",), why="the server has no images"),
-        Needs("model.norm", "batch", why="other norms have no running statistics"),
+        PaperRecipe(),
+        Asks("partition.labels", AT_SERVER, of=("server",), why="the server has no images"),
+        Asks("model.norm", "batch", why="other norms have no running statistics"),
         Not("privacy.aggregation", "secagg+", of=("sites",), why="the sums that sites send would not be masked"),
         Not("privacy.noise", of=("sites",), why=OTHER_NOISE),
         Not(ENGINE, *APP, of=("all",), why="images stay at their sites; use 'sites', which measures there"),
@@ -388,7 +388,7 @@ class Compute:
 
 @rules(
     clip=(BY_FLOWER, Not("privacy.aggregation", "secagg+", why="it hides single uploads, which the server would clip")),
-    noise=(BY_FLOWER, Needs("privacy.clip", why="noise is a multiple of it")),
+    noise=(BY_FLOWER, Asks("privacy.clip", why="noise is a multiple of it")),
     delta=Only("privacy.noise"),
     aggregation=BY_FLOWER,
     range=MASKED,
@@ -450,7 +450,7 @@ class Config:
     seed: Annotated[Seed, "client choice, initial weights and data order"] = 7
     protocol: Annotated[Literal["clean", "authors"], "authors: the released code's accidents too"] = "clean"
     data: Data = Data()
-    partition: Partition = Partition()
+    partition: PartitionChoice = PartitionChoice()
     method: MethodChoice = MethodChoice()
     model: Model = Model()
     train: Train = Train()

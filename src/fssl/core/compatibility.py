@@ -45,8 +45,8 @@ def check_method(config: Config, method: Method) -> None:
 
 def check_answers(config: Config, method: Method) -> None:
     """Refuse needs or a recipe that cannot be asked for, or do not go together."""
-    needs = answered(config, "needs", lambda: method.needs)
-    recipe = answered(config, "recipe", lambda: make_recipe(config, method, config.card))
+    needs = ask_method(config, "needs", lambda: method.needs)
+    recipe = ask_method(config, "recipe", lambda: make_recipe(config, method, config.card))
     if not isinstance(recipe, Recipe):
         found = f"its `recipe` returns {type(recipe).__name__}; expected the usual one, changed by `replace`"
         raise UserError(f"method '{config.method.name}': {found}")
@@ -57,7 +57,7 @@ def check_answers(config: Config, method: Method) -> None:
         )
 
 
-def answered(config: Config, name: str, ask: Callable[[], T]) -> T:
+def ask_method(config: Config, name: str, ask: Callable[[], T]) -> T:
     """What a method answers; a question that fails is named."""
     try:
         return ask()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..augment.enlarge import enlarged
-from ..augment.policies import room
+from ..augment.policies import crop_room
 from ..config import Config
 from ..data.sources import Dataset, Split
 from ..probes.tally import Layout
@@ -49,7 +49,7 @@ class Pools:
     def _made(self, enlarge: bool) -> Pool:
         images, labels = on_device(self.dataset.train, self.device)
         size = images.shape[2]
-        images = enlarged(images, room(size)) if enlarge else images
+        images = enlarged(images, crop_room(size)) if enlarge else images
         # Where a client has no labels, unlabeled images fill its labeled batches and count nothing.
         return Pool(images, labels.clamp(min=0), self.norms["train_norm"], size)
 

@@ -15,9 +15,9 @@ from ..errors import UserError
 from .cache import ALONE, Loading, from_environment
 from .cards import Card
 from .dataset import Dataset, Split
-from .split_cache import SPLITS, cached_split, fitted, num_images
+from .split_cache import SPLITS, cached_split, fit_images, num_images
 
-NAMES = {"train": "train", "test": "t10k"}
+FILE_PREFIXES = {"train": "train", "test": "t10k"}
 SUMS = {  # SHA-256 of the contents of the official files, by dataset and name
     "fmnist": {
         "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -53,7 +53,7 @@ def official_files(facts: Card) -> str:
 
 
 def _names(split: str) -> tuple[str, str]:
-    return f"{NAMES[split]}-images-idx3-ubyte", f"{NAMES[split]}-labels-idx1-ubyte"
+    return f"{FILE_PREFIXES[split]}-images-idx3-ubyte", f"{FILE_PREFIXES[split]}-labels-idx1-ubyte"
 
 
 def _present(folder: Path, name: str) -> list[Path]:
@@ -95,7 +95,7 @@ def _batches(facts: Card, files: Files, number: int) -> Iterator[Split]:
         raise UserError(f"'{files.labels}', row {row}: label {labels[row]}, expected 0 to {facts.num_classes - 1}")
     for first in range(0, number, BATCH):
         rows = slice(first, first + BATCH)
-        yield Split(fitted(images[rows, :, :, None], facts), labels[rows].astype(np.int64))
+        yield Split(fit_images(images[rows, :, :, None], facts), labels[rows].astype(np.int64))
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:

@@ -167,8 +167,8 @@ def content_digest(dataset: Dataset) -> str:
     partition = dataset.partition or Partition((), ())
     arrays = [*dataset.train, *dataset.test, *partition.labeled, None, *partition.unlabeled, None, partition.server]
     arrays += [dataset.groups, dataset.test_groups, dataset.testers]
-    return short_sum("\n".join(map(sum_of, arrays)).encode())
+    return short_sum("\n".join(map(array_sum, arrays)).encode())
 
 
-def sum_of(array: NDArray[np.generic] | None) -> str:
+def array_sum(array: NDArray[np.generic] | None) -> str:
     return "none" if array is None else f"{array.shape} {sha256(np.ascontiguousarray(array).data).hexdigest()}"

@@ -16,15 +16,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..errors import UserError
-from ..system.workers import forked, mapped
+from ..system.workers import forked, map_pieces
 from .cache import ALONE, Loading, from_environment
 from .cards import Card
 from .dataset import Dataset, Split
 from .folder.pictures import IMAGE_FORMATS
 from .idx import official_files
-from .split_cache import SPLITS, cached_split, fitted, num_images
+from .split_cache import SPLITS, cached_split, fit_images, num_images
 
-Rows = tuple[Path, int, list[bytes | None]]  # file, number of the first row, encoded images
+ParquetRows = tuple[Path, int, list[bytes | None]]  # file, number of the first row, encoded images
 
 BATCH = 2048  # rows read at a time: about 6 MB decoded
 PIECE = 128  # rows per task of a decoding process
@@ -180,10 +180,10 @@ def _decoded(facts: Card, files: list[Path], workers: int) -> Iterator[Split]:
     decode = partial(_decode, facts)
     with forked(workers) as pool:
         for rows, labels in _read(facts, files):
-            yield Split(np.concatenate(mapped(pool, decode, _pieces(rows))), labels)
+            yield Split(np.concatenate(map_pieces(pool, decode, _pieces(rows))), labels)
 
 
-def _read(facts: Card, files: list[Path]) -> Iterator[tuple[Rows, NDArray[np.int64]]]:
+def _read(facts: Card, files: list[Path]) -> Iterator[tuple[ParquetRows, NDArray[np.int64]]]:
     columns = [facts.image_column, facts.label_column]
     for file in files:
         first = 0
@@ -196,7 +196,7 @@ def _read(facts: Card, files: list[Path]) -> Iterator[tuple[Rows, NDArray[np.int
                 first += len(labels)
 
 
-def _pieces(rows: Rows) -> list[Rows]:
+def _pieces(rows: ParquetRows) -> list[ParquetRows]:
     file, first, encoded = rows
     return [(file, first + i, encoded[i : i + PIECE]) for i in range(0, len(encoded), PIECE)]
 
@@ -213,7 +213,7 @@ def _labels(facts: Card, file: Path, first: int, column: pa.Array) -> NDArray[np
     return labels
 
 
-def _decode(facts: Card, rows: Rows) -> NDArray[np.uint8]:
+def _decode(facts: Card, rows: ParquetRows) -> NDArray[np.uint8]:
     file, first, encoded = rows
     size = facts.file_size or facts.size
     shape = (size, size, facts.channels)
@@ -233,4 +233,4 @@ def _decode(facts: Card, rows: Rows) -> NDArray[np.uint8]:
             wanted = f"expected {size}x{size}"
             raise UserError(f"'{file}', row {first + i}: the image is {width}x{height}, {wanted}")
         images[i] = pixels.reshape(shape)
-    return fitted(images, facts)
+    return fit_images(images, facts)

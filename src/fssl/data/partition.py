@@ -19,7 +19,7 @@ Index = NDArray[np.int64]
 LABEL_SEED = 7  # the released code picks the labeled images with 7 and deals images to clients with 0
 HOLD_OUT_SEED = 11  # another stream than those of the deal
 MAX_TRIES = 10_000
-LEAST = 10  # images of a client under `balanced-dirichlet`
+LEAST_IMAGES = 10  # images of a client under `balanced-dirichlet`
 
 
 class Partition(NamedTuple):
@@ -87,7 +87,7 @@ def make_partition(
     terms = Terms(kind, who, clients, labeled_clients, classes_per_client, first_clients)
     check_shares(terms, num_labeled, len(labels))
     check_shards(terms, num_classes)
-    deal, mix, knowing = KINDS[kind], Mix(alpha, classes_per_client or 0, seed), labeled_clients or 0
+    deal, mix, knowing = DEALS[kind], Mix(alpha, classes_per_client or 0, seed), labeled_clients or 0
     if who == "all-clients":
         return deal(labeled, unlabeled, clients, mix)
     if who == "knowing-clients":
@@ -294,7 +294,7 @@ def _balanced(labeled: list[Index], unlabeled: list[Index], clients: int, mix: M
         if not images:
             return [rows[0]] * clients
         in_order = [np.sort(members) for members in rows]
-        least, even = min(LEAST, images // (4 * clients)), images / clients
+        least, even = min(LEAST_IMAGES, images // (4 * clients)), images / clients
         return _until_each_has(least, lambda: deal_balanced(map(random.permutation, in_order), even, shares))
 
     return _feed(spread(labeled), spread(unlabeled))
@@ -357,7 +357,7 @@ def _iid(labeled: list[Index], unlabeled: list[Index], clients: int, mix: Mix) -
 
 
 Deal = Callable[[list[Index], list[Index], int, Mix], Partition]
-KINDS: dict[str, Deal] = {
+DEALS: dict[str, Deal] = {
     "paired-dirichlet": _paired,
     "dirichlet": _dirichlet,
     "balanced-dirichlet": _balanced,
@@ -367,8 +367,8 @@ KINDS: dict[str, Deal] = {
 
 
 def _check(kind: str, alpha: float, clients: int, seed: int) -> None:
-    if kind not in KINDS:
-        raise unknown("partition kind", kind, KINDS)
+    if kind not in DEALS:
+        raise unknown("partition kind", kind, DEALS)
     if clients < 1:
         raise UserError(f"clients = {clients}, expected at least 1")
     if not 0 <= seed < 2**32 - LABEL_SEED:

@@ -15,7 +15,7 @@ from .cards import Card
 from .dataset import Split
 
 SPLITS = ("train", "test")
-FORMAT = 1  # of the cache; raise it when decoding changes
+CACHE_FORMAT = 1  # of the cache; raise it when decoding changes
 
 Decoded = Callable[[str], Iterator[Split]]  # the batches of a split, checked before the first one
 
@@ -24,7 +24,7 @@ def num_images(facts: Card, split: str) -> int:
     return facts.num_train if split == "train" else facts.num_test
 
 
-def fitted(images: NDArray[np.uint8], facts: Card) -> NDArray[np.uint8]:
+def fit_images(images: NDArray[np.uint8], facts: Card) -> NDArray[np.uint8]:
     """Images [N, H, W, C] of the card's size: as they are, stretched, or in the middle of a black margin."""
     size = images.shape[1]
     if size == facts.size:
@@ -65,7 +65,7 @@ def cached_split(facts: Card, split: str, files: list[Path], decoded: Decoded, h
 
 def _key(facts: Card, files: list[Path]) -> str:
     """Hash of the files' contents and of everything about the card that decoding depends on."""
-    used = (FORMAT, facts.size, facts.channels, facts.num_classes, facts.image_column, facts.label_column)
+    used = (CACHE_FORMAT, facts.size, facts.channels, facts.num_classes, facts.image_column, facts.label_column)
     made_to_fit = (facts.file_size, facts.fit) if facts.file_size is not None else ()
     digest = hashlib.sha256(repr((*used, *made_to_fit)).encode())
     for file in files:

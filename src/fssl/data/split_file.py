@@ -12,7 +12,7 @@ from ..system.digest import check_unchanged, short_sum
 from ..system.files import at_home, parse_json, write_atomic
 from .partition import Partition
 
-SHOWN = 3  # rows of those that nobody holds
+ROWS_SHOWN = 3  # rows of those that nobody holds
 SORTS = ("labeled", "unlabeled")
 COPY = " (a run folder keeps a copy: partition.file = 'RUN/split.json')"
 
@@ -94,4 +94,6 @@ def check_owners(clients: Sequence[dict[str, list[int]]], num_images: int) -> No
             owner[row] = number
     if len(owner) < num_images:
         missing = [str(row) for row in range(num_images) if row not in owner]
-        raise UserError(f"{len(missing)} of {num_images} images belong to nobody: rows {shortened(missing, SHOWN)}")
+        raise UserError(
+            f"{len(missing)} of {num_images} images belong to nobody: rows {shortened(missing, ROWS_SHOWN)}"
+        )

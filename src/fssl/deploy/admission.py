@@ -38,7 +38,7 @@ def admit(part: ServerPart, say: Callable[[str], None]) -> None:
     say(f"admitted: {', '.join(part.sites)}")
 
 
-class Row(NamedTuple):
+class AdmittedSite(NamedTuple):
     """A line of the list of sites."""
 
     site: str
@@ -47,21 +47,25 @@ class Row(NamedTuple):
     since: str
 
 
-def look(part: ServerPart) -> tuple[list[Row], list[str]]:
+def look(part: ServerPart) -> tuple[list[AdmittedSite], list[str]]:
     """The sites and how they are connected; what the operator has to know of other nodes."""
     there = [node for node in nodes(part) if node.status != UNREGISTERED]
     if is_insecure(part):
-        keyless = [Row("without a key", "?", node.status, node.since) for node in there if node.status == ONLINE]
-        return [Row(name, str(client), "", "") for client, name in enumerate(part.sites)] + keyless, []
+        keyless = [
+            AdmittedSite("without a key", "?", node.status, node.since) for node in there if node.status == ONLINE
+        ]
+        return [AdmittedSite(name, str(client), "", "") for client, name in enumerate(part.sites)] + keyless, []
     sites = admitted_sites(part)
     online = assign(sites, (node for node in there if node.status == ONLINE))
     by_key = {node.key: node for node in there}
     rows = []
     for client, site in enumerate(sites):
         node = by_key.get(site.key, Node(0, site.key, status="not admitted"))
-        rows.append(Row(site.name, str(client), "DISPUTED" if client in online.disputed else node.status, node.since))
+        rows.append(
+            AdmittedSite(site.name, str(client), "DISPUTED" if client in online.disputed else node.status, node.since)
+        )
     strangers = assign(sites, there).strangers
-    rows += [Row("STRANGER", "–", node.status, node.since) for node in strangers]
+    rows += [AdmittedSite("STRANGER", "–", node.status, node.since) for node in strangers]
     warnings = [f"client {client}: {why}" for client, why in online.disputed.items()]
     warnings += [f"{node} is none of the sites and gets no messages. {REMEDY}" for node in strangers]
     return rows, warnings

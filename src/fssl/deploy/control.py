@@ -22,7 +22,7 @@ from ..engines.flower.superlink import OPEN, TOKEN
 from ..errors import RunError, UserError
 from ..system.files import write_atomic
 from .home import ServerPart
-from .programs import environment, program, require_file
+from .programs import program, program_environment, require_file
 
 CONNECTION = "deployment"
 MOST = 300  # letters of an error message of Flower
@@ -83,7 +83,12 @@ def flwr(server: ServerPart, *words: str, seconds: float = 120) -> dict[str, Any
     command = [program("flwr"), *words, "--format", "json"]
     try:
         done = subprocess.run(
-            command, env=environment(server.folder), capture_output=True, text=True, timeout=seconds, check=False
+            command,
+            env=program_environment(server.folder),
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise RunError(f"`flwr {' '.join(words)}` took more than {seconds:.0f} s") from None

@@ -173,7 +173,7 @@ def public_key(path: Path) -> bytes:
 
     if not path.is_file():
         raise UserError(f"{path} is missing; {MAKES_KEYS}")
-    key = read(path, form.load_ssh_public_key)
+    key = read_key(path, form.load_ssh_public_key)
     pem: bytes = key.public_bytes(form.Encoding.PEM, form.PublicFormat.SubjectPublicKeyInfo)
     return pem
 
@@ -184,7 +184,7 @@ def private_key(path: Path, of_site: bool = False) -> Any:
     from cryptography.hazmat.primitives.asymmetric import ec
 
     if path.exists():
-        return read(path, form.load_ssh_private_key if of_site else form.load_pem_private_key, None)
+        return read_key(path, form.load_ssh_private_key if of_site else form.load_pem_private_key, None)
     key = ec.generate_private_key(ec.SECP384R1() if of_site else ec.SECP256R1())
     shape = form.PrivateFormat.OpenSSH if of_site else form.PrivateFormat.PKCS8
     write_private(path, key.private_bytes(form.Encoding.PEM, shape, form.NoEncryption()))
@@ -195,8 +195,8 @@ def check_site_keys(site: Path) -> None:
     """Refuse a certificate or key of a site that Flower cannot use: its program would try again for ever."""
     from cryptography import x509
 
-    read(site / "ca.crt", x509.load_pem_x509_certificate, remedy=FROM_OPERATOR)
-    read(site / "key", load_site_key, remedy=FROM_OPERATOR)
+    read_key(site / "ca.crt", x509.load_pem_x509_certificate, remedy=FROM_OPERATOR)
+    read_key(site / "key", load_site_key, remedy=FROM_OPERATOR)
 
 
 def load_site_key(data: bytes) -> Any:
@@ -214,7 +214,7 @@ def load_site_key(data: bytes) -> Any:
     return key
 
 
-def read(path: Path, load: Callable[..., Any], *more: object, remedy: str = REMAKE) -> Any:
+def read_key(path: Path, load: Callable[..., Any], *more: object, remedy: str = REMAKE) -> Any:
     try:
         return load(path.read_bytes(), *more)
     except ValueError:
@@ -224,7 +224,7 @@ def read(path: Path, load: Callable[..., Any], *more: object, remedy: str = REMA
 def read_certificate(path: Path) -> Any:
     from cryptography import x509
 
-    return read(path, x509.load_pem_x509_certificate)
+    return read_key(path, x509.load_pem_x509_certificate)
 
 
 def write_certificate(path: Path, certificate: Any) -> None:

@@ -48,7 +48,7 @@ def program(name: str) -> str:
     return found
 
 
-def environment(home: Path) -> dict[str, str]:
+def program_environment(home: Path) -> dict[str, str]:
     """Environment variables, with Flower's files in the deployment's folder."""
     return {**os.environ, "FLWR_HOME": str(home / "flwr"), "PATH": search_path()}
 
@@ -96,7 +96,7 @@ def background_program(words: list[str], home: Path, log: Path) -> Iterator[subp
         output.flush()
         process = subprocess.Popen(
             words,
-            env=environment(home),
+            env=program_environment(home),
             stdout=output,
             stderr=output,
             stdin=subprocess.DEVNULL,

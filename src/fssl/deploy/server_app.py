@@ -36,7 +36,7 @@ from ..system.machine import cores
 app = ServerApp()
 
 
-class Terms(NamedTuple):
+class RunOptions(NamedTuple):
     """Options of `flwr run -c`, named as in the app's pyproject.toml."""
 
     config: str = "smoke"
@@ -57,7 +57,7 @@ class Terms(NamedTuple):
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    terms = Terms(**{k: v for k, v in context.run_config.items() if k in Terms._fields})  # type: ignore[arg-type]
+    terms = RunOptions(**{k: v for k, v in context.run_config.items() if k in RunOptions._fields})  # type: ignore[arg-type]
     listener = Journal(*(Path(place) if place else None for place in (terms.log, terms.trail)))
     sys.argv = ["fssl", *shlex.split(terms.command)]  # what a record tells of this process is not Flower's command
     try:
@@ -74,7 +74,7 @@ def main(grid: Grid, context: Context) -> None:
     listener.write("finished", "")
 
 
-def run(grid: Grid, terms: Terms, listener: "Journal") -> Line:
+def run(grid: Grid, terms: RunOptions, listener: "Journal") -> Line:
     tables = override(read_toml(terms.config), terms.settings.splitlines())
     config, out = parse_run(tables), Path(terms.out)
     sites = terms.sites.splitlines()
@@ -102,7 +102,7 @@ def simulation(grid: Grid) -> tuple[Policy, Nodes]:
     return Policy(window=2 * cores()), AnyNode(grid)
 
 
-def deployment(grid: Grid, terms: Terms, sites: list[str], out: Path) -> tuple[Policy, Nodes]:
+def deployment(grid: Grid, terms: RunOptions, sites: list[str], out: Path) -> tuple[Policy, Nodes]:
     nodes: Nodes = (
         AskedNodes(grid) if terms.insecure else AdmittedNodes(grid, [AdmittedSite(*s.split()) for s in sites])
     )

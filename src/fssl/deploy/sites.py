@@ -94,7 +94,7 @@ def attend(part: SitePart, words: list[str], log: Path, say: Callable[[str], Non
                 append(
                     part.folder / TRAIL, "connected", server=part.server, authority=authority(part), code=code_digest()
                 )
-                follow(process, log, lambda line: say(f"{part.name}: {line}"))
+                follow_site(process, log, lambda line: say(f"{part.name}: {line}"))
                 append(part.folder / TRAIL, "disconnected", server=part.server)
             process.wait()
         if DISMISSED in since_start(log.read_text(errors="replace")):
@@ -118,7 +118,7 @@ def authority(part: SitePart) -> str:
     return sha256(certificate.read_bytes()).hexdigest() if certificate.is_file() else ""
 
 
-def follow(process: subprocess.Popen[bytes], log: Path, say: Callable[[str], None]) -> None:
+def follow_site(process: subprocess.Popen[bytes], log: Path, say: Callable[[str], None]) -> None:
     """Pass on what a connected site says of its rounds in its log, and whether the server answers."""
     growing, lost, ended = Growing(log), False, False
     while not ended:

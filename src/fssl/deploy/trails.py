@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import UserError
-from ..records.audit import TRAIL, Entry, Trail, read_trail
+from ..records.audit import TRAIL, Trail, TrailEntry, read_trail
 from ..system.files import as_csv, write_atomic
 
 
@@ -19,12 +19,12 @@ def open_trail(home: Path, name: str | None) -> tuple[Path, Trail]:
     return folder / TRAIL, read_trail(folder / TRAIL)
 
 
-def as_rows(entries: Iterable[Entry]) -> list[tuple[object, ...]]:
+def as_rows(entries: Iterable[TrailEntry]) -> list[tuple[object, ...]]:
     """Entries with their facts as one text."""
     return [(e.number, e.time, e.what, details(e), e.digest) for e in entries]
 
 
-def details(entry: Entry) -> str:
+def details(entry: TrailEntry) -> str:
     texts = (f"{key} {value if isinstance(value, str) else json.dumps(value)}" for key, value in entry.facts.items())
     return "; ".join(texts)
 

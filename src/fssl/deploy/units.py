@@ -82,15 +82,15 @@ def unit(folder: Path) -> str:
         what="the server of a deployment" if is_server else f"{folder.name} of a deployment",
         name=unit_name(folder),
         user=folder.owner(),
-        python=escaped(sys.executable),
+        python=escape_path(sys.executable),
         command="server" if is_server else "site",
-        folder=escaped(str(folder.resolve())),
+        folder=escape_path(str(folder.resolve())),
         more=", and the folders of its runs: add those that you name by --out" if is_server else "",
         devices="PrivateDevices=yes" if is_server else "# PrivateDevices=yes  # for a site without a GPU",
     )
 
 
-def escaped(text: str) -> str:
+def escape_path(text: str) -> str:
     """A path as one word of a unit."""
     return text.replace("\\", "\\\\").replace("%", "%%").replace(" ", "\\x20")
 

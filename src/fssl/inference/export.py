@@ -26,7 +26,7 @@ from ..system.machine import check_file, check_new
 from .trained import Trained, load_trained, told
 
 Answer = Callable[[NDArray[np.uint8]], NDArray[np.float32]]  # images to probabilities
-FACTS = "fssl"  # the key of the facts in a file's metadata
+FACTS_KEY = "fssl"  # the key of the facts in a file's metadata
 INPUT, OUTPUT = "images", "probabilities"
 CLOSE = 1e-5  # how far an answer may be from that of `predict`
 TRIED = (1, 2, 7)  # images in the batches that a file is tried with
@@ -159,7 +159,7 @@ def to_onnx(model: Trained, facts: str) -> Made:
         )
         assert program is not None
         proto = program.model_proto
-        proto.metadata_props.add(key=FACTS, value=facts)
+        proto.metadata_props.add(key=FACTS_KEY, value=facts)
         content = proto.SerializeToString()
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     return Made(content, lambda images: session.run([OUTPUT], {INPUT: images})[0])

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from ..data.cards import Card
-from ..data.folder.listing import Listing, Site, list_images
+from ..data.folder.listing import Listing, SiteFiles, list_images
 from ..data.folder.load import raise_problems, read_images
 from ..data.folder.pictures import PictureError, fit_pixels, read_picture
 from ..errors import UserError
@@ -52,7 +52,7 @@ def listed_together(paths: Sequence[Path]) -> Listing:
         for file in listing.files()
     ]
     problems = [f"{path}: {line}" for path, listing in found for line in listing.problems]
-    return Listing(Path(), [Site("", {}, files, {})], {}, problems)
+    return Listing(Path(), [SiteFiles("", {}, files, {})], {}, problems)
 
 
 def from_bytes(files: Sequence[bytes], card: Card) -> NDArray[np.uint8]:

@@ -24,10 +24,10 @@ from ..records.store import RunFolder
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file, check_folder, check_new, cores
 from .answers import Predictions, other_folders, truth_of
-from .quality import FILES, PAGE, in_words, write_measures
+from .quality import PAGE, QUALITY_FILES, in_words, write_measures
 from .trained import Trained, best_device, load_trained, told
 
-Batch = tuple[list[str], NDArray[np.uint8]]  # names and images
+NamedImages = tuple[list[str], NDArray[np.uint8]]  # names and images
 BATCH = 1000  # test images between two looks at the progress
 
 
@@ -78,7 +78,7 @@ def check_measures(folder: Path, overwrite: bool) -> None:
     check_folder("measures", folder)
     if RunFolder(folder).is_of_a_run:  # whose measures.json is another file
         raise UserError(f"{folder}: is a run folder; expected another one, such as {folder / 'measures'}", "measures")
-    for name in FILES:
+    for name in QUALITY_FILES:
         check_new("measures", folder / name, overwrite)
 
 
@@ -119,7 +119,7 @@ def of_test(model: Trained, data_dir: Path | None, progress: Progress) -> Predic
     return Predictions(model.classes, names, p, dataset.test.labels[rows])
 
 
-def look_at(model: Trained, batches: Iterable[Batch]) -> tuple[list[str], NDArray[np.float32]]:
+def look_at(model: Trained, batches: Iterable[NamedImages]) -> tuple[list[str], NDArray[np.float32]]:
     looked = []
     for names, images in batches:
         model = model.on(best_device())  # not before: processes that decode are forked, which a GPU in use forbids
@@ -128,7 +128,7 @@ def look_at(model: Trained, batches: Iterable[Batch]) -> tuple[list[str], NDArra
     return [name for names, _ in looked for name in names], np.concatenate([nothing, *(p for _, p in looked)])
 
 
-def named(dataset: Dataset, rows: NDArray[np.int64], progress: Progress) -> Iterator[Batch]:
+def named(dataset: Dataset, rows: NDArray[np.int64], progress: Progress) -> Iterator[NamedImages]:
     """Some test images by the names of their files, else by their numbers from 0, in the order of the dataset."""
     names = dataset.test_names or range(len(dataset.test.labels))
     for first in range(0, len(rows), BATCH):

@@ -13,9 +13,15 @@ from ..records.rounds import MEASURES
 from ..system.files import as_csv, write_file
 
 PAGE = "index.html"
-FILES = (PAGE, "measures.json", "classes.csv", "confusion.csv", "confusion.svg")  # what a folder of measures holds
+QUALITY_FILES = (
+    PAGE,
+    "measures.json",
+    "classes.csv",
+    "confusion.csv",
+    "confusion.svg",
+)  # what a folder of measures holds
 RIGHT, WRONG = "#0072B2", "#D55E00"  # as on the report's page
-FEW = 25  # classes whose cells have room for a number
+FEW_CLASSES = 25  # classes whose cells have room for a number
 BOARD = 720  # units of the drawing that the cells of all classes share
 COLUMNS = ("images", "precision", "recall", "f1", "auroc")
 DOCUMENT = Path(__file__).with_suffix(".html")
@@ -44,7 +50,7 @@ def write_measures(folder: Path, answers: Answers, classes: Sequence[str], title
         as_csv(["class", *classes], told),
         matrix_picture(answers, classes, alone=True),
     )
-    for name, content in zip(FILES, contents, strict=True):
+    for name, content in zip(QUALITY_FILES, contents, strict=True):
         write_file(folder / name, content)
 
 
@@ -78,7 +84,7 @@ def table(rows: Iterable[dict[str, Any]]) -> str:
 def matrix_picture(answers: Answers, classes: Sequence[str], alone: bool = False) -> str:
     """The matrix as SVG; `alone` it is a file of its own, black on white."""
     step = BOARD / len(classes)
-    names = [quoted(name if len(name) <= FEW else f"{name[: FEW - 1]}…") for name in classes]
+    names = [quoted(name if len(name) <= FEW_CLASSES else f"{name[: FEW_CLASSES - 1]}…") for name in classes]
     size = min(15.0, 0.8 * step)
     margin = 40 + 0.6 * size * max(map(len, names))
     parts = [*cells(answers, names, margin, step), *labels(names, margin, step, size)]
@@ -91,7 +97,7 @@ def matrix_picture(answers: Answers, classes: Sequence[str], alone: bool = False
 
 def cells(answers: Answers, names: Sequence[str], margin: float, step: float) -> Iterator[str]:
     """A square for each pair of classes that some image has, with its number where there is room."""
-    gap = 1.5 if len(names) <= FEW else 0
+    gap = 1.5 if len(names) <= FEW_CLASSES else 0
     for i, (row, total) in enumerate(zip(answers.confusion.tolist(), answers.images.tolist(), strict=True)):
         for j, number in enumerate(row):
             share = number / total if total else 0
@@ -100,7 +106,7 @@ def cells(answers: Answers, names: Sequence[str], margin: float, step: float) ->
             told = f"<title>{names[i]}, taken for {names[j]}: {number:,} of {total:,} ({100 * share:.1f} %)</title>"
             box = f'width="{step - gap:.2f}" height="{step - gap:.2f}" rx="{3 if gap else 0}"'
             yield f'<rect x="{x:.2f}" y="{y:.2f}" {box} fill="{color}" fill-opacity="{depth}">{told}</rect>'
-            if number and len(names) <= FEW:
+            if number and len(names) <= FEW_CLASSES:
                 ink = ' style="fill:#ffffff"' if share > 0.5 else ""
                 place = f'x="{x + (step - gap) / 2:.1f}" y="{y + (step - gap) / 2:.1f}"'
                 middle = f'text-anchor="middle" dominant-baseline="central" font-size="{min(16, 0.34 * step):.1f}"'

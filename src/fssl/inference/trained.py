@@ -31,7 +31,7 @@ from .inputs import Given, as_given, as_pixels, check_floats
 
 Facts = dict[str, Any]
 LENT = Lock()  # a call lends its weights to the network's module: one thread of a server at a time
-SHOWN = 10  # classes in the line that a model is printed as
+CLASSES_SHOWN = 10  # classes in the line that a model is printed as
 WHICH = ("", BEST, "plain", "ema")  # the run's own model, or one of several
 
 
@@ -56,7 +56,7 @@ class Trained(NamedTuple):
         images = f"{card.size}x{card.size}x{card.channels}"
         return (
             f"Trained(method={method!r}, network={network!r}, data={self.config.data.name!r}, images={images!r},"
-            f" classes=({shortened([*map(repr, self.classes)], SHOWN)}), round={self.round})"
+            f" classes=({shortened([*map(repr, self.classes)], CLASSES_SHOWN)}), round={self.round})"
         )
 
     def on(self, device: torch.device) -> "Trained":
@@ -126,7 +126,7 @@ def normalize_of(config: Config, card: Card, device: torch.device) -> Normalize:
     return norms_for_test(card, device)[headline_norm(config)]
 
 
-class Found(NamedTuple):
+class FoundModel(NamedTuple):
     """A model in a run folder: where it is, its tensors, and what is known of it."""
 
     file: Path
@@ -171,7 +171,7 @@ def told(model: Trained, run: Path, which: str) -> list[str]:
     return said
 
 
-def find_model(folder: RunFolder, config: Config, which: str) -> Found:
+def find_model(folder: RunFolder, config: Config, which: str) -> FoundModel:
     """The model in its file, or as the newest checkpoint has it, if that is newer."""
     models = Models(folder)
     file = models.named(which) if which else folder.model_file
@@ -179,7 +179,7 @@ def find_model(folder: RunFolder, config: Config, which: str) -> Found:
         file = folder.model_file
     saved = models.newest_state() if models.goes_on or not file.is_file() else None
     if saved is None and file.is_file():
-        return Found(file, *models.read(file))
+        return FoundModel(file, *models.read(file))
     if which == BEST and not config.records.keep_best:
         raise UserError(f"{folder.path} keeps no best model; runs with records.keep_best = true do")
     if which == "ema" and config.server.ema is None:
@@ -187,7 +187,7 @@ def find_model(folder: RunFolder, config: Config, which: str) -> Found:
     return model_in_checkpoint(folder, config, which, saved)
 
 
-def model_in_checkpoint(folder: RunFolder, config: Config, which: str, saved: Saved | None) -> Found:
+def model_in_checkpoint(folder: RunFolder, config: Config, which: str, saved: Saved | None) -> FoundModel:
     """A model of a run that is not finished."""
     if saved is None or saved.round == 0:
         raise UserError(
@@ -204,10 +204,10 @@ def model_in_checkpoint(folder: RunFolder, config: Config, which: str, saved: Sa
             raise UserError(f"{folder.path} has no best round yet")
         part, tensors = next(iter(saved.parts.items()))
         round = int(part.partition(".")[2])
-    return Found(file, tensors, {"round": round, **model_facts(config, known_card(config))})
+    return FoundModel(file, tensors, {"round": round, **model_facts(config, known_card(config))})
 
 
-def check_facts(model: Found, expected: Facts) -> None:
+def check_facts(model: FoundModel, expected: Facts) -> None:
     """Refuse a model that was trained for other images than this version would give it."""
     for name, value in expected.items():
         if model.facts.get(name) != value:
@@ -217,7 +217,7 @@ def check_facts(model: Found, expected: Facts) -> None:
         raise UserError(f"{model.file} was trained to round {round!r:.60}, expected a whole number")
 
 
-def usable_weights(folder: RunFolder, model: Found, net: Net) -> Weights:
+def usable_weights(folder: RunFolder, model: FoundModel, net: Net) -> Weights:
     """Weights in the network's order; refused if they do not fit, or are not numbers."""
     refusal = f"{model.file} does not fit the network of {folder.config_file}"
     weights: Weights = fitted(net.first, model.tensors, refusal)

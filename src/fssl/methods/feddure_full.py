@@ -16,7 +16,7 @@ from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, We
 from .base import Source
 from .feddure import PARAMS, FedDure
 from .fixmatch import Seen
-from .shared_settings import MuU, Rate, Sign, StudentRate
+from .shared_settings import MuU, RateFactor, Sign, StudentRate
 
 REGULATOR = "regulator."
 HIDDEN = 100
@@ -90,7 +90,7 @@ def new_regulator(task: Task) -> State:
 )
 def feddure_full(
     mu_u: MuU = 1.0,
-    meta_lr: Annotated[Rate, "learning rate of the network that weighs images"] = 0.01,
+    meta_lr: Annotated[RateFactor, "learning rate of the network that weighs images"] = 0.01,
     student_rate: StudentRate = 1.0,
     sign: Sign = "expected",
 ) -> FedDureFull:

@@ -19,7 +19,7 @@ from ..types import Batch, Counts, Local, Payload, PseudoLabels, Server, State, 
 from .base import Method, Needs, Recipe, Source, Value, Watched, gradient, mean_weights
 from .optimizers import Sgd
 from .plateau import FACTOR, measured, new_plateau, settled
-from .shared_settings import Rate, Tau, Weight
+from .shared_settings import RateFactor, Tau, Weight
 
 SIGMA, PSI, HELPER = "sigma.", "psi.", "helper.psi."
 PRESENT, ROUND, PROBE = "helper.present", "fedmatch.round", "fedmatch.probe"
@@ -89,7 +89,7 @@ class FedMatch(Method):
 
     def payload(self, server: Server, client: int) -> Payload:
         """The model, the psi of the nearest other clients, and whether these are to be used in this round."""
-        near = nearest({k: s[EMBEDDING] for k, s in server.memory.items()}, client, self.helpers)
+        near = nearest_clients({k: s[EMBEDDING] for k, s in server.memory.items()}, client, self.helpers)
         is_due = (server.extras[ROUND] + 1) % self.helper_interval == 0
         psi = {  # [H, ...]; zeros where too few clients are known, since shapes are fixed
             name: torch.stack([server.memory[k][PSI + name] for k in near]).to(t.device, non_blocking=True)
@@ -198,7 +198,7 @@ def remembered(net: Net, upload: Upload, probe: Tensor) -> State:
     return {EMBEDDING: said, **{name: t for name, t in upload.weights.params.items() if name.startswith(PSI)}}
 
 
-def nearest(embeddings: dict[int, Tensor], client: int, number: int) -> list[int]:
+def nearest_clients(embeddings: dict[int, Tensor], client: int, number: int) -> list[int]:
     """The other clients whose embeddings are closest; none if the client or so many others have not been seen."""
     others = sorted(k for k in embeddings if k != client)
     if client not in embeddings or len(others) < number:
@@ -229,7 +229,7 @@ def majority(p_l: Tensor, p_h: list[Tensor], present: Tensor) -> Tensor:
     look="purple dash star",
 )
 def fedmatch(
-    lr: Annotated[Rate, "of plain SGD without momentum or decay; train.lr does not apply"] = 0.01,
+    lr: Annotated[RateFactor, "of plain SGD without momentum or decay; train.lr does not apply"] = 0.01,
     tau: Tau = 0.95,
     lam_s: Annotated[Weight, "weight of the labeled loss"] = 10.0,
     lam_iccs: Annotated[Weight, "weight of pseudo-labels and agreement"] = 0.01,

@@ -13,7 +13,7 @@ from ..label.losses import soft_cross_entropy, supervised_loss
 from ..models import Net, Out
 from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, Trace, Weights
 from .base import Method, Needs, Recipe, Source, Value, Watched, descend
-from .shared_settings import LabelBN, MuProx, MuU, Tau, Vote
+from .shared_settings import LabelBN, MuProx, MuU, Tau, VoteChoice
 from .terms import Proximal, Term, add_terms
 
 
@@ -142,7 +142,7 @@ def counted(votes: State, batch: Batch) -> State:
 def fixmatch_lpl(
     tau: Tau = 0.95,
     mu_u: MuU = 1.0,
-    vote: Vote = "hard",
+    vote: VoteChoice = "hard",
     label_bn: LabelBN = "train",
 ) -> FixMatch:
     """FixMatch with local pseudo-labels: every client labels with the model it trains."""
@@ -150,7 +150,7 @@ def fixmatch_lpl(
 
 
 @Source("Sohn et al. 2020", "paper", page="fixmatch", label="FixMatch-GPL", look="sky solid triangle-up")
-def fixmatch_gpl(tau: Tau = 0.95, mu_u: MuU = 1.0, vote: Vote = "hard") -> FixMatch:
+def fixmatch_gpl(tau: Tau = 0.95, mu_u: MuU = 1.0, vote: VoteChoice = "hard") -> FixMatch:
     """FixMatch with global pseudo-labels: the broadcast model labels for the whole round."""
     return FixMatch(accept=FixedThreshold(tau), assign=GlobalOnly(VOTES[vote]), mu_u=mu_u)
 

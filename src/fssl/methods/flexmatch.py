@@ -24,11 +24,11 @@ class FlexMatch(FixMatch):
 
     def start(self, payload: Payload, state: State) -> Local:
         if not self.accept.persistent:
-            state = forget(state)
+            state = clear_table(state)
         return super().start(payload, state)
 
 
-def forget(state: State) -> State:
+def clear_table(state: State) -> State:
     """The table as it was before the client's first round."""
     return {**state, "flex.table": state["flex.table"].clamp(max=UNSEEN)}
 

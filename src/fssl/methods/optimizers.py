@@ -13,7 +13,7 @@ from torch import Tensor
 from ..errors import UserError
 from ..types import Clock, State
 
-Tensors = list[Tensor]
+TensorList = list[Tensor]
 Rate = float | Tensor
 DecayOn = Literal["all", "weights"]
 SQUARE, STEPS = "@square", "@steps"  # Adam's other moment and number of steps, beside each parameter's first
@@ -58,7 +58,7 @@ class Optimizer:
         """Take one step: the new parameters, and what is remembered."""
         raise NotImplementedError
 
-    def clipped(self, grads: Tensors) -> Tensors:
+    def clipped(self, grads: TensorList) -> TensorList:
         return grads if self.clip is None else clip_norm(grads, self.clip)
 
     def decays(self, p: Tensor) -> bool:
@@ -81,7 +81,7 @@ class Sgd(Optimizer):
         new_p = stepped(p, list(slope), self.rate)
         return dict(zip(names, new_p, strict=True)), dict(zip(names, new_v, strict=True))
 
-    def decayed(self, p: Tensors, g: Tensors) -> Tensors:
+    def decayed(self, p: TensorList, g: TensorList) -> TensorList:
         """g + weight_decay p, where parameters decay."""
         if self.decay_on == "all":
             return list(torch._foreach_add(g, p, alpha=self.weight_decay))
@@ -133,14 +133,14 @@ def at_hand(factor: Tensor) -> Rate:
         return factor
 
 
-def stepped(p: Tensors, slope: Tensors, lr: Rate) -> Tensors:
+def stepped(p: TensorList, slope: TensorList, lr: Rate) -> TensorList:
     """p - lr slope."""
     if isinstance(lr, Tensor):
         return list(torch._foreach_sub(p, torch._foreach_mul(slope, lr.to(slope[0].dtype))))
     return list(torch._foreach_add(p, slope, alpha=-lr))
 
 
-def clip_norm(grads: Tensors, most: float) -> Tensors:
+def clip_norm(grads: TensorList, most: float) -> TensorList:
     """Gradients scaled so that their norm, taken over all of them, is at most this."""
     norm = torch.stack(torch._foreach_norm(grads)).norm()
     return list(torch._foreach_mul(grads, (most / (norm + NO_NORM)).clamp(max=1.0)))

@@ -18,7 +18,7 @@ from ..seeds import stream
 from ..types import Batch, Counts, Local, Payload, Server, State, Task, Upload, Weights, clone, drop
 from .base import Source
 from .fixmatch import FixMatch, Seen
-from .shared_settings import MuU, Rate, Share, Tau, Weight
+from .shared_settings import MuU, RateFactor, Share, Tau, Weight
 from .tuning import Tuning
 
 FEATURES, PROXIES = "feat_proj.", "proxy_proj."  # two linear heads that only the contrast uses
@@ -167,7 +167,7 @@ def proxyfl(
     tuning_epochs: Annotated[
         int, Range(0, 1e6), ByDataset(epochs_for), "epochs in which the server tunes classifier rows"
     ] = 100,
-    tuning_lr: Annotated[Rate, "learning rate of that tuning"] = 0.005,
+    tuning_lr: Annotated[RateFactor, "learning rate of that tuning"] = 0.005,
     tuning_batch: Annotated[int, Range(1, 1e6), "classifier rows in a step of it"] = 4,
     margin: Annotated[bool, "the tuning asks for a distance between classes"] = True,
     mask: Annotated[Literal["union", "global"], "which model must be sure: either, or the global one"] = "union",

@@ -9,7 +9,7 @@ from ..label.accept import FixedThreshold
 from ..label.assign import KAPPA_STAR, VOTES, ConfidenceGap, Constant, Order, Sage
 from .base import Method, Source
 from .fixmatch import FixMatch, fixmatch_lpl
-from .shared_settings import LabelBN, MuU, Share, Tau, Vote
+from .shared_settings import LabelBN, MuU, Share, Tau, VoteChoice
 
 Kappa = Annotated[float, Range(0.0, 1e9), "how fast the local vote loses weight as confidences part"]
 Cpg = Annotated[bool, "where the local model is unsure, the global one labels"]
@@ -26,7 +26,7 @@ def sage(
     cpg: Cpg = True,
     cdsc: Cdsc = True,
     lam: Lam = None,
-    vote: Vote = "hard",
+    vote: VoteChoice = "hard",
     label_bn: LabelBN = "train",
     order: Whose = "local-first",
 ) -> FixMatch:
@@ -46,7 +46,7 @@ def with_sage(
     cpg: Cpg = True,
     cdsc: Cdsc = True,
     lam: Lam = None,
-    vote: Vote = "hard",
+    vote: VoteChoice = "hard",
     order: Whose = "local-first",
 ) -> FixMatch:
     """SAGE as a plug-in (Tab. 4): the base keeps its thresholds, terms and aggregation."""

@@ -10,7 +10,7 @@ Share = Annotated[float, Range(0.0, 1.0)]
 Weight = Annotated[float, Range(0.0, 1e6)]  # of a term in the loss
 MuU = Annotated[Weight, "weight of the unlabeled loss"]
 MuProx = Annotated[Weight, "weight of the pull towards the broadcast model"]
-Rate = Annotated[float, Range(0.0, 1e6)]  # of learning
+RateFactor = Annotated[float, Range(0.0, 1e6)]  # of learning
 RelativeRate = Annotated[float, Range(1e-9, 1e6)]
 StudentRate = Annotated[RelativeRate, "learning rate of the student, in those of the model"]
 UnlabeledRate = Annotated[RelativeRate, "learning rate of clients without labels, in train.lr"]
@@ -18,7 +18,7 @@ WinnerBy = Annotated[
     Literal["variance", "entropy", "max"],
     "the model that labels an image: larger variance or maximum of its probabilities, or smaller entropy",
 ]
-Vote = Annotated[Literal["hard", "soft"], "the likeliest class, or all probabilities"]
+VoteChoice = Annotated[Literal["hard", "soft"], "the likeliest class, or all probabilities"]
 LabelBN = Annotated[Literal["train", "eval"], "label with the batch's statistics, or running ones"]
 Steps = Annotated[
     Literal["pool", "labeled"], "as many steps as the semi-supervised methods take, or epochs over the labeled images"

@@ -15,18 +15,18 @@ from torch import Tensor
 
 from ..models import has_kernels
 
-Rows = NDArray[np.float32]
+TunedRows = NDArray[np.float32]
 LARGEST_MARGIN = 100.0
 
 
-def margin(omega: Rows) -> float:
+def proxy_margin(omega: TunedRows) -> float:
     """rho = min(100, max_c min_c' ||omega_c - omega_c'||)."""
     gaps = np.linalg.norm(omega[:, None] - omega[None], axis=-1)
     np.fill_diagonal(gaps, np.inf)
     return min(LARGEST_MARGIN, float(gaps.min(1).max()))
 
 
-def gpt_gradient(omega: Rows, w: Rows, y: NDArray[np.int64], rho: float) -> Rows:
+def gpt_gradient(omega: TunedRows, w: TunedRows, y: NDArray[np.int64], rho: float) -> TunedRows:
     """Gradient by the rows Omega of the mean of -log q_y, q_c ~ exp(-||w - Omega_c|| - rho [c = y]).
 
     (1[c = y] - q_c) (Omega_c - w) / ||Omega_c - w||, taken as 0 at distance 0.
@@ -38,7 +38,7 @@ def gpt_gradient(omega: Rows, w: Rows, y: NDArray[np.int64], rho: float) -> Rows
     q = np.exp(score - score.max(-1, keepdims=True))
     q /= q.sum(-1, keepdims=True)
     force = (is_y - q) / np.where(distance > 0, distance, 1) / len(y)
-    gradient: Rows = np.einsum("bc,bcd->cd", force, away).astype(omega.dtype)
+    gradient: TunedRows = np.einsum("bc,bcd->cd", force, away).astype(omega.dtype)
     return gradient
 
 
@@ -56,14 +56,14 @@ class Tuning:
         if self.epochs == 0:
             return mean
         data = torch.cat(list(uploaded)).float()
-        omega: Rows = mean.float().cpu().numpy().copy()
-        rho, order = margin(omega) if self.margin else 0.0, self.order(len(data), rng)
+        omega: TunedRows = mean.float().cpu().numpy().copy()
+        rho, order = proxy_margin(omega) if self.margin else 0.0, self.order(len(data), rng)
         if has_kernels(mean):
             from .tuning_kernel import fits, tuned
 
             if fits(mean, self.batch):
                 return tuned(mean, data, torch.from_numpy(order).to(mean.device), self.lr, rho).to(mean)
-        host: Rows = data.cpu().numpy()
+        host: TunedRows = data.cpu().numpy()
         for padded in order:
             rows = padded[padded >= 0]
             omega -= self.lr * gpt_gradient(omega, host[rows], rows % len(omega), rho)

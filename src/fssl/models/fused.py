@@ -201,7 +201,7 @@ def stem_definition(
     return definition((z, weight, bias), (eps, eps), reader)
 
 
-class Stem(Function):
+class FusedStem(Function):
     """A convolution of few channels, its norm and ReLU as a function with a gradient."""
 
     @staticmethod
@@ -258,7 +258,7 @@ class StemBackward(Function):
 @taken_whole
 def fused_stem(settings: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """y, the same for a second reader, and the statistics; settings are eps, the reader, stride and padding."""
-    return cast(tuple[Tensor, Tensor, Tensor], Stem.apply(settings, *tensors)[:3])  # type: ignore[no-untyped-call]
+    return cast(tuple[Tensor, Tensor, Tensor], FusedStem.apply(settings, *tensors)[:3])  # type: ignore[no-untyped-call]
 
 
 @torch.library.custom_op("fssl::conv_relu", mutates_args=())

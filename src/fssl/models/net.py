@@ -32,7 +32,7 @@ MODELS: dict[str, Builder] = {
     "simple-cnn": SimpleCnn,
 }
 OBJECTS: dict[str, Builder] = {}  # those that this process knows
-USUAL = {"norm": "batch", "stem": "cifar"}  # what a network without a choice is taken to have
+USUAL_LAYERS = {"norm": "batch", "stem": "cifar"}  # what a network without a choice is taken to have
 
 
 def find_network(name: str) -> Builder:
@@ -234,7 +234,7 @@ def build_module(name: str, channels: int, classes: int, width: int, **choices: 
     """The module of a network; its builder gets those choices that it has an argument for."""
     builder = find_network(name)
     offered = build(signature, "network", name, builder).parameters  # some classes in C have none
-    for key, usual in USUAL.items():
+    for key, usual in USUAL_LAYERS.items():
         if key not in offered and choices.get(key, usual) != usual:
             raise UserError(f"model.{key} = '{choices[key]}': network '{name}' has no choice of it; leave it out")
     taken = {key: value for key, value in choices.items() if key in offered}

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from ..console import RULED, say
 from ..errors import unknown
-from ..report.drawing import FORMATS, mark_empty, save, settings, stamp
+from ..report.drawing import PICTURE_FORMATS, mark_empty, save, settings, stamp
 from ..report.formats import Grid, as_code, escape_markdown, terminal
 from ..report.runs import Run, find_runs
 from ..system.files import write_atomic
@@ -92,7 +92,7 @@ def index(outcomes: list[Outcome], earlier: Sequence[Figure] = ()) -> str:
     for outcome in outcomes:
         lines += [f"## Figure {outcome.figure.name}. {outcome.figure.title}", ""]
         if outcome.picture is not None:
-            others = ", ".join(f"[{kind.upper()}]({outcome.file}.{kind})" for kind in FORMATS[1:])
+            others = ", ".join(f"[{kind.upper()}]({outcome.file}.{kind})" for kind in PICTURE_FORMATS[1:])
             lines += [f"![Figure {outcome.figure.name}]({outcome.file}.png)", "", f"Also as {others}.", ""]
         lines += [outcome.figure.caption, ""]
         for text in outcome.sources:
@@ -113,4 +113,4 @@ def print_summary(console: Console, outcomes: list[Outcome], out: Path) -> None:
         say(console, "What is missing:")
     for text in commands:
         say(console, f"  {text}")
-    say(console, f"written: {out}/README.md, and each drawn figure as {', '.join(FORMATS)}")
+    say(console, f"written: {out}/README.md, and each drawn figure as {', '.join(PICTURE_FORMATS)}")

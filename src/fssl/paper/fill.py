@@ -10,10 +10,10 @@ from typing import NamedTuple
 from ..data.cards import card
 from ..errors import several
 from ..report.groups import one_per_seed
-from ..report.runs import Found, Run, commits_of, mean_std
+from ..report.runs import FoundRuns, Run, commits_of, mean_std
 from .changes import changes_since
 from .published import PAPER, PRINTED, SEEDS, End, PublishedTable, Row, Wanted, paper_tables, tables_by_setup
-from .ranks import Cell, Rows, derive, rank
+from .ranks import TableCell, TableRows, derive, rank
 from .setups import Setup, by_setup, differences, own_recipe, result_at
 
 GAIN_ROW = "SAGE minus best other"
@@ -21,12 +21,12 @@ GAVE_WAY = "behind runs that are longer or nearer to the paper's setting"
 Known = Mapping[Setup, Sequence[Run]]
 
 
-class Line(NamedTuple):
+class SourceLine(NamedTuple):
     """A row of the table as one source has it: printed, or ours, maybe under a protocol. No cell, no run."""
 
     place: Row
     source: str
-    cells: list[Cell | None]
+    cells: list[TableCell | None]
 
     @property
     def row(self) -> str:
@@ -39,7 +39,7 @@ class Line(NamedTuple):
 
 class FilledTable(NamedTuple):
     table: PublishedTable
-    lines: list[Line]
+    lines: list[SourceLine]
 
     @property
     def counts(self) -> dict[str, tuple[int, int]]:
@@ -55,7 +55,7 @@ class FilledTable(NamedTuple):
         return any(line.cells[j] for line in self.lines if not line.is_printed for j in columns)
 
     @property
-    def visible_lines(self) -> list[Line]:
+    def visible_lines(self) -> list[SourceLine]:
         """Without our empty lines, but for one where a row has nothing else of ours.
 
         In a table of another paper, where it has nothing else at all.
@@ -94,7 +94,7 @@ class Tables(NamedTuple):
         return [shown[path] for path in sorted(shown)]
 
 
-def fill_tables(found: Found, short: bool = False) -> Tables:
+def fill_tables(found: FoundRuns, short: bool = False) -> Tables:
     """The SAGE paper's, each from the runs that come as far as its numbers; `short` takes the others too, marked."""
     setups, strange = by_setup(found.runs)
     recipes = {run.path: recipe for run in found.runs if (recipe := own_recipe(run.config))}
@@ -159,20 +159,20 @@ def fill_table(table: PublishedTable, known: Known, short: bool = False) -> Fill
     blocks = {**blocks, PAPER: printed} if table.number else {PRINTED: printed, **blocks}
     rows = [*table.rows, *([Row(GAIN_ROW)] if table.gains else [])]
     return FilledTable(
-        table, [Line(row, s, blocks[s][i]) for i, row in enumerate(rows) for s in blocks if blocks[s][i]]
+        table, [SourceLine(row, s, blocks[s][i]) for i, row in enumerate(rows) for s in blocks if blocks[s][i]]
     )
 
 
-def printed_block(table: PublishedTable) -> Rows:
+def printed_block(table: PublishedTable) -> TableRows:
     """What is printed, also where that does not follow from other numbers; a row without is empty."""
-    last: Rows = [[Cell(value) for value in table.gains]] if table.gains else []
+    last: TableRows = [[TableCell(value) for value in table.gains]] if table.gains else []
     return rank(table, [printed_cells(table, row) for row in table.rows]) + last
 
 
-def printed_cells(table: PublishedTable, row: Row) -> list[Cell | None]:
+def printed_cells(table: PublishedTable, row: Row) -> list[TableCell | None]:
     unknown = [nan] * len(row.printed)
     numbers = zip(row.printed, row.std or unknown, row.speedups or row.gains or unknown, strict=True)
-    cells = [Cell(known(value), known(std), extra=known(extra)) for value, std, extra in numbers]
+    cells = [TableCell(known(value), known(std), extra=known(extra)) for value, std, extra in numbers]
     return [cell if table.counts_rounds or cell.value is not None else None for cell in cells]
 
 
@@ -180,7 +180,7 @@ def known(value: float) -> float | None:
     return None if isnan(value) else value
 
 
-def find_cells(table: PublishedTable, wanted: Wanted, runs: Known, short: bool) -> dict[str, Cell]:
+def find_cells(table: PublishedTable, wanted: Wanted, runs: Known, short: bool) -> dict[str, TableCell]:
     """Our cell, or that under each protocol that has runs of it.
 
     Before the round of the printed number an accuracy is no result yet, and a target that is not reached no answer.
@@ -208,7 +208,7 @@ def shortness(run: Run, rounds: int) -> list[str]:
     return [f"{several(last, 'round')} (paper: {rounds})"]
 
 
-def best_cell(choices: Mapping[tuple[str, ...], list[Run]], end: End) -> Cell:
+def best_cell(choices: Mapping[tuple[str, ...], list[Run]], end: End) -> TableCell:
     """The group of repetitions that says most.
 
     That is the farthest, up to where the paper reads; then the one with fewest differences; the longest; most seeds.
@@ -236,7 +236,7 @@ def best_cell(choices: Mapping[tuple[str, ...], list[Run]], end: End) -> Cell:
     if value is None:
         last = min(min(run.last_round, end.rounds) for run in runs)
         remarks.append(f"{len(numbers)} of {len(runs)} runs reach {end.target} % within {several(last, 'round')}")
-    return Cell(value, std, tuple(runs), setting, tuple(remarks))
+    return TableCell(value, std, tuple(runs), setting, tuple(remarks))
 
 
 def column_value(run: Run, end: End) -> float | None:

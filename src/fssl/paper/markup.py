@@ -27,9 +27,9 @@ from ..report.formats import (
 )
 from ..report.runs import Run, commits_of, mean_std
 from ..system.files import as_csv
-from .fill import GAIN_ROW, FilledTable, Line, Tables
+from .fill import GAIN_ROW, FilledTable, SourceLine, Tables
 from .published import SEEDS, TITLES, Column, End, PublishedTable
-from .ranks import Cell
+from .ranks import TableCell
 from .setups import PROTOCOLS, result_at
 
 LISTED = 10  # runs without a cell that the terminal names
@@ -60,7 +60,7 @@ def signed(value: float, digits: int = 2) -> str:
     return ("+" if value >= 0 else "−") + f"{abs(value):.{digits}f}"
 
 
-def cell_text(cell: Cell | None, line: Line, filled: FilledTable) -> Marked:
+def cell_text(cell: TableCell | None, line: SourceLine, filled: FilledTable) -> Marked:
     """A number with its spread; what is derived from it, the number of runs and marks."""
     if cell is None:
         return Marked("")
@@ -76,7 +76,7 @@ def cell_text(cell: Cell | None, line: Line, filled: FilledTable) -> Marked:
     return Marked(text, after + (f" ({len(cell.runs)})" if cell.runs else ""), ",".join(marks))
 
 
-def source_name(line: Line, is_brief: bool = False) -> str:
+def source_name(line: SourceLine, is_brief: bool = False) -> str:
     if line.source in PROTOCOLS and not is_brief:
         return f"ours, {line.source}" if any(line.cells) else "ours"
     return f"{line.source}, about" if line.is_printed and line.place.open else line.source
@@ -87,7 +87,7 @@ def grid(filled: FilledTable) -> Grid:
     return grid_of(filled, filled.visible_lines, range(len(filled.table.columns)))
 
 
-def grid_of(filled: FilledTable, lines: Sequence[Line], columns: Sequence[int], is_brief: bool = False) -> Grid:
+def grid_of(filled: FilledTable, lines: Sequence[SourceLine], columns: Sequence[int], is_brief: bool = False) -> Grid:
     """Some lines and columns of a table as text; only the first line of a row has its name."""
     names = [name if i == 0 else "" for name, group in groupby(line.row for line in lines) for i, _ in enumerate(group)]
     rows: list[list[str | Marked]] = [
@@ -153,7 +153,7 @@ def numbers_csv(tables: Sequence[FilledTable]) -> str:
     return as_csv(PAPER_FIELDS if tables[0].table.number else OTHER_FIELDS, rows)
 
 
-def number_record(table: PublishedTable, line: Line, j: int, cell: Cell) -> dict[str, Any]:
+def number_record(table: PublishedTable, line: SourceLine, j: int, cell: TableCell) -> dict[str, Any]:
     """One CSV line of a cell; unknown values stay empty."""
     column, runs = table.columns[j], cell.runs
     where: dict[str, Any] = {

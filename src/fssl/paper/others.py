@@ -10,7 +10,7 @@ from ..console import say
 from ..errors import unknown
 from ..records.rounds import LAST
 from ..report.formats import escape_markdown, markdown, markdown_notes
-from ..report.runs import NO_ROUND, Found, Run, find_runs
+from ..report.runs import NO_ROUND, FoundRuns, Run, find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
 from .fill import Tables, fill_table, shortness, why_nowhere
@@ -50,7 +50,7 @@ def make_other(console: Console, paths: list[Path], out: Path, name: str, short:
     say(console, f"written: {out / name}.md and {name}.csv")
 
 
-def fill_other(table: PublishedTable, found: Found, short: bool = False) -> Tables:
+def fill_other(table: PublishedTable, found: FoundRuns, short: bool = False) -> Tables:
     """The table with the runs that come as far as its numbers; `short` takes the others too, marked."""
     known, strange = by_setup(found.runs)
     unread = {path: UNREAD[why == NO_ROUND] for path, why in found.unreadable.items()}

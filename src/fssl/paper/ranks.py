@@ -12,7 +12,7 @@ from .setups import result_at
 NEAR = 5.0  # points below the paper's best other method: one that is farther behind cannot stand for it
 
 
-class Cell(NamedTuple):
+class TableCell(NamedTuple):
     """One number of a table and where it comes from."""
 
     value: float | None  # None: a target that not every run reaches
@@ -28,10 +28,10 @@ class Cell(NamedTuple):
         return (*self.setting, *self.remarks)
 
 
-Rows = list[list[Cell | None]]  # rows of a table, each with a cell or nothing per column
+TableRows = list[list[TableCell | None]]  # rows of a table, each with a cell or nothing per column
 
 
-def rank(table: PublishedTable, block: Rows) -> Rows:
+def rank(table: PublishedTable, block: TableRows) -> TableRows:
     """The same cells with the best and the second of each column marked, as the numbers are shown.
 
     Only cells of one setting compete: the one that most cells of the column have. A cell alone has no rank, nor has any
@@ -50,7 +50,7 @@ def rank(table: PublishedTable, block: Rows) -> Rows:
     return out
 
 
-def rivals_in(table: PublishedTable, block: Rows, j: int) -> dict[int, Cell]:
+def rivals_in(table: PublishedTable, block: TableRows, j: int) -> dict[int, TableCell]:
     """Cells of a column that can be compared, by row: no upper bound, and no run that ends before the paper's round."""
     cells = {
         i: cell
@@ -64,21 +64,21 @@ def rivals_in(table: PublishedTable, block: Rows, j: int) -> dict[int, Cell]:
     return {i: cell for i, cell in cells.items() if cell.setting == setting}
 
 
-def is_short(cell: Cell, end: End) -> bool:
+def is_short(cell: TableCell, end: End) -> bool:
     """Whether a cell's accuracy was read before the paper's round; a target that is reached is no matter of length."""
     return end.target is None and any(run.last_round < end.rounds for run in cell.runs)
 
 
-def known_value(cell: Cell) -> float:
+def known_value(cell: TableCell) -> float:
     assert cell.value is not None
     return cell.value
 
 
-def shown_value(table: PublishedTable, cell: Cell) -> float:
+def shown_value(table: PublishedTable, cell: TableCell) -> float:
     return round(known_value(cell), 1 if table.counts_rounds else 2)
 
 
-def derive(table: PublishedTable, block: Rows) -> Rows:
+def derive(table: PublishedTable, block: TableRows) -> TableRows:
     """The same cells with what the paper derives from them: speed-ups, gains over the row above, the last line."""
     out = [list(cells) for cells in block]
     for i, row in enumerate(table.rows):
@@ -90,14 +90,14 @@ def derive(table: PublishedTable, block: Rows) -> Rows:
     return out
 
 
-def with_extra(cell: Cell | None, base: Cell | None, is_speedup: bool) -> Cell | None:
+def with_extra(cell: TableCell | None, base: TableCell | None, is_speedup: bool) -> TableCell | None:
     """A cell with its speed-up or gain over another of the same setting."""
     if not (cell and base) or cell.value is None or base.value is None or cell.setting != base.setting:
         return cell
     return cell._replace(extra=base.value / cell.value if is_speedup else cell.value - base.value)
 
 
-def lead(table: PublishedTable, block: Rows, j: int) -> Cell | None:
+def lead(table: PublishedTable, block: TableRows, j: int) -> TableCell | None:
     """SAGE minus the best of the others; below zero where it is not ahead, marked where some have no runs.
 
     None where all others with runs are far behind in the paper: a lead over the weak alone is no lead.
@@ -110,7 +110,7 @@ def lead(table: PublishedTable, block: Rows, j: int) -> Cell | None:
     lacking = (f"{len(rivals)} of {len(printed)} other methods have runs",) if len(rivals) < len(printed) else ()
     best = max(rivals.values(), key=known_value)
     spread = spread_of_lead(sage.runs, best.runs, table.ends[j])
-    return Cell(known_value(sage) - known_value(best), spread, setting=sage.setting, remarks=lacking)
+    return TableCell(known_value(sage) - known_value(best), spread, setting=sage.setting, remarks=lacking)
 
 
 def spread_of_lead(ours: Sequence[Run], theirs: Sequence[Run], end: End) -> float | None:

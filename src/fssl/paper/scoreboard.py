@@ -18,7 +18,7 @@ from .fill import FilledTable
 from .markup import signed
 from .panels import look_of
 from .published import TITLES, Column, PublishedTable, Row, Wanted
-from .ranks import Cell
+from .ranks import TableCell
 from .setups import PROTOCOLS, result_at
 
 POINT = 1.0  # of accuracy, in percent: how far apart two numbers may be and still agree
@@ -32,7 +32,7 @@ BOARD_LEGEND = (
 )
 
 
-class Score(NamedTuple):
+class ScoredNumber(NamedTuple):
     """A number of the paper and what our runs say of it: nothing, where none came as far.
 
     Where the paper prints the round of an accuracy, ours is the accuracy in that round: both are points then.
@@ -70,7 +70,7 @@ class Score(NamedTuple):
 
 class Scoreboard(NamedTuple):
     total: int  # numbers that the paper prints, each once
-    scores: list[Score]  # those with runs
+    scores: list[ScoredNumber]  # those with runs
 
     @property
     def agreeing(self) -> int:
@@ -87,28 +87,28 @@ class Scoreboard(NamedTuple):
 
 def scoreboard(tables: Iterable[FilledTable]) -> Scoreboard:
     """The paper's numbers beside the runs that come as far, which the tables are filled with."""
-    every: dict[object, Score] = {}
+    every: dict[object, ScoredNumber] = {}
     for score in (score for filled in tables for score in scores_in(filled)):
         every.setdefault(score.cell, score)
     return Scoreboard(len(every), sorted((score for score in every.values() if score.runs), key=place))
 
 
-def place(score: Score) -> tuple[float, int, float]:
+def place(score: ScoredNumber) -> tuple[float, int, float]:
     """Where a score stands: settings one after another, as the paper orders them."""
     return score.table.label_fraction, list(TITLES).index(score.column.dataset), score.column.alpha
 
 
-def scores_in(filled: FilledTable) -> Iterator[Score]:
+def scores_in(filled: FilledTable) -> Iterator[ScoredNumber]:
     table = filled.table
     lines = {line.row: line.cells for line in filled.lines if line.source == PROTOCOLS[0]}
     for row, wanted in zip(table.rows, table.wanted, strict=True):
         cells = lines.get(row.name, [None] * len(table.columns))
         for column, place, printed, cell in zip(table.columns, wanted, row.printed, cells, strict=True):
             if place and printed == printed:  # not nan, which is a target that the paper does not reach
-                yield filled_in(Score(table, row, column, place, printed), cell)
+                yield filled_in(ScoredNumber(table, row, column, place, printed), cell)
 
 
-def filled_in(score: Score, cell: Cell | None) -> Score:
+def filled_in(score: ScoredNumber, cell: TableCell | None) -> ScoredNumber:
     """A number with our runs of it, if all of them come as far and are the paper's but for rounding."""
     if cell is None or not all(score.row.is_bound or mark.startswith(ROUNDING) for mark in cell.setting):
         return score
@@ -117,7 +117,7 @@ def filled_in(score: Score, cell: Cell | None) -> Score:
     return score._replace(runs=cell.runs, ours=known) if len(known) == len(ours) else score
 
 
-def accuracy_of(run: Run, score: Score) -> float | None:
+def accuracy_of(run: Run, score: ScoredNumber) -> float | None:
     """Our number in points: the mean of the last ten rounds, or the accuracy of the round that the paper prints."""
     if score.column.target is None:
         return result_at(run, score.wanted.end.rounds)
@@ -128,7 +128,7 @@ def accuracy_of(run: Run, score: Score) -> float | None:
 # In words.
 
 
-def texts(score: Score) -> list[str]:
+def texts(score: ScoredNumber) -> list[str]:
     """A line of the scoreboard, as HEAD names its parts."""
     column = score.column
     setting = f"{TITLES[column.dataset]}, α = {column.alpha:g}, {100 * score.table.label_fraction:g} % labels"
@@ -220,9 +220,9 @@ def limits(numbers: Iterable[float]) -> tuple[float, float]:
     return 10 * ((min(known) - 4) // 10), 10 * ((max(known) + 4) // 10 + 1)
 
 
-def side_by_side(scores: Iterable[Score]) -> Iterator[tuple[Score, float]]:
+def side_by_side(scores: Iterable[ScoredNumber]) -> Iterator[tuple[ScoredNumber, float]]:
     """Scores with a step aside, where several have the same number: the targets of the tables of rounds."""
-    same: dict[float, list[Score]] = defaultdict(list)
+    same: dict[float, list[ScoredNumber]] = defaultdict(list)
     for score in scores:
         same[score.expected].append(score)
     for members in same.values():
@@ -241,7 +241,7 @@ def looks_of_dots(rows: Iterable[Row]) -> dict[str, Style]:
     return looks
 
 
-def dot(panel: Any, score: Score, style: Style, x: float, y: float, std: float | None) -> None:
+def dot(panel: Any, score: ScoredNumber, style: Style, x: float, y: float, std: float | None) -> None:
     look: dict[str, Any] = {"color": style.color, "marker": MARKS[style.marker], "markersize": 5.5, "linestyle": ""}
     face = style.color if score.agrees else "white"
     if std is not None:

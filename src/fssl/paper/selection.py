@@ -27,8 +27,8 @@ NO_PROBES = "no probes folder"
 MOST_PROBES = 60  # files read for a curve by round
 
 # Where the presets' README puts each preset's runs; those that are not named share one folder.
-FOLDERS = {"fig1": "runs/fig1", "fig1-central": "runs/fig1-central", "fig1-fedsgd": "runs/fig1-fedsgd"}
-FOLDERS |= {"fig4": "runs/paper-600", "fig15": "runs/paper-600"}
+FIGURE_FOLDERS = {"fig1": "runs/fig1", "fig1-central": "runs/fig1-central", "fig1-fedsgd": "runs/fig1-fedsgd"}
+FIGURE_FOLDERS |= {"fig4": "runs/paper-600", "fig15": "runs/paper-600"}
 SHARED_FOLDER = "runs/paper"
 
 
@@ -48,7 +48,7 @@ class Selection:
         self.cells = {cell: config for cell, config in every.items() if not alphas or cell.alpha in alphas}
         self.is_part = len(self.cells) < len(every)
         self.rounds = max(config.rounds for config in self.cells.values())
-        self._runs = choose(self.cells, known)
+        self._runs = choose_runs(self.cells, known)
         self.missing: dict[Cell, str] = {}
         self.drawn: dict[Cell, list[Run]] = {}
 
@@ -186,7 +186,7 @@ class Selection:
     def command(self, why: str, alphas: Sequence[float], methods: Sequence[MethodChoice]) -> str:
         """A part of the preset's grid; runs that lack records need another folder."""
         axes = grid_axes(read_toml(f"paper/{self.preset}"))
-        folder = FOLDERS.get(self.preset, SHARED_FOLDER) + ("" if why == NO_RUN else "-again")
+        folder = FIGURE_FOLDERS.get(self.preset, SHARED_FOLDER) + ("" if why == NO_RUN else "-again")
         words = [f"fssl run paper/{self.preset} --out {folder}"]
         if self.is_part or len(alphas) < len(self.alphas):
             words.append(f"--set 'grid.partition.alpha={inline(list(alphas))}'")
@@ -228,7 +228,7 @@ def alpha_list(given: Sequence[float], every: Sequence[float]) -> str:
     return "" if set(given) == set(every) else f" (α = {', '.join(f'{a:g}' for a in given)})"
 
 
-def choose(cells: Mapping[Cell, Config], known: Mapping[Setup, list[Run]]) -> dict[Cell, list[Run]]:
+def choose_runs(cells: Mapping[Cell, Config], known: Mapping[Setup, list[Run]]) -> dict[Cell, list[Run]]:
     """Runs of one setting for as many cells as possible; of the paper's dataset if there are any, nearest to it."""
     families: dict[Any, dict[Cell, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for setup, runs in known.items():

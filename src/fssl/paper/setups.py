@@ -12,7 +12,7 @@ import numpy as np
 from ..catalog.facts import same_method
 from ..config import Config, MethodChoice, applies, by_card, flatten
 from ..config.conditions import changes_results, noted
-from ..config.rules import Recipe
+from ..config.rules import PaperRecipe
 from ..console import setting_text
 from ..data.cards import card
 from ..errors import UserError
@@ -77,7 +77,9 @@ STRANGE: dict[str, Callable[[Config], object]] = {
 def own_recipe(config: Config) -> str | None:
     """The first setting by which a run is trained in another way than any of the paper's."""
     ours, usual = flatten(config), flatten(Config())
-    return next((f"{key} = {setting_text(ours[key])}" for key, _ in noted(Recipe) if ours[key] != usual[key]), None)
+    return next(
+        (f"{key} = {setting_text(ours[key])}" for key, _ in noted(PaperRecipe) if ours[key] != usual[key]), None
+    )
 
 
 def side_settings(config: Config) -> dict[str, Any]:

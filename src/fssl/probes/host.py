@@ -62,7 +62,8 @@ class Answers(NamedTuple):
         """What single numbers do not tell, as JSON has it."""
         columns = {"precision": self.precision, "recall": self.recall, "f1": self.f1, "auroc": 100 * self.areas}
         return {
-            "classes": {"images": self.images.tolist()} | {name: plain(column) for name, column in columns.items()},
+            "classes": {"images": self.images.tolist()}
+            | {name: json_numbers(column) for name, column in columns.items()},
             "confusion": self.confusion.tolist(),
             "calibration": dict(zip(("images", "confidence", "right"), self.bins.tolist(), strict=True)),
         }
@@ -82,6 +83,6 @@ def divided(total: NDArray[Any], weight: NDArray[Any]) -> Numbers:
     return out
 
 
-def plain(column: Numbers) -> list[float | None]:
+def json_numbers(column: Numbers) -> list[float | None]:
     """Numbers as JSON has them: null for nan."""
     return [None if np.isnan(x) else float(x) for x in column]

@@ -12,7 +12,7 @@ from ..config import Config
 from ..errors import UserError
 from ..system.digest import short_sum
 from ..system.files import write_atomic
-from .chain import Chain, content, linked, named, read_entry
+from .chain import Chain, linked, named, read_entry, read_line
 from .rounds import Line, first_other_rate
 from .sealed_json import read_facts, write_facts
 
@@ -53,7 +53,7 @@ def accept(folder: "RunFolder", remark: str) -> str:
     folder.lock.take()
     try:
         texts = folder.text().splitlines()
-        lines = [line for text in texts if (line := content(text))]
+        lines = [line for text in texts if (line := read_line(text))]
         rates = rate_fault(lines, config := folder.config(), acceptance(folder.path))
         edits = [*edits_of(folder.chain(), texts), *([rates] if rates else [])]
         if not edits:
@@ -70,7 +70,7 @@ def accept(folder: "RunFolder", remark: str) -> str:
 def edits_of(chain: Chain, texts: Sequence[bytes]) -> Iterator[str]:
     """What was edited in a record: whole lines with a wrong check, and lines or settings that do not fit together."""
     for text, known in zip(texts, chain.follow(texts), strict=True):
-        if known is None and (line := content(text)):
+        if known is None and (line := read_line(text)):
             yield f"{named(line)} was edited"
     if chain.fault:
         yield chain.fault
@@ -79,7 +79,7 @@ def edits_of(chain: Chain, texts: Sequence[bytes]) -> Iterator[str]:
 def relinked(texts: Iterable[bytes], mark: str) -> Iterator[bytes]:
     """The lines with new checks, the first one after the mark; damaged ones as they are."""
     for text in texts:
-        line = content(text)
+        line = read_line(text)
         new = linked(line, mark).rstrip("\n").encode() if line else text
         mark = entry.check if (entry := read_entry(new)) else mark
         yield new

@@ -15,7 +15,7 @@ TAIL = 2**18  # bytes at the end of a trail in which its last line is looked for
 LONGEST = 2000  # characters of a text in an entry: reasons come from outside
 
 
-class Entry(NamedTuple):
+class TrailEntry(NamedTuple):
     """A line of a trail."""
 
     number: int
@@ -28,7 +28,7 @@ class Entry(NamedTuple):
 class Trail(NamedTuple):
     """What a file holds, and each line that was damaged, removed, inserted or moved."""
 
-    entries: list[Entry]
+    entries: list[TrailEntry]
     faults: list[str]
 
 
@@ -61,10 +61,10 @@ def shortened(fact: Any) -> Any:
 
 def chained(line: dict[str, Any], before: str) -> bytes:
     """A line as bytes, with its digest."""
-    return as_text({**line, "digest": digest_of(line, before)})
+    return as_text({**line, "digest": line_digest(line, before)})
 
 
-def digest_of(line: dict[str, Any], before: str) -> str:
+def line_digest(line: dict[str, Any], before: str) -> str:
     return sha256(before.encode() + as_text(line)).hexdigest()
 
 
@@ -72,10 +72,10 @@ def as_text(line: dict[str, Any]) -> bytes:
     return json.dumps(line, separators=(",", ":"), sort_keys=True).encode()
 
 
-def read_line(text: bytes) -> Entry | None:
+def read_line(text: bytes) -> TrailEntry | None:
     """An entry, unchecked; None if the line is not one."""
     try:
-        entry = Entry(**parse_json(text))
+        entry = TrailEntry(**parse_json(text))
     except (TypeError, ValueError):
         return None
     return entry if type(entry.number) is int and isinstance(entry.facts, dict) else None
@@ -87,7 +87,7 @@ def read_trail(file: Path) -> Trail:
     A chain shows changes to whoever has noted a later digest. Without one, somebody who may write into the folder can
     cut the file at its end, or write it anew.
     """
-    entries: list[Entry] = []
+    entries: list[TrailEntry] = []
     faults: list[str] = []
     for place, text in enumerate(file.read_bytes().splitlines(), 1):
         entry, before = read_line(text), entries[-1] if entries else None
@@ -96,11 +96,11 @@ def read_trail(file: Path) -> Trail:
             continue
         if entry.number != (before.number if before else 0) + 1:
             faults.append(f"line {place} is entry {entry.number} after entry {before.number if before else 0}")
-        elif entry.digest != digest_of(unsigned(entry), before.digest if before else ""):
+        elif entry.digest != line_digest(unsigned(entry), before.digest if before else ""):
             faults.append(f"line {place}: entry {entry.number} was changed, or the one before it")
         entries.append(entry)
     return Trail(entries, faults)
 
 
-def unsigned(entry: Entry) -> dict[str, Any]:
+def unsigned(entry: TrailEntry) -> dict[str, Any]:
     return {key: value for key, value in entry._asdict().items() if key != "digest"}

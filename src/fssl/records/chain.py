@@ -24,7 +24,7 @@ def linked(line: Mapping[str, Any], after: str) -> str:
     return f'{text}, "check": "{short_sum(text.encode())}"}}\n'
 
 
-class Entry(NamedTuple):
+class ChainEntry(NamedTuple):
     """One line that is as it was written."""
 
     line: Line
@@ -32,16 +32,16 @@ class Entry(NamedTuple):
     check: str
 
 
-def read_entry(text: bytes) -> Entry | None:
+def read_entry(text: bytes) -> ChainEntry | None:
     """A line of the record; None if it is damaged."""
     parts = ENDING.fullmatch(text)
     if not parts or short_sum(parts[1]) != parts[3].decode():
         return None
-    line = content(text)
-    return None if line is None else Entry(line, parts[2].decode(), parts[3].decode())
+    line = read_line(text)
+    return None if line is None else ChainEntry(line, parts[2].decode(), parts[3].decode())
 
 
-def content(text: bytes) -> Line | None:
+def read_line(text: bytes) -> Line | None:
     """What a line says, without its checks."""
     try:
         line = parse_json(text)

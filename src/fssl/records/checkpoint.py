@@ -11,10 +11,10 @@ from safetensors.torch import load
 
 from ..system.files import read_json, write_atomic
 from .client_parts import Parts
-from .manifests import Manifests, checksum, stem
+from .manifests import Manifests, checkpoint_stem, checksum
 from .tensors import Tensors, as_bytes
 
-KEPT = 2
+KEPT_CHECKPOINTS = 2
 
 
 class Saved(NamedTuple):
@@ -44,11 +44,11 @@ class Checkpoints(Manifests):
         self.folder.mkdir(exist_ok=True)
         files = self._parts.save(round, parts)
         data = as_bytes(tensors)
-        path = self.folder / f"{stem(round)}.json"
+        path = self.folder / f"{checkpoint_stem(round)}.json"
         write_atomic(path.with_suffix(".safetensors"), data)
         facts = {"round": round, "record": mark, "sha256": checksum(data), "parts": files}
         write_atomic(path, json.dumps(facts))
-        self._keep_only(self._manifests()[-KEPT:])
+        self._keep_only(self._manifests()[-KEPT_CHECKPOINTS:])
 
     def moved(self) -> dict[str, Tensors]:
         """Parts of the last checkpoint that lie on disk alone from now on."""

@@ -18,7 +18,7 @@ from .tensors import Tensors, as_bytes, mapped
 Vouched = dict[str, str]  # checksum by file name
 
 
-def room() -> int:
+def parts_room() -> int:
     """Bytes of memory that parts may take."""
     return memory() // 4
 
@@ -53,7 +53,7 @@ class Parts:
 
     def moved(self) -> dict[str, Tensors]:
         """Parts that are mapped from their files from now on, so that there is room for the others."""
-        excess, moved = sum(self._held.values()) - room(), dict[str, Tensors]()
+        excess, moved = sum(self._held.values()) - parts_room(), dict[str, Tensors]()
         while excess > 0 and self._held:
             name = next(iter(self._held))
             excess -= self._held.pop(name)
@@ -67,7 +67,7 @@ class Parts:
 
     def load(self, files: Vouched) -> dict[str, Tensors] | None:
         """All parts; None if a file's checksum differs from the recorded one."""
-        self._known, self._held, left = {}, {}, room()
+        self._known, self._held, left = {}, {}, parts_room()
         for file, check in files.items():
             data = read_intact(self.folder / file, check)
             if data is None:

@@ -17,7 +17,7 @@ from ..system.machine import processor
 PACKAGES = ("fssl", "torch", "numpy", "pillow", "pyarrow", "safetensors", "flwr", "ray")
 
 COMMIT = re.compile(r"([0-9a-f]{7})[0-9a-f]*(\+?)")  # seven digits tell it from others
-UNKNOWN = "unknown"
+UNKNOWN_COMMIT = "unknown"
 SECRET = re.compile(r"(?i)(?:token|password|passwd|secret|api[-_]?key|credentials?)$")  # the end of an option's name
 IN_ADDRESS = re.compile(r"(?<=//)[^/@\s]+(?=@)")  # a user's name and password
 
@@ -59,7 +59,7 @@ def installed_version(package: str) -> str | None:
 def short_commit(revision: object) -> str:
     """`3e18041` of a recorded revision, with its '+' if there is one; anything else is damage, or was not known."""
     known = COMMIT.fullmatch(revision) if isinstance(revision, str) else None
-    return known[1] + known[2] if known else UNKNOWN
+    return known[1] + known[2] if known else UNKNOWN_COMMIT
 
 
 @cache

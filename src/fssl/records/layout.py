@@ -36,7 +36,7 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return tables
 
 
-def place_of(config: Config) -> Path | None:
+def start_place(config: Config) -> Path | None:
     """The run folder or the file that a run starts from; `{seed}` in its name is the run's own."""
     start = config.model.start
     return None if start == NO_START else at_home(Path(start.replace("{seed}", str(config.seed))))

@@ -21,7 +21,7 @@ def read_intact(path: Path, expected: object) -> bytes | None:
     return data if checksum(data) == expected else None
 
 
-def stem(round: object) -> str:
+def checkpoint_stem(round: object) -> str:
     return f"round-{round!s:0>6}"
 
 
@@ -59,13 +59,13 @@ class Manifests:
 
     def _up_to(self, marks: Sequence[str]) -> list[Path]:
         """Those of the rounds of a record, given by its marks from round 0 on; the newest first."""
-        return [m for m in reversed(self._manifests()) if m.stem <= stem(len(marks) - 1)]
+        return [m for m in reversed(self._manifests()) if m.stem <= checkpoint_stem(len(marks) - 1)]
 
     def _read_manifest(self, manifest: Path, marks: Sequence[str]) -> tuple[Mapping[str, Any], bytes] | None:
         """The facts and the tensors' bytes of a checkpoint of this record, if these are what was written."""
         facts = read_json(manifest)
         round = facts.get("round")
-        if type(round) is not int or manifest.stem != stem(round) or facts.get("record") != marks[round]:
+        if type(round) is not int or manifest.stem != checkpoint_stem(round) or facts.get("record") != marks[round]:
             return None
         data = read_intact(manifest.with_suffix(".safetensors"), facts.get("sha256"))
         return None if data is None or not isinstance(facts.get("parts"), dict) else (facts, data)

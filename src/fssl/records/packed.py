@@ -15,7 +15,7 @@ from ..system.files import parse_json
 from .rounds import ratio
 
 SUMS, OVER = "sums", " / "
-MOST = 2**30  # bytes in a small form, since a file from elsewhere may claim to hold any number
+MOST_BYTES = 2**30  # bytes in a small form, since a file from elsewhere may claim to hold any number
 
 
 def packed(text: bytes) -> bytes:
@@ -34,7 +34,7 @@ def unpacked(data: bytes) -> bytes:
     import lzma
 
     decompressor = lzma.LZMADecompressor()
-    blocks = parse_json(decompressor.decompress(data, MOST))
+    blocks = parse_json(decompressor.decompress(data, MOST_BYTES))
     if not decompressor.eof:
         raise ValueError("more than any record has")
     return b"".join(json.dumps(line).encode() + b"\n" for block in blocks for line in rows(block, sums_of(block)))

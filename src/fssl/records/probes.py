@@ -15,7 +15,7 @@ Arrays = Mapping[str, NDArray[np.float32]]
 
 
 def write_probes(path: Path, round: int, arrays: Arrays) -> None:
-    write_atomic(path, save({**arrays}, metadata_of(contents(arrays), {"round": round})))
+    write_atomic(path, save({**arrays}, metadata_of(typed_arrays(arrays), {"round": round})))
 
 
 def read_probe(path: Path, name: str) -> NDArray[np.float64] | None:
@@ -25,7 +25,7 @@ def read_probe(path: Path, name: str) -> NDArray[np.float64] | None:
     try:
         data = path.read_bytes()
         arrays = load(data)  # refuses a damaged head
-        facts = checked_facts(contents(arrays), read_head(data))
+        facts = checked_facts(typed_arrays(arrays), read_head(data))
     except (OSError, SafetensorError, LookupError, ValueError):
         return None
     if not facts or facts.get("round") != int(path.stem):
@@ -36,6 +36,6 @@ def read_probe(path: Path, name: str) -> NDArray[np.float64] | None:
     return total if total.ndim == 1 and np.isfinite(total).all() else None
 
 
-def contents(arrays: Arrays) -> list[Content]:
+def typed_arrays(arrays: Arrays) -> list[Content]:
     """Return the arrays under torch's names of their types: a file does not depend on the library that wrote it."""
     return [Content(name, f"torch.{a.dtype}", a.shape, a.reshape(-1).view(np.uint8).data) for name, a in arrays.items()]

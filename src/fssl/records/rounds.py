@@ -19,7 +19,7 @@ MEASURES = {  # of a test, in percent, and what they are called
     "auroc": "AUROC",
     "ece": "calibration error",
 }
-Sums = Mapping[str, NDArray[np.float64]]
+NamedSums = Mapping[str, NDArray[np.float64]]
 Line = dict[str, Any]  # of the record: what is known of a round, or of a run
 L = TypeVar("L", bound=Mapping[str, Any])
 
@@ -34,7 +34,7 @@ def tidy(value: float) -> float | int:
     return int(value) if float(value).is_integer() else float(f"{value:.9g}")
 
 
-def scalars(sums: Sums) -> dict[str, float | int]:
+def scalars(sums: NamedSums) -> dict[str, float | int]:
     """Single sums over clients; vectors stay in the probes file."""
     return {name: tidy(float(v.sum())) for name, v in sums.items() if v.ndim == 1}
 
@@ -72,7 +72,7 @@ def rates(sums: Mapping[str, float], labeled_steps: float) -> dict[str, float | 
     return out
 
 
-def by_majority(sums: Sums, unlabeled_counts: NDArray[np.int64] | None) -> dict[str, float | None]:
+def by_majority(sums: NamedSums, unlabeled_counts: NDArray[np.int64] | None) -> dict[str, float | None]:
     """Mean lambda and gap where the local vote is a majority or a minority class of the client.
 
     Majority: the client's true unlabeled count of the class is above its mean count, if that is known. A client

@@ -43,7 +43,7 @@ from .overview import (
     words_by,
     words_on,
 )
-from .runs import SHOWN, Found, Read, Run, by_round, commits_of, find_runs, joined, late, number, percent
+from .runs import SHOWN, FoundRuns, Read, Run, by_round, commits_of, find_runs, joined, late, number, percent
 from .tasks import group_by_task
 from .verdicts import by_result, last_rounds, mean_result
 
@@ -172,7 +172,7 @@ def signs(overviews: Iterable[Grid]) -> list[str]:
     return [text for sign, text in meanings.items() if sign in seen]
 
 
-def remarks(every: Found, judged: Found, shown: Sequence[Run], measure: str) -> list[str]:
+def remarks(every: FoundRuns, judged: FoundRuns, shown: Sequence[Run], measure: str) -> list[str]:
     """What of the runs is not in the tables, or not as their settings have it."""
     named = sorted({run.config.records.metrics for run in every.runs})
     several_measures = f"These runs are of several headline measures ({', '.join(named)}): --measure chooses one"

@@ -16,7 +16,7 @@ from .look import GREY, Style
 from .runs import Numbers, mean_std
 
 COLUMN, PAGE = 3.3, 6.9  # inches: one column and both columns of a paper
-FORMATS = ("png", "svg", "pdf")
+PICTURE_FORMATS = ("png", "svg", "pdf")
 LINES = {"solid": "-", "dash": (0, (4, 1.5)), "dot": (0, (1, 1.2)), "dashdot": (0, (4, 1.5, 1, 1.5))}
 LINES |= {"longdash": (0, (8, 2)), "longdashdot": (0, (8, 2, 1, 2))}
 MARKS = {"circle": "o", "square": "s", "diamond": "D", "triangle-up": "^", "triangle-down": "v", "cross": "P"}
@@ -217,7 +217,7 @@ def stamp(figure: Any, text: str) -> None:
     figure.suptitle(fill(text, letters_across(figure)), x=0.02, ha="left", fontsize=7, color=GREY)
 
 
-def render(figure: Any, formats: Sequence[str] = FORMATS, dpi: int = 300) -> Mapping[str, bytes]:
+def render(figure: Any, formats: Sequence[str] = PICTURE_FORMATS, dpi: int = 300) -> Mapping[str, bytes]:
     """The picture in each format, without dates: the same records give the same bytes."""
     without = {"png": {"Software": None}, "svg": {"Date": None}, "pdf": {"CreationDate": None}}
     out = {}

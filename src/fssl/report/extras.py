@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from ..records.probes import read_probe
 from ..records.store import RunFolder
 
-Counts = list[list[int]]
-ByClass = NDArray[np.float64]
+ClassCounts = list[list[int]]
+ClassValues = NDArray[np.float64]
 
 
 class Extras:
@@ -35,7 +35,7 @@ class Extras:
         return self.folder.summary()
 
     @cached_property
-    def partition(self) -> dict[str, Counts | None] | None:
+    def partition(self) -> dict[str, ClassCounts | None] | None:
         """Client x class counts, and the server's as one row, none where it has no labels; None without a whole file.
 
         Null is what this computer cannot know.
@@ -64,7 +64,7 @@ class Extras:
         }
 
     @cached_property
-    def by_class(self) -> tuple[ByClass, ByClass, int]:
+    def by_class(self) -> tuple[ClassValues, ClassValues, int]:
         """Pseudo-labels used and correct, by the class they name, in the last rounds; then how many files are damaged.
 
         None are correct if truth is not known.
@@ -95,7 +95,7 @@ class Extras:
         return [text for text, is_so in remarks.items() if is_so]
 
 
-def table_of_counts(rows: Any) -> Counts | None:
+def table_of_counts(rows: Any) -> ClassCounts | None:
     """Rows of equal length with whole numbers, else nothing."""
     try:
         table = np.array(rows)

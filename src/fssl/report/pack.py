@@ -33,15 +33,15 @@ def pack(folder: RunFolder) -> str:
         data = packed(text)
     except ValueError:
         raise UserError(f"{folder.rounds_file} cannot be packed: a line is damaged or was edited") from None
-    return replaced(folder.rounds_file, len(text), folder.packed_file, data)
+    return replace_file(folder.rounds_file, len(text), folder.packed_file, data)
 
 
 def unpack(folder: RunFolder) -> str:
     """Replace the packed record by the plain one."""
-    return replaced(folder.packed_file, folder.packed_file.stat().st_size, folder.rounds_file, folder.text())
+    return replace_file(folder.packed_file, folder.packed_file.stat().st_size, folder.rounds_file, folder.text())
 
 
-def replaced(old: Path, size: int, new: Path, content: bytes) -> str:
+def replace_file(old: Path, size: int, new: Path, content: bytes) -> str:
     """Write a file, then remove another; return a line on both."""
     write_atomic(new, content)
     old.unlink()

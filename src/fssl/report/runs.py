@@ -17,18 +17,18 @@ from ..errors import UserError, shortened, unknown
 from ..records.accepted import ACCEPTED, acceptance, rate_fault
 from ..records.best_round import has_stopped, is_over
 from ..records.chain import Chain
-from ..records.environment import UNKNOWN, short_commit
+from ..records.environment import UNKNOWN_COMMIT, short_commit
 from ..records.rounds import MEASURES, Line, of_last
 from ..records.store import INSIDE_A_RUN, RunFolder
 from ..system.machine import as_path
-from ..system.workers import forked, mapped
+from ..system.workers import forked, map_pieces
 from .extras import Extras
 
 Numbers = NDArray[np.float64]
 LARGEST = 1e15  # of a number; one beyond is damage
 NO_ROUND = "no finished round"
 GAP = 10  # rounds that may be missing without a trace
-MANY = 40  # runs from which a second process pays for its start
+MANY_FOLDERS = 40  # runs from which a second process pays for its start
 SHOWN = 5  # damaged lines, or runs, that a remark lists
 Read = Callable[[Line], float | None]
 
@@ -53,7 +53,7 @@ class Run:
     @property
     def commits(self) -> list[str]:
         """The commits that made this run, in order; those who start it again may have another."""
-        return list(dict.fromkeys(short_commit(s.get("revision")) for s in self.sessions)) or [UNKNOWN]
+        return list(dict.fromkeys(short_commit(s.get("revision")) for s in self.sessions)) or [UNKNOWN_COMMIT]
 
     @property
     def curve(self) -> list[float]:
@@ -104,17 +104,17 @@ class Series(NamedTuple):
     values: Numbers
 
 
-class Found(NamedTuple):
+class FoundRuns(NamedTuple):
     runs: list[Run]
     unreadable: dict[Path, str]  # folders with a record that cannot be used, and why
 
-    def judged(self, measure: str) -> "Found":
+    def judged(self, measure: str) -> "FoundRuns":
         """The same runs by one measure; those whose record lacks it are left out."""
         runs = [run.by(measure) for run in self.runs]
         lacking = {run.path: without(measure) for run in runs if not run.curve}
-        return Found([run for run in runs if run.path not in lacking], {**self.unreadable, **lacking})
+        return FoundRuns([run for run in runs if run.path not in lacking], {**self.unreadable, **lacking})
 
-    def by_measure(self, wanted: str = "") -> "Found":
+    def by_measure(self, wanted: str = "") -> "FoundRuns":
         """The same by the measure that is asked for, or that all name; refused if no record has it."""
         measure = choose_measure((run.config for run in self.runs), wanted)
         judged = self.judged(measure)
@@ -238,15 +238,15 @@ class Reader:
         self._read, self._processes = partial(read_folder, prepare=prepare), processes
         self._known: dict[Path, tuple[object, Run | str]] = {}  # by folder: its files, and what was read
 
-    def read(self, paths: Iterable[Path]) -> Found:
+    def read(self, paths: Iterable[Path]) -> FoundRuns:
         """Every run with at least one round below the given folders; what cannot be read costs itself only."""
         now = {folder: signature(folder) for folder in run_folders(paths)}
         new = [folder for folder in now if folder not in self._known or self._known[folder][0] != now[folder]]
-        with forked(self._processes if len(new) >= MANY else 1) as pool:
-            read = dict(zip(new, mapped(pool, self._read, new, at_once=4), strict=True))
+        with forked(self._processes if len(new) >= MANY_FOLDERS else 1) as pool:
+            read = dict(zip(new, map_pieces(pool, self._read, new, at_once=4), strict=True))
         self._known = {f: (now[f], read[f]) if f in read else self._known[f] for f in now}
         outcomes = {folder: outcome for folder, (_, outcome) in self._known.items()}
-        return Found(
+        return FoundRuns(
             [outcome for outcome in outcomes.values() if isinstance(outcome, Run)],
             {folder: outcome for folder, outcome in outcomes.items() if isinstance(outcome, str)},
         )
@@ -281,7 +281,7 @@ def state_of(file: Path) -> tuple[int, int, int] | None:
     return facts.st_ino, facts.st_size, facts.st_mtime_ns
 
 
-def find_runs(paths: Iterable[Path], prepare: Callable[[Run], Run] = as_read, processes: int = 1) -> Found:
+def find_runs(paths: Iterable[Path], prepare: Callable[[Run], Run] = as_read, processes: int = 1) -> FoundRuns:
     """Every run below the given folders, and why others are left out; refused if there is none.
 
     A record that was edited since it was written is left out until it is accepted.

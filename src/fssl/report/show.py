@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..console import say
 from ..errors import UserError, nearest, several
-from ..records.environment import UNKNOWN, short_commit
+from ..records.environment import UNKNOWN_COMMIT, short_commit
 from ..records.layout import BEST
 from ..records.refusals import why_stuck
 from ..records.rounds import MEASURES
@@ -126,7 +126,7 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "seconds per round (median)", seconds_per_round([run])
     if parts := parts_of_round(run):
         yield "of these", parts
-    yield "commit", ", ".join(map(start_text, changes(run.sessions))) or UNKNOWN
+    yield "commit", ", ".join(map(start_text, commit_changes(run.sessions))) or UNKNOWN_COMMIT
 
 
 def end_facts(run: Run) -> Iterator[tuple[str, str]]:
@@ -161,7 +161,7 @@ def client_facts(extras: Extras, measure: str) -> Iterator[tuple[str, str]]:
         yield f"and of {len(clients) - CLIENTS} more clients", f"see {extras.folder.measures_file.name}"
 
 
-def changes(sessions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+def commit_changes(sessions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The starts of a run with another commit than the one before."""
     return [next(group) for _, group in groupby(sessions, commit_of)]
 

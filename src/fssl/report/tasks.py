@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..config import Config, Partition, applies
+from ..config import Config, PartitionChoice, applies
 from ..config.conditions import parts_of
 from ..console import setting_text
 from ..errors import several
@@ -33,11 +33,11 @@ def group_by_task(runs: Iterable[Run], aside: str = "") -> list[TaskRuns]:
     for run in runs:
         tasks[repr(task_settings(run, aside))].append(run)
     firsts = [members[0] for members in tasks.values()]
-    among = [differences(firsts, called, aside) for called in (short_title, dataset_title)]
+    among = [name_differences(firsts, called, aside) for called in (short_title, dataset_title)]
     return [describe_task(members, among, aside) for members in tasks.values()]
 
 
-def differences(runs: Iterable[Run], called: Callable[[Run, str], str], aside: str) -> dict[str, set[str]]:
+def name_differences(runs: Iterable[Run], called: Callable[[Run, str], str], aside: str) -> dict[str, set[str]]:
     """What varies among runs of one name, by that name."""
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in runs:
@@ -103,7 +103,7 @@ def who_knows(config: Config) -> str:
     return "1 client knows all its labels" if number == 1 else f"{number} clients know all their labels"
 
 
-def skew(part: Partition, aside: str) -> str:
+def skew(part: PartitionChoice, aside: str) -> str:
     """How classes are mixed over clients, in a few words."""
     where = {"dirichlet": " over all clients", "balanced-dirichlet": " over all clients, balanced"}
     return f"α = {part.alpha:g}{where.get(part.kind, '') if aside != 'partition.kind' else ''}"

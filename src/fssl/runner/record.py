@@ -130,8 +130,8 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
         "round": result.round,
         "clients": result.clients,
         **({} if (rate := federation.config.schedule.typical(result.round)) == 1 else {"rate": rate}),
-        **left_out("missing", result.missing),
-        **left_out("unmeasured", result.unmeasured),
+        **list_left_out("missing", result.missing),
+        **list_left_out("unmeasured", result.unmeasured),
         **headline_measures(result.tests[headline]),
         "test": {norm: test._asdict() for norm, test in result.tests.items()},
         **smooth_facts(result.smooth_tests, headline),
@@ -159,7 +159,7 @@ def labeled_steps(federation: Federation, clients: list[int], sums: Mapping[str,
     return float(sums["steps"][has_labels].sum())
 
 
-def left_out(key: str, clients: list[Missing]) -> Line:
+def list_left_out(key: str, clients: list[Missing]) -> Line:
     """Clients of which something is missing, each with the reason; nothing if there are none."""
     return {key: {str(client): reason for client, reason in clients}} if clients else {}
 

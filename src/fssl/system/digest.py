@@ -4,11 +4,11 @@ from hashlib import sha256
 
 from ..errors import UserError
 
-DIGITS = 16  # hexadecimal: 64 bits are far beyond what accidents hit
+SHORT_DIGITS = 16  # hexadecimal: 64 bits are far beyond what accidents hit
 
 
 def short_sum(data: bytes) -> str:
-    return sha256(data).hexdigest()[:DIGITS]
+    return sha256(data).hexdigest()[:SHORT_DIGITS]
 
 
 def check_unchanged(what: str, now: str, key: str, recorded: str | None, use: str, copy: str = "") -> None:

@@ -29,10 +29,10 @@ def forked(workers: int) -> Any:
     """
     if workers <= 1 or "fork" not in multiprocessing.get_all_start_methods():
         return nullcontext()
-    return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), follow, (os.getpid(),))
+    return ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), end_with_parent, (os.getpid(),))
 
 
-def mapped(
+def map_pieces(
     pool: ProcessPoolExecutor | None, function: Callable[[A], B], pieces: Iterable[A], at_once: int = 1
 ) -> list[B]:
     """Apply a function to each piece, in order, with or without a pool."""
@@ -44,7 +44,7 @@ def mapped(
 
 def spawned() -> ProcessPoolExecutor:
     """One spawned process, which shares nothing with this one: threads and a GPU do not survive a fork."""
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), follow, (os.getpid(),))
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent, (os.getpid(),))
 
 
 class Companion(NamedTuple):
@@ -81,7 +81,7 @@ def _accompany(work: "Callable[[Connection[Any, Any]], None]", pipe: "Connection
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         let_go_of_files(pipe.fileno())
-        follow(parent)
+        end_with_parent(parent)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
         work(pipe)
         status = 0
@@ -98,7 +98,7 @@ def let_go_of_files(kept: int) -> None:
                 os.dup2(nowhere, number, inheritable=False)  # not closed: who closes it later must not hit another
 
 
-def follow(parent: int) -> None:
+def end_with_parent(parent: int) -> None:
     """Tie this process to its parent, which may be killed at any moment."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -18,7 +18,7 @@ from ..types import CLASS_WEIGHTS, HAS_UNLABELED, Clock, Counts, Draw, Orders, S
 from .schedule import Schedule
 
 Rows = NDArray[np.int64]
-Numbers = Callable[[np.random.Generator, int], NDArray[np.float64]]  # of so many steps, [steps, ...]
+DrawNumbers = Callable[[np.random.Generator, int], NDArray[np.float64]]  # of so many steps, [steps, ...]
 
 
 class Site(NamedTuple):
@@ -100,7 +100,7 @@ class Recipe:
     labels_alone: bool = False  # steps are told whether the client knows every label
     sweep: bool = False  # a client first shows its whole pool to the method's `visit`
     chooses: bool = False  # then it trains on the images of its pool that the method's `chosen` names
-    numbers: Numbers | None = None  # random numbers of the method's own, as a function of a generator and of steps
+    numbers: DrawNumbers | None = None  # random numbers of the method's own, as a function of a generator and of steps
     schedule: Schedule = Schedule()  # noqa: RUF009 (a frozen value)
 
     @property

@@ -15,7 +15,7 @@ from PIL import Image
 
 from ...errors import UserError
 
-SUFFIXES = (".dcm", ".dicom")
+DICOM_SUFFIXES = (".dcm", ".dicom")
 MARK, MARK_AT = b"DICM", 128  # after a preamble that may be anything
 Values = NDArray[np.float64]
 

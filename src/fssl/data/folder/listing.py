@@ -34,7 +34,7 @@ class File(NamedTuple):
 ByClass = dict[str, list[File]]
 
 
-class Site(NamedTuple):
+class SiteFiles(NamedTuple):
     """The files of one client."""
 
     name: str
@@ -47,7 +47,7 @@ class Listing(NamedTuple):
     """The files of all clients, the server's own, and one line for everything that is wrong."""
 
     root: Path
-    sites: list[Site]
+    sites: list[SiteFiles]
     test: ByClass
     problems: list[str]
     skipped: Sequence[str] = ()  # files that are left out, where that is allowed, and why
@@ -98,7 +98,9 @@ def list_classes(root: Path, skip_bad: bool = False, splits: bool = False) -> Li
         if not any(of_all(files)) and not (splits and name not in known):
             share = "" if name in known or name == "train" else f", or {SPLIT_OFF}"
             walk.note(root, f"no images in {name}, expected some in {name}/CLASS/*{share}")
-    return Listing(root, [Site("(to be dealt out)", parts["train"], [], {})], parts[test], walk.problems, walk.skipped)
+    return Listing(
+        root, [SiteFiles("(to be dealt out)", parts["train"], [], {})], parts[test], walk.problems, walk.skipped
+    )
 
 
 def list_site(root: Path, skip_bad: bool = False, at_server: bool = False) -> Listing:
@@ -129,7 +131,7 @@ def list_images(path: Path) -> Listing:
     files = [file for file in (walk.below(path) if path.is_dir() else [walk.image(path, None)]) if file]
     if not files and not walk.problems:
         walk.note(walk.root, f"no image, expected {', '.join(SUFFIXES)}")
-    return Listing(walk.root, [Site("", {}, files, {})], {}, walk.problems, walk.skipped)
+    return Listing(walk.root, [SiteFiles("", {}, files, {})], {}, walk.problems, walk.skipped)
 
 
 def list_federation(root: Path, skip_bad: bool = False, at_server: bool = False) -> Listing:
@@ -161,7 +163,7 @@ def list_federation(root: Path, skip_bad: bool = False, at_server: bool = False)
     return Listing(root, sites, test, walk.problems, walk.skipped, walk.server(known.get("server"), at_server))
 
 
-def plain(name: str) -> str:
+def normalize_name(name: str) -> str:
     """A name in normalized Unicode: some file systems write an accent as a separate character."""
     return unicodedata.normalize("NFC", name)
 
@@ -188,11 +190,11 @@ class Walk:
         self.problems.append(f"{self.name(path)}: {what}")
 
     def name(self, path: Path) -> str:
-        return plain(path.relative_to(self.root).as_posix())
+        return normalize_name(path.relative_to(self.root).as_posix())
 
     def entries(self, folder: Path) -> list[Path]:
         try:
-            found = sorted(folder.iterdir(), key=lambda p: (plain(p.name), p.name))
+            found = sorted(folder.iterdir(), key=lambda p: (normalize_name(p.name), p.name))
         except OSError as error:
             self.note(folder, f"cannot be read ({error.strerror})")
             return []
@@ -227,7 +229,7 @@ class Walk:
         """Remove entries whose names look the same as another's."""
         seen: dict[str, Path] = {}
         for path in folders:
-            twin = seen.setdefault(plain(path.name).strip().casefold(), path)
+            twin = seen.setdefault(normalize_name(path.name).strip().casefold(), path)
             if twin is not path:
                 self.note(path, f"the same name as {twin.name!r} but for case, spaces or accents; merge them")
         return list(seen.values())
@@ -278,9 +280,9 @@ class Walk:
         found = self.folders(folder)
         if not found:
             self.note(folder, "no class folder in it; remove it if that is meant")
-        return {plain(p.name): self.images(p, plain(p.name)) for p in self.distinct(found)}
+        return {normalize_name(p.name): self.images(p, normalize_name(p.name)) for p in self.distinct(found)}
 
-    def site(self, folder: Path) -> Site:
+    def site(self, folder: Path) -> SiteFiles:
         known = {p.name: p for p in self.folders(folder)}
         for name in sorted(known.keys() - set(ROLES)):
             near = get_close_matches(name.lower(), ROLES, 1)
@@ -289,7 +291,7 @@ class Walk:
         unlabeled = self.images(known["unlabeled"]) if "unlabeled" in known else []
         if not (unlabeled or any(of_all(labeled))):
             self.note(folder, "no images to train on, expected some in labeled/CLASS/* or unlabeled/*")
-        return Site(plain(folder.name or folder.resolve().name), labeled, unlabeled, test)
+        return SiteFiles(normalize_name(folder.name or folder.resolve().name), labeled, unlabeled, test)
 
     def server(self, folder: Path | None, at_server: bool) -> ByClass:
         """The server's labeled images; it must have some where it has the labels, and any others are not looked at."""
@@ -298,7 +300,7 @@ class Walk:
             self.note(self.root, "no labeled images of the server, expected some in server/CLASS/*")
         return files
 
-    def refuse_labels(self, folder: Path, site: Site) -> None:
+    def refuse_labels(self, folder: Path, site: SiteFiles) -> None:
         """Note the labeled images of a client where only the server has labels."""
         if any(of_all(site.labeled)):
             self.note(

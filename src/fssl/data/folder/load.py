@@ -15,16 +15,16 @@ from numpy.typing import NDArray
 from ...errors import ProblemsError, shortened
 from ...system.digest import short_sum
 from ...system.files import read_json, write_atomic
-from ...system.workers import forked, mapped
+from ...system.workers import forked, map_pieces
 from ..cache import ALONE, Loading, cache_folder, cached_images, disk_errors
 from ..cards import Agreed, Card
 from ..dataset import Dataset, Split
 from ..partition import Partition
 from .listing import File, Listing, is_site, list_classes, list_federation, list_server, list_site, listed, of_all
 from .pictures import PictureError, read_picture
-from .split import class_folder, numbered_groups, split_off, without
+from .split import class_folder, leave_out, numbered_groups, split_off
 
-FORMAT = 1  # of the cache; raise it when decoding changes
+FOLDER_FORMAT = 1  # of the cache; raise it when decoding changes
 BATCH = 1024  # images decoded between two writes
 Decoded = tuple[NDArray[np.uint8], NDArray[np.bool_]]  # images, and which of them could be read
 PIECE = 16  # images per task of a decoding process
@@ -99,7 +99,7 @@ def found_classes(listing: Listing) -> tuple[str, ...]:
     return tuple(sorted({name for _, name in names}))
 
 
-def digest_of(listing: Listing) -> str:
+def listing_digest(listing: Listing) -> str:
     """Checksum of all names and sizes: the same for a copy, different once a file is added or removed.
 
     Other pixels in a file of the same size are not seen: no file is read where the decoded images are cached.
@@ -113,7 +113,7 @@ def _load_all(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
     listing = _usable(listing, agreed, how)
     if not agreed.classes:
         agreed = agreed._replace(classes=found_classes(listing))
-    return _load(listing, agreed, how)._replace(digest=digest_of(listing))
+    return _load(listing, agreed, how)._replace(digest=listing_digest(listing))
 
 
 def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
@@ -160,7 +160,7 @@ def _usable(listing: Listing, agreed: Agreed, how: Loading) -> Listing:
         with disk_errors(memory.parent, 0):
             write_atomic(memory, json.dumps({"bad": bad}), 0o600)
         _remove_older(memory, BAD)
-    return without(listing, bad)
+    return leave_out(listing, bad)
 
 
 def _check_classes(listing: Listing, classes: tuple[str, ...]) -> None:
@@ -213,7 +213,7 @@ def _name(listing: Listing, files: Sequence[File], agreed: Agreed) -> str:
     root = listing.root.resolve()
     place = (str(root), root.stat().st_ino, agreed.size, agreed.channels, bool(listing.sites))
     content = ((file.name, file.num_bytes, file.times) for file in files)
-    return f"folder-{_hash([place])}-{_hash(chain([FORMAT], content))}.images.npy"
+    return f"folder-{_hash([place])}-{_hash(chain([FOLDER_FORMAT], content))}.images.npy"
 
 
 def _hash(facts: Iterable[object]) -> str:
@@ -230,7 +230,7 @@ def _decoded(files: Sequence[File], agreed: Agreed, how: Loading, problems: list
         for first in range(0, len(files), BATCH):
             batch = files[first : first + BATCH]
             pieces = [batch[i : i + PIECE] for i in range(0, len(batch), PIECE)]
-            results = mapped(pool, decode, pieces)
+            results = map_pieces(pool, decode, pieces)
             problems += [line for *_, wrong in results for line in wrong]
             yield np.concatenate([images for images, *_ in results]), np.concatenate([read for _, read, _ in results])
             if how.progress:

@@ -13,7 +13,7 @@ from . import dicom
 
 # Naming the formats halves the time per WebP image: Pillow otherwise tries some forty in turn.
 IMAGE_FORMATS = ("PNG", "WEBP", "JPEG", "TIFF", "BMP")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", *dicom.SUFFIXES)
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", *dicom.DICOM_SUFFIXES)
 MAX_BYTES = 256 * 2**20  # a WebP file is read whole before its header is known
 MAX_PIXELS = 2**30 // 12  # 89 million, where Pillow begins to suspect a decompression bomb
 PIXELS = f"pixels, expected at most {MAX_PIXELS // 10**6} million"

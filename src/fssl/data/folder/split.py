@@ -71,7 +71,7 @@ def groups_for_test(files: Iterable[File], share: float) -> set[str]:
     return tested
 
 
-def without(listing: Listing, bad: Mapping[str, str]) -> Listing:
+def leave_out(listing: Listing, bad: Mapping[str, str]) -> Listing:
     """The listing without these files; the reason for each goes to what is skipped."""
 
     def good(file: File) -> bool:

@@ -20,7 +20,7 @@ from ...core.images import shared_format
 from ...data.folder.load import load_site
 from ...errors import ProblemsError, complain, described, several
 from ...records.audit import TRAIL, append
-from ...records.layout import place_of
+from ...records.layout import start_place
 from ...records.store import SKIPPED
 from ...system.files import write_atomic
 from ...types import Payload, State
@@ -134,7 +134,7 @@ def make_workshop(federation: Federation, client: int) -> Workshop:
 def at_site(config: Config, site: OwnSite) -> Config:
     if config.partition.file is not None:
         raise SiteError("partition.file: a site reads no file that the server names")
-    if place_of(config) is not None:
+    if start_place(config) is not None:
         raise SiteError("model.start: a site reads no file that the server names; it gets the weights themselves")
     own = load_toml(site.folder / "site.toml", "site.toml")
     check_promise(config, own.get("masked", False))

@@ -26,7 +26,7 @@ from ..lanes import compiles, set_up_torch
 from ..named_tensors import FormError, to
 from ..server_training import own_training
 from ..snapshot import Snapshot
-from .internals import tidy
+from .internals import unwrap_message
 from .labels import LabelWatch
 from .messages import MEASURE, Job, message_forms, order, read_result, read_sums
 from .nodes import Connected, Nodes, numbers
@@ -237,7 +237,7 @@ class FlowerFleet:
         """The answer to a message, or why there is none."""
         while message:
             for reply in self.grid.pull_messages([message]):
-                return tidy(reply.error.reason or "") if reply.has_error() else reply
+                return unwrap_message(reply.error.reason or "") if reply.has_error() else reply
             if time.monotonic() > deadline:  # asked at least once: it may lie there since long
                 break
             time.sleep(self.policy.poll)

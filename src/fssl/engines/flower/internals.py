@@ -257,7 +257,7 @@ def lacks_connection(reason: str, connection: str) -> bool:
     return f"connection '{connection}'" in text and "not found" in text
 
 
-def tidy(reason: str) -> str:
+def unwrap_message(reason: str) -> str:
     """The message of an exception at a client, without what Flower wraps around it."""
     text = re.sub(r"^<class '[^']*'>:<'", "", " ".join(reason.split()))
     for mark in WRAPPING:

@@ -25,7 +25,7 @@ from ..named_tensors import fill, named, to
 from ..snapshot import Snapshot
 from .fleet import REJECTED, ClientOrder, FlowerFleet, Policy, kept
 from .internals import MODULUS, SECAGG, HaltedError, MaskedSum, MaskTerms, Told, to_be_masked
-from .messages import Forms, Job, SiteError, check_facts, check_finite
+from .messages import Forms, Job, SiteError, check_finite, check_weight
 from .nodes import Nodes
 
 NEEDED = 2 / 3  # of the clients that begin a round
@@ -174,7 +174,7 @@ class MaskedRound:
             raise HaltedError(f"fewer than {FEWEST_MASKED} clients have a weight in the mean")
 
     def read(self, job: Job, told: Told) -> ClientResult:
-        samples = check_facts({**told.facts, "num_samples": told.num_samples}, job)
+        samples = check_weight({**told.facts, "num_samples": told.num_samples}, job)
         if samples > self.terms.max_weight:
             raise HaltedError(f"client {job.client} has a weight of {samples}, and {self.terms.max_weight} is the most")
         tally = load(told.facts["tally"])

@@ -109,7 +109,7 @@ def answer(job: Job, result: ClientResult, with_state: bool) -> RecordDict:
 def read_result(content: RecordDict, job: Job, forms: Forms) -> ClientResult:
     """What a client sent, if it is of the expected form and every number in it is finite."""
     check_parts(content, "facts", "upload", "tally")
-    samples = check_facts(content["facts"], job)
+    samples = check_weight(content["facts"], job)
     with from_outside():
         flat, tally = unpack(content["upload"]), unpack(content["tally"])
         state = unpack(content["state"]) if "state" in content and not job.run else {}  # a site keeps its own
@@ -130,7 +130,7 @@ def sums_answer(job: Job, sums: NormSums) -> RecordDict:
 def read_sums(content: RecordDict, job: Job, forms: Forms) -> NormSums:
     """What a client measured, under the same conditions."""
     check_parts(content, "facts", "sums")
-    batches = check_facts(content["facts"], job, "batches", least=1)
+    batches = check_weight(content["facts"], job, "batches", least=1)
     with from_outside():
         flat = unpack(content["sums"])
     total: State = fill(forms.sums, flat)
@@ -159,7 +159,7 @@ def from_outside() -> Iterator[None]:
         raise BadUploadError(f"it cannot be read: {described(error)}") from None
 
 
-def check_facts(facts: Mapping[str, Any], job: Job, key: str = "num_samples", least: int = 0) -> int:
+def check_weight(facts: Mapping[str, Any], job: Job, key: str = "num_samples", least: int = 0) -> int:
     """A client's weight in the mean; refuses what is of another client or round."""
     client, round, number = (facts.get(name) for name in ("client", "round", key))
     if (client, round) != (job.client, job.round):

@@ -29,7 +29,7 @@ def audited(message: Message, context: Context, call_next: Callable[[Message, Co
     trail = Path(str(context.node_config["folder"])) / TRAIL
     facts = {"run": str(message.metadata.run_id), "kind": message.metadata.message_type}
     try:
-        append(trail, "came", **facts, holds=contents(message.content, trail))
+        append(trail, "came", **facts, holds=summarize_message(message.content, trail))
     except OSError as error:
         raise SiteError(f"the site's audit trail cannot be written ({described(error)})") from error
     try:
@@ -37,11 +37,11 @@ def audited(message: Message, context: Context, call_next: Callable[[Message, Co
     except Exception as error:
         append(trail, "rejected", **facts, reason=str(error))
         raise
-    append(trail, "left", **facts, holds=contents(reply.content, trail))
+    append(trail, "left", **facts, holds=summarize_message(reply.content, trail))
     return reply
 
 
-def contents(content: RecordDict, trail: Path) -> dict[str, Any]:
+def summarize_message(content: RecordDict, trail: Path) -> dict[str, Any]:
     """The records of a message: bytes, numbers of tensors, and counts. No values, and no names of files."""
     return {name[:LONGEST_NAME]: size(name, record, trail) for name, record in islice(content.items(), MOST_RECORDS)}
 
@@ -103,7 +103,7 @@ class AuditedGrid:
         held = (
             {"error": message.error.reason}
             if message.has_error()
-            else {"holds": contents(message.content, self._trail)}
+            else {"holds": summarize_message(message.content, self._trail)}
         )
         site = self._names.get(node, f"node {node}")
         append(self._trail, what, run=self._run, site=site, kind=message.metadata.message_type, **held)

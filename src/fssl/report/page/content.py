@@ -16,7 +16,7 @@ from ...probes.host import divided
 from ...records.rounds import LAST, MEASURES
 from ..groups import distinct, group_key, method_of, named_groups, repetitions, shown_color, shown_name
 from ..look import chosen_styles, method_label
-from ..runs import Found, Numbers, Run, accepted_text, damage_text, late, mean_std, percent, privacy_text, value
+from ..runs import FoundRuns, Numbers, Run, accepted_text, damage_text, late, mean_std, percent, privacy_text, value
 from ..tasks import TaskRuns, group_by_task
 from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, rivals, smoothed_results, verdict
 from .curves import QUANTITIES, SECONDS, Json, by_round, curves_of, plain
@@ -32,7 +32,7 @@ class News(NamedTuple):
     lines: Container[Path]  # of the table, by their first run
 
 
-def content(found: Found, title: str, news: News | None = None) -> Json:
+def content(found: FoundRuns, title: str, news: News | None = None) -> Json:
     """The page's data: all of it, or of the runs and of the curves of lines only what is new."""
     shown = distinct(found.runs)
     repeats = {run.path for run in found.runs} - {run.path for run in shown}
@@ -114,7 +114,7 @@ def task_data(task: TaskRuns) -> Json:
     groups = {label(name, members): members for name, members in named_groups(runs).items()}
     order, ranked = by_result(groups), rivals(groups)
     styles = chosen_styles([method_of(groups[name][0]) for name in order], [shown_color(groups[n]) for n in order])
-    place = places({name: mean_result(groups[name]) for name in ranked})
+    place = rank_places({name: mean_result(groups[name]) for name in ranked})
     lines = [{**group_data(name, groups[name]), "rank": place.get(name)} for name in order]
     return {
         "title": task.title,
@@ -137,7 +137,7 @@ def label(name: str, members: Sequence[Run]) -> str:
     return method_label(method) + name.removeprefix(method) if shown_name(members) == method else name
 
 
-def places(results: Mapping[str, float]) -> dict[str, int]:
+def rank_places(results: Mapping[str, float]) -> dict[str, int]:
     """1 for the best number as it is shown, and so on: equal ones share a place, and one alone has none."""
     shown = {name: round(result, 2) for name, result in results.items()}
     order = sorted(set(shown.values()), reverse=True)

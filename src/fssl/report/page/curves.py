@@ -12,7 +12,7 @@ from ...records.rounds import MEASURES
 from ..runs import Numbers, Run, value
 
 Json = dict[str, Any]
-SHOWN = 3  # significant digits of a standard deviation where one points at a curve
+DIGITS_SHOWN = 3  # significant digits of a standard deviation where one points at a curve
 TESTED = (*MEASURES, "ema_accuracy")  # recorded in percent; all other shares are not
 
 
@@ -63,13 +63,13 @@ QUANTITIES = (
 )
 
 SECONDS = QUANTITIES[-1]
-KEPT = ("round", "timing", *(quantity.key for quantity in QUANTITIES))  # of a line
+LINE_KEYS = ("round", "timing", *(quantity.key for quantity in QUANTITIES))  # of a line
 
 
 def for_page(run: Run) -> Run:
     """A run with what the page needs: few keys of each line, as there may be very many, and other files read ahead."""
     assert run.extras.damage is not None  # looks into all of them
-    return replace(run, lines=[{key: line[key] for key in KEPT if key in line} for line in run.lines])
+    return replace(run, lines=[{key: line[key] for key in LINE_KEYS if key in line} for line in run.lines])
 
 
 def by_round(run: Run, quantity: Quantity) -> Numbers:
@@ -95,13 +95,13 @@ def over_seeds(series: Sequence[Numbers], digits: int) -> Json:
     seeds = (~np.isnan(values)).sum(0)
     mean = divided(np.nansum(values, 0), seeds)
     std = np.sqrt(divided(np.nansum((values - mean) ** 2, 0), seeds - 1))
-    return {"mean": plain(mean, digits), "std": plain(significant(std), digits + SHOWN), "seeds": seeds.tolist()}
+    return {"mean": plain(mean, digits), "std": plain(significant(std), digits + DIGITS_SHOWN), "seeds": seeds.tolist()}
 
 
 def significant(values: Numbers) -> Numbers:
     """Numbers from 0 as they are shown: more digits would only make the page larger."""
     size = np.floor(np.log10(values, out=np.zeros(len(values)), where=values > 0))
-    scale = 10.0 ** (SHOWN - 1 - size)
+    scale = 10.0 ** (DIGITS_SHOWN - 1 - size)
     return np.round(values * scale) / scale
 
 

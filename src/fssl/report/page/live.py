@@ -16,7 +16,7 @@ from urllib.parse import parse_qs
 
 from ...errors import UserError
 from ..groups import distinct, repetitions
-from ..runs import Found, Reader, choose_measure
+from ..runs import FoundRuns, Reader, choose_measure
 from .content import News, content
 from .curves import for_page
 from .write import page, page_title, plotly
@@ -33,7 +33,7 @@ class Watcher:
         choose_measure([], measure)  # refuses one that there is not
         self.paths, self.title, self._wanted = paths, page_title(paths), measure
         self.version, self._looked = 0, float("-inf")
-        self._reader, self._read, self._shown = Reader(for_page), Found([], {}), Found([], {})
+        self._reader, self._read, self._shown = Reader(for_page), FoundRuns([], {}), FoundRuns([], {})
         self._runs: dict[Path, int] = {}  # the version in which a run last changed
         self._lines: dict[tuple[Path, ...], int] = {}  # and a line of the table, by its runs
         self._lock = threading.Lock()
@@ -95,7 +95,7 @@ class Arriving(io.RawIOBase):
 class Handler(BaseHTTPRequestHandler):
     """Answers `/` and `/data`; anything else, and anyone who came under another name, is refused."""
 
-    server: "Server"
+    server: "PageServer"
     server_version, sys_version = "fssl", ""
 
     def setup(self) -> None:
@@ -143,7 +143,7 @@ def version_in(query: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else -1
 
 
-class Server(ThreadingHTTPServer):
+class PageServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, paths: list[Path], port: int, measure: str = "") -> None:
@@ -169,7 +169,7 @@ def watch(paths: list[Path], port: int, say: Callable[[str], None], measure: str
             raise UserError(f"{path} is no folder; start `fssl run` first, or give the folder that it will write")
     plotly()
     try:
-        server = Server(paths, port, measure)
+        server = PageServer(paths, port, measure)
     except OSError as error:
         raise UserError(f"--port {port}: {os.strerror(error.errno or 0)}; choose another, or leave it out") from None
     with server:

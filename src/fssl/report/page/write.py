@@ -18,7 +18,7 @@ from ..runs import choose_measure, find_runs
 from .content import content
 from .curves import for_page
 
-FILES = Path(__file__).parent
+PAGE_FILES = Path(__file__).parent
 
 
 def write_page(paths: list[Path], out: Path, measure: str = "") -> dict[str, Any]:
@@ -37,11 +37,11 @@ def page_title(paths: Iterable[Path]) -> str:
 
 def page(title: str, data: dict[str, Any] | None) -> str:
     """The page with its data in it, or without any: then it asks the server it came from."""
-    script = (FILES / "page.js").read_text("utf-8")
-    return Template((FILES / "index.html").read_text("utf-8")).substitute(
+    script = (PAGE_FILES / "page.js").read_text("utf-8")
+    return Template((PAGE_FILES / "index.html").read_text("utf-8")).substitute(
         title=html.escape(title).encode("utf-8", "replace").decode(),  # a folder's name may be any bytes
         policy=html.escape(policy(script, is_live=data is None)),
-        style=(FILES / "page.css").read_text("utf-8"),
+        style=(PAGE_FILES / "page.css").read_text("utf-8"),
         script=script,
         plotly=compress_text(plotly()),
         data="" if data is None else compress_text(json.dumps(data, separators=(",", ":"), allow_nan=False)),
