@@ -121,7 +121,7 @@ def test_the_top_level_is_small_and_the_map_shows_every_room() -> None:
     """CONTRIBUTING.md draws the floors in the order of RANKS, the top one first."""
     assert 3 < len(list(SOURCE.glob("*.py"))) <= 8
     page = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text()
-    lines = page.split("## The house")[1].split("```")[1].splitlines()[1:]
+    lines = page.split("## The house")[1].split("```text")[1].split("```")[0].splitlines()[1:]
     drawn = [{*line[:42].split()} for line in lines]  # names, then what they are
     assert drawn == [{*rank} - {"__main__", ""} for rank in reversed(RANKS)]
 
@@ -131,6 +131,14 @@ def test_imports_point_one_way() -> None:
         f"{i.by} imports {i.name}" for i in OWN if i.name.split(".")[0] != "__version__" and rank(i.name) > rank(i.by)
     ]
     assert not wrong
+
+
+def test_reading_needs_nothing_that_trains() -> None:
+    """A run folder is all that reports, tables and figures know of a run."""
+    training = ("training", "augment", "label", "models", "methods", "core", "engines", "runner", "start")
+    reading = [i for i in OWN if is_in(i.by, "report", "paper") and not i.is_late]
+    assert {i.by.split(".")[0] for i in reading} == {"report", "paper"}
+    assert not [f"{i.by} imports {i.name}" for i in reading if is_in(i.name, *training)]
 
 
 def test_records_stand_beside_the_learning() -> None:
