@@ -250,8 +250,8 @@ def test_a_finished_run_gets_a_label_and_keeps_it(fssl: Fssl) -> None:
     assert fssl(*grid, "--resume", "--set", "train.rounds=3").code == 0
     assert 'label = "Mine"\ncolor = "#112233"' in Path("runs/seed7/config.toml").read_text()
     assert fssl(*grid, "--set", "train.rounds=3", "--set", "method.label=Ours").out == (
-        "runs/seed7: finished already; --resume changes method.label\n"
-        "runs/seed8: finished already; --resume changes method.label\n"
+        "runs/seed7: finished already; resume it to change method.label\n"
+        "runs/seed8: finished already; resume it to change method.label\n"
     )
 
 

@@ -92,7 +92,7 @@ def test_a_file_that_holds_too_much_is_not_taken_in(tmp_path: Path, monkeypatch:
     text = text_of(*({"round": r} for r in range(1, 1000)))
     (tmp_path / PACKED).write_bytes(packed(text))
     assert read_packed(tmp_path / PACKED) == text
-    monkeypatch.setattr("fssl.records.packed.MOST", 1000)
+    monkeypatch.setattr("fssl.records.packed.MOST_BYTES", 1000)
     with pytest.raises(UserError, match="is damaged"):
         read_packed(tmp_path / PACKED)
 

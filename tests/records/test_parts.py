@@ -17,7 +17,7 @@ def state(value: float) -> dict[str, torch.Tensor]:
 
 def test_the_oldest_parts_move_to_disk_until_the_others_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     size = len(module.as_bytes(state(0.0)))
-    monkeypatch.setattr(module, "room", lambda: 2 * size)
+    monkeypatch.setattr(module, "parts_room", lambda: 2 * size)
     parts, held = Parts(tmp_path), {f"clients.{k}": state(float(k)) for k in range(3)}
     vouched = parts.save(1, held)
     moved = parts.moved()
@@ -34,7 +34,7 @@ def test_the_oldest_parts_move_to_disk_until_the_others_fit(tmp_path: Path, monk
 def test_a_part_that_is_no_longer_there_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each best model has a name of its own, and the files of earlier ones are removed."""
     size = len(module.as_bytes(state(0.0)))
-    monkeypatch.setattr(module, "room", lambda: 2 * size)
+    monkeypatch.setattr(module, "parts_room", lambda: 2 * size)
     parts = Parts(tmp_path)
     for round in range(5):
         parts.keep_only(parts.save(round, {f"best.{round}": state(float(round))}))
@@ -45,7 +45,7 @@ def test_a_part_that_is_no_longer_there_is_forgotten(tmp_path: Path, monkeypatch
 def test_loaded_parts_beyond_the_room_are_mapped(name: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / os.fsdecode(name)
     vouched = Parts(folder).save(1, {f"clients.{k}": state(float(k)) for k in range(3)})
-    monkeypatch.setattr(module, "room", lambda: 0)
+    monkeypatch.setattr(module, "parts_room", lambda: 0)
     loaded = Parts(folder).load(vouched)
     assert loaded is not None
     assert [float(loaded[f"clients.{k}"]["table"][0]) for k in range(3)] == [0.0, 1.0, 2.0]
@@ -58,7 +58,7 @@ def test_a_run_without_room_is_the_same(method: str, fssl: Fssl, monkeypatch: py
     words = ["run", "smoke", *SMALL, "--set", f"method.name={method}"]
     longer = ["--set", "train.rounds=4"]
     assert fssl(*words, *longer, "--out", "in-memory").code == 0
-    monkeypatch.setattr(module, "room", lambda: 0)
+    monkeypatch.setattr(module, "parts_room", lambda: 0)
     assert fssl(*words, *longer, "--out", "on-disk").code == 0
     assert outcome("on-disk") == outcome("in-memory")
     fssl(*words, "--set", "train.rounds=2", "--out", "resumed")

@@ -421,7 +421,7 @@ def test_many_runs_are_read_by_several_processes_to_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report_speed.write_records(tmp_path, 9, 3)
-    monkeypatch.setattr("fssl.report.runs.MANY", 5)
+    monkeypatch.setattr("fssl.report.runs.MANY_FOLDERS", 5)
     one, two = (find_runs([tmp_path], prepare=for_page, processes=processes).runs for processes in (1, 2))
     assert [run.path for run in one] == [run.path for run in two]
     for a, b in zip(one, two, strict=True):

@@ -16,7 +16,7 @@ from fssl.core import compatibility, experiment, images
 from fssl.core.experiment import prepare
 from fssl.errors import RunError
 from fssl.records import writer
-from fssl.runner import conduct, grid
+from fssl.runner import conduct, planned
 from fssl.system.user_code import loaded
 from helpers.command import ENVIRONMENT, SMALL, Fssl
 from helpers.small import tiny_config
@@ -67,7 +67,7 @@ MADE = (
     (experiment, "first_weights"),
     (start, "read_weights"),
     (compatibility, "try_step"),
-    (grid, "check_can_take"),  # when the run is planned,
+    (planned, "check_can_take"),  # when the run is planned,
     (writer, "check_can_take"),  # and when it has its turn
 )
 

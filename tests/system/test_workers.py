@@ -31,7 +31,7 @@ if __name__ == "__main__":
 import time
 from pathlib import Path
 from fssl.report import runs
-folders = [Path(str(number)) for number in range(runs.MANY)]
+folders = [Path(str(number)) for number in range(runs.MANY_FOLDERS)]
 for folder in folders:
     folder.mkdir()
     (folder / "rounds.jsonl").write_text("{}")
