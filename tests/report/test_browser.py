@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from fssl.cli import app as cli
+from fssl.records.sealed_json import write_facts
 from fssl.report.page import live
 from fssl.report.page.live import PageServer
 from fssl.report.page.write import write_page
@@ -312,7 +313,7 @@ def test_a_server_with_labels_has_its_loss_and_stands_after_the_clients(chromium
     at_clients = write_run(tmp_path / "runs/a", [70.0, 80.0])
     unlabeled = [[1, 2, 3]] * 6
     for folder, rows, more in ((at_server, [[0, 0, 0]] * 6, {"server": [4, 0, 2]}), (at_clients, unlabeled, {})):
-        (folder / "partition.json").write_text(json.dumps({"labeled": rows, "unlabeled": unlabeled, **more}))
+        write_facts(folder / "partition.json", {"labeled": rows, "unlabeled": unlabeled, **more})
     write_page([tmp_path / "runs"], tmp_path / "report.html")
     chromium.open((tmp_path / "report.html").as_uri())
     titles = chromium.run("return state.data.tasks.map(task => task.title.includes('server'))")
