@@ -176,8 +176,8 @@ def test_one_method_in_full(name: str) -> None:
     text = console.export_text()
     expected = {
         "fedloke": [
-            "goes with",
-            "train.labels_alone: no",
+            "plug-ins              none",
+            "train.labels_alone    no",
             "method.mu_own",
             "4,921,128 bytes with each client",
             "fssl docs fedloke",

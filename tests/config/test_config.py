@@ -710,3 +710,22 @@ def test_the_dataset_decides_ramp_and_tuning_unless_they_are_set(data: str, ramp
     assert built(name="fedloke").ramp_rounds == pytest.approx(ramp)
     assert built(name="proxyfl").tuning.epochs == epochs
     assert built(name="fedloke", ramp_rounds=3).ramp_rounds == 3
+
+
+@pytest.mark.parametrize(
+    ("axis", "setting"),
+    [
+        ('grid.server.optimizer=["mean", "momentum"]', "server.beta2=0.5"),
+        ('grid.train.optimizer=["sgd"]', "train.beta2=0.9"),
+        ("grid.data.labels_per_class=[2, 3]", "data.label_fraction=0.5"),
+    ],
+)
+def test_a_setting_that_applies_in_no_run_of_a_grid_is_refused(axis: str, setting: str) -> None:
+    key, _, value = setting.partition("=")
+    with pytest.raises(UserError, match=rf"^{key} = {value} has no effect with"):
+        override({}, [axis, setting])
+
+
+def test_a_setting_that_applies_in_some_runs_of_a_grid_is_left_out_of_the_others() -> None:
+    tables = override({}, ['grid.train.optimizer=["sgd", "adamw"]', "train.nesterov=true"])
+    assert [config.train.nesterov for _, config in expand(tables)] == [True, False]

@@ -218,7 +218,7 @@ def test_an_edited_record_is_left_out_until_it_is_accepted(run: Path, fssl: Fssl
     assert fssl("tables", "run").code == 0
     assert any(remark in note for note in write_page([run], Path("report.html"))["notes"])
     answer = again(fssl)
-    assert (answer.code, "was changed since" in answer.err) == (2, True)
+    assert (answer.code, "an accepted record cannot be resumed" in answer.err) == (2, True)
 
 
 def test_an_accepted_record_may_be_edited_and_accepted_again(run: Path, fssl: Fssl) -> None:

@@ -111,10 +111,10 @@ def goes_with(facts: MethodFacts) -> dict[str, str]:
     traits = facts.traits
     if traits is None:
         return {}
-    plugins = "yes" if not facts.refuses else "no" if "oracle" in facts.refuses else "+oracle"
+    plugins = "+sage, +oracle" if not facts.refuses else "none" if "oracle" in facts.refuses else "+oracle"
     sure = "–" if traits.sure_from is None else f"{traits.sure_from:g}"
     return {
-        "+sage, +oracle": plugins,
+        "plug-ins": plugins,
         "labels at the server": "yes" if traits.at_server else "no",
         "train.labels_alone": "always so" if traits.labels_alone == "always" else traits.labels_alone,
         "train.labeled_weight": "yes" if traits.labeled_weight else "no",

@@ -62,8 +62,7 @@ def facts_of(entry: Entry) -> list[tuple[str, str]]:
     if entry.cost:
         cost += f" ({entry.cost.low:.2f} to {entry.cost.high:.2f}) steps of {BASELINE}"
         cost += f"; {read_costs()['device']}, {read_costs()['shape']} shape"
-    traits = "; ".join(f"{what}: {how}" for what, how in entry.goes_with.items())
-    return [*rows, ("step", cost), *([("goes with", traits)] if traits else [])]
+    return [*rows, ("step", cost), *entry.goes_with.items()]
 
 
 def kept_bytes(entry: Entry) -> str:

@@ -17,6 +17,7 @@ from .settings import FOLDERS, Config
 from .toml import toml_value
 
 RUNS_SHOWN = 3  # runs of a grid that is too large
+MOST_LOOKED_AT = 1000  # runs of a grid, for a setting that applies in none
 UNCHANGED = "unchanged"  # the name of an empty table among those for a section
 
 
@@ -38,7 +39,23 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
         put(out, key, value)
         for name, values in [(n, v) for n, v in grid_axes(out).items() if decides(n, v, key)]:
             settle(out, name, agreeing(name, values, key, value, named))
+    check_applied(out, named)
     return out
+
+
+def check_applied(tables: Mapping[str, Any], named: Mapping[str, Any]) -> None:
+    """Refuse a setting that was just given and gives way in every run of the grid."""
+    left = {key for key in keyed(named) if not key.startswith("grid.")}
+    if not left or not grid_axes(tables) or num_runs(tables) > MOST_LOOKED_AT:
+        return
+    for _, cell, given in raw_cells(tables):
+        gone = {*given_way(cell, given)}
+        left &= gone
+        if not left:
+            return
+    for key in gone - left:
+        forget_setting(cell, key)
+    parse(cell)  # which names what it has no effect with
 
 
 def replaced(tables: Mapping[str, Any], named: Mapping[str, Any]) -> list[str]:
@@ -200,6 +217,14 @@ def expand(tables: Mapping[str, Any]) -> Iterator[tuple[str, Config]]:
 
 def grid_cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """(name, tables) of every run; what does not apply beside a value of an axis leaves the tables."""
+    for name, cell, given in raw_cells(tables):
+        for key in given_way(cell, given):
+            forget_setting(cell, key)
+        yield name, cell
+
+
+def raw_cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
+    """(name, all tables, settings of the axes) of every run."""
     base = {k: v for k, v in tables.items() if k != "grid"}
     axes = grid_axes(tables)
     for values in product(*axes.values()):
@@ -210,9 +235,7 @@ def grid_cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
                 put(cell, dotted, v)
             given |= pairs
             labels.append("_".join(label(k, v) for k, v in pairs.items()) or UNCHANGED)
-        for key in given_way(cell, given):
-            forget_setting(cell, key)
-        yield "/".join(labels), cell
+        yield "/".join(labels), cell, given
 
 
 def only_run(tables: Mapping[str, Any]) -> Config:

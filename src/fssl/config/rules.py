@@ -130,6 +130,10 @@ class Rule(Decided):
             return ""
         if len(self.cases) == 1 and self.cases[0].values:
             return f", or use {words(self.cases[0].values)}"
+        return self.alternatives
+
+    @property
+    def alternatives(self) -> str:
         return "".join(f", or {case}" for case in self.cases)
 
 
@@ -155,6 +159,10 @@ class Asks(Rule):
     """A feature that asks for another one: commands never drop it silently."""
 
     verb = "does not work with"
+
+    @property
+    def remedy(self) -> str:
+        return "" if self.is_negative else self.alternatives
 
 
 class Not(Asks):

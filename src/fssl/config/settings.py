@@ -302,7 +302,7 @@ class Train:
     epsilon=ADAM,
     broadcast_momentum=(
         PaperRecipe(),
-        Asks("train.optimizer", "sgd", why="only its momentum can be calculated from models"),
+        Asks("train.optimizer", "sgd", why="only sgd's momentum can be calculated from models"),
         Asks("train.momentum", why="clients have none to begin with"),
         Not("train.keep_momentum", why="clients begin with their own"),
         NOT_OF_AUTHORS,
@@ -439,7 +439,7 @@ class Records:
 
 @rules(
     protocol=(
-        Not("partition.labels", AT_SERVER, of=("authors",), why="the released code knows no such server; use 'clean'"),
+        Not("partition.labels", AT_SERVER, of=("authors",), why="the released code knows no such server"),
         Not(ENGINE, *APP, of=("authors",), why=f"{AUTHORS_WAY}, which sites cannot"),
     )
 )

@@ -116,6 +116,8 @@ class RunFolder:
     def start(self) -> Start:
         """The whole lines with what checkpoints name of them; refuses a record that does not belong together."""
         start = read_start(self.run_id, self.text().splitlines())
+        if start.fault and acceptance(self.path):
+            raise UserError(f"{self.path}: an accepted record cannot be resumed; begin anew in another folder", "out")
         if start.fault:
             raise UserError(
                 f"{self.path}: {start.fault}; bring back the file as it was, or begin anew in another folder", "out"

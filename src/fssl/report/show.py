@@ -75,7 +75,7 @@ def near_runs(path: Path) -> list[str]:
     place = next(folder for folder in (path, *path.parents) if folder.is_dir())
     if place in (Path(), Path(path.anchor)):  # too much to look through
         return []
-    return nearest(str(path), [*map(str, run_folders([place]))])
+    return nearest(str(path), [str(folder) for folder in run_folders([place]) if folder != path])
 
 
 def unfinished(folder: RunFolder, run: Run) -> str:
