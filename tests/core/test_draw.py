@@ -83,7 +83,7 @@ def test_the_guarantee_counts_the_clients_that_can_be_drawn() -> None:
     assert most_rounds(config, 30) == max(map(drawn.count, range(3)))
 
 
-ONLY_SOME = "; remove it, or use 'few-clients' or 'knowing-clients'"
+ONLY_SOME = "; remove it, or use partition.labels = 'few-clients' or 'knowing-clients'"
 
 
 @pytest.mark.parametrize(

@@ -270,10 +270,10 @@ def keep_ray_private(is_ours: bool) -> None:
 
     Ray runs code for whoever reaches its ports, and by itself it listens on all network interfaces. Without clusters,
     as by default on Windows and macOS, it knows no other address than that of the loopback device. It reads all of this
-    when it is imported.
+    when it is imported: a script that has imported Ray before gets a cluster on 127.0.0.1 without a token.
     """
     os.environ[RAY_CLUSTERS] = "0" if is_ours else "1"
-    if is_ours and RAY_AUTH not in os.environ:
+    if is_ours and RAY_AUTH not in os.environ and "ray" not in sys.modules:
         os.environ |= {RAY_AUTH: "token", RAY_TOKEN: secrets.token_hex(32)}
     from ray._private import ray_constants, services
 
