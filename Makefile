@@ -62,12 +62,12 @@ style: $(TESTABLE)
 	$(DENO) lint
 	$(DENO) check src/fssl/report/page/page.js
 
-# One more worker than cores: some tests wait for processes and for the disk; a worker without tests takes another's.
+# One more worker than cores: slow tests wait for processes and for the disk; a worker without tests takes another's.
 WORKERS := -n $(shell expr $$(nproc) + 1) --dist worksteal
 
 # What is quick: style, types, and all tests but the slow ones.
 check: style
-	$(RUN) pytest $(WORKERS) -m 'not slow and not deploy'
+	$(RUN) pytest -n auto --dist worksteal -m 'not slow and not deploy'
 
 test: style tools
 	$(RUN) pytest $(WORKERS)
