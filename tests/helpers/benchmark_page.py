@@ -58,8 +58,9 @@ def row(name: str, groups: dict[str, list[Run]]) -> list[str]:
     runs = groups[name]
     result = spread([run.result for run in runs])
     smoothed = spread([mean for run in runs if (mean := late(run, number("ema_accuracy"))) is not None])
-    memory = [peaks()[str(run.path.relative_to(RESULTS / FOLDER))] / 2**30 for run in runs]
-    costs = [f"{np.mean([gpu_seconds(run) for run in runs]):.0f}", f"{megabytes(runs[0]):.1f}", f"{max(memory):.2f}"]
+    memory = [peaks().get(str(run.path.relative_to(RESULTS / FOLDER)), 0) / 2**30 for run in runs]
+    peak = f"{max(memory):.2f}" if all(memory) else "–"
+    costs = [f"{np.mean([gpu_seconds(run) for run in runs]):.0f}", f"{megabytes(runs[0]):.1f}", peak]
     shown = f"**{result}**" if name == leader(groups) else result
     return [f"`{name}`", seeds_text(runs), shown, smoothed, *costs, ", ".join(commits_of(runs))]
 
@@ -105,6 +106,6 @@ def megabytes(run: Run) -> float:
 
 @cache
 def peaks() -> dict[str, int]:
-    """Return the peak memory of each run in bytes, by its folder."""
+    """Return the peak memory in bytes of the runs for which it was measured, by folder."""
     found: dict[str, int] = json.loads((RESULTS / FOLDER / "memory.json").read_text())
     return found
