@@ -1,23 +1,51 @@
-"""The catalog on a terminal: a line for each method, or everything about one."""
+"""What there is, on a terminal: methods, datasets, folders of images, presets and pages of the documentation."""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
-from ..config import Setting
-from ..console import PLAIN, setting_text
+from ..config import PRESETS, Data, Setting, check_value, num_runs, presets, read_toml, schema_of
+from ..console import RunView, say, setting_text
+from ..data.cache import Loading
+from ..data.cards import CARDS, Card, check_class_names
+from ..data.folder.listing import SPLIT_OFF, ByClass, is_site, of_all
+from ..data.folder.load import check, raise_problems
+from ..errors import UserError
+from ..report.formats import Grid, terminal
+from ..system.machine import cores
 from .entries import BASELINE, Entry, entries, entry, footnote, keeps, read_costs, source, step_cost, traffic
 from .facts import registry
+
+PACKAGE = Path(__file__).parents[1]
+NAMES = 40  # columns of a screen: up to this width a text is not folded
+
+
+def listing(
+    head: Iterable[str], rows: Iterable[Iterable[str]], numbers: Collection[int] = (), styles: Sequence[str] = ()
+) -> Table:
+    """A table of names, in bold, and what there is to know of each; columns of numbers are flush right."""
+    texts = [[*row] for row in rows]
+    grid = Grid([*head], texts, best={(i, 0): 1 for i in range(len(texts))})
+    return terminal(grid, styles=styles, whole=NAMES, right=numbers)
+
+
+# Methods.
 
 
 def overview() -> tuple[Table, str, str]:
     """Table of all methods, at most 80 columns wide: what each does, and below it its numbers in columns."""
-    head = Text("what it does\n").append(in_columns("MB down/up", "step", "follows", "keeps"), "dim")
-    table = Table(Column("method", no_wrap=True), Column(head), **PLAIN)
+    rows, below = [], in_columns("MB down/up", "step", "follows", "keeps")
     for e in entries():
-        facts = in_columns(traffic(e), step_cost(e), source(e)[1], keeps(e))
-        table.add_row(Text(e.name, "bold"), Text(f"{e.about}\n").append(facts, "dim"))
-    return table, footnote(), "`fssl methods NAME` shows one with its settings; choose with --set method.name=NAME."
+        rows += [[e.name, e.about], ["", in_columns(traffic(e), step_cost(e), source(e)[1], keeps(e))]]
+    return (
+        listing(("method", f"what it does\n{below}"), rows, styles=["", "dim"] * (len(rows) // 2)),
+        footnote(),
+        "`fssl methods NAME` shows one with its settings; choose with --set method.name=NAME.",
+    )
 
 
 def in_columns(sent: str, step: str, follows: str, kept: str) -> str:
@@ -43,13 +71,14 @@ def print_method(console: Console, name: str) -> None:
 
 def settings_table(schema: dict[str, Setting]) -> Table:
     """A line for each setting; what it means, where its builder says so in the signature."""
-    has_help = any(setting.help for setting in schema.values())
-    whole = [Column(title, no_wrap=True) for title in ("setting", "default or choices")]
-    table = Table(*whole, "range", *(["meaning"] if has_help else []), **PLAIN)
-    for key, setting in schema.items():
-        limits = f"{setting.limits:g}" if setting.limits else ""
-        table.add_row(f"method.{key}", default_text(setting), limits, *([setting.help] if has_help else []))
-    return table
+    rows = [
+        [f"method.{key}", default_text(setting), f"{setting.limits:g}" if setting.limits else "", setting.help]
+        for key, setting in schema.items()
+    ]
+    has_help = any(help for *_, help in rows)
+    head = ("setting", "default or choices", "range", "meaning")
+    grid = Grid(head, rows) if has_help else Grid(head[:-1], [row[:-1] for row in rows])
+    return terminal(grid, whole=NAMES)
 
 
 def facts_of(entry: Entry) -> list[tuple[str, str]]:
@@ -89,3 +118,100 @@ def default_text(setting: Setting) -> str:
     if setting.options:
         return "|".join([setting_text(value), *(option for option in setting.options if option != value)])
     return f"{value:.6g}" if isinstance(value, float) else setting_text(value)
+
+
+# Datasets and folders of images.
+
+
+def datasets() -> Table:
+    """A line for each dataset; what has no fixed number of images shows none."""
+    head = ("dataset", "what it is", "train", "test", "classes", "10 %")
+    return listing(head, map(dataset_row, CARDS.values()), range(2, 6))
+
+
+def dataset_row(card: Card) -> list[str]:
+    numbers = (card.num_train, card.num_test, card.num_classes, max(1, round(0.1 * card.per_class_base)))
+    hub = f" (hub: {card.hub_repo})" if card.hub_repo else ""
+    return [card.name, card.title + hub, *(f"{n:,}" if card.num_train else "" for n in numbers)]
+
+
+def agreed_classes(source: str) -> tuple[str, ...]:
+    """The classes that a run's settings name; nothing else of them is looked at."""
+    table = read_toml(source).get("data")
+    names = table.get("classes") if isinstance(table, Mapping) else None
+    if names is None:
+        raise UserError(f'{source}: data.classes is missing: the classes that sites agree on, e.g. ["cat", "dog"]')
+    classes: tuple[str, ...] = check_value("data.classes", names, schema_of(Data)["classes"], f"{source}: ")
+    check_class_names(f"{source}: data.classes", classes)
+    return classes
+
+
+def print_folder(console: Console, root: Path, agreed: tuple[str, ...] = ()) -> None:
+    """Images by client and class; then every problem, if there are any, other classes than the agreed ones too."""
+    with RunView(console, "images", transient=True) as view:
+        found = check(root, agreed, Loading(progress=view.loading(), workers=cores()))
+    rows = [[s.name, counts(s.labeled), str(len(s.unlabeled)), counts(s.test)] for s in found.sites]
+    if found.test or found.server:
+        rows.append(["(server)", counts(found.server) if found.server else "", "", counts(found.test)])
+    console.print(terminal(Grid(("client", "labeled", "unlabeled", "test"), rows), {}, whole=0, right=[2]))
+    raise_problems(found, most=len(found.problems))
+    labeled = {name for files in (found.server, *(s.labeled for s in found.sites)) for name in files}
+    say(console, f"{labeled_classes(labeled, agreed)}. No problems.")
+    if not is_site(root) and not any(any(of_all(files)) for files in (found.test, *(s.test for s in found.sites))):
+        say(console, f"No test images: a run needs some in test/CLASS/*, or {SPLIT_OFF}.")
+
+
+def labeled_classes(labeled: set[str], agreed: tuple[str, ...]) -> str:
+    """Of which classes there are labeled images, and of which of the agreed ones there are none."""
+    if not labeled:
+        return "No labels: this site trains on unlabeled images alone"  # of several sites that would be a problem
+    if not agreed:
+        return f"{len(labeled)} classes: {', '.join(sorted(labeled))}"
+    shown, missing = ([name for name in agreed if (name in labeled) == there] for there in (True, False))
+    without = f"; without labeled images, which is allowed: {', '.join(missing)}" if missing else ""
+    return f"{len(shown)} of {len(agreed)} agreed classes: {', '.join(shown)}{without}"
+
+
+def counts(files: ByClass) -> str:
+    """`25 (cat: 12 · dog: 13)`."""
+    each = " · ".join(f"{name}: {len(members)}" for name, members in files.items())
+    return f"{sum(map(len, files.values()))} ({each})" if files else "–"
+
+
+# Presets and pages.
+
+
+def preset_table() -> Table:
+    """A line for each preset: what its file says first, and how many runs it has."""
+    names = sorted(presets(), key=by_number)
+    rows = [[name, first_words(PRESETS / f"{name}.toml"), str(num_runs(read_toml(name)))] for name in names]
+    return listing(("preset", "what it runs", "runs"), rows, [2])
+
+
+def by_number(name: str) -> tuple[int, list[tuple[str, int]]]:
+    """Those in no folder first, and `fig2` before `fig10`."""
+    return name.count("/"), [(text, int(digits or 0)) for text, digits in re.findall(r"(\D+)(\d*)", name)]
+
+
+def docs_folder() -> Path:
+    """Where the pages lie."""
+    installed = PACKAGE / "docs"
+    return installed if installed.is_dir() else PACKAGE.parents[1] / "docs"
+
+
+def pages() -> dict[str, Path]:
+    """Every page by its topic, those of methods last."""
+    home = docs_folder()
+    general = {page.stem.lower(): page for page in home.glob("*.md")}  # SECURITY.md is written so
+    return {**dict(sorted(general.items())), **{page.stem: page for page in sorted(home.glob("methods/*.md"))}}
+
+
+def page_table() -> Table:
+    """A line for each page."""
+    return listing(("topic", "what it is about"), ([name, first_words(page)] for name, page in pages().items()))
+
+
+def first_words(file: Path) -> str:
+    """What a file's first line says."""
+    with file.open(encoding="utf-8") as lines:
+        return next(lines).lstrip("# ").rstrip()

@@ -1,13 +1,10 @@
 """Commands that list what there is: `fssl methods`, `fssl datasets`, `fssl presets` and `fssl docs`."""
 
-import re
 import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Column, Table
-from rich.text import Text
 
 from ..errors import UserError, several, unknown
 from .screen import console, say
@@ -63,7 +60,7 @@ def datasets(
         counting = shlex.join(["fssl", "datasets", "--check", str(export_digits)])
         say(f"{export_digits}: the digits of three sites; `{counting}` counts them")
     if check:
-        from ..report.pictures import agreed_classes, print_folder
+        from ..catalog.listings import agreed_classes, print_folder
 
         print_folder(console, check, () if classes_of is None else agreed_classes(classes_of))
     if clear_cache:
@@ -76,19 +73,11 @@ def datasets(
 
 
 def list_datasets() -> None:
-    from ..console import PLAIN
+    from ..catalog import listings
     from ..data.cards import CARDS
     from ..data.idx import official_files
 
-    table = Table(
-        "dataset", "what it is", *(Column(t, justify="right") for t in ("train", "test", "classes", "10 %")), **PLAIN
-    )
-    for card in CARDS.values():
-        numbers = (card.num_train, card.num_test, card.num_classes, max(1, round(0.1 * card.per_class_base)))
-        shown = [f"{n:,}" for n in numbers] if card.num_train else []
-        hub = f" (hub: {card.hub_repo})" if card.hub_repo else ""
-        table.add_row(Text(card.name, "bold"), card.title + hub, *shown)
-    console.print(table)
+    console.print(listings.datasets())
     say("10 %: labeled images per class at the paper's 10 %, the default.")
     say("Parquet files are looked for in --data-dir, then $FSSL_DATA, then on the Hugging Face hub.")
     for card in CARDS.values():
@@ -103,19 +92,15 @@ def presets(
 
     Example: `fssl presets smoke > my.toml`: a file of your own to change
     """
-    from ..config import PRESETS, num_runs, read_toml
+    from ..catalog.listings import preset_table
+    from ..config import PRESETS
     from ..config import presets as names
-    from ..console import PLAIN
 
-    if name and name not in names():
+    if not name:
+        return console.print(preset_table())
+    if name not in names():
         raise unknown("preset", name, names())
-    if name:
-        return print_lines((PRESETS / f"{name}.toml").read_text())
-    table = Table(Column("preset", no_wrap=True), "what it runs", Column("runs", justify="right"), **PLAIN)
-    for preset in sorted(names(), key=by_number):
-        first = (PRESETS / f"{preset}.toml").read_text().splitlines()[0].lstrip("# ")
-        table.add_row(Text(preset, "bold"), first, str(num_runs(read_toml(preset))))
-    console.print(table)
+    print_lines((PRESETS / f"{name}.toml").read_text())
 
 
 def docs(
@@ -125,21 +110,14 @@ def docs(
 
     Example: `fssl docs sage`: a method's idea, equation and settings
     """
-    from ..catalog.pages import pages, title
-    from ..console import PLAIN
+    from ..catalog.listings import page_table, pages
 
+    if not topic:
+        return console.print(page_table())
     found = pages()
-    if topic and topic not in found:
+    if topic not in found:
         raise unknown("topic", topic, found)
-    if topic:
-        return print_page(found[topic].read_text(encoding="utf-8"))
-    table = Table(Column("topic", no_wrap=True), "what it is about", **PLAIN)
-    for name, page in found.items():
-        table.add_row(Text(name, "bold"), title(page))
-    console.print(table)
-
-
-def print_page(text: str) -> None:
+    text = found[topic].read_text(encoding="utf-8")
     if not console.is_terminal:
         return print_lines(text)
     from pydoc import pager
@@ -150,8 +128,3 @@ def print_page(text: str) -> None:
 def print_lines(text: str) -> None:
     for line in text.rstrip().splitlines():
         say(line)
-
-
-def by_number(name: str) -> tuple[int, list[tuple[str, int]]]:
-    """Those in no folder first, and `fig2` before `fig10`."""
-    return name.count("/"), [(text, int(digits or 0)) for text, digits in re.findall(r"(\D+)(\d*)", name)]

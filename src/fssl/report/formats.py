@@ -1,7 +1,7 @@
 """A table of texts, `Grid`, and its renderers: Markdown, LaTeX, the terminal. `as_csv` writes files of numbers."""
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -158,17 +158,23 @@ def some_columns(grid: Grid, columns: Sequence[int]) -> Grid:
 
 
 def terminal(
-    grid: Grid, look: Mapping[str, Any] = PLAIN, styles: Sequence[str] = (), whole: int = WHOLE, is_narrow: bool = False
+    grid: Grid,
+    look: Mapping[str, Any] = PLAIN,
+    styles: Sequence[str] = (),
+    whole: int = WHOLE,
+    is_narrow: bool = False,
+    right: Collection[int] = (),
 ) -> Table:
     """The table for a screen, which may fold columns wider than `whole`; with all of them folded if `is_narrow`.
 
-    `styles` are those of the rows.
+    `styles` are those of the rows; the columns `right` are flush right.
     """
     table = Table(**look)
     for j, name in enumerate(grid.head):
         is_wide = max(cell_len(on_screen(row[j])) for row in [grid.head, *grid.rows]) > whole
         width = whole if is_wide and is_narrow else None
-        table.add_column(name, no_wrap=not is_wide, overflow="fold", width=width)
+        side: Any = "right" if j in right else "left"
+        table.add_column(name, justify=side, no_wrap=not is_wide, overflow="fold", width=width)
     for i, row in enumerate(grid.rows):
         cells = (Text(on_screen(cell), STYLES.get(grid.best.get((i, j), 0), "")) for j, cell in enumerate(row))
         table.add_row(*cells, style=styles[i] if styles else "")
