@@ -32,7 +32,7 @@ import fssl
 from fssl import api
 from fssl.catalog.facts import FILE as FACTS
 from fssl.cli import app as cli
-from fssl.cli.screen import console
+from fssl.cli.options import console
 from fssl.config import SOURCES, Config, Setting, expand, override, read_toml, schema_of
 from fssl.config.conditions import RULES
 from fssl.config.flat import AFTERWARDS, MAY_CHANGE

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 from safetensors.numpy import load_file
 
-from fssl.cli.screen import console
+from fssl.cli.options import console
 from fssl.config import Config, as_tables, expand, first_difference, override, parse, read_toml
 from fssl.console import Quiet, brief, numbers
 from fssl.core.experiment import prepare

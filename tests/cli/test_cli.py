@@ -24,7 +24,7 @@ from safetensors.numpy import load_file
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fssl.cli import app as cli
-from fssl.cli.screen import console
+from fssl.cli.options import console
 from fssl.config import by_card, parse, read_toml, to_toml
 from fssl.console import GridView
 from fssl.engines.engine import Engine

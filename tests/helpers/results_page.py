@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fssl.paper.changes import changes_since
 from fssl.paper.fill import FilledTable, fill_tables
 from fssl.paper.markup import signed
-from fssl.paper.others import fill_other
 from fssl.paper.published import OURS, other_tables
 from fssl.paper.scoreboard import Scoreboard, markdown_board, scoreboard
+from fssl.paper.setups import changes_since
+from fssl.paper.tables import fill_other
 from fssl.records.rounds import first_reaching
 from fssl.report.formats import Grid, markdown
-from fssl.report.groups import named_groups, seeds_text
+from fssl.report.groups import group_by_task, named_groups, seeds_text
 from fssl.report.overview import make_overview, seconds_per_round, words_on
 from fssl.report.runs import (
     FoundRuns,
@@ -36,7 +36,6 @@ from fssl.report.runs import (
     percent,
     spread,
 )
-from fssl.report.tasks import group_by_task
 
 RESULTS = Path(__file__).parents[2] / "results"
 BOARD = RESULTS / "scoreboard.png"

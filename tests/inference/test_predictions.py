@@ -19,8 +19,7 @@ from fssl.core.evaluate import model_facts
 from fssl.core.experiment import prepare
 from fssl.core.images import known_card, load_dataset
 from fssl.data.folder.example import export_digits
-from fssl.inference.answers import Predictions, other_folders, truth_of
-from fssl.inference.predict import by_class, by_truth, csv_text
+from fssl.inference.predict import Predictions, by_class, by_truth, csv_text, other_folders, truth_of
 from fssl.inference.trained import load_trained
 from fssl.models import build_net
 from fssl.records.saved_models import Models

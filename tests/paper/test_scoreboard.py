@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from fssl.paper.changes import changes_since
 from fssl.paper.fill import fill_tables
 from fssl.paper.published import paper_tables
 from fssl.paper.scoreboard import (
@@ -24,6 +23,7 @@ from fssl.paper.scoreboard import (
     side_by_side,
     texts,
 )
+from fssl.paper.setups import changes_since
 from fssl.paper.tables import make_tables
 from fssl.report.drawing import settings
 from fssl.report.runs import find_runs

@@ -13,7 +13,7 @@ from fssl.errors import UserError
 from fssl.records.lock import Lock
 from fssl.records.packed import packed, read_packed, unpacked
 from fssl.records.store import RunFolder
-from fssl.report.page.curves import curves_of
+from fssl.report.page.content import curves_of
 from fssl.report.runs import find_runs, read_run
 from helpers.command import Fssl, exit_code
 from helpers.run_folders import config_of, imitate

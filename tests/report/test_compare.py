@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fssl.cli.screen import console
+from fssl.cli.options import console
 from fssl.errors import UserError
 from fssl.paper.fill import fill_tables
 from fssl.records.sealed_json import write_facts
@@ -21,12 +21,11 @@ from fssl.report.compare import Files, compare_runs
 from fssl.report.drawing import band, head, legend, render, sheet
 from fssl.report.drawing import settings as settings_of_pictures
 from fssl.report.formats import escape_latex, terminal
-from fssl.report.groups import named_groups
+from fssl.report.groups import group_by_task, named_groups
 from fssl.report.look import method_style
 from fssl.report.overview import make_overview, seconds_per_round
 from fssl.report.runs import by_round, find_runs, joined, number
 from fssl.report.show import print_run, sparkline
-from fssl.report.tasks import group_by_task
 from fssl.report.verdicts import last_rounds
 from helpers import run_folders
 from helpers.handmade import append, write_run

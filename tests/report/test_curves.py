@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from fssl.report.page import live
-from fssl.report.page.content import content
-from fssl.report.page.curves import over_seeds
+from fssl.report.page.content import content, over_seeds
 from fssl.report.page.live import Watcher
 from fssl.report.runs import find_runs
 from helpers.handmade import append, write_run

@@ -23,7 +23,7 @@ from fssl.records.store import RunFolder
 from fssl.report import runs
 from fssl.report.groups import named_groups
 from fssl.report.page import write as page
-from fssl.report.page.curves import QUANTITIES, curves_of, for_page
+from fssl.report.page.content import QUANTITIES, curves_of, for_page
 from fssl.report.runs import Reader, Run, edited, find_runs
 from fssl.system.files import write_atomic
 from helpers import report_speed

@@ -14,10 +14,9 @@ from ..system.machine import handled
 from ..system.terminal import by_line
 from .catalog import datasets, docs, methods, presets
 from .deploy import app as deploy
-from .options import SettingsCommand, options_for
+from .options import SettingsCommand, console, options_for
 from .results import compare, export, figures, pack, predict, records, report, show, tables
 from .running import bench, replay, run
-from .screen import console
 
 app = typer.Typer(
     help="Federated semi-supervised learning: run, compare and extend methods such as SAGE.\n\n"

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UserError, several, unknown
-from .screen import console, say
+from .options import console, say
 
 
 def methods(

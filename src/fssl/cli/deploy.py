@@ -9,8 +9,7 @@ import typer
 from rich.table import Column, Table
 
 from ..errors import RunError, complain
-from .options import Resume, Sets, SettingsCommand
-from .screen import console, say
+from .options import Resume, Sets, SettingsCommand, console, say
 
 app = typer.Typer(
     help="Sites with their own images train together, over Flower's own programs, encrypted and authenticated.\n\n"

@@ -1,4 +1,4 @@
-"""Options on the command line: those that several commands share, and what people mean by words that are none."""
+"""What commands share: the console, options, and what people mean by words that are none."""
 
 from itertools import pairwise
 from operator import attrgetter
@@ -8,6 +8,9 @@ import typer
 from typer.core import TyperCommand
 
 from ..errors import UserError
+from ..system.terminal import Screen
+
+console = Screen()  # the one that all commands print to
 
 Sets = Annotated[
     list[str] | None, typer.Option("--set", help="Change a setting, e.g. --set train.lr=0.05 (repeatable).")
@@ -18,6 +21,13 @@ Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a file of 
 # How Python calls what these options give. Any other argument has an option of its own name.
 OPTION_NAMES = {"data.dir": "--data-dir", "compute.device": "--device", "which": "--model", "file": "--out"}
 GPU = ("--gpu", "--cuda")
+
+
+def say(text: str) -> None:
+    """Print a line without markup, colors or wrapping."""
+    from ..console import say as show
+
+    show(console, text)
 
 
 def options_for(names: tuple[str, ...]) -> str:

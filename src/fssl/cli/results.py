@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from ..errors import UserError, complain, several
-from .options import Overwrite
-from .screen import console, say
+from .options import Overwrite, console, say
 
 OneRun = Annotated[Path, typer.Argument(help="A run folder.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders of them.")]
@@ -124,7 +123,7 @@ def tables(
     Example: `fssl tables runs --table 2 --out paper/tables`
     """
     if setting is not None:
-        from ..paper.others import make_other
+        from ..paper.tables import make_other
 
         if table is not None or dataset is not None:
             raise UserError("--setting is a table of another paper: leave out --table and --dataset")

@@ -12,8 +12,7 @@ import typer
 from ..errors import RunError, UserError, complain
 from ..system.machine import check_file, check_name
 from ..system.terminal import by_line
-from .options import Resume, Sets
-from .screen import console, say
+from .options import Resume, Sets, console, say
 
 if TYPE_CHECKING:
     from ..config import Config

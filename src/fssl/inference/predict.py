@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import NamedTuple
 
 import numpy as np
@@ -23,9 +23,8 @@ from ..probes.measures import answers_of
 from ..records.store import RunFolder
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file, check_folder, check_new, cores
-from .answers import Predictions, other_folders, truth_of
 from .quality import PAGE, QUALITY_FILES, in_words, write_measures
-from .trained import Trained, best_device, load_trained, told
+from .trained import Predictions, Trained, best_device, class_above, load_trained, told, truth_of
 
 NamedImages = tuple[list[str], NDArray[np.uint8]]  # names and images
 BATCH = 1000  # test images between two looks at the progress
@@ -176,3 +175,15 @@ def by_truth(made: Predictions) -> Table:
             wrong = f"{made.classes[said.argmax()]} ({said.max()})" if said.any() else "–"
             table.add_row(name, str(total), f"{100 * right / total:.1f} %", wrong)
     return table
+
+
+def other_folders(names: list[str], classes: tuple[str, ...]) -> list[str]:
+    """Folders that are to blame where only some images have a class: the uppermost without any image of one.
+
+    Plain folders of photographs, where no image has a class, are not to blame.
+    """
+    with_class = {PurePath(name) for name in names if class_above(name, classes)}
+    good = {folder for path in with_class for folder in path.parents}
+    others = [path for path in map(PurePath, names) if path not in with_class] if with_class else []
+    found = (next((p for p in reversed(path.parents) if p not in good), path.parent) for path in others)
+    return sorted({str(folder) for folder in found})

@@ -1,6 +1,6 @@
 """A run's model, ready for new images: its final one, the best one, or that of the newest checkpoint."""
 
-from pathlib import Path
+from pathlib import Path, PurePath
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -26,13 +26,34 @@ from ..records.saved_models import Models
 from ..records.store import RunFolder
 from ..system.user_code import digest_of
 from ..types import State, Weights, packed
-from .answers import Predictions, truth_of
 from .inputs import Given, as_given, as_pixels, check_floats
 
 Facts = dict[str, Any]
 LENT = Lock()  # a call lends its weights to the network's module: one thread of a server at a time
 CLASSES_SHOWN = 10  # classes in the line that a model is printed as
 WHICH = ("", BEST, "plain", "ema")  # the run's own model, or one of several
+
+
+class Predictions(NamedTuple):
+    """One entry per image; `truth` is there if it is known of all of them."""
+
+    classes: tuple[str, ...]
+    names: list[str]
+    probabilities: NDArray[np.float32]
+    truth: NDArray[np.int64] | None
+
+    @property
+    def said(self) -> NDArray[np.int64]:
+        return np.asarray(self.probabilities.argmax(-1))
+
+    @property
+    def labels(self) -> list[str]:
+        """The name of the likeliest class."""
+        return [self.classes[c] for c in self.said]
+
+    @property
+    def confidence(self) -> NDArray[np.float32]:
+        return np.asarray(self.probabilities.max(-1))
 
 
 class Trained(NamedTuple):
@@ -116,6 +137,17 @@ class Trained(NamedTuple):
     def tensors(self) -> State:
         """Parameters and buffers by their names in the network."""
         return {name: t.contiguous() for tree in self.weights for name, t in tree.items()}
+
+
+def truth_of(names: list[str], classes: tuple[str, ...]) -> NDArray[np.int64] | None:
+    """True classes if every image lies in a folder named after a class, or below one; else None."""
+    found = [class_above(name, classes) for name in names]
+    return np.array([classes.index(c) for c in found if c]) if all(found) else None
+
+
+def class_above(name: str, classes: tuple[str, ...]) -> str | None:
+    """The nearest folder above an image that is called like a class."""
+    return next((folder.name for folder in PurePath(name).parents if folder.name in classes), None)
 
 
 def best_device() -> torch.device:

@@ -11,10 +11,9 @@ from ..data.cards import card
 from ..errors import several
 from ..report.groups import one_per_seed
 from ..report.runs import FoundRuns, Run, commits_of, mean_std
-from .changes import changes_since
 from .published import PAPER, PRINTED, SEEDS, End, PublishedTable, Row, Wanted, paper_tables, tables_by_setup
 from .ranks import TableCell, TableRows, derive, rank
-from .setups import Setup, by_setup, differences, own_recipe, result_at
+from .setups import Setup, by_setup, changes_since, differences, own_recipe, result_at
 
 GAIN_ROW = "SAGE minus best other"
 GAVE_WAY = "behind runs that are longer or nearer to the paper's setting"

@@ -13,13 +13,12 @@ from ..report.drawing import MARKS, PAGE, legend, sheet
 from ..report.formats import Grid, markdown, terminal
 from ..report.look import GREY, MARKERS, Style, step_along
 from ..report.runs import Run, commits_of, mean_std, spread
-from .changes import changes_since
 from .fill import FilledTable
 from .markup import signed
 from .panels import look_of
 from .published import TITLES, Column, PublishedTable, Row, Wanted
 from .ranks import TableCell
-from .setups import PROTOCOLS, result_at
+from .setups import PROTOCOLS, changes_since, result_at
 
 POINT = 1.0  # of accuracy, in percent: how far apart two numbers may be and still agree
 ROUNDING = "train.precision = "  # the one difference from the paper with which a run is still of its cell

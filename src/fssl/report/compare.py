@@ -30,7 +30,7 @@ from .drawing import (
     sheet,
 )
 from .formats import Grid, print_grid
-from .groups import comparable_settings, distinct, method_of, named_groups, shown_color
+from .groups import comparable_settings, distinct, group_by_task, method_of, named_groups, shown_color
 from .look import Style, chosen_styles
 from .overview import (
     Groups,
@@ -44,7 +44,6 @@ from .overview import (
     words_on,
 )
 from .runs import SHOWN, FoundRuns, Read, Run, by_round, commits_of, find_runs, joined, late, number, percent
-from .tasks import group_by_task
 from .verdicts import by_result, last_rounds, mean_result
 
 ROW = 3.2  # inches, of the panels of a task

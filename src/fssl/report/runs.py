@@ -4,7 +4,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
@@ -18,11 +18,11 @@ from ..records.accepted import ACCEPTED, acceptance, rate_fault
 from ..records.best_round import has_stopped, is_over
 from ..records.chain import Chain
 from ..records.environment import UNKNOWN_COMMIT, short_commit
+from ..records.probes import read_probe
 from ..records.rounds import MEASURES, Line, of_last
 from ..records.store import INSIDE_A_RUN, RunFolder
 from ..system.machine import as_path
 from ..system.workers import forked, map_pieces
-from .extras import Extras
 
 Numbers = NDArray[np.float64]
 LARGEST = 1e15  # of a number; one beyond is damage
@@ -31,6 +31,98 @@ GAP = 10  # rounds that may be missing without a trace
 MANY_FOLDERS = 40  # runs from which a second process pays for its start
 SHOWN = 5  # damaged lines, or runs, that a remark lists
 Read = Callable[[Line], float | None]
+ClassCounts = list[list[int]]
+
+
+class Extras:
+    """The other files of a run folder as they were when they were read.
+
+    `damaged` names those that are there and cannot be read.
+    """
+
+    def __init__(self, folder: RunFolder, last: Sequence[int]) -> None:
+        self.folder = folder
+        self._last = last  # the last ten rounds
+
+    @cached_property
+    def sessions(self) -> list[dict[str, Any]]:
+        """What env.json says of each start of the run."""
+        return self.folder.sessions()
+
+    @cached_property
+    def summary(self) -> dict[str, Any]:
+        """The results when the run was last finished; empty otherwise."""
+        return self.folder.summary()
+
+    @cached_property
+    def partition(self) -> dict[str, ClassCounts | None] | None:
+        """Client x class counts, and the server's as one row, none where it has no labels; None without a whole file.
+
+        Null is what this computer cannot know.
+        """
+        facts = self.folder.partition()
+        rows = {"labeled": facts.get("labeled", ""), "unlabeled": facts.get("unlabeled", "")}
+        rows["server"] = None if (own := facts.get("server")) is None else [own]
+        counts = {name: table_of_counts(each) for name, each in rows.items()}
+        is_damaged = any(counts[name] is None and each is not None for name, each in rows.items())
+        return None if is_damaged else counts
+
+    @cached_property
+    def models(self) -> dict[str, Any]:
+        """What measures.json says of each final model, by its name."""
+        found: dict[str, Any] = self.folder.measures().get("models", {})
+        return found
+
+    @cached_property
+    def confusions(self) -> dict[str, dict[str, Any]]:
+        """The confusion matrix of each final model, and the round that it is of."""
+        tables = {name: table_of_counts(facts.get("test", {}).get("confusion")) for name, facts in self.models.items()}
+        return {
+            name: {"round": self.models[name].get("round"), "confusion": table}
+            for name, table in tables.items()
+            if table
+        }
+
+    @cached_property
+    def by_class(self) -> tuple[Numbers, Numbers, int]:
+        """Pseudo-labels used and correct, by the class they name, in the last rounds; then how many files are damaged.
+
+        None are correct if truth is not known.
+        """
+        labels, correct, damaged = np.zeros(0), np.zeros(0), 0
+        for round in self._last:
+            file = self.folder.probe_file(round)
+            used, right = (read_probe(file, f"{name}_by_class") for name in ("labels", "correct"))
+            if used is None or right is None or len(right) not in (0, len(used)):
+                damaged += 1
+            elif len(right) and len(labels) in (len(used), 0):
+                labels, correct = (labels + used, correct + right) if len(labels) else (used, right)
+        return labels, correct, damaged
+
+    @property
+    def damage(self) -> list[str]:
+        """A remark on each file that is missing or cannot be read."""
+        folder, lost = self.folder, self.by_class[-1]
+        remarks = {
+            "env.json is missing or damaged: hardware unknown": not self.sessions,
+            "summary.json cannot be read; the numbers here come from rounds.jsonl": (
+                not self.summary and folder.summary_file.is_file()
+            ),
+            "partition.json is damaged": self.partition is None and folder.partition_file.is_file(),
+            "measures.json is damaged": not self.models and folder.measures_file.is_file(),
+            f"probes of {lost} of the last {len(self._last)} rounds are damaged": lost > 0,
+        }
+        return [text for text, is_so in remarks.items() if is_so]
+
+
+def table_of_counts(rows: Any) -> ClassCounts | None:
+    """Rows of equal length with whole numbers, else nothing."""
+    try:
+        table = np.array(rows)
+    except ValueError:
+        return None
+    is_table = table.ndim == 2 and table.size > 0 and np.issubdtype(table.dtype, np.integer)
+    return table.tolist() if is_table else None
 
 
 @dataclass(frozen=True, eq=False)

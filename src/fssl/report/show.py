@@ -16,10 +16,21 @@ from ..records.layout import BEST
 from ..records.refusals import why_stuck
 from ..records.rounds import MEASURES
 from ..records.store import RunFolder
-from .extras import Extras
 from .groups import shown_name
 from .overview import parts_of_round, seconds_per_round
-from .runs import Run, accepted_text, by_round, damage_text, late, number, privacy_text, read_run, run_folders, value
+from .runs import (
+    Extras,
+    Run,
+    accepted_text,
+    by_round,
+    damage_text,
+    late,
+    number,
+    privacy_text,
+    read_run,
+    run_folders,
+    value,
+)
 
 SHARES = {
     "pl_accuracy": "labels right",

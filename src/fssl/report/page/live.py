@@ -17,8 +17,7 @@ from urllib.parse import parse_qs
 from ...errors import UserError
 from ..groups import distinct, repetitions
 from ..runs import FoundRuns, Reader, choose_measure
-from .content import News, content
-from .curves import for_page
+from .content import News, content, for_page
 from .write import page, page_title, plotly
 
 LOOPBACK = "127.0.0.1"

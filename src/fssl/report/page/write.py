@@ -15,8 +15,7 @@ from ...errors import UserError
 from ...system.files import write_file
 from ...system.machine import check_file, cores
 from ..runs import choose_measure, find_runs
-from .content import content
-from .curves import for_page
+from .content import content, for_page
 
 PAGE_FILES = Path(__file__).parent
 
