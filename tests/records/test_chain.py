@@ -163,7 +163,16 @@ def test_a_digit_that_was_changed_is_computed_again_or_refused(run: Path, fssl: 
     forged = [line.replace('"steps": ', '"steps": 1', 1) for line in lines]
     record.write_text("".join([*lines[:3], forged[3]]))
     answer = fssl("compare", "run")
-    assert "run/rounds.jsonl: line 4 is damaged or half-written, and skipped" in answer.out
+    skipped = "run/rounds.jsonl: line 4 is damaged or half-written, and skipped"
+    assert f"{skipped}; `fssl records accept` seals an edited record anew\n" in answer.out
+    assert f"{skipped}; `fssl records accept`" in fssl("show", "run").out
+    record.write_text("".join([*lines[:3], lines[3][:50]]))  # half of it, which nobody edited
+    assert f"{skipped}\n" in fssl("compare", "run").out
+    record.write_text("".join(forged[:2]))
+    answer = fssl("show", "run")
+    assert (answer.code, answer.err.count("\n")) == (2, 1)
+    assert "no line of rounds.jsonl can be read; `fssl records accept` seals an edited record anew" in answer.err
+    record.write_text("".join([*lines[:3], forged[3]]))
     answer = again(fssl)
     assert answer.code == 0
     assert "rounds.jsonl is damaged after round 3; what follows is computed again" in answer.out

@@ -16,7 +16,7 @@ from ..config import Config, Headline
 from ..errors import UserError, shortened, unknown
 from ..records.accepted import ACCEPTED, acceptance, rate_fault
 from ..records.best_round import has_stopped, is_over
-from ..records.chain import Chain
+from ..records.chain import ENDING, Chain, read_line
 from ..records.environment import UNKNOWN_COMMIT, short_commit
 from ..records.probes import read_probe
 from ..records.rounds import MEASURES, Line, of_last
@@ -27,6 +27,7 @@ from ..system.workers import forked, map_pieces
 Numbers = NDArray[np.float64]
 LARGEST = 1e15  # of a number; one beyond is damage
 NO_ROUND = "no finished round"
+UNREAD = "no line of rounds.jsonl can be read"
 GAP = 10  # rounds that may be missing without a trace
 MANY_FOLDERS = 40  # runs from which a second process pays for its start
 SHOWN = 5  # damaged lines, or runs, that a remark lists
@@ -133,6 +134,7 @@ class Run:
     config: Config
     lines: list[Line]
     damaged: list[int]  # numbers of the lines of rounds.jsonl that could not be read
+    has_edits: bool  # whether such a line is complete but for its check, so that somebody may have edited it
     remark: str  # of an edited record that was accepted
     extras: Extras
     measure: str  # of the test, that it is judged by
@@ -224,7 +226,7 @@ class FoundRuns(NamedTuple):
         """What of the records is not in a result, for the terminal."""
         said = self.left_out
         said += [f"{run.path}: {accepted_text(run.remark)}" for run in self.runs if run.remark]
-        return said + [damage_text(RunFolder(run.path).record, run.damaged) for run in self.runs if run.damaged]
+        return said + [text for run in self.runs for text in damage_texts(RunFolder(run.path).record, run)]
 
 
 def choose_measure(configs: Iterable[Config], wanted: str = "") -> str:
@@ -246,14 +248,18 @@ def read_run(folder: RunFolder) -> Run | None:
     """
     config = with_defaults(folder.config())
     chain = folder.chain()
-    lines, damaged = whole_lines(chain, folder.text().splitlines())
+    texts = folder.text().splitlines()
+    lines, damaged = whole_lines(chain, texts)
+    has_edits = any(ENDING.fullmatch(text := texts[number - 1]) and read_line(text) for number in damaged)
     facts = acceptance(folder.path)
     if fault := chain.fault or rate_fault(lines, config, facts):
         raise UserError(f"{folder.path}: {edited(fault)}")
+    if not lines and has_edits:
+        raise UserError(f"{folder.path}: {edited(UNREAD)}")
     if not lines:
         return None
     extras = Extras(folder, [line["round"] for line in of_last(lines)])
-    return Run(folder.path, config, lines, damaged, facts.get("remark", ""), extras, config.records.metrics)
+    return Run(folder.path, config, lines, damaged, has_edits, facts.get("remark", ""), extras, config.records.metrics)
 
 
 def edited(fault: str) -> str:
@@ -284,10 +290,12 @@ def whole_lines(chain: Chain, texts: Iterable[bytes]) -> tuple[list[Line], list[
     return lines, damaged
 
 
-def damage_text(file: Path | str, lines: Sequence[int]) -> str:
-    """`rounds.jsonl: lines 3, 8 are damaged or half-written, and skipped`."""
-    which = f"line {lines[0]} is" if len(lines) == 1 else f"lines {shortened([*map(str, lines)], SHOWN)} are"
-    return f"{file}: {which} damaged or half-written, and skipped"
+def damage_texts(file: Path | str, run: Run) -> list[str]:
+    """`rounds.jsonl: lines 3, 8 are damaged or half-written, and skipped`; nothing of a whole record."""
+    numbers = [*map(str, run.damaged)]
+    which = f"line {numbers[0]} is" if len(numbers) == 1 else f"lines {shortened(numbers, SHOWN)} are"
+    said = f"{file}: {which} damaged or half-written, and skipped"
+    return [edited(said) if run.has_edits else said] if numbers else []
 
 
 def is_number(value: object) -> bool:
@@ -355,7 +363,7 @@ def read_folder(path: Path, prepare: Callable[[Run], Run]) -> Run | str:
         return str(error).removeprefix(f"{path}: ")
     if run:
         return prepare(run)
-    return "no line of rounds.jsonl can be read" if folder.has_rounds else NO_ROUND
+    return UNREAD if folder.has_rounds else NO_ROUND
 
 
 def signature(path: Path) -> list[tuple[int, int, int] | None]:

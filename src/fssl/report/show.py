@@ -23,7 +23,7 @@ from .runs import (
     Run,
     accepted_text,
     by_round,
-    damage_text,
+    damage_texts,
     late,
     number,
     privacy_text,
@@ -72,8 +72,8 @@ def print_run(console: Console, path: Path) -> None:
     for name, text in (*run_facts(run), *end_facts(run)):
         table.add_row(name, text)
     console.print(table)
-    if run.damaged:
-        say(console, damage_text(folder.record, run.damaged))
+    for text in damage_texts(folder.record, run):
+        say(console, text)
     if run.remark:
         say(console, accepted_text(run.remark))
     say(console, f"{min(run.curve):5.1f} % {sparkline(run.curve)} {max(run.curve):.1f} %")

@@ -28,7 +28,7 @@ from ..groups import (
     shown_name,
 )
 from ..look import chosen_styles, method_label
-from ..runs import FoundRuns, Numbers, Run, accepted_text, damage_text, late, mean_std, percent, privacy_text, value
+from ..runs import FoundRuns, Numbers, Run, accepted_text, damage_texts, late, mean_std, percent, privacy_text, value
 from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, rivals, smoothed_results, verdict
 
 Json = dict[str, Any]
@@ -130,7 +130,7 @@ def notes(run: Run) -> list[str]:
     """What of a run's files the page does not show, or not as it was written, and what it spent of privacy."""
     private = privacy_text(run)
     return [
-        *([damage_text("rounds.jsonl", run.damaged)] if run.damaged else []),
+        *damage_texts("rounds.jsonl", run),
         *([accepted_text(run.remark)] if run.remark else []),
         *run.extras.damage,
         *([f"privacy of one client: {private}"] if private else []),
