@@ -879,6 +879,9 @@ def test_a_momentum_without_use_parts_nothing(tmp_path: Path, capsys: pytest.Cap
     text = said(capsys)
     assert "server.optimizer = mean" in text
     assert "server.momentum = 0.9 · server.optimizer = mean" not in text
+    assert "server.lr = 1.0 · server.momentum = 0.5 · server.optimizer = momentum" in text
+    assert "server.lr = 1.0 · server.optimizer = mean" not in text  # which takes no step
+    assert "server.beta2" not in text  # adam's
     compare_runs(console, [tmp_path], by="server.optimizer")
     text = said(capsys)
     assert "optimizer=mean optimizer=momentum optimizer=momentum, momentum=0.5 " in text

@@ -93,15 +93,21 @@ def shown_color(runs: Sequence[Run]) -> str | None:
 
 
 def what_varies(settings: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """The settings that have more than one value among their peers; one that some do not have is as usual there."""
+    """The settings that have more than one value among their peers; one that some do not have is as usual there.
+
+    What only some have because of another setting that varies, such as the rate of a server's optimizer, goes with it,
+    unless it is usually off.
+    """
     found: dict[tuple[str, str], list[str]] = defaultdict(list)
     for mine in settings:
         for key, value in mine.items():
             found[peers(key, mine)].append(repr(value))
     namesakes = Counter(mine["method.name"] for mine in settings) | {"": len(settings)}
-    for (key, method), values in found.items():
-        values += [repr(usual(key))] * (namesakes[method] - len(values))
-    return {(key, method) for (key, method), values in found.items() if key != "method.name" and len(set(values)) > 1}
+    some = {(key, method) for (key, method), values in found.items() if len(values) < namesakes[method]}
+    for key, method in some:
+        found[key, method].append(repr(usual(key)))
+    varying = {peer for peer, values in found.items() if peer[0] != "method.name" and len(set(values)) > 1}
+    return varying | {(part, "") for key, _ in varying for part in parts_of(key) if usual(part)} & some
 
 
 def peers(setting: str, mine: Mapping[str, Any]) -> tuple[str, str]:
