@@ -82,25 +82,15 @@ def setting_text(value: object) -> str:
 
 def result_line(folder: Path, summary: Line) -> str:
     """How a run ended."""
-    measure = summary["measure"]
+    measure, smooth, stopped = summary["measure"], summary.get("ema_result"), summary.get("stopped")
     what = "" if measure == "accuracy" else f"{MEASURES[measure]}, "
+    smoothed = "" if smooth is None else f"smoothed {smooth:.2f} %, "
+    ending = f"; stopped after round {stopped['round']}: {stopped['why']}" if stopped else ""
     return (
         f"{folder}: {summary['result']:.2f} % ({what}mean of the last"
-        f" {several(min(LAST, summary['rounds']), 'round')}), "
-        f"last {summary['last']:.2f} %, {smoothed_result(summary)}"
-        f"{summary['timing']['seconds_per_round']:.2f} s per round{ending(summary)}"
+        f" {several(min(LAST, summary['rounds']), 'round')}), last {summary['last']:.2f} %, {smoothed}"
+        f"{summary['timing']['seconds_per_round']:.2f} s per round{ending}"
     )
-
-
-def smoothed_result(summary: Line) -> str:
-    """What the smoothed model reached, if there is one."""
-    return f"smoothed {summary['ema_result']:.2f} %, " if summary.get("ema_result") is not None else ""
-
-
-def ending(summary: Line) -> str:
-    """Why a run stopped before its last round, if it did."""
-    stopped = summary.get("stopped")
-    return f"; stopped after round {stopped['round']}: {stopped['why']}" if stopped else ""
 
 
 def say(console: Console, text: str, style: str = "") -> None:
