@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from fssl.config import expand, override, parse, read_toml
-from fssl.paper.fill import Tables, fill_tables
+from fssl.paper.fill import TableCell, Tables, fill_tables
 from fssl.paper.markup import grid
 from fssl.paper.published import other_tables, paper_tables
-from fssl.paper.ranks import TableCell
 from fssl.paper.setups import differences, setup_of
 from fssl.paper.tables import count_text, fill_other, other_page, without_cell
 from fssl.report.formats import MARKDOWN

@@ -12,10 +12,9 @@ from rich.console import Console
 
 from fssl.config import to_toml
 from fssl.errors import UserError
-from fssl.paper.fill import GAIN_ROW, FilledTable, SourceLine, Tables, best_cell, fill_tables
+from fssl.paper.fill import GAIN_ROW, FilledTable, SourceLine, TableCell, Tables, best_cell, fill_tables
 from fssl.paper.markup import cell_text, grid, latex_float, markdown_page, numbers_csv, on_terminal, section, signed
 from fssl.paper.published import End
-from fssl.paper.ranks import TableCell
 from fssl.paper.tables import Shown, make_tables
 from fssl.records.accepted import accept
 from fssl.records.store import RunFolder

@@ -27,9 +27,8 @@ from ..report.formats import (
 )
 from ..report.runs import Run, commits_of, mean_std
 from ..system.files import as_csv
-from .fill import GAIN_ROW, FilledTable, SourceLine, Tables
+from .fill import GAIN_ROW, FilledTable, SourceLine, TableCell, Tables
 from .published import SEEDS, TITLES, Column, End, PublishedTable
-from .ranks import TableCell
 from .setups import PROTOCOLS, result_at
 
 LISTED = 10  # runs without a cell that the terminal names

@@ -13,11 +13,10 @@ from ..report.drawing import MARKS, PAGE, legend, sheet
 from ..report.formats import Grid, markdown, terminal
 from ..report.look import GREY, MARKERS, Style, step_along
 from ..report.runs import Run, commits_of, mean_std, spread
-from .fill import FilledTable
+from .fill import FilledTable, TableCell
 from .markup import signed
 from .panels import look_of
 from .published import TITLES, Column, PublishedTable, Row, Wanted
-from .ranks import TableCell
 from .setups import PROTOCOLS, changes_since, result_at
 
 POINT = 1.0  # of accuracy, in percent: how far apart two numbers may be and still agree
