@@ -64,10 +64,10 @@ def read_costs() -> dict[str, Any]:
     return content
 
 
-def combinations(plugin: str = "sage") -> list[str]:
-    """Methods with a plug-in on them that are no method of the list."""
+def combinations() -> list[str]:
+    """Methods with SAGE on them that are no method of the list."""
     methods = registry().methods.items()
-    return [f"{name}+{plugin}" for name, facts in methods if plugin not in facts.refuses and plugin not in facts.same]
+    return [f"{name}+sage" for name, facts in methods if "sage" not in facts.refuses and "sage" not in facts.same]
 
 
 def costs() -> dict[str, Cost]:

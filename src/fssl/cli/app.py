@@ -25,7 +25,9 @@ class CommandList(TyperGroup):
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super(TyperGroup, self).format_help(ctx, formatter)
-        typer.echo(formatter.getvalue(), nl=False)  # here, as typer prints its boxes: without a command, an error follows
+        typer.echo(
+            formatter.getvalue(), nl=False
+        )  # here, as typer prints its boxes: without a command, an error follows
         formatter.buffer.clear()
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:

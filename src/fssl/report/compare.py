@@ -30,8 +30,8 @@ from .drawing import (
     sheet,
 )
 from .formats import Grid, print_grid
-from .groups import comparable_settings, distinct, group_by_task, method_of, named_groups, shown_color
-from .look import Style, chosen_styles
+from .groups import comparable_settings, distinct, group_by_task, named_groups, styles_of
+from .look import Style
 from .overview import (
     Groups,
     by_value,
@@ -230,7 +230,7 @@ def drawn_tasks(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Ma
     By round, or, of the last rounds, by the values of a setting.
     """
     runs_of = {name: runs for groups in tasks.values() for name, runs in groups.items()}
-    style_of = styles_by_name(runs_of)
+    style_of = styles_of(runs_of, sorted(runs_of))
     measure = measure_of(runs_of)
     titles = (f"test {MEASURES[measure]}", "pseudo-label accuracy", "pseudo-labels used")
     reads = (number(measure), percent("pl_accuracy"), percent("utilization"))
@@ -260,7 +260,7 @@ def drawn_tasks(tasks: dict[str, Groups], by: str, formats: Sequence[str]) -> Ma
 
 def drawn_alone(groups: Groups, title: str, formats: Sequence[str]) -> Mapping[str, bytes]:
     """Draw the headline measure of one task by round in a single panel, with names and results at the ends of lines."""
-    style_of = styles_by_name(groups)
+    style_of = styles_of(groups, sorted(groups))
     measure = measure_of(groups)
     with settings():
         figure, axes = sheet(PAGE, ROW)
@@ -274,13 +274,6 @@ def drawn_alone(groups: Groups, title: str, formats: Sequence[str]) -> Mapping[s
         panel.margins(x=0)
         name_ends(panel, {name: (mean_result(runs), style_of[name].color) for name, runs in groups.items()})
         return render(figure, formats, 200)
-
-
-def styles_by_name(groups: Groups) -> dict[str, Style]:
-    """Return the look of each group in a picture."""
-    names = sorted(groups)
-    colors = [shown_color(groups[name]) for name in names]
-    return dict(zip(names, chosen_styles([method_of(groups[name][0]) for name in names], colors), strict=True))
 
 
 def measure_of(groups: Groups) -> str:

@@ -12,6 +12,7 @@ from ..config.conditions import matters, parts_of, usual
 from ..console import setting_text
 from ..errors import several
 from ..system.user_code import short_name
+from .look import Style, method_styles
 from .runs import Run
 
 MOST_NAMED = 6  # settings beside a name, if some of them differ only from tasks of other names
@@ -90,6 +91,15 @@ def shown_name(runs: Sequence[Run]) -> str:
 def shown_color(runs: Sequence[Run]) -> str | None:
     """The color that one of a method's runs has chosen."""
     return next((color for run in runs if (color := run.config.method.color)), None)
+
+
+def styles_of(groups: Mapping[str, Sequence[Run]], names: Sequence[str]) -> dict[str, Style]:
+    """Return the look of each group, in this order; the color that one of its runs has chosen goes first."""
+    styles = method_styles([method_of(groups[name][0]) for name in names])
+    return {
+        name: style._replace(color=shown_color(groups[name]) or style.color)
+        for name, style in zip(names, styles, strict=True)
+    }
 
 
 def what_varies(settings: Sequence[Mapping[str, Any]]) -> set[tuple[str, str]]:

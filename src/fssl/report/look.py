@@ -118,12 +118,6 @@ def method_styles(methods: Sequence[str]) -> list[Style]:
     return styles
 
 
-def chosen_styles(methods: Sequence[str], colors: Sequence[str | None]) -> list[Style]:
-    """Looks of several groups, some of which have a color that their user chose."""
-    made = zip(method_styles(methods), colors, strict=True)
-    return [style._replace(color=color) if color else style for style, color in made]
-
-
 def step_along(row: Sequence[str], start: str, steps: int) -> str:
     return row[(row.index(start) + steps) % len(row)]
 

@@ -24,10 +24,10 @@ from ..groups import (
     method_of,
     named_groups,
     repetitions,
-    shown_color,
     shown_name,
+    styles_of,
 )
-from ..look import chosen_styles, method_label
+from ..look import method_label
 from ..runs import FoundRuns, Numbers, Run, accepted_text, damage_texts, late, mean_std, percent, privacy_text, value
 from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, rivals, smoothed_results, verdict
 
@@ -176,7 +176,7 @@ def task_data(task: TaskRuns) -> Json:
     runs, config = task.runs, task.runs[0].config
     groups = {label(name, members): members for name, members in named_groups(runs).items()}
     order, ranked = by_result(groups), rivals(groups)
-    styles = chosen_styles([method_of(groups[name][0]) for name in order], [shown_color(groups[n]) for n in order])
+    styles = styles_of(groups, order)
     place = rank_places({name: mean_result(groups[name]) for name in ranked})
     lines = [{**group_data(name, groups[name]), "rank": place.get(name)} for name in order]
     return {
@@ -189,7 +189,7 @@ def task_data(task: TaskRuns) -> Json:
         "classes": config.data.classes,
         "words": words(groups, ranked),
         "leader": order.index(ranked[0]) if ranked else 0,
-        "groups": [{**line, "style": style._asdict()} for line, style in zip(lines, styles, strict=True)],
+        "groups": [{**line, "style": styles[line["name"]]._asdict()} for line in lines],
         "partition": next((r.extras.partition for r in runs if r.extras.partition), None),
     }
 
