@@ -20,7 +20,7 @@ from fssl.core.images import rows_for_test, shared_format
 from fssl.data.dataset import Dataset, Split
 from fssl.data.folder.load import load_site
 from fssl.data.partition import Partition
-from fssl.data.synthetic import make
+from fssl.data.sources import synthetic
 from fssl.errors import UserError
 from fssl.methods.names import METHODS
 from fssl.runner.conduct import run_experiment
@@ -39,7 +39,7 @@ SMALL = {
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Four clients: one with everything, one that lacks a class, one without labels, one with labels alone."""
     root = tmp_path_factory.mktemp("own") / "sites"
-    _, (images, labels), (tests, truth) = make(num_classes=3, size=16, train_per_class=20, test_per_class=4)
+    _, (images, labels), (tests, truth), *_ = synthetic(num_classes=3, size=16, train_per_class=20, test_per_class=4)
     places = {
         "ann": lambda i: "unlabeled" if i >= 6 else f"labeled/{'abc'[labels[i]]}",
         "bob": lambda i: f"labeled/{'abc'[labels[i]]}" if i < 22 and labels[i] < 2 else "unlabeled",

@@ -10,7 +10,7 @@ from .config import Config, expand, only_run, override, read_toml
 from .console import Quiet
 from .core.experiment import Experiment, prepare
 from .core.images import Datasets, given_dataset
-from .data.in_memory import card_settings, own_dataset
+from .data.dataset import card_settings, own_dataset
 from .data.sources import Dataset
 from .errors import UserError
 from .inference.export import export_model

@@ -16,7 +16,7 @@ from .records.layout import NO_START, check_place, start_place
 from .records.saved_models import Models
 from .records.store import RunFolder
 from .records.tensors import unseal
-from .system.digest import check_unchanged, short_sum
+from .system.files import check_unchanged, short_sum
 from .types import State, Weights
 
 WRAPPERS = ("state_dict", "model")  # under which a training script saves the weights beside its other state

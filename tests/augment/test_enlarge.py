@@ -7,9 +7,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from fssl.augment import enlarge
-from fssl.augment.enlarge import enlarged
-from fssl.augment.policies import crop_room, weak
+from fssl.augment import policies
+from fssl.augment.policies import crop_room, enlarged, weak
 
 
 def by_pillow(images: NDArray[np.uint8], length: int) -> Tensor:
@@ -34,7 +33,7 @@ def test_as_many_at_once_as_fit_make_no_difference(monkeypatch: pytest.MonkeyPat
     images = torch.from_numpy(np.random.default_rng(0).integers(0, 256, (9, 8, 8, 3), dtype=np.uint8))
     whole = enlarged(images, 10)
     for values in (2 * 300, 1):
-        monkeypatch.setattr(enlarge, "AT_ONCE", values)
+        monkeypatch.setattr(policies, "AT_ONCE", values)
         assert torch.equal(enlarged(images, 10), whole)
     assert enlarged(images[:0], 10).shape == (0, 10, 10, 3)
 

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from fssl.config import as_tables
+from fssl.core.assembly import make_module
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
-from fssl.core.network import make_module
 from fssl.core.static_norm import NormSums, as_it_is, compiled, make_measure, mean_of
 from fssl.data.sources import Dataset
 from fssl.engines.local import LocalEngine

@@ -9,9 +9,8 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from fssl.data.folder.dicom import windowed
 from fssl.data.folder.listing import list_images
-from fssl.data.folder.pictures import PictureError, read_picture
+from fssl.data.folder.pictures import PictureError, read_picture, windowed
 from fssl.errors import UserError
 
 pydicom = pytest.importorskip("pydicom")

@@ -16,9 +16,9 @@ from PIL import Image
 from test_sources import encode
 
 from fssl.data import cards, idx, sources
+from fssl.data.cache import fit_images
 from fssl.data.cards import CARDS
 from fssl.data.idx import read_idx
-from fssl.data.split_cache import fit_images
 from fssl.errors import UserError
 from helpers.command import Fssl
 

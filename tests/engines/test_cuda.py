@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fssl.augment.enlarge import enlarged
-from fssl.augment.policies import crop_room, draw_strong, draw_weak, strong, weak
+from fssl.augment.policies import crop_room, draw_strong, draw_weak, enlarged, strong, weak
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import load

@@ -12,7 +12,7 @@ import numpy as np
 
 from fssl.catalog.describe import measure_sizes
 from fssl.config import expand, read_toml
-from fssl.core.network import make_net
+from fssl.core.assembly import make_net
 from fssl.methods.names import build_method
 from fssl.report.groups import named_groups, seeds_text
 from fssl.report.runs import Run, commits_of, late, mean_std, number, spread

@@ -21,8 +21,8 @@ from fssl.console import Quiet
 from fssl.core.experiment import prepare
 from fssl.core.images import load_dataset
 from fssl.data.cards import Agreed
+from fssl.data.dataset import own_dataset
 from fssl.data.folder.pictures import read_picture
-from fssl.data.in_memory import own_dataset
 from fssl.errors import UserError
 from fssl.inference import export
 from fssl.inference.inputs import from_pixels

@@ -17,9 +17,8 @@ from fssl.errors import RunError, UserError
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import build_method, full_settings, split_name
 from fssl.report.page.write import write_page
-from fssl.system.digest import short_sum
-from fssl.system.source import source_digest
-from fssl.system.user_code import loaded, user_file
+from fssl.system.files import short_sum
+from fssl.system.user_code import loaded, source_digest, user_file
 from helpers.command import SMALL, Fssl, records
 
 FILE = """

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fssl.system.source import source_digest
+from fssl.system.user_code import source_digest
 
 FILE = """
 import math

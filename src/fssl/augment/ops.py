@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import embedding
 
-__all__ = ["NUM_LEVELS", "OPS", "apply_op", "blend", "cutout", "tone", "warp"]
-
 OPS = (
     "AutoContrast",
     "Brightness",

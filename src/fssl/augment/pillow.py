@@ -7,8 +7,6 @@ from PIL import Image, ImageDraw, ImageEnhance, ImageOps
 
 from .ops import OPS
 
-__all__ = ["op_pil", "strong_pil", "weak_pil"]
-
 Call = Callable[[Image.Image, int, int], Image.Image]  # image, level, sign
 
 

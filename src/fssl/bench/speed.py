@@ -14,9 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from ..console import PLAIN, say
+from ..core.assembly import make_module
 from ..core.experiment import Experiment, prepare
 from ..core.federation import Federation
-from ..core.network import make_module
 from ..engines.engine import RoundResult
 from ..engines.local import LocalEngine
 from ..system.files import write_atomic

@@ -6,7 +6,7 @@ from dataclasses import MISSING, asdict, replace
 from typing import Any
 
 from ..errors import as_typed
-from ..system.digest import short_sum
+from ..system.files import short_sum
 from ..system.user_code import short_name
 from .conditions import keyed, left_out, noted
 from .grid import forget_setting

@@ -1,18 +1,22 @@
 """Plain tables in, a Config out: single settings by their schema, combinations by their rules, then numbers."""
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from ..data.shares import implied_labels
-from ..errors import UserError, as_typed, unknown
-from .conditions import FOUND, KINDS, SCHEMAS, check_rules, keyed, value_of
-from .numbers import by_channel, check_numbers
+from ..data.cards import check_class_names
+from ..data.shares import MIN_ALPHA, Terms, check_shards, check_shares, implied_labels
+from ..errors import UserError, as_typed, several, unknown
+from .conditions import FOUND, KINDS, SCHEMAS, applies, check_rules, keyed, value_of
 from .schema import called_here, check_table, check_value, schema_of, several_runs
 from .settings import SECTIONS, Config, Data, MethodChoice
 
 LEAST_BEGUN = 3  # letters that tell which key was begun: many begin with one, such as that of `-d`
+LONGEST_LABEL = 60  # characters that fit into a line of a table
+HEX_COLOR = re.compile(r"#[0-9A-Fa-f]{6}")
+MOST_IMAGES = 1_000_000  # of a step: beyond what a device holds
 TOP = schema_of(Config)
 
 
@@ -97,3 +101,122 @@ def keys_like(section: str, key: str) -> list[str]:
     begun = [name for name in known if name.startswith(key) and name != key and len(key) >= LEAST_BEGUN]
     alike = begun or [name for name in known if name.endswith(f"_{key}")]
     return [*(f"{section}.{name}" for name in alike), *keys_named(key)]
+
+
+# Combinations that only numbers decide, and texts that no table can show.
+
+
+def check_numbers(config: Config) -> None:
+    """Refuse what the rules of single settings do not show."""
+    if config.card.is_folder:
+        check_own_images(config.data)
+    if config.card.is_dealt and config.partition.file is None:
+        check_dealing(config)
+    check_draw(config)
+    check_own_code(config)
+    check_look(config.method)
+    check_schedule(config)
+    check_step_size(config)
+    check_devices(config)
+
+
+def check_own_images(data: Data) -> None:
+    if data.channels == 2:
+        raise UserError("data.channels = 2: expected 3 (color) or 1 (grey)")
+    if data.classes is not None:
+        check_class_names("data.classes", data.classes)
+    for key, values in (("mean", data.mean), ("std", data.std)):
+        low = 0.0 if key == "mean" else 1e-6
+        if values and (len(values) != data.channels or not all(low <= v <= 1 for v in values)):
+            raise UserError(f"data.{key} = {list(values)}: expected {by_channel(data.channels, low)}")
+
+
+def by_channel(channels: int, low: float | None = None) -> str:
+    """`1 number from 0 to 1, one per channel, like [0.5]`."""
+    limits = "" if low is None else f" from {low:g} to 1"
+    return f"{channels} number{'s' * (channels > 1)}{limits}, one per channel, like {[0.5] * channels}"
+
+
+def check_dealing(config: Config) -> None:
+    """Labels and clients of a dataset that is dealt out."""
+    data, part, card = config.data, config.partition, config.card
+    if data.label_fraction == 0:
+        raise UserError("data.label_fraction = 0: every client needs labels; expected a share above 0")
+    is_even = part.alpha == 0 and part.kind == "paired-dirichlet"
+    if applies(config, "partition.alpha") and part.alpha < MIN_ALPHA and not is_even:
+        raise UserError(
+            f"partition.alpha = {part.alpha:g}: {part.kind} expects at least {MIN_ALPHA}, below which hardly any skew"
+            " is added; for an even split use partition.kind = 'iid'"
+        )
+    if card.is_folder:  # the rest is known once it is read
+        return
+    if config.picks_labels and config.labels_per_class > card.per_class_base:
+        raise UserError(
+            f"data.labels_per_class = {config.labels_per_class}: expected at most {card.per_class_base},"
+            f" what {data.name} has per class"
+        )
+    terms = Terms(
+        part.kind, part.labels, part.clients, part.labeled_clients, part.classes_per_client, part.first_clients
+    )
+    num_labeled = config.labels_per_class * card.num_classes if config.picks_labels else 0
+    check_shares(terms, num_labeled, card.num_train)
+    check_shards(terms, card.num_classes)
+
+
+def check_draw(config: Config) -> None:
+    """Refuse a round of more clients than can be drawn; a folder or a file says only later how many it has."""
+    among = "partition.labeled_clients" if config.train.draw == "labeled" else "partition.clients"
+    drawn = config.train.clients_per_round
+    if config.drawable and drawn > config.drawable:
+        raise UserError(f"train.clients_per_round = {drawn} is more than {among} = {config.drawable}")
+
+
+def check_own_code(config: Config) -> None:
+    """Refuse two files of one name, and labels by statistics that the network does not have."""
+    if len({file.resolve() for file in config.own_files}) > len({file.name for file in config.own_files}):
+        raise UserError("method.name and model.name: the run folder keeps both files, so give them two names")
+    if config.model.norm != "batch" and dict(config.method.settings).get("label_bn") == "eval":
+        raise UserError(
+            "method.label_bn = 'eval' labels with BatchNorm's running statistics: model.norm must be 'batch'"
+        )
+
+
+def check_look(method: MethodChoice) -> None:
+    """Refuse a label that no table can show, or a color that is none."""
+    label, color = method.label, method.color
+    if label is not None and not (label.strip() and label.isprintable() and len(label) <= LONGEST_LABEL):
+        raise UserError(f"method.label = {label!r}: expected a line of at most {LONGEST_LABEL} characters")
+    if color is not None and not HEX_COLOR.fullmatch(color):
+        raise UserError(f"method.color = {color!r}: expected six hexadecimal digits, such as '#D55E00'")
+
+
+def check_schedule(config: Config) -> None:
+    """Refuse a rise or a fall of the rate that does not fit into the run."""
+    train, rounds = config.train, several(config.rounds, "round")
+    if train.cooldown > config.rounds:
+        raise UserError(f"train.cooldown = {train.cooldown}: expected at most the {rounds} of the run, or 0 for none")
+    if train.cooldown == 1 and train.schedule_over == "rounds":
+        raise UserError(
+            "train.cooldown = 1 has no effect: the first cooldown round still uses the full rate; use 0, or 2 or more"
+        )
+    if train.warmup is not None and train.warmup >= config.rounds:
+        raise UserError(f"train.warmup = {train.warmup}: expected fewer than the {rounds} of the run")
+
+
+def check_step_size(config: Config) -> None:
+    """Refuse steps of more images than a device holds."""
+    batch, ratio = config.train.batch, config.train.unlabeled_ratio
+    if (images := batch * (1 + ratio)) > MOST_IMAGES:
+        raise UserError(
+            f"train.batch = {batch}, train.unlabeled_ratio = {ratio}: a step would take {images:,} images;"
+            f" expected {MOST_IMAGES:,} at most"
+        )
+
+
+def check_devices(config: Config) -> None:
+    """Refuse lists of two kinds; whether a device is there is asked later."""
+    names = config.compute.devices or ()
+    if len({name.partition(":")[0] for name in names}) > 1:
+        raise UserError(
+            f"compute.devices = {list(names)}: expected one or more of a kind, such as ['cuda:0', 'cuda:1']"
+        )

@@ -1,17 +1,21 @@
-"""The parts that a run's settings ask for: optimizers and schedule, walks through the images, what is measured."""
+"""The parts that a run's settings ask for: network, optimizers, walks through the images, what is measured."""
 
 from dataclasses import replace
 from typing import Any
 
-from ..config import Config
+from torch import nn
+
+from ..config import Config, Model
 from ..data.cards import Card
 from ..methods.base import Method
 from ..methods.names import FROM_LABELS
 from ..methods.optimizers import AdamW, Optimizer, Sgd
+from ..models import Net, build_module, build_net
 from ..probes.training import LabelProbe, Probe, losses_only
 from ..training.plan import Recipe
 from .server_optimizer import ServerOptimizer
 
+ALWAYS_FIT = ("resnet8", "cnn", "resnet18", "wrn-28-2", "wrn-28-8")  # networks, whatever the images' size
 AUTHORS_GUARD = 1e-10  # in the logarithm of the released L_u
 AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images when it averages
 
@@ -90,3 +94,26 @@ def make_probe(config: Config, method: Method) -> Probe:
     if config.records.probes == "losses":
         return losses_only
     return LabelProbe(*method.watched, knows_truth=config.card.is_dealt)
+
+
+def make_net(config: Config, card: Card, bf16: bool = False) -> Net:
+    """The network for these images, with the weights that the run's seed gives it."""
+    model = config.model
+    sizes = (card.channels, card.num_classes, model.width)
+    return build_net(model.name, *sizes, seed=config.seed, bf16=bf16, **choices(model, card))
+
+
+def make_module(config: Config, card: Card) -> nn.Module:
+    """The network as an ordinary module."""
+    model = config.model
+    return build_module(model.name, card.channels, card.num_classes, model.width, **choices(model, card))
+
+
+def choices(model: Model, card: Card) -> dict[str, Any]:
+    """What some networks let their user choose, or must know of the images."""
+    return {"norm": model.norm, "stem": model.stem, "size": card.size}
+
+
+def is_untried(model: Model) -> bool:
+    """Whether a network may not fit: one of the user's or of timm, or one with a choice that not all have."""
+    return model.name not in ALWAYS_FIT or (model.norm, model.stem) != ("batch", "cifar")

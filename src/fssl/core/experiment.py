@@ -22,13 +22,12 @@ from ..methods.names import build_method, defaults_on, full_settings
 from ..models import Net
 from ..start import Fitted, first_weights, start_digest
 from ..system.user_code import digest_of, user_file
-from .assembly import with_training
+from .assembly import is_untried, make_net, with_training
 from .compatibility import check_method, check_network, check_step
 from .device import choose_device, uses_bf16
 from .dry_step import Tried
 from .holdings import Holdings, make_holdings, training_notes
 from .images import Datasets, Division, check_loadable, check_test, divide_images, known_card, load_dataset
-from .network import is_untried, make_net
 
 
 class Experiment:

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..augment.enlarge import enlarged
-from ..augment.policies import crop_room
+from ..augment.policies import crop_room, enlarged
 from ..config import Config
 from ..data.sources import Dataset, Split
 from ..probes.tally import Layout

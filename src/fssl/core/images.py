@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from ..config import Config
 from ..data.cache import Loading, Progress
 from ..data.cards import Agreed, Card, Fit
-from ..data.in_memory import check_dataset, check_server_rows
+from ..data.dataset import check_dataset, check_server_rows
 from ..data.partition import Index, Partition, hold_out, make_partition, second_half
 from ..data.sources import Dataset, Split, lacking, load, missing
 from ..data.split_file import read_bytes, read_partition

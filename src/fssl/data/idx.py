@@ -12,10 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UserError
-from .cache import ALONE, Loading, from_environment
+from .cache import ALONE, SPLITS, Loading, cached_split, fit_images, from_environment, num_images
 from .cards import Card
 from .dataset import Dataset, Split
-from .split_cache import SPLITS, cached_split, fit_images, num_images
 
 FILE_PREFIXES = {"train": "train", "test": "t10k"}
 SUMS = {  # SHA-256 of the contents of the official files, by dataset and name
@@ -38,9 +37,11 @@ class Files(NamedTuple):
 
 
 def find_idx(facts: Card, dir: Path | None = None) -> dict[str, Files] | None:
-    """The files of both splits in `dir`, else $FSSL_DATA, in a folder of the dataset's name or not; None if none is."""
+    """The files of both splits in `dir`, else $FSSL_DATA, in a folder of the dataset's name or not; None if none is,
+    as of a dataset that does not come so.
+    """
     root = dir or from_environment("FSSL_DATA")
-    for folder in (root / facts.name, root) if root else ():
+    for folder in (root / facts.name, root) if root and facts.name in SUMS else ():
         if any(_present(folder, name) for split in SPLITS for name in _names(split)):
             return {split: Files(*(_file(facts, folder, name) for name in _names(split))) for split in SPLITS}
     return None

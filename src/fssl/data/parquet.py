@@ -17,12 +17,11 @@ from PIL import Image
 
 from ..errors import UserError
 from ..system.workers import forked, map_pieces
-from .cache import ALONE, Loading, from_environment
+from .cache import ALONE, SPLITS, Loading, cached_split, fit_images, from_environment, num_images
 from .cards import Card
 from .dataset import Dataset, Split
 from .folder.pictures import IMAGE_FORMATS
 from .idx import official_files
-from .split_cache import SPLITS, cached_split, fit_images, num_images
 
 ParquetRows = tuple[Path, int, list[bytes | None]]  # file, number of the first row, encoded images
 

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import UserError, shortened
-from ..system.digest import check_unchanged, short_sum
-from ..system.files import at_home, parse_json, write_atomic
+from ..system.files import at_home, check_unchanged, parse_json, short_sum, write_atomic
 from .partition import Partition
 
 ROWS_SHOWN = 3  # rows of those that nobody holds

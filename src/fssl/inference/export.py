@@ -16,8 +16,8 @@ from safetensors.torch import load as load_tensors
 from torch import Tensor, nn
 
 from .. import __version__
+from ..core.assembly import make_module
 from ..core.evaluate import model_facts
-from ..core.network import make_module
 from ..data.folder.pictures import BACKDROP
 from ..errors import RunError, UserError, described, unknown
 from ..records.tensors import sealed

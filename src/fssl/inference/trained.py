@@ -12,9 +12,9 @@ from torch import nn
 from ..augment.normalize import Normalize
 from ..catalog.facts import with_defaults
 from ..config import Config
+from ..core.assembly import make_module, make_net
 from ..core.evaluate import BATCH, headline_norm, model_facts, norms_for_test
 from ..core.images import known_card
-from ..core.network import make_module, make_net
 from ..data.cards import Card
 from ..engines.snapshot import fitted, models_in
 from ..errors import UserError, shortened, unknown

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..config import Config
 from ..errors import UserError
-from ..system.digest import short_sum
-from ..system.files import write_atomic
+from ..system.files import short_sum, write_atomic
 from .chain import Chain, linked, named, read_entry, read_line
 from .rounds import Line, first_other_rate
 from .sealed_json import read_facts, write_facts

@@ -10,8 +10,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from ..system.digest import short_sum
-from ..system.files import parse_json
+from ..system.files import parse_json, short_sum
 from .rounds import Line
 
 SETTINGS = "config.toml, or the beginning of rounds.jsonl, was changed since"

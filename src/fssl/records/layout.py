@@ -5,8 +5,7 @@ from typing import Any
 
 from ..config import Config, load_toml
 from ..errors import UserError
-from ..system.digest import short_sum
-from ..system.files import at_home, read_json
+from ..system.files import at_home, read_json, short_sum
 from ..system.user_code import digest_of, name_in, user_file
 
 FORMAT = 1  # one more when an earlier version would misread a folder

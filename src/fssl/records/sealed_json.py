@@ -5,8 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..system.digest import short_sum
-from ..system.files import read_json, write_atomic
+from ..system.files import read_json, short_sum, write_atomic
 
 
 def write_facts(path: Path, facts: Mapping[str, Any], indent: int | None = None) -> None:

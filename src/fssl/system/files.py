@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and what is written into them as text."""
+"""Files that are either whole or not there, what is written into them as text, and whether it has changed since."""
 
 import csv
 import io
@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -20,6 +21,7 @@ NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII)
 STALE = 24 * 3600  # seconds after which a draft counts as left behind by a killed process
 DRAFT = re.compile(r".+\.[0-9a-f]{16}\.part")
 DEEPEST = 50  # levels of lists and tables in a file that is read; ours have five
+SHORT_DIGITS = 16  # hexadecimal, of a checksum: 64 bits are far beyond what accidents hit
 NESTS = (Mapping, list, tuple)
 TOO_DEEP = f"nested deeper than {DEEPEST} levels"
 
@@ -152,3 +154,25 @@ def csv_cell(value: object) -> object:
         return value
     text = printable(str(value))
     return f"'{text}" if text.startswith(FORMULAS) and not NUMBER.fullmatch(text) else text
+
+
+def short_sum(data: bytes) -> str:
+    return sha256(data).hexdigest()[:SHORT_DIGITS]
+
+
+def check_unchanged(what: str, now: str, key: str, recorded: str | None, use: str, copy: str = "") -> None:
+    """Refuse a file whose checksum is not the recorded one.
+
+    Args:
+        what: The file, as a message names it.
+        now: Its checksum.
+        key: The setting that records the checksum.
+        recorded: What that setting says; None if nothing is recorded yet.
+        use: What somebody may want to do with the file all the same.
+        copy: Where a copy of the recorded file is, if there is one.
+    """
+    if recorded not in (None, now):
+        raise UserError(
+            f"{what} has changed: {key} is '{recorded}' in the settings{copy} and '{now}' now;"
+            f" leave {key} out to {use} it as it is, in a new run"
+        )

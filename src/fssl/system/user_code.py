@@ -1,10 +1,11 @@
 """Methods and networks in files of one's own: the name `margin.py:margin_match` is that function of that file."""
 
+import ast
 import importlib.util
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
@@ -12,12 +13,14 @@ from typing import Any
 from zlib import crc32
 
 from ..errors import UserError, described
-from .digest import check_unchanged, short_sum
-from .source import source_digest
+from .files import check_unchanged, short_sum
 
 PYTHON = "python:"  # before the names of networks that are objects of a script
 COPY = " (a run folder keeps a copy of its file)"
 PLACE = re.compile(r"([^+]+\.py):(\w+)(\+.*)?")  # file, function, plug-ins of a method
+# Names with which code reaches others by text, so that no reading tells which ones.
+BY_TEXT = {"eval", "exec", "globals", "vars", "locals", "__import__", "import_module"}
+DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def user_file(name: str) -> Path | None:
@@ -26,23 +29,26 @@ def user_file(name: str) -> Path | None:
     return Path(found[1]) if found else None
 
 
+def moved(name: str, to: Callable[[Path], Path | str]) -> str:
+    """A name with its file elsewhere; a built-in name as it is."""
+    found = PLACE.fullmatch(name)
+    return f"{to(Path(found[1]))}:{found[2]}{found[3] or ''}" if found else name
+
+
 def short_name(name: str) -> str:
     """A name without the folders of its file: wherever it lies, the checksum tells whether it is the same."""
-    found = PLACE.fullmatch(name)
-    return f"{Path(found[1]).name}:{found[2]}{found[3] or ''}" if found else name
+    return moved(name, lambda file: file.name)
 
 
 def absolute_name(name: str) -> str:
     """A name with the whole path of its file, for a process in another folder."""
-    found = PLACE.fullmatch(name)
-    return f"{Path(found[1]).resolve()}:{found[2]}{found[3] or ''}" if found else name
+    return moved(name, Path.resolve)
 
 
 def name_in(folder: Path, name: str) -> str:
     """A name whose file lies in another folder; "" if that is no name of a file, or cannot be one there."""
-    found = PLACE.fullmatch(name)
-    moved = f"{folder / Path(found[1]).name}:{found[2]}{found[3] or ''}" if found else ""
-    return moved if PLACE.fullmatch(moved) else ""  # a folder with a + in its name cannot be part of one
+    there = moved(name, lambda file: folder / file.name)
+    return there if PLACE.fullmatch(there) else ""  # a folder with a + in its name cannot be part of one
 
 
 def digest_of(key: str, name: str, expected: str | None) -> str | None:
@@ -125,3 +131,76 @@ def user_place(error: BaseException, files: Iterable[Path]) -> str:
         place = f"{Path(frames[-1].filename).name}, line {frames[-1].lineno}" if frames else place
         cause = cause.__cause__
     return place
+
+
+# What a function of a file is made of: its own source and everything of the file that it uses, comments aside.
+
+
+def source_digest(text: str | bytes, function: str) -> str:
+    """A checksum of the statements that a function needs, in the file's order.
+
+    Comments, layout, docstrings and what the function does not use make no difference. Used is whatever is named,
+    directly or through others; so are statements that act on import, and all of a file that looks names up by text.
+    """
+    module = without_docstrings(ast.parse(text))
+    needed = used_by(function, module.body)
+    return short_sum("\n".join(ast.unparse(s) for s in module.body if s in needed).encode())
+
+
+def without_docstrings(tree: ast.Module) -> ast.Module:
+    for node in ast.walk(tree):
+        if isinstance(node, DOCUMENTED) and ast.get_docstring(node, clean=False) is not None:
+            node.body = node.body[1:] or [ast.Pass()]
+    return tree
+
+
+def used_by(function: str, statements: Iterable[ast.stmt]) -> set[ast.stmt]:
+    """The statements that bind the function, what they use, and what acts by itself."""
+    makers: dict[str, list[ast.stmt]] = {}
+    waiting: list[ast.stmt] = []
+    every = list(statements)
+    for statement in every:
+        names = bound(statement)
+        for name in names:
+            makers.setdefault(name, []).append(statement)
+        if "*" in names:
+            waiting.append(statement)  # it acts on import
+    waiting += makers.get(function, [])
+    needed: set[ast.stmt] = set()
+    while waiting:
+        statement = waiting.pop()
+        if statement in needed:
+            continue
+        needed.add(statement)
+        mentioned = set(named_in(statement))
+        if mentioned & BY_TEXT:
+            return set(every)
+        waiting += [maker for name in mentioned for maker in makers.get(name, [])]
+    return needed
+
+
+def bound(statement: ast.stmt) -> list[str]:
+    """The names that a statement does nothing but bind; "*" for one that does more."""
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return [statement.name]
+    if isinstance(statement, ast.Import | ast.ImportFrom):
+        return [(alias.asname or alias.name).partition(".")[0] for alias in statement.names]
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    if targets and all(isinstance(target, ast.Name) for target in targets):
+        return [target.id for target in targets if isinstance(target, ast.Name)]
+    return ["*"]
+
+
+def named_in(statement: ast.stmt) -> Iterator[str]:
+    """Every name that a statement mentions; texts too, which annotations may be."""
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr if node.attr in BY_TEXT else ""
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ...errors import ProblemsError, shortened
-from ...system.digest import short_sum
-from ...system.files import read_json, write_atomic
+from ...system.files import read_json, short_sum, write_atomic
 from ...system.workers import forked, map_pieces
 from ..cache import ALONE, Loading, cache_folder, cached_images, disk_errors
 from ..cards import Agreed, Card

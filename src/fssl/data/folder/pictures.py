@@ -1,22 +1,25 @@
 """One image file of any size and mode in, pixels of one shape out, or the reason why not."""
 
+import logging
 import warnings
+from collections.abc import MutableSequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from ...errors import UserError
-from . import dicom
 
 # Naming the formats halves the time per WebP image: Pillow otherwise tries some forty in turn.
 IMAGE_FORMATS = ("PNG", "WEBP", "JPEG", "TIFF", "BMP")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", *dicom.DICOM_SUFFIXES)
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".dcm", ".dicom")
 MAX_BYTES = 256 * 2**20  # a WebP file is read whole before its header is known
 MAX_PIXELS = 2**30 // 12  # 89 million, where Pillow begins to suspect a decompression bomb
 PIXELS = f"pixels, expected at most {MAX_PIXELS // 10**6} million"
+MARK, MARK_AT = b"DICM", 128  # of a DICOM file, after a preamble that may be anything
 BACKDROP = (128, 128, 128, 255)  # seen through transparent pixels: about 0 once it is normalized
 
 
@@ -38,8 +41,6 @@ def read_picture(source: Path | bytes, size: int, channels: int) -> NDArray[np.u
             return _pixels(_decoded(source), size, channels)
     except (PictureError, UserError):  # the second: a package is missing
         raise
-    except dicom.DicomError as error:
-        raise PictureError(str(error)) from None
     except Image.DecompressionBombError:
         raise PictureError(f"too many {PIXELS}") from None
     except UnidentifiedImageError:
@@ -60,14 +61,14 @@ def is_image(path: Path) -> bool:
     if path.suffix.lower() in SUFFIXES:
         return True
     try:
-        return path.is_file() and dicom.is_dicom(path)
+        return path.is_file() and is_dicom(path)
     except OSError:
         return False
 
 
 def _decoded(source: Path | bytes) -> Image.Image:
-    if dicom.is_dicom(source):
-        return dicom.read_dicom(source, MAX_PIXELS)
+    if is_dicom(source):
+        return read_dicom(source)
     with Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=IMAGE_FORMATS) as image:
         width, height = image.size  # as the header has it: nothing is decoded yet
         if width * height > MAX_PIXELS:
@@ -98,3 +99,98 @@ def _flat(image: Image.Image) -> Image.Image:
     if image.has_transparency_data:
         image = Image.alpha_composite(Image.new("RGBA", image.size, BACKDROP), image.convert("RGBA"))
     return image.convert("L" if image.mode in ("1", "L") else "RGB")
+
+
+# A DICOM file as a picture of 8 bits: one frame, through its window, bright where the patient's image is bright. Of the
+# header only what describes the pixels is read; no name, date or number of a patient leaves the file.
+
+
+def is_dicom(source: Path | bytes) -> bool:
+    """Whether it begins as a DICOM file does; many have no suffix."""
+    if isinstance(source, bytes):
+        head = source[: MARK_AT + len(MARK)]
+    else:
+        with source.open("rb") as file:
+            head = file.read(MARK_AT + len(MARK))
+    return head[MARK_AT:] == MARK
+
+
+def read_dicom(source: Path | bytes) -> Image.Image:
+    """The picture in a file, or in what is in one; of several frames the middle one."""
+    try:
+        from pydicom import dcmread
+        from pydicom.pixels import pixel_array
+    except ImportError:
+        raise UserError("DICOM files need a package: pip install 'fssl[medical]'") from None
+    logging.getLogger("pydicom").setLevel(logging.CRITICAL)  # what is wrong with a file is told once, by us
+    data = dcmread(BytesIO(source) if isinstance(source, bytes) else source)
+    if "PixelData" not in data:
+        raise PictureError(f"a DICOM file without pixels ({data.get('Modality', 'of no modality')})")
+    rows, columns = int(data.Rows), int(data.Columns)
+    if rows * columns > MAX_PIXELS:
+        raise PictureError(f"{columns} x {rows} {PIXELS}")
+    frames = int(data.get("NumberOfFrames") or 1)
+    try:
+        pixels = pixel_array(data, index=frames // 2)
+    except (RuntimeError, NotImplementedError) as error:
+        if "missing" not in str(error):
+            raise
+        syntax = data.file_meta.TransferSyntaxUID.name
+        raise PictureError(f"{syntax}: its decoder for pydicom is not installed (see pylibjpeg)") from error
+    kind = data.PhotometricInterpretation
+    if kind == "PALETTE COLOR":
+        return Image.fromarray(colored(data, pixels))
+    if pixels.ndim == 3:
+        return Image.fromarray(eight_bits(pixels))
+    grey = shown(data, pixels)
+    return Image.fromarray(255 - grey if kind == "MONOCHROME1" else grey)
+
+
+def colored(data: Any, pixels: NDArray[Any]) -> NDArray[np.uint8]:
+    """What the palette says of each value."""
+    from pydicom.pixels import apply_color_lut
+
+    return eight_bits(apply_color_lut(pixels, data)[..., :3])
+
+
+def eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
+    """The upper eight bits of colors."""
+    return (pixels >> (8 * (pixels.dtype.itemsize - 1))).astype(np.uint8)
+
+
+def shown(data: Any, pixels: NDArray[Any]) -> NDArray[np.uint8]:
+    """Grey values as a viewer shows them first: in the modality's units, through the file's own window."""
+    from pydicom.pixels import apply_modality_lut, apply_voi
+
+    values = apply_modality_lut(pixels, data)
+    if "VOILUTSequence" in data:
+        table = data.VOILUTSequence[0]
+        bright = apply_voi(values, data, 0) / (2.0 ** int(table.LUTDescriptor[2]) - 1)
+    elif first(data, "WindowWidth"):
+        function = data.get("VOILUTFunction") or "LINEAR"
+        bright = windowed(values, first(data, "WindowCenter"), first(data, "WindowWidth"), function)
+    else:
+        bright = stretched(values)
+    return np.asarray(np.rint(255 * np.clip(bright, 0, 1)).astype(np.uint8))
+
+
+def first(data: Any, name: str) -> float:
+    """A number of the header, the first of several; 0 without one."""
+    value = data.get(name)
+    return float(value[0] if isinstance(value, MutableSequence) else value or 0)
+
+
+def windowed(values: NDArray[Any], center: float, width: float, function: str) -> NDArray[np.float64]:
+    """0 below the window, 1 above, and what DICOM's PS3.3 C.11.2.1.2 and C.11.2.1.3 say in between."""
+    x = np.asarray(values, np.float64)
+    if function == "SIGMOID":
+        return np.asarray(1 / (1 + np.exp(-4 * (x - center) / width)))
+    if function == "LINEAR_EXACT":
+        return np.asarray((x - center) / width + 0.5)
+    return np.asarray((x - (center - 0.5)) / max(width - 1, 1e-9) + 0.5)
+
+
+def stretched(values: NDArray[Any]) -> NDArray[np.float64]:
+    """From the frame's darkest value to its brightest, where the file has no window."""
+    x = np.asarray(values, np.float64)
+    return np.asarray((x - x.min()) / max(x.max() - x.min(), 1e-9))
