@@ -16,7 +16,7 @@ from fssl.data.partition import make_partition
 from fssl.data.sources import load
 from fssl.data.split_file import read_partition, save_partition
 from fssl.errors import RunError, UserError
-from fssl.records.lock import LOCK
+from fssl.records.store import LOCK
 from helpers.command import SMALL, Fssl, records
 from helpers.small import tiny_config
 

@@ -13,7 +13,7 @@ from fssl.core.federation import Federation
 from fssl.data.sources import Dataset, load
 from fssl.engines.local import LocalEngine
 from fssl.engines.snapshot import flat, parts
-from fssl.records import client_parts as part_files
+from fssl.records import checkpoint as part_files
 from fssl.records.checkpoint import Checkpoints
 from helpers.small import known_to_all, tiny_config
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fssl.config import override, parse, read_toml
-from fssl.records import probes
+from fssl.records import sealing
 
 from . import run_folders
 
@@ -33,4 +33,4 @@ def append(folder: Path, round: int, accuracy: float) -> None:
 def write_probes(folder: Path, round: int, labels: list[list[float]], correct: list[list[float]]) -> None:
     (folder / "probes").mkdir(exist_ok=True)
     arrays = {"labels_by_class": np.array(labels, np.float32), "correct_by_class": np.array(correct, np.float32)}
-    probes.write_probes(folder / "probes" / f"{round:06d}.safetensors", round, arrays)
+    sealing.write_probes(folder / "probes" / f"{round:06d}.safetensors", round, arrays)

@@ -13,7 +13,7 @@ import torch
 from fssl.core.device import device_facts
 from fssl.methods.names import METHODS
 from fssl.records.environment import environment
-from fssl.records.sealed_json import write_facts
+from fssl.records.sealing import write_facts
 from fssl.records.store import RunFolder
 from fssl.report.page.write import write_page
 

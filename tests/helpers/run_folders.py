@@ -10,9 +10,8 @@ import numpy as np
 from fssl.config import Config, as_tables, expand, override, parse, read_toml, to_toml
 from fssl.core.experiment import complete
 from fssl.records.chain import linked, read_line
-from fssl.records.probes import write_probes
 from fssl.records.rounds import MEASURES, by_majority, rates, scalars
-from fssl.records.sealed_json import write_facts
+from fssl.records.sealing import write_facts, write_probes
 from fssl.records.store import RunFolder
 
 PAPER = {"data": {"name": "cifar100"}, "train": {"precision": "fp32"}}

@@ -30,7 +30,7 @@ from fssl.paper.selection import (
     probe_files,
 )
 from fssl.paper.setups import by_setup
-from fssl.records import probes
+from fssl.records import sealing
 from fssl.report import drawing
 from fssl.report.drawing import COLUMN, PAGE, render, settings
 from fssl.report.look import alpha_style, method_style
@@ -265,7 +265,7 @@ def test_ranks_beyond_the_fifth_are_one_bar() -> None:
 def write_probes(run: Path, round: int, **arrays: Any) -> None:
     (run / "probes").mkdir(exist_ok=True)
     written = {k: np.asarray(v, np.float32) for k, v in arrays.items()}
-    probes.write_probes(run / "probes" / f"{round:06d}.safetensors", round, written)
+    sealing.write_probes(run / "probes" / f"{round:06d}.safetensors", round, written)
 
 
 def test_histograms_are_summed_over_clients_and_the_last_ten_rounds(tmp_path: Path) -> None:

@@ -14,8 +14,7 @@ import fssl as package
 from fssl.errors import UserError
 from fssl.inference.trained import load_trained
 from fssl.records.chain import Chain, linked, read_entry, read_start
-from fssl.records.probes import read_probe, write_probes
-from fssl.records.sealed_json import read_facts, write_facts
+from fssl.records.sealing import read_facts, read_probe, write_facts, write_probes
 from fssl.records.store import RunFolder
 from fssl.records.tensors import sealed, unseal
 from fssl.report.page.write import write_page

@@ -22,7 +22,7 @@ from fssl.data.sources import Dataset
 from fssl.engines.engine import RoundResult
 from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
-from fssl.records.best_round import BestRound, Chosen, would_have_ended
+from fssl.records.rounds import BestRound, Chosen, would_have_ended
 from fssl.records.store import RunFolder
 from fssl.records.writer import RunWriter
 from fssl.report.groups import seeds_text

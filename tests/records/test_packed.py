@@ -10,9 +10,8 @@ import pytest
 
 import fssl as package
 from fssl.errors import UserError
-from fssl.records.lock import Lock
 from fssl.records.packed import packed, read_packed, unpacked
-from fssl.records.store import RunFolder
+from fssl.records.store import Lock, RunFolder
 from fssl.report.page.content import curves_of
 from fssl.report.runs import find_runs, read_run
 from helpers.command import Fssl, exit_code

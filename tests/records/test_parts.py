@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from fssl.records import client_parts as module
-from fssl.records.client_parts import Parts
+from fssl.records import checkpoint as module
+from fssl.records.checkpoint import Parts
 from helpers.command import SMALL, Fssl, outcome
 
 

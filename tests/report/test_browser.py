@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fssl.cli import app as cli
-from fssl.records.sealed_json import write_facts
+from fssl.records.sealing import write_facts
 from fssl.report.page import live
 from fssl.report.page.live import PageServer
 from fssl.report.page.write import write_page

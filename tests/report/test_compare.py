@@ -15,7 +15,7 @@ from rich.console import Console
 from fssl.cli.options import console
 from fssl.errors import UserError
 from fssl.paper.fill import fill_tables
-from fssl.records.sealed_json import write_facts
+from fssl.records.sealing import write_facts
 from fssl.report import compare
 from fssl.report.compare import Files, compare_runs
 from fssl.report.drawing import band, head, legend, render, sheet

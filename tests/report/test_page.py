@@ -18,7 +18,7 @@ import pytest
 from fssl.config import parse, read_toml, to_toml
 from fssl.errors import UserError
 from fssl.records.accepted import accept
-from fssl.records.sealed_json import write_facts
+from fssl.records.sealing import write_facts
 from fssl.records.store import RunFolder
 from fssl.report import runs
 from fssl.report.groups import named_groups

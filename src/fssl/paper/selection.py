@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..config import Config, MethodChoice, expand, grid_axes, read_toml
-from ..records.probes import read_probe
 from ..records.rounds import LAST
+from ..records.sealing import read_probe
 from ..records.store import RunFolder
 from ..report.groups import one_per_seed
 from ..report.look import method_label

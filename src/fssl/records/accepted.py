@@ -13,7 +13,7 @@ from ..errors import UserError
 from ..system.files import short_sum, write_atomic
 from .chain import Chain, linked, named, read_entry, read_line
 from .rounds import Line, first_other_rate
-from .sealed_json import read_facts, write_facts
+from .sealing import read_facts, write_facts
 
 if TYPE_CHECKING:
     from .store import RunFolder

@@ -8,10 +8,8 @@ from ..config import Config, first_difference
 from ..errors import UserError, several
 from ..system.files import is_draft
 from ..system.machine import obstacle
-from .best_round import would_have_ended
-from .lock import LOCK
-from .rounds import first_other_rate
-from .store import ERRORS, RunFolder
+from .rounds import first_other_rate, would_have_ended
+from .store import ERRORS, LOCK, RunFolder
 
 
 def check_can_take(

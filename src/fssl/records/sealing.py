@@ -1,12 +1,19 @@
-"""A checksum of arrays and of facts about them, which a safetensors file holds among its metadata."""
+"""Files that hold a check of their own: facts in JSON, and arrays in safetensors with facts among the metadata."""
 
 import json
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..system.files import parse_json
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
 
+from ..system.files import parse_json, read_json, short_sum, write_atomic
+
+Arrays = Mapping[str, NDArray[np.float32]]
 KEY = "fssl"  # of the facts among a file's metadata: a single one, because several would come in any order
 
 
@@ -49,3 +56,50 @@ def content_sum(contents: Iterable[Content], facts: Mapping[str, Any]) -> str:
         total.update(f"\n{name} {kind} {[*shape]}\n".encode())
         total.update(data)
     return total.hexdigest()
+
+
+# Facts in JSON files, so that a changed digit is noticed.
+
+
+def write_facts(path: Path, facts: Mapping[str, Any], indent: int | None = None) -> None:
+    write_atomic(path, json.dumps({**facts, "check": sum_of(facts)}, indent=indent) + "\n")
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """The facts in a file; `{}` if it is missing or damaged."""
+    facts = read_json(path)
+    return facts if facts.pop("check", None) == sum_of(facts) else {}
+
+
+def sum_of(facts: Mapping[str, Any]) -> str:
+    return short_sum(json.dumps(facts, sort_keys=True).encode())
+
+
+# The probes of a round in a file of their own: arrays by client, for figures that need more than sums.
+
+
+def write_probes(path: Path, round: int, arrays: Arrays) -> None:
+    write_atomic(path, save({**arrays}, metadata_of(typed_arrays(arrays), {"round": round})))
+
+
+def read_probe(path: Path, name: str) -> NDArray[np.float64] | None:
+    """An array by bin or class of a round's probes, summed over clients; empty if there is none, None if damaged."""
+    if not path.is_file():
+        return np.zeros(0)
+    try:
+        data = path.read_bytes()
+        arrays = load(data)  # refuses a damaged head
+        facts = checked_facts(typed_arrays(arrays), read_head(data))
+    except (OSError, SafetensorError, LookupError, ValueError):
+        return None
+    if not facts or facts.get("round") != int(path.stem):
+        return None
+    if name not in arrays:
+        return np.zeros(0)
+    total = arrays[name].astype(np.float64).sum(0)
+    return total if total.ndim == 1 and np.isfinite(total).all() else None
+
+
+def typed_arrays(arrays: Arrays) -> list[Content]:
+    """Return the arrays under torch's names of their types: a file does not depend on the library that wrote it."""
+    return [Content(name, f"torch.{a.dtype}", a.shape, a.reshape(-1).view(np.uint8).data) for name, a in arrays.items()]

@@ -1,20 +1,21 @@
 """The run folder on disk: its files, and what can be read of them. `writer` writes them, `refusals` refuse."""
 
+import fcntl
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from ..config import Config, parse, read_record, run_id
 from ..errors import UserError
 from ..system.files import read_json
 from .accepted import acceptance, seal
-from .best_round import is_over
 from .chain import Chain, Start, read_start
 from .layout import CONFIG, ENVIRONMENT, read_settings
-from .lock import Lock
 from .manifests import Manifests
 from .packed import read_packed
-from .sealed_json import read_facts
+from .rounds import is_over
+from .sealing import read_facts
 
+LOCK = ".lock"
 ERRORS = "error.txt"  # the last error that nobody foresaw, with its place in the code
 SKIPPED = "skipped.txt"  # image files that could not be used, with `data.skip_bad`
 INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
@@ -137,3 +138,48 @@ class RunFolder:
         """Refuse a folder that holds no run."""
         if not self.config_file.is_file():
             raise UserError(f"{asked_by}{self.path} is not a run folder (no config.toml); `fssl run` makes one")
+
+
+class Lock:
+    """A file that the process which writes into a folder holds.
+
+    It is there from a run's first moment on, so a folder without it is not ours. It stays: removing it would let a
+    third process lock a new one beside it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.file = folder / LOCK
+        self._held: IO[str] | None = None
+
+    @property
+    def is_held(self) -> bool:
+        """Whether it was taken here, and not given back yet."""
+        return self._held is not None
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether another process writes here."""
+        if not self.file.is_file():
+            return False
+        with self.file.open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
+        return False
+
+    def take(self) -> None:
+        """Keep other processes out until `close`; refused while another one is at it."""
+        file = self.file.open("w")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.close()
+            raise UserError(f"{self.file.parent} is in use by another process") from None
+        self._held = file
+
+    def close(self) -> None:
+        """Give it back, if it was taken."""
+        if self._held:
+            self._held.close()
+            self._held = None

@@ -14,10 +14,9 @@ from .chain import Chain, chain_after, linked
 from .checkpoint import Checkpoints, Saved
 from .environment import environment
 from .layout import FORMAT, SPLIT
-from .probes import Arrays, write_probes
 from .refusals import check_can_take, check_noise, check_way_on, is_bare
 from .rounds import summarize
-from .sealed_json import write_facts
+from .sealing import Arrays, write_facts, write_probes
 from .store import RunFolder
 from .tensors import Tensors
 

@@ -15,11 +15,10 @@ from ..catalog.facts import with_defaults
 from ..config import Config, Headline
 from ..errors import UserError, shortened, unknown
 from ..records.accepted import ACCEPTED, acceptance, rate_fault
-from ..records.best_round import has_stopped, is_over
 from ..records.chain import ENDING, Chain, read_line
 from ..records.environment import UNKNOWN_COMMIT, short_commit
-from ..records.probes import read_probe
-from ..records.rounds import MEASURES, Line, of_last
+from ..records.rounds import MEASURES, Line, has_stopped, is_over, of_last
+from ..records.sealing import read_probe
 from ..records.store import INSIDE_A_RUN, RunFolder
 from ..system.machine import as_path
 from ..system.workers import forked, map_pieces

@@ -22,7 +22,7 @@ from ..records.checkpoint import Saved
 from ..records.layout import SPLIT
 from ..records.refusals import is_bare
 from ..records.rounds import Line
-from ..records.sealed_json import write_facts
+from ..records.sealing import write_facts
 from ..records.store import ERRORS, SKIPPED, RunFolder
 from ..records.writer import RunWriter
 from ..system.files import write_atomic

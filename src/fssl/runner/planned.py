@@ -20,8 +20,8 @@ from ..core.images import Datasets, lacking_images
 from ..data.cache import Progress
 from ..errors import ProblemsError, RunError, UserError, complain, described, printable
 from ..methods.names import check_effect, replaced_notice
-from ..records.best_round import is_over
 from ..records.refusals import check_can_take
+from ..records.rounds import is_over
 from ..records.saved_models import Models
 from ..records.store import RunFolder
 from .conduct import run_experiment

@@ -16,11 +16,10 @@ from ..engines.engine import Engine, Missing, RoundResult
 from ..engines.named_tensors import fill, named, to
 from ..engines.snapshot import flat, parts, with_parts
 from ..probes.tally import Layout
-from ..records.best_round import BestRound
 from ..records.layout import BEST
-from ..records.rounds import MEASURES, Line, by_majority, rates, scalars
+from ..records.rounds import MEASURES, BestRound, Line, by_majority, rates, scalars
 from ..records.saved_models import Models
-from ..records.sealed_json import write_facts
+from ..records.sealing import write_facts
 from ..records.writer import RunWriter
 from ..types import State, Weights
 
