@@ -1,11 +1,11 @@
 """A run's configuration: declared in settings, read from TOML, changed with --set, multiplied by [grid], checked."""
 
 from .conditions import applies, check_fact
-from .flat import AFTERWARDS, as_tables, by_card, first_difference, flatten, late_changes, renewed, run_id
+from .flat import as_tables, by_card, first_difference, flatten, late_changes, renewed, run_id
 from .grid import check_size, expand, grid_axes, num_runs, only_run, override
 from .parsing import keys_like, parse
 from .registry import SOURCES, Registry, Source
-from .schema import ByDataset, OneOf, Range, Setting, as_declared, called_here, check_table, check_value, schema_of
+from .schema import ByDataset, OneOf, Range, Setting, check_table, check_value, schema_of
 from .settings import (
     ENGINE,
     MANY,
@@ -20,66 +20,6 @@ from .settings import (
     MethodChoice,
     Model,
     PartitionChoice,
-    ServerChoice,
-    Train,
     usual_batch,
 )
 from .toml import PRESETS, load_toml, not_found, parse_toml, presets, read_record, read_toml, to_toml, toml_text
-
-__all__ = [
-    "AFTERWARDS",
-    "ENGINE",
-    "MANY",
-    "METHOD_KEYS",
-    "OWN_IMAGES",
-    "PRESETS",
-    "SOURCES",
-    "STEPS",
-    "ByDataset",
-    "Compute",
-    "Config",
-    "Data",
-    "Device",
-    "Headline",
-    "MethodChoice",
-    "Model",
-    "OneOf",
-    "PartitionChoice",
-    "Range",
-    "Registry",
-    "ServerChoice",
-    "Setting",
-    "Source",
-    "Train",
-    "applies",
-    "as_declared",
-    "as_tables",
-    "by_card",
-    "called_here",
-    "check_fact",
-    "check_size",
-    "check_table",
-    "check_value",
-    "expand",
-    "first_difference",
-    "flatten",
-    "grid_axes",
-    "keys_like",
-    "late_changes",
-    "load_toml",
-    "not_found",
-    "num_runs",
-    "only_run",
-    "override",
-    "parse",
-    "parse_toml",
-    "presets",
-    "read_record",
-    "read_toml",
-    "renewed",
-    "run_id",
-    "schema_of",
-    "to_toml",
-    "toml_text",
-    "usual_batch",
-]
