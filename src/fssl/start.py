@@ -54,7 +54,7 @@ def with_absolute_start(config: Config) -> Config:
 def start_digest(config: Config) -> str | None:
     """The checksum of the weights that a run starts from; a record's own counts, since a run goes on without them."""
     place, recorded = start_place(config), config.model.start_digest
-    return recorded if recorded or place is None else digest_of_file(file_of(place))
+    return recorded if recorded or place is None else digest_at(place)
 
 
 def file_of(place: Path) -> Path:
@@ -70,7 +70,9 @@ def file_of(place: Path) -> Path:
     return place
 
 
-def digest_of_file(file: Path) -> str:
+def digest_at(place: Path) -> str:
+    """The checksum of the file with the weights."""
+    file = file_of(place)
     try:
         return short_sum(file.read_bytes())
     except OSError as error:
@@ -86,8 +88,9 @@ def first_weights(config: Config, card: Card, net: Net) -> Fitted:
     place, model = start_place(config), config.model
     if place is None:
         return Fitted(net.first, [])
-    digest = digest_of_file(file_of(place))
-    check_unchanged(f"model.start = '{place}'", digest, "model.start_digest", model.start_digest, "start from")
+    check_unchanged(
+        f"model.start = '{place}'", digest_at(place), "model.start_digest", model.start_digest, "start from"
+    )
     start = read_weights(place)
     fitted = fit_weights(net, start.tensors, str(place), model.start_partial)
     return fitted._replace(notes=[*fitted.notes, *trained_otherwise(start.facts, card, str(place))])

@@ -31,16 +31,12 @@ class Spent(NamedTuple):
 def spent(config: Config, rounds: int) -> Spent | None:
     """What so many rounds of a run spend; None without noise, or without the accountant."""
     noise, delta = config.privacy.noise, config.privacy.delta
-    if not noise or not has_accountant():
+    if not noise or not find_spec("dp_accounting"):
         return None
     most = most_rounds(config, rounds)
     known = epsilon(noise, most, delta)
     hidden = epsilon(noise, rounds, delta, (config.drawable, config.train.clients_per_round))
     return Spent(min(hidden, known), known, delta, rounds, most)
-
-
-def has_accountant() -> bool:
-    return find_spec("dp_accounting") is not None
 
 
 def most_rounds(config: Config, rounds: int) -> int:

@@ -17,13 +17,13 @@ class Card:
 
     name: str
     title: str
-    num_classes: int
-    size: int  # pixels, both ways
-    channels: int
     num_train: int
     num_test: int
     per_class_base: int
     rounds: int
+    num_classes: int = 10
+    size: int = 32  # pixels, both ways
+    channels: int = 3
     train_mean: tuple[float, ...] = CIFAR10_MEAN
     train_std: tuple[float, ...] = CIFAR10_STD
     test_mean: tuple[float, ...] = CIFAR10_MEAN  # of the released code; evaluation may prefer train_*
@@ -57,7 +57,6 @@ _ALL = (
     Card(
         name="digits",
         title="8x8 grey handwritten digits, embedded (UCI; Alpaydin and Kaynak, 1998)",
-        num_classes=10,
         size=8,
         channels=1,
         num_train=1437,
@@ -68,9 +67,7 @@ _ALL = (
     Card(
         name="synthetic",
         title="generated patterns of any size, for tests and benchmarks",
-        num_classes=10,
         size=16,
-        channels=3,
         num_train=1000,
         num_test=500,
         per_class_base=100,
@@ -81,9 +78,6 @@ _ALL = (
     Card(
         name="cifar10",
         title="CIFAR-10: 32x32 photographs of 10 kinds of things",
-        num_classes=10,
-        size=32,
-        channels=3,
         num_train=50_000,
         num_test=10_000,
         per_class_base=5000,
@@ -97,8 +91,6 @@ _ALL = (
         name="cifar100",
         title="CIFAR-100: 32x32 photographs of 100 kinds of things",
         num_classes=100,
-        size=32,
-        channels=3,
         num_train=50_000,
         num_test=10_000,
         per_class_base=500,
@@ -113,9 +105,6 @@ _ALL = (
     Card(
         name="svhn",
         title="SVHN: 32x32 house-number digits, cropped (train and test, without extra)",
-        num_classes=10,
-        size=32,
-        channels=3,
         num_train=73_257,
         num_test=26_032,
         per_class_base=4600,  # "10 %" is 460 a class, about a tenth of the rarest class (4,659)
@@ -128,9 +117,6 @@ _ALL = (
     Card(
         name="cinic10",
         title="CINIC-10: CIFAR-10's classes with ImageNet pictures added (without valid)",
-        num_classes=10,
-        size=32,
-        channels=3,
         num_train=90_000,
         num_test=90_000,
         per_class_base=9000,
@@ -142,8 +128,6 @@ _ALL = (
     Card(
         name="fmnist",
         title="Fashion-MNIST: 28x28 grey pictures of 10 kinds of clothes, made 32x32",
-        num_classes=10,
-        size=32,
         channels=1,
         num_train=60_000,
         num_test=10_000,
@@ -162,8 +146,6 @@ _ALL = (
             name="folder",
             title="your own images, by client and class: see `fssl docs own-images`",
             num_classes=0,
-            size=32,
-            channels=3,
             num_train=0,
             num_test=0,
             per_class_base=0,

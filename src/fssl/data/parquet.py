@@ -178,8 +178,9 @@ def _decoded(facts: Card, files: list[Path], workers: int) -> Iterator[Split]:
     """Batches of decoded images, in file order."""
     decode = partial(_decode, facts)
     with forked(workers) as pool:
-        for rows, labels in _read(facts, files):
-            yield Split(np.concatenate(map_pieces(pool, decode, _pieces(rows))), labels)
+        for (file, first, encoded), labels in _read(facts, files):
+            pieces = [(file, first + i, encoded[i : i + PIECE]) for i in range(0, len(encoded), PIECE)]
+            yield Split(np.concatenate(map_pieces(pool, decode, pieces)), labels)
 
 
 def _read(facts: Card, files: list[Path]) -> Iterator[tuple[ParquetRows, NDArray[np.int64]]]:
@@ -193,11 +194,6 @@ def _read(facts: Card, files: list[Path]) -> Iterator[tuple[ParquetRows, NDArray
                 labels = _labels(facts, file, first, batch.column(facts.label_column))
                 yield (file, first, encoded), labels
                 first += len(labels)
-
-
-def _pieces(rows: ParquetRows) -> list[ParquetRows]:
-    file, first, encoded = rows
-    return [(file, first + i, encoded[i : i + PIECE]) for i in range(0, len(encoded), PIECE)]
 
 
 def _labels(facts: Card, file: Path, first: int, column: pa.Array) -> NDArray[np.int64]:

@@ -63,7 +63,7 @@ class Answers(NamedTuple):
         columns = {"precision": self.precision, "recall": self.recall, "f1": self.f1, "auroc": 100 * self.areas}
         return {
             "classes": {"images": self.images.tolist()}
-            | {name: json_numbers(column) for name, column in columns.items()},
+            | {name: [None if np.isnan(x) else float(x) for x in column] for name, column in columns.items()},
             "confusion": self.confusion.tolist(),
             "calibration": dict(zip(("images", "confidence", "right"), self.bins.tolist(), strict=True)),
         }
@@ -81,8 +81,3 @@ def divided(total: NDArray[Any], weight: NDArray[Any]) -> Numbers:
     out: Numbers = np.full(len(total), np.nan)
     np.divide(total, weight, out=out, where=weight > 0)
     return out
-
-
-def json_numbers(column: Numbers) -> list[float | None]:
-    """Numbers as JSON has them: null for nan."""
-    return [None if np.isnan(x) else float(x) for x in column]

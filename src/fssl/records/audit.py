@@ -65,7 +65,8 @@ def chained(line: dict[str, Any], before: str) -> bytes:
 
 
 def line_digest(line: dict[str, Any], before: str) -> str:
-    return sha256(before.encode() + as_text(line)).hexdigest()
+    unsigned = {key: value for key, value in line.items() if key != "digest"}
+    return sha256(before.encode() + as_text(unsigned)).hexdigest()
 
 
 def as_text(line: dict[str, Any]) -> bytes:
@@ -96,11 +97,7 @@ def read_trail(file: Path) -> Trail:
             continue
         if entry.number != (before.number if before else 0) + 1:
             faults.append(f"line {place} is entry {entry.number} after entry {before.number if before else 0}")
-        elif entry.digest != line_digest(unsigned(entry), before.digest if before else ""):
+        elif entry.digest != line_digest(entry._asdict(), before.digest if before else ""):
             faults.append(f"line {place}: entry {entry.number} was changed, or the one before it")
         entries.append(entry)
     return Trail(entries, faults)
-
-
-def unsigned(entry: TrailEntry) -> dict[str, Any]:
-    return {key: value for key, value in entry._asdict().items() if key != "digest"}

@@ -58,17 +58,12 @@ def run_side_by_side(console: Console, runs: list[PlannedRun], resume: bool, deb
                     idle.append((spawned() if isinstance(error, BrokenProcessPool) else pool, place))
                     show_progress(view, job, sizes)
                     view.ended(job.name, [] if error else future.result())
-                    failures += complained(job, error)
+                    if error is not None:
+                        complain(failure(job.name, KILLED if isinstance(error, BrokenProcessPool) else error))
+                        failures += 1
     finally:
         stop([pool for pool, _ in idle], [pool for _, pool, _ in running.values()])
     return failures
-
-
-def complained(job: WorkerRun, error: BaseException | None) -> bool:
-    """Say why a run failed, if it did."""
-    if error is not None:
-        complain(failure(job.name, KILLED if isinstance(error, BrokenProcessPool) else error))
-    return error is not None
 
 
 def show_progress(view: GridView, job: WorkerRun, sizes: dict[str, int]) -> None:

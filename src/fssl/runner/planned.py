@@ -81,7 +81,8 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
     yield from dict.fromkeys(filter(None, map(device_notice, configs)))
     replaced = (replaced_notice(run.config.method.name, run.experiment.method) for run in runs)
     yield from dict.fromkeys(filter(None, replaced))
-    yield from dict.fromkeys(text for run in runs for text in skipped_files(run))
+    lenient = [run.experiment.dataset for run in runs if run.config.data.skip_bad]
+    yield from dict.fromkeys(f"skipped {line}" for dataset in lenient for line in dataset.skipped)
 
 
 def rule_notice(run: PlannedRun) -> str:
@@ -92,12 +93,6 @@ def rule_notice(run: PlannedRun) -> str:
     unused = idle_settings(config, STEPS, "own")
     rule = f"method '{config.method.name}' takes its steps by a rule of its own, in which this changes nothing"
     return f"{', '.join(unused)}: {rule}" if unused else ""
-
-
-def skipped_files(run: PlannedRun) -> list[str]:
-    """Files that a run does without, where that is allowed."""
-    lines = run.experiment.dataset.skipped if run.config.data.skip_bad else ()
-    return [f"skipped {line}" for line in lines]
 
 
 def device_notice(config: Config) -> str:

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..config import Config
-from ..core.evaluate import Test, Tested, Tester, headline_norm, make_score, model_facts, read_tested
+from ..core.evaluate import Test, Tester, headline_norm, make_score, model_facts, read_tested
 from ..core.federation import Federation
 from ..core.images import split_for_clients
-from ..core.privacy import Spent, spent
+from ..core.privacy import spent
 from ..engines.engine import Engine, Missing, RoundResult
 from ..engines.named_tensors import fill, named, to
 from ..engines.snapshot import flat, parts, with_parts
@@ -75,16 +75,12 @@ def write_result(folder: RunWriter, engine: Engine, choice: Choice) -> Line:
     federation, config, rounds = engine.federation, engine.federation.config, engine.snapshot.round
     write_facts(folder.folder.measures_file, final_tests(engine, choice))
     models, facts = Models(folder.folder), model_facts(config, federation.dataset.card)
-    found = {name: named(**weights._asdict()) for name, weights in engine.models().items()}
-    models.write(found, config.server.ship, rounds, facts)
+    tensors = {name: named(**weights._asdict()) for name, weights in engine.models().items()}
+    models.write(tensors, config.server.ship, rounds, facts)
     if choice.model is not None and choice.progress.best:
         models.write_best(choice.model, choice.progress.best.round, facts)
-    said = {**choice.progress.facts(stops=rounds < config.rounds), **privacy_facts(spent(config, rounds))}
-    return folder.finish(headline_norm(config), said)
-
-
-def privacy_facts(private: Spent | None) -> Line:
-    return {"privacy": private._asdict()} if private else {}
+    private = {"privacy": found._asdict()} if (found := spent(config, rounds)) else {}
+    return folder.finish(headline_norm(config), {**choice.progress.facts(stops=rounds < config.rounds), **private})
 
 
 def final_tests(engine: Engine, choice: Choice) -> Line:
@@ -109,16 +105,12 @@ def facts_of_model(engine: Engine, testers: Mapping[int, Tester], round: int, we
     validation = {"validation": held_out.numbers._asdict()} if held_out else {}
     of_clients = {client: read_tested(test(weights), num_classes)[0] for client, test in testers.items()}
     clients = {
-        str(client): {"images": int(tested.answers.images.sum()), **tested.numbers._asdict()}
-        for client, tested in of_clients.items()
+        str(client): {"images": int(own.answers.images.sum()), **own.numbers._asdict()}
+        for client, own in of_clients.items()
     }
-    all_images = facts_of_test(engine.tested(weights))
+    tested = engine.tested(weights)
+    all_images = {**tested.numbers._asdict(), **tested.answers.facts()}  # the second: classes, confusion, calibration
     return {"round": round, "test": all_images, **validation, **({"clients": clients} if clients else {})}
-
-
-def facts_of_test(tested: Tested) -> Line:
-    """Single numbers of a test, then its classes, confusion matrix and calibration."""
-    return {**tested.numbers._asdict(), **tested.answers.facts()}
 
 
 def describe(federation: Federation, layout: Layout, result: RoundResult) -> tuple[Line, dict[str, Any]]:

@@ -119,7 +119,7 @@ def read_dicom(source: Path | bytes) -> Image.Image:
     """The picture in a file, or in what is in one; of several frames the middle one."""
     try:
         from pydicom import dcmread
-        from pydicom.pixels import pixel_array
+        from pydicom.pixels import apply_color_lut, pixel_array
     except ImportError:
         raise UserError("DICOM files need a package: pip install 'fssl[medical]'") from None
     logging.getLogger("pydicom").setLevel(logging.CRITICAL)  # what is wrong with a file is told once, by us
@@ -139,18 +139,11 @@ def read_dicom(source: Path | bytes) -> Image.Image:
         raise PictureError(f"{syntax}: its decoder for pydicom is not installed (see pylibjpeg)") from error
     kind = data.PhotometricInterpretation
     if kind == "PALETTE COLOR":
-        return Image.fromarray(colored(data, pixels))
+        return Image.fromarray(eight_bits(apply_color_lut(pixels, data)[..., :3]))
     if pixels.ndim == 3:
         return Image.fromarray(eight_bits(pixels))
     grey = shown(data, pixels)
     return Image.fromarray(255 - grey if kind == "MONOCHROME1" else grey)
-
-
-def colored(data: Any, pixels: NDArray[Any]) -> NDArray[np.uint8]:
-    """What the palette says of each value."""
-    from pydicom.pixels import apply_color_lut
-
-    return eight_bits(apply_color_lut(pixels, data)[..., :3])
 
 
 def eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
