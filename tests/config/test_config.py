@@ -19,12 +19,11 @@ from fssl.config import (
     override,
     parse,
     presets,
-    read_record,
     read_toml,
     schema_of,
     to_toml,
 )
-from fssl.config.conditions import NOTES, SCHEMAS, STRICT, applies, is_usual, noted
+from fssl.config.conditions import NOTES, RULES, SCHEMAS, applies, is_usual, noted
 from fssl.config.rules import Decided
 from fssl.config.settings import ENGINE, STEPS, PartitionChoice
 from fssl.data.cards import CARDS
@@ -300,9 +299,10 @@ def options_of(key: str) -> tuple[str, ...]:
 
 def test_a_usual_configuration_breaks_no_rule() -> None:
     """Else a default would be refused, and `as_tables` could not be read again."""
-    assert [key for key in NOTES if not is_usual(Config(), key) and key in STRICT] == []
+    strict = {key: kept for key, rules in RULES.items() if (kept := [rule for rule in rules if rule.is_strict])}
+    assert [key for key in NOTES if not is_usual(Config(), key) and key in strict] == []
     assert [
-        key for key, rules in STRICT.items() if not applies(Config(), key) and rules[0].cases[0].key == ENGINE
+        key for key, rules in strict.items() if not applies(Config(), key) and rules[0].cases[0].key == ENGINE
     ] == []
     for name, card in CARDS.items():
         labels = {"labels_per_class": 4} if card.is_folder and card.is_dealt else {}
@@ -374,15 +374,6 @@ def test_an_axis_decides_what_gives_way_in_each_of_its_runs() -> None:
     assert [c.partition.clients for c in cells(set_here).values()] == [9, 0]
     tables_axis = {"partition": {"alpha": 0.1}, "grid": {"partition": [{"kind": "iid"}, {"seed": 3}]}}
     assert [c.partition.alpha for c in cells(override(tables_axis, ["partition.clients=9"])).values()] == [1.0, 0.1]
-
-
-def test_a_record_may_name_settings_that_mean_nothing() -> None:
-    """Earlier versions wrote them; what a run read stays."""
-    old = {
-        "partition": {"kind": "iid", "alpha": 0.3, "labeled_clients": 2},
-        "train": {"steps_per_round": 2, "local_epochs": 4},
-    }
-    assert read_record(old) == {"partition": {"kind": "iid", "labeled_clients": 2}, "train": {"steps_per_round": 2}}
 
 
 @pytest.mark.parametrize("setting", ["seed", "=5", " =5", ""])

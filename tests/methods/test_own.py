@@ -17,7 +17,6 @@ from fssl.errors import RunError, UserError
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import build_method, full_settings, split_name
 from fssl.report.page.write import write_page
-from fssl.system.files import short_sum
 from fssl.system.user_code import loaded, source_digest, user_file
 from helpers.command import SMALL, Fssl, records
 
@@ -188,17 +187,6 @@ def test_a_comment_and_what_is_not_used_make_no_other_method(fssl: Fssl) -> None
     code, said, _ = fssl("compare", "runs")
     assert (code, len(re.findall(r"^ *my\.py:mine +7 8 ", said, re.MULTILINE))) == (0, 1), said
     assert fssl("run", "runs/7", "--resume", "--set", "train.rounds=3").code == 0
-
-
-def test_a_run_of_before_knows_its_file_by_all_of_it(fssl: Fssl) -> None:
-    """Early versions recorded the checksum of the whole file."""
-    words = ["run", "smoke", *SMALL, "--set", "method.name=my.py:mine"]
-    assert fssl(*words, "--set", f"method.digest={short_sum(FILE.encode())}", "--out", "own").code == 0
-    assert fssl("run", "own", "--resume", "--set", "train.rounds=3").code == 0
-    Path("my.py").write_text(FILE + "# changed")
-    loaded.cache_clear()
-    code, _, said = fssl("run", "own", "--resume", "--set", "train.rounds=4")
-    assert (code, "has changed" in said) == (2, True)
 
 
 @pytest.mark.slow

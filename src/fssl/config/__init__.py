@@ -22,4 +22,4 @@ from .settings import (
     PartitionChoice,
     usual_batch,
 )
-from .toml import PRESETS, load_toml, not_found, parse_toml, presets, read_record, read_toml, to_toml, toml_text
+from .toml import PRESETS, load_toml, not_found, parse_toml, presets, read_toml, to_toml, toml_text

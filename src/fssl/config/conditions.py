@@ -27,7 +27,6 @@ def noted(kind: type[N]) -> Iterator[tuple[str, N]]:
 
 
 RULES = {key: [note for note in notes if isinstance(note, Rule)] for key, notes in NOTES.items()}
-STRICT = {key: strict for key, rules in RULES.items() if (strict := [rule for rule in rules if rule.is_strict])}
 FOUND = dict(noted(Found))
 DECIDED_BY: dict[str, list[tuple[str, Decided]]] = {}  # settings and their notes by what decides these
 for setting, decided in noted(Decided):
@@ -135,22 +134,10 @@ def given_way(tables: Mapping[str, Any], given: Collection[str]) -> list[str]:
     return gone
 
 
-def meaningful(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """The tables of a record without settings that mean nothing beside the others, as earlier versions wrote some."""
-    get = partial(raw_value, tables)
-    failing = {key for key, rules in STRICT.items() if any(rule.fails(get(key), get) for rule in rules)}
-    return {
-        section: {k: v for k, v in table.items() if f"{section}.{k}" not in failing}
-        if isinstance(table, Mapping)
-        else table
-        for section, table in tables.items()
-    }
-
-
 def left_out(config: Config) -> list[str]:
     """Settings that a record leaves out: they do not exist beside the others, or follow from these."""
     get = partial(value_of, config)
-    gone = [key for key, rules in STRICT.items() if any(rule.fails(get(key), get) for rule in rules)]
+    gone = [key for key, rules in RULES.items() if any(rule.is_strict and rule.fails(get(key), get) for rule in rules)]
     implied = [] if config.partition.labels in ("knowing-clients", "server") else ["partition.labels"]
     return [*gone, *implied, *(key for key in FOUND if not get(key))]  # by labeled_clients, which --set may change
 

@@ -33,19 +33,7 @@ def read_toml(source: str) -> dict[str, Any]:
         raise not_found(source) from None
     if not tables:
         raise UserError(f"{source}: holds no settings; for the usual ones write, for example, seed = 7")
-    return read_record(tables) if is_recorded(path) else tables
-
-
-def is_recorded(path: Path) -> bool:
-    """Whether a run wrote these settings."""
-    return path.name == "config.toml" and (path.parent / "env.json").is_file()
-
-
-def read_record(tables: dict[str, Any]) -> dict[str, Any]:
-    """The tables that a run wrote, without what means nothing in them. Import late: rules are built on this module."""
-    from .conditions import meaningful
-
-    return meaningful(tables)
+    return tables
 
 
 def not_found(source: str, goes_on: bool = False) -> UserError:

@@ -4,7 +4,7 @@ import fcntl
 from pathlib import Path
 from typing import IO, Any
 
-from ..config import Config, parse, read_record, run_id
+from ..config import Config, parse, run_id
 from ..errors import UserError
 from ..system.files import read_json
 from .accepted import acceptance, seal
@@ -94,7 +94,7 @@ class RunFolder:
         """The settings as they were recorded; those of a later version are refused."""
         tables = self.tables()
         try:
-            return parse(read_record(tables))
+            return parse(tables)
         except UserError as error:
             raise UserError(f"{self.config_file}: {error}") from None
 
