@@ -12,7 +12,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from ..config import ByDataset, Config, MethodChoice, Range, Registry, Setting, Source
+from ..config import ByDataset, Config, MethodChoice, OneOf, Range, Registry, Setting, Source
 from ..data.cards import Card
 from ..errors import UserError
 from ..system.user_code import user_file
@@ -101,7 +101,7 @@ def setting_from(key: str, found: Mapping[str, Any]) -> Setting:
         default=found["default"],
         is_optional=found.get("is_optional", False),
         limits=limits and Range(*limits),
-        options=tuple(found.get("options", ())),
+        choice=OneOf(tuple(found.get("options", ()))),
         by_dataset=defaults and ByDataset(decided_by(defaults)),
         help=found["help"],
     )

@@ -79,13 +79,15 @@ class Setting:
     many: type | None = None  # list or tuple, where several values are given
     is_optional: bool = False
     limits: Range | None = None
-    options: tuple[str, ...] = ()
-    own: str = ""
-    prefix: tuple[str, ...] = ()
-    also: tuple[str, ...] = ()
+    choice: OneOf = OneOf(())
     by_dataset: ByDataset | None = None
     filled: Filled | None = None
     help: str = ""
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """The strings that are allowed, as far as they can be listed."""
+        return self.choice.options
 
     @property
     def is_required(self) -> bool:
@@ -118,7 +120,6 @@ def setting_of(parameter: inspect.Parameter) -> Setting:
     hints, notes = parts_of(parameter.annotation)
     kinds = [hint for hint in hints if hint is not NoneType]
     kind, many, literals = kind_of(kinds)
-    choice = last(OneOf, notes) or OneOf(literals)
     return Setting(
         key=parameter.name,
         kind=kind,
@@ -126,10 +127,7 @@ def setting_of(parameter: inspect.Parameter) -> Setting:
         many=many,
         is_optional=len(kinds) < len(hints),
         limits=last(Range, notes),
-        options=choice.options,
-        own=choice.own,
-        prefix=choice.prefix,
-        also=choice.also,
+        choice=last(OneOf, notes) or OneOf(literals),
         by_dataset=last(ByDataset, notes),
         filled=last(Filled, notes),
         help=last(str, notes) or "",
@@ -216,18 +214,14 @@ def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:
         return check_list(key, value, setting, where)
     if isinstance(value, str) and setting.kind is str:
         check_text(start, value)
-    if setting.own and isinstance(value, str):
-        refuse_without_function(setting.own, value)
-        if user_file(value):
-            return value
-    if setting.prefix and isinstance(value, str) and value.startswith(setting.prefix):
+    if is_named(value, setting.choice):
         return value
-    if setting.options:
+    if options := setting.options:
         if isinstance(value, list):
-            raise UserError(f"{start} one of {', '.join(setting.options)}{runs}")
-        if value not in setting.options:
+            raise UserError(f"{start} one of {', '.join(options)}{runs}")
+        if value not in options:
             synonyms = SYNONYMS.get(value, ()) if isinstance(value, str) else ()
-            raise unknown(f"{where}{key}", value, (*setting.options, *setting.also), synonyms)
+            raise unknown(f"{where}{key}", value, (*options, *setting.choice.also), synonyms)
         return value
     if setting.kind is None:
         raise UserError(f"{where}{key}: what it may be is not declared")
@@ -236,6 +230,15 @@ def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:
     if setting.kind in (int, float):
         check_number(start, value, setting.limits)
     return as_declared(value, setting)
+
+
+def is_named(value: object, choice: OneOf) -> bool:
+    """Whether a value names something that is not listed: a user's own function, or one of a library."""
+    if not isinstance(value, str):
+        return False
+    if choice.own:
+        refuse_without_function(choice.own, value)
+    return bool(choice.own and user_file(value)) or value.startswith(choice.prefix)
 
 
 def check_list(key: str, value: Any, setting: Setting, where: str) -> Any:
