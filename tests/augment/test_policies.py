@@ -8,10 +8,19 @@ from PIL import Image
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
-from fssl.augment.normalize import Normalize
 from fssl.augment.ops import OPS
 from fssl.augment.pillow import strong_pil, weak_pil
-from fssl.augment.policies import STRONG_NOISE, WEAK_NOISE, crop_room, draw_strong, draw_weak, enlarged, strong, weak
+from fssl.augment.policies import (
+    STRONG_NOISE,
+    WEAK_NOISE,
+    Normalize,
+    crop_room,
+    draw_strong,
+    draw_weak,
+    enlarged,
+    strong,
+    weak,
+)
 
 SHAPES = [(32, 3), (32, 1), (16, 3), (8, 3), (8, 1)]
 

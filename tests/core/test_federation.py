@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 import torch
 
-from fssl.augment.normalize import Normalize
+from fssl.augment.policies import Normalize
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.engines.engine import Engine

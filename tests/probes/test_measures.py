@@ -8,7 +8,7 @@ import pytest
 import torch
 from sklearn import metrics
 
-from fssl.augment.normalize import Normalize
+from fssl.augment.policies import Normalize
 from fssl.core import evaluate
 from fssl.core.evaluate import BATCH, make_score, make_tester, read_tested
 from fssl.data.cards import CARDS

@@ -1,4 +1,7 @@
-"""Weak and strong views: rows of a pool and random numbers drawn beforehand in, uint8 images `[B, H, W, C]` out."""
+"""Weak and strong views: rows of a pool and random numbers drawn beforehand in, uint8 images `[B, H, W, C]` out.
+
+Also what happens to images before and after: some are enlarged once, all become numbers in the network's units.
+"""
 
 import math
 from collections.abc import Sequence
@@ -148,3 +151,20 @@ def _sources(size: int, length: int) -> tuple[Tensor, Tensor]:
     share = np.maximum(1 - np.abs(place - center + 0.5), 0) * (place < size)
     weight = (share / share.sum(0) * (1 << BITS) + 0.5).astype(np.int32)
     return torch.from_numpy(np.minimum(place, size - 1)), torch.from_numpy(weight)
+
+
+# From pixels to the network's units.
+
+
+class Normalize:
+    """uint8 [B, H, W, C] to float32 [B, C, H, W]; the memory stays channels-last.
+
+    The constants are tensors made once: a step that is being captured on a GPU cannot copy from the host.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], device: torch.device | str) -> None:
+        self.scale = torch.tensor([1 / (255 * s) for s in std], device=device)
+        self.shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], device=device)
+
+    def __call__(self, images: Tensor) -> Tensor:
+        return (images * self.scale + self.shift).permute(0, 3, 1, 2)

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..augment.normalize import Normalize
+from ..augment.policies import Normalize
 from ..config import Config
 from ..data.cards import Card
 from ..models import Net

@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..augment.normalize import Normalize
-from ..augment.policies import shows_drawn, shows_labeled, shows_strongly, strong, weak
+from ..augment.policies import Normalize, shows_drawn, shows_labeled, shows_strongly, strong, weak
 from ..methods.base import Method
 from ..models import Net
 from ..probes.tally import STEPS, Layout

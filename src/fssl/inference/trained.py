@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from ..augment.normalize import Normalize
+from ..augment.policies import Normalize
 from ..catalog.facts import with_defaults
 from ..config import Config
 from ..core.assembly import make_module, make_net
