@@ -42,8 +42,9 @@ def append(file: Path, what: str, **facts: Any) -> None:
         whole, _, torn = tail.rpartition(b"\n")  # torn: half a line, as a power failure leaves
         last = read_line(whole.rpartition(b"\n")[2])
         number, before = (last.number + 1, last.digest) if last else (1, "")
-        line = chained({"number": number, "time": now(), "what": what, "facts": shortened(facts)}, before)
-        trail.write((b"\n" if torn else b"") + line + b"\n")
+        line = {"number": number, "time": now(), "what": what, "facts": shortened(facts)}
+        signed = as_text({**line, "digest": line_digest(line, before)})
+        trail.write((b"\n" if torn else b"") + signed + b"\n")
         trail.flush()
         os.fsync(trail.fileno())
 
@@ -59,12 +60,8 @@ def shortened(fact: Any) -> Any:
     return fact[:LONGEST] if isinstance(fact, str) else fact
 
 
-def chained(line: dict[str, Any], before: str) -> bytes:
-    """A line as bytes, with its digest."""
-    return as_text({**line, "digest": line_digest(line, before)})
-
-
 def line_digest(line: dict[str, Any], before: str) -> str:
+    """The sum of a line without its own digest, and of the digest before it."""
     unsigned = {key: value for key, value in line.items() if key != "digest"}
     return sha256(before.encode() + as_text(unsigned)).hexdigest()
 

@@ -66,7 +66,8 @@ def check_empty(folder: Path) -> None:
     """Refuse a place where no run can begin."""
     if reason := obstacle(folder):
         raise UserError(f"{folder} cannot be written: {reason}; choose another folder", "out")
-    if folder.is_dir() and not all(map(left_by_a_kill, folder.iterdir())):
+    left_by_a_kill = (LOCK, ERRORS)  # before its first file was complete
+    if folder.is_dir() and not all(path.name in left_by_a_kill or is_draft(path) for path in folder.iterdir()):
         raise UserError(f"{folder} is not empty and not a run folder; choose another folder", "out")
     if inside := next((path for path in folder.parents if RunFolder(path).is_of_a_run), None):
         raise UserError(f"{folder} would lie inside {inside}, which holds a run; choose another folder", "out")
@@ -76,11 +77,6 @@ def check_ours(folder: RunFolder) -> None:
     """Refuse a folder with settings that no run wrote, such as one in which somebody keeps a configuration."""
     if not folder.lock.file.exists():
         raise UserError(f"{folder.config_file} is not of a run that began here; choose another folder", "out")
-
-
-def left_by_a_kill(path: Path) -> bool:
-    """Whether a file may be left by a run that was killed before its first file was complete."""
-    return path.name in (LOCK, ERRORS) or is_draft(path)
 
 
 def why_stuck(folder: RunFolder) -> str | None:

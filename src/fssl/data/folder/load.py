@@ -43,9 +43,9 @@ def load_classes(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
     return _load_all(listing if share is None else split_off(listing, share), agreed, how)._replace(partition=None)
 
 
-def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1, how: Loading = ALONE) -> Dataset:
+def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1) -> Dataset:
     """The images of one site, number `client` of `clients`; the others' shares are empty. It may have no test."""
-    dataset = _load(_usable(list_site(root, agreed.skip_bad, agreed.at_server), agreed, how), agreed, how)
+    dataset = _load(_usable(list_site(root, agreed.skip_bad, agreed.at_server), agreed, ALONE), agreed, ALONE)
     nothing, own = np.zeros(0, np.int64), dataset.partition
     assert own is not None
     labeled, unlabeled = (
@@ -54,9 +54,9 @@ def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1, how
     return dataset._replace(partition=Partition(labeled, unlabeled))
 
 
-def load_server(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
+def load_server(root: Path, agreed: Agreed) -> Dataset:
     """The images of a server: its test, and what it trains on where it has the labels; no client's."""
-    return _load(_usable(list_server(root, agreed.skip_bad, agreed.at_server), agreed, how), agreed, how)
+    return _load(_usable(list_server(root, agreed.skip_bad, agreed.at_server), agreed, ALONE), agreed, ALONE)
 
 
 def read_images(listing: Listing, card: Card, how: Loading = ALONE) -> Iterator[tuple[list[str], NDArray[np.uint8]]]:
