@@ -23,7 +23,7 @@ from ..probes.tally import Layout
 from ..probes.training import Probe
 from ..seeds import stream
 from ..training.plan import Recipe, Site, plan_extras
-from ..types import Batch, Clock, Counts, Local, Payload, State, Sweep, Task, Weights
+from ..types import Batch, Clock, Counts, Local, Payload, State, Sweep, Task, Trace, Weights
 from .step import votes_at
 
 T = TypeVar("T")
@@ -47,15 +47,8 @@ def sketch(
 @contextmanager
 def shapes_alone() -> Iterator[None]:
     """Tensors made meanwhile have shapes and no values."""
-    logger = logging.getLogger(
-        "torch._subclasses.fake_tensor"
-    )  # prints the traceback of an error, which is raised anyway
-    before, logger.disabled = logger.disabled, True
-    try:
-        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
-            yield
-    finally:
-        logger.disabled = before
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), silenced("torch._subclasses.fake_tensor"):
+        yield
 
 
 def without_values(net: Net) -> Weights:
@@ -69,6 +62,17 @@ def try_network(net: Net, card: Card, batch: int = 4) -> None:
         weights, images = without_values(net), torch.zeros(batch, card.channels, card.size, card.size)
         net.fit(weights, images)
         net.infer(weights, images)
+
+
+@contextmanager
+def silenced(logger: str) -> Iterator[None]:
+    """Disable a logger meanwhile: torch would print the traceback of an error that is raised anyway."""
+    found = logging.getLogger(logger)
+    before, found.disabled = found.disabled, True
+    try:
+        yield
+    finally:
+        found.disabled = before
 
 
 class Sizes(NamedTuple):
@@ -111,6 +115,9 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
         extras = {name: torch.zeros(shape, dtype=kind) for name, (shape, kind) in forms.items()}
         clock = Clock(one, one, one, rounds=rounds)
         batch = Batch(views, slots[: recipe.batch], slots, one, clock, known, extras)
+        if values:
+            black = black_trace(method, net, (payload, local, batch), recipe)
+            return Tried(Layout.of(probe(black, truth)), False, hooks)
         if recipe.sweep:
             local = try_visit(method, net, payload, local, recipe, pixels)
         given = {"payload": payload, "local": local, "batch": batch}
@@ -213,6 +220,20 @@ def form(value: object) -> str:
     if not isinstance(value, Tensor):
         return type(value).__name__
     return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+
+
+def black_trace(method: Method, net: Net, given: tuple[Payload, Local, Batch], recipe: Recipe) -> Trace:
+    """What a step on black images measures; nothing of it is checked."""
+    payload, local, batch = given
+    if recipe.sweep:
+        sweep = Sweep(batch.u_slot, batch.u_slot, torch.zeros(recipe.unlabeled_batch, 3), batch.u_slot.float() + 1)
+        local = method.visit(net, payload, local, torch.zeros_like(batch.views[recipe.views[-1]]), sweep)
+    trace = method.step(net, payload, local, batch)[1]
+    return (
+        trace._replace(votes=votes_at(batch.u_slot, method.votes(local), method.chosen(local)))
+        if recipe.chooses
+        else trace
+    )
 
 
 def try_visit(
