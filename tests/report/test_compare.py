@@ -446,21 +446,6 @@ def test_what_sage_adds_to_a_host_is_told_seed_by_seed(tmp_path: Path, capsys: p
     assert text.count("points beside") == 2
 
 
-def test_settings_without_effect_do_not_part_repetitions(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An even split has no alpha, and a fixed number of steps no epochs."""
-    even, steps = "partition.kind='iid'", "train.steps_per_round=3"
-    write_run(tmp_path / "a", [50.0], SAGE, even, steps)
-    write_run(tmp_path / "b", [60.0], SAGE, even, steps, "seed=8")
-    for name, alpha, epochs in (("a", "0.1", "1"), ("b", "0.5", "4")):  # as a preset may leave them there
-        text = (tmp_path / name / "config.toml").read_text()
-        for beside, line in (("kind", f"alpha = {alpha}"), ("steps_per_round", f"local_epochs = {epochs}")):
-            text = re.sub(rf"(?m)^{beside} = .*$", rf"\g<0>\n{line}", text)
-            assert f"\n{line}\n" in text
-        run_folders.write_settings(tmp_path / name, text)
-    compare_runs(console, [tmp_path])
-    assert "sage 7 8 55.00 ± 7.07" in said(capsys)
-
-
 def test_where_the_file_of_a_partition_was_does_not_part_repetitions(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
