@@ -60,7 +60,7 @@ def test_an_example_is_short_and_begins_with_a_sentence_and_its_commands(file: P
 
 
 def test_there_is_an_example_of_each_kind() -> None:
-    assert [file.stem for file in EXAMPLES] == ["own_images", "own_network", "own_rule", "serve"]
+    assert [file.stem for file in EXAMPLES] == ["onnx_file", "own_images", "own_network", "own_rule", "serve"]
 
 
 def test_the_rule_is_compared_with_sage(fssl: Fssl) -> None:

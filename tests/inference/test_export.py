@@ -1,12 +1,11 @@
 """Models for other programs: the same answers in every format, in Python and from a server."""
 
 import json
-import re
+import runpy
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -38,7 +37,7 @@ SMALL = [
 ]
 CONFIG = parse(override(read_toml("smoke"), SMALL))
 ROOT = Path(__file__).parents[2]
-SERVE = ROOT / "docs" / "serve.md"
+EXAMPLE = ROOT / "examples" / "onnx_file.py"
 
 
 @pytest.fixture(scope="module")
@@ -310,22 +309,21 @@ def files_of_every_kind(folder: Path) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_the_program_of_the_page_answers_as_predict_does_for_files_of_every_kind(
-    run: Path, model: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_example_answers_as_predict_does_for_files_of_every_kind(
+    run: Path, model: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
-    (text,) = re.findall(r"```python\n((?:(?!```).)*InferenceSession.*?)```", SERVE.read_text(), re.DOTALL)
-    (tmp_path / "runs").mkdir()
-    (tmp_path / "runs/smoke").symlink_to(run)
     monkeypatch.chdir(tmp_path)
-    page: dict[str, Any] = {}
-    exec(compile(text, "page.py", "exec"), page)
+    package.export(run, "smoke.onnx")
+    program = runpy.run_path(str(EXAMPLE))
     for file in files_of_every_kind(tmp_path):
-        pixels = page["pixels_of"](file, 8, 1)
-        (p,) = page["session"].run(["probabilities"], {"images": pixels[None]})
-        np.testing.assert_allclose(p, model.predict(file).probabilities, atol=1e-5, err_msg=file.name)
-        assert np.array_equal(page["pixels_of"](file, 8, 3), read_picture(file, 8, 3)), file.name
+        expected, answers = model.predict(file), program["predict"]("smoke.onnx", file)
+        np.testing.assert_allclose([*answers.values()], expected.probabilities[0], atol=1e-5, err_msg=file.name)
+        assert np.array_equal(program["pixels_of"](file, 8, 3), read_picture(file, 8, 3)), file.name
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), "smoke.onnx", str(file)])
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+    assert capsys.readouterr().out == f"{expected.labels[0]}\n"
     Image.fromarray(np.zeros((9, 9), np.float32)).save("floats.tif")
     with pytest.raises(ValueError, match=r"floats\.tif: floating-point pixels"):
-        page["pixels_of"]("floats.tif", 8, 1)
+        program["pixels_of"]("floats.tif", 8, 1)
