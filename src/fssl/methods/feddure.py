@@ -83,7 +83,7 @@ def feddure(
     sign: Sign = "released",
     passes: Passes = "joint",
 ) -> FedDure:
-    """FixMatch whose model also follows a student: did one step on its labels help on labeled images?
+    """FixMatch with a term weighted by a student: did one step on the labels help it on labeled images?
 
     passes='separate', of the student over labeled and unlabeled images, is as released.
     """

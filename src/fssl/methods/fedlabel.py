@@ -53,6 +53,6 @@ def fedlabel(
     kl_weight: Annotated[Weight, "weight of the pull towards the other model's probabilities where both agree"] = 1.0,
     winner: WinnerBy = "variance",
 ) -> FedLabel:
-    """FixMatch labeled by the local or the global model, whichever is more decided about the image."""
+    """FixMatch labeled by the local or the global model, whichever has the more peaked prediction."""
     score = SCORES[winner]
     return FedLabel(accept=FixedThreshold(tau), assign=Winner(score), mu_u=mu_u, score=score, kl_weight=kl_weight)

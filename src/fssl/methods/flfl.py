@@ -126,7 +126,7 @@ def flfl(
         Literal["threshold", "uniform"], "clients weigh 1 minus their threshold, or all the same"
     ] = "threshold",
 ) -> FLFL:
-    """Labels as SemiFL's, accepted from thresholds that follow the model's confidence, and held at a flat minimum.
+    """SemiFL's labels, with thresholds that follow the model's confidence and a loss that favors flat minima.
 
     For labels at the server.
     """

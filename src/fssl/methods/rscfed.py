@@ -201,7 +201,7 @@ def rscfed(
     boost: Annotated[float, Range(0.0, 1e6), "how much more a client with labels counts"] = 6.0,
     unlabeled_rate: UnlabeledRate = 0.7,
 ) -> RSCFed:
-    """Clients without labels follow a teacher of their own; the model is a mean of means over random groups.
+    """Clients without labels follow their own teacher; the model is a mean of means over random groups.
 
     Who is in several groups trains once for each.
     """

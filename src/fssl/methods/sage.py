@@ -30,7 +30,7 @@ def sage(
     label_bn: LabelBN = "train",
     order: Whose = "local-first",
 ) -> FixMatch:
-    """Local labels, where unsure global ones (CPG), softened by the gap of their confidences (CDSC).
+    """Local labels mixed with global ones by their confidence gap (CDSC); where unsure, global ones (CPG).
 
     Ablations: cpg=false or cdsc=false switches one idea off, lam=0.3 fixes the weight of the local vote,
     vote='soft' keeps whole probabilities, label_bn='eval' labels with running statistics. order='global-first': the
@@ -69,7 +69,7 @@ def is_sage(method: Method) -> bool:
 
 @Source("Liu et al. 2025", "paper", page="sage", label="oracle", look="longdash")
 def with_oracle(base: Method) -> FixMatch:
-    """Any labeler without its mistakes: pseudo-labels that are wrong are dropped (Fig. 1b)."""
+    """Oracle: drops every wrong pseudo-label (Fig. 1b)."""
     if not isinstance(base, FixMatch):
         raise UserError("the plug-in 'oracle' needs a method with pseudo-labels that it can drop, such as flexmatch")
     return replace(base, oracle=True)

@@ -45,7 +45,7 @@ class Supervised(Method):
 
 @Source("McMahan et al. 2017", "paper", label="FedAvg", look="grey dash circle")
 def fedavg(steps: Steps = "pool") -> Supervised:
-    """FedAvg on the labeled images alone.
+    """FedAvg on the labeled images only.
 
     steps='pool' is the fair baseline; 'labeled', with incomplete batches dropped, may be what the paper ran.
     """

@@ -77,7 +77,7 @@ def uda(
         float, Range(1.0, 1e9), ByDataset(lambda card: float(card.rounds)), "with tsa: rounds until all of them count"
     ] = 300.0,
 ) -> UDA:
-    """FixMatch-LPL with sharpened soft labels, from a threshold on the probabilities before that.
+    """FixMatch-LPL with sharpened soft labels; the threshold applies before sharpening.
 
     tsa_rounds is the dataset's number of rounds by default.
     """
