@@ -78,7 +78,7 @@ def words(groups: dict[str, list[Run]]) -> Iterator[str]:
     """Yield the verdicts of `fssl compare`, then which neighbors are too close to be ranked."""
     yield from (verdict(groups), *gains(groups))
     close = [f"`{a}` and `{b}`" for a, b in pairwise(rivals(groups)) if is_close(groups[a], groups[b])]
-    yield f"Neighbors that this does not rank, {NOISE} points or less apart: {', '.join(close) or 'none'}."
+    yield f"Neighbors too close to rank, {NOISE} points or less apart: {', '.join(close) or 'none'}."
 
 
 def is_close(first: list[Run], second: list[Run]) -> bool:

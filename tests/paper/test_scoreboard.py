@@ -127,7 +127,7 @@ def test_the_sentence_and_the_page(tmp_path: Path) -> None:
     add(tmp_path, "b", 40, "method.name=fixmatch-lpl")
     board = board_of(tmp_path)
     assert board.sentence() == (
-        f"The paper prints {PAPER_NUMBERS} numbers. Runs here came to the round of 9 of them, under its protocol "
+        f"The paper prints {PAPER_NUMBERS} numbers. For 9 of them our runs reached the paper's round under its protocol "
         "(`authors`). Within one point of accuracy: 1; farther away: 8."
     )
     page = markdown_board(board, "scoreboard.png")
@@ -231,7 +231,7 @@ def test_a_run_that_was_begun_before_and_resumed_after_is_older(tmp_path: Path) 
 def test_nothing_to_compare_is_said_and_not_drawn(tmp_path: Path) -> None:
     add(tmp_path, "a", 54, "protocol=clean")
     make_tables(Console(file=io.StringIO()), [tmp_path], tmp_path / "out")
-    assert "came to the round of 0 of them" in (tmp_path / "out" / "tables.md").read_text()
+    assert "For 0 of them our runs reached" in (tmp_path / "out" / "tables.md").read_text()
     assert not (tmp_path / "out" / "scoreboard.png").exists()
 
 

@@ -48,7 +48,7 @@ def test_what_is_left_out_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[
     compare_runs(console, [tmp_path])
     text = said(capsys)
     assert "sage 7 8 55.00 ± 7.07" in text
-    assert "Nothing to compare yet. Told the true labels, an upper bound: fedavg-sl (80.00 %)." in text
+    assert "Nothing to compare yet. With the true labels, an upper bound: fedavg-sl (80.00 %)." in text
     assert f"left out: {tmp_path}/e: no config.toml" in text
     assert f"{tmp_path}/a/rounds.jsonl: line 3 is damaged or half-written, and skipped" in text
     assert "left out: 1 run(s) with the settings and the seed of another that is as long or longer" in text
@@ -441,9 +441,9 @@ def test_what_sage_adds_to_a_host_is_told_seed_by_seed(tmp_path: Path, capsys: p
     write_run(tmp_path / "other", [90.0], "method.name='flexmatch'", "method.tau=0.5")
     compare_runs(console, [tmp_path])
     text = said(capsys)
-    assert "flexmatch+sage +2.00 points beside flexmatch, tau=0.95 (seed by seed +1.00 to +3.00)." in text
-    assert "freematch+sage +2.00 points beside freematch (seed by seed -1.00 to +5.00): not in every seed" in text
-    assert text.count("points beside") == 2
+    assert "flexmatch+sage is 2.00 points ahead of flexmatch, tau=0.95 (seed by seed +1.00 to +3.00)." in text
+    assert "freematch+sage is 2.00 points ahead of freematch (seed by seed -1.00 to +5.00): not in every seed" in text
+    assert text.count("points ahead of") == 2
 
 
 def test_where_the_file_of_a_partition_was_does_not_part_repetitions(
@@ -776,8 +776,8 @@ def test_one_method_beside_every_other(tmp_path: Path, capsys: pytest.CaptureFix
             write_run(tmp_path / f"{method}{seed}", [float(result)], f"method.name='{method}'", f"seed={seed}")
     compare_runs(console, [tmp_path], against="sage")
     text = said(capsys)
-    assert "sage -0.50 points beside fixmatch-lpl (seed by seed -2.00 to +1.00): not in every seed" in text
-    assert "sage +7.00 points beside fedavg (seed by seed +4.00 to +10.00)." in text
+    assert "sage is 0.50 points behind fixmatch-lpl (seed by seed -2.00 to +1.00): not in every seed" in text
+    assert "sage is 7.00 points ahead of fedavg (seed by seed +4.00 to +10.00)." in text
     assert "leads" not in text
     assert "upper bound: fedavg-sl" in text
     with pytest.raises(UserError, match="--against 'sgae': no such line in the table; there are fedavg; fedavg-sl"):

@@ -129,7 +129,7 @@ def test_what_cannot_be_compared_is_named_and_has_no_rank(tmp_path: Path) -> Non
     assert task["words"] == [
         *("FixMatch-LPL and SAGE are level.", "Seed 7."),
         "Not as far as the others, so not compared: FlexMatch (round 11 of 12).",
-        "Told the true labels, an upper bound: FedAvg-SL (90.00 %), FixMatch-LPL + oracle (80.00 %).",
+        "With the true labels, an upper bound: FedAvg-SL (90.00 %), FixMatch-LPL + oracle (80.00 %).",
     ]
 
 

@@ -25,8 +25,8 @@ HEAD = ("setting", "method", "paper", "ours", "apart", "agrees", "seeds", "commi
 
 BOARD_LEGEND = (
     f"Accuracy in percent: the mean of the last {LAST} rounds up to the paper's last one; where the paper prints the "
-    "round of an accuracy, ours in that round. Mean ± standard deviation over seeds. Apart: ours minus the paper's; up "
-    "to one point is agreement."
+    "round of an accuracy, ours in that round. Mean ± standard deviation over seeds. Apart: ours minus the paper's. "
+    "Numbers agree within one point."
 )
 
 
@@ -77,7 +77,7 @@ class Scoreboard(NamedTuple):
     def sentence(self) -> str:
         """How many numbers were run, agree and do not."""
         return (
-            f"The paper prints {self.total} numbers. Runs here came to the round of {len(self.scores)} of them, under "
+            f"The paper prints {self.total} numbers. For {len(self.scores)} of them our runs reached the paper's round under "
             f"its protocol (`{PROTOCOLS[0]}`). Within one point of accuracy: {self.agreeing}; farther away: "
             f"{len(self.scores) - self.agreeing}."
         )

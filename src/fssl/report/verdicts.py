@@ -69,7 +69,7 @@ def how_sure(difference: float, first: Sequence[Run], second: Sequence[Run]) -> 
         is_clear = low > 0 if difference > 0 else high < 0
         end = "." if is_clear else ": not in every seed, so this does not separate them."
         return f"{shared} (seed by seed {low:+.2f} to {high:+.2f}){end}"
-    return f"{shared}: a single seed says little." if pairs else ": no seed in common, so this says little."
+    return f"{shared}: a single seed is weak evidence." if pairs else ": no seed in common, so this is weak evidence."
 
 
 def gains(groups: Mapping[str, Sequence[Run]]) -> list[str]:
@@ -93,7 +93,8 @@ def beside(name: str, groups: Mapping[str, Sequence[Run]]) -> list[str]:
 
 def beside_text(name: str, other: str, groups: Mapping[str, Sequence[Run]]) -> str:
     gain = margin(groups[name], groups[other])
-    return f"{name} {gain:+.2f} points beside {other}{how_sure(gain, groups[name], groups[other])}"
+    place = "behind" if gain < 0 else "ahead of"
+    return f"{name} is {abs(gain):.2f} points {place} {other}{how_sure(gain, groups[name], groups[other])}"
 
 
 def host_group(run: Run, groups: Mapping[str, Sequence[Run]]) -> str | None:
@@ -116,7 +117,7 @@ def not_compared(groups: Mapping[str, Sequence[Run]]) -> list[str]:
     behind = [f"{n} (round {reach(groups[n])} of {groups[n][0].config.rounds})" for n in left if n not in bounds]
     known = [f"{name} ({mean_result(groups[name]):.2f} %)" for name in bounds]
     said = [f"Not as far as the others, so not compared: {', '.join(behind)}."] if behind else []
-    return said + ([f"Told the true labels, an upper bound: {', '.join(known)}."] if known else [])
+    return said + ([f"With the true labels, an upper bound: {', '.join(known)}."] if known else [])
 
 
 def seed_differences(
