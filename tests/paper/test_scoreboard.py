@@ -127,8 +127,8 @@ def test_the_sentence_and_the_page(tmp_path: Path) -> None:
     add(tmp_path, "b", 40, "method.name=fixmatch-lpl")
     board = board_of(tmp_path)
     assert board.sentence() == (
-        f"The paper prints {PAPER_NUMBERS} numbers. For 9 of them our runs reached the paper's round under its protocol "
-        "(`authors`). Within one point of accuracy: 1; farther away: 8."
+        f"The paper prints {PAPER_NUMBERS} numbers. For 9 of them our runs reached the paper's round under its "
+        "protocol (`authors`). Within one point of accuracy: 1; farther away: 8."
     )
     page = markdown_board(board, "scoreboard.png")
     assert "| CIFAR-100, α = 0.1, 10 % labels | SAGE | 54.18 | 54.00 | −0.18 | yes | 7 | unknown |" in page.splitlines()

@@ -77,8 +77,8 @@ class Scoreboard(NamedTuple):
     def sentence(self) -> str:
         """How many numbers were run, agree and do not."""
         return (
-            f"The paper prints {self.total} numbers. For {len(self.scores)} of them our runs reached the paper's round under "
-            f"its protocol (`{PROTOCOLS[0]}`). Within one point of accuracy: {self.agreeing}; farther away: "
+            f"The paper prints {self.total} numbers. For {len(self.scores)} of them our runs reached the paper's "
+            f"round under its protocol (`{PROTOCOLS[0]}`). Within one point of accuracy: {self.agreeing}; farther away: "
             f"{len(self.scores) - self.agreeing}."
         )
 
