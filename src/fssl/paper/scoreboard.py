@@ -78,8 +78,8 @@ class Scoreboard(NamedTuple):
         """How many numbers were run, agree and do not."""
         return (
             f"The paper prints {self.total} numbers. For {len(self.scores)} of them our runs reached the paper's "
-            f"round under its protocol (`{PROTOCOLS[0]}`). Within one point of accuracy: {self.agreeing}; farther away: "
-            f"{len(self.scores) - self.agreeing}."
+            f"round under its protocol (`{PROTOCOLS[0]}`). Within one point of accuracy: {self.agreeing}; "
+            f"farther away: {len(self.scores) - self.agreeing}."
         )
 
 
