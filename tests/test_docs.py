@@ -37,6 +37,7 @@ from fssl.config import SOURCES, Config, Setting, expand, override, read_toml, s
 from fssl.config.conditions import RULES
 from fssl.config.flat import AFTERWARDS, MAY_CHANGE
 from fssl.config.rules import Case, Rule, Such
+from fssl.config.settings import APP
 from fssl.data.idx import SUMS
 from fssl.errors import UserError
 from fssl.label.accept import Accept, FixedThreshold
@@ -394,19 +395,18 @@ def test_settings_on_a_method_s_page_are_those_of_its_methods(stem: str) -> None
 
 
 def rows() -> Iterator[tuple[str, ...]]:
-    """Key, type, range, default, meaning and condition of every setting."""
+    """Key, values, default, meaning and condition of every setting."""
     kinds = get_type_hints(Config)
     for name, setting in schema_of(Config).items():
         schema = {name: setting}
         if not setting.kind:
             schema = {f"{name}.{key}": found for key, found in schema_of(kinds[name]).items() if found.kind}
         for key, found in schema.items():
-            kind, allowed, default, meaning = described(found)
-            allowed = "see `fssl methods`" if key == "method.name" else allowed
-            yield key, kind, allowed, default, meaning, condition_text(key)
+            values = "`fssl methods`" if key == "method.name" else values_text(found)
+            filled = f"; filled in {found.filled.by}" if found.filled else ""
+            yield key, values, shown(found.default), found.help + filled, condition_text(key)
         if name == "method":
-            kind = "number, true/false, string"
-            yield "method.*", kind, "see `fssl methods NAME`", "the builder's", "a method's settings", ""
+            yield "method.*", "`fssl methods NAME`", "the method's", "settings of the method", ""
 
 
 def condition_text(key: str) -> str:
@@ -421,20 +421,24 @@ def rule_text(rule: Rule) -> str:
 
 
 def case_text(case: Case) -> str:
-    return f"`{case.key}`" + (f" = {', '.join(map(code, case.values))}" if case.values else "")
+    """`train.optimizer` = `adamw`; all engines that train at sites are one name, which the page explains."""
+    at_sites = {*APP} <= {*case.values}
+    values = (*(value for value in case.values if value not in APP), "sites") if at_sites else case.values
+    return f"`{case.key}`" + (f" = {', '.join(map(code, values))}" if values else "")
 
 
 def code(value: object) -> str:
     return f"`{value.text}`" if isinstance(value, Such) else f"`{json.dumps(value).strip(chr(34))}`"
 
 
-def described(setting: Setting) -> tuple[str, str, str, str]:
-    words = {int: "whole number", float: "number", str: "string", bool: "true/false"}
+def values_text(setting: Setting) -> str:
+    """`sgd`, `adamw`, or "integer 1–64"."""
     assert setting.kind
-    kind = f"list of {words[setting.kind]}s" if setting.many else words[setting.kind]
-    allowed = ", ".join(f"`{option}`" for option in setting.options) or str(setting.limits or "")
-    filled = f", filled in {setting.filled.by}" if setting.filled else ""
-    return kind, allowed, shown(setting.default), setting.help + filled
+    if setting.options:
+        return ", ".join(f"`{option}`" for option in setting.options)
+    kind = {int: "integer", float: "number", str: "string", bool: "true/false"}[setting.kind]
+    limits = str(setting.limits or "").replace(" to ", "–").replace("0 upwards", "≥ 0")
+    return f"list of {kind}s" if setting.many else f"{kind} {limits}".strip()
 
 
 def shown(value: object) -> str:
@@ -442,7 +446,7 @@ def shown(value: object) -> str:
 
 
 def table() -> str:
-    lines = ["| Key | Type | Allowed | Default | Meaning | Only with |", "|---|---|---|---|---|---|"]
+    lines = ["| Setting | Values | Default | Meaning | Only with |", "|---|---|---|---|---|"]
     return "\n".join([*lines, *(f"| `{key}` | {' | '.join(rest)} |" for key, *rest in rows())]) + "\n"
 
 
@@ -470,8 +474,8 @@ def test_tables_are_what_their_source_writes(part: Generated) -> None:
 
 def test_the_page_has_every_setting_with_its_default() -> None:
     between = GENERATED[0].split()[1]
-    assert "| `train.lr` | number | 0 upwards | `0.1` |" in between
-    assert "| `model.width` | whole number | 1 to 64 | `4` |" in between
+    assert "| `train.lr` | number ≥ 0 | `0.1` |" in between
+    assert "| `model.width` | integer 1–64 | `4` |" in between
 
 
 def test_the_page_has_the_checksums_that_files_are_held_against() -> None:

@@ -13,7 +13,7 @@ from .rules import Asks, Found, Idle, MayChange, NoResult, Not, Only, PaperRecip
 from .schema import Filled, OneOf, Range
 
 Device = Literal["auto", "cpu", "cuda"]
-BY_A_RUN = Filled("by a run and checked by its repetition")
+BY_A_RUN = Filled("by the run")
 AT_SERVER = "server"
 OF_CLIENTS = ("all-clients", *SOME)  # labels of clients
 MANY = 100_000_000  # more clients or images than any federation has
@@ -91,34 +91,37 @@ class Data:
     """Which images, and how many of them are labeled."""
 
     name: Annotated[str, OneOf(tuple(CARDS)), "dataset"] = "digits"
-    dir: Annotated[str | None, "folder with its files (Parquet: else FSSL_DATA, else the hub)"] = None
-    labels_per_class: Annotated[int | None, Range(1, MANY), "labeled images per class"] = None
-    label_fraction: Annotated[float | None, Range(0.0, 1.0), "or their share, as the paper counts it"] = None
+    dir: Annotated[str | None, "folder of the dataset's files; for Parquet, default: `FSSL_DATA`, else the hub"] = None
+    labels_per_class: Annotated[int | None, Range(1, MANY), "number of labeled images per class"] = None
+    label_fraction: Annotated[float | None, Range(0.0, 1.0), "labeled share, counted as in the paper"] = None
     test: Annotated[
         Literal["all", "tuning", "final"],
-        "all test images, or a half: tuning to choose settings by, final to report, with tuning as validation part",
+        "all test images, or one half: `tuning` to choose settings, `final` to report (then `tuning` is"
+        " the validation part)",
     ] = "all"
     validation: Annotated[
         float | None,
         Range(0.001, 0.5),
-        "share of the labeled images that nobody trains on, to choose a model by; unset: none",
+        "share of the labeled images held out to choose a model by",
     ] = None
-    flip: Annotated[bool, "horizontal flips in weak and strong views (the paper flips digits too)"] = True
+    flip: Annotated[bool, "flip views horizontally (the paper flips digits too)"] = True
     crop: Annotated[
         Literal["pad", "resize"],
-        "views are cut from images with a reflected margin of an eighth, or from images enlarged by as much (bilinear)",
+        "cut views from images padded by an eighth (reflected), or enlarged by as much (bilinear)",
     ] = "pad"
-    classes: Annotated[tuple[str, ...] | None, "class names in order (default: those found, sorted)"] = None
-    size: Annotated[int, Range(8, 256), "images are resized to this many pixels both ways"] = 32
-    channels: Annotated[int, Range(1, 3), "3 is color, 1 is grey"] = 3
-    mean: Annotated[tuple[float, ...] | None, "subtracted from each channel (default 0.5)"] = None
-    std: Annotated[tuple[float, ...] | None, "each channel is divided by it (default 0.25)"] = None
-    skip_bad: Annotated[bool, "leave out files that cannot be used and list them, instead of refusing"] = False
+    classes: Annotated[tuple[str, ...] | None, "class names in order; default: those found, sorted"] = None
+    size: Annotated[int, Range(8, 256), "resize images to this many pixels per side"] = 32
+    channels: Annotated[int, Range(1, 3), "3 for color, 1 for grey"] = 3
+    mean: Annotated[tuple[float, ...] | None, "value subtracted from each channel; default 0.5"] = None
+    std: Annotated[tuple[float, ...] | None, "divisor of each channel; default 0.25"] = None
+    skip_bad: Annotated[bool, "skip and list unusable files instead of rejecting the dataset"] = False
     test_share: Annotated[
-        float | None, Range(0.001, 0.9), "without test images: share to test with, folders kept whole"
+        float | None,
+        Range(0.001, 0.9),
+        "share of the images to test with if there are no test images; folders stay whole",
     ] = None
-    digest: Annotated[str | None, BY_A_RUN, "checksum of own images' file list, or of images given in Python"] = None
-    fit: Annotated[Fit, "28 pixels become 32 by stretching, or by a black margin"] = "resize"
+    digest: Annotated[str | None, BY_A_RUN, "checksum of the list of image files, or of images passed in Python"] = None
+    fit: Annotated[Fit, "enlarge 28 pixels to 32 by stretching, or by a black margin"] = "resize"
 
 
 @rules(
@@ -146,24 +149,26 @@ class PartitionChoice:
 
     kind: Annotated[
         Literal["paired-dirichlet", "dirichlet", "balanced-dirichlet", "shards", "iid"],
-        "how images are dealt out to clients",
+        "how images are divided among clients",
     ] = "paired-dirichlet"
-    alpha: Annotated[float, Range(0.0, 1e6), "Dirichlet concentration; smaller is more skewed, 0 is an even split"] = (
+    alpha: Annotated[float, Range(0.0, 1e6), "Dirichlet concentration: smaller is more skewed, 0 is an even split"] = (
         1.0
     )
-    clients: Annotated[int, Range(1, MANY), "registered clients (folder: default as many as it has)"] = 20
-    seed: Annotated[Seed, "0 is the paper's split"] = 0
-    classes_per_client: Annotated[int | None, Range(1, 10_000), "pieces of a client, each of one class"] = None
+    clients: Annotated[int, Range(1, MANY), "number of clients (`folder`: default all it has)"] = 20
+    seed: Annotated[Seed, "seed of the partition; 0 is the paper's split"] = 0
+    classes_per_client: Annotated[int | None, Range(1, 10_000), "shards per client, each of one class"] = None
     labels: Annotated[
         Literal["all-clients", "few-clients", "knowing-clients", "server"],
-        "who has labels: all, a few that hold only the labeled images, a few that know all labels of theirs, or nobody"
-        " but the server",
+        "who has labels: all clients, a few that hold only labeled images, a few that know all their"
+        " labels, or only the server",
     ] = "all-clients"
     labeled_clients: Annotated[
-        int | None, Range(1, MANY), 'how many have labels, the first; alone it means labels = "few-clients"'
+        int | None, Range(1, MANY), "number of clients with labels; without `partition.labels` it implies `few-clients`"
     ] = None
-    first_clients: Annotated[tuple[int, ...] | None, "which clients of the draw come first, and so have labels"] = None
-    file: Annotated[str | None, "JSON file that says who holds what and knows which labels, in place of a deal"] = None
+    first_clients: Annotated[tuple[int, ...] | None, "clients of the draw to put first, which gives them labels"] = None
+    file: Annotated[
+        str | None, "JSON file that assigns images and labels to clients, instead of a random partition"
+    ] = None
     digest: Annotated[str | None, BY_A_RUN, "checksum of that file"] = None
 
 
@@ -179,8 +184,8 @@ class MethodChoice:
     name: Annotated[str, "method or FILE.py:FUNCTION, then its plug-ins"] = "sage"
     settings: tuple[tuple[str, Any], ...] = ()
     digest: Annotated[str | None, BY_A_RUN, "checksum of the function and what it uses"] = None
-    label: Annotated[str | None, "its name in tables, pages and LaTeX, such as Ours"] = None
-    color: Annotated[str | None, "its color in pictures and pages, such as #D55E00"] = None
+    label: Annotated[str | None, "name in tables, pages and LaTeX, such as Ours"] = None
+    color: Annotated[str | None, "color in pictures and pages, such as #D55E00"] = None
 
 
 @rules(digest=Only("model.name", OWN_FILE), start_partial=Only("model.start"), start_digest=Only("model.start"))
@@ -191,19 +196,20 @@ class Model:
     name: Annotated[
         str,
         OneOf(NETWORKS, own="network", prefix=("timm:", "python:"), also=("timm:NAME", "FILE.py:FUNCTION")),
-        "architecture, timm:NAME, or FILE.py:FUNCTION",
+        "architecture, timm:NAME or FILE.py:FUNCTION",
     ] = "resnet8"
-    width: Annotated[int, Range(1, 64), "channels in quarters; 4 is the network as published"] = 4
-    norm: Annotated[Literal["batch", "group"], "group: GroupNorm, groups of at most 32 channels"] = "batch"
+    width: Annotated[int, Range(1, 64), "channels in quarters; 4 is the published network"] = 4
+    norm: Annotated[Literal["batch", "group"], "`group`: GroupNorm with at most 32 channels per group"] = "batch"
     stem: Annotated[
-        Literal["cifar", "imagenet"], "resnet18: 3x3 for small images, or 7x7 and a maximum, both with stride 2"
+        Literal["cifar", "imagenet"], "resnet18: a 3x3 convolution, or 7x7 and max pooling, both with stride 2"
     ] = "cifar"
     digest: Annotated[str | None, BY_A_RUN, "checksum of the function and what it uses"] = None
     start: Annotated[
-        str, "none, or first weights: a run folder, a .safetensors file or a state dict; {seed} in it is the run's"
+        str,
+        "initial weights: none, a run folder, a .safetensors file or a state dict; {seed} stands for the run's seed",
     ] = "none"
-    start_partial: Annotated[bool, "tensors that `start` lacks, or has in another shape, begin afresh"] = False
-    start_digest: Annotated[str | None, BY_A_RUN, "checksum of the file that `start` names"] = None
+    start_partial: Annotated[bool, "keep initial values for tensors that `start` lacks or has in another shape"] = False
+    start_digest: Annotated[str | None, BY_A_RUN, "checksum of the file in `start`"] = None
 
 
 @rules(
@@ -250,48 +256,50 @@ class Model:
 class Train:
     """Rounds and steps."""
 
-    rounds: Annotated[int | None, Range(1, 999_999), "default: the paper's number for the dataset"] = None
+    rounds: Annotated[int | None, Range(1, 999_999), "number of rounds; default: the paper's for the dataset"] = None
     patience: Annotated[
-        int | None, Range(1, 999_999), "rounds without a better validation after which a run stops; unset: never"
+        int | None, Range(1, 999_999), "stop after this many rounds without a better validation result"
     ] = None
-    clients_per_round: Annotated[int, Range(1, MANY), "clients drawn each round (folder: default all)"] = 8
-    draw: Annotated[Literal["all", "labeled"], "who can be drawn: all clients, or those with labels alone"] = "all"
-    local_epochs: Annotated[int, Range(1, 10_000), "epochs a client trains in a round"] = 5
-    steps_per_round: Annotated[int | None, Range(1, 1_000_000), "a fixed number of steps instead; 1 is FedSGD"] = None
+    clients_per_round: Annotated[int, Range(1, MANY), "clients drawn each round (`folder`: default all)"] = 8
+    draw: Annotated[Literal["all", "labeled"], "draw from all clients, or only from those with labels"] = "all"
+    local_epochs: Annotated[int, Range(1, 10_000), "local epochs per round"] = 5
+    steps_per_round: Annotated[
+        int | None, Range(1, 1_000_000), "fixed number of local steps per round instead; 1 is FedSGD"
+    ] = None
     batch: Annotated[int, Range(1, 65_536), "labeled images per step"] = 128
     class_balance: Annotated[
-        float, Range(0.0, 1.0), "labeled images are drawn as they are (0) up to every class equally often (1)"
+        float, Range(0.0, 1.0), "draw labeled images as they are (0) up to every class equally often (1)"
     ] = 0.0
     class_weights: Annotated[
-        float, Range(0.0, 1.0), "their loss counts them as they are (0) up to every class equally much (1)"
+        float, Range(0.0, 1.0), "weight the labeled loss as it is (0) up to every class equally (1)"
     ] = 0.0
     unlabeled_ratio: Annotated[int, Range(1, 1000), "unlabeled images per labeled one in a step"] = 2
-    optimizer: Annotated[Literal["sgd", "adamw"], "of a client's steps"] = "sgd"
-    lr: Annotated[float, Range(0.0), "learning rate, before the schedule; adamw wants about 0.001"] = 0.1
+    optimizer: Annotated[Literal["sgd", "adamw"], "optimizer of clients"] = "sgd"
+    lr: Annotated[float, Range(0.0), "learning rate before the schedule; for `adamw` start with 0.001"] = 0.1
     schedule: Annotated[
-        Literal["constant", "cosine", "warmup-cosine"], "of the rate: constant, or falling to 0 until the last round"
+        Literal["constant", "cosine", "warmup-cosine"], "learning-rate schedule: constant, or falling to 0 at the end"
     ] = "constant"
-    schedule_over: Annotated[
-        Literal["rounds", "steps"], "one rate for a whole round, or a new one at every step of it"
-    ] = "rounds"
-    warmup: Annotated[int | None, Range(1, 999_999), "rounds in which the rate rises first"] = None
-    cooldown: Annotated[
-        int, Range(0, 999_999), "last rounds, in which the rate falls towards 0 in a straight line; 0: none"
-    ] = 0
-    momentum: Annotated[float, Range(0.0, 0.9999), "of sgd; beta 1 of adamw"] = 0.9
-    beta2: Annotated[float, Range(0.0, 0.999999), "decay of the second moment"] = 0.999
-    nesterov: Annotated[bool, "Nesterov's form of momentum"] = False
-    keep_momentum: Annotated[bool, "a client goes on with the momentum of its last round, not from zero"] = False
-    clip: Annotated[float | None, Range(1e-9, 1e9), "largest norm of a step's gradient; unset: any"] = None
-    weight_decay: Annotated[float, Range(0.0, 1e3), "in a step's gradient; adamw: apart from it"] = 1e-4
-    decay_on: Annotated[Literal["all", "weights"], "what decays: all, or neither biases nor scales of norms"] = "all"
+    schedule_over: Annotated[Literal["rounds", "steps"], "update the rate every round, or at every step"] = "rounds"
+    warmup: Annotated[int | None, Range(1, 999_999), "first rounds, in which the rate rises"] = None
+    cooldown: Annotated[int, Range(0, 999_999), "last rounds, in which the rate falls linearly towards 0"] = 0
+    momentum: Annotated[float, Range(0.0, 0.9999), "momentum of `sgd`, or β₁ of `adamw`"] = 0.9
+    beta2: Annotated[float, Range(0.0, 0.999999), "β₂ of `adamw`"] = 0.999
+    nesterov: Annotated[bool, "use Nesterov momentum"] = False
+    keep_momentum: Annotated[bool, "keep each client's momentum between its rounds, instead of starting from zero"] = (
+        False
+    )
+    clip: Annotated[float | None, Range(1e-9, 1e9), "largest norm of a step's gradient"] = None
+    weight_decay: Annotated[float, Range(0.0, 1e3), "weight decay; decoupled for `adamw`"] = 1e-4
+    decay_on: Annotated[
+        Literal["all", "weights"], "decay all parameters, or all but biases and the scales and shifts of norms"
+    ] = "all"
     labeled_weight: Annotated[
         int,
         Range(0, 1_000_000),
-        "W: a client weighs pool + W · labeled in the mean; a labeled image counts 1 + W times",
+        "W: a client has weight pool + W · labeled in the mean, so a labeled image counts 1 + W times",
     ] = 0
-    labels_alone: Annotated[bool, "clients that know every label of theirs train on labels alone"] = False
-    precision: Annotated[Literal["auto", "bf16", "fp32"], "auto: bf16 on a GPU, fp32 on a CPU"] = "auto"
+    labels_alone: Annotated[bool, "clients that know all their labels train only on labeled images"] = False
+    precision: Annotated[Literal["auto", "bf16", "fp32"], "`auto`: bf16 on a GPU, fp32 on a CPU"] = "auto"
 
 
 @rules(
@@ -327,28 +335,36 @@ class Train:
 class ServerChoice:
     """What becomes of the clients' mean, and what a server with labels does."""
 
-    optimizer: Annotated[Literal["mean", "momentum", "adam"], "the mean itself, or a step towards it"] = "mean"
-    lr: Annotated[float, Range(0.0, 1e6), "length of the step; adam wants about 0.01"] = 1.0
-    momentum: Annotated[float, Range(0.0, 0.9999), "of the steps; beta 1 of adam; of what is broadcast"] = 0.9
-    beta2: Annotated[float, Range(0.0, 0.999999), "decay of the second moment"] = 0.99
-    epsilon: Annotated[float, Range(1e-9, 1e3), "added to the root of the second moment"] = 1e-3
-    broadcast_momentum: Annotated[bool, "a momentum goes down with the model, and clients begin with it"] = False
+    optimizer: Annotated[Literal["mean", "momentum", "adam"], "take the mean of uploads, or a step towards it"] = "mean"
+    lr: Annotated[float, Range(0.0, 1e6), "size of that step; for `adam` start with 0.01"] = 1.0
+    momentum: Annotated[float, Range(0.0, 0.9999), "decay of the server's or the broadcast momentum; β₁ of `adam`"] = (
+        0.9
+    )
+    beta2: Annotated[float, Range(0.0, 0.999999), "β₂ of `adam`"] = 0.99
+    epsilon: Annotated[float, Range(1e-9, 1e3), "ε of `adam`, added to the root of the second moment"] = 1e-3
+    broadcast_momentum: Annotated[bool, "send a momentum with the model, which clients start with"] = False
     ema: Annotated[
         float | None,
         Range(0.0, 0.99999),
-        "decay per round of a smoothed model, tested beside the plain one; unset: none",
+        "decay per round of a smoothed model, tested in addition to the plain one",
     ] = None
     ship: Annotated[
-        Literal["plain", "ema"], "which of the two is model.safetensors; each also has a file of its own"
+        Literal["plain", "ema"], "which of the two becomes model.safetensors; each also has its own file"
     ] = "plain"
-    epochs: Annotated[int | None, Range(0, 10_000), "its epochs over its labels in a round (default 5; 0: none)"] = None
-    batch: Annotated[int | None, Range(1, 65_536), "labeled images per step (default 10; 250 of more than 1000)"] = None
-    when: Annotated[Literal["after", "before"], "it trains after the mean, or before it sends the model"] = "after"
-    warmup: Annotated[int, Range(0, 100_000), "how many times it takes its epochs before the first round"] = 0
+    epochs: Annotated[
+        int | None, Range(0, 10_000), "the server's epochs over its labels per round; default 5, 0 for none"
+    ] = None
+    batch: Annotated[
+        int | None, Range(1, 65_536), "the server's images per step; default 10, or 250 for more than 1000 labels"
+    ] = None
+    when: Annotated[Literal["after", "before"], "the server trains after averaging, or before sending the model"] = (
+        "after"
+    )
+    warmup: Annotated[int, Range(0, 100_000), "how often the server repeats its epochs before the first round"] = 0
     static_norm: Annotated[
         Literal["off", "server", "all", "sites"],
-        "BatchNorm's running statistics are measured for each global model: on the server's images, on all images in"
-        " one place, or at each site on its own",
+        "measure BatchNorm's running statistics for each global model: on the server's images, on all"
+        " images in one place, or at each site",
     ] = "off"
 
 
@@ -365,25 +381,26 @@ class ServerChoice:
 class Compute:
     """Where and how to compute; none of this changes what is computed beyond rounding."""
 
-    device: Annotated[Device, "auto: a GPU if there is one"] = "auto"
+    device: Annotated[Device, "`auto`: a GPU if there is one"] = "auto"
     devices: Annotated[
-        tuple[str, ...] | None, 'devices that share a round, such as ["cuda:0", "cuda:1"] (default: all GPUs)'
+        tuple[str, ...] | None, 'devices that share a round, such as ["cuda:0", "cuda:1"]; default: all GPUs'
     ] = None
-    compile: Annotated[Literal["auto", "on", "off"], "auto: on a GPU only"] = "auto"
+    compile: Annotated[Literal["auto", "on", "off"], "compile steps; `auto`: only on a GPU"] = "auto"
     kernels: Annotated[
         Literal["on", "off"],
-        "on: kernels of our own on a Hopper GPU, for norms in bf16 and for rows that a server tunes",
+        "use fssl's kernels on a Hopper GPU, for norms in bf16 and for rows that a server tunes",
     ] = "on"
     lanes: Annotated[
-        int | None, Range(1, 16), "clients at once on a device (default: 4 on a GPU, else one per core)"
+        int | None, Range(1, 16), "clients trained at once per device; default: 4 on a GPU, one per core on a CPU"
     ] = None
     processes: Annotated[
-        Literal["auto", "on", "off"], "lanes of a CPU as processes, else threads; auto: in a run of 300 steps or more"
+        Literal["auto", "on", "off"],
+        "run a CPU's lanes as processes instead of threads; `auto`: in runs of 300 steps or more",
     ] = "auto"
-    threads: Annotated[int | None, Range(1, 1024), "CPU threads of one client (default 1)"] = None
-    engine: Annotated[Literal["local", "flower"], "flower: clients as actors of a Ray cluster"] = "local"
-    clients_per_gpu: Annotated[int | None, Range(1, 64), "clients at once on each GPU (default 1)"] = None
-    ray_address: Annotated[str | None, "a running Ray cluster (default: one of this machine)"] = None
+    threads: Annotated[int | None, Range(1, 1024), "CPU threads per client; default 1"] = None
+    engine: Annotated[Literal["local", "flower"], "`flower`: clients are actors of a Ray cluster"] = "local"
+    clients_per_gpu: Annotated[int | None, Range(1, 64), "clients trained at once per GPU; default 1"] = None
+    ray_address: Annotated[str | None, "address of a running Ray cluster; default: start one on this machine"] = None
 
 
 @rules(
@@ -398,21 +415,19 @@ class Compute:
 class Privacy:
     """Central differential privacy or masked uploads, with engine flower and in deployments."""
 
-    clip: Annotated[
-        float | None, Range(1e-9, 1e9), "largest norm of a client's update (parameters only); unset: off"
-    ] = None
+    clip: Annotated[float | None, Range(1e-9, 1e9), "largest norm of a client's update (parameters only)"] = None
     noise: Annotated[
-        float, Range(0.0, 1e6), "noise on the mean, in multiples of clip / clients; the run says what it guarantees"
+        float, Range(0.0, 1e6), "noise on the mean, in multiples of clip / clients; the run reports its guarantee"
     ] = 0.0
-    delta: Annotated[float, Range(1e-30, 0.5), "of the guarantee (epsilon, delta) that the run tells"] = 1e-5
+    delta: Annotated[float, Range(1e-30, 0.5), "δ of the reported guarantee (ε, δ)"] = 1e-5
     aggregation: Annotated[
-        Literal["plain", "secagg+"], "secagg+ masks uploads, and the server opens their mean alone"
+        Literal["plain", "secagg+"], "`secagg+`: mask uploads, so that the server sees only their mean"
     ] = "plain"
-    range: Annotated[float, Range(1e-3, 1e6), "absolute values of a model are below it; smaller makes finer steps"] = (
-        DEFAULT_RANGE
-    )
+    range: Annotated[
+        float, Range(1e-3, 1e6), "bound on the absolute values of a model; a smaller bound gives finer steps"
+    ] = DEFAULT_RANGE
     max_weight: Annotated[
-        int | None, Range(1, MANY), "no client's weight in the mean is larger; unset: the largest client's"
+        int | None, Range(1, MANY), "largest weight of a client in the mean; default: the largest client's"
     ] = None
 
 
@@ -427,11 +442,9 @@ class Privacy:
 class Records:
     """What is written down."""
 
-    probes: Annotated[Literal["all", "losses"], "all: every accumulator of the paper's figures"] = "all"
-    metrics: Annotated[Headline, "the measure of the test whose last ten rounds are the result"] = "accuracy"
-    keep_best: Annotated[bool, "also keep the model of the best round, by the validation part (data.validation)"] = (
-        False
-    )
+    probes: Annotated[Literal["all", "losses"], "`all`: everything that the paper's figures need"] = "all"
+    metrics: Annotated[Headline, "test measure whose mean over the last ten rounds is the result"] = "accuracy"
+    keep_best: Annotated[bool, "also keep the model with the best validation result"] = False
     checkpoint_every: Annotated[int, Range(1, 999_999), "rounds between checkpoints"] = 1
     tensorboard: Annotated[bool, "also write TensorBoard events"] = False
     wandb: Annotated[Literal["off", "offline", "online"], "also log to Weights & Biases"] = "off"
@@ -448,7 +461,9 @@ class Config:
     """Everything that decides a run."""
 
     seed: Annotated[Seed, "client choice, initial weights and data order"] = 7
-    protocol: Annotated[Literal["clean", "authors"], "authors: the released code's accidents too"] = "clean"
+    protocol: Annotated[Literal["clean", "authors"], "`authors`: also reproduce the released code's accidents"] = (
+        "clean"
+    )
     data: Data = Data()
     partition: PartitionChoice = PartitionChoice()
     method: MethodChoice = MethodChoice()
