@@ -16,6 +16,7 @@ from PIL import Image
 from fssl.methods import build_method
 from fssl.models import build_net
 from fssl.system.user_code import loaded
+from fssl.types import Task, Upload, Weights
 from helpers.command import SMALL, Fssl, records
 
 FOLDER = Path(__file__).parents[1] / "examples"
@@ -60,7 +61,8 @@ def test_an_example_is_short_and_begins_with_a_sentence_and_its_commands(file: P
 
 
 def test_there_is_an_example_of_each_kind() -> None:
-    assert [file.stem for file in EXAMPLES] == ["onnx_file", "own_images", "own_network", "own_rule", "serve"]
+    names = ["onnx_file", "own_images", "own_network", "own_rule", "own_server", "serve"]
+    assert [file.stem for file in EXAMPLES] == names
 
 
 def test_the_rule_is_compared_with_sage(fssl: Fssl) -> None:
@@ -79,6 +81,27 @@ def test_the_rule_weighs_an_image_by_the_mean_of_two_votes_for_one_class() -> No
     labels = rule(p_l, p_g, None, None)
     assert labels.mask.tolist() == [0.75, 0.0, 0.0]
     assert labels.target[0].tolist() == [1.0, 0.0, 0.0]
+
+
+def test_the_server_learns_the_shares_of_classes() -> None:
+    """Two uploads of which one counts: the model is that one's, the shares are the mean of both."""
+    method = build_method("examples/own_server.py:shares", {})
+    first = method.init(build_net("resnet8", 1, 2, 1, seed=7), Weights({"w": torch.zeros(1)}, {}), Task(2, 4))
+    assert first.extras["shares.mean"].tolist() == [0.5, 0.5]
+    uploads = [
+        Upload(0, Weights({"w": torch.ones(1)}, {}), 3, {"shares.mean": torch.tensor([1.0, 0.0])}),
+        Upload(1, Weights({"w": torch.full((1,), 5.0)}, {}), 0, {"shares.mean": torch.tensor([0.5, 0.5])}),
+    ]
+    after = method.aggregate(None, first, uploads, None)  # type: ignore[arg-type]
+    assert (after.weights.params["w"].item(), after.extras["shares.mean"].tolist()) == (1.0, [0.75, 0.25])
+
+
+def test_the_server_keeps_its_model_in_a_round_without_labels_at_clients(fssl: Fssl) -> None:
+    (run, show) = commands_in("own_server.py")
+    assert fssl(*run[1:], *SMALL, "--set", "partition.labels=server", "--set", "server.epochs=0").code == 0
+    first, second = (line["accuracy"] for line in records("runs/shares"))
+    assert first == second
+    assert fssl(*show[1:]).code == 0
 
 
 def test_the_network_trains_and_predicts(fssl: Fssl) -> None:
