@@ -391,67 +391,74 @@ def test_settings_on_a_method_s_page_are_those_of_its_methods(stem: str) -> None
     assert sorted(key for key in written if key not in known | plugged) == []
 
 
-# The table of settings.
+# The list of settings.
 
 
-def rows() -> Iterator[tuple[str, ...]]:
-    """Key, values, default, meaning and condition of every setting."""
-    kinds = get_type_hints(Config)
+def settings_text() -> str:
+    """Every setting in the order of its section: values, default, meaning and conditions."""
+    kinds, lines = get_type_hints(Config), []
     for name, setting in schema_of(Config).items():
-        schema = {name: setting}
-        if not setting.kind:
-            schema = {f"{name}.{key}": found for key, found in schema_of(kinds[name]).items() if found.kind}
-        for key, found in schema.items():
-            values = "`fssl methods`" if key == "method.name" else values_text(found)
-            filled = f"; filled in {found.filled.by}" if found.filled else ""
-            yield key, values, shown(found.default), found.help + filled, condition_text(key)
+        if setting.kind:
+            lines.append(entry(name, setting))
+            continue
+        section = {key: found for key, found in schema_of(kinds[name]).items() if found.kind}
+        lines += ["", f"### {name}", "", *(entry(f"{name}.{key}", found) for key, found in section.items())]
         if name == "method":
-            yield "method.*", "`fssl methods NAME`", "the method's", "settings of the method", ""
+            lines.append("- `method.*`: the method's settings, listed by `fssl methods NAME`")
+    return "\n".join(["", *lines, "", ""])
 
 
-def condition_text(key: str) -> str:
-    """When a setting applies, from its rules."""
-    return "; ".join(dict.fromkeys(rule_text(rule) for rule in RULES.get(key, ())))
+def entry(key: str, setting: Setting) -> str:
+    """- `train.beta2` (0–0.999999, default `0.999`): β₂ of `adamw`. Only with `train.optimizer=adamw`."""
+    filled = f"; filled in {setting.filled.by}" if setting.filled else ""
+    said = f"- `{key}` ({', '.join(values_of(setting))}): {setting.help}{filled}"
+    rules = RULES.get(key, ())
+    groups = sorted(dict.fromkeys(rule.of for rule in rules), key=len)
+    texts = (text for of in groups for text in conditions(of, [rule for rule in rules if rule.of == of]))
+    return ". ".join([said, *texts])
 
 
-def rule_text(rule: Rule) -> str:
-    """`server.optimizer` = `adam`, or not `partition.file`; values of the setting that alone are meant come first."""
-    about = f"{', '.join(map(code, rule.of))}: " if rule.of else ""
-    return f"{about}{'not ' if rule.is_negative else ''}{' or '.join(map(case_text, rule.cases))}"
+def conditions(of: tuple[object, ...], rules: list[Rule]) -> Iterator[str]:
+    """When a setting applies, or only some values `of` it: "Only with `model.norm=batch`", "Not with ..."."""
+    about = f"{' and '.join(map(code, of))} " if of else ""
+    for is_negative, start, joined in ((False, "only with", ", and "), (True, "not with", " or ")):
+        if said := dict.fromkeys(" or ".join(map(case_text, r.cases)) for r in rules if r.is_negative == is_negative):
+            yield f"{about}{start if of else start.capitalize()} {joined.join(said)}"
 
 
 def case_text(case: Case) -> str:
-    """`train.optimizer` = `adamw`; all engines that train at sites are one name, which the page explains."""
+    """`train.optimizer=adamw`; all engines that train at sites are one name, which the page explains."""
     at_sites = {*APP} <= {*case.values}
     values = (*(value for value in case.values if value not in APP), "sites") if at_sites else case.values
-    return f"`{case.key}`" + (f" = {', '.join(map(code, values))}" if values else "")
+    first, *others = map(text_of, values or [""])
+    return " or ".join([f"`{case.key}={first}`" if first else f"`{case.key}`", *(f"`{other}`" for other in others)])
+
+
+def text_of(value: object) -> str:
+    return value.text if isinstance(value, Such) else json.dumps(value).strip('"')
 
 
 def code(value: object) -> str:
-    return f"`{value.text}`" if isinstance(value, Such) else f"`{json.dumps(value).strip(chr(34))}`"
+    return f"`{text_of(value)}`"
 
 
-def values_text(setting: Setting) -> str:
-    """`sgd`, `adamw`, or "integer 1–64"."""
+def values_of(setting: Setting) -> Iterator[str]:
+    """What is allowed, and the default: of options and truth values the default comes first."""
     assert setting.kind
     if setting.options:
-        return ", ".join(f"`{option}`" for option in setting.options)
-    kind = {int: "integer", float: "number", str: "string", bool: "true/false"}[setting.kind]
-    limits = str(setting.limits or "").replace(" to ", "–").replace("0 upwards", "≥ 0")
-    return f"list of {kind}s" if setting.many else f"{kind} {limits}".strip()
-
-
-def shown(value: object) -> str:
-    return "unset" if value is None else f"`{json.dumps(value)}`"
-
-
-def table() -> str:
-    lines = ["| Setting | Values | Default | Meaning | Only with |", "|---|---|---|---|---|"]
-    return "\n".join([*lines, *(f"| `{key}` | {' | '.join(rest)} |" for key, *rest in rows())]) + "\n"
+        yield from map(code, sorted(setting.options, key=lambda option: option != setting.default))
+    elif setting.kind is bool:
+        yield from map(code, (setting.default, not setting.default))
+    else:
+        kind = {int: "integer", float: "number", str: "string"}[setting.kind]
+        limits = str(setting.limits or "").replace(" to ", "–").replace("0 upwards", "≥ 0")
+        yield f"list of {kind}s" if setting.many else f"{kind} {limits}".strip()
+        if setting.default is not None:
+            yield f"default {code(setting.default)}"
 
 
 GENERATED = [
-    Generated(SETTINGS, "settings", table),
+    Generated(SETTINGS, "settings", settings_text),
     *OF_METHODS,
     *(Generated(RESULTS / "README.md", name, write) for name, write in results_page.PARTS.items()),
     Generated(ROOT / "docs" / "benchmark.md", "benchmark", benchmark_page.write),
@@ -474,8 +481,10 @@ def test_tables_are_what_their_source_writes(part: Generated) -> None:
 
 def test_the_page_has_every_setting_with_its_default() -> None:
     between = GENERATED[0].split()[1]
-    assert "| `train.lr` | number ≥ 0 | `0.1` |" in between
-    assert "| `model.width` | integer 1–64 | `4` |" in between
+    assert "\n- `train.lr` (number ≥ 0, default `0.1`): " in between
+    assert "\n- `model.width` (integer 1–64, default `4`): " in between
+    assert "\n- `train.nesterov` (`false`, `true`): " in between
+    assert re.findall(r"`server.beta2` .* Only with (.*)", between) == ["`server.optimizer=adam`"]
 
 
 def test_the_page_has_the_checksums_that_files_are_held_against() -> None:

@@ -91,7 +91,7 @@ class Data:
     """Which images, and how many of them are labeled."""
 
     name: Annotated[str, OneOf(tuple(CARDS)), "dataset"] = "digits"
-    dir: Annotated[str | None, "folder of the dataset's files; for Parquet, default: `FSSL_DATA`, else the hub"] = None
+    dir: Annotated[str | None, "folder of the dataset's files (Parquet: default `FSSL_DATA`, else the hub)"] = None
     labels_per_class: Annotated[int | None, Range(1, MANY), "number of labeled images per class"] = None
     label_fraction: Annotated[float | None, Range(0.0, 1.0), "labeled share, counted as in the paper"] = None
     test: Annotated[
