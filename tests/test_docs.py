@@ -410,8 +410,7 @@ def settings_text() -> str:
 
 def entry(key: str, setting: Setting) -> str:
     """- `train.beta2` (0–0.999999, default `0.999`): β₂ of `adamw`. Only with `train.optimizer=adamw`."""
-    filled = f"; filled in {setting.filled.by}" if setting.filled else ""
-    said = f"- `{key}` ({', '.join(values_of(setting))}): {setting.help}{filled}"
+    said = f"- `{key}` ({', '.join(values_of(setting))}): {setting.help}"
     rules = RULES.get(key, ())
     groups = sorted(dict.fromkeys(rule.of for rule in rules), key=len)
     texts = (text for of in groups for text in conditions(of, [rule for rule in rules if rule.of == of]))
@@ -451,8 +450,8 @@ def values_of(setting: Setting) -> Iterator[str]:
         yield from map(code, (setting.default, not setting.default))
     else:
         kind = {int: "integer", float: "number", str: "string"}[setting.kind]
-        limits = str(setting.limits or "").replace(" to ", "–").replace("0 upwards", "≥ 0")
-        yield f"list of {kind}s" if setting.many else f"{kind} {limits}".strip()
+        limits = str(setting.limits or kind).replace(" to ", "–").replace("0 upwards", "≥ 0")
+        yield f"list of {kind}s" if setting.many else limits
         if setting.default is not None:
             yield f"default {code(setting.default)}"
 
@@ -481,8 +480,8 @@ def test_tables_are_what_their_source_writes(part: Generated) -> None:
 
 def test_the_page_has_every_setting_with_its_default() -> None:
     between = GENERATED[0].split()[1]
-    assert "\n- `train.lr` (number ≥ 0, default `0.1`): " in between
-    assert "\n- `model.width` (integer 1–64, default `4`): " in between
+    assert "\n- `train.lr` (≥ 0, default `0.1`): " in between
+    assert "\n- `model.width` (1–64, default `4`): " in between
     assert "\n- `train.nesterov` (`false`, `true`): " in between
     assert re.findall(r"`server.beta2` .* Only with (.*)", between) == ["`server.optimizer=adam`"]
 

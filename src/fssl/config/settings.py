@@ -13,7 +13,7 @@ from .rules import Asks, Found, Idle, MayChange, NoResult, Not, Only, PaperRecip
 from .schema import Filled, OneOf, Range
 
 Device = Literal["auto", "cpu", "cuda"]
-BY_A_RUN = Filled("by the run")
+BY_A_RUN = Filled("by a run and checked by its repetition")
 AT_SERVER = "server"
 OF_CLIENTS = ("all-clients", *SOME)  # labels of clients
 MANY = 100_000_000  # more clients or images than any federation has
