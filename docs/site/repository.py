@@ -11,7 +11,7 @@ OUTSIDE = (
     *("README.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "RELEASING.md", "CHANGELOG.md", "LICENSE", "CITATION.cff"),
     *("results/README.md", "results/scoreboard.png", "src/fssl/presets/paper/README.md", "src/fssl/bench/reference.py"),
     "src/fssl/label/assign.py",
-    *(f"examples/{name}.py" for name in ("own_rule", "own_network", "own_images", "onnx_file", "serve")),
+    *(f"examples/{path.name}" for path in sorted((ROOT / "examples").glob("*.py"))),
 )
 OURS = "docs/site/"  # these hooks
 
