@@ -1,5 +1,6 @@
 """What scripts and notebooks need, in one place: settings to runs, runs to numbers and models."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -8,14 +9,15 @@ from torch import nn
 
 from .config import Config, expand, only_run, override, read_toml
 from .console import Quiet
+from .core.assembly import make_net
 from .core.experiment import Experiment, prepare
 from .core.images import Datasets, given_dataset
 from .data.dataset import card_settings, own_dataset
 from .data.sources import Dataset
-from .errors import UserError
+from .errors import UserError, described
 from .inference.export import export_model
-from .inference.trained import Trained, load_trained
-from .methods.names import check_effect
+from .inference.trained import Trained, as_trained, load_trained
+from .methods.names import Method, check_effect, know_method
 from .models.net import make_known
 from .records.store import RunFolder
 from .report.runs import runs  # which needs no PyTorch
@@ -23,18 +25,26 @@ from .runner.checks import check_settings, check_tools
 from .runner.conduct import run_experiment
 from .runner.loggers import Listener, check_listener
 from .runner.planned import check_compiler, plan_runs
+from .runner.record import Measure
 from .system.machine import as_path, check_name
 from .system.user_code import PYTHON
+from .types import Weights
 
 __all__ = ["dataset", "experiment", "experiments", "export", "load", "run", "runs"]
 
+Metric = Callable[[Trained], float]
+NO_METRICS: Mapping[str, Metric] = {}
 Network = nn.Module | Callable[..., nn.Module]
 Pair = tuple[Any, Any]  # of images and their labels
 SettingsSource = str | Path | Mapping[str, Any]  # a preset, a TOML file, or tables like those of one
 
 
 def experiment(
-    source: SettingsSource, *settings: str, dataset: Dataset | None = None, network: Network | None = None
+    source: SettingsSource,
+    *settings: str,
+    dataset: Dataset | None = None,
+    method: Method | Callable[..., Method] | None = None,
+    network: Network | None = None,
 ) -> Experiment:
     """Prepare one run: complete its settings, build its method, refuse what does not fit.
 
@@ -42,8 +52,10 @@ def experiment(
         source: The name of a preset, a TOML file, or tables like those of one.
         settings: Changes, such as "seed=7" or "train.lr=0.05".
         dataset: Images in memory, instead of files: from `fssl.dataset`.
-        network: A network of your own, instead of the one that `model.name` names: a `torch.nn.Module`, whose weights
-            the run begins with, or a function or class of channels, classes and width.
+        method: A custom method, instead of the one in `method.name`: a `fssl.methods.Method`, or the function that builds
+            it, whose arguments are settings such as "method.tau=0.9".
+        network: A custom network, instead of the one in `model.name`: a `torch.nn.Module`, whose weights the run begins
+            with, or a function or class of channels, classes and width.
 
     Returns:
         The experiment, for `fssl.run`; its complete settings are `experiment.config`.
@@ -55,10 +67,14 @@ def experiment(
         >>> fssl.experiment("smoke", "method.name=flexmatch+sage", "seed=8").config.rounds
         8
     """
-    if network is not None:
-        if any(isinstance(setting, str) and setting.startswith("model.name") for setting in settings):
-            raise UserError("network= and model.name name two networks; leave out one of them")
-        settings = (*settings, f"model.name={make_known(network)}")
+    given = {"method": (method, know_method), "network": (network, make_known)}
+    for what, (own, known) in given.items():
+        key = "model.name" if what == "network" else "method.name"
+        if own is None:
+            continue
+        if any(isinstance(setting, str) and setting.startswith(key) for setting in settings):
+            raise UserError(f"{what}= and {key} name two {what}s; leave out one of them")
+        settings = (*settings, f"{key}={known(own)}")
     if isinstance(dataset, Dataset):
         settings = (*card_settings(dataset.card), *settings)
     config = only_run(tables_of(source, settings))
@@ -131,28 +147,65 @@ def planned(named: Iterable[tuple[str, Config]]) -> dict[str, Experiment]:
 
 
 def run(
-    experiment: Experiment, out: str | Path, *, resume: bool = False, listener: Listener | None = None
+    experiment: Experiment,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    listener: Listener | None = None,
+    metrics: Mapping[str, Metric] = NO_METRICS,
 ) -> dict[str, Any]:
     """Run or resume an experiment in a folder.
 
     Args:
         experiment: What to run, from `fssl.experiment`.
         out: The run folder: a new one, or with `resume` that of the same experiment.
-        resume: Whether to go on after the newest checkpoint in the folder.
-        listener: An object with the methods `started`, `round` and `say` that hears of every round.
+        resume: Whether to continue after the newest checkpoint in the folder.
+        listener: An object with three methods. `started(config, lines)` is called once with the complete settings and
+            the lines of the rounds that exist already; `round(line)` after each round with its line of rounds.jsonl;
+            `say(text)` with each notice. By default nothing is printed.
+        metrics: Functions that take the model after each round and return a number, by name. The model is what
+            `fssl.load` returns. The numbers are recorded, and `fssl.compare` and reports show them.
 
     Returns:
         The summary, as in summary.json; its "result" is the mean test accuracy of the last ten rounds.
 
     Examples:
         >>> summary = fssl.run(fssl.experiment("smoke"), "runs/smoke")
+        >>> surest = {"confidence": lambda model: model.predict(images).confidence.mean()}
+        >>> fssl.run(fssl.experiment("smoke"), "runs/mine", metrics=surest)
     """
     if not isinstance(experiment, Experiment):
         raise UserError(f"fssl.run takes what fssl.experiment returns, and got {experiment!r:.60}")
     folder, listener = as_path("out", out), Quiet() if listener is None else listener
     check_name("out", folder)
     check_listener(listener)
-    return run_experiment(experiment, folder, listener, resume)
+    return run_experiment(experiment, folder, listener, resume, measure=measure_by(experiment, metrics))
+
+
+def measure_by(experiment: Experiment, metrics: Mapping[str, Metric]) -> Measure | None:
+    """Return what measures a model after a round; tried on the first weights, so that mistakes show at once."""
+    if not metrics:
+        return None
+    config, card = experiment.config, experiment.card
+    net = make_net(config, card)  # computes in fp32, as the loaded model does
+
+    def measure(weights: Weights, round: int) -> dict[str, float]:
+        model = as_trained(config, card, net, weights, round)
+        return {name: measured(name, metric, model) for name, metric in metrics.items()}
+
+    measure(net.first, 0)
+    return measure
+
+
+def measured(name: str, metric: Metric, model: Trained) -> float:
+    """Return the value of a metric, or raise if the function fails or returns no finite number."""
+    try:
+        value = float(metric(model))
+    except Exception as error:
+        raise UserError(f"metrics['{name}'] failed: {described(error)}") from error
+    if not math.isfinite(value):
+        raise UserError(f"metrics['{name}'] returned {value}, expected a finite number")
+    return value
 
 
 def load(folder: str | Path, which: str = "", *, network: Network | None = None) -> Trained:

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 from ..config import ByDataset, Config, MethodChoice, OneOf, Range, Registry, Setting, Source
 from ..data.cards import Card
 from ..errors import UserError
-from ..system.user_code import user_file
+from ..system.user_code import is_users
 
 FILE = Path(__file__).parent / "methods.json"
 SETTING_KINDS = {kind.__name__: kind for kind in (bool, int, float, str)}
@@ -65,7 +65,7 @@ class MethodFacts:
         return self.doc.partition("\n")[0]
 
 
-def of_own_file(file: Path, name: str) -> MethodFacts:
+def of_own_file(name: str) -> MethodFacts:
     """Return the facts of a user's method. Import lazily: they need its file to be run, which imports PyTorch."""
     from .describe import describe_own
 
@@ -124,7 +124,7 @@ def registry() -> Registry[MethodFacts]:
 
 def check_choice(choice: MethodChoice, card: Card) -> None:
     """Reject a name or settings that do not fit the declared ones; a user's file is checked when it is loaded."""
-    if not user_file(registry().split(choice.name)[0]):
+    if not is_users(registry().split(choice.name)[0]):
         registry().checked(choice.name, dict(sorted(registry().full_settings(choice, card).items())))
         check_plugins(choice.name)
 
@@ -147,7 +147,7 @@ def with_defaults(config: Config) -> Config:
     """Return a recorded run's settings with the defaults of newer settings. A user's file is not run for it."""
     try:
         settings = config.method.settings
-        if not user_file(config.method.name):
+        if not is_users(config.method.name):
             settings = tuple(sorted(registry().full_settings(config.method, config.card).items()))
     except UserError:  # a method that is not known here
         return config

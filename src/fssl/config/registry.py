@@ -5,12 +5,11 @@ A name like 'flexmatch+sage' is a method with a plug-in on it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from ..data.cards import Card
 from ..errors import UserError, nearest, unknown
-from ..system.user_code import refuse_without_function, user_file
+from ..system.user_code import is_users, refuse_without_function
 from .schema import Setting, as_declared, called_here, check_value
 from .settings import MethodChoice
 
@@ -50,20 +49,20 @@ class Registry(Generic[T]):
         methods: Methods by name.
         plugins: Plug-ins by name.
         settings_of: The settings that one of them declares.
-        own: The same kind of thing for FILE.py:FUNCTION.
+        own: The same kind of thing for a user's method.
     """
 
     methods: Mapping[str, T]
     plugins: Mapping[str, T]
     settings_of: Callable[[T], dict[str, Setting]]
-    own: Callable[[Path, str], T]
+    own: Callable[[str], T]
 
     def split(self, name: str) -> tuple[str, list[str]]:
         """'fedprox+fixmatch+sage' -> ('fedprox+fixmatch', ['sage'])."""
         parts = name.split("+")
         for i in range(len(parts), 0, -1):
             base, plugins = "+".join(parts[:i]), parts[i:]
-            if base in self.methods or (i == 1 and user_file(base)):
+            if base in self.methods or (i == 1 and is_users(base)):
                 self._check_plugins(name, base, plugins)
                 return base, plugins
         refuse_without_function("method", name)
@@ -90,8 +89,7 @@ class Registry(Generic[T]):
     def find(self, name: str) -> list[T]:
         """The method that a name stands for, then its plug-ins."""
         base, plugins = self.split(name)
-        file = user_file(base)
-        return [self.own(file, base) if file else self.methods[base], *(self.plugins[p] for p in plugins)]
+        return [self.own(base) if is_users(base) else self.methods[base], *(self.plugins[p] for p in plugins)]
 
     def declared_by(self, name: str) -> dict[str, Setting]:
         """A name's settings; where a method and a plug-in share one, the method's counts."""

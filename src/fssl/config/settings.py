@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from ..data.cards import CARDS, Card, Fit, card
 from ..data.shares import HAVE_ALPHA, SOME
-from ..system.user_code import user_file
+from ..system.user_code import is_users, user_file
 from ..training.schedule import Schedule
 from .rules import Asks, Found, Idle, MayChange, NoResult, Not, Only, PaperRecipe, Required, Such, Unless, Where, rules
 from .schema import Filled, OneOf, Range
@@ -32,7 +32,7 @@ USUAL_STEPS = Not(STEPS, "own")
 IDLE_STEPS = Idle(STEPS, "own")
 
 # Choices that several settings are a part of.
-OWN_FILE = Such("FILE.py:FUNCTION", lambda name: isinstance(name, str) and user_file(name))
+OWN_FILE = Such("FILE.py:FUNCTION", lambda name: isinstance(name, str) and is_users(name))
 SEVERAL = Such("2 or more", lambda number: isinstance(number, int) and number > 1)
 FOLDERS = tuple(name for name, facts in CARDS.items() if facts.is_folder)
 CLIENT_FOLDERS = tuple(name for name, facts in CARDS.items() if not facts.is_dealt)

@@ -21,7 +21,7 @@ from ..methods.base import Method
 from ..methods.names import build_method, defaults_on, full_settings
 from ..models import Net
 from ..start import Fitted, first_weights, start_digest
-from ..system.user_code import digest_of, user_file
+from ..system.user_code import digest_of, is_users
 from .assembly import is_untried, make_net, with_training
 from .compatibility import check_method, check_network, check_step
 from .device import choose_device, uses_bf16
@@ -109,7 +109,7 @@ class Experiment:
         """
         train, oracle = self.config.train, self.method.needs.truth
         asks = oracle or train.labels_alone or train.class_weights > 0 or train.batch == 1
-        return asks or user_file(self.config.method.name) is not None
+        return asks or is_users(self.config.method.name)
 
     @property
     def reads_rounds(self) -> bool:

@@ -187,8 +187,13 @@ def load_trained(run: Path, device: torch.device | None = None, which: str = "")
     model = find_model(folder, config, which)
     check_facts(model, model_facts(config, card))
     weights = usable_weights(folder, model, net)
-    weights = Weights(*({name: t.to(device) for name, t in tree.items()} for tree in weights))
-    return Trained(config, card, net, weights, normalize_of(config, card, device), model.facts["round"])
+    return as_trained(config, card, net, weights, model.facts["round"]).on(device)
+
+
+def as_trained(config: Config, card: Card, net: Net, weights: Weights, round: int) -> Trained:
+    """Return the model of these weights, on their device."""
+    device = next(iter(weights.params.values())).device
+    return Trained(config, card, net, weights, normalize_of(config, card, device), round)
 
 
 def told(model: Trained, run: Path, which: str) -> list[str]:

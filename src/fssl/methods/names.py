@@ -1,12 +1,16 @@
 """The builders of all methods and plug-ins by name."""
 
+import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
+from functools import partial
 from typing import Any
 
 from ..config import METHOD_KEYS, Config, Registry, Setting, schema_of
 from ..errors import UserError, as_typed
-from ..system.user_code import build, find_function, user_file
+from ..system.files import short_sum
+from ..system.user_code import build, find_function, is_users, remember
 from .base import Method as Method
 from .cbafed import cbafed
 from .feddb import feddb
@@ -52,6 +56,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "uda": uda,
 }
 PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_oracle}
+ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function in the text of a method: another one in each process
 FROM_LABELS = Supervised(steps="labeled")  # how a server with labels learns, whatever its clients do
 
 
@@ -65,9 +70,27 @@ def settings_of(builder: Callable[..., Method]) -> dict[str, Setting]:
     return settings
 
 
-BUILDERS = Registry(METHODS, PLUGINS, settings_of, own=lambda file, name: find_function(file, name, "method"))
+BUILDERS = Registry(METHODS, PLUGINS, settings_of, own=partial(find_function, "method"))
 find_builders, split_name, declared_by = BUILDERS.find, BUILDERS.split, BUILDERS.declared_by
 defaults_on, full_settings = BUILDERS.defaults_on, BUILDERS.full_settings
+
+
+def know_method(method: Method | Callable[..., Method]) -> str:
+    """Let settings refer to a method of a script, or to the function that builds it.
+
+    Returns:
+        Its name in the settings, for this process.
+    """
+    if isinstance(method, Method):
+        text = ADDRESS.sub("", repr(method))
+        return remember("method", method, lambda: method, short_sum(text.encode()))
+    if isinstance(method, type) or not callable(method):
+        raise UserError(f"method = {method!r:.60}: expected a fssl.methods.Method, or a function that builds one")
+    try:
+        source = short_sum(inspect.getsource(method).encode())
+    except OSError:  # typed at a prompt
+        source = None
+    return remember("method", method, method, source)
 
 
 def build_method(name: str, settings: Mapping[str, Any]) -> Method:
@@ -131,6 +154,6 @@ def differs_without(key: str, name: str, settings: Mapping[str, Any], method: Me
 
 def replaced_notice(name: str, method: Method) -> str:
     """A notice that SAGE replaced all of a user's own method; empty if something of it is left."""
-    if not user_file(name) or "sage" not in split_name(name)[1] or not is_sage(method):
+    if not is_users(name) or "sage" not in split_name(name)[1] or not is_sage(method):
         return ""
     return f"method '{name}': the plug-in replaces all that the method adds to fixmatch-lpl, so this is SAGE itself"

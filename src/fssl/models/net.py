@@ -1,6 +1,5 @@
 """Net: an architecture called with explicit weights. Nothing else in the project calls a module."""
 
-import re
 from collections.abc import Callable, Iterable
 from copy import copy, deepcopy
 from inspect import signature
@@ -13,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from ..errors import UserError
-from ..system.user_code import PYTHON, build, find_function, user_file
+from ..system.user_code import build, find_function, is_users, remember
 from ..types import State, Weights, clone
 from .from_timm import PREFIX, find_timm
 from .lenet import SimpleCnn
@@ -31,7 +30,6 @@ MODELS: dict[str, Builder] = {
     "wrn-28-8": wrn_28_8,
     "simple-cnn": SimpleCnn,
 }
-OBJECTS: dict[str, Builder] = {}  # those that this process knows
 USUAL_LAYERS = {"norm": "batch", "stem": "cifar"}  # what a network without a choice is taken to have
 
 
@@ -39,16 +37,10 @@ def find_network(name: str) -> Builder:
     """A network of the list or of timm, or the function of a file."""
     if name.startswith(PREFIX):
         return find_timm(name)
-    if name.startswith(PYTHON):
-        if name not in OBJECTS:
-            where = "there it is given as network= to fssl.experiment and fssl.load"
-            raise UserError(f"network '{name}' is an object of a Python script; {where}")
-        return OBJECTS[name]
-    file = user_file(name)
-    return find_function(file, name, "network") if file else MODELS[name]
+    return find_function("network", name) if is_users(name) else MODELS[name]
 
 
-def make_known(network: Builder | nn.Module, name: str | None = None) -> str:
+def make_known(network: Builder | nn.Module, name: str = "") -> str:
     """Let settings name an object of a script: a function or class like those of MODELS, or a module as it is.
 
     Returns:
@@ -56,10 +48,8 @@ def make_known(network: Builder | nn.Module, name: str | None = None) -> str:
     """
     if not isinstance(network, nn.Module) and not callable(network):
         raise UserError(f"network = {network!r:.60}: expected a torch.nn.Module, or a function that makes one")
-    own = type(network) if isinstance(network, nn.Module) else network
-    name = name or PYTHON + re.sub(r"\W", "_", getattr(own, "__name__", type(own).__name__))
-    OBJECTS[name] = copies_of(network) if isinstance(network, nn.Module) else network
-    return name
+    builder = copies_of(network) if isinstance(network, nn.Module) else network
+    return remember("network", network, builder, name=name)
 
 
 def copies_of(module: nn.Module) -> Builder:

@@ -29,7 +29,7 @@ from ..system.files import write_atomic
 from ..system.user_code import user_place
 from .checks import flower_simulation
 from .loggers import Listener, Logged
-from .record import Choice, record, save_state, write_result
+from .record import Choice, Measure, record, save_state, write_result
 
 COMPILING = "compiling the training step: a minute or more; the next run of this shape starts faster"
 
@@ -41,6 +41,7 @@ def run_experiment(
     resume: bool = False,
     debug: bool = False,
     make: MakeEngine | None = None,
+    measure: Measure | None = None,
 ) -> Line:
     """Run or resume an experiment in a folder; returns its summary.
 
@@ -51,12 +52,13 @@ def run_experiment(
         resume: Whether to go on after the newest checkpoint.
         debug: Whether each step is checked.
         make: Makes the engine, once the folder is locked; by default the engine that the settings name.
+        measure: Returns further metrics of the model after each round.
     """
     config, folder = experiment.config, RunFolder(out)
     if make is None and folder.deployment_file.is_file():
         raise UserError(f"{out} is a deployment's run, its clients' states are at the sites: use `fssl deploy start`")
     if make is None and config.compute.engine == "flower":
-        again = partial(run_experiment, experiment, out, listener, resume, debug)
+        again = partial(run_experiment, experiment, out, listener, resume, debug, measure=measure)
         summary: Line = flower_simulation()(experiment.config_here, out / "flower.log", again)
         return summary
     make = make or partial(local_engine, listener, out, debug)
@@ -73,7 +75,7 @@ def run_experiment(
             write_facts(folder.partition_file, federation.holdings.facts())
             logged.started(config, folder.rounds())
             while engine.snapshot.round < config.rounds and not choice.progress.is_over:
-                logged.round(record(writer, engine, engine.round(config.rounds), choice))
+                logged.round(record(writer, engine, engine.round(config.rounds), choice, measure))
             summary = write_result(writer, engine, choice)
             for name in (ERRORS, SAVED):  # of an earlier start; this one got past it
                 (out / name).unlink(missing_ok=True)

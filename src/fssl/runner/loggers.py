@@ -50,7 +50,8 @@ def logged_values(line: Line) -> dict[str, float]:
     }
     aside = {*MEASURES, *(f"ema_{measure}" for measure in MEASURES)}
     numbers = {name: value for name, value in line.items() if isinstance(value, float) and name not in aside}
-    return tests | {f"training/{name}": value for name, value in numbers.items()}
+    own = {f"metrics/{name}": value for name, value in line.get("metrics", {}).items()}
+    return tests | own | {f"training/{name}": value for name, value in numbers.items()}
 
 
 class TensorBoard:

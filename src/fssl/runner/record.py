@@ -1,7 +1,7 @@
 """A round written down: its line, its probes, its checkpoint."""
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,8 @@ from ..records.saved_models import Models
 from ..records.sealing import write_facts
 from ..records.writer import RunWriter
 from ..types import State, Weights
+
+Measure = Callable[[Weights, int], dict[str, float]]  # a script's own metrics of a model after a round
 
 
 class Choice:
@@ -46,11 +48,15 @@ class Choice:
         return next(iter(self.parts.values()), None)
 
 
-def record(folder: RunWriter, engine: Engine, result: RoundResult, choice: Choice) -> Line:
+def record(
+    folder: RunWriter, engine: Engine, result: RoundResult, choice: Choice, measure: Measure | None = None
+) -> Line:
     """Write a round down, its line before the checkpoint that relies on it."""
     begin = time.perf_counter()
     config = engine.federation.config
     line, probes = describe(engine.federation, engine.layout, result)
+    if measure:
+        line["metrics"] = measure(engine.model(), result.round)
     folder.write_probes(result.round, probes)
     timing = {"seconds": result.seconds, "parts": result.parts, "record_seconds": time.perf_counter() - begin}
     line["timing"] = timing

@@ -1,4 +1,7 @@
-"""Methods and networks in files of one's own: the name `margin.py:margin_match` is that function of that file."""
+"""User-defined methods and networks.
+
+The name `margin.py:margin_match` is that function of that file, and `python:margin_match` an object of a script.
+"""
 
 import ast
 import importlib.util
@@ -9,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 from ..errors import UserError, described
 from .files import check_unchanged, short_sum
 
-PYTHON = "python:"  # before the names of networks that are objects of a script
+PYTHON = "python:"  # before the names of methods and networks that are objects of a script
 COPY = " (a run folder keeps a copy of its file)"
 PLACE = re.compile(r"([^+]+\.py):(\w+)(\+.*)?")  # file, function, plug-ins of a method
 # Names with which code reaches others by text, so that no reading tells which ones.
@@ -27,6 +30,47 @@ def user_file(name: str) -> Path | None:
     """The user's own file that a name refers to; None for a built-in name."""
     found = PLACE.fullmatch(name)
     return Path(found[1]) if found else None
+
+
+class Given(NamedTuple):
+    """A builder that a script gave."""
+
+    builder: Callable[..., Any]
+    digest: str | None  # of what it builds, if anything shows that
+
+
+GIVEN: dict[str, Given] = {}  # those that this process knows, by kind and name
+
+
+def is_users(name: str) -> bool:
+    """Whether a name refers to a file or a script of the user's."""
+    return name.startswith(PYTHON) or user_file(name) is not None
+
+
+def remember(what: str, like: object, builder: Callable[..., Any], digest: str | None = None, name: str = "") -> str:
+    """Let settings refer to an object of a script.
+
+    Args:
+        what: "method" or "network".
+        like: The object that gives the name, if there is none yet.
+        builder: The function that makes the method or network.
+        digest: A checksum of the object, for resumed runs.
+        name: The name in the settings of an existing run.
+
+    Returns:
+        The name in the settings, for this process.
+    """
+    name = name or PYTHON + re.sub(r"\W", "_", getattr(like, "__name__", type(like).__name__))
+    GIVEN[f"{what} {name}"] = Given(builder, digest)
+    return name
+
+
+def given(what: str, name: str) -> Given:
+    """Return the object of a script that a name refers to."""
+    if (found := GIVEN.get(f"{what} {name}")) is None:
+        where = "fssl.experiment and fssl.load" if what == "network" else "fssl.experiment"
+        raise UserError(f"{what} '{name}' is an object of a Python script; pass it as {what}= to {where}")
+    return found
 
 
 def moved(name: str, to: Callable[[Path], Path | str]) -> str:
@@ -53,6 +97,12 @@ def name_in(folder: Path, name: str) -> str:
 
 def digest_of(key: str, name: str, expected: str | None) -> str | None:
     """The checksum of the function that a name refers to; refuse one that differs from the recorded checksum."""
+    what = "network" if key == "model" else key
+    if name.startswith(PYTHON):
+        base = name.partition("+")[0]
+        if (digest := given(what, base).digest) is not None:
+            check_unchanged(f"{what} '{base}'", digest, f"{key}.digest", expected, "run", "")
+        return digest
     file = user_file(name)
     if file is None:
         return None
@@ -73,9 +123,11 @@ def function_of(name: str) -> str:
     return found[2] if found else ""
 
 
-def find_function(file: Path, name: str, what: str) -> Callable[..., Any]:
-    """The function after the colon, which makes a method or a network (`what`)."""
-    function = name.rpartition(":")[2]
+def find_function(what: str, name: str) -> Callable[..., Any]:
+    """Return the user's function that makes a method or a network (`what`)."""
+    if name.startswith(PYTHON):
+        return given(what, name).builder
+    file, function = Path(name.rpartition(":")[0]), name.rpartition(":")[2]
     builder = vars(loaded(file.resolve())).get(function)
     if not callable(builder):
         raise UserError(f"{what} '{name}': there is no function '{function}' in {file}")
@@ -89,7 +141,7 @@ def build(builder: Callable[..., Any], what: str, name: str, *args: Any, **kwarg
     try:
         return builder(*args, **kwargs)
     except (Exception, SystemExit) as error:
-        if isinstance(error, UserError) or not (user_file(name) or name.startswith(PYTHON)):
+        if isinstance(error, UserError) or not is_users(name):
             raise
         raise UserError(f"{what} '{name}' cannot be built: {described(error)}") from error
 
