@@ -226,3 +226,106 @@ def test_a_network_that_does_not_fit_is_told(tmp_path: Path, fssl: Fssl) -> None
         package.load(tmp_path / "cnn", network=Plain)
     code, _, said = fssl("run", "smoke", "--set", "model.name=python:Unheard", "--dry-run")
     assert (code, "network 'python:Unheard' is an object of a Python script" in said) == (2, True), said
+
+
+SHORT = ("train.rounds=2", "train.steps_per_round=1", "compute.device=cpu")
+
+
+def surest(tau: float = 0.5) -> Any:
+    """A method of this file."""
+    from fssl.methods.names import build_method
+
+    return build_method("fixmatch-lpl", {"tau": tau})
+
+
+def test_a_method_may_be_a_function_with_settings_or_an_object(tmp_path: Path) -> None:
+    """Both train as the method of that name does, and a changed one cannot resume the run."""
+    fssl.run(fssl.experiment("smoke", *SHORT, "method.name=fixmatch-lpl", "method.tau=0.7"), tmp_path / "named")
+    given = {"function": ("method.tau=0.7", surest), "object": (None, surest(0.7))}
+    for name, (setting, method) in given.items():
+        settings = (*SHORT, *([setting] if setting else []))
+        fssl.run(fssl.experiment("smoke", *settings, method=method), tmp_path / name)
+        runs = [*fssl.runs(tmp_path / "named"), *fssl.runs(tmp_path / name)]
+        assert runs[0].curve == runs[1].curve
+    function, made = fssl.runs(tmp_path / "function")[0].config.method, fssl.runs(tmp_path / "object")[0].config.method
+    assert (function.name, dict(function.settings)) == ("python:surest", {"tau": 0.7})
+    assert (made.name, made.settings) == ("python:FixMatch", ())
+    longer = ("train.rounds=3", *SHORT[1:])
+    fssl.run(fssl.experiment("smoke", *longer, method=surest(0.7)), tmp_path / "object", resume=True)
+    assert len(records(tmp_path / "object")) == 3
+    with pytest.raises(UserError, match=r"method\.digest"):
+        fssl.run(fssl.experiment("smoke", *longer, method=surest(0.8)), tmp_path / "object", resume=True)
+    assert fssl.load(tmp_path / "object").config.method.name == "python:FixMatch"
+
+
+def test_a_method_that_does_not_fit_is_rejected(fssl: Fssl) -> None:
+    import fssl as package
+
+    with pytest.raises(UserError, match=r"expected a fssl\.methods\.Method, or a function that builds one"):
+        package.experiment("smoke", method="sage")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"method= and method\.name name two methods; remove one of them"):
+        package.experiment("smoke", "method.name=sage", method=surest)
+    with pytest.raises(UserError, match="'int', expected a fssl.methods.Method"):
+        package.experiment("smoke", method=lambda: 3)  # type: ignore[arg-type, return-value]
+    code, _, said = fssl("run", "smoke", "--set", "method.name=python:unheard", "--dry-run")
+    assert (code, "method 'python:unheard' is an object of a Python script; pass it as method=" in said) == (2, True)
+
+
+def test_a_metric_of_a_script_is_in_the_record_and_in_comparisons(tmp_path: Path) -> None:
+    """Its value is that of the model that is loaded after the last round; a wrong one ends the run before it begins."""
+    import numpy as np
+
+    images = np.random.default_rng(0).integers(0, 256, (6, 8, 8), np.uint8)
+
+    def confidence(model: Any) -> float:
+        return float(model.predict(images).confidence.mean())
+
+    experiment = fssl.experiment("smoke", *SHORT)
+    fssl.run(experiment, tmp_path / "runs/seven", metrics={"confidence": confidence})
+    fssl.run(fssl.experiment("smoke", *SHORT, "seed=8"), tmp_path / "runs/eight")
+    with_metric, without = records(tmp_path / "runs/seven"), records(tmp_path / "runs/eight")
+    assert with_metric[-1]["metrics"] == {"confidence": confidence(fssl.load(tmp_path / "runs/seven"))}
+    assert "metrics" not in without[-1]
+    compared = fssl.compare(tmp_path / "runs", csv=tmp_path / "runs.csv")
+    (table,) = compared.tables.values()
+    mean = np.mean([line["metrics"]["confidence"] for line in with_metric])
+    assert (table.head[-1], table.rows[0][-1]) == ("confidence", f"{mean:.4f}")
+    by_seed = {row["seed"]: row["metrics.confidence"] for row in compared.results}
+    assert by_seed == {7: pytest.approx(mean), 8: None}
+    assert str(mean)[:8] in (tmp_path / "runs.csv").read_text()
+    assert "| confidence |" in str(compared)
+    for wrong, message in {
+        (lambda model: model.nosuch): r"metrics\['bad'\] failed: AttributeError",
+        (lambda model: float("nan")): r"metrics\['bad'\] returned nan, expected a finite number",
+    }.items():
+        with pytest.raises(UserError, match=message):
+            fssl.run(experiment, tmp_path / "wrong", metrics={"bad": wrong})
+    assert not (tmp_path / "wrong").exists()
+
+
+def test_comparisons_reports_and_tables_are_those_of_the_commands(tmp_path: Path, fssl: Fssl) -> None:
+    import fssl as package
+
+    for seed in (7, 8):
+        package.run(package.experiment("smoke", *SHORT, f"seed={seed}"), f"runs/{seed}")
+    compared = package.compare("runs", csv="python.csv", tex="python.tex")
+    assert fssl("compare", "runs", "--csv", "typed.csv", "--tex", "typed.tex").code == 0
+    assert Path("python.csv").read_text() == Path("typed.csv").read_text()
+    assert Path("python.tex").read_text() == Path("typed.tex").read_text()
+    assert [row["seed"] for row in compared.results] == [7, 8]
+    assert package.report("runs", out="page.html").read_text().startswith("<!doctype html>")
+    tables = package.tables("runs", out="tables")
+    assert [*tables] == [f"Table {number}" for number in range(1, 9)]
+    assert Path("tables/tables.md").is_file()
+    for read in (package.compare, package.report, package.runs, package.tables):
+        with pytest.raises(UserError, match="which folders"):
+            read()
+    with pytest.raises(UserError, match="--title draws one panel"):
+        package.compare("runs", by="seed", png="x.png", title="x")
+
+
+def test_reading_run_folders_from_python_needs_no_pytorch(tmp_path: Path) -> None:
+    fssl.run(fssl.experiment("smoke", *SHORT), tmp_path / "run")
+    script = "import sys, fssl; fssl.compare(sys.argv[1]); fssl.report(sys.argv[1], out=sys.argv[2]); print('torch' in sys.modules)"
+    words = [sys.executable, "-c", script, str(tmp_path / "run"), str(tmp_path / "page.html")]
+    assert subprocess.run(words, check=True, capture_output=True, text=True).stdout == "False\n"

@@ -42,7 +42,7 @@ RANKS = (
     ("engines",),
     ("runner",),
     ("report", "catalog", "bench", "inference"),
-    ("paper", "deploy", "api"),
+    ("paper", "deploy", "api", "reading"),
     ("cli", "__main__", ""),
 )
 HEAVY = ("matplotlib", "huggingface_hub", "tensorboard", "torch.utils.tensorboard", "wandb", "plotly", "timm")
@@ -119,7 +119,7 @@ def test_the_reader_of_imports_finds_what_is_there() -> None:
 
 def test_the_top_level_is_small_and_the_map_shows_every_room() -> None:
     """CONTRIBUTING.md draws the floors in the order of RANKS, the top one first."""
-    assert 3 < len(list(SOURCE.glob("*.py"))) <= 8
+    assert 3 < len(list(SOURCE.glob("*.py"))) <= 9
     page = (SOURCE.parents[1] / "CONTRIBUTING.md").read_text()
     lines = page.split("## The house")[1].split("```text")[1].split("```")[0].splitlines()[1:]
     drawn = [{*line[:42].split()} for line in lines]  # names, then what they are

@@ -20,7 +20,6 @@ from .inference.trained import Trained, as_trained, load_trained
 from .methods.names import Method, check_effect, know_method
 from .models.net import make_known
 from .records.store import RunFolder
-from .report.runs import runs  # which needs no PyTorch
 from .runner.checks import check_settings, check_tools
 from .runner.conduct import run_experiment
 from .runner.loggers import Listener, check_listener
@@ -30,7 +29,7 @@ from .system.machine import as_path, check_name
 from .system.user_code import PYTHON
 from .types import Weights
 
-__all__ = ["dataset", "experiment", "experiments", "export", "load", "run", "runs"]
+__all__ = ["dataset", "experiment", "experiments", "export", "load", "run"]
 
 Metric = Callable[[Trained], float]
 NO_METRICS: Mapping[str, Metric] = {}
@@ -52,8 +51,8 @@ def experiment(
         source: The name of a preset, a TOML file, or tables like those of one.
         settings: Changes, such as "seed=7" or "train.lr=0.05".
         dataset: Images in memory, instead of files: from `fssl.dataset`.
-        method: A custom method, instead of the one in `method.name`: a `fssl.methods.Method`, or the function that builds
-            it, whose arguments are settings such as "method.tau=0.9".
+        method: A custom method, instead of the one in `method.name`: a `fssl.methods.Method`, or the function that
+            builds it, whose arguments are settings such as "method.tau=0.9".
         network: A custom network, instead of the one in `model.name`: a `torch.nn.Module`, whose weights the run begins
             with, or a function or class of channels, classes and width.
 
@@ -67,14 +66,10 @@ def experiment(
         >>> fssl.experiment("smoke", "method.name=flexmatch+sage", "seed=8").config.rounds
         8
     """
-    given = {"method": (method, know_method), "network": (network, make_known)}
-    for what, (own, known) in given.items():
-        key = "model.name" if what == "network" else "method.name"
-        if own is None:
-            continue
-        if any(isinstance(setting, str) and setting.startswith(key) for setting in settings):
-            raise UserError(f"{what}= and {key} name two {what}s; leave out one of them")
-        settings = (*settings, f"{key}={known(own)}")
+    if method is not None:
+        settings = instead_of("method.name", "method", know_method(method), settings)
+    if network is not None:
+        settings = instead_of("model.name", "network", make_known(network), settings)
     if isinstance(dataset, Dataset):
         settings = (*card_settings(dataset.card), *settings)
     config = only_run(tables_of(source, settings))
@@ -85,6 +80,13 @@ def experiment(
         check_effect([(config, prepared.method)])
         return prepared
     return planned([("", config)])[""]
+
+
+def instead_of(key: str, what: str, name: str, settings: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the settings with the name of an object; reject settings that give another name."""
+    if any(isinstance(setting, str) and setting.startswith(key) for setting in settings):
+        raise UserError(f"{what}= and {key} name two {what}s; remove one of them")
+    return *settings, f"{key}={name}"
 
 
 def dataset(

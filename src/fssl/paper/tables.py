@@ -62,15 +62,21 @@ NO_TABLE = Shown()
 def make_tables(console: Console, paths: list[Path], out: Path, show: Shown = NO_TABLE, short: bool = False) -> None:
     """Write the scoreboard and every table into a folder and say what is in them; print one table if asked."""
     show.check()
+    result, board = filled_tables(paths, out, short)
+    if show.table is not None:
+        print_published(console, next(t for t in result.tables if t.table.number == show.table), show.dataset)
+    print_scoreboard(console, board, out)
+    print_counts(console, result, out)
+
+
+def filled_tables(paths: list[Path], out: Path, short: bool) -> tuple[Tables, Scoreboard]:
+    """Fill every table and the scoreboard, and write them into a folder."""
     check_folder("out", out)
     found = find_runs(paths)
     whole = fill_tables(found)
     result, board = fill_tables(found, short) if short else whole, scoreboard(whole.tables)
     write_tables(result, board, out)
-    if show.table is not None:
-        print_published(console, next(t for t in result.tables if t.table.number == show.table), show.dataset)
-    print_scoreboard(console, board, out)
-    print_counts(console, result, out)
+    return result, board
 
 
 def write_tables(result: Tables, board: Scoreboard, out: Path) -> None:

@@ -1,6 +1,7 @@
 """`fssl compare`: runs beside each other, as tables in the terminal, a picture, CSV and LaTeX."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from textwrap import fill
@@ -29,7 +30,7 @@ from .drawing import (
     settings,
     sheet,
 )
-from .formats import Grid, print_grid
+from .formats import Grid, markdown, print_grid
 from .groups import comparable_settings, distinct, group_by_task, named_groups, styles_of
 from .look import Style
 from .overview import (
@@ -43,7 +44,20 @@ from .overview import (
     words_by,
     words_on,
 )
-from .runs import SHOWN, FoundRuns, Read, Run, by_round, commits_of, find_runs, joined, late, number, percent
+from .runs import (
+    SHOWN,
+    FoundRuns,
+    Read,
+    Run,
+    by_round,
+    commits_of,
+    find_runs,
+    joined,
+    late,
+    number,
+    own_metrics,
+    percent,
+)
 from .verdicts import by_result, last_rounds, mean_result
 
 ROW = 3.2  # inches, of the panels of a task
@@ -93,20 +107,59 @@ class Files(NamedTuple):
 NO_FILES = Files()
 
 
-def compare_runs(
-    console: Console,
-    paths: list[Path],
-    files: Files = NO_FILES,
-    by: str = "",
-    against: str = "",
-    measure: str = "",
-) -> None:
-    """Print tables and sentences for each task; runs of different tasks are not ranked together.
+@dataclass(frozen=True)
+class Comparison:
+    """Runs compared: for each task its groups of repetitions, a table and sentences."""
 
-    With `by`, results are shown for each value of that setting, and a task may hold several of them. Without a
-    `measure`, runs are judged by the one that their settings name.
+    tasks: dict[str, Groups]
+    tables: dict[str, Grid]
+    sentences: dict[str, list[str]]  # which commits, who leads, and by how much
+    remarks: list[str]  # on all tables
+    by: str
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """Return a row for each run, unrounded, as `--csv` writes them."""
+        return runs_table(self.tasks)[1]
+
+    def __str__(self) -> str:
+        """Return what `fssl compare` prints, with tables in Markdown."""
+        parts = [f"{title}\n\n{markdown(self.tables[title])}" for title in self.tables]
+        said = ["\n".join(self.sentences[title]) for title in self.tables]
+        texts = [text for pair in zip(parts, said, strict=True) for text in pair]
+        return "\n".join([*texts, *self.remarks])
+
+    def _repr_markdown_(self) -> str:
+        """Return what a notebook shows."""
+        return str(self)
+
+    def check(self, files: Files) -> None:
+        """Reject a title over several panels."""
+        if files.title and (self.by or len(self.tasks) > 1):
+            raise UserError("--title draws one panel of one task, by round; remove --by, or name runs of one task")
+
+    def write(self, files: Files) -> Iterator[str]:
+        """Write the files and yield a line for each."""
+        if files.csv:
+            write_file(files.csv, as_csv(*runs_table(self.tasks)))
+            yield f"numbers: {files.csv}"
+        if files.tex:
+            latex = [latex_table(title, self.tables[title], groups) for title, groups in self.tasks.items()]
+            write_file(files.tex, "\n".join(latex))
+            yield f"LaTeX: {files.tex}"
+        if files.pictures:
+            yield from write_pictures(self.tasks, self.by, files)
+
+
+def compare(paths: list[Path], by: str = "", against: str = "", measure: str = "") -> Comparison:
+    """Compare runs task by task; runs of different tasks are not ranked together.
+
+    Args:
+        paths: Run folders, or folders of them.
+        by: A setting: results are shown for each of its values, and a task may hold several of them.
+        against: A line of the table that is compared with each of the others.
+        measure: What runs are judged by; by default what their settings name.
     """
-    files.check()
     every = find_runs(paths)
     found = every.by_measure(measure)
     runs = distinct(found.runs)
@@ -115,34 +168,38 @@ def compare_runs(
     tasks = {task.title: named_groups(task.runs, by) for task in group_by_task(runs, by)}
     if against:
         check_against(against, tasks.values())
-    if files.title and (by or len(tasks) > 1):
-        raise UserError("--title draws one panel of one task, by round; remove --by, or name runs of one task")
-    overviews = {title: overview_by(by, groups) if by else make_overview(groups) for title, groups in tasks.items()}
-    for title, groups in tasks.items():
-        if len(tasks) > 1:
+    tables = {title: overview_by(by, groups) if by else make_overview(groups) for title, groups in tasks.items()}
+    sentences = {
+        title: [*on_commits(groups), *(words_by(by, groups, against) if by else words_on(groups, against))]
+        for title, groups in tasks.items()
+    }
+    last = [footer(tasks, by), *signs(tables.values()), *remarks(every, found, runs, measure)]
+    return Comparison(tasks, tables, sentences, last, by)
+
+
+def compare_runs(
+    console: Console,
+    paths: list[Path],
+    files: Files = NO_FILES,
+    by: str = "",
+    against: str = "",
+    measure: str = "",
+) -> None:
+    """Print a comparison and write its files."""
+    files.check()
+    compared = compare(paths, by, against, measure)
+    compared.check(files)
+    for title, table in compared.tables.items():
+        if len(compared.tables) > 1:
             say(console, "")
             say(console, title)
-        print_grid(console, overviews[title])
-        for text in on_commits(groups):
-            say(console, text, "dim")
-        for text in words_by(by, groups, against) if by else words_on(groups, against):
+        print_grid(console, table)
+        for text in compared.sentences[title]:
             say(console, text)
-    for text in [footer(tasks, by), *signs(overviews.values()), *remarks(every, found, runs, measure)]:
+    for text in compared.remarks:
         say(console, text)
-    write(console, files, tasks, overviews, by)
-
-
-def write(console: Console, files: Files, tasks: dict[str, Groups], overviews: Mapping[str, Grid], by: str) -> None:
-    """Write the files, and say which."""
-    if files.csv:
-        write_file(files.csv, runs_csv(tasks))
-        say(console, f"numbers: {files.csv}")
-    if files.tex:
-        latex = [latex_table(title, overviews[title], groups) for title, groups in tasks.items()]
-        write_file(files.tex, "\n".join(latex))
-        say(console, f"LaTeX: {files.tex}")
-    if files.pictures:
-        write_pictures(console, tasks, by, files)
+    for text in compared.write(files):
+        say(console, text)
 
 
 def on_commits(groups: Groups) -> list[str]:
@@ -184,12 +241,12 @@ def remarks(every: FoundRuns, judged: FoundRuns, shown: Sequence[Run], measure: 
     return [*[several_measures] * (len(named) > 1 and not measure), *judged.remarks, *[left_out] * bool(repeats)]
 
 
-def write_pictures(console: Console, tasks: Mapping[str, Groups], by: str, files: Files) -> None:
-    """Write the pictures, one for each format."""
+def write_pictures(tasks: Mapping[str, Groups], by: str, files: Files) -> Iterator[str]:
+    """Write the pictures, one for each format; yield a line for each."""
     pictures = files.pictures
     if len(tasks) > MOST_ROWS:
         which = f"the first {MOST_ROWS} of {len(tasks)} tasks"
-        say(console, f"the picture shows {which}: name fewer folders to choose, or give --by")
+        yield f"the picture shows {which}: name fewer folders to choose, or give --by"
     shown = dict(islice(tasks.items(), MOST_ROWS))
     if files.title:
         (groups,) = shown.values()
@@ -198,20 +255,25 @@ def write_pictures(console: Console, tasks: Mapping[str, Groups], by: str, files
         made = drawn_tasks(shown, by, [*pictures])
     for kind, content in made.items():
         write_file(pictures[kind], content)
-        say(console, f"picture: {pictures[kind]}")
+        yield f"picture: {pictures[kind]}"
 
 
-def runs_csv(tasks: dict[str, Groups]) -> str:
-    """A line per run: what came out, then every setting in which the runs differ."""
+def runs_table(tasks: dict[str, Groups]) -> tuple[list[str], list[dict[str, Any]]]:
+    """The columns and a row per run: what came out, then every setting in which the runs differ."""
     runs = [(title, name, run) for title, groups in tasks.items() for name in by_result(groups) for run in groups[name]]
     chosen = [comparable_settings(run) for *_, run in runs]
     keys = dict.fromkeys(key for mine in chosen for key in mine)
+    own = {f"metrics.{name}": number("metrics", name) for name in own_metrics(run for *_, run in runs)}
     varying = [key for key in keys if len({repr(mine.get(key)) for mine in chosen}) > 1]
-    rows = (
-        {**run_record(*each), **{key: mine.get(key) for key in varying}}
+    rows = [
+        {
+            **run_record(*each),
+            **{name: late(each[-1], read) for name, read in own.items()},
+            **{k: mine.get(k) for k in varying},
+        }
         for each, mine in zip(runs, chosen, strict=True)
-    )
-    return as_csv([*RUN_FIELDS, *varying], rows)
+    ]
+    return [*RUN_FIELDS, *own, *varying], rows
 
 
 def run_record(title: str, name: str, run: Run) -> dict[str, Any]:

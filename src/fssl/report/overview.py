@@ -11,7 +11,7 @@ from ..errors import UserError, printable, several, unknown
 from ..records.rounds import MEASURES
 from .formats import Grid, latex, some_columns
 from .groups import comparable_settings, seeds_text
-from .runs import Run, is_number, label_quality, spread, value
+from .runs import Run, is_number, label_quality, late, number, own_metrics, spread, value
 from .verdicts import (
     beside,
     by_result,
@@ -32,9 +32,16 @@ def make_overview(groups: Groups) -> Grid:
     """A line per setting, best first."""
     most = last_rounds(run for runs in groups.values() for run in runs)
     names = by_result(groups)
-    rows = [row(name, groups[name]) for name in names]
+    own = own_metrics(run for runs in groups.values() for run in runs)
+    rows = [[*row(name, groups[name]), *(late_spread(groups[name], metric) for metric in own)] for name in names]
     best = {(names.index(name), 2): 1 for name in leaders(groups)}
-    return Grid(["method", "seeds", f"last {most}", "last", "right", "used", "s/round"], rows, best)
+    return Grid(["method", "seeds", f"last {most}", "last", "right", "used", "s/round", *own], rows, best)
+
+
+def late_spread(runs: list[Run], metric: str) -> str:
+    """Return mean and spread of a script's own metric in the last rounds."""
+    values = [late(run, number("metrics", metric)) for run in runs]
+    return spread([value for value in values if value is not None], 4)
 
 
 def leaders(groups: Groups) -> set[str]:

@@ -1,7 +1,6 @@
 """Run folders as a report sees them: read without failing on a damaged line, and their numbers averaged."""
 
 import os
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -20,7 +19,6 @@ from ..records.environment import UNKNOWN_COMMIT, short_commit
 from ..records.rounds import MEASURES, Line, has_stopped, is_over, of_last
 from ..records.sealing import read_probe
 from ..records.store import INSIDE_A_RUN, RunFolder
-from ..system.machine import as_path
 from ..system.workers import forked, map_pieces
 
 Numbers = NDArray[np.float64]
@@ -392,28 +390,6 @@ def find_runs(paths: Iterable[Path], prepare: Callable[[Run], Run] = as_read, pr
     return found
 
 
-def runs(*folders: str | Path) -> list[Run]:
-    """Every run with a finished round at or below some folders; a warning names each that is left out, and why.
-
-    Args:
-        folders: Run folders, or folders of them.
-
-    Returns:
-        The runs; each has `config`, `lines` (the record), `curve` (accuracy by round) and `result`, `is_finished`
-        (whether all its rounds are there, or it stopped early) `damaged` (lines of rounds.jsonl that were skipped) and
-        `remark` (of an edited record that was accepted).
-
-    Examples:
-        >>> {run.config.method.name: run.result for run in fssl.runs("runs")}
-    """
-    if not folders:
-        raise UserError('fssl.runs: which folders? For example fssl.runs("runs")')
-    found = find_runs([as_path("folder", folder) for folder in folders])
-    for line in found.left_out:
-        warnings.warn(line, stacklevel=2)
-    return found.runs
-
-
 def no_runs(paths: Iterable[Path], why: str) -> UserError:
     return UserError(f"no runs in {', '.join(map(str, paths))}; `fssl run` makes one" + (f" ({why})" if why else ""))
 
@@ -480,6 +456,11 @@ def late(run: Run, read: Read) -> float | None:
 def late_values(lines: Sequence[Line], read: Read) -> list[float]:
     """A quantity in the last rounds of a record, where it was counted."""
     return [value for line in of_last(lines) if (value := read(line)) is not None]
+
+
+def own_metrics(runs: Iterable[Run]) -> list[str]:
+    """Return the names of the metrics that scripts recorded (`fssl.run(metrics=)`), in their order."""
+    return list(dict.fromkeys(name for run in runs for line in run.lines for name in line.get("metrics") or ()))
 
 
 def label_quality(runs: list[Run], key: str) -> str:

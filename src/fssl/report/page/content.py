@@ -4,7 +4,7 @@ import math
 import shlex
 import time
 from collections import Counter, defaultdict
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +28,19 @@ from ..groups import (
     styles_of,
 )
 from ..look import method_label
-from ..runs import FoundRuns, Numbers, Run, accepted_text, damage_texts, late, mean_std, percent, privacy_text, value
+from ..runs import (
+    FoundRuns,
+    Numbers,
+    Run,
+    accepted_text,
+    damage_texts,
+    late,
+    mean_std,
+    own_metrics,
+    percent,
+    privacy_text,
+    value,
+)
 from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared, rivals, smoothed_results, verdict
 
 Json = dict[str, Any]
@@ -49,7 +61,7 @@ class Quantity(NamedTuple):
     @property
     def place(self) -> tuple[str, ...]:
         """Where a line of a record has it."""
-        return ("timing", "seconds") if self.key == "seconds" else (self.key,)
+        return ("timing", "seconds") if self.key == "seconds" else tuple(self.key.split(".", 1))
 
     @property
     def scale(self) -> float:
@@ -85,7 +97,7 @@ QUANTITIES = (
 )
 
 SECONDS = QUANTITIES[-1]
-LINE_KEYS = ("round", "timing", *(quantity.key for quantity in QUANTITIES))  # of a line
+LINE_KEYS = ("round", "timing", "metrics", *(quantity.key for quantity in QUANTITIES))  # of a line
 
 
 class News(NamedTuple):
@@ -100,6 +112,7 @@ def content(found: FoundRuns, title: str, news: News | None = None) -> Json:
     shown = distinct(found.runs)
     repeats = {run.path for run in found.runs} - {run.path for run in shown}
     measure = shown[0].measure if shown else "accuracy"
+    quantities = sorted(quantities_of(shown), key=lambda quantity: quantity.key != measure)
     lines = [line for line in repetitions(shown).values() if news is None or line[0].path in news.lines]
     return {
         "title": title,
@@ -107,7 +120,7 @@ def content(found: FoundRuns, title: str, news: News | None = None) -> Json:
         "fssl": __version__,
         "last": LAST,
         "measure": MEASURES[measure],
-        "quantities": [{**q._asdict(), "digits": q.digits} for q in sorted(QUANTITIES, key=lambda q: q.key != measure)],
+        "quantities": [{**quantity._asdict(), "digits": quantity.digits} for quantity in quantities],
         "facts": headline_facts(shown),
         "tasks": task_list(shown),
         "hardware": hardware_table(shown),
@@ -335,9 +348,16 @@ def by_round(run: Run, quantity: Quantity) -> Numbers:
     return values
 
 
+def quantities_of(runs: Iterable[Run]) -> list[Quantity]:
+    """Return all quantities, with the metrics that scripts recorded."""
+    own = (Quantity(f"metrics.{name}", name, "", "recorded by the script that ran it") for name in own_metrics(runs))
+    return [*QUANTITIES, *own]
+
+
 def curves_of(runs: Sequence[Run]) -> Json:
     """Every quantity that a run of a line has, over its seeds, by round from 1 with gaps as null."""
-    known = {q: [values for run in runs if not np.isnan(values := by_round(run, q)).all()] for q in QUANTITIES}
+    quantities = quantities_of(runs)
+    known = {q: [values for run in runs if not np.isnan(values := by_round(run, q)).all()] for q in quantities}
     return {q.key: over_seeds(series, q.digits) for q, series in known.items() if series}
 
 
