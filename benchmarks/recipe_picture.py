@@ -8,8 +8,8 @@ It reads the records below results/ and needs the extra `plots`.
 from pathlib import Path
 
 from fssl.records.store import RunFolder
-from fssl.report import drawing
-from fssl.report.look import GREY
+from fssl.reports import drawing
+from fssl.reports.look import GREY
 
 ROOT = Path(__file__).parents[1]
 # A curve's name, its record, what it shows of a line, from which round on, color and line.

@@ -48,7 +48,7 @@ from fssl.methods.names import METHODS, PLUGINS, build_method, settings_of
 from fssl.models import Head, NormReLU
 from fssl.paper.scoreboard import draw_board
 from fssl.paper.tables import DPI
-from fssl.report.drawing import render, settings
+from fssl.reports.drawing import render, settings
 from helpers import benchmark_page, results_page
 from helpers.command import exit_code
 from helpers.generated import OF_METHODS, Generated

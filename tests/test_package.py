@@ -68,7 +68,7 @@ def test_the_wheel_has_every_file_of_the_package_and_its_facts(built: Path) -> N
         "py.typed",
         "presets/smoke.toml",
         "data/digits.npz",
-        "report/page/page.js",
+        "reports/page/page.js",
         "catalog/costs.json",
         "catalog/methods.json",
     }

@@ -16,8 +16,8 @@ from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
 from fssl.models import build_net
 from fssl.records.tensors import sealed
-from fssl.report.groups import repetitions
-from fssl.report.runs import find_runs
+from fssl.reports.groups import repetitions
+from fssl.reports.runs import find_runs
 from fssl.start import with_absolute_start
 from helpers.command import SMALL, Fssl, outcome, records
 from helpers.small import tiny_config

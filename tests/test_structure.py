@@ -41,7 +41,7 @@ RANKS = (
     ("core",),
     ("engines",),
     ("runner",),
-    ("report", "catalog", "bench", "inference"),
+    ("reports", "catalog", "bench", "inference"),
     ("paper", "deploy", "api", "reading"),
     ("cli", "__main__", ""),
 )
@@ -113,7 +113,7 @@ def test_the_reader_of_imports_finds_what_is_there() -> None:
     assert Import("config.settings", "data.cards.CARDS", False) in OWN
     assert Import("methods.sage", "methods.base.Method", False) in OWN
     assert Import("methods.names", "errors.UserError", False) in OWN
-    assert Import("report.drawing", "matplotlib", True) in FOREIGN
+    assert Import("reports.drawing", "matplotlib", True) in FOREIGN
     assert Import("types", "torch", False) in FOREIGN or Import("types", "torch.Tensor", False) in FOREIGN
 
 
@@ -136,8 +136,8 @@ def test_imports_point_one_way() -> None:
 def test_reading_needs_nothing_that_trains() -> None:
     """A run folder is all that reports, tables and figures know of a run."""
     training = ("training", "augment", "label", "models", "methods", "core", "engines", "runner", "start")
-    reading = [i for i in OWN if is_in(i.by, "report", "paper") and not i.is_late]
-    assert {i.by.split(".")[0] for i in reading} == {"report", "paper"}
+    reading = [i for i in OWN if is_in(i.by, "reports", "paper") and not i.is_late]
+    assert {i.by.split(".")[0] for i in reading} == {"reports", "paper"}
     assert not [f"{i.by} imports {i.name}" for i in reading if is_in(i.name, *training)]
 
 
@@ -156,7 +156,7 @@ def test_fences() -> None:
     inside = ("engines.flower", "deploy.server_app")
     assert {i.by for i in FOREIGN if is_in(i.name, "flwr")} >= {"engines.flower.messages", "deploy.server_app"}
     wrong = [i for i in FOREIGN if is_in(i.name, "flwr") and not is_in(i.by, *inside)]
-    wrong += [i for i in FOREIGN if is_in(i.name, "matplotlib") and not is_in(i.by, "report", "paper")]
+    wrong += [i for i in FOREIGN if is_in(i.name, "matplotlib") and not is_in(i.by, "reports", "paper")]
     assert not wrong
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 from .errors import UserError
 from .paper.markup import grid
 from .paper.tables import filled_tables
-from .report.compare import Comparison, Files
-from .report.compare import compare as compare_folders
-from .report.formats import Grid
-from .report.page.write import write_page
-from .report.runs import Run, find_runs
+from .reports.compare import Comparison, Files
+from .reports.compare import compare as compare_folders
+from .reports.formats import Grid
+from .reports.page.write import write_page
+from .reports.runs import Run, find_runs
 from .system.machine import as_path
 
 __all__ = ["compare", "report", "runs", "tables"]

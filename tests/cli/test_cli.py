@@ -32,7 +32,7 @@ from fssl.errors import UserError
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import METHODS
 from fssl.records import writer
-from fssl.report.page import write as page
+from fssl.reports.page import write as page
 from fssl.runner.parallel import share_of
 from helpers.command import ENVIRONMENT, SMALL, Fssl, outcome, records, start
 from helpers.processes import children, is_alive
@@ -401,7 +401,7 @@ def test_a_cpu_without_that_much_memory_says_so_in_one_line(fssl: Fssl, where: s
 
 
 def test_other_commands_say_that_memory_is_short(fssl: Fssl, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fssl.report.show.print_run", lambda *_: torch.empty(2**50))
+    monkeypatch.setattr("fssl.reports.show.print_run", lambda *_: torch.empty(2**50))
     assert fssl("show", "run") == (1, "", "fssl: not enough memory\n")
 
 

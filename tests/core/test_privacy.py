@@ -15,8 +15,8 @@ from fssl.data.sources import Dataset
 from fssl.engines.local import LocalEngine
 from fssl.records.store import RunFolder
 from fssl.records.writer import RunWriter
-from fssl.report.page.content import content
-from fssl.report.runs import find_runs, privacy_text
+from fssl.reports.page.content import content
+from fssl.reports.runs import find_runs, privacy_text
 from fssl.runner.conduct import run_experiment
 from helpers.small import tiny_config
 

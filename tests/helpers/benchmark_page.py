@@ -14,9 +14,9 @@ from fssl.catalog.describe import measure_sizes
 from fssl.config import expand, read_toml
 from fssl.core.assembly import make_net
 from fssl.methods.names import build_method
-from fssl.report.groups import named_groups, seeds_text
-from fssl.report.runs import Run, commits_of, late, mean_std, number, spread
-from fssl.report.verdicts import by_result, gains, is_bound, mean_result, verdict
+from fssl.reports.groups import named_groups, seeds_text
+from fssl.reports.runs import Run, commits_of, late, mean_std, number, spread
+from fssl.reports.verdicts import by_result, gains, is_bound, mean_result, verdict
 from helpers.results_page import RESULTS, markdown_table, runs_in
 
 TRACKS = {  # the presets of each track that the page counts

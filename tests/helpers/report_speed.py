@@ -15,7 +15,7 @@ from fssl.methods.names import METHODS
 from fssl.records.environment import environment
 from fssl.records.sealing import write_facts
 from fssl.records.store import RunFolder
-from fssl.report.page.write import write_page
+from fssl.reports.page.write import write_page
 
 from .run_folders import CLASSES, UNLABELED, config_of, imitate
 

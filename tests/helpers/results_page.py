@@ -20,10 +20,10 @@ from fssl.paper.scoreboard import Scoreboard, markdown_board, scoreboard
 from fssl.paper.setups import changes_since
 from fssl.paper.tables import fill_other
 from fssl.records.rounds import first_reaching
-from fssl.report.formats import Grid, markdown
-from fssl.report.groups import group_by_task, named_groups, seeds_text
-from fssl.report.overview import make_overview, seconds_per_round, words_on
-from fssl.report.runs import (
+from fssl.reports.formats import Grid, markdown
+from fssl.reports.groups import group_by_task, named_groups, seeds_text
+from fssl.reports.overview import make_overview, seconds_per_round, words_on
+from fssl.reports.runs import (
     FoundRuns,
     Read,
     Run,

@@ -16,7 +16,7 @@ from fssl.deploy.home import init, server_part
 from fssl.errors import RunError, UserError
 from fssl.methods.fixmatch import FixMatch
 from fssl.methods.names import build_method, full_settings, split_name
-from fssl.report.page.write import write_page
+from fssl.reports.page.write import write_page
 from fssl.system.user_code import loaded, source_digest, user_file
 from helpers.command import SMALL, Fssl, records
 

@@ -31,10 +31,10 @@ from fssl.paper.selection import (
 )
 from fssl.paper.setups import by_setup
 from fssl.records import sealing
-from fssl.report import drawing
-from fssl.report.drawing import COLUMN, PAGE, render, settings
-from fssl.report.look import alpha_style, method_style
-from fssl.report.runs import Run, find_runs
+from fssl.reports import drawing
+from fssl.reports.drawing import COLUMN, PAGE, render, settings
+from fssl.reports.look import alpha_style, method_style
+from fssl.reports.runs import Run, find_runs
 from helpers.run_folders import config_of, imitate, imitate_preset, write_run
 
 pytest.importorskip("matplotlib")

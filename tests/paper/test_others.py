@@ -12,8 +12,8 @@ from fssl.paper.markup import grid
 from fssl.paper.published import other_tables, paper_tables
 from fssl.paper.setups import differences, setup_of
 from fssl.paper.tables import count_text, fill_other, other_page, without_cell
-from fssl.report.formats import MARKDOWN
-from fssl.report.runs import find_runs
+from fssl.reports.formats import MARKDOWN
+from fssl.reports.runs import find_runs
 from helpers.command import Fssl
 from helpers.run_folders import write_run
 from helpers.small import method_of

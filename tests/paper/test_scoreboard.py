@@ -25,8 +25,8 @@ from fssl.paper.scoreboard import (
 )
 from fssl.paper.setups import changes_since
 from fssl.paper.tables import make_tables
-from fssl.report.drawing import settings
-from fssl.report.runs import find_runs
+from fssl.reports.drawing import settings
+from fssl.reports.runs import find_runs
 from helpers.run_folders import config_of, write_run
 
 pytest.importorskip("matplotlib")

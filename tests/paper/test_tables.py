@@ -18,8 +18,8 @@ from fssl.paper.published import End
 from fssl.paper.tables import Shown, make_tables
 from fssl.records.accepted import accept
 from fssl.records.store import RunFolder
-from fssl.report.formats import LATEX, letter
-from fssl.report.runs import find_runs
+from fssl.reports.formats import LATEX, letter
+from fssl.reports.runs import find_runs
 from helpers.run_folders import config_of, lines_of, write_lines, write_run, write_settings
 
 ALPHA = "partition.alpha=0.1"

@@ -17,7 +17,7 @@ from fssl.records.chain import Chain, linked, read_entry, read_start
 from fssl.records.sealing import read_facts, read_probe, write_facts, write_probes
 from fssl.records.store import RunFolder
 from fssl.records.tensors import sealed, unseal
-from fssl.report.page.write import write_page
+from fssl.reports.page.write import write_page
 from helpers.command import SMALL, Fssl, Said, outcome
 
 RUN, ANOTHER = "0123456789abcdef", "fedcba9876543210"

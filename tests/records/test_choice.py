@@ -25,10 +25,10 @@ from fssl.errors import UserError
 from fssl.records.rounds import BestRound, Chosen, would_have_ended
 from fssl.records.store import RunFolder
 from fssl.records.writer import RunWriter
-from fssl.report.groups import seeds_text
-from fssl.report.runs import find_runs
-from fssl.report.show import print_run
-from fssl.report.verdicts import rivals
+from fssl.reports.groups import seeds_text
+from fssl.reports.runs import find_runs
+from fssl.reports.show import print_run
+from fssl.reports.verdicts import rivals
 from fssl.runner.conduct import run_experiment
 from fssl.runner.planned import PlannedRun, is_done, stopped_text
 from helpers.command import outcome, records

@@ -12,8 +12,8 @@ import fssl as package
 from fssl.errors import UserError
 from fssl.records.packed import packed, read_packed, unpacked
 from fssl.records.store import Lock, RunFolder
-from fssl.report.page.content import curves_of
-from fssl.report.runs import find_runs, read_run
+from fssl.reports.page.content import curves_of
+from fssl.reports.runs import find_runs, read_run
 from helpers.command import Fssl, exit_code
 from helpers.run_folders import config_of, imitate
 

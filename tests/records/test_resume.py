@@ -38,7 +38,7 @@ from fssl.records.checkpoint import Checkpoints
 from fssl.records.refusals import why_stuck
 from fssl.records.store import RunFolder
 from fssl.records.writer import RunWriter
-from fssl.report.runs import read_run
+from fssl.reports.runs import read_run
 from fssl.runner.conduct import run_experiment
 from fssl.types import Server, Weights
 from helpers.command import outcome, records, start

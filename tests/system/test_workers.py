@@ -30,7 +30,7 @@ if __name__ == "__main__":
     "reading records": """
 import time
 from pathlib import Path
-from fssl.report import runs
+from fssl.reports import runs
 folders = [Path(str(number)) for number in range(runs.MANY_FOLDERS)]
 for folder in folders:
     folder.mkdir()

@@ -15,7 +15,7 @@ from ..data.cards import CARDS, Card, check_class_names
 from ..data.folder.listing import SPLIT_OFF, ByClass, is_site, of_all
 from ..data.folder.load import check, raise_problems
 from ..errors import UserError
-from ..report.formats import Grid, terminal
+from ..reports.formats import Grid, terminal
 from ..system.machine import cores
 from .entries import BASELINE, Entry, entries, entry, footnote, keeps, read_costs, source, step_cost, traffic
 from .facts import registry

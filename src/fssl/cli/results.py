@@ -19,7 +19,7 @@ def show(run: OneRun) -> None:
 
     Example: `fssl show runs/smoke`
     """
-    from ..report.show import print_run
+    from ..reports.show import print_run
 
     print_run(console, run)
 
@@ -98,7 +98,7 @@ def compare(
 
     Example: `fssl compare runs --by partition.alpha --png alpha.png --tex alpha.tex`: methods × α, as papers print them
     """
-    from ..report.compare import Files, compare_runs
+    from ..reports.compare import Files, compare_runs
 
     compare_runs(console, runs, Files(png, svg, pdf, csv, tex, title), by, against, measure)
 
@@ -165,10 +165,10 @@ def report(
     Example: `fssl report runs/demo --out demo.html`
     """
     if watch:
-        from ..report.page.live import watch as serve
+        from ..reports.page.live import watch as serve
 
         return serve(runs, port, say, measure)
-    from ..report.page.write import write_page
+    from ..reports.page.write import write_page
 
     data = write_page(runs, out, measure)
     say(f"report: {out} ({several(data['facts']['runs'], 'run')}, {out.stat().st_size / 1e6:.1f} MB)")
@@ -187,7 +187,7 @@ def pack(
 
     Example: `fssl pack runs/demo`
     """
-    from ..report.pack import pack_runs
+    from ..reports.pack import pack_runs
 
     for line in pack_runs(runs, undo):
         say(line)

@@ -9,9 +9,9 @@ from rich.console import Console
 
 from ..console import RULED, say
 from ..errors import unknown
-from ..report.drawing import PICTURE_FORMATS, mark_empty, save, settings, stamp
-from ..report.formats import Grid, as_code, escape_markdown, terminal
-from ..report.runs import Run, find_runs
+from ..reports.drawing import PICTURE_FORMATS, mark_empty, save, settings, stamp
+from ..reports.formats import Grid, as_code, escape_markdown, terminal
+from ..reports.runs import Run, find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
 from .gallery import FIGURES, Figure, Selector

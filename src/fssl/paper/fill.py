@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from ..data.cards import card
 from ..errors import several
-from ..report.groups import one_per_seed
-from ..report.runs import FoundRuns, Run, commits_of, mean_std
-from ..report.verdicts import seed_differences
+from ..reports.groups import one_per_seed
+from ..reports.runs import FoundRuns, Run, commits_of, mean_std
+from ..reports.verdicts import seed_differences
 from .published import PAPER, PRINTED, SEEDS, End, PublishedTable, Row, Wanted, paper_tables, tables_by_setup
 from .setups import Setup, by_setup, changes_since, differences, own_recipe, result_at
 

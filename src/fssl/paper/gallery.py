@@ -9,9 +9,9 @@ import numpy as np
 
 from ..catalog.facts import registry
 from ..data.partition import class_counts, make_partition
-from ..report.drawing import COLUMN, PAGE, band, bars, by_rounds, legend, log_percents, sheet
-from ..report.look import GREY, Style, alpha_style, method_label, method_style
-from ..report.runs import Run, percent
+from ..reports.drawing import COLUMN, PAGE, band, bars, by_rounds, legend, log_percents, sheet
+from ..reports.look import GREY, Style, alpha_style, method_label, method_style
+from ..reports.runs import Run, percent
 from .panels import (
     ACCURACY,
     COUNT,

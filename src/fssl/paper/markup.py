@@ -11,7 +11,7 @@ from rich.table import Table
 
 from ..console import RULED, say
 from ..records.rounds import LAST
-from ..report.formats import (
+from ..reports.formats import (
     LATEX,
     Grid,
     Marked,
@@ -25,7 +25,7 @@ from ..report.formats import (
     tabular,
     terminal,
 )
-from ..report.runs import Run, commits_of, mean_std
+from ..reports.runs import Run, commits_of, mean_std
 from ..system.files import as_csv
 from .fill import GAIN_ROW, FilledTable, SourceLine, TableCell, Tables
 from .published import SEEDS, TITLES, Column, End, PublishedTable

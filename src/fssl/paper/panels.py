@@ -7,9 +7,9 @@ import numpy as np
 
 from ..config import MethodChoice
 from ..probes.host import FINE, FINE_FROM
-from ..report.drawing import COLUMN, band, bars, boxes, by_rounds, legend, level, points, sheet
-from ..report.look import BLUE, Style, method_style
-from ..report.runs import Numbers, Read, value
+from ..reports.drawing import COLUMN, band, bars, boxes, by_rounds, legend, level, points, sheet
+from ..reports.look import BLUE, Style, method_style
+from ..reports.runs import Numbers, Read, value
 from .selection import Selection, choice_name
 
 Size = tuple[float, float]  # inches: width, height

@@ -9,10 +9,10 @@ from rich.table import Table
 
 from ..console import RULED
 from ..records.rounds import LAST
-from ..report.drawing import MARKS, PAGE, legend, sheet
-from ..report.formats import Grid, markdown, terminal
-from ..report.look import GREY, MARKERS, Style, step_along
-from ..report.runs import Run, commits_of, mean_std, spread
+from ..reports.drawing import MARKS, PAGE, legend, sheet
+from ..reports.formats import Grid, markdown, terminal
+from ..reports.look import GREY, MARKERS, Style, step_along
+from ..reports.runs import Run, commits_of, mean_std, spread
 from .fill import FilledTable, TableCell
 from .markup import signed
 from .panels import look_of

@@ -15,9 +15,9 @@ from ..config import Config, MethodChoice, expand, grid_axes, read_toml
 from ..records.rounds import LAST
 from ..records.sealing import read_probe
 from ..records.store import RunFolder
-from ..report.groups import one_per_seed
-from ..report.look import method_label
-from ..report.runs import Numbers, Read, Run, Series, by_round, joined, number
+from ..reports.groups import one_per_seed
+from ..reports.look import method_label
+from ..reports.runs import Numbers, Read, Run, Series, by_round, joined, number
 from .setups import PROTOCOLS, Setup, differences, method_on, result_at, setup_of, side_settings, unlike
 
 NO_RUN = "no run"

@@ -16,7 +16,7 @@ from ..config.rules import PaperRecipe
 from ..console import setting_text
 from ..data.cards import card
 from ..errors import UserError
-from ..report.runs import Run, late_values, number
+from ..reports.runs import Run, late_values, number
 
 PROTOCOLS: Final = ("authors", "clean")  # the first is the paper's
 # What makes a setup, or is read off the record; all else that changes results is a difference to mention.

@@ -12,9 +12,9 @@ from rich.console import Console
 from ..console import RULED, say
 from ..errors import UserError, unknown
 from ..records.rounds import LAST
-from ..report.drawing import render, settings
-from ..report.formats import Grid, escape_markdown, markdown, markdown_notes, terminal
-from ..report.runs import NO_ROUND, FoundRuns, Run, find_runs
+from ..reports.drawing import render, settings
+from ..reports.formats import Grid, escape_markdown, markdown, markdown_notes, terminal
+from ..reports.runs import NO_ROUND, FoundRuns, Run, find_runs
 from ..system.files import write_atomic
 from ..system.machine import check_folder
 from .fill import FilledTable, Tables, fill_table, fill_tables, shortness, why_nowhere

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from fssl.errors import UserError
-from fssl.report.page import live
-from fssl.report.page.live import PageServer, Watcher, version_in, watch
+from fssl.reports.page import live
+from fssl.reports.page.live import PageServer, Watcher, version_in, watch
 from helpers.command import start
 from helpers.handmade import append, write_run
 

@@ -16,17 +16,17 @@ from fssl.cli.options import console
 from fssl.errors import UserError
 from fssl.paper.fill import fill_tables
 from fssl.records.sealing import write_facts
-from fssl.report import compare
-from fssl.report.compare import Files, compare_runs
-from fssl.report.drawing import band, head, legend, render, sheet
-from fssl.report.drawing import settings as settings_of_pictures
-from fssl.report.formats import escape_latex, terminal
-from fssl.report.groups import group_by_task, named_groups
-from fssl.report.look import method_style
-from fssl.report.overview import make_overview, seconds_per_round
-from fssl.report.runs import by_round, find_runs, joined, number
-from fssl.report.show import print_run, sparkline
-from fssl.report.verdicts import last_rounds
+from fssl.reports import compare
+from fssl.reports.compare import Files, compare_runs
+from fssl.reports.drawing import band, head, legend, render, sheet
+from fssl.reports.drawing import settings as settings_of_pictures
+from fssl.reports.formats import escape_latex, terminal
+from fssl.reports.groups import group_by_task, named_groups
+from fssl.reports.look import method_style
+from fssl.reports.overview import make_overview, seconds_per_round
+from fssl.reports.runs import by_round, find_runs, joined, number
+from fssl.reports.show import print_run, sparkline
+from fssl.reports.verdicts import last_rounds
 from helpers import run_folders
 from helpers.handmade import append, write_run
 

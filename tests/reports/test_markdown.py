@@ -4,7 +4,7 @@ import pytest
 from markdown_it import MarkdownIt
 
 from fssl.errors import printable
-from fssl.report.formats import (
+from fssl.reports.formats import (
     Grid,
     Marked,
     as_code,

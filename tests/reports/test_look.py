@@ -8,8 +8,8 @@ import pytest
 
 from fssl.catalog.facts import registry
 from fssl.methods.names import METHODS
-from fssl.report import look
-from fssl.report.look import Style, method_label, method_style, method_styles
+from fssl.reports import look
+from fssl.reports.look import Style, method_label, method_style, method_styles
 
 
 def test_every_method_has_a_name_and_a_look_of_its_own() -> None:

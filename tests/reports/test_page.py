@@ -20,11 +20,11 @@ from fssl.errors import UserError
 from fssl.records.accepted import accept
 from fssl.records.sealing import write_facts
 from fssl.records.store import RunFolder
-from fssl.report import runs
-from fssl.report.groups import named_groups
-from fssl.report.page import write as page
-from fssl.report.page.content import QUANTITIES, curves_of, for_page
-from fssl.report.runs import Reader, Run, edited, find_runs
+from fssl.reports import runs
+from fssl.reports.groups import named_groups
+from fssl.reports.page import write as page
+from fssl.reports.page.content import QUANTITIES, curves_of, for_page
+from fssl.reports.runs import Reader, Run, edited, find_runs
 from fssl.system.files import write_atomic
 from helpers import report_speed
 from helpers.command import exit_code
@@ -421,7 +421,7 @@ def test_many_runs_are_read_by_several_processes_to_the_same_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     report_speed.write_records(tmp_path, 9, 3)
-    monkeypatch.setattr("fssl.report.runs.MANY_FOLDERS", 5)
+    monkeypatch.setattr("fssl.reports.runs.MANY_FOLDERS", 5)
     one, two = (find_runs([tmp_path], prepare=for_page, processes=processes).runs for processes in (1, 2))
     assert [run.path for run in one] == [run.path for run in two]
     for a, b in zip(one, two, strict=True):

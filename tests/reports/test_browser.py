@@ -12,9 +12,9 @@ import pytest
 
 from fssl.cli import app as cli
 from fssl.records.sealing import write_facts
-from fssl.report.page import live
-from fssl.report.page.live import PageServer
-from fssl.report.page.write import write_page
+from fssl.reports.page import live
+from fssl.reports.page.live import PageServer
+from fssl.reports.page.write import write_page
 from helpers.browser import Browser, Keys, webdriver
 from helpers.handmade import append, write_run
 

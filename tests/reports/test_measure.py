@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from fssl.errors import UserError
-from fssl.report.compare import Files, compare_runs
-from fssl.report.page.live import Watcher
-from fssl.report.page.write import write_page
-from fssl.report.runs import find_runs
+from fssl.reports.compare import Files, compare_runs
+from fssl.reports.page.live import Watcher
+from fssl.reports.page.write import write_page
+from fssl.reports.runs import find_runs
 from helpers.command import Fssl
 from helpers.handmade import write_run
 
@@ -107,7 +107,7 @@ def test_the_page_ranks_by_the_measure_and_draws_it_first(tmp_path: Path) -> Non
 def test_a_live_page_sends_every_run_again_when_the_measure_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fssl.report.page.live.FRESH", -1)
+    monkeypatch.setattr("fssl.reports.page.live.FRESH", -1)
     write_two(tmp_path, F1)
     watcher = Watcher([tmp_path])
     first = watcher.changes(-1)

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fssl.report.page import live
-from fssl.report.page.content import content, over_seeds
-from fssl.report.page.live import Watcher
-from fssl.report.runs import find_runs
+from fssl.reports.page import live
+from fssl.reports.page.content import content, over_seeds
+from fssl.reports.page.live import Watcher
+from fssl.reports.runs import find_runs
 from helpers.handmade import append, write_run
 from helpers.run_folders import write_settings
 
