@@ -320,8 +320,8 @@ def test_comparisons_reports_and_tables_are_those_of_the_commands(tmp_path: Path
     for read in (package.compare, package.report, package.runs, package.tables):
         with pytest.raises(UserError, match="which folders"):
             read()
-    with pytest.raises(UserError, match="--title draws one panel"):
-        package.compare("runs", by="seed", png="x.png", title="x")
+    with pytest.raises(UserError, match="--title has no effect without a picture"):
+        package.compare("runs", title="x")
 
 
 def test_reading_run_folders_from_python_needs_no_pytorch(tmp_path: Path) -> None:
