@@ -52,8 +52,9 @@ def test_the_notebook_s_cells_run_in_order(tmp_path: Path, environment: dict[str
     assert all(not cell.get("outputs") and not cell.get("execution_count") for cell in cells)
     out = run(["-c", "\n\n".join(code)], tmp_path, environment)
     assert run(["-c", "\n\n".join(code)], tmp_path, environment) == out, "in the same folder"
-    found = re.findall(r"^(sage|mine.py:mine) +([\d.]+) %", out, re.MULTILINE)
-    assert {name for name, accuracy in found if 10 < float(accuracy) < 100} == {"sage", "mine.py:mine"}
+    found = re.findall(r"^\| (sage|python:mean_vote) \| 7 8 \| \**([\d.]+) ± ", out, re.MULTILINE)
+    assert {name for name, accuracy in found if 34 < float(accuracy) < 100} == {"sage", "python:mean_vote"}
+    assert re.search(r"\| confidence \|", out)
     assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
