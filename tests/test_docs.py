@@ -124,7 +124,7 @@ def test_an_example_in_a_docstring_is_true(what: Any) -> None:
 
 def test_there_are_examples_commands_and_links() -> None:
     """Else the tests of each page would pass for want of anything to try."""
-    assert {b.page for b in EXAMPLES} >= {"README.md", "adding-a-method.md", "labels.md", "records.md"}
+    assert {b.page for b in EXAMPLES} >= {"README.md", "adding-a-method.md", "python.md", "records.md"}
     assert sum(words[0] == "fssl" for page in PAGES for words in commands_of(page)) > 50
     assert sum(len(LINK.findall(FENCE.sub("", page.read_text()))) for page in PAGES) > 50
 
