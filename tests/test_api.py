@@ -36,7 +36,7 @@ def test_a_run_folder_stands_for_no_experiment_but_its_settings_do(tmp_path: Pat
     with pytest.raises(UserError) as refused:
         fssl.experiment(str(tmp_path / "base"))
     file = tmp_path / "base/config.toml"
-    began = "is a run folder; give the preset or file that it began with"
+    began = "is a run folder; give the preset or file that started it"
     assert str(refused.value) == f"'{tmp_path / 'base'}' {began}, or {file}"
     assert fssl.experiment(file).config == first.config
 
@@ -61,7 +61,7 @@ def test_runs_that_are_left_out_are_warned_of_at_the_caller_s_line(tmp_path: Pat
     lines = sorted(str(warning.message) for warning in said)
     assert lines[1] == f"left out: {tmp_path}/wrong: no config.toml"
     assert re.fullmatch(
-        rf"left out: {tmp_path}/edited: .*changed.*; `fssl records accept` seals an edited record anew", lines[0]
+        rf"left out: {tmp_path}/edited: .*was edited; `fssl records accept` seals an edited record anew", lines[0]
     ), lines[0]
     assert (len(lines), {warning.filename for warning in said}) == (2, {__file__})
     assert {name: (run.is_finished, run.damaged) for name, run in runs.items()} == {
@@ -77,7 +77,7 @@ def test_a_grid_has_names_and_everything_is_checked_first() -> None:
     for wrong in ("method.tua=0.9", "train.lr=fast", "method.name=sgae", "compute.ray_address=x"):
         with pytest.raises(UserError):
             fssl.experiment("smoke", wrong)
-    with pytest.raises(UserError, match="one run at a time"):
+    with pytest.raises(UserError, match=r"expected a single run, but the configuration has a \[grid\]"):
         fssl.experiment("smoke", "grid.seed=[7, 8]")
 
 
@@ -126,13 +126,13 @@ def test_errors_name_arguments_and_settings_instead_of_options(tmp_path: Path) -
     (tmp_path / "notes/a.txt").touch()
     fssl.run(tiny, tmp_path / "run")
     told = {
-        lambda: fssl.run(tiny, tmp_path / "run"): "holds a run already; resume it, or choose another folder",
-        lambda: fssl.run(tiny, tmp_path / "notes"): "is not empty and not a run folder; choose another folder",
+        lambda: fssl.run(tiny, tmp_path / "run"): "already contains a run; resume it, or choose another folder",
+        lambda: fssl.run(tiny, tmp_path / "notes"): "is neither empty nor a run folder; choose another folder",
         lambda: fssl.experiment("smoke", "seed"): "seed: expected key=value",
-        lambda: fssl.experiment("smoke", "seed=[1, 2]"): "for several runs, 'grid.seed=[1, 2]'",
+        lambda: fssl.experiment("smoke", "seed=[1, 2]"): "for several runs use 'grid.seed=[1, 2]'",
         lambda: fssl.experiment("smoke", "grid.seed=[1, 2]"): "choose a run with a setting",
-        lambda: fssl.experiment("smoke", "data.name=folder"): "needs its folder: give data.dir",
-        lambda: fssl.experiment("smoke", f"data.dir='{tmp_path}'"): "leave data.dir out, or give data.name = 'folder'",
+        lambda: fssl.experiment("smoke", "data.name=folder"): "needs a folder: set data.dir",
+        lambda: fssl.experiment("smoke", f"data.dir='{tmp_path}'"): "remove data.dir, or use data.name = 'folder'",
         lambda: fssl.experiment("smoke", "privacy.clip=1"): "with compute.engine = 'local'; remove it, or use 'flower'",
     }
     for call, message in told.items():

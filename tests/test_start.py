@@ -114,14 +114,15 @@ def test_a_head_of_another_size_begins_afresh_only_if_allowed(fssl: Fssl) -> Non
     code, _, said = train(fssl, "run", "model.start=w.safetensors")
     assert (code, said) == (
         2,
-        "fssl: model.start = 'w.safetensors' does not fit network 'cnn': head.linear.weight ([4, 32], here [10, 32]),"
-        " head.linear.bias ([4], here [10]), extra (unknown here); model.start_partial = true uses what fits\n",
+        "fssl: model.start = 'w.safetensors' does not fit network 'cnn': head.linear.weight ([4, 32],"
+        " expected [10, 32]), head.linear.bias ([4], expected [10]), extra (not in the network);"
+        " use model.start_partial = true to load the tensors that fit\n",
     )
     assert not Path("run").exists()
     code, said, _ = train(fssl, "run", "model.start=w.safetensors", "model.start_partial=true")
     assert code == 0
-    assert "beginning afresh: head.linear.weight ([4, 32], here [10, 32]), head.linear.bias" in said
-    assert "not used: extra (unknown here)" in said
+    assert "newly initialized: head.linear.weight ([4, 32], expected [10, 32]), head.linear.bias" in said
+    assert "not used: extra (not in the network)" in said
     found, fresh = first_of("model.start=w.safetensors", "model.start_partial=true"), first_of()
     for name, tensor in found.items():
         assert torch.equal(tensor, (fresh if name.startswith("head") else given)[name])
@@ -153,20 +154,20 @@ def write_bad_files() -> None:
 @pytest.mark.parametrize(
     ("start", "message"),
     [
-        ("absent", "model.start = 'absent': there is no such run folder or file"),
+        ("absent", "model.start = 'absent': no such run folder or file"),
         ("empty", "empty is not a run folder (no config.toml)"),
         ("weights.txt", "expected a run folder, a .safetensors file or a state dict (.pt, .pth, .bin)"),
         ("damaged.safetensors", "model.start = 'damaged.safetensors' is damaged"),
         ("damaged.pt", "model.start = 'damaged.pt' cannot be read as a state dict"),
-        ("text.pt", "model.start = 'text.pt' is no file that torch saved; expected a state dict"),
+        ("text.pt", "model.start = 'text.pt' was not saved by torch; expected a state dict"),
         ("unsafe.pt", "model.start = 'unsafe.pt' cannot be read as a state dict (UnpicklingError: Weights only load"),
-        ("list.pt", "model.start = 'list.pt' is no state dict: expected dense tensors by their names"),
-        ("sparse.pt", "model.start = 'sparse.pt' is no state dict: expected dense tensors by their names"),
-        ("shapes.pt", "model.start = 'shapes.pt' is no state dict: expected dense tensors by their names"),
+        ("list.pt", "model.start = 'list.pt' is not a state dict: expected names of dense tensors"),
+        ("sparse.pt", "model.start = 'sparse.pt' is not a state dict: expected names of dense tensors"),
+        ("shapes.pt", "model.start = 'shapes.pt' is not a state dict: expected names of dense tensors"),
         ("nan.safetensors", "head.linear.bias has values that are not finite"),
-        ("other.safetensors", "nothing of it can be used: body.0.weight (missing), body.1.weight (missing)"),
+        ("other.safetensors", "no tensor can be used: body.0.weight (missing), body.1.weight (missing)"),
         ("mixed.safetensors", "does not fit network 'cnn': body.0.weight (missing), "),
-        ("less.safetensors", "does not fit network 'cnn': body.6.weight (missing); model.start_partial"),
+        ("less.safetensors", "does not fit network 'cnn': body.6.weight (missing); use model.start_partial"),
         ("x" * 300, "File name too long"),
     ],
 )
@@ -182,11 +183,9 @@ def test_a_changed_model_of_a_run_is_refused(fssl: Fssl) -> None:
     shutil.copytree("labels", "other")
     file = Path("other/model.safetensors")
     file.write_bytes(file.read_bytes()[:-1] + b"\1")
-    assert "its checksum is wrong" in train(fssl, "run", "model.start=other")[2]
+    assert "its checksum does not match" in train(fssl, "run", "model.start=other")[2]
     Path("other/model.safetensors").unlink()
-    assert (
-        "has no model.safetensors, which a run writes once it is finished" in train(fssl, "run", "model.start=other")[2]
-    )
+    assert "has no model.safetensors, which a run writes when it finishes" in train(fssl, "run", "model.start=other")[2]
 
 
 @pytest.mark.slow
@@ -206,7 +205,7 @@ def test_a_run_goes_on_without_the_file_and_with_the_same_bits(fssl: Fssl) -> No
     assert (code, said.count("\n"), message in said) == (2, 1, True), said
     Path("w.safetensors").unlink()
     code, _, said = fssl("run", "gone", "--out", "new")
-    assert (code, "there is no such run folder or file" in said) == (2, True), said
+    assert (code, "no such run folder or file" in said) == (2, True), said
     assert not Path("new").exists()
 
 
@@ -216,7 +215,7 @@ def test_a_resumed_run_with_another_file_is_another_run(fssl: Fssl) -> None:
     save_file(plain(seed=1), "w.safetensors")
     words = ["--set", "model.start=w.safetensors", "--out", "run", "--resume"]
     code, _, said = fssl("run", "smoke", *SMALL, *words)
-    assert (code, "holds another run: model.start_digest is" in said) == (2, True), said
+    assert (code, "contains another run: model.start_digest is" in said) == (2, True), said
 
 
 @pytest.mark.parametrize("classes", [5, "0123456789", {"0": 1}, [[1]] * 10, None])
@@ -321,4 +320,4 @@ def test_an_export_is_a_start(fssl: Fssl) -> None:
     assert accuracies[1] == accuracies[2]
     Path("first.safetensors").write_bytes(Path("first.safetensors").read_bytes()[:-1] + b"x")
     said = fssl(*command, "--set", "model.start=first.safetensors", "--out", "fourth")
-    assert (said.code, "is damaged (its checksum is wrong)" in said.err) == (2, True)
+    assert (said.code, "is damaged (its checksum does not match)" in said.err) == (2, True)

@@ -122,7 +122,7 @@ def read_state_dict(file: Path) -> State:
     """The tensors of a file that torch saved; nothing in it is executed."""
     with file.open("rb") as opened:
         if not opened.read(2).startswith(SAVED_BY_TORCH):
-            raise UserError(f"model.start = '{file}' is no file that torch saved; expected a state dict")
+            raise UserError(f"model.start = '{file}' was not saved by torch; expected a state dict")
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds, by what is wrong with the file
@@ -131,7 +131,7 @@ def read_state_dict(file: Path) -> State:
     inner = [found[key] for key in WRAPPERS if isinstance(found, Mapping) and isinstance(found.get(key), Mapping)]
     tensors = dict(inner[0] if inner else found) if isinstance(found, Mapping) else {}
     if not tensors or not all(isinstance(k, str) and is_dense_tensor(t) for k, t in tensors.items()):
-        raise UserError(f"model.start = '{file}' is no state dict: expected dense tensors by their names")
+        raise UserError(f"model.start = '{file}' is not a state dict: expected names of dense tensors")
     return {name: t.detach() for name, t in tensors.items()}  # BatchNorm takes no statistics that ask for gradients
 
 
@@ -148,18 +148,19 @@ def fit_weights(net: Net, given: State, place: str, may_be_partial: bool) -> Fit
     given = {name if name in own else net.our_name(name): t for name, t in given.items()}
     usable = {k: given[k].to(t.dtype) for k, t in own.items() if k in given and alike(given[k], t)}
     missing = [f"{k} ({misfit(given.get(k), t)})" for k, t in own.items() if k not in usable]
-    unknown = [f"{k} (unknown here)" for k in sorted(given.keys() - own.keys())]
+    unknown = [f"{k} (not in the network)" for k in sorted(given.keys() - own.keys())]
     start = f"model.start = '{place}' does not fit network '{net.name}'"
     if not usable:
-        raise UserError(f"{start}: nothing of it can be used: {shortened(missing, SHOWN_TENSORS)}")
+        raise UserError(f"{start}: no tensor can be used: {shortened(missing, SHOWN_TENSORS)}")
     if (missing or unknown) and not may_be_partial:
         raise UserError(
-            f"{start}: {shortened([*missing, *unknown], SHOWN_TENSORS)}; model.start_partial = true uses what fits"
+            f"{start}: {shortened([*missing, *unknown], SHOWN_TENSORS)};"
+            " use model.start_partial = true to load the tensors that fit"
         )
     if strange := next((k for k, t in usable.items() if not torch.isfinite(t).all()), None):
         raise UserError(f"model.start = '{place}': {strange} has values that are not finite")
     weights = Weights(*({k: usable.get(k, t) for k, t in tree.items()} for tree in net.first))
-    notes = [f"model.start = '{place}': beginning afresh: {shortened(missing, SHOWN_TENSORS)}"] * bool(missing)
+    notes = [f"model.start = '{place}': newly initialized: {shortened(missing, SHOWN_TENSORS)}"] * bool(missing)
     notes += [f"model.start = '{place}': not used: {shortened(unknown, SHOWN_TENSORS)}"] * bool(unknown)
     return Fitted(weights, notes)
 
@@ -168,7 +169,7 @@ def misfit(given: Tensor | None, own: Tensor) -> str:
     """Why a tensor cannot be used."""
     if given is None:
         return "missing"
-    return f"{list(given.shape)}, here {list(own.shape)}" if given.shape != own.shape else str(given.dtype)
+    return f"{list(given.shape)}, expected {list(own.shape)}" if given.shape != own.shape else str(given.dtype)
 
 
 def alike(given: Tensor, own: Tensor) -> bool:
@@ -183,9 +184,9 @@ def trained_otherwise(facts: Mapping[str, Any], card: Card, place: str) -> list[
     if mean and std and not any([mean, std] == [list(m), list(s)] for m, s in norms):
         ours = f"mean {list(card.train_mean)} and std {list(card.train_std)}"
         notes.append(
-            f"model.start = '{place}' was trained with mean {mean} and std {std}, this run normalizes with {ours}"
+            f"model.start = '{place}' was trained with mean {mean} and std {std}, but this run normalizes with {ours}"
         )
     if isinstance(classes, list) and len(classes) == card.num_classes and classes != list(card.class_names):
         i = next(i for i, (its, ours) in enumerate(zip(classes, card.class_names, strict=True)) if its != ours)
-        notes.append(f"model.start = '{place}': its class {i} is '{classes[i]}', here it is '{card.class_names[i]}'")
+        notes.append(f"model.start = '{place}': its class {i} is '{classes[i]}', but here '{card.class_names[i]}'")
     return notes

@@ -70,8 +70,8 @@ WRONG: list[tuple[str, Any, tuple[str, ...]]] = [
     ("train", 5, ("'train' is a section",)),
     ("seed", "7", ("seed = '7'", "whole number")),
     ("seed", 1.5, ("seed = 1.5", "whole number")),
-    ("seed", "7,8, 9", ("seed = '7,8, 9'", "for several runs, 'grid.seed=[7, 8, 9]'")),
-    ("grid", {"seed": [7, 8]}, ("'grid' stands for several runs", "`expand`")),
+    ("seed", "7,8, 9", ("seed = '7,8, 9'", "for several runs use 'grid.seed=[7, 8, 9]'")),
+    ("grid", {"seed": [7, 8]}, ("'grid' describes several runs", "`expand`")),
     ("seed", True, ("seed = true", "whole number")),
     ("seed", -1, ("seed = -1", "from 0 to 2147483647")),
     ("seed", 2**31, ("seed = 2147483648",)),
@@ -130,11 +130,14 @@ def test_a_wrong_setting_is_refused_in_one_helpful_line(key: str, value: Any, fr
         ({"data": {"labels_per_class": 5, "label_fraction": 0.1}}, "exclude each other"),
         ({"partition": {"kind": "dirichlet", "alpha": 0}}, "partition.kind = 'iid'"),
         ({"partition": {"kind": "dirichlet", "clients": 1438}}, "1437 images are too few"),
-        ({"partition": {"kind": "balanced-dirichlet", "alpha": 0}}, "balanced-dirichlet expects at least 0.01"),
+        (
+            {"partition": {"kind": "balanced-dirichlet", "alpha": 0}},
+            "expected at least 0.01 with partition.kind = 'balanced-dirichlet'",
+        ),
         ({"partition": {"kind": "shards"}}, "needs partition.classes_per_client"),
         (
             {"partition": {"kind": "shards", "classes_per_client": 3, "clients": 21}},
-            "make 63, expected a multiple of the 10",
+            "would get 63 shards; expected a multiple of the 10",
         ),
         (
             {"partition": {"classes_per_client": 2}},
@@ -151,29 +154,32 @@ def test_a_wrong_setting_is_refused_in_one_helpful_line(key: str, value: Any, fr
         ),
         (
             {"partition": {"labels": "knowing-clients", "labeled_clients": 1, "first_clients": [20]}},
-            r"partition.first_clients = \[20\]: the 20 clients are 0 to 19",
+            r"partition.first_clients = \[20\]: expected clients from 0 to 19",
         ),
         (
             {"partition": {"labels": "knowing-clients", "labeled_clients": 1, "first_clients": [2, -1]}},
-            r"partition.first_clients = \[2, -1\]: the 20 clients are 0 to 19",
+            r"partition.first_clients = \[2, -1\]: expected clients from 0 to 19",
         ),
         (
             {"partition": {"labels": "knowing-clients", "labeled_clients": 2, "first_clients": [3, 3]}},
-            "a client can be the first once",
+            "expected each client once",
         ),
         ({"partition": {"labels": "knowing-clients", "labeled_clients": 21}}, "expected at most the 20 clients"),
         (
             {"partition": {"labels": "knowing-clients", "labeled_clients": 2}, "data": {"label_fraction": 0.2}},
             "data.label_fraction = 0.2 has no effect with partition.labels = 'knowing-clients'",
         ),
-        ({"partition": {"labels": "knowing-clients"}}, "'knowing-clients' needs partition.labeled_clients: how many"),
+        (
+            {"partition": {"labels": "knowing-clients"}},
+            "'knowing-clients' needs partition.labeled_clients: their number",
+        ),
         (
             {"data": {"name": "folder"}, "partition": {"labels": "knowing-clients"}},
             "partition.labels = 'knowing-clients' has no effect with data.name = 'folder'",
         ),
         (
             {"data": {"name": "folder"}, "partition": {"labels": "all-clients"}},
-            "partition.labels = 'all-clients' has no effect with data.name = 'folder': its folders say",
+            "partition.labels = 'all-clients' has no effect with data.name = 'folder': its folders decide",
         ),
         (
             {"protocol": "authors", "compute": {"lanes": 2}},
@@ -214,7 +220,10 @@ def test_clients_that_know_all_their_labels_need_no_number_of_them() -> None:
 
 def test_the_lowest_alpha_is_the_one_the_partition_can_draw() -> None:
     assert parse({"partition": {"alpha": MIN_ALPHA}}).partition.alpha == 0.01
-    with pytest.raises(UserError, match=r"partition\.alpha = 0\.0099: paired-dirichlet expects at least 0\.01"):
+    with pytest.raises(
+        UserError,
+        match=r"partition\.alpha = 0\.0099: expected at least 0\.01 with partition\.kind = 'paired-dirichlet'",
+    ):
         parse({"partition": {"alpha": 0.0099}})
     even = parse({"partition": {"alpha": 0, "kind": "paired-dirichlet"}}).partition  # which reads it as even
     assert (even.kind, even.alpha) == ("paired-dirichlet", 0)
@@ -406,7 +415,7 @@ def test_a_grid_is_counted_without_building_it() -> None:
     tables = {"grid": {"seed": [*range(1000)], "train": {"lr": [*range(1000)], "batch": [*range(1, 1001)]}}}
     assert num_runs(tables) == 10**9
     assert (num_runs({}), num_runs({"grid": {"seed": [7]}})) == (1, 1)
-    with pytest.raises(UserError, match="one run at a time"):
+    with pytest.raises(UserError, match=r"expected a single run, but the configuration has a \[grid\]"):
         only_run(tables)
     with pytest.raises(UserError, match=r"train\.batch: seed0/lr0/batch1, seed0/lr0/batch2, seed0/lr0/batch3, \.\.\."):
         check_size(tables, 1000)
@@ -461,7 +470,7 @@ def test_a_list_or_string_that_does_not_end_is_refused(setting: str) -> None:
         ({"seed": []}, "grid.seed = []"),
         ({"sed": [1, 2]}, "did you mean 'seed'?"),
         ({"train": {"lr": [0.1, "x"]}}, "train.lr = 'x'"),
-        ({"seed": [7, 7]}, "names the run 'seed7' twice"),
+        ({"seed": [7, 7]}, "creates the run 'seed7' twice"),
     ],
 )
 def test_a_wrong_grid_is_refused(grid: Any, fragment: str) -> None:
@@ -494,8 +503,8 @@ def test_files_are_read_by_path_and_presets_by_name(tmp_path: Path, monkeypatch:
         ("folder.toml", None, "is a folder; expected a TOML file or a preset"),
         ("smok", b"", "did you mean 'smoke'?"),
         ("", b"", "file '' is unknown"),
-        ("empty.toml", b"# nothing\n", "empty.toml: holds no settings"),
-        ("a/b", b"", "'a/b': there is no such run folder or file, and no such preset (see `fssl presets`)"),
+        ("empty.toml", b"# nothing\n", "empty.toml: contains no settings"),
+        ("a/b", b"", "'a/b': no such run folder, file or preset (see `fssl presets`)"),
         ("paper/tabel2", b"", "did you mean 'paper/table2'?"),
         ("half.toml/x", b"", "cannot be read: Not a directory"),
         ("n" * 300, b"", "cannot be read: File name too long"),
@@ -675,16 +684,16 @@ def test_a_single_table_that_says_what_is_set_is_no_axis_any_more() -> None:
 
 
 def test_what_all_tables_of_an_axis_set_must_not_get_lost() -> None:
-    with pytest.raises(UserError, match=r"^data.name=digits: no table .* all of them set data.labels_per_class;"):
+    with pytest.raises(UserError, match=r"^data.name=digits: no table .* would lose data.labels_per_class;"):
         cells_left("data.name=digits")
-    with pytest.raises(UserError, match=r"all of them set data\.name; set that, too"):
+    with pytest.raises(UserError, match=r"would lose data\.name; set that, too"):
         cells_left("data.labels_per_class=50")
     given = override(CELLS, ["data.name=digits", "data.labels_per_class=6", "method.name=fedavg"])
     assert [(name, config.method.settings) for name, config in expand(given)] == [("seed7", ())]
 
 
 def test_a_setting_that_some_tables_of_an_axis_make_is_refused() -> None:
-    with pytest.raises(UserError, match=r"^method\.tau: some runs of grid\.method set it themselves"):
+    with pytest.raises(UserError, match=r"^method\.tau: only some values of grid\.method set it"):
         names("method.tau=0.8")
 
 

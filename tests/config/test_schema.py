@@ -81,7 +81,7 @@ def test_records_are_read_like_functions() -> None:
 def test_types_that_are_nowhere_are_one_line() -> None:
     def mine(tau: "Nothing" = 3) -> None: ...  # type: ignore[name-defined]  # noqa: F821
 
-    with pytest.raises(UserError, match=r"mine: the types of its settings cannot be read: NameError: .*'Nothing'"):
+    with pytest.raises(UserError, match=r"mine: cannot read the types of its settings: NameError: .*'Nothing'"):
         schema_of(mine)
 
 
@@ -92,7 +92,7 @@ def test_a_range_without_a_number_is_the_mistake_of_who_declares_it() -> None:
 
     def one(tau: Annotated[float, Range(1, 1)] = 1.0) -> None: ...
 
-    with pytest.raises(UserError, match=r"^mine: its setting 'tau' is declared with Range\(1, 0\), in which"):
+    with pytest.raises(UserError, match=r"^mine: setting 'tau' has the empty Range\(1, 0\)"):
         schema_of(mine)
     with pytest.raises(UserError, match=r"^nobody: .*Range\(0, nan\)"):
         schema_of(nobody)
@@ -128,7 +128,7 @@ def test_values_arrive_as_declared(key: str, value: Any, expected: Any) -> None:
         ("numbers", [1, True], "numbers = [1, True]: expected a list of numbers like"),
         ("numbers", [1, nan], "numbers = nan: expected a finite number"),
         ("numbers", [1, 10**400], "000: expected a finite number"),
-        ("other", 3, "other: what it may be is not declared"),
+        ("other", 3, "other: unsupported type; annotate it as bool, int, float or Literal"),
     ],
 )
 def test_values_that_do_not_fit_are_refused(key: str, value: Any, message: str) -> None:
@@ -155,7 +155,7 @@ def test_zero_has_no_sign_and_nothing_is_almost_zero() -> None:
     assert (found, copysign(1, found)) == (0, 1)
     assert check_value("weight", 1e-30, SCHEMA["weight"]) == 1e-30
     for tiny in (5e-324, 1e-31):
-        with pytest.raises(UserError, match=f"weight = {tiny}: expected 0, or a number that single precision can tell"):
+        with pytest.raises(UserError, match=f"weight = {tiny}: expected 0, or an absolute value of at least 1e-30"):
             check_value("weight", tiny, SCHEMA["weight"])
 
 

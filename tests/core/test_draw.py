@@ -73,8 +73,8 @@ def test_where_all_have_labels_nothing_changes(make_federation: Make) -> None:
 
 
 def test_no_round_lacks_labels_then(make_federation: Make) -> None:
-    assert any("20% of all rounds draw none of them" in note for note in make_federation(*SOME).experiment.notes)
-    assert not any("draw none of them" in note for note in make_federation(*SOME, LABELED).experiment.notes)
+    assert any("20% of all rounds draw no labeled client" in note for note in make_federation(*SOME).experiment.notes)
+    assert not any("draw no labeled client" in note for note in make_federation(*SOME, LABELED).experiment.notes)
 
 
 def test_the_guarantee_counts_the_clients_that_can_be_drawn() -> None:
@@ -100,7 +100,7 @@ ONLY_SOME = "; remove it, or use partition.labels = 'few-clients' or 'knowing-cl
         ),
         (
             [*SOME, "train.clients_per_round=4"],
-            "train.clients_per_round = 4 is more than partition.labeled_clients = 3",
+            "train.clients_per_round = 4: expected at most partition.labeled_clients = 3",
         ),
     ],
 )

@@ -28,7 +28,7 @@ def test_classes_without_a_label_are_pointed_out() -> None:
     lacking = [str(c) for c, number in enumerate(one.holdings.labeled.sum(0)) if not number]
     assert lacking
     assert one.notes == [
-        f"{len(lacking)} of 10 classes have no label anywhere, and cannot be learned: {', '.join(lacking)}"
+        f"{len(lacking)} of 10 classes have no labeled image and cannot be learned: {', '.join(lacking)}"
     ]
     assert notes(*ONE_KNOWS, "partition.classes_per_client=5", "method.name=fedavg-sl") == []
     assert notes("partition.labels=server") == []
@@ -39,7 +39,7 @@ def test_rounds_that_draw_nobody_with_labels_are_pointed_out() -> None:
     """C(3, 2) of C(4, 2) draws have none of one client, C(2, 2) none of two, and none has none of three."""
     few = ("partition.clients=4", "train.clients_per_round=2", "partition.kind=iid")
     found = [notes(*few, f"partition.labeled_clients={number}") for number in (1, 2, 3)]
-    text = "{} of 4 clients have labels, and 2 are drawn: {}% of all rounds draw none of them"
+    text = "{} of 4 clients have labels, and 2 are drawn: {}% of all rounds draw no labeled client"
     assert found == [[text.format(1, 50)], [text.format(2, 17)], []]
 
 
@@ -50,7 +50,7 @@ def test_a_run_that_is_over_before_a_second_stage_says_so() -> None:
 
 
 def test_a_server_that_keeps_its_labels_to_itself_is_pointed_out() -> None:
-    text = "server.epochs = 0: nobody trains on the labels, which are the server's"
+    text = "server.epochs = 0: no training uses the labels, which are at the server"
     assert notes("partition.labels=server", "server.epochs=0") == [text]
 
 

@@ -53,7 +53,7 @@ def test_a_run_tells_what_it_spends_before_it_starts() -> None:
     assert found.known == epsilon(30.0, found.most_rounds, 1e-5)
     assert found.hidden <= min(found.known, epsilon(30.0, 20, 1e-5, (4, 2)))
     line, norms = privacy_notes(config)
-    assert f"epsilon {found.hidden:.3g} for who sees" in line
+    assert f"epsilon {found.hidden:.3g} against an adversary" in line
     assert f"(at most {found.most_rounds} rounds)" in line
     assert "model.norm = 'group'" in norms
 
@@ -61,7 +61,7 @@ def test_a_run_tells_what_it_spends_before_it_starts() -> None:
 def test_without_noise_nothing_is_guaranteed() -> None:
     config = replace(tiny_config(), privacy=Privacy(clip=1.0))
     assert spent(config, 20) is None
-    assert "nothing is guaranteed" in privacy_notes(config)[0]
+    assert "there is no guarantee" in privacy_notes(config)[0]
 
 
 @pytest.mark.slow

@@ -198,7 +198,7 @@ def take_step(part: Any, i: int) -> Any:
 
 def test_it_is_refused_where_a_round_has_several_groups(make_federation: Make) -> None:
     settings = ("method.name=rscfed", "partition.labels=knowing-clients", "partition.labeled_clients=1")
-    with pytest.raises(UserError, match="goes with one group of clients a round, and method 'rscfed' draws 3"):
+    with pytest.raises(UserError, match="needs a single group of clients per round, but method 'rscfed' draws 3"):
         make_federation(*settings, *BROADCAST)
 
 
@@ -257,13 +257,13 @@ REFUSED = {
     (
         "server.broadcast_momentum=true",
         "train.momentum=0",
-    ): "does not work with train.momentum = 0: clients have none to begin with",
-    ("server.broadcast_momentum=true", "train.keep_momentum=true"): "clients begin with their own",
+    ): "does not work with train.momentum = 0: clients have no momentum",
+    ("server.broadcast_momentum=true", "train.keep_momentum=true"): "clients keep their own momentum",
     ("server.broadcast_momentum=true", "protocol=authors"): "carries momentum from client to client",
     (
         "server.broadcast_momentum=true",
         "method.name=fedmatch",
-    ): "'fedmatch', which takes its steps by a rule of its own",
+    ): "'fedmatch', which uses its own optimizer",
     ("server.optimizer=sgd",): "server.optimizer",
 }
 

@@ -225,11 +225,11 @@ def test_what_has_no_statistics_is_refused(tiny_data: Dataset) -> None:
     assert "other norms have no running statistics" in refusal(
         [*AT, "server.static_norm=all", "model.norm=group"], tiny_data
     )
-    with pytest.raises(UserError, match="network 'simple-cnn' has no BatchNorm; leave it out"):
+    with pytest.raises(UserError, match="static_norm = 'all' has no effect: network 'simple-cnn' has no BatchNorm"):
         prepare(tiny_config("server.static_norm=all", "data.name=cifar10", "model.name=simple-cnn", "model.width=4"))
     for kind in ("all", "sites"):
         refused = refusal([f"server.static_norm={kind}", "method.name=fedmatch"], tiny_data)
-        assert "keeps its model in parts" in refused
+        assert "splits its model into parts" in refused
 
 
 def test_sums_of_sites_do_not_go_beside_masks(tiny_data: Dataset) -> None:

@@ -100,7 +100,7 @@ def test_a_file_without_a_suffix_is_found_by_its_mark(tmp_path: Path) -> None:
     (tmp_path / "README").write_text("not an image")
     listing = list_images(tmp_path)
     assert [file.name for file in listing.files()] == ["IM00001"]
-    assert list(listing.skipped) == ["README: not an image by its name"]
+    assert list(listing.skipped) == ["README: no image suffix"]
     assert np.array_equal(read_picture((tmp_path / "IM00001").read_bytes(), 16, 1), read("CT_small.dcm"))
 
 
@@ -108,7 +108,7 @@ def test_a_file_without_a_suffix_is_found_by_its_mark(tmp_path: Path) -> None:
     ("name", "why"),
     [
         ("rtplan.dcm", "a DICOM file without pixels (RTPLAN)"),
-        ("MR_truncated.dcm", "damaged or cut short ("),
+        ("MR_truncated.dcm", "damaged or truncated ("),
         (
             "MR_small_jpeg_ls_lossless.dcm",
             "JPEG-LS Lossless Image Compression: its decoder for pydicom is not installed (see pylibjpeg)",

@@ -74,30 +74,34 @@ REFUSED: dict[str, tuple[Callable[[], object], list[str], str]] = {
     ),
     "empty": (lambda: DIGITS._replace(test=Split(pixels[:0], truth[:0])), [], "test has no images"),
     "groups": (lambda: DIGITS._replace(groups=truth[:9]), [], r"groups are \[9\], expected \[1437\]"),
-    "other name": (lambda: DIGITS, ["data.name=cifar10"], "'digits', and data.name = 'cifar10'; give data.name=digits"),
+    "other name": (lambda: DIGITS, ["data.name=cifar10"], "'digits', but data.name = 'cifar10'; use data.name=digits"),
     "own name": (
         lambda: DIGITS._replace(card=replace(card("digits"), name="mine")),
         [],
-        "'mine', and data.name = 'digits'; images of your own are data.name=imagefolder",
+        "'mine', but data.name = 'digits'; for your own images use data.name=imagefolder",
     ),
     "own classes": (
         lambda: DIGITS._replace(card=replace(card("digits"), classes=NAMES)),
         [],
-        r"class_names = \('a', .*images of your own are data.name=imagefolder",
+        r"class_names = \('a', .*for your own images use data.name=imagefolder",
     ),
     "own size": (
         own,
         ["data.size=32", "data.labels_per_class=8"],
-        "its card has size = 8, and the settings 32; give data.size",
+        "its card has size = 8, but the settings have 32; change data.size",
     ),
-    "files": (lambda: DIGITS, ["data.dir=images"], "data.dir = 'images': dataset= is read from no files"),
-    "engine": (lambda: DIGITS, ["compute.engine=flower"], "its processes load images themselves"),
+    "files": (
+        lambda: DIGITS,
+        ["data.dir=images"],
+        "data.dir = 'images' has no effect with dataset=, which reads no files",
+    ),
+    "engine": (lambda: DIGITS, ["compute.engine=flower"], "its processes load images from files"),
     "two deals": (
         lambda: DIGITS._replace(partition=Partition((), ())),
         [],
-        "deals out data.name = 'digits'; leave out its partition",
+        r"data.name = 'digits' is divided by \[partition\]; remove the dataset's partition",
     ),
-    "no deal": (lambda: own("folder"), FOLDER, "wants its partition"),
+    "no deal": (lambda: own("folder"), FOLDER, "needs a partition"),
     "half a deal": (
         lambda: own("folder")._replace(partition=Partition((np.arange(9),), (np.arange(9, 99),))),
         FOLDER,
@@ -106,32 +110,32 @@ REFUSED: dict[str, tuple[Callable[[], object], list[str], str]] = {
     "unknown labels": (
         lambda: by_clients()._replace(train=Split(pixels, np.full_like(truth, -1))),
         FOLDER,
-        "labels of all of them",
+        "each with a label of 0 or more",
     ),
     "no clients": (
         lambda: own("folder")._replace(partition=Partition((), (), np.arange(len(truth)))),
         [*FOLDER, *AT_SERVER],
-        "wants its partition, the rows of each client",
+        "needs a partition with the rows of each client",
     ),
     "idle client": (
         lambda: held((np.arange(5), NONE), idle=True),
         FOLDER,
-        "its partition gives client 1 no image; leave this client out",
+        "its partition gives client 1 no image; remove this client",
     ),
     "rows of a server": (
         lambda: held((np.arange(5), NONE), server=np.arange(5, 9)),
         FOLDER,
-        "its partition has rows of the server; give partition.labels = 'server', or leave them out",
+        "its partition has server rows; use partition.labels = 'server', or remove these rows",
     ),
     "poor server": (
         lambda: held((NONE, np.arange(5))),
         [*FOLDER, *AT_SERVER],
-        "its partition has no rows of the server, but partition.labels = 'server'; leave that out",
+        "its partition has no server rows, but partition.labels = 'server'; remove the setting",
     ),
     "labels everywhere": (
         lambda: held((NONE, np.arange(5)), server=np.arange(5, 9)),
         [*FOLDER, *AT_SERVER],
-        "client 1 has labeled rows, but partition.labels = 'server'; make them unlabeled, or leave that out",
+        "client 1 has labeled rows, but partition.labels = 'server'; make them unlabeled, or remove the setting",
     ),
 }
 
@@ -154,15 +158,15 @@ def test_what_was_given_is_recorded_and_a_run_goes_on_with_nothing_else(tmp_path
     assert digest == package.experiment(*SHORT, dataset=load("digits")).config.data.digest
     others = train(255 - pixels)
     for experiment in (package.experiment(*longer, dataset=others), package.experiment(*longer)):
-        with pytest.raises(UserError, match=f"holds another run: data.digest is '{digest}' there"):
+        with pytest.raises(UserError, match=f"contains another run: data.digest is '{digest}' there"):
             package.run(experiment, out, resume=True)
-    with pytest.raises(UserError, match=f"data.digest = '{digest}': dataset= has other images"):
+    with pytest.raises(UserError, match=f"data.digest = '{digest}': the images of dataset= have changed"):
         package.experiment(out / "config.toml", dataset=others)
     narrow = train(labels=truth.astype(np.uint8))  # the same labels
     assert package.run(package.experiment(*longer, dataset=narrow), out, resume=True)["rounds"] == 2
     for words in (("run", out / "config.toml", "--dry-run"), ("predict", out)):
         code, _, said = fssl(*words)
-        assert (code, "the images were given in Python" in said) == (2, True), said
+        assert (code, "the images were passed in Python" in said) == (2, True), said
     assert fssl("run", out / "config.toml", "--set", "data.name=digits", "--dry-run").code == 0
 
 
@@ -243,5 +247,5 @@ def test_what_is_no_images_with_labels_is_refused(train: object, reason: str) ->
 
 @pytest.mark.parametrize("names", [("a", "a"), ("a", ""), (1, 2), ("a\tb", "c"), ("a",)])
 def test_classes_that_no_record_could_hold_are_refused_at_once(names: tuple[object, ...]) -> None:
-    with pytest.raises(UserError, match=r"classes = \[.*\]: expected two or more different names"):
+    with pytest.raises(UserError, match=r"classes = \[.*\]: expected at least two different names"):
         package.dataset(DIGITS.train, DIGITS.test, classes=names)  # type: ignore[arg-type]

@@ -101,7 +101,7 @@ def spoil(folder: Path, change: Callable[[bytes], bytes], name: str = "train-ima
 
 
 WRONG = {
-    "no IDX file of bytes with 3 axes": lambda data: b"\x00\x00\x0d\x03" + data[4:],
+    "not an IDX file of bytes with 3 axes": lambda data: b"\x00\x00\x0d\x03" + data[4:],
     "has the shape (6, 4, 4), expected (5, 4, 4)": lambda data: data[:7] + b"\x06" + data[8:],
     "has 95 bytes, expected 96": lambda data: data[:-1],
 }
@@ -129,7 +129,7 @@ def test_other_complaints(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be read"):
         read_idx(folder / "train-images-idx3-ubyte.gz", (5, 4, 4))
     (folder / "train-labels-idx1-ubyte.gz").unlink()
-    with pytest.raises(UserError, match=r"train-labels-idx1-ubyte.gz' is missing beside the others"):
+    with pytest.raises(UserError, match=r"train-labels-idx1-ubyte.gz' is missing; put it next to the other files"):
         sources.load("fmnist", folder)
 
 

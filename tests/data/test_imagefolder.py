@@ -79,8 +79,8 @@ def test_a_changed_folder_is_another_run(fssl: Fssl) -> None:
     removed = Path("numbers/train/one/00.png").read_bytes()
     Path("numbers/train/one/00.png").unlink()
     code, _, said = fssl("run", "run", "--resume", "--set", "train.rounds=3")
-    advice = "put back those that the run began with, or begin a new run without data.digest"
-    assert (code, "'numbers' has other files" in said, advice in said) == (2, True, True)
+    advice = "restore the original ones, or start a new run without data.digest"
+    assert (code, "the files in 'numbers' have changed" in said, advice in said) == (2, True, True)
     assert run(fssl, out="new")[0] == 0
     Path("numbers/train/one/00.png").write_bytes(removed)
     assert fssl("run", "run", "--resume", "--set", "train.rounds=3").code == 0
@@ -98,9 +98,9 @@ def test_it_can_be_looked_at(fssl: Fssl) -> None:
     ("words", "message"),
     [
         (["--set", "data.labels_per_class=21"], "class 1 has 20 images"),
-        (["--set", "data.label_fraction=0.1"], "classes may differ in size, so give data.labels_per_class"),
+        (["--set", "data.label_fraction=0.1"], "classes may differ in size; use data.labels_per_class"),
         (["--set", "partition.clients=40"], "partition.clients = 40: 30 labeled images are too few"),
-        (["--data-dir", "nowhere"], "'nowhere' is no folder"),
+        (["--data-dir", "nowhere"], "'nowhere' is not a folder"),
         (["--data-dir", "numbers/train"], "no images in train, expected some in train/CLASS/*"),
         (["--set", 'data.classes=["one", "two"]'], "'three' is not one of the agreed classes"),
     ],
@@ -188,7 +188,7 @@ def test_who_has_no_test_images_hears_how_to_split_some_off(fssl: Fssl) -> None:
 
 def test_a_test_part_that_cannot_be_split_off_is_refused(fssl: Fssl) -> None:
     code, _, said = run(fssl, "--set", "data.test_share=0.25")
-    assert (code, "has a folder of test images already" in said) == (2, True)
+    assert (code, "already has test images" in said) == (2, True)
     shutil.rmtree("numbers/test")
     code, _, said = run(fssl)
     assert (code, "no images in test, expected some in test/CLASS/*" in said) == (2, True)
@@ -205,7 +205,7 @@ def test_files_that_a_run_does_without_are_listed_in_its_folder(fssl: Fssl) -> N
     Path("numbers/train/one/00.png").write_bytes(b"no image")
     assert run(fssl)[0] == 2
     code, said, _ = run(fssl, "--set", "data.skip_bad=true")
-    line = "train/one/00.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image"
+    line = "train/one/00.png: not a PNG, JPEG, WebP, TIFF, BMP or DICOM image"
     assert (code, f"skipped {line}" in said.replace("\n", " ")) == (0, True)
     assert Path("run/skipped.txt").read_text() == f"{line}\n"
     assert np.sum(json.loads(Path("run/partition.json").read_text())["unlabeled"], 0).tolist() == [19, 10, 30]

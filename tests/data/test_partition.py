@@ -506,8 +506,8 @@ def test_dirichlet_feeds_clients_left_with_nothing() -> None:
         ({"alpha": 0.0, "kind": "dirichlet"}, "use kind 'iid'"),
         ({"per_class": 31}, "class 1 has 30 images"),
         ({"per_class": 0}, "expected 1 to 30"),
-        ({"clients": 80, "kind": "dirichlet"}, "partition.clients = 80: 70 images are too few for each client"),
-        ({"clients": 6, "per_class": 2}, "partition.clients = 6: 4 labeled images are too few for each client"),
+        ({"clients": 80, "kind": "dirichlet"}, "partition.clients = 80: 70 images are too few for one per client"),
+        ({"clients": 6, "per_class": 2}, "partition.clients = 6: 4 labeled images are too few for one per client"),
         ({"kind": "dirichlett"}, "did you mean 'dirichlet'"),
         ({"labeled_clients": 4}, "partition.labeled_clients = 4: expected fewer than the 4 clients"),
         ({"labeled_clients": 21, "clients": 30, "kind": "iid"}, "labeled_clients = 21: 20 labeled images are too few"),
@@ -515,26 +515,26 @@ def test_dirichlet_feeds_clients_left_with_nothing() -> None:
         ({"seed": -1}, "partition seed = -1"),
         ({"kind": "balanced-dirichlet", "alpha": 0.0}, "alpha = 0.0, expected at least 0.01"),
         ({"kind": "shards"}, "partition.kind = 'shards' needs partition.classes_per_client"),
-        ({"classes_per_client": 2}, "classes_per_client = 2: only partition.kind = 'shards' has it"),
+        ({"classes_per_client": 2}, "classes_per_client = 2 has no effect with partition.kind = 'paired-dirichlet'"),
         (
             {"kind": "shards", "classes_per_client": 1, "clients": 5},
-            "for each of 5 clients make 5, expected",
+            "5 clients would get 5 shards; expected",
         ),
         (
             {"kind": "shards", "classes_per_client": 1, "labeled_clients": 1},
-            "as many shards for each of 1 client with labels make 1, expected a multiple of the 2 classes",
+            "1 client with labels would get 1 shard; expected a multiple of the 2 classes",
         ),
         (
             {"kind": "shards", "classes_per_client": 1, "labeled_clients": 2, "clients": 5},
-            "as many shards for each of 3 clients without labels make 3, expected",
+            "3 clients without labels would get 3 shards; expected",
         ),
         ({"labeled_clients": 1, "clients": 1}, "labeled_clients = 1: expected fewer than the 1 client$"),
         ({"who": "few-clients"}, "partition.labels = 'few-clients' needs partition.labeled_clients"),
         ({"who": "knowing-clients"}, "partition.labels = 'knowing-clients' needs partition.labeled_clients"),
-        ({"who": "all-clients", "labeled_clients": 2}, "does not go with partition.labels = 'all-clients'"),
+        ({"who": "all-clients", "labeled_clients": 2}, "has no effect with partition.labels = 'all-clients'"),
         ({"who": "knowing-clients", "labeled_clients": 5}, "labeled_clients = 5: expected at most the 4 clients"),
         ({"who": "knowing-clients", "labeled_clients": 5, "clients": 71}, "71: 70 images are too few"),
-        ({"who": "server", "labeled_clients": 2}, "does not go with partition.labels = 'server'"),
+        ({"who": "server", "labeled_clients": 2}, "has no effect with partition.labels = 'server'"),
         ({"who": "server", "clients": 51}, "partition.clients = 51: 50 unlabeled images are too few"),
         ({"who": "knowing-client", "labeled_clients": 5}, "did you mean 'knowing-clients'"),
     ],
@@ -547,7 +547,7 @@ def test_bad_requests_are_named_in_one_line(changes: dict[str, object], message:
 
 
 def test_labels_beyond_the_classes_are_refused() -> None:
-    with pytest.raises(UserError, match="labels run from 0 to 2, expected 0 to 1"):
+    with pytest.raises(UserError, match="labels are from 0 to 2, expected 0 to 1"):
         split_labels(labels_of([3, 3, 3]), 2, 1)
 
 

@@ -204,10 +204,10 @@ def test_damaged_files(tmp_path: Path, suffix: str) -> None:
     path = saved(big, tmp_path / f"x.{suffix}")
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])
-    assert complaint(path).startswith("damaged or cut short (")
+    assert complaint(path).startswith("damaged or truncated (")
     path.write_bytes(b"")
     assert complaint(path) == "an empty file"
     path.write_bytes(b"GIF89a and more")
-    assert complaint(path) == "no PNG, JPEG, WebP, TIFF, BMP or DICOM image"
+    assert complaint(path) == "not a PNG, JPEG, WebP, TIFF, BMP or DICOM image"
     path.unlink()
     assert complaint(path) == "cannot be read (No such file or directory)"

@@ -148,7 +148,7 @@ def test_synthetic_follows_its_options() -> None:
     assert not np.array_equal(made.train.images, load("synthetic", seed=1, **small).train.images)
     assert "did you mean 'num_classes'" in complaint(lambda: load("synthetic", num_clases=3))
     assert "positive counts" in complaint(lambda: load("synthetic", size=0))
-    assert "takes no options" in complaint(lambda: load("digits", size=9))
+    assert "has no options" in complaint(lambda: load("digits", size=9))
 
 
 def test_synthetic_classes_can_be_told_apart_but_not_by_their_means_alone() -> None:
@@ -325,7 +325,7 @@ def test_missing_folder_and_missing_files(tmp_path: Path) -> None:
     assert "nowhere' is no such folder" in said
     assert said.endswith(
         "; put cifar100/train-*.parquet and cifar100/test-*.parquet there;"
-        " or `pip install 'fssl[hub]'` and leave out data.dir to download uoft-cs/cifar100"
+        " or `pip install 'fssl[hub]'` and remove data.dir to download uoft-cs/cifar100"
     )
     assert "has no train-*.parquet files" in complaint(lambda: load("svhn", tmp_path))
 
@@ -338,7 +338,9 @@ def test_missing_shard_and_missing_split(data: Path) -> None:
     write(data / "cifar10/train-00001-of-00002.parquet", range(6, 10))
     (data / "cifar10/test-00000-of-00001.parquet").unlink()
     said = complaint(lambda: load_parquet(TINY, data))
-    assert said.endswith(f"no test-*.parquet in '{data / 'cifar10'}'; get it again from hub repository uoft-cs/cifar10")
+    assert said.endswith(
+        f"no test-*.parquet in '{data / 'cifar10'}'; download it again from hub repository uoft-cs/cifar10"
+    )
 
 
 def test_two_shard_sets_in_one_folder(data: Path) -> None:
@@ -356,7 +358,7 @@ def test_wrong_columns(data: Path) -> None:
     write(path, range(10, 14))
     twice = pq.read_table(path)
     pq.write_table(twice.append_column("label", twice["label"]), path)
-    assert f"'{path}' has 2 columns 'label', cifar10 needs one" in complaint(lambda: load_parquet(TINY, data))
+    assert f"'{path}' has 2 columns 'label', expected one for cifar10" in complaint(lambda: load_parquet(TINY, data))
     write(path, range(10, 14), img=[1, 2, 3, 4])
     assert "column 'img' is int64" in complaint(lambda: load_parquet(TINY, data))
     write(path, range(10, 14), label=["a", "b", "c", "d"])
@@ -441,20 +443,20 @@ def hub_that_fails(repo: str, **options: Any) -> str:
 def test_what_is_missing_is_said_without_a_download(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert sources.lacking("cifar10", data) == sources.lacking("digits") == sources.lacking("synthetic") == ""
     (data / "cifar10/train-00001-of-00002.parquet").unlink()
-    assert "train-00001-of-00002.parquet' is missing; get it again" in sources.lacking("cifar10", data)
+    assert "train-00001-of-00002.parquet' is missing; download it again" in sources.lacking("cifar10", data)
     assert "cifar100: 'nowhere' is no such folder; put cifar100/train-" in sources.lacking("cifar100", Path("nowhere"))
     assert "cifar100: no data folder is given, and huggingface_hub is not installed" in sources.lacking("cifar100")
     monkeypatch.setitem(sys.modules, "huggingface_hub", SimpleNamespace(__spec__=object()))  # which can do nothing
-    hub = "cifar100: not in a data folder; a run gets it from the Hugging Face hub, uoft-cs/cifar100"
+    hub = "cifar100: not in a data folder; a run downloads it from the Hugging Face hub, uoft-cs/cifar100"
     assert sources.lacking("cifar100") == hub
     said = sources.lacking("cifar100", Path("nowhere"))  # one that is named has to be there
     assert said.endswith(
         "is no such folder; put cifar100/train-*.parquet and cifar100/test-*.parquet there;"
-        " or leave out data.dir to download uoft-cs/cifar100"
+        " or remove data.dir to download uoft-cs/cifar100"
     )
     monkeypatch.setenv("FSSL_DATA", str(data))
     assert sources.lacking("cifar100") == hub
-    assert "is missing; get it again" in sources.lacking("cifar10")
+    assert "is missing; download it again" in sources.lacking("cifar10")
 
 
 def test_without_hub_or_network(monkeypatch: pytest.MonkeyPatch) -> None:

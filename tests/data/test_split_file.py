@@ -78,8 +78,8 @@ def replaced(number: int, **changes: Any) -> dict[str, Any]:
         (replaced(2, unlabeled=[10**30]), f"client 2 has row {10**30}, expected 0 to 5"),
         (replaced(2, unlabeled=[3, 4]), "row 4 belongs to clients 0 and 2"),
         (replaced(1, labeled=[1, 2]), "row 2 belongs to client 1, twice"),
-        ({"clients": GOOD[:2]}, "1 of 6 images belong to nobody: rows 3"),
-        ({"clients": [{"labeled": [0], "unlabeled": []}]}, "5 of 6 images belong to nobody: rows 1, 2, 3 and 2 more"),
+        ({"clients": GOOD[:2]}, "1 of 6 images have no client: rows 3"),
+        ({"clients": [{"labeled": [0], "unlabeled": []}]}, "5 of 6 images have no client: rows 1, 2, 3 and 2 more"),
         ({"clients": [{"labeled": [], "unlabeled": [*range(6)]}]}, "no client has a labeled image"),
     ],
 )
@@ -93,7 +93,7 @@ def test_what_is_no_partition_is_refused_in_one_line(content: Any, message: str)
 @pytest.mark.parametrize("content", [b"", b'{"clients": [', b"\xff\xfe", b"[" * 100_000])
 def test_what_is_no_json_is_refused(content: bytes) -> None:
     Path("split.json").write_bytes(content)
-    with pytest.raises(UserError, match=r"^partition\.file = 'split\.json': this is no JSON$"):
+    with pytest.raises(UserError, match=r"^partition\.file = 'split\.json': expected a JSON file$"):
         read_partition(Path("split.json"), 6)
 
 
@@ -129,8 +129,8 @@ def test_a_run_goes_on_with_its_own_file_only(fssl: Fssl) -> None:
     assert (said.code, said.err.count("\n")) == (2, 1)
     assert "other.json' has changed: partition.digest is" in said.err
     again = ("run", "smoke", *SMALL, "--resume", "--out", "run", "--set", "partition.file=other.json")
-    assert "holds another run: partition.digest is" in fssl(*again).err
-    assert "holds another run" in fssl("run", "smoke", *SMALL, "--resume", "--out", "run").err
+    assert "contains another run: partition.digest is" in fssl(*again).err
+    assert "contains another run" in fssl("run", "smoke", *SMALL, "--resume", "--out", "run").err
     assert fssl(*on, "--set", "partition.file=run/split.json").code == 0
 
 
@@ -191,12 +191,12 @@ def test_a_failed_step_is_taken_again_wherever_the_file_is(fssl: Fssl, monkeypat
     [
         (
             ["partition.kind=iid"],
-            "partition.kind = 'iid' has no effect with partition.file = 'split.json': the file says who holds what",
+            "partition.kind = 'iid' has no effect with partition.file = 'split.json': the file assigns images",
         ),
         (["data.labels_per_class=5"], "data.labels_per_class = 5 has no effect with partition.file"),
         (["partition.labels=all-clients"], "partition.labels = 'all-clients' has no effect with partition.file"),
         (["partition.clients=7"], "partition.clients = 7, but there are 6 clients in 'split.json'"),
-        (["train.clients_per_round=7"], "train.clients_per_round = 7 is more than the 6 clients in 'split.json'"),
+        (["train.clients_per_round=7"], "train.clients_per_round = 7: there are only 6 clients in 'split.json'"),
         (["partition.digest=abc"], "partition.file = 'split.json' has changed"),
         (["data.name=synthetic"], "expected 0 to 999"),
         (["data.name=folder"], "partition.file = 'split.json' has no effect with data.name = 'folder'"),
@@ -247,6 +247,6 @@ def test_sites_of_a_deployment_read_no_such_file() -> None:
     assert for_clients(config).partition.file == str(Path("split.json").resolve())  # in a simulation they do
     with pytest.raises(RunError, match=r"^partition\.file: a site reads no file that the server names$"):
         at_site(config, OwnSite(0, 4, Path(), None))
-    said = r"^partition\.file = 'split.json' does not work with a deployment: the sites have no such file; remove it$"
+    said = r"^partition\.file = 'split.json' does not work with a deployment: sites have no such file; remove it$"
     with pytest.raises(UserError, match=said):
         check(ServerPart(Path(), "127.0.0.1", [], 9000, [], 1, 1, 1), as_tables(config), Path("run"), resume=False)

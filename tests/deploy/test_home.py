@@ -746,8 +746,8 @@ def test_a_runs_settings_fit_the_sites() -> None:
             ["records.tensorboard=true"],
             "records.tensorboard = true does not work with Flower's app: rounds.jsonl",
         ),
-        (["privacy.clip=1", "method.name=feddb"], "privacy.clip: method 'feddb' uses more"),
-        (["privacy.aggregation=secagg+", "method.name=feddb"], r"'secagg\+': method 'feddb' uses more"),
+        (["privacy.clip=1", "method.name=feddb"], "privacy.clip: method 'feddb' reads more"),
+        (["privacy.aggregation=secagg+", "method.name=feddb"], r"'secagg\+': method 'feddb' reads more"),
         (["privacy.aggregation=secagg+", "train.clients_per_round=2"], "train.clients_per_round = 2: .* expects 3 to"),
     ],
 )
@@ -1021,7 +1021,7 @@ def test_a_damaged_journal_is_named(tmp_path: Path, line: str) -> None:
 
 def test_a_folder_whose_name_is_not_utf8_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     home = tmp_path / os.fsdecode(b"caf\xe9")
-    with pytest.raises(UserError, match="a name in it is not UTF-8"):
+    with pytest.raises(UserError, match="it contains a name that is not UTF-8"):
         init(home, 2)
     assert not home.exists()
 

@@ -170,7 +170,7 @@ def test_masked_uploads(trial: Trial) -> None:
     settings = ("method.name=flexmatch", "train.rounds=1")
     run = trial.start("masked", *settings, "privacy.aggregation=secagg+")
     assert run.ends() == 0, run.said
-    assert "masks have seeds of 28 bits" in run.said
+    assert "mask seeds have 28 bits" in run.said
     expected, given = trial.local("masked-local", *settings), trial.folder / "masked"
     models = [load_file(place / "model.safetensors") for place in (given, expected)]
     assert max(float(abs(t - models[1][name]).max()) for name, t in models[0].items()) < 1e-5

@@ -868,7 +868,7 @@ def test_noise_has_the_promised_size_and_differs_from_run_to_run(tmp_path: Path)
 @pytest.mark.parametrize("method", ["fedmatch", "proxyfl", "feddb", "fedlabel-2m"])
 def test_methods_that_use_more_than_the_mean_are_refused(method: str) -> None:
     """By their settings alone, before anything is started."""
-    with pytest.raises(UserError, match=f"privacy.clip: method '{method}' uses more of an upload than the mean"):
+    with pytest.raises(UserError, match=f"privacy.clip: method '{method}' reads more than the mean"):
         method_of(parse(override(read_toml("smoke"), ["privacy.clip=1", f"method.name={method}"])))
 
 
@@ -1092,7 +1092,7 @@ def no_room(place: Path, images: Path) -> None:
             "this site's images cannot be used (ProblemsError)",
             "unlabeled/a-patient.png",
             "'{images}' cannot be used, 1 problem:\n"
-            "fssl:   unlabeled/a-patient.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image",
+            "fssl:   unlabeled/a-patient.png: not a PNG, JPEG, WebP, TIFF, BMP or DICOM image",
         ),
         (
             no_settings,
@@ -1141,7 +1141,7 @@ def test_files_that_a_site_does_without_are_told_there_alone(sites: Path, capsys
     engine = at_own_images(sites, said := [], "data.skip_bad=true", "train.rounds=2")
     result = engine.round(1)
     assert (result.clients, result.missing, said) == ([0, 1, 2], [], [])
-    line = "unlabeled/a-patient.png: no PNG, JPEG, WebP, TIFF, BMP or DICOM image"
+    line = "unlabeled/a-patient.png: not a PNG, JPEG, WebP, TIFF, BMP or DICOM image"
     told = capsys.readouterr().err.splitlines()
     rounds = [text for text in told if re.fullmatch(r"fssl: round 1: answered after \d+\.\d s", text)]
     others = [text for text in told if text not in rounds]

@@ -549,16 +549,16 @@ def test_what_rounding_would_spoil_is_refused_by_the_client(setting: str, reason
             ("privacy.clip=1",),
             "privacy.clip = 1 does not work with privacy.aggregation = 'secagg+': it hides single uploads",
         ),
-        (("train.clients_per_round=2",), "train.clients_per_round = 2: privacy.aggregation = 'secagg+' expects 3 to"),
-        (("method.name=fedmatch",), "privacy.aggregation = 'secagg+': method 'fedmatch' uses more of an upload than"),
-        (("method.name=feddb",), "privacy.aggregation = 'secagg+': method 'feddb' uses more of an upload than"),
+        (("train.clients_per_round=2",), "train.clients_per_round = 2: expected 3 to"),
+        (("method.name=fedmatch",), "privacy.aggregation = 'secagg+': method 'fedmatch' reads more than"),
+        (("method.name=feddb",), "privacy.aggregation = 'secagg+': method 'feddb' reads more than"),
         (
             ("method.name=fedavg", "partition.labels=server"),
-            "privacy.aggregation = 'secagg+': method 'fedavg' counts clients with labels alone, and a round may draw",
+            "privacy.aggregation = 'secagg+': method 'fedavg' averages only clients with labels, and a round may draw",
         ),
         (
             ("method.name=fedavg", "partition.labeled_clients=3", "partition.clients=4"),
-            "privacy.aggregation = 'secagg+': method 'fedavg' counts clients with labels alone, and a round may draw",
+            "privacy.aggregation = 'secagg+': method 'fedavg' averages only clients with labels, and a round may draw",
         ),
         (
             ("privacy.aggregation=plain", "privacy.range=8"),
@@ -576,4 +576,4 @@ def test_what_does_not_go_together(settings: tuple[str, ...], line: str, tiny_da
 
 def test_a_run_says_how_much_the_masks_hide() -> None:
     (line,) = privacy_notes(tiny_config(MASKED))
-    assert line == "privacy: secagg+ hides uploads from a look, not from an attack: masks have seeds of 28 bits"
+    assert line == "privacy: secagg+ hides uploads from a glance, not from an attack: mask seeds have 28 bits"

@@ -42,7 +42,7 @@ CASES = {
         "--set",
         "compute.engine=flower",
         "--debug",
-    ): "compute.engine = 'flower': only steps of the local engine can be checked one by one",
+    ): "compute.engine = 'flower': only the local engine can check single steps",
     (
         "--set",
         "compute.clients_per_gpu=2",
@@ -76,7 +76,7 @@ CASES = {
         *NOISY,
         "--set",
         "server.static_norm=sites",
-    ): "server.static_norm = 'sites' does not work with privacy.noise = 1: a resumed run would show",
+    ): "server.static_norm = 'sites' does not work with privacy.noise = 1: a resumed run would repeat",
     (
         "--set",
         "privacy.aggregation=secagg+",
@@ -142,7 +142,7 @@ def test_commands_of_a_deployment_without_one(
             "does not work with Flower's app: it carries momentum from client to client, which sites cannot",
         ),
         (("--set", "method.name=sagge"), "method 'sagge' is unknown; did you mean 'sage'?"),
-        (("--set", "grid.seed=[1,2]"), "one run at a time: the configuration has a [grid]"),
+        (("--set", "grid.seed=[1,2]"), "expected a single run, but the configuration has a [grid]"),
     ],
 )
 def test_a_start_that_cannot_work(words: tuple[str, ...], expected: str, tmp_path: Path, refused: Refused) -> None:

@@ -126,7 +126,7 @@ def test_a_server_that_warms_up_trains_before_the_first_round_alone(make_federat
 def test_methods_run_with_labels_at_the_server(name: str, make_federation: Make, tiny_data: Dataset) -> None:
     settings = (f"method.name={name}", *AT, *SHORT)
     if name.startswith("feddure") or name in ("cbafed", "rscfed"):
-        assert "learns from labels of clients" in refusal(settings, tiny_data)
+        assert "trains on labels of clients" in refusal(settings, tiny_data)
         return
     engine = LocalEngine(make_federation(*settings))
     first, *_, last = engine.rounds(4)
@@ -185,7 +185,7 @@ def test_records_tell_of_the_server(tmp_path: Path, tiny_data: Dataset) -> None:
         ([*AT, "train.labeled_weight=5"], "train.labeled_weight = 5 does not work with partition.labels = 'server'"),
         ([*AT, "protocol=authors"], "protocol = 'authors' does not work with partition.labels = 'server'"),
         ([*AT, "method.name=fedavg-sl"], "gives clients the true label of every image"),
-        ([*AT, "method.name=fedmatch"], "learns from labels of clients"),
+        ([*AT, "method.name=fedmatch"], "trains on labels of clients"),
         (
             ["server.epochs=5"],
             "server.epochs = 5 has no effect with partition.labels = 'all-clients'; remove it, or use 'server'",

@@ -126,9 +126,9 @@ def test_a_share_of_the_machine_is_used_and_not_recorded(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (['compute.devices=["cuda:9"]'], "'cuda:9' is not here; visible: cpu"),
-        (['compute.devices=["gpu"]'], "'gpu' is not here; visible: cpu"),
-        (['compute.devices=["cpu"]', "compute.device=cuda"], "'cpu' does not go with compute.device = 'cuda'"),
+        (['compute.devices=["cuda:9"]'], "'cuda:9' is not available; available: cpu"),
+        (['compute.devices=["gpu"]'], "'gpu' is not available; available: cpu"),
+        (['compute.devices=["cpu"]', "compute.device=cuda"], "'cpu' conflicts with compute.device = 'cuda'"),
     ],
 )
 def test_devices_that_are_not_there_are_refused(settings: list[str], reason: str) -> None:
@@ -141,8 +141,8 @@ def test_devices_that_are_not_there_are_refused(settings: list[str], reason: str
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        (['compute.devices=["cpu", "cuda:0"]'], "expected one or more of a kind"),
-        (['compute.devices=["cpu:0", "cuda:0"]'], "expected one or more of a kind"),
+        (['compute.devices=["cpu", "cuda:0"]'], "expected devices of one type"),
+        (['compute.devices=["cpu:0", "cuda:0"]'], "expected devices of one type"),
         (["compute.devices=[]"], r"compute.devices = \[\]: expected a list of strings"),
         (
             [TWICE, "compute.engine=flower"],

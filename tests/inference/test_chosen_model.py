@@ -136,7 +136,7 @@ def test_a_run_that_was_prolonged_has_the_model_of_its_newest_checkpoint(tmp_pat
     assert fssl("predict", run, "--out", "p.csv").code == 0
     assert right("p.csv") == pytest.approx(records(run)[3]["ema_accuracy"])
     code, _, said = fssl("run", "smoke", "--set", f"model.start={run}", "--out", "next")
-    assert (code, f"model.start = '{run}': {run} was prolonged and is not finished again" in said) == (2, True)
+    assert (code, f"model.start = '{run}': {run} was extended and is not finished" in said) == (2, True)
     run_experiment(prepare(small(*ship, "train.rounds=5")), run, Quiet(), resume=True)
     assert load_trained(run, CPU).round == 5
 
@@ -155,7 +155,7 @@ def test_a_run_without_a_best_round_says_so(tmp_path: Path, fssl: Fssl) -> None:
 def test_rounds_are_not_chosen_by_images_that_have_no_value(tmp_path: Path) -> None:
     """AUROC of a validation part with one class: patients of that class alone were held out, say."""
     few = ("data.labels_per_class=2", "partition.clients=19", "records.metrics=auroc")
-    with pytest.raises(UserError, match="all images to choose by are of one class, so that no round is the best"):
+    with pytest.raises(UserError, match="'auroc' is undefined: all images to choose by have the same class"):
         run_experiment(prepare(small(*few)), tmp_path / "run", Quiet())
     assert not (tmp_path / "run").exists()
     summary = run_experiment(prepare(small(*few, "records.keep_best=false")), tmp_path / "run", Quiet())
@@ -235,7 +235,7 @@ def test_a_page_of_measures_is_written_over_only_if_asked(run: Path, fssl: Fssl)
     words = ("predict", run, "--measures", "measures", "--out")
     assert fssl(*words, "a.csv").code == 0
     said = fssl(*words, "b.csv")
-    assert (said.code, "fssl: measures/index.html: is there already" in said.err) == (2, True)
+    assert (said.code, "fssl: measures/index.html: already exists" in said.err) == (2, True)
     assert not Path("b.csv").exists()
     assert fssl(*words, "b.csv", "--overwrite").code == 0
 
@@ -245,7 +245,7 @@ def test_no_file_of_measures_is_written_over(name: str, run: Path, fssl: Fssl) -
     Path("measures").mkdir()
     (Path("measures") / name).write_text("mine")
     code, _, said = fssl("predict", run, "--measures", "measures", "--out", "p.csv")
-    there = "is there already; choose another name, or overwrite it (--measures, --overwrite)"
+    there = "already exists; choose another name, or overwrite it (--measures, --overwrite)"
     assert (code, said) == (2, f"fssl: measures/{name}: {there}\n")
     assert ((Path("measures") / name).read_text(), Path("p.csv").exists()) == ("mine", False)
 

@@ -118,7 +118,7 @@ def test_what_cannot_be_exported_is_refused_in_one_line(
         ([run, "--to", "onx"], "format 'onx' is unknown; did you mean 'onnx'?"),
         (
             [run, "--to", "pt2"],
-            "smoke.pt2: is there already; choose another name, or overwrite it (--out, --overwrite)",
+            "smoke.pt2: already exists; choose another name, or overwrite it (--out, --overwrite)",
         ),
         ([run, "--to", "pt2", "--out", "a.onnx"], "expected a name that ends with .pt2"),
         ([run, "--to", "pt2", "--out", "b.pt2", "--overwrite"], "b.pt2.json: is a folder; expected a file"),
@@ -237,8 +237,8 @@ def test_floats_of_any_precision_are_taken(model: Trained, images: np.ndarray) -
         (np.zeros((8, 8, 1), np.int64), "images are int64, expected uint8, or floats from 0 to 1"),
         (np.full((8, 8, 1), 200.0), "floats are from 200 to 200, expected 0 to 1"),
         (np.zeros((9, 9, 1)), r"floats have the shape \[9, 9, 1\], expected \[N, 8, 8, 1\]"),
-        ("nowhere.png", "'nowhere.png': there is no such file or folder"),
-        (b"text", "image 0: no PNG"),
+        ("nowhere.png", "'nowhere.png': no such file or folder"),
+        (b"text", "image 0: not a PNG"),
         ([], "expected a file or a folder"),
         (7, "expected a file or a folder"),
     ],
@@ -258,7 +258,7 @@ def test_threads_may_share_a_model(model: Trained, images: np.ndarray) -> None:
 def test_python_exports_by_the_file_s_ending(run: Path, tmp_path: Path) -> None:
     file = package.export(run, tmp_path / "x.safetensors")
     assert file.is_file()
-    with pytest.raises(UserError, match=r"x\.safetensors: is there already; choose another name, or overwrite it"):
+    with pytest.raises(UserError, match=r"x\.safetensors: already exists; choose another name, or overwrite it"):
         package.export(run, file)
     with pytest.raises(UserError, match="format 'bin' is unknown"):
         package.export(run, tmp_path / "x.bin")
@@ -273,7 +273,7 @@ def test_the_server_of_the_examples_answers_as_predict_does(run: Path, model: Tr
         assert answer.status_code == 200
         assert answer.json() == pytest.approx(dict(zip(model.classes, model.probabilities(images[:1])[0], strict=True)))
     bad = client.post("/predict", content=b"text", headers={"Content-Type": "application/octet-stream"})
-    assert (bad.status_code, "no PNG" in bad.text) == (422, True)
+    assert (bad.status_code, "not a PNG" in bad.text) == (422, True)
 
 
 def files_of_every_kind(folder: Path) -> list[Path]:

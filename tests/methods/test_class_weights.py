@@ -139,7 +139,10 @@ def test_an_own_method_takes_them_or_is_refused(fssl: Fssl) -> None:
     words = ("run", "smoke", *SMALL, "--set", FULL, "--set")
     code, _, said = fssl(*words, "method.name=my.py:own", "--out", "own")
     assert (code, said.count("\n")) == (2, 1)
-    expected = r"method 'my\.py:own': its loss takes no train\.class_weights; use `supervised_loss`, or leave them out$"
+    expected = (
+        r"method 'my\.py:own': train\.class_weights has no effect: its loss ignores them;"
+        r" use `supervised_loss`, or remove the setting$"
+    )
     assert re.search(expected, said.strip())
     assert not Path("own").exists()
     assert fssl(*words, "method.name=my.py:shared", "--out", "shared").code == 0

@@ -212,5 +212,5 @@ def test_contradictions_are_refused() -> None:
         with pytest.raises(ValueError, match=r"method\.lam fixes the weight"):
             build_method("sage", settings)
     for name in ("sage+sage", "flexmatch+oracle+oracle"):
-        with pytest.raises(ValueError, match="has a plug-in twice"):
+        with pytest.raises(ValueError, match="repeats a plug-in"):
             build_method(name, {})

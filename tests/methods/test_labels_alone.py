@@ -89,7 +89,7 @@ def test_methods_that_do_so_anyway_do_not_change(name: str, make_federation: Mak
 @pytest.mark.parametrize("name", REFUSING)
 def test_methods_that_do_not_ask_are_refused(name: str, make_federation: Make) -> None:
     method = (*KNOWING, "partition.labeled_clients=2", f"method.name={name}")
-    with pytest.raises(UserError, match=f"^method '{name}': its step does not ask `batch.has_unlabeled`, so train."):
+    with pytest.raises(UserError, match=f"^method '{name}': train.labels_alone has no effect"):
         make_federation(*method, ALONE)
 
 

@@ -345,12 +345,12 @@ REFUSED = {
     ("train.cooldown=2", "train.schedule=cosine"): "only a constant rate can fall at the end",
     ("train.clip=0",): "train.clip = 0: expected a number from 1e-09",
     ("train.optimizer=lion",): "train.optimizer",
-    ("method.name=fedmatch", "train.schedule=cosine"): "'fedmatch', which takes its steps by a rule of its own",
+    ("method.name=fedmatch", "train.schedule=cosine"): "'fedmatch', which uses its own optimizer",
     ("method.name=fedmatch", "train.optimizer=adamw"): "rule of its own",
     (
         "method.name=fedmatch",
         "train.cooldown=2",
-    ): "train.cooldown = 2 does not work with method 'fedmatch', which takes its steps by a rule",
+    ): "train.cooldown = 2 does not work with method 'fedmatch', which uses its own optimizer",
 }
 
 

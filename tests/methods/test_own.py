@@ -167,7 +167,7 @@ def test_two_versions_of_a_file_are_two_methods(fssl: Fssl) -> None:
     Path("my.py").write_text(CHANGED)
     loaded.cache_clear()
     code, _, said = fssl(*grid, "grid.seed=[7, 8]")
-    assert (code, "holds another run: method.digest is" in said) == (2, True)
+    assert (code, "contains another run: method.digest is" in said) == (2, True)
     assert not Path("grid/my.py_mine/seed8").exists()
     assert (
         fssl("run", "smoke", *SMALL, "--set", "method.name=my.py:mine", "--set", "seed=8", "--out", "grid/new")[0] == 0
@@ -328,7 +328,7 @@ def strings(kind: str = "a") -> FixMatch:
         ),
         (
             "writes",
-            r"its step writes over payload\.weights\.params\['head\.linear\.bias'\], which belongs to its caller; .*",
+            r"its step changes payload\.weights\.params\['head\.linear\.bias'\] in place; .*",
         ),
     ],
 )
@@ -398,7 +398,7 @@ def mine() -> FixMatch:
 @pytest.mark.parametrize(
     ("method", "expected"),
     [
-        ("Labeled()", r"`supervised` returns float32 \[\d+\]; expected a loss without a dimension$"),
+        ("Labeled()", r"`supervised` returns float32 \[\d+\]; expected a scalar loss$"),
         ("FixMatch(assign=Rule('one'))", r"`assign` returns float32 \[32, 10\]; expected PseudoLabels\(target, mask\)"),
         (
             "FixMatch(assign=Rule('three'))",
@@ -411,7 +411,7 @@ def mine() -> FixMatch:
         ("FixMatch(assign=Rule('column'))", r"`assign` returns \(float32 \[32, 10\], bool \[32, 1\]\); expected"),
         (
             "Extra(kind='alone')",
-            r"`extra` returns float32 \[\]; expected \(term, state\), the term without a dimension$",
+            r"`extra` returns float32 \[\]; expected \(term, state\) with a scalar term$",
         ),
         ("Extra(kind='many')", r"`extra` returns \(float32 \[32\], dict\); expected \(term, state\)"),
         ("Votes(kind='none')", r"`vote` returns NoneType; expected a dict of p_l, p_g, sure_l, sure_g, target, mask$"),
@@ -468,7 +468,7 @@ def test_a_vote_that_takes_no_note_of_the_rule_is_no_host_of_sage(fssl: Fssl) ->
     Path("own.py").write_text(RAMP)
     code, _, said = fssl("run", "smoke", *SMALL, "--set", "method.name=own.py:mine+sage", "--out", "out")
     assert (code, said.count("\n")) == (2, 1), said
-    assert "its `vote` does not ask `self.assign`, which +sage replaces: it would change nothing" in said
+    assert "+sage has no effect: its `vote` never calls `self.assign`, which +sage replaces; remove +sage" in said
 
 
 def test_a_run_whose_steps_read_its_length_keeps_it(fssl: Fssl) -> None:
@@ -572,7 +572,7 @@ def beside(): return Draws(kind="beside")
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("torch_", "(rand_like), so the same seed would not give the same result"),
+        ("torch_", "(rand_like), so the same seed would not repeat the result"),
         ("dropout", "a step draws random numbers ("),
         ("numpy", "(NumPy's or Python's global generator)"),
         ("python", "(NumPy's or Python's global generator)"),
@@ -689,7 +689,7 @@ def test_a_step_that_forgets_is_refused_before_it_trains(fssl: Fssl, function: s
 
 def test_a_string_needs_its_choices() -> None:
     Path("branch.py").write_text(BRANCH)
-    with pytest.raises(UserError, match=r"method\.kind: its builder must declare .* Literal"):
+    with pytest.raises(UserError, match=r"method\.kind: unsupported type; annotate it as .* Literal"):
         build_method("branch.py:strings", {"kind": "a"})
 
 
@@ -939,11 +939,11 @@ def mine(): return Chooses()
 REFUSED = {
     "of before": r"its `needs` fails: TypeError: .*unexpected keyword argument 'chooses' \(own\.py, line 17\)",
     "misspelt": r"its `recipe` fails: TypeError: .*unexpected keyword argument 'choose' \(own\.py, line 25\)",
-    "nothing": "its `recipe` returns NoneType; expected the usual one, changed by `replace`",
-    "alone": "its `recipe` has chooses=True, which goes with sweep=True, epoch='pool' and one group of clients",
-    "groups": "its `recipe` has chooses=True, which goes with sweep=True",
-    "epoch": "its `recipe` has chooses=True, which goes with sweep=True",
-    "numbers": r"the `numbers` of its recipe are \d+ for \d+ steps",
+    "nothing": "its `recipe` returns NoneType; expected the default one, changed with `replace`",
+    "alone": "its `recipe` sets chooses=True, which needs sweep=True, epoch='pool' and one group of clients",
+    "groups": "its `recipe` sets chooses=True, which needs sweep=True",
+    "epoch": "its `recipe` sets chooses=True, which needs sweep=True",
+    "numbers": r"the `numbers` of its recipe have \d+ rows; expected one for each of \d+ steps",
     "unseen": "its step fails: NotImplementedError: a method whose recipe has sweep=True has a `visit`",
     "forgets": r"its visit returns the client's state without 'mine\.table'",
     "unchosen": "its step fails: NotImplementedError: a method whose recipe has chooses=True has a `chosen`",
@@ -954,7 +954,7 @@ REFUSED = {
     "random": r"a step draws random numbers \(rand\)",
     "half": r"its `votes` returns \{'p_l': float32 \[\d+, 10\]\}; expected 'p_l' and 'target' \[slots, classes\]",
     "short": r"its `votes` returns \{'p_l': float32 \[3, 10\], 'target': float32 \[3, 10\]\}; expected",
-    "keep": r"its `keep` returns \['other'\]; expected all of \['mine\.table'\], or nothing",
+    "keep": r"its `keep` returns \['other'\]; expected all of \['mine\.table'\], or an empty dict",
 }
 
 

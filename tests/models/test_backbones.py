@@ -265,7 +265,7 @@ def test_a_run_trains_resumes_and_predicts(settings: list[str], fssl: Fssl) -> N
         (["model.name=simple-cnn", "model.norm=group"], "model.norm = 'group': network 'simple-cnn' has no choice"),
         (["model.stem=imagenet"], "model.stem = 'imagenet': network 'cnn' has no choice of it; leave it out"),
         (["model.norm=layer"], "model.norm 'layer' is unknown"),
-        (["model.norm=group", "method.label_bn=eval"], "method.label_bn = 'eval' labels with BatchNorm's running"),
+        (["model.norm=group", "method.label_bn=eval"], "method.label_bn = 'eval' needs BatchNorm's running"),
         (["model.name=wrn-28"], "did you mean 'wrn-28-2' or 'wrn-28-8'?"),
     ],
 )

@@ -211,7 +211,7 @@ def test_two_files_of_one_name_are_refused(fssl: Fssl) -> None:
     Path("other").mkdir()
     Path("other/net.py").write_text(FILE)
     code, _, said = train(fssl, "run", "net.py:groups", "--set", "method.name=other/net.py:mine")
-    assert (code, "give them two names" in said) == (2, True)
+    assert (code, "rename one" in said) == (2, True)
 
 
 TRANSFORMER = '''

@@ -421,7 +421,7 @@ def test_all_numbers_of_a_figure_are_read_at_one_round(tmp_path: Path) -> None:
     (points,) = outcome.picture.axes[0].containers
     assert [list(v) for v in points.lines[0].get_data()] == [[0, 0.1, 0.3, 0.5], [35.5] * 4]
     assert "40 to 90 rounds" in outcome.sources[0]
-    assert "What is no curve by round is read at round 40." in outcome.sources[0]
+    assert "Other numbers are read at round 40." in outcome.sources[0]
     (text,) = (text for text in outcome.missing if text.startswith("its runs end before the others"))
     assert "lam=0.7" in text
 
@@ -441,7 +441,7 @@ def described(folder: Path, preset: str) -> str:
         ("cifar100", (600,), "50 labels per class, 600 rounds, protocol authors."),
         (
             *("cifar100", (40, 600)),
-            "50 labels per class, 40 to 600 rounds, protocol authors. What is no curve by round is read at round 600."
+            "50 labels per class, 40 to 600 rounds, protocol authors. Other numbers are read at round 600."
             " Not the paper's setting: 40 to 600 rounds (paper: 600).",
         ),
         (

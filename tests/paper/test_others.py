@@ -216,7 +216,7 @@ def test_runs_of_no_cell_are_named_with_the_reason(fssl: Fssl, tmp_path: Path) -
         add(tmp_path / f"runs/{seed}", 50.0, "method.name=flexmatch", f"seed={seed}", rounds=20)
     said = fssl("tables", "runs", "--setting", "twin-sight").out
     assert "0 of 12 runs are in the table; not in it: 12 of no cell." in said
-    assert "Of no cell:\n  runs/10: no cell has this method, or these settings of it, in that column\n" in said
+    assert "Runs without a cell:\n  runs/10: no cell has this method, or these settings of it, in that column\n" in said
     assert ("runs/19:" in said, "runs/20:" in said) == (True, False)
     assert "  and 2 more, in tables/twin-sight.md\n" in said
     written = (tmp_path / "tables/twin-sight.md").read_text()

@@ -607,7 +607,7 @@ def test_the_screen_explains_the_letters_that_it_shows(tmp_path: Path) -> None:
     [
         ("tables", 9, None, "--table 9: expected a number from 1 to 8"),
         ("tables", 2, "svhn", r"dataset of Table 2 'svhn' is unknown \(known: cifar100\)"),
-        ("tables", None, "svhn", "--dataset chooses a part of a table: add --table"),
+        ("tables", None, "svhn", "--dataset has no effect without --table"),
         ("file/x", None, None, "file is a file"),
     ],
 )

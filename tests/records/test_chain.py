@@ -69,8 +69,8 @@ def test_every_flipped_bit_ends_the_record_before_it() -> None:
     [
         (lambda lines, other: lines[:2] + lines[3:], "the line of round 4 does not follow the one before it"),
         (lambda lines, other: lines[:2] + other[2:], "the line of round 3 does not follow the one before it"),
-        (lambda lines, other: other, "config.toml, or the beginning of rounds.jsonl, was changed since"),
-        (lambda lines, other: lines[1:], "config.toml, or the beginning of rounds.jsonl, was changed since"),
+        (lambda lines, other: other, "config.toml, or the beginning of rounds.jsonl, was edited"),
+        (lambda lines, other: lines[1:], "config.toml, or the beginning of rounds.jsonl, was edited"),
     ],
     ids=["a line is gone", "the rest is another's", "other settings", "the beginning is gone"],
 )
@@ -174,7 +174,7 @@ def test_a_digit_that_was_changed_is_computed_again_or_refused(run: Path, fssl: 
     record.write_text("".join([*lines[:3], forged[3]]))
     answer = again(fssl)
     assert answer.code == 0
-    assert "rounds.jsonl is damaged after round 3; what follows is computed again" in answer.out
+    assert "rounds.jsonl is damaged after round 3; later rounds are computed again" in answer.out
     record.write_text("".join([lines[0], forged[1], *lines[2:]]))
     before = record.read_bytes()
     answer = again(fssl)
@@ -190,11 +190,11 @@ def test_settings_that_were_changed_are_not_those_of_the_record(run: Path, fssl:
     assert text != settings.read_text()
     answer = again(fssl)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert "run: config.toml, or the beginning of rounds.jsonl, was changed since" in answer.err
+    assert "run: config.toml, or the beginning of rounds.jsonl, was edited" in answer.err
     answer = fssl("show", "run")
     assert (answer.code, "config.toml" in answer.err, "`fssl records accept`" in answer.err) == (2, True, True)
     answer = fssl("predict", "run")
-    assert (answer.code, "is of another run than" in answer.err) == (2, True)
+    assert (answer.code, "is from another run than" in answer.err) == (2, True)
     settings.write_text(text.replace('device = "cpu"', 'device = "auto"'))  # which may be another one
     assert again(fssl).code == 0
 
@@ -207,7 +207,7 @@ def test_an_edited_record_is_left_out_until_it_is_accepted(run: Path, fssl: Fssl
     before = (run / "rounds.jsonl").read_bytes()
     assert (accept(fssl).code, (run / "rounds.jsonl").read_bytes()) == (2, before)  # nothing was edited
     (run / "config.toml").write_text((run / "config.toml").read_text().replace("lr = 0.1\n", "lr = 0.3\n"))
-    with pytest.raises(UserError, match="was changed since"):
+    with pytest.raises(UserError, match="was edited"):
         package.runs(run)
     for command in ("show", "compare", "tables", "figures", "report"):
         answer = fssl(command, "run")
@@ -255,9 +255,9 @@ def test_a_remark_is_part_of_the_seal(run: Path, fssl: Fssl) -> None:
     assert accept(fssl).code == 0
     file = run / "accepted.json"
     file.write_text(file.read_text().replace("a typing error", "nothing at all"))
-    assert "was changed since" in fssl("show", "run").err
+    assert "was edited" in fssl("show", "run").err
     file.unlink()
-    assert "was changed since" in fssl("show", "run").err
+    assert "was edited" in fssl("show", "run").err
 
 
 @pytest.mark.slow
@@ -268,7 +268,7 @@ def test_another_runs_checkpoint_is_refused(run: Path, fssl: Fssl) -> None:
     before = outcome(run)
     answer = again(fssl)
     assert (answer.code, answer.err.count("\n")) == (2, 1)
-    assert "no checkpoint in run/checkpoint can be used (damaged, or of another run)" in answer.err
+    assert "no checkpoint in run/checkpoint is usable (damaged, or from another run)" in answer.err
     assert outcome(run) == before
 
 
@@ -344,9 +344,9 @@ def test_a_model_of_another_run_or_without_a_checksum_is_refused(run: Path, fssl
     file = run / "model.safetensors"
     tensors = unseal(file).tensors
     shutil.copy("other/model.safetensors", file)
-    assert "is of another run than run/config.toml" in fssl("predict", "run").err
+    assert "is from another run than run/config.toml" in fssl("predict", "run").err
     save_file(tensors, file)
-    assert "has no checksum, so it is not this run's" in fssl("predict", "run").err
+    assert "has no checksum, so this run did not write it" in fssl("predict", "run").err
 
 
 def test_damaged_probes_are_left_out(run: Path, fssl: Fssl) -> None:

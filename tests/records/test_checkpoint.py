@@ -84,7 +84,7 @@ def test_truncated_tensors_are_noticed(tmp_path: Path, share: float) -> None:
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
     round, said = load(tmp_path)
     assert round == 1
-    assert said == ["checkpoint damaged, or of another run: round-000002; using round-000001"]
+    assert said == ["checkpoint damaged, or from another run: round-000002; using round-000001"]
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def test_a_checkpoint_of_another_record_is_not_used(tmp_path: Path) -> None:
     """Not even if it is newer and whole."""
     saved(tmp_path, 1)
     Checkpoints(tmp_path).save(2, tensors(2), {}, "another's")
-    assert load(tmp_path) == (1, ["checkpoint damaged, or of another run: round-000002; using round-000001"])
+    assert load(tmp_path) == (1, ["checkpoint damaged, or from another run: round-000002; using round-000001"])
 
 
 def test_a_checkpoint_beyond_the_record_is_not_used(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_what_is_no_tensors_is_not_used_though_its_checksum_is_right(tmp_path: P
     right, wrong = (checksum(data) for data in ((tmp_path / place).read_bytes(), b"no tensors"))
     (tmp_path / place).write_bytes(b"no tensors")
     manifest.write_text(manifest.read_text().replace(right, wrong))
-    assert load(tmp_path) == (1, ["checkpoint damaged, or of another run: round-000002; using round-000001"])
+    assert load(tmp_path) == (1, ["checkpoint damaged, or from another run: round-000002; using round-000001"])
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "lose"])
@@ -207,7 +207,7 @@ def test_a_damaged_part_is_a_damaged_checkpoint(tmp_path: Path, damage: str) -> 
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]) if damage == "flip" else data[:-3])
     if damage == "lose":
         path.unlink()
-    assert load(tmp_path) == (1, ["checkpoint damaged, or of another run: round-000002; using round-000001"])
+    assert load(tmp_path) == (1, ["checkpoint damaged, or from another run: round-000002; using round-000001"])
     assert in_parts(tmp_path) == {"clients.1.round-000001"}
 
 

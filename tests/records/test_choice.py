@@ -89,7 +89,7 @@ def test_a_run_would_have_ended_only_before_its_last_round() -> None:
 def test_the_reported_test_images_are_refused(setting: str) -> None:
     with pytest.raises(UserError) as error:
         tiny_config(setting)
-    assert "the only images to choose by are the reported test images" in str(error.value)
+    assert "without validation images, only the reported test images could choose a round" in str(error.value)
     assert "\n" not in str(error.value)
     for images in ("data.test=tuning", "data.test=final", "data.validation=0.1"):
         tiny_config(setting, images)
@@ -201,9 +201,7 @@ def test_less_patience_than_a_run_had_is_refused(tmp_path: Path) -> None:
     """With 2 it would have ended after an earlier round: settings and record would not be of one run."""
     go(tmp_path / "run", config("train.patience=3"), resume=False)
     kept = (tmp_path / "run/config.toml").read_text()
-    with pytest.raises(
-        UserError, match=r"train.patience = 2: \S+ has 8 rounds, and would have ended after round 4 with it"
-    ):
+    with pytest.raises(UserError, match=r"train.patience = 2: \S+ has 8 rounds, but would have stopped after round 4"):
         go(tmp_path / "run", config("train.patience=2"))
     assert (tmp_path / "run/config.toml").read_text() == kept
 

@@ -19,7 +19,7 @@ def test_a_newer_one_is_refused_in_a_line(fssl: Fssl) -> None:
     assert known["format"] == 1
     environment.write_text(json.dumps({**known, "format": 2}))
     settings.write_text(f"{settings.read_text()}\n[later]\nkey = 1\n")
-    line = "its format is 2, and this version reads up to 1; install the newer one"
+    line = "its format is 2, but this version reads up to 1; upgrade fssl"
     for words in (["show", "runs/new"], ["compare", "runs"], ["predict", "runs/new"], ["run", "runs/new", "--resume"]):
         said = fssl(*words)
         assert (said.code, said.err.count("\n"), line in said.err) == (2, 1, True), said

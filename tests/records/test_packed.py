@@ -83,7 +83,7 @@ BLOCKS = ["[3]", "3", '["a / b"]', '[{"x": "a / b"}]', '[{"x": [1], "y": [1, 2]}
 @pytest.mark.parametrize("data", [b"", b"text", *(lzma.compress(text.encode()) for text in BLOCKS)])
 def test_a_file_that_holds_no_record_is_named(tmp_path: Path, data: bytes) -> None:
     (tmp_path / PACKED).write_bytes(data)
-    with pytest.raises(UserError, match=rf"^{tmp_path}/{PACKED} is damaged; bring back the file as it was$"):
+    with pytest.raises(UserError, match=rf"^{tmp_path}/{PACKED} is damaged; restore the file$"):
         read_packed(tmp_path / PACKED)
 
 
@@ -183,7 +183,7 @@ def test_a_damaged_packed_record_is_reported_in_one_line(fssl: Fssl, trained: Pa
     shutil.copytree(trained, "other")
     assert fssl("pack", "run").code == 0
     (trained / PACKED).write_bytes((trained / PACKED).read_bytes()[:-20])
-    why = f"run/{PACKED} is damaged; bring back the file as it was"
+    why = f"run/{PACKED} is damaged; restore the file"
     assert fssl("show", "run") == (2, "", f"fssl: {why}\n")
     resumed = fssl("run", "smoke", "--resume", "--set", "train.rounds=5", "--out", "run")
     assert resumed == (2, "", f"fssl: {why}\n")

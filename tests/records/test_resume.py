@@ -170,7 +170,7 @@ def test_a_record_with_half_a_line_goes_on_from_the_last_whole_one(tmp_path: Pat
     text = (tmp_path / "run/rounds.jsonl").read_bytes()
     (tmp_path / "run/rounds.jsonl").write_bytes(text[:-short])
     said = go(tmp_path / "run")
-    assert ("rounds.jsonl is damaged after round 3; what follows is computed again" in said) == (short > 1)
+    assert ("rounds.jsonl is damaged after round 3; later rounds are computed again" in said) == (short > 1)
     assert outcome(tmp_path / "run") == expected
 
 
@@ -188,7 +188,7 @@ def test_checkpoints_outlive_a_record_damaged_before_them(tmp_path: Path, lost: 
         record.unlink()
     (run / "checkpoint/round-000003 (copy).json").touch()  # what a file manager leaves
     before = contents(run)
-    with pytest.raises(UserError, match=r"all is left as it is: bring back the files as they were, or begin anew"):
+    with pytest.raises(UserError, match=r"nothing was changed: restore the files, or start again"):
         go(run)
     assert contents(run) == before
     record.write_text(text)
@@ -212,7 +212,7 @@ def test_without_a_checkpoint_a_finished_run_stays_as_it_is(tmp_path: Path, lost
         if lost in name:
             (run / name).unlink()
     before = contents(run)
-    with pytest.raises(UserError, match=r"checkpoint has no checkpoint; all is left as it is: bring back the files"):
+    with pytest.raises(UserError, match=r"checkpoint has no checkpoint; nothing was changed: restore the files"):
         go(run, replace(TOY, train=replace(TOY.train, rounds=4 + longer)))
     assert contents(run) == before
 
@@ -251,12 +251,12 @@ def test_damaged_checkpoints_are_named_and_passed_over(tmp_path: Path, damaged: 
         path.write_bytes(data)
     if after is None:
         before = contents(tmp_path / "run")
-        with pytest.raises(UserError, match=r"no checkpoint in .* can be used \(damaged, or of another run\)"):
+        with pytest.raises(UserError, match=r"no checkpoint in .* is usable \(damaged, or from another run\)"):
             go(tmp_path / "run")
         assert contents(tmp_path / "run") == before
         return
     said = go(tmp_path / "run")
-    assert said[0].startswith("checkpoint damaged, or of another run: round-000003")
+    assert said[0].startswith("checkpoint damaged, or from another run: round-000003")
     assert f"after round {after}" in said[1]
     assert len(said) == 2
     assert outcome(tmp_path / "run") == outcome(tmp_path / "unbroken")
@@ -283,10 +283,12 @@ def test_a_round_with_noise_is_not_taken_again(tmp_path: Path, damage: str, monk
     monkeypatch.setattr(RunFolder, "config", lambda folder: replace(plain(folder), privacy=noisy))
     before = contents(run)
     if damage in ("checkpoint", "line"):
-        with pytest.raises(UserError, match=r"of round 3 the line or the checkpoint is damaged, and to take the round"):
+        with pytest.raises(
+            UserError, match=r"the line or the checkpoint of round 3 is damaged, and repeating the round"
+        ):
             RunWriter(RunFolder(run)).resume_point(print)
         assert contents(run) == before
-        assert "would draw other noise" in str(why_stuck(RunFolder(run)))
+        assert "would draw fresh noise" in str(why_stuck(RunFolder(run)))
     else:
         saved = RunWriter(RunFolder(run)).resume_point(print)
         assert saved is not None
@@ -303,7 +305,7 @@ def test_noise_without_any_whole_checkpoint_is_refused_as_any_other_run(
     plain, noisy = RunFolder.config, replace(TOY.privacy, clip=1.0, noise=1.0)
     monkeypatch.setattr(RunFolder, "config", lambda folder: replace(plain(folder), privacy=noisy))
     before = contents(run)
-    with pytest.raises(UserError, match=r"no checkpoint in .* can be used \(damaged, or of another run\)"):
+    with pytest.raises(UserError, match=r"no checkpoint in .* is usable \(damaged, or from another run\)"):
         RunWriter(RunFolder(run)).resume_point(print)
     assert contents(run) == before
 
@@ -380,17 +382,17 @@ def test_a_second_process_is_refused_until_the_first_has_gone(tmp_path: Path) ->
 
 def test_what_a_folder_takes(tmp_path: Path) -> None:
     go(tmp_path / "run", resume=False)
-    with pytest.raises(UserError, match="holds a run already; resume it"):
+    with pytest.raises(UserError, match="already contains a run; resume it"):
         go(tmp_path / "run", resume=False)
     with pytest.raises(UserError, match=r"another run: train\.lr is 0\.1 there and 0\.2 here"):
         go(tmp_path / "run", replace(TOY, train=replace(TOY.train, lr=0.2)))
-    with pytest.raises(UserError, match=r"train\.rounds = 3: .* has 4 already; expected 4 or more"):
+    with pytest.raises(UserError, match=r"train\.rounds = 3: .* already has 4 rounds; expected at least 4"):
         go(tmp_path / "run", replace(TOY, train=replace(TOY.train, rounds=3)))
     go(tmp_path / "run", replace(TOY, compute=replace(TOY.compute, lanes=1)))
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine/letter.txt").write_text("dear")
     for resume in (False, True):
-        with pytest.raises(UserError, match="not empty and not a run folder"):
+        with pytest.raises(UserError, match="neither empty nor a run folder"):
             go(tmp_path / "mine", resume=resume)
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["letter.txt"]
     with pytest.raises(UserError, match="is a file, not a folder"):
@@ -528,7 +530,7 @@ def test_one_run_may_end_in_two_ways(tmp_path: Path, method: str) -> None:
     models = [load_file(tmp_path / name / "model.safetensors") for name in ("constant", "cooled")]
     assert any(not torch.equal(tensor, models[1][name]) for name, tensor in models[0].items())
     assert RunFolder(tmp_path / "cooled").config().train.cooldown == 3
-    with pytest.raises(UserError, match=r"round 4 had another learning rate than train.rounds = 7 gives it"):
+    with pytest.raises(UserError, match=r"train.rounds = 7 would change the learning rate of round 4"):
         run_experiment(prepare(config(*usual, "train.rounds=7")), tmp_path / "cooled", Quiet(), resume=True)
 
 
@@ -546,9 +548,9 @@ def test_a_cooldown_that_was_changed_in_the_settings_shows(tmp_path: Path) -> No
     run_experiment(prepare(config(*SHORT, "train.cooldown=3")), tmp_path / "run", Quiet())
     file = tmp_path / "run" / "config.toml"
     file.write_text(file.read_text().replace("cooldown = 3", "cooldown = 0"))
-    fault = "config.toml was changed since: round 4 had another learning rate"
+    fault = "config.toml was edited: round 4 was trained with another learning rate"
     assert find_runs_fault(tmp_path) == f"{fault}; `fssl records accept` seals an edited record anew"
-    with pytest.raises(UserError, match=r"round 4 had another learning rate than train.rounds = 9 gives it"):
+    with pytest.raises(UserError, match=r"train.rounds = 9 would change the learning rate of round 4"):
         run_experiment(prepare(config(*SHORT, "train.rounds=9")), tmp_path / "run", Quiet(), resume=True)
     assert accept(RunFolder(tmp_path / "run"), "no cooldown") == fault
     assert read_run(RunFolder(tmp_path / "run")).remark == "no cooldown"  # type: ignore[union-attr]

@@ -308,7 +308,7 @@ def test_rates_that_the_settings_do_not_give_leave_a_run_out_as_compare_does(tmp
     assert [run.remark for run in reader.read([runs]).runs] == ["", ""]
     file = other / "config.toml"
     file.write_text(file.read_text().replace("cooldown = 2", "cooldown = 4"))
-    fault = "config.toml was changed since: round 2 had another learning rate"
+    fault = "config.toml was edited: round 2 was trained with another learning rate"
     left_out = f"left out: {other}: {edited(fault)}"
     assert [run.path for run in reader.read([runs]).runs] == [whole]
     assert reader.read([runs]).left_out == [left_out]

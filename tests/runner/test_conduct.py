@@ -65,8 +65,8 @@ def test_a_run_begins_with_what_its_user_may_not_expect(tmp_path: Path) -> None:
     experiment = prepare(tiny_config(*settings, "compute.engine=flower", "privacy.clip=1"))
     of_weights = experiment.start.notes
     expected = [
-        "server.epochs = 0: nobody trains on the labels, which are the server's",
-        "privacy: updates are clipped, but without privacy.noise nothing is guaranteed",
+        "server.epochs = 0: no training uses the labels, which are at the server",
+        "privacy: updates are clipped, but without privacy.noise there is no guarantee",
     ]
     assert of_weights
     folder, listener = RunFolder(tmp_path / "run"), Quiet()

@@ -118,7 +118,7 @@ def test_a_logger_that_fails_never_ends_a_run(
     view = Quiet()
     run_experiment(prepare(small("records.wandb=offline")), tmp_path / "run", view, resume=False)
     assert len((tmp_path / "run/rounds.jsonl").read_text().splitlines()) == 2
-    expected = [] if said is None else [f"Weights & Biases stopped: {said}; the run and its record go on"]
+    expected = [] if said is None else [f"Weights & Biases stopped: {said}; the run and its record continue"]
     assert view.said == expected
 
 

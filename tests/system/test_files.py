@@ -101,7 +101,7 @@ def test_text_in_a_csv_file_is_no_formula() -> None:
 def test_names_that_are_not_utf8_are_shown_in_tables_and_refused_in_records(tmp_path: Path) -> None:
     name = os.fsdecode(b"caf\xe9")
     assert as_csv(["a"], [{"a": name}]) == "a\ncaf\\xe9\n"
-    with pytest.raises(UserError, match=r"record: cannot be written: a name in it is not UTF-8"):
+    with pytest.raises(UserError, match=r"record: cannot be written: it contains a name that is not UTF-8"):
         write_atomic(tmp_path / "record", f'dir = "{name}"')
     assert list(tmp_path.iterdir()) == []
 

@@ -158,7 +158,7 @@ def same_method(choice: MethodChoice, card: Card) -> MethodChoice:
     """Return one name and the full settings of a method: equal for methods that do the same under several names.
 
     Raises:
-        UserError: There is no such method, or it has no such settings.
+        UserError: The method is unknown, or does not have these settings.
     """
     check_choice(choice, card)
     settings = registry().full_settings(choice, card)

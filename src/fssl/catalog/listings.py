@@ -140,7 +140,7 @@ def agreed_classes(source: str) -> tuple[str, ...]:
     table = read_toml(source).get("data")
     names = table.get("classes") if isinstance(table, Mapping) else None
     if names is None:
-        raise UserError(f'{source}: data.classes is missing: the classes that sites agree on, e.g. ["cat", "dog"]')
+        raise UserError(f'{source}: data.classes is missing; list the classes of all sites, e.g. ["cat", "dog"]')
     classes: tuple[str, ...] = check_value("data.classes", names, schema_of(Data)["classes"], f"{source}: ")
     check_class_names(f"{source}: data.classes", classes)
     return classes
@@ -164,7 +164,7 @@ def print_folder(console: Console, root: Path, agreed: tuple[str, ...] = ()) -> 
 def labeled_classes(labeled: set[str], agreed: tuple[str, ...]) -> str:
     """Of which classes there are labeled images, and of which of the agreed ones there are none."""
     if not labeled:
-        return "No labels: this site trains on unlabeled images alone"  # of several sites that would be a problem
+        return "No labels: this site trains only on unlabeled images"  # of several sites that would be a problem
     if not agreed:
         return f"{len(labeled)} classes: {', '.join(sorted(labeled))}"
     shown, missing = ([name for name in agreed if (name in labeled) == there] for there in (True, False))

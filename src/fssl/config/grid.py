@@ -110,7 +110,7 @@ def decides(axis: str, values: list[Any], key: str) -> bool:
         return False
     setting = [isinstance(v, Mapping) and key.removeprefix(axis + ".") in v for v in values]
     if any(setting) and not all(setting):
-        raise UserError(f"{key}: some runs of grid.{axis} set it themselves; set grid.{axis} instead")
+        raise UserError(f"{key}: only some values of grid.{axis} set it; set grid.{axis} instead")
     return all(setting)
 
 
@@ -128,7 +128,8 @@ def agreeing(
     beside = set.intersection(*({f"{axis}.{name}" for name in table} for table in values)) - {*given}
     if beside and not same:
         raise UserError(
-            f"{key}={value}: no table of grid.{axis} has it, and all of them set {', '.join(sorted(beside))};"
+            f"{key}={value}: no table of grid.{axis} has this value, and a run without the axis would lose"
+            f" {', '.join(sorted(beside))};"
             " set that, too"
         )
     return [table for table in same if len(table) == 1] or same
@@ -166,7 +167,7 @@ def grid_axes(tables: Mapping[str, Any]) -> dict[str, list[Any]]:
     if not isinstance(grid, Mapping):
         raise UserError(f"grid = {grid!r}: expected a section of lists, for example grid.seed = [7, 8, 9]")
     if "grid" in grid:
-        raise UserError("grid.grid: keys stand directly below [grid], for example grid.seed = [7, 8, 9]")
+        raise UserError("grid.grid: write keys directly below [grid], for example grid.seed = [7, 8, 9]")
     return flat_grid(grid)
 
 
@@ -210,7 +211,7 @@ def expand(tables: Mapping[str, Any]) -> Iterator[tuple[str, Config]]:
     seen = set()
     for name, cell in grid_cells(tables):
         if name in seen:
-            raise UserError(f"[grid] names the run '{name}' twice: remove the repeated value")
+            raise UserError(f"[grid] creates the run '{name}' twice; remove the repeated value")
         seen.add(name)
         yield name, parse(cell)
 
@@ -241,7 +242,7 @@ def raw_cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], 
 def only_run(tables: Mapping[str, Any]) -> Config:
     """The Config of tables that stand for a single run."""
     if num_runs(tables) > 1:
-        raise UserError("one run at a time: the configuration has a [grid]; choose a run with a setting", "set")
+        raise UserError("expected a single run, but the configuration has a [grid]; choose a run with a setting", "set")
     ((_, config),) = expand(tables)
     return config
 

@@ -32,7 +32,7 @@ def parse(tables: Mapping[str, Any]) -> Config:
 def parse_key(key: str, value: Any) -> Any:
     """The checked value of a top-level key: a section, or a single setting."""
     if key == "grid":
-        raise UserError("'grid' stands for several runs: `expand` gives the configuration of each")
+        raise UserError("'grid' describes several runs; use `expand` to get the configuration of each")
     if key not in TOP:
         raise unknown("section or key", key, [*TOP, "grid"], keys_named(key))
     if key not in SECTIONS:
@@ -145,15 +145,15 @@ def check_dealing(config: Config) -> None:
     is_even = part.alpha == 0 and part.kind == "paired-dirichlet"
     if applies(config, "partition.alpha") and part.alpha < MIN_ALPHA and not is_even:
         raise UserError(
-            f"partition.alpha = {part.alpha:g}: {part.kind} expects at least {MIN_ALPHA}, below which hardly any skew"
-            " is added; for an even split use partition.kind = 'iid'"
+            f"partition.alpha = {part.alpha:g}: expected at least {MIN_ALPHA} with partition.kind = '{part.kind}',"
+            " since smaller values add hardly any skew; for an even split use partition.kind = 'iid'"
         )
     if card.is_folder:  # the rest is known once it is read
         return
     if config.picks_labels and config.labels_per_class > card.per_class_base:
         raise UserError(
             f"data.labels_per_class = {config.labels_per_class}: expected at most {card.per_class_base},"
-            f" what {data.name} has per class"
+            f" the images per class of {data.name}"
         )
     terms = Terms(
         part.kind, part.labels, part.clients, part.labeled_clients, part.classes_per_client, part.first_clients
@@ -168,24 +168,24 @@ def check_draw(config: Config) -> None:
     among = "partition.labeled_clients" if config.train.draw == "labeled" else "partition.clients"
     drawn = config.train.clients_per_round
     if config.drawable and drawn > config.drawable:
-        raise UserError(f"train.clients_per_round = {drawn} is more than {among} = {config.drawable}")
+        raise UserError(f"train.clients_per_round = {drawn}: expected at most {among} = {config.drawable}")
 
 
 def check_own_code(config: Config) -> None:
     """Refuse two files of one name, and labels by statistics that the network does not have."""
     if len({file.resolve() for file in config.own_files}) > len({file.name for file in config.own_files}):
-        raise UserError("method.name and model.name: the run folder keeps both files, so give them two names")
-    if config.model.norm != "batch" and dict(config.method.settings).get("label_bn") == "eval":
         raise UserError(
-            "method.label_bn = 'eval' labels with BatchNorm's running statistics: model.norm must be 'batch'"
+            "method.name and model.name: their files have one name, and the run folder keeps both; rename one"
         )
+    if config.model.norm != "batch" and dict(config.method.settings).get("label_bn") == "eval":
+        raise UserError("method.label_bn = 'eval' needs BatchNorm's running statistics; use model.norm = 'batch'")
 
 
 def check_look(method: MethodChoice) -> None:
     """Refuse a label that no table can show, or a color that is none."""
     label, color = method.label, method.color
     if label is not None and not (label.strip() and label.isprintable() and len(label) <= LONGEST_LABEL):
-        raise UserError(f"method.label = {label!r}: expected a line of at most {LONGEST_LABEL} characters")
+        raise UserError(f"method.label = {label!r}: expected a line of 1 to {LONGEST_LABEL} characters")
     if color is not None and not HEX_COLOR.fullmatch(color):
         raise UserError(f"method.color = {color!r}: expected six hexadecimal digits, such as '#D55E00'")
 
@@ -209,7 +209,7 @@ def check_step_size(config: Config) -> None:
     if (images := batch * (1 + ratio)) > MOST_IMAGES:
         raise UserError(
             f"train.batch = {batch}, train.unlabeled_ratio = {ratio}: a step would take {images:,} images;"
-            f" expected {MOST_IMAGES:,} at most"
+            f" expected at most {MOST_IMAGES:,}"
         )
 
 
@@ -217,6 +217,4 @@ def check_devices(config: Config) -> None:
     """Refuse lists of two kinds; whether a device is there is asked later."""
     names = config.compute.devices or ()
     if len({name.partition(":")[0] for name in names}) > 1:
-        raise UserError(
-            f"compute.devices = {list(names)}: expected one or more of a kind, such as ['cuda:0', 'cuda:1']"
-        )
+        raise UserError(f"compute.devices = {list(names)}: expected devices of one type, such as ['cuda:0', 'cuda:1']")

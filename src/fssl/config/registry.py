@@ -73,12 +73,12 @@ class Registry(Generic[T]):
             if plugin in self.plugins:
                 continue
             if plugin in self.methods:
-                raise UserError(f"method '{name}': {plugin} is a method, not a plug-in; its name alone is enough")
+                raise UserError(f"method '{name}': {plugin} is a method, not a plug-in; use method.name = '{plugin}'")
             if not plugin:
                 raise UserError(f"method '{name}': expected a plug-in after each +, such as sage")
             raise unknown("plug-in", plugin, self.plugins)
         if len(set(plugins)) < len(plugins) or (base == "sage" and "sage" in plugins):
-            raise UserError(f"method '{name}' has a plug-in twice")
+            raise UserError(f"method '{name}' repeats a plug-in; name each one once")
 
     def _with_plugins(self, parts: Sequence[str]) -> list[str]:
         """What may be meant by a misspelled method with plug-ins: one that looks like it, with the same plug-ins."""
@@ -111,7 +111,7 @@ class Registry(Generic[T]):
         schema, values = self.declared_by(name), {}
         for key, value in settings.items():
             if not schema:
-                raise UserError(f"method.{key} = {value!r}: method '{name}' has no settings")
+                raise UserError(f"method.{key} = {value!r}: method '{name}' has no settings; remove it")
             if key not in schema:
                 raise unknown(f"setting of method '{name}'", key, schema, called_here(key, schema))
             values[key] = check_setting(value, schema[key])
@@ -121,7 +121,5 @@ class Registry(Generic[T]):
 def check_setting(value: Any, setting: Setting) -> Any:
     """The value, if it is what the builder declares, which must be something that a name of a run can tell."""
     if setting.many or setting.kind is None or (setting.kind is str and not setting.options):
-        raise UserError(
-            f"method.{setting.key}: its builder must declare a number, a bool or strings as Literal['a', 'b']"
-        )
+        raise UserError(f"method.{setting.key}: unsupported type; annotate it as bool, int, float or Literal['a', 'b']")
     return check_value(f"method.{setting.key}", value, setting)

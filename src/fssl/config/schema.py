@@ -104,13 +104,13 @@ def schema_of(target: Callable[..., Any]) -> dict[str, Setting]:
     try:
         parameters = inspect.signature(target, eval_str=True).parameters
     except (AttributeError, NameError, SyntaxError, TypeError) as error:  # types that are written as strings
-        raise UserError(f"{name}: the types of its settings cannot be read: {described(error)}") from error
+        raise UserError(f"{name}: cannot read the types of its settings: {described(error)}") from error
     settings = {key: setting_of(parameter) for key, parameter in parameters.items()}
     for key, limits in ((key, setting.limits) for key, setting in settings.items()):
         if limits and not limits.low <= limits.high:  # also refuses nan
             raise UserError(
-                f"{name}: its setting '{key}' is declared with Range({limits.low:g}, {limits.high:g}), in which there"
-                " is no number; the lowest comes first"
+                f"{name}: setting '{key}' has the empty Range({limits.low:g}, {limits.high:g}); write the lowest number"
+                " first"
             )
     return settings
 
@@ -224,7 +224,7 @@ def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:
             raise unknown(f"{where}{key}", value, (*options, *setting.choice.also), synonyms)
         return value
     if setting.kind is None:
-        raise UserError(f"{where}{key}: what it may be is not declared")
+        raise UserError(f"{where}{key}: unsupported type; annotate it as bool, int, float or Literal")
     if not has_kind(value, setting.kind):
         raise UserError(f"{start} {WORDS[setting.kind]}{runs}")
     if setting.kind in (int, float):
@@ -271,7 +271,7 @@ def check_number(start: str, value: float, limits: Range | None) -> None:
     if not is_finite(value):
         raise UserError(f"{start} a finite number")
     if 0 < abs(value) < 1 / NO_LIMIT:
-        raise UserError(f"{start} 0, or a number that single precision can tell from it")
+        raise UserError(f"{start} 0, or an absolute value of at least {1 / NO_LIMIT:g}")
 
 
 def is_finite(value: float) -> bool:
@@ -302,4 +302,4 @@ def several_runs(key: str, value: object) -> str:
     is_list = isinstance(value, list) and all(
         isinstance(v, int | str) or (isinstance(v, float) and math.isfinite(v)) for v in value
     )
-    return f"; for several runs, 'grid.{key}={json.dumps(value)}'" if is_list else ""
+    return f"; for several runs use 'grid.{key}={json.dumps(value)}'" if is_list else ""

@@ -40,9 +40,12 @@ DEALT_FOLDERS = tuple(name for name in FOLDERS if name not in CLIENT_FOLDERS)
 IN_FOLDERS = Where("data.name", *FOLDERS)
 FITTED = Where("data.name", *(name for name, facts in CARDS.items() if facts.file_size is not None))
 OF_CLIENT_FOLDERS = Unless(
-    "data.name", *CLIENT_FOLDERS, why="its folders say who holds what and which images are labeled"
+    "data.name", *CLIENT_FOLDERS, why="its folders assign images to clients and decide which are labeled"
 )
-DEALT = (OF_CLIENT_FOLDERS, Unless("partition.file", why="the file says who holds what and which images are labeled"))
+DEALT = (
+    OF_CLIENT_FOLDERS,
+    Unless("partition.file", why="the file assigns images to clients and decides which are labeled"),
+)
 COUNTED = (
     *DEALT,
     Unless("partition.labels", "knowing-clients", why="these clients know the labels of all their images"),
@@ -50,9 +53,9 @@ COUNTED = (
 ADAM, STEPPING = Only("server.optimizer", "adam"), Only("server.optimizer", "momentum", "adam")
 MASKED = Only("privacy.aggregation", "secagg+")
 LABELED_SERVER = Only("partition.labels", AT_SERVER)
-OTHER_NOISE = "a resumed run would show clients its last rounds again with other noise, which the budget does not count"
+OTHER_NOISE = "a resumed run would repeat its last rounds with fresh noise, which the privacy budget does not count"
 LOGGER = Not(ENGINE, *APP, why="rounds.jsonl has the same numbers")
-FOR_REPORT = "the only images to choose by are the reported test images"
+FOR_REPORT = "without validation images, only the reported test images could choose a round"
 CHOOSING = Asks("data.validation", why=FOR_REPORT) | Asks("data.test", "tuning", "final")
 MOMENTUM = Asks("train.optimizer", "adamw", why="there is no momentum") | Asks("train.momentum")
 AUTHORS_WAY = "it carries momentum from client to client"
@@ -60,7 +63,7 @@ NOT_OF_AUTHORS = Not("protocol", "authors", why=AUTHORS_WAY)
 
 
 @rules(
-    name=Not(ENGINE, *DEPLOYED, of=DEALT_FOLDERS, why="sites hold images of their own; use 'folder'"),
+    name=Not(ENGINE, *DEPLOYED, of=DEALT_FOLDERS, why="sites have their own images; use 'folder'"),
     dir=(
         MayChange(),
         NoResult(),
@@ -68,7 +71,7 @@ NOT_OF_AUTHORS = Not("protocol", "authors", why=AUTHORS_WAY)
     ),
     label_fraction=(
         *COUNTED,
-        Unless("data.name", *DEALT_FOLDERS, why="classes may differ in size, so give data.labels_per_class"),
+        Unless("data.name", *DEALT_FOLDERS, why="classes may differ in size; use data.labels_per_class"),
         Unless("data.labels_per_class", why="they exclude each other"),
     ),
     labels_per_class=(
@@ -76,7 +79,9 @@ NOT_OF_AUTHORS = Not("protocol", "authors", why=AUTHORS_WAY)
         Unless("data.label_fraction", why="they exclude each other"),
         Required("data.name", *DEALT_FOLDERS, why="how many images of each class are labeled"),
     ),
-    validation=Not(ENGINE, OWN_IMAGES, why="labeled images stay at the sites; use data.test = 'final' to choose by"),
+    validation=Not(
+        ENGINE, OWN_IMAGES, why="labeled images stay at the sites; use data.test = 'final' to choose a round"
+    ),
     classes=(IN_FOLDERS, Required(ENGINE, OWN_IMAGES, why='a list that all sites agree on, e.g. ["cat", "dog"]')),
     size=IN_FOLDERS,
     channels=IN_FOLDERS,
@@ -135,12 +140,12 @@ class Data:
         Required("partition.kind", "shards", why="how many pieces each client gets, such as 2"),
     ),
     labels=(
-        Unless("data.name", *CLIENT_FOLDERS, of=OF_CLIENTS, why="its folders say which images are labeled"),
+        Unless("data.name", *CLIENT_FOLDERS, of=OF_CLIENTS, why="its folders decide which images are labeled"),
         DEALT[1],
     ),
-    labeled_clients=(*DEALT, Only("partition.labels", *SOME), Required("partition.labels", *SOME, why="how many")),
+    labeled_clients=(*DEALT, Only("partition.labels", *SOME), Required("partition.labels", *SOME, why="their number")),
     first_clients=(*DEALT, Only("partition.labels", "knowing-clients")),
-    file=(MayChange(), NoResult(), OF_CLIENT_FOLDERS, Not(ENGINE, *DEPLOYED, why="the sites have no such file")),
+    file=(MayChange(), NoResult(), OF_CLIENT_FOLDERS, Not(ENGINE, *DEPLOYED, why="sites have no such file")),
     digest=Only("partition.file"),
 )
 @dataclass(frozen=True)
@@ -242,7 +247,7 @@ class Model:
     weight_decay=IDLE_STEPS,
     decay_on=USUAL_STEPS,
     labeled_weight=(
-        Not("protocol", "authors", why="the released code has a weight of its own"),
+        Not("protocol", "authors", why="the released code uses its own weight"),
         Not("partition.labels", AT_SERVER, why="no client has labeled images"),
     ),
     labels_alone=(
@@ -311,8 +316,8 @@ class Train:
     broadcast_momentum=(
         PaperRecipe(),
         Asks("train.optimizer", "sgd", why="only sgd's momentum can be calculated from models"),
-        Asks("train.momentum", why="clients have none to begin with"),
-        Not("train.keep_momentum", why="clients begin with their own"),
+        Asks("train.momentum", why="clients have no momentum"),
+        Not("train.keep_momentum", why="clients keep their own momentum"),
         NOT_OF_AUTHORS,
         USUAL_STEPS,
     ),
@@ -327,8 +332,8 @@ class Train:
         Asks("model.norm", "batch", why="other norms have no running statistics"),
         Not("privacy.aggregation", "secagg+", of=("sites",), why="the sums that sites send would not be masked"),
         Not("privacy.noise", of=("sites",), why=OTHER_NOISE),
-        Not(ENGINE, *APP, of=("all",), why="images stay at their sites; use 'sites', which measures there"),
-        Not(STEPS, "own", why="such a method keeps its model in parts"),
+        Not(ENGINE, *APP, of=("all",), why="images stay at their sites; use 'sites', which measures at each site"),
+        Not(STEPS, "own", why="this method splits its model into parts"),
     ),
 )
 @dataclass(frozen=True)
@@ -404,7 +409,10 @@ class Compute:
 
 
 @rules(
-    clip=(BY_FLOWER, Not("privacy.aggregation", "secagg+", why="it hides single uploads, which the server would clip")),
+    clip=(
+        BY_FLOWER,
+        Not("privacy.aggregation", "secagg+", why="it hides single uploads, so the server cannot clip them"),
+    ),
     noise=(BY_FLOWER, Asks("privacy.clip", why="noise is a multiple of it")),
     delta=Only("privacy.noise"),
     aggregation=BY_FLOWER,
@@ -452,8 +460,8 @@ class Records:
 
 @rules(
     protocol=(
-        Not("partition.labels", AT_SERVER, of=("authors",), why="the released code knows no such server"),
-        Not(ENGINE, *APP, of=("authors",), why=f"{AUTHORS_WAY}, which sites cannot"),
+        Not("partition.labels", AT_SERVER, of=("authors",), why="the released code has no server with labels"),
+        Not(ENGINE, *APP, of=("authors",), why=f"{AUTHORS_WAY}, which sites cannot do"),
     )
 )
 @dataclass(frozen=True)

@@ -21,10 +21,10 @@ def read_toml(source: str) -> dict[str, Any]:
     path = PRESETS / f"{source}.toml" if is_preset else Path(source)
     if os.path.isdir(path):
         if os.path.isfile(settings := path / "config.toml"):
-            raise UserError(f"'{source}' is a run folder; give the preset or file that it began with, or {settings}")
+            raise UserError(f"'{source}' is a run folder; give the preset or file that started it, or {settings}")
         if next(path.glob("**/config.toml"), None):
             raise UserError(
-                f"'{source}' holds several runs; repeat the command that began them, to resume them", "resume"
+                f"'{source}' contains several runs; to resume them, repeat the command that started them", "resume"
             )
         raise UserError(f"'{source}' is a folder; expected a TOML file or a preset ({', '.join(presets())})")
     try:
@@ -32,7 +32,7 @@ def read_toml(source: str) -> dict[str, Any]:
     except FileNotFoundError:
         raise not_found(source) from None
     if not tables:
-        raise UserError(f"{source}: holds no settings; for the usual ones write, for example, seed = 7")
+        raise UserError(f"{source}: contains no settings; to use the defaults, write for example seed = 7")
     return tables
 
 
@@ -44,7 +44,7 @@ def not_found(source: str, goes_on: bool = False) -> UserError:
     folders = {name.rpartition("/")[0] for name in presets()} - {""}
     is_path = "/" in source and source.partition("/")[0] not in folders
     if (is_path or goes_on) and not nearest(source.lower(), presets()):
-        return UserError(f"'{source}': there is no such run folder or file, and no such preset (see `fssl presets`)")
+        return UserError(f"'{source}': no such run folder, file or preset (see `fssl presets`)")
     return unknown("preset or configuration file", source, presets())
 
 

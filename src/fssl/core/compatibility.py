@@ -28,18 +28,19 @@ def check_method(config: Config, method: Method) -> None:
     check_answers(config, method)
     if 0 < clients < method.needs.min_clients:
         raise UserError(
-            f"method '{name}' needs {method.needs.min_clients} clients or more with these settings,"
-            f" and partition.clients = {clients}"
+            f"partition.clients = {clients}: method '{name}' needs at least {method.needs.min_clients} clients with"
+            " these settings"
         )
     if method.needs.own_optimizer:
-        check_fact(config, STEPS, "own", f"method '{name}', which takes its steps by a rule of its own")
+        check_fact(config, STEPS, "own", f"method '{name}', which uses its own optimizer")
     check_mean(config, method)
     check_groups(config, method)
     if config.has_server_labels:
         check_without_labels(config, method)
     if not config.card.is_dealt and (method.needs.labels == "all" or method.needs.truth):
         raise UserError(
-            f"method '{name}' asks for the true label of every image, which data.name = '{config.data.name}' has not"
+            f"method '{name}' needs the true label of every image, which data.name = '{config.data.name}' does not"
+            " provide; choose another method"
         )
 
 
@@ -48,11 +49,11 @@ def check_answers(config: Config, method: Method) -> None:
     needs = ask_method(config, "needs", lambda: method.needs)
     recipe = ask_method(config, "recipe", lambda: make_recipe(config, method, config.card))
     if not isinstance(recipe, Recipe):
-        found = f"its `recipe` returns {type(recipe).__name__}; expected the usual one, changed by `replace`"
+        found = f"its `recipe` returns {type(recipe).__name__}; expected the default one, changed with `replace`"
         raise UserError(f"method '{config.method.name}': {found}")
     if recipe.chooses and not (recipe.sweep and recipe.epoch == "pool" and needs.groups == 1):
         raise UserError(
-            f"method '{config.method.name}': its `recipe` has chooses=True, which goes with sweep=True,"
+            f"method '{config.method.name}': its `recipe` sets chooses=True, which needs sweep=True,"
             " epoch='pool' and one group of clients"
         )
 
@@ -84,7 +85,7 @@ def cause_of(error: Exception, page: str = "adding-a-method") -> str:
     if isinstance(error, DynamicOutputShapeException):
         return f"a shape depends on data (t[mask], nonzero, unique); see `fssl docs {page}`"
     if "more than 1 value per channel" in str(error):
-        return "a batch of 1 image gives BatchNorm a single value of a channel; give a larger one, or model.norm=group"
+        return "BatchNorm needs more than 1 value per channel; use a larger batch, or model.norm = 'group'"
     return described(error)
 
 
@@ -104,17 +105,17 @@ def check_mean(config: Config, method: Method) -> None:
     is_masked = privacy.aggregation == "secagg+"
     if type(method).aggregate is not Method.aggregate and (is_masked or privacy.clip is not None):
         key = "privacy.aggregation = 'secagg+'" if is_masked else "privacy.clip"
-        limit = "is all that is opened" if is_masked else "clipping and noise do not cover"
+        limit = "and only that mean is unmasked" if is_masked else "and clipping and noise cover only that mean"
         raise UserError(
-            f"{key}: method '{name}' uses more of an upload than the mean of its parameters, which {limit};"
+            f"{key}: method '{name}' reads more than the mean of the uploaded parameters, {limit};"
             " choose another method"
         )
     if not is_masked:
         return
     if 0 < drawn < FEWEST_MASKED or drawn > MOST_MASKED:
         raise UserError(
-            f"train.clients_per_round = {drawn}: privacy.aggregation = 'secagg+' expects {FEWEST_MASKED} to"
-            f" {MOST_MASKED}; of two, each could tell the other's upload from the mean"
+            f"train.clients_per_round = {drawn}: expected {FEWEST_MASKED} to {MOST_MASKED} with privacy.aggregation ="
+            " 'secagg+'; with two, each client could compute the other's upload from the mean"
         )
     has_some = config.has_server_labels or config.partition.labeled_clients is not None
     if has_some and method.num_samples(Counts(labeled=0, pool=1)) == 0:
@@ -126,8 +127,8 @@ def check_counted(config: Config) -> None:
     clients, drawn, labeled = config.drawable, config.train.clients_per_round, config.partition.labeled_clients
     if drawn - (clients - (labeled or 0)) < FEWEST_MASKED:
         raise UserError(
-            f"privacy.aggregation = 'secagg+': method '{config.method.name}' counts clients with labels alone, and a"
-            f" round may draw fewer than {FEWEST_MASKED} of them; choose another method, or leave it out"
+            f"privacy.aggregation = 'secagg+': method '{config.method.name}' averages only clients with labels, and a"
+            f" round may draw fewer than {FEWEST_MASKED} of them; choose another method, or use 'plain'"
         )
 
 
@@ -137,8 +138,8 @@ def check_groups(config: Config, method: Method) -> None:
     given += ["server.broadcast_momentum"] if config.server.broadcast_momentum else []
     if given and method.needs.groups > 1:
         raise UserError(
-            f"{given[0]} goes with one group of clients a round, and method '{config.method.name}' draws"
-            f" {method.needs.groups}; leave it out"
+            f"{given[0]} needs a single group of clients per round, but method '{config.method.name}' draws"
+            f" {method.needs.groups}; remove it"
         )
 
 
@@ -148,7 +149,7 @@ def check_without_labels(config: Config, method: Method) -> None:
     if method.needs.labels == "all":
         raise UserError(f"{start} gives clients the true label of every image; choose another method")
     if method.needs.client_labels:
-        raise UserError(f"{start} learns from labels of clients, which have none; choose another method")
+        raise UserError(f"{start} trains on labels of clients, which have none; choose another method")
 
 
 def check_step(config: Config, method: Method, net: Net, card: Card, shapes: bool = True) -> Tried:
@@ -165,7 +166,9 @@ def check_step(config: Config, method: Method, net: Net, card: Card, shapes: boo
     try:
         tried = try_step(method, net, sizes, make_probe(config, method))
         if "sage" in split_name(config.method.name)[1] and "assign" not in tried.hooks:
-            raise UserError("its `vote` does not ask `self.assign`, which +sage replaces: it would change nothing")
+            raise UserError(
+                "+sage has no effect: its `vote` never calls `self.assign`, which +sage replaces; remove +sage"
+            )
     except Exception as error:
         if not shapes:  # the run has begun, and explains its errors itself
             raise

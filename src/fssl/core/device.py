@@ -40,9 +40,9 @@ def known_device(name: str, kind: str) -> torch.device:
     visible = torch.cuda.device_count()
     known = ["cpu", *(f"cuda:{i}" for i in range(visible))]
     if name not in known:
-        raise UserError(f"compute.devices: '{name}' is not here; visible: {', '.join(known)}")
+        raise UserError(f"compute.devices: '{name}' is not available; available: {', '.join(known)}")
     if kind not in ("auto", name.partition(":")[0]):
-        raise UserError(f"compute.devices: '{name}' does not go with compute.device = '{kind}'; leave that out")
+        raise UserError(f"compute.devices: '{name}' conflicts with compute.device = '{kind}'; remove compute.device")
     return torch.device(name)
 
 

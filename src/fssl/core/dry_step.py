@@ -126,13 +126,15 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
             after, trace = unchanged(given, lambda: method.step(net, payload, local, batch))
         has_labels = method.labels_at_clients  # else only the server has a loss of labeled images, which weighs them
         if weighs_classes and has_labels and "class_weights" not in looks.found:
-            raise UserError("its loss takes no train.class_weights; use `supervised_loss`, or leave them out")
+            raise UserError(
+                "train.class_weights has no effect: its loss ignores them; use `supervised_loss`, or remove the setting"
+            )
         if recipe.labels_alone and "has_unlabeled" not in looks.found:
             raise UserError(
-                "its step does not ask `batch.has_unlabeled`, so train.labels_alone changes nothing; leave it out"
+                "train.labels_alone has no effect: its step never reads `batch.has_unlabeled`; remove the setting"
             )
         if known and "truth" not in looks.found:
-            raise UserError("its step does not ask `batch.truth`, which +oracle gives it; leave that out")
+            raise UserError("+oracle has no effect: its step never reads `batch.truth`; remove +oracle")
         check_whole(local, after)
         if misfit := misfit_of_kept(method.client_state(payload, task, counts), method.keep(after)):
             raise UserError(f"its {misfit}")
@@ -192,7 +194,7 @@ def are_labels(found: tuple[Any, ...], p_l: Tensor) -> bool:
 
 def fault_in_loss(found: Any, _: object) -> str:
     """Why a `supervised` returned no loss."""
-    return "" if getattr(found, "shape", None) == () else f"{form(found)}; expected a loss without a dimension"
+    return "" if getattr(found, "shape", None) == () else f"{form(found)}; expected a scalar loss"
 
 
 def fault_in_term(found: Any, _: object) -> str:
@@ -200,7 +202,7 @@ def fault_in_term(found: Any, _: object) -> str:
     is_pair = isinstance(found, tuple) and len(found) == 2
     if is_pair and getattr(found[0], "shape", ()) == () and isinstance(found[1], dict):
         return ""
-    return f"{form(found)}; expected (term, state), the term without a dimension"
+    return f"{form(found)}; expected (term, state) with a scalar term"
 
 
 # By hook: what is wrong with an answer, given what the hook was first given.
@@ -257,14 +259,16 @@ def try_choice(method: Method, local: Local, task: Task, slot: Tensor) -> State:
     wanted = (task.max_slots, task.num_classes)
     if votes and any(not isinstance(t := votes.get(name), Tensor) or t.shape != wanted for name in ("p_l", "target")):
         found = ", ".join(f"'{name}': {form(value)}" for name, value in votes.items())
-        raise UserError(f"its `votes` returns {{{found}}}; expected 'p_l' and 'target' [slots, classes], or nothing")
+        raise UserError(
+            f"its `votes` returns {{{found}}}; expected 'p_l' and 'target' [slots, classes], or an empty dict"
+        )
     return votes_at(slot, votes, chosen)
 
 
 def misfit_of_kept(new: State, kept: State) -> str:
     """Why a client cannot go on with what it kept: other tensors than it has at first; empty if it can."""
     fits = not kept or kept.keys() == new.keys()
-    return "" if fits else f"`keep` returns {sorted(kept)}; expected all of {sorted(new)}, or nothing"
+    return "" if fits else f"`keep` returns {sorted(kept)}; expected all of {sorted(new)}, or an empty dict"
 
 
 def check_whole(before: Local, after: Local, what: str = "step") -> None:
@@ -278,8 +282,8 @@ def check_whole(before: Local, after: Local, what: str = "step") -> None:
     for part, (held, returned) in parts.items():
         if lost := held.keys() - returned.keys():
             raise UserError(
-                f"its {what} returns {part} without '{min(lost)}'; `{what}`, `remember` and `extra` return all that"
-                " they got, as {**local.state, ...}"
+                f"its {what} returns {part} without '{min(lost)}'; `{what}`, `remember` and `extra` must return every"
+                " entry that they receive, as in {**local.state, ...}"
             )
 
 
@@ -290,9 +294,7 @@ def unchanged(given: dict[str, Any], step: Callable[[], T]) -> T:
     for (path, t), version in zip(tree_flatten_with_path(given)[0], before, strict=True):
         if t._version != version:
             name = keystr(path).replace("['", "", 1).replace("']", "", 1)  # payload.weights.params['w']
-            raise UserError(
-                f"its step writes over {name}, which belongs to its caller; return a new tensor (t + 1, not t.add_(1))"
-            )
+            raise UserError(f"its step changes {name} in place; return a new tensor (t + 1, not t.add_(1))")
     return result
 
 
@@ -346,6 +348,6 @@ def dropout_in(func: Any, args: Any, kwargs: Any) -> float | None:
 
 def drawn(source: str) -> RandomStepError:
     return RandomStepError(
-        f"a step draws random numbers ({source}), so the same seed would not give the same result;"
-        " use further `views` in its `recipe`, or compute with `batch.clock`"
+        f"a step draws random numbers ({source}), so the same seed would not repeat the result;"
+        " add `views` to its `recipe`, or compute with `batch.clock`"
     )

@@ -146,8 +146,8 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
         check_network(config, experiment.net, experiment.card)
         if config.server.static_norm != "off" and not experiment.net.running:
             raise UserError(
-                f"server.static_norm = '{config.server.static_norm}': network '{config.model.name}' has no BatchNorm;"
-                " leave it out"
+                f"server.static_norm = '{config.server.static_norm}' has no effect: network"
+                f" '{config.model.name}' has no BatchNorm; remove it"
             )
     if config.has_server_labels and config.server_batch == 1:
         check_network(config, experiment.net, experiment.card, batch=1)
@@ -168,10 +168,10 @@ def with_folder(config: Config, dataset: Dataset) -> Config:
     elif dataset.digest is None:
         return config
     if data.digest and dataset.digest not in (None, data.digest):  # None: a site alone does not see all files
-        others = "dataset= has other images" if is_given else f"'{data.dir}' has other files"
+        others = "the images of dataset= have changed" if is_given else f"the files in '{data.dir}' have changed"
         raise UserError(
             f"data.digest = '{data.digest}': {others} ('{dataset.digest}');"
-            " put back those that the run began with, or begin a new run without data.digest"
+            " restore the original ones, or start a new run without data.digest"
         )
     classes = dataset.card.class_names if config.card.is_folder else None
     data = replace(data, classes=classes, digest=dataset.digest or data.digest)
@@ -196,9 +196,9 @@ def with_clients(config: Config, number: int, found: str) -> Config:
     """The settings with the number of clients that was found, in words also where; refuses another one."""
     part, train = config.partition, config.train
     if part.clients not in (0, number):
-        raise UserError(f"partition.clients = {part.clients}, but there are {number} {found}")
+        raise UserError(f"partition.clients = {part.clients}, but there are {number} {found}; remove it")
     if train.clients_per_round > number:
-        raise UserError(f"train.clients_per_round = {train.clients_per_round} is more than the {number} {found}")
+        raise UserError(f"train.clients_per_round = {train.clients_per_round}: there are only {number} {found}")
     train = replace(train, clients_per_round=train.clients_per_round or number)
     return replace(config, partition=replace(part, clients=number), train=train)
 

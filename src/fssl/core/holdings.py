@@ -70,12 +70,12 @@ def training_notes(config: Config, dataset: Dataset, holdings: Holdings, needs: 
     known = holdings.labeled.sum(0) + (0 if holdings.at_server is None else holdings.at_server)
     if names := [name for name, number in zip(dataset.card.class_names, known, strict=True) if not number]:
         shown = ", ".join(names[:SHOWN_CLASSES]) + (", ..." if len(names) > SHOWN_CLASSES else "")
-        yield f"{len(names)} of {len(known)} classes have no label anywhere, and cannot be learned: {shown}"
+        yield f"{len(names)} of {len(known)} classes have no labeled image and cannot be learned: {shown}"
     labeled, clients = sum(site.counts.labeled > 0 for site in holdings.sites), config.drawable
     drawn = config.train.clients_per_round
     share = prod(max(0, clients - labeled - i) / (clients - i) for i in range(drawn))  # of all draws
     if labeled > 0 and needs.groups == 1 and share >= RARE:
         text = f"{labeled} of {clients} clients have labels, and {drawn} are drawn"
-        yield f"{text}: {share:.0%} of all rounds draw none of them"
+        yield f"{text}: {share:.0%} of all rounds draw no labeled client"
     if config.has_server_labels and not config.server_epochs:
-        yield "server.epochs = 0: nobody trains on the labels, which are the server's"
+        yield "server.epochs = 0: no training uses the labels, which are at the server"

@@ -76,8 +76,8 @@ def check_loadable(config: Config) -> None:
     """Refuse to load the images of a name in place of those that a script gave under it."""
     if config.data.digest and not config.card.is_folder:
         raise UserError(
-            f"data.digest = '{config.data.digest}': the images were given in Python, as dataset= of fssl.experiment;"
-            f" leave data.digest out to use those of {config.data.name}, in a new run"
+            f"data.digest = '{config.data.digest}': the images were passed in Python, as dataset= of fssl.experiment;"
+            f" to use those of {config.data.name}, start a new run without data.digest"
         )
 
 
@@ -86,9 +86,13 @@ def given_dataset(config: Config, dataset: object) -> Dataset:
     data = config.data
     for key in ("dir", "skip_bad", "test_share"):
         if value := getattr(data, key):
-            raise UserError(f"data.{key} = {as_typed(value)}: dataset= is read from no files; leave out one of them")
+            raise UserError(
+                f"data.{key} = {as_typed(value)} has no effect with dataset=, which reads no files; remove one"
+            )
     if config.compute.engine != "local":
-        raise UserError("compute.engine = 'flower': its processes load images themselves; leave out dataset=")
+        raise UserError(
+            "compute.engine = 'flower': its processes load images from files; remove dataset=, or use 'local'"
+        )
     expected = known_card(config)
     if expected.is_folder and not data.classes and isinstance(dataset, Dataset):
         expected = shared_format(config)._replace(classes=dataset.card.class_names).card()
@@ -146,11 +150,13 @@ def divide_images(config: Config, dataset: Dataset) -> Division:
         return partition, np.zeros(0, np.int64)
     rest, held = hold_out(partition, dataset.train.labels, share, config.partition.seed, dataset.groups)
     if not len(held):
-        raise UserError(f"data.validation = {share:g}: there are too few labeled images to hold some of them out")
+        raise UserError(f"data.validation = {share:g}: too few labeled images to hold any out; use a larger share")
     check_choosable(config, dataset.train.labels[held])
     for k in range(len(rest.labeled)):
         if len(partition.pool(k)) and not len(rest.pool(k)):
-            raise UserError(f"data.validation = {share:g}: client {k} has images of held-out folders alone")
+            raise UserError(
+                f"data.validation = {share:g}: all images of client {k} are in held-out folders; use a smaller share"
+            )
     return rest, held
 
 
@@ -176,7 +182,9 @@ def check_test(config: Config, dataset: Dataset) -> None:
     """Refuse test images that are too few for two halves, or have no value of the measure that is the result."""
     labels = dataset.test.labels[rows_for_test(config, dataset)]
     if config.records.metrics == "auroc" and len(np.unique(labels)) < 2:
-        raise UserError("records.metrics = 'auroc': all test images are of one class, so that there is no rest")
+        raise UserError(
+            "records.metrics = 'auroc' is undefined: all test images have the same class; use another measure"
+        )
     if config.data.test == "final" and config.data.validation is None:
         check_choosable(config, dataset.test.labels[rows_for_test(choosing(config), dataset)])
 
@@ -186,8 +194,8 @@ def check_choosable(config: Config, labels: NDArray[np.int64]) -> None:
     chooses = config.records.keep_best or config.train.patience is not None
     if chooses and config.records.metrics == "auroc" and len(np.unique(labels)) < 2:
         raise UserError(
-            "records.metrics = 'auroc': all images to choose by are of one class, so that no round is the best;"
-            " choose by another measure, or leave out records.keep_best and train.patience"
+            "records.metrics = 'auroc' is undefined: all images to choose by have the same class; use another measure,"
+            " or remove records.keep_best and train.patience"
         )
 
 
@@ -216,6 +224,7 @@ def rows_for_test(config: Config, dataset: Dataset) -> NDArray[np.int64]:
         number = len(labels) if groups is None else len(np.unique(groups))
         folders = f" of {number} groups (folders of patients, say)" if number < len(labels) else ""
         raise UserError(
-            f"data.test = '{config.data.test}': {len(labels)} test images{folders} are too few for two halves"
+            f"data.test = '{config.data.test}': {len(labels)} test images{folders} are too few for two halves;"
+            " use 'all'"
         )
     return rows

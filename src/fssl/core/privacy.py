@@ -64,18 +64,19 @@ def privacy_notes(config: Config) -> list[str]:
     """What a user should know of the guarantee before the run, a line each."""
     privacy = config.privacy
     if privacy.aggregation == "secagg+":
-        return [f"privacy: secagg+ hides uploads from a look, not from an attack: masks have seeds of {MASK_BITS} bits"]
+        return [f"privacy: secagg+ hides uploads from a glance, not from an attack: mask seeds have {MASK_BITS} bits"]
     if privacy.clip is None:
         return []
     if not privacy.noise:
-        return ["privacy: updates are clipped, but without privacy.noise nothing is guaranteed"]
+        return ["privacy: updates are clipped, but without privacy.noise there is no guarantee"]
     found = spent(config, config.rounds)
     if found is None:
-        return ["privacy: what is spent is not computed; pip install 'fssl[privacy]' brings the accountant"]
+        return ["privacy: epsilon is not computed; install the accountant with pip install 'fssl[privacy]'"]
     lines = [
-        f"privacy of one client after {found.rounds} rounds, delta {found.delta:g}: epsilon {found.hidden:.3g} for who"
-        f" sees the models, {found.known:.3g} for who also knows who took part (at most {found.most_rounds} rounds)"
+        f"privacy of one client after {found.rounds} rounds, delta {found.delta:g}: epsilon {found.hidden:.3g} against"
+        f" an adversary with all models, {found.known:.3g} if it also knows the participants (at most"
+        f" {found.most_rounds} rounds)"
     ]
     if config.model.norm == "batch":
-        lines.append("privacy: running statistics of BatchNorm are not covered; model.norm = 'group' has none")
+        lines.append("privacy: BatchNorm's running statistics are not covered; model.norm = 'group' has none")
     return lines

@@ -88,7 +88,7 @@ def cached_images(
             _write(path, shape, batches(), 0o600 if is_private else 0o666)
             found = open_array(path, shape)
     if found is None:
-        raise UserError(f"the image cache '{path}' cannot be read back; delete it and try again")
+        raise UserError(f"the image cache '{path}' cannot be read after writing; delete it and try again")
     return found
 
 

@@ -202,4 +202,4 @@ def check_class_names(key: str, names: Sequence[object]) -> None:
     """Refuse names that a record could not tell apart, or show."""
     are_names = all(isinstance(name, str) and name and name.isprintable() for name in names)
     if len(names) < 2 or len(set(names)) < len(names) or not are_names:
-        raise UserError(f"{key} = {[*names]}: expected two or more different names")
+        raise UserError(f"{key} = {[*names]}: expected at least two different names")

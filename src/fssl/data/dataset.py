@@ -13,7 +13,7 @@ from ..system.files import short_sum
 from .cards import CARDS, Agreed, Card, check_class_names
 from .partition import Partition
 
-OWN = "images of your own are data.name=imagefolder"
+OWN = "for your own images use data.name=imagefolder"
 # What a trained model needs of a card, and the setting that says it of one's own images.
 FACTS = {
     "size": "data.size",
@@ -113,13 +113,15 @@ def check_dataset(dataset: object, expected: Card) -> Dataset:
 def check_card(card: Card, expected: Card) -> None:
     """Refuse another card than that of the settings: tables would show the wrong name, and no model would load."""
     if card.name != expected.name:
-        hint = f"give data.name={card.name}" if card.name in CARDS else OWN
-        raise UserError(f"dataset=: its card is '{card.name}', and data.name = '{expected.name}'; {hint}")
+        hint = f"use data.name={card.name}" if card.name in CARDS else OWN
+        raise UserError(f"dataset=: its card is '{card.name}', but data.name = '{expected.name}'; {hint}")
     for fact, key in FACTS.items():
         found, wanted = getattr(card, fact), getattr(expected, fact)
         if found != wanted:
-            hint = f"give {key}, or another card" if expected.is_folder else OWN
-            raise UserError(f"dataset=: its card has {fact} = {found!r:.60}, and the settings {wanted!r:.60}; {hint}")
+            hint = f"change {key} or the card" if expected.is_folder else OWN
+            raise UserError(
+                f"dataset=: its card has {fact} = {found!r:.60}, but the settings have {wanted!r:.60}; {hint}"
+            )
 
 
 def check_split(name: str, split: object, card: Card) -> None:
@@ -150,7 +152,7 @@ def check_holders(dataset: Dataset) -> None:
     """Refuse to say both in the dataset and in the settings who holds what, or in neither, or not of every image."""
     name, partition, labels = dataset.card.name, dataset.partition, dataset.train.labels
     if dataset.card.is_dealt and partition is not None:
-        raise UserError(f"dataset=: [partition] deals out data.name = '{name}'; leave out its partition")
+        raise UserError(f"dataset=: data.name = '{name}' is divided by [partition]; remove the dataset's partition")
     if not dataset.card.is_dealt:
         check_partition(partition, labels)
     lengths = {"groups": len(labels), "test_groups": len(dataset.test.labels), "testers": len(dataset.test.labels)}
@@ -162,29 +164,29 @@ def check_holders(dataset: Dataset) -> None:
 def check_partition(partition: Partition | None, labels: NDArray[np.int64]) -> None:
     """Refuse a partition that leaves out an image or a client, has an image twice, or calls one labeled that is not."""
     if not isinstance(partition, Partition) or not 0 < len(partition.labeled) == len(partition.unlabeled):
-        raise UserError("dataset=: data.name = 'folder' wants its partition, the rows of each client")
+        raise UserError("dataset=: data.name = 'folder' needs a partition with the rows of each client")
     parts = (*partition.labeled, *partition.unlabeled, partition.server)
     if not all(isinstance(part, np.ndarray) and np.issubdtype(part.dtype, np.integer) for part in parts):
-        raise UserError("dataset=: its partition wants arrays of whole numbers")
+        raise UserError("dataset=: its partition needs arrays of whole numbers")
     known, rows = np.concatenate([*partition.labeled, partition.server]), np.concatenate(parts)
     if not np.array_equal(np.sort(rows), np.arange(len(labels))):
         raise UserError(f"dataset=: its partition has {len(rows)} rows, expected 0 to {len(labels) - 1}, each once")
     if not len(known) or labels[known].min() < 0:
-        raise UserError("dataset=: its partition wants labeled rows, and labels of all of them")
+        raise UserError("dataset=: its partition needs labeled rows, each with a label of 0 or more")
     if idle := [k for k in range(len(partition.labeled)) if not len(partition.pool(k))]:
-        raise UserError(f"dataset=: its partition gives client {idle[0]} no image; leave this client out")
+        raise UserError(f"dataset=: its partition gives client {idle[0]} no image; remove this client")
 
 
 def check_server_rows(partition: Partition, at_server: bool) -> None:
     """Refuse labeled rows anywhere but where the settings say that labels are: at the server, or at clients."""
     setting = "partition.labels = 'server'"
     if not at_server and len(partition.server):
-        raise UserError(f"dataset=: its partition has rows of the server; give {setting}, or leave them out")
+        raise UserError(f"dataset=: its partition has server rows; use {setting}, or remove these rows")
     if at_server and not len(partition.server):
-        raise UserError(f"dataset=: its partition has no rows of the server, but {setting}; leave that out")
+        raise UserError(f"dataset=: its partition has no server rows, but {setting}; remove the setting")
     knowing = [k for k, rows in enumerate(partition.labeled) if len(rows)]
     if at_server and knowing:
-        hint = "make them unlabeled, or leave that out"
+        hint = "make them unlabeled, or remove the setting"
         raise UserError(f"dataset=: client {knowing[0]} has labeled rows, but {setting}; {hint}")
 
 

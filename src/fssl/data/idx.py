@@ -64,7 +64,7 @@ def _present(folder: Path, name: str) -> list[Path]:
 def _file(facts: Card, folder: Path, name: str) -> Path:
     if present := _present(folder, name):
         return present[0]
-    raise UserError(f"{facts.name}: '{folder / name}.gz' is missing beside the others")
+    raise UserError(f"{facts.name}: '{folder / name}.gz' is missing; put it next to the other files")
 
 
 def load_idx(facts: Card, files: dict[str, Files], how: Loading = ALONE) -> Dataset:
@@ -105,12 +105,13 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     header = 4 + 4 * len(shape)
     start = bytes([0, 0, BYTES, len(shape)])
     if len(content) < header or content[:4] != start:
-        raise UserError(f"'{path}' is no IDX file of bytes with {len(shape)} axes; get it again")
+        raise UserError(f"'{path}' is not an IDX file of bytes with {len(shape)} axes; download it again")
     found = tuple(int(n) for n in np.frombuffer(content, ">u4", len(shape), 4))
     if found != shape:
-        raise UserError(f"'{path}' has the shape {found}, expected {shape}; get it again")
+        raise UserError(f"'{path}' has the shape {found}, expected {shape}; download it again")
     if len(content) != header + math.prod(shape):
-        raise UserError(f"'{path}' has {len(content):,} bytes, expected {header + math.prod(shape):,}; get it again")
+        expected = header + math.prod(shape)
+        raise UserError(f"'{path}' has {len(content):,} bytes, expected {expected:,}; download it again")
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
@@ -119,4 +120,4 @@ def _content(path: Path) -> bytes:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"'{path}' cannot be read ({reason}); get it again") from error
+        raise UserError(f"'{path}' cannot be read ({reason}); download it again") from error

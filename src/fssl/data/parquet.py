@@ -61,7 +61,7 @@ def lacking_files(facts: Card, dir: Path | None = None) -> str:
     given = dir or from_environment("FSSL_DATA")
     is_here = given is not None and _folder(facts, given) is not None
     if not is_here and dir is None and find_spec("huggingface_hub"):
-        return f"{facts.name}: not in a data folder; a run gets it from the Hugging Face hub, {facts.hub_repo}"
+        return f"{facts.name}: not in a data folder; a run downloads it from the Hugging Face hub, {facts.hub_repo}"
     find_files(facts, dir)  # which has nothing to download with
     return ""
 
@@ -69,7 +69,7 @@ def lacking_files(facts: Card, dir: Path | None = None) -> str:
 def _remedy(facts: Card) -> str:
     """What helps if a folder is named, since nothing is downloaded then."""
     first = "" if find_spec("huggingface_hub") else "`pip install 'fssl[hub]'` and "
-    return f"put {_wanted(facts)} there; or {first}leave out data.dir to download {facts.hub_repo}"
+    return f"put {_wanted(facts)} there; or {first}remove data.dir to download {facts.hub_repo}"
 
 
 def _place(facts: Card) -> str:
@@ -83,7 +83,7 @@ def _wanted(facts: Card) -> str:
 
 
 def _again(facts: Card) -> str:
-    return f"get it again from hub repository {facts.hub_repo}"
+    return f"download it again from hub repository {facts.hub_repo}"
 
 
 def _folder(facts: Card, root: Path) -> Path | None:
@@ -111,7 +111,7 @@ def _shards(facts: Card, folder: Path, split: str) -> list[Path]:
     if len(files) != total:
         raise UserError(
             f"{facts.name}: {len(files)} {split} files in '{folder}', expected {total}:"
-            f" remove those that do not belong ({', '.join(file.name for file in files)})"
+            f" remove the others ({', '.join(file.name for file in files)})"
         )
     return files
 
@@ -152,7 +152,7 @@ def _check_columns(facts: Card, file: Path, schema: pa.Schema) -> None:
     for column in (facts.image_column, facts.label_column):
         if (number := schema.names.count(column)) != 1:
             found, names = f"{number} columns" if number else "no column", ", ".join(schema.names)
-            raise UserError(f"'{file}' has {found} '{column}', {facts.name} needs one (it has: {names})")
+            raise UserError(f"'{file}' has {found} '{column}', expected one for {facts.name} (columns: {names})")
     kind = schema.field(facts.image_column).type
     if not (pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0):
         raise UserError(f"'{file}': column '{facts.image_column}' is {kind}, expected struct<bytes, path>")

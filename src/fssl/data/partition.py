@@ -121,7 +121,7 @@ def _known_at(parts: Sequence[Index], knowing: int) -> Partition:
 def shuffle_classes(labels: NDArray[np.int64], num_classes: int, seed: int = LABEL_SEED) -> list[Index]:
     """Rows of each class in random order."""
     if len(labels) and not (labels.min() >= 0 and labels.max() < num_classes):
-        raise UserError(f"labels run from {labels.min()} to {labels.max()}, expected 0 to {num_classes - 1}")
+        raise UserError(f"labels are from {labels.min()} to {labels.max()}, expected 0 to {num_classes - 1}")
     random = RandomState(seed)
     return [random.permutation(np.flatnonzero(labels == c)) for c in range(num_classes)]
 

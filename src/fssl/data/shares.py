@@ -35,11 +35,11 @@ def who_has_labels(who: str | None, labeled_clients: int | None) -> str:
         raise unknown("partition.labels", who, WHO)
     if who not in SOME and labeled_clients is not None:
         raise UserError(
-            f"partition.labeled_clients = {labeled_clients} does not go with partition.labels = '{who}';"
-            " give 'few-clients' or 'knowing-clients'"
+            f"partition.labeled_clients = {labeled_clients} has no effect with partition.labels = '{who}';"
+            " remove it, or use 'few-clients' or 'knowing-clients'"
         )
     if who in SOME and labeled_clients is None:
-        raise UserError(f"partition.labels = '{who}' needs partition.labeled_clients: how many they are")
+        raise UserError(f"partition.labels = '{who}' needs partition.labeled_clients: their number")
     return who
 
 
@@ -62,7 +62,7 @@ def check_shares(terms: Terms, num_labeled: int, num_images: int) -> None:
     for name, number, images, sort in groups:
         if number > images:
             raise UserError(
-                f"{name} = {number}: {images} {sort}images are too few for each client to hold one;"
+                f"{name} = {number}: {images} {sort}images are too few for one per client;"
                 " use fewer clients or another number of labels"
             )
 
@@ -71,13 +71,13 @@ def check_first(terms: Terms) -> None:
     """Check that there are clients to be the first, and that it matters which."""
     if terms.first_clients is None:
         return
-    start = f"partition.first_clients = {list(terms.first_clients)}:"
+    start = f"partition.first_clients = {list(terms.first_clients)}"
     if terms.who != "knowing-clients":
-        raise UserError(f"{start} only partition.labels = 'knowing-clients' has it")
+        raise UserError(f"{start} has no effect with partition.labels = '{terms.who}'; remove it")
     if not {*terms.first_clients} <= {*range(terms.clients)}:
-        raise UserError(f"{start} the {terms.clients} clients are 0 to {terms.clients - 1}")
+        raise UserError(f"{start}: expected clients from 0 to {terms.clients - 1}")
     if len({*terms.first_clients}) < len(terms.first_clients):
-        raise UserError(f"{start} a client can be the first once")
+        raise UserError(f"{start}: expected each client once")
 
 
 def check_shards(terms: Terms, num_classes: int) -> None:
@@ -85,7 +85,9 @@ def check_shards(terms: Terms, num_classes: int) -> None:
     own, few = terms.classes_per_client, terms.labeled_clients or 0
     if terms.kind != "shards":
         if own is not None:
-            raise UserError(f"partition.classes_per_client = {own}: only partition.kind = 'shards' has it")
+            raise UserError(
+                f"partition.classes_per_client = {own} has no effect with partition.kind = '{terms.kind}'; remove it"
+            )
         return
     if own is None:
         raise UserError("partition.kind = 'shards' needs partition.classes_per_client, such as 2")
@@ -95,6 +97,6 @@ def check_shards(terms: Terms, num_classes: int) -> None:
     for which, number in groups.items():
         if own * number % num_classes:
             raise UserError(
-                f"partition.classes_per_client = {own}: as many shards for each of {several(number, 'client')}{which}"
-                f" make {own * number}, expected a multiple of the {num_classes} classes"
+                f"partition.classes_per_client = {own}: {several(number, 'client')}{which} would get"
+                f" {several(own * number, 'shard')}; expected a multiple of the {num_classes} classes"
             )

@@ -36,7 +36,7 @@ def load(name: str, dir: Path | None = None, how: Loading = ALONE, fit: Fit = "r
     if facts.is_folder:
         if dir is None:
             raise UserError(
-                f"data.name = '{name}' needs its folder: give data.dir (or dataset=, in Python)", "data.dir"
+                f"data.name = '{name}' needs a folder: set data.dir (or pass dataset= in Python)", "data.dir"
             )
         from .folder.load import load_classes, load_federation
 
@@ -44,7 +44,7 @@ def load(name: str, dir: Path | None = None, how: Loading = ALONE, fit: Fit = "r
         return read(dir, Agreed(**{"dataset": name, **options}), how)
     if options:
         raise UserError(
-            f"dataset '{name}' takes no options, only synthetic and folders do (given: {', '.join(options)})"
+            f"dataset '{name}' has no options; only synthetic and folders have (given: {', '.join(options)})"
         )
     if name == "digits":
         return _digits(facts)

@@ -58,7 +58,7 @@ def clients_in(content: bytes) -> list[dict[str, list[int]]]:
     try:
         whole = parse_json(content)
     except ValueError:
-        raise UserError("this is no JSON") from None
+        raise UserError("expected a JSON file") from None
     clients = whole.get("clients") if isinstance(whole, dict) and len(whole) == 1 else None
     if not isinstance(clients, list) or not clients:
         raise UserError('expected {"clients": [...]}, a list with an entry for each client')
@@ -93,6 +93,4 @@ def check_owners(clients: Sequence[dict[str, list[int]]], num_images: int) -> No
             owner[row] = number
     if len(owner) < num_images:
         missing = [str(row) for row in range(num_images) if row not in owner]
-        raise UserError(
-            f"{len(missing)} of {num_images} images belong to nobody: rows {shortened(missing, ROWS_SHOWN)}"
-        )
+        raise UserError(f"{len(missing)} of {num_images} images have no client: rows {shortened(missing, ROWS_SHOWN)}")

@@ -110,7 +110,7 @@ def print_summary(console: Console, outcomes: list[Outcome], out: Path) -> None:
     console.print(terminal(Grid(("figure", "state", "what it shows"), rows), RULED, whole=0))
     commands = dict.fromkeys(text for outcome in outcomes for text in outcome.missing)
     if commands:
-        say(console, "What is missing:")
+        say(console, "Missing:")
     for text in commands:
         say(console, f"  {text}")
     say(console, f"written: {out}/README.md, and each drawn figure as {', '.join(PICTURE_FORMATS)}")

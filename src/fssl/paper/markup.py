@@ -119,7 +119,7 @@ def section(filled: FilledTable) -> str:
 
 def markdown_page(result: Tables, scoreboard: str = "") -> str:
     """All tables below the scoreboard, then the runs in no cell."""
-    head = ["# The paper's tables, ours beside the printed numbers\n", *([scoreboard] if scoreboard else [])]
+    head = ["# The paper's tables, ours next to the printed numbers\n", *([scoreboard] if scoreboard else [])]
     parts = [*head, TABLES_LEGEND + "\n", *map(section, result.tables)]
     parts += ["## Runs in a cell, and their commits\n", "".join(run_line(run) for run in result.runs)]
     parts.append(f"## Runs in no cell\n\n{result.used} of {result.num_runs} runs are in the tables.\n")
@@ -197,7 +197,7 @@ def latex_float(filled: FilledTable) -> str:
         rf"\begin{{{float_name}}}",
         r"\centering",
         rf"\caption{{{title}: ours ({what}; mean $\pm$ standard deviation over seeds, number of runs in",
-        r"parentheses) beside the paper's. Best bold, second underlined.}",
+        r"parentheses) next to the paper's. Best bold, second underlined.}",
         rf"\label{{tab:paper-{table.number}}}",
         r"\small",
         *([r"\resizebox{\textwidth}{!}{%"] if is_wide else []),

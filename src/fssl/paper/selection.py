@@ -148,7 +148,7 @@ class Selection:
         if lasts[0] < wanted.rounds and mine.data.name == wanted.data.name:
             other.append(f"{rounds} (paper: {wanted.rounds})")
         if len(lasts) > 1:
-            text += f" What is no curve by round is read at round {self.read_at}."
+            text += f" Other numbers are read at round {self.read_at}."
         return text + (f" Not the paper's setting: {'; '.join(other)}." if other else "")
 
     def remark(self) -> str:

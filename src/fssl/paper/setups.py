@@ -70,7 +70,7 @@ STRANGE: dict[str, Callable[[Config], object]] = {
     "images that a script gave": lambda config: config.data.digest,
     "a partition from a file": lambda config: config.partition.file is not None,
     # Nor would it be right to run them: reading a record must not run a user's file.
-    "a method or a network of one's own": lambda config: config.own_files,
+    "a custom method or network": lambda config: config.own_files,
 }
 
 

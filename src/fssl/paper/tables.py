@@ -48,7 +48,7 @@ class Shown(NamedTuple):
         tables = {table.number: table for table in paper_tables()}
         if self.table is None:
             if self.dataset is not None:
-                raise UserError("--dataset chooses a part of a table: add --table")
+                raise UserError("--dataset has no effect without --table; add --table")
             return
         if self.table not in tables:
             raise UserError(f"--table {self.table}: expected a number from {min(tables)} to {max(tables)}")
@@ -171,7 +171,7 @@ def make_other(console: Console, paths: list[Path], out: Path, name: str, short:
     for text in other_remarks(result):
         say(console, text)
     if nowhere := without_cell(result):
-        say(console, "Of no cell:")
+        say(console, "Runs without a cell:")
         say_unused(console, nowhere, out / f"{name}.md")
     say(console, f"written: {out / name}.md and {name}.csv")
 
@@ -218,9 +218,11 @@ def dataset_parts(table: PublishedTable) -> list[list[int]]:
 
 def other_remarks(result: Tables) -> list[str]:
     table = result.tables[0].table
-    ours = f"Ours: mean of the last {LAST} rounds, then mean ± standard deviation over seeds, in parentheses how many."
+    ours = (
+        f"Ours: mean of the last {LAST} rounds, then mean ± standard deviation over seeds, in parentheses their number."
+    )
     commands = "; ".join(f"fssl run {preset}" for preset in table.presets)
-    return [ours, count_text(result), *table.notes, f"All of it: {commands}"]
+    return [ours, count_text(result), *table.notes, f"To run all of it: {commands}"]
 
 
 def other_page(result: Tables) -> str:

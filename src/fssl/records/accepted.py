@@ -37,7 +37,7 @@ def rate_fault(lines: Sequence[Line], config: Config, facts: Mapping[str, Any]) 
     if facts.get("schedule") == repr(config.schedule):
         return None
     other = first_other_rate(lines, config)
-    return f"config.toml was changed since: round {other} had another learning rate" if other else None
+    return f"config.toml was edited: round {other} was trained with another learning rate" if other else None
 
 
 def accept(folder: "RunFolder", remark: str) -> str:

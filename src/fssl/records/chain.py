@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ..system.files import parse_json, short_sum
 from .rounds import Line
 
-SETTINGS = "config.toml, or the beginning of rounds.jsonl, was changed since"
+SETTINGS = "config.toml, or the beginning of rounds.jsonl, was edited"
 ENDING = re.compile(rb'(.*"after": "([0-9a-f]{16})"), "check": "([0-9a-f]{16})"\}', re.DOTALL)
 
 

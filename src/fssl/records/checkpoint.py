@@ -67,7 +67,7 @@ class Checkpoints(Manifests):
             damaged.append(candidates.pop().stem)
         if saved:
             if damaged:
-                say(f"checkpoint damaged, or of another run: {', '.join(damaged)}; using {candidates[-1].stem}")
+                say(f"checkpoint damaged, or from another run: {', '.join(damaged)}; using {candidates[-1].stem}")
             self._keep_only(candidates)
         return saved
 

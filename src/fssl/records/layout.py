@@ -20,8 +20,8 @@ def check_format(folder: Path) -> None:
     found = read_json(folder / ENVIRONMENT).get("format")
     if isinstance(found, int) and found > FORMAT:
         raise UserError(
-            f"{folder} was written by a newer fssl: its format is {found}, and this version reads up to {FORMAT};"
-            " install the newer one"
+            f"{folder} was written by a newer fssl: its format is {found}, but this version reads up to {FORMAT};"
+            " upgrade fssl"
         )
 
 
@@ -44,7 +44,7 @@ def start_place(config: Config) -> Path | None:
 def check_place(place: Path) -> None:
     """Reject first weights that are nowhere."""
     if not place.is_dir() and not place.is_file():
-        raise UserError(f"model.start = '{place}': there is no such run folder or file")
+        raise UserError(f"model.start = '{place}': no such run folder or file")
 
 
 def kept_split(folder: Path, recorded: str | None) -> Path | None:

@@ -36,7 +36,7 @@ def unpacked(data: bytes) -> bytes:
     decompressor = lzma.LZMADecompressor()
     blocks = parse_json(decompressor.decompress(data, MOST_BYTES))
     if not decompressor.eof:
-        raise ValueError("more than any record has")
+        raise ValueError("it is larger than any record")
     return b"".join(json.dumps(line).encode() + b"\n" for block in blocks for line in rows(block, sums_of(block)))
 
 
@@ -47,7 +47,7 @@ def read_packed(path: Path) -> bytes:
     try:
         return unpacked(path.read_bytes())
     except (LZMAError, ValueError, TypeError, LookupError, AttributeError):  # all but the first: xz without a record
-        raise UserError(f"{path} is damaged; bring back the file as it was") from None
+        raise UserError(f"{path} is damaged; restore the file") from None
 
 
 def shape(value: Any) -> Any:

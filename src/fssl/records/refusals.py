@@ -30,29 +30,32 @@ def check_can_take(
     if is_bare(folder):
         return check_ours(folder)
     if difference := first_difference(recorded, config, defaults):
-        raise UserError(f"{folder.path} holds another run: {difference}; choose another folder", "out")
+        raise UserError(f"{folder.path} contains another run: {difference}; choose another folder", "out")
     if not resume:
-        raise UserError(f"{folder.path} holds a run already; resume it, or choose another folder", "resume", "out")
+        raise UserError(f"{folder.path} already contains a run; resume it, or choose another folder", "resume", "out")
     lines = folder.start().lines
     if (done := len(lines)) > config.rounds:
-        raise UserError(f"train.rounds = {config.rounds}: {folder.path} has {done} already; expected {done} or more")
+        finished = several(done, "round")
+        raise UserError(
+            f"train.rounds = {config.rounds}: {folder.path} already has {finished}; expected at least {done}"
+        )
     if reads_rounds and lines and recorded.rounds != config.rounds:
         raise UserError(
-            f"train.rounds = {config.rounds}: method '{config.method.name}' reads `batch.clock.rounds`, and"
-            f" {several(done, 'round')} of {folder.path} had {recorded.rounds} there; choose another folder",
+            f"train.rounds = {config.rounds}: method '{config.method.name}' reads `batch.clock.rounds`, which was"
+            f" {recorded.rounds} in {several(done, 'round')} of {folder.path}; choose another folder",
             "out",
         )
     if other := first_other_rate(lines, config):
         cooldown = f" with train.cooldown = {config.train.cooldown}" if config.train.cooldown else ""
         raise UserError(
-            f"{folder.path}: round {other} had another learning rate than train.rounds = {config.rounds}{cooldown}"
-            " gives it; resume a copy from before its rate fell, or choose another folder",
+            f"{folder.path}: train.rounds = {config.rounds}{cooldown} would change the learning rate of round {other},"
+            " which is already trained; resume a copy from before its rate fell, or choose another folder",
             "out",
         )
     if ended := would_have_ended(lines, config):
         raise UserError(
-            f"train.patience = {config.train.patience}: {folder.path} has {done} rounds, and would have ended after"
-            f" round {ended} with it; expected a larger one"
+            f"train.patience = {config.train.patience}: {folder.path} has {done} rounds, but would have stopped after"
+            f" round {ended}; use a larger value"
         )
 
 
@@ -68,15 +71,15 @@ def check_empty(folder: Path) -> None:
         raise UserError(f"{folder} cannot be written: {reason}; choose another folder", "out")
     left_by_a_kill = (LOCK, ERRORS)  # before its first file was complete
     if folder.is_dir() and not all(path.name in left_by_a_kill or is_draft(path) for path in folder.iterdir()):
-        raise UserError(f"{folder} is not empty and not a run folder; choose another folder", "out")
+        raise UserError(f"{folder} is neither empty nor a run folder; choose another folder", "out")
     if inside := next((path for path in folder.parents if RunFolder(path).is_of_a_run), None):
-        raise UserError(f"{folder} would lie inside {inside}, which holds a run; choose another folder", "out")
+        raise UserError(f"{folder} is inside the run folder {inside}; choose another folder", "out")
 
 
 def check_ours(folder: RunFolder) -> None:
     """Refuse a folder with settings that no run wrote, such as one in which somebody keeps a configuration."""
     if not folder.lock.file.exists():
-        raise UserError(f"{folder.config_file} is not of a run that began here; choose another folder", "out")
+        raise UserError(f"{folder.config_file} was not written by a run; choose another folder", "out")
 
 
 def why_stuck(folder: RunFolder) -> str | None:
@@ -98,9 +101,8 @@ def check_noise(folder: RunFolder, saved: int | None) -> None:
     last = max(folder.manifests.rounds, default=0)
     if saved is not None and saved < last and folder.config().privacy.noise:
         raise UserError(
-            f"{folder.path}: of round {last} the line or the checkpoint is damaged, and to take the round again would"
-            " draw other noise, which privacy.noise does not count; bring back the files as they were, or begin"
-            " anew in another folder",
+            f"{folder.path}: the line or the checkpoint of round {last} is damaged, and repeating the round would draw"
+            " fresh noise, beyond the privacy budget; restore the files, or start again in another folder",
             "out",
         )
 
@@ -113,9 +115,7 @@ def check_way_on(folder: RunFolder, saved: int | None) -> None:
     if held and whole < written and min(held) > whole:
         why = f"{folder.rounds_file} is damaged after round {whole}, before the oldest checkpoint (round {min(held)})"
     elif held:
-        why = f"no checkpoint in {folder.manifests.folder} can be used (damaged, or of another run)"
+        why = f"no checkpoint in {folder.manifests.folder} is usable (damaged, or from another run)"
     else:
         why = f"{folder.manifests.folder} has no checkpoint"
-    raise UserError(
-        f"{why}; all is left as it is: bring back the files as they were, or begin anew in another folder", "out"
-    )
+    raise UserError(f"{why}; nothing was changed: restore the files, or start again in another folder", "out")

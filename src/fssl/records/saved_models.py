@@ -51,9 +51,9 @@ class Models:
         except ValueError as error:
             raise UserError(f"{file} is damaged ({error})") from None
         if facts is None:
-            raise UserError(f"{file} has no checksum, so it is not this run's")
+            raise UserError(f"{file} has no checksum, so this run did not write it")
         if facts.get("run") != folder.run_id:
-            raise UserError(f"{file} is of another run than {folder.config_file}, or that was changed since")
+            raise UserError(f"{file} is from another run than {folder.config_file}, or the settings were edited")
         return tensors, facts
 
     def take_over(self, config: Config) -> None:
@@ -86,9 +86,7 @@ class Models:
         folder = self.folder
         folder.check_run(asked_by)
         if not folder.model_file.is_file():
-            why = "has no model.safetensors, which a run writes once it is finished"
+            why = "has no model.safetensors, which a run writes when it finishes"
             raise UserError(f"{asked_by}{folder.path} {why}; resume the run", "resume")
         if self.goes_on:
-            raise UserError(
-                f"{asked_by}{folder.path} was prolonged and is not finished again; resume the run", "resume"
-            )
+            raise UserError(f"{asked_by}{folder.path} was extended and is not finished; resume the run", "resume")

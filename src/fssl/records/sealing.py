@@ -45,7 +45,7 @@ def checked_facts(contents: Iterable[Content], metadata: Mapping[str, str]) -> d
     except TypeError as error:
         raise ValueError(str(error)) from None
     if facts is not None and facts.pop("sha256", None) != content_sum(contents, facts):
-        raise ValueError("its checksum is wrong")
+        raise ValueError("its checksum does not match")
     return facts
 
 

@@ -118,11 +118,9 @@ class RunFolder:
         """The whole lines with what checkpoints name of them; refuses a record that does not belong together."""
         start = read_start(self.run_id, self.text().splitlines())
         if start.fault and acceptance(self.path):
-            raise UserError(f"{self.path}: an accepted record cannot be resumed; begin anew in another folder", "out")
+            raise UserError(f"{self.path}: an accepted record cannot be resumed; start again in another folder", "out")
         if start.fault:
-            raise UserError(
-                f"{self.path}: {start.fault}; bring back the file as it was, or begin anew in another folder", "out"
-            )
+            raise UserError(f"{self.path}: {start.fault}; restore the file, or start again in another folder", "out")
         return start
 
     def sessions(self) -> list[dict[str, Any]]:
@@ -137,7 +135,7 @@ class RunFolder:
     def check_run(self, asked_by: str = "") -> None:
         """Refuse a folder that holds no run."""
         if not self.config_file.is_file():
-            raise UserError(f"{asked_by}{self.path} is not a run folder (no config.toml); `fssl run` makes one")
+            raise UserError(f"{asked_by}{self.path} is not a run folder (no config.toml); `fssl run` creates one")
 
 
 class Lock:

@@ -79,7 +79,7 @@ class RunWriter:
         saved = self.checkpoints.load(start.marks, say)
         check_way_on(folder, saved and saved.round)
         if len(texts) > (whole := len(start.lines)):
-            say(f"rounds.jsonl is damaged after round {whole}; what follows is computed again")
+            say(f"rounds.jsonl is damaged after round {whole}; later rounds are computed again")
         kept = start.texts[: saved.round] if saved else []
         file = folder.rounds_file
         takes_a_line = not folder.has_rounds or (file.is_file() and file.read_bytes().endswith(b"\n"))
@@ -105,7 +105,7 @@ class RunWriter:
 
     @property
     def _mark(self) -> str:
-        assert self._written.mark, "a damaged line is cut off before a run goes on"
+        assert self._written.mark, "damaged lines are cut off before a run is resumed"
         return self._written.mark
 
     def write_probes(self, round: int, arrays: Arrays) -> None:

@@ -20,8 +20,8 @@ def check_data_dir(configs: Sequence[Config]) -> None:
     given = [config.data.dir for config in configs if config.data.dir]
     if given and all(config.card.is_embedded for config in configs):
         raise UserError(
-            f"data.dir = '{given[0]}': {configs[0].data.name} needs no files; leave data.dir out,"
-            " or give data.name = 'folder' for images of your own"
+            f"data.dir = '{given[0]}' has no effect: {configs[0].data.name} needs no files; remove data.dir,"
+            " or use data.name = 'folder' for your own images"
         )
 
 
@@ -37,7 +37,7 @@ def check_engine(config: Config, debug: bool) -> None:
     if engine == "local":
         return
     if debug:
-        raise UserError("compute.engine = 'flower': only steps of the local engine can be checked one by one", "debug")
+        raise UserError("compute.engine = 'flower': only the local engine can check single steps; use 'local'", "debug")
     flower_simulation()
 
 

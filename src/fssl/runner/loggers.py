@@ -162,5 +162,5 @@ class Logged:
             return act(*words)
         except Exception as error:
             self._open.pop(name, None)
-            self.inner.say(f"{name} stopped: {str(error) or type(error).__name__}; the run and its record go on")
+            self.inner.say(f"{name} stopped: {str(error) or type(error).__name__}; the run and its record continue")
             return None

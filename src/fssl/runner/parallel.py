@@ -22,7 +22,7 @@ from ..system.workers import spawned
 from .conduct import run_experiment
 from .planned import PlannedRun, failure
 
-KILLED = RunError("its process was killed (out of memory?); resume the run to go on from its last round")
+KILLED = RunError("its process was killed (out of memory?); resume the run to continue from its last round")
 POLL = 0.5  # seconds between looks at the records of runs in other processes
 
 

@@ -51,7 +51,7 @@ def at_home(path: Path, remedy: str = "write the path in full") -> Path:
     try:
         return path.expanduser()
     except RuntimeError:
-        raise UserError(f"'{path}': the system knows no such home folder; {remedy}") from None
+        raise UserError(f"'{path}': the system has no such home folder; {remedy}") from None
 
 
 def draft_of(path: Path) -> Path:
@@ -70,7 +70,9 @@ def encoded(path: Path, text: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise UserError(f"{path}: cannot be written: a name in it is not UTF-8; rename that file or folder") from None
+        raise UserError(
+            f"{path}: cannot be written: it contains a name that is not UTF-8; rename that file or folder"
+        ) from None
 
 
 def write_file(path: Path, content: bytes | str) -> None:
@@ -173,6 +175,6 @@ def check_unchanged(what: str, now: str, key: str, recorded: str | None, use: st
     """
     if recorded not in (None, now):
         raise UserError(
-            f"{what} has changed: {key} is '{recorded}' in the settings{copy} and '{now}' now;"
-            f" leave {key} out to {use} it as it is, in a new run"
+            f"{what} has changed: {key} is '{recorded}' in the settings{copy}, but '{now}' now;"
+            f" to {use} it as it is now, start a new run without {key}"
         )

@@ -77,7 +77,7 @@ def check_file(name: str, path: Path, *endings: str) -> None:
 def check_new(name: str, path: Path, overwrite: bool) -> None:
     """Refuse, before the work, to write over an argument's file unless that is asked for."""
     if path.exists() and not overwrite:
-        raise UserError(f"{path}: is there already; choose another name, or overwrite it", name, "overwrite")
+        raise UserError(f"{path}: already exists; choose another name, or overwrite it", name, "overwrite")
 
 
 def obstacle(folder: Path) -> str | None:
@@ -99,7 +99,7 @@ def ground_of(folder: Path) -> Path:
 def wrong_name(path: Path) -> str | None:
     """The reason why no file and no folder can be called so; None if one can."""
     if "\0" in str(path):
-        return "a name cannot hold a null character"
+        return "a name cannot contain a null character"
     is_long = any(len(os.fsencode(name)) > LONGEST_NAME for name in path.parts)
     if is_long or len(os.fsencode(path.absolute())) > LONGEST_PATH - ROOM:
         return "the name is too long"

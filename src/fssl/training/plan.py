@@ -227,7 +227,9 @@ def plan_extras(site: Site, recipe: Recipe, named: Callable[[str], np.random.Gen
     if recipe.numbers is not None:
         numbers = recipe.numbers(named("numbers"), shape[0])
         if len(numbers) != shape[0]:
-            raise UserError(f"the `numbers` of its recipe are {len(numbers)} for {shape[0]} steps")
+            raise UserError(
+                f"the `numbers` of its recipe have {len(numbers)} rows; expected one for each of {shape[0]} steps"
+            )
         extras["numbers"] = torch.from_numpy(numbers.astype(np.float32))
     if site.weights is not None:
         extras[CLASS_WEIGHTS] = torch.from_numpy(np.tile(site.weights, (shape[0], 1)))

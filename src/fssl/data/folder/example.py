@@ -17,7 +17,7 @@ ALPHA = 1.0  # sites differ in size and in their mix of digits
 def export_digits(root: Path, at_server: bool = False) -> None:
     """`clients/site-N/` and `test/` below a new folder, and `server/` if it has the labels; always the same files."""
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
-        raise UserError(f"'{root}' exists already; choose a new folder")
+        raise UserError(f"'{root}' already exists; choose a new folder")
     if reason := obstacle(root):
         raise UserError(f"'{root}' cannot be written: {reason}")
     card, train, test, *_ = load("digits")

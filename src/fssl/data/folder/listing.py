@@ -124,10 +124,10 @@ def list_server(root: Path, skip_bad: bool = False, at_server: bool = False) -> 
 def list_images(path: Path) -> Listing:
     """Every image below a folder, or a single one, as those of a site without labels. Other files are skipped."""
     if not path.exists():
-        raise UserError(f"'{path}': there is no such file or folder; expected images")
+        raise UserError(f"'{path}': no such file or folder; expected images")
     walk = Walk(path if path.is_dir() else path.parent)
     if path.is_file() and not is_image(path):
-        raise UserError(f"'{path}' is not an image by its name, expected {', '.join(SUFFIXES)}")
+        raise UserError(f"'{path}' has no image suffix, expected {', '.join(SUFFIXES)}")
     files = [file for file in (walk.below(path) if path.is_dir() else [walk.image(path, None)]) if file]
     if not files and not walk.problems:
         walk.note(walk.root, f"no image, expected {', '.join(SUFFIXES)}")
@@ -136,13 +136,13 @@ def list_images(path: Path) -> Listing:
 
 def list_federation(root: Path, skip_bad: bool = False, at_server: bool = False) -> Listing:
     if not is_federation(root):
-        raise UserError(f"'{root}' is the folder of a single site; expected {root}/clients/NAME/labeled and so on")
+        raise UserError(f"'{root}' is the folder of a single site; expected {root}/clients/NAME/labeled/CLASS/*")
     walk = Walk(root, skip_bad)
     known = {p.name: p for p in walk.folders(root)}
     for name in sorted(known.keys() - {"clients", "test"}):
         near = get_close_matches(name.lower(), ("clients", "test"), 1, 0.8)
         if name in ROLES:
-            walk.note(known[name], "belongs to a client, expected it in clients/NAME")
+            walk.note(known[name], "belongs to a client; move it into clients/NAME")
         elif near:  # anything else may lie beside them: records of runs, for example
             walk.note(known[name], f"did you mean '{near[0]}'?")
     sites = [walk.site(p) for p in walk.distinct(walk.folders(known["clients"]))] if "clients" in known else []
@@ -174,7 +174,7 @@ class Walk:
     def __init__(self, root: Path, skip_bad: bool = False) -> None:
         if not root.is_dir():
             where = "" if root.is_absolute() else f" in {Path.cwd()}"  # a run may be asked for from another place
-            raise UserError(f"'{root}' is no folder{where}; expected one with images, see `fssl docs own-images`")
+            raise UserError(f"'{root}' is not a folder{where}; expected one with images, see `fssl docs own-images`")
         self.root, self.inside, self.skip_bad = root, root.resolve(), skip_bad
         self.problems: list[str] = []
         self.skipped: list[str] = []
@@ -209,11 +209,11 @@ class Walk:
         try:
             target = path.resolve(strict=True) if path.is_symlink() else self.inside
         except (OSError, RuntimeError):  # nothing there, or a circle
-            self.bad(path, "a link that leads nowhere")
+            self.bad(path, "a broken link")
             return False
         if not target.is_relative_to(self.inside):
             complain = self.note if target.is_dir() else self.bad
-            complain(path, f"a link that leads out of the folder, to {target}; copy the files instead")
+            complain(path, f"a link to {target}, outside the folder; copy the files instead")
             return False
         return True
 
@@ -231,7 +231,7 @@ class Walk:
         for path in folders:
             twin = seen.setdefault(normalize_name(path.name).strip().casefold(), path)
             if twin is not path:
-                self.note(path, f"the same name as {twin.name!r} but for case, spaces or accents; merge them")
+                self.note(path, f"differs from {twin.name!r} only in case, spaces or accents; merge them")
         return list(seen.values())
 
     def images(self, folder: Path, label: str | None = None) -> list[File]:
@@ -242,7 +242,7 @@ class Walk:
             if path is folder or (path.is_dir() and not path.is_symlink()):
                 found = self.entries(path)
                 if not found:
-                    self.bad(path, "an empty folder; remove it if that is meant")
+                    self.bad(path, "an empty folder; add images or remove it")
                 waiting += reversed(found)
             elif file := self.image(path, label):
                 files.append(file)
@@ -260,7 +260,7 @@ class Walk:
             elif is_image(path):
                 yield self.image(path, None)
             else:
-                self.skip(path, "not an image by its name")
+                self.skip(path, "no image suffix")
 
     def image(self, path: Path, label: str | None) -> File | None:
         if path.is_dir():
@@ -268,7 +268,7 @@ class Walk:
         elif not path.is_file():
             self.bad(path, "not an ordinary file")
         elif not is_image(path):
-            self.bad(path, f"not an image by its name, expected {', '.join(SUFFIXES)}")
+            self.bad(path, f"no image suffix, expected {', '.join(SUFFIXES)}")
         else:
             stat = path.stat()
             return File(path, self.name(path), label, stat.st_size, (stat.st_mtime_ns, stat.st_ctime_ns))
@@ -279,7 +279,7 @@ class Walk:
             return {}
         found = self.folders(folder)
         if not found:
-            self.note(folder, "no class folder in it; remove it if that is meant")
+            self.note(folder, "a folder without classes; add class folders or remove it")
         return {normalize_name(p.name): self.images(p, normalize_name(p.name)) for p in self.distinct(found)}
 
     def site(self, folder: Path) -> SiteFiles:
@@ -304,5 +304,6 @@ class Walk:
         """Note the labeled images of a client where only the server has labels."""
         if any(of_all(site.labeled)):
             self.note(
-                folder, "has labeled images, but partition.labels = 'server'; move them to unlabeled, or leave that out"
+                folder,
+                "has labeled images, but partition.labels = 'server'; move them to unlabeled, or remove the setting",
             )

@@ -44,11 +44,11 @@ def read_picture(source: Path | bytes, size: int, channels: int) -> NDArray[np.u
     except Image.DecompressionBombError:
         raise PictureError(f"too many {PIXELS}") from None
     except UnidentifiedImageError:
-        raise PictureError("no PNG, JPEG, WebP, TIFF, BMP or DICOM image") from None
+        raise PictureError("not a PNG, JPEG, WebP, TIFF, BMP or DICOM image") from None
     except Exception as error:  # a damaged image makes Pillow raise almost anything
         if isinstance(error, OSError) and error.strerror:
             raise PictureError(f"cannot be read ({error.strerror})") from error
-        raise PictureError(f"damaged or cut short ({str(error) or type(error).__name__})") from error
+        raise PictureError(f"damaged or truncated ({str(error) or type(error).__name__})") from error
 
 
 def fit_pixels(pixels: NDArray[np.uint8], size: int, channels: int) -> NDArray[np.uint8]:
@@ -122,7 +122,7 @@ def read_dicom(source: Path | bytes) -> Image.Image:
         from pydicom.pixels import apply_color_lut, pixel_array
     except ImportError:
         raise UserError("DICOM files need a package: pip install 'fssl[medical]'") from None
-    logging.getLogger("pydicom").setLevel(logging.CRITICAL)  # what is wrong with a file is told once, by us
+    logging.getLogger("pydicom").setLevel(logging.CRITICAL)  # the caller reports what is wrong with a file
     data = dcmread(BytesIO(source) if isinstance(source, bytes) else source)
     if "PixelData" not in data:
         raise PictureError(f"a DICOM file without pixels ({data.get('Modality', 'of no modality')})")

@@ -40,15 +40,13 @@ def split_off(listing: Listing, share: float) -> Listing:
     """The listing of one site with a share of each class's images as its test; a group is on one side as a whole."""
     (site,) = listing.sites
     if any(of_all(listing.test)):
-        raise UserError(
-            f"data.test_share = {share}: '{listing.root}' has a folder of test images already; leave it out"
-        )
+        raise UserError(f"data.test_share = {share}: '{listing.root}' already has test images; remove the setting")
     tested = groups_for_test(list(of_all(site.labeled)), share)
     test = kept(site.labeled, lambda file: group_of(file) in tested)
     rest = kept(site.labeled, lambda file: group_of(file) not in tested)
     for name, files in site.labeled.items():
         if files and not (test[name] and rest[name]):  # an empty folder is left out, or refused with all other problems
-            why = f"class '{name}' has too few folders (of patients, for example) or images to be on both sides"
+            why = f"class '{name}' has too few folders (of patients, for example) or images to split"
             raise UserError(f"data.test_share = {share}: {why}")
     return listing._replace(sites=[site._replace(labeled=rest)], test=test)
 
@@ -86,10 +84,10 @@ def leave_out(listing: Listing, bad: Mapping[str, str]) -> Listing:
     skipped = [*listing.skipped, *bad.values()]
     for site in sites:
         if not (site.unlabeled or any(of_all(site.labeled))):
-            listing.problems.append(f"{site.name}: no image to train on can be read")
+            listing.problems.append(f"{site.name}: no readable image to train on")
     test, server = (kept(files, good) for files in (listing.test, listing.server))
     if listing.server and not any(of_all(server)):
-        listing.problems.append("server: no labeled image can be read")
+        listing.problems.append("server: no readable labeled image")
     return listing._replace(sites=sites, test=test, skipped=skipped, server=server)
 
 
