@@ -1,4 +1,4 @@
-"""What the rules of all settings say of a configuration: what is wrong, what gives way, and what is comparable."""
+"""Evaluate the rules of all settings: which are invalid, which are dropped, and which runs are comparable."""
 
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
@@ -13,7 +13,7 @@ from .settings import SECTIONS, Config
 N = TypeVar("N", bound=Note)
 KINDS = {name: kind for name, kind in get_type_hints(Config).items() if name in SECTIONS}
 SCHEMAS = {name: {k: s for k, s in schema_of(kind).items() if s.kind} for name, kind in KINDS.items()}
-NOTES: dict[str, tuple[Note, ...]] = {  # by dotted name; those of a whole section by its own
+NOTES: dict[str, tuple[Note, ...]] = {  # by dotted name; notes on a whole section by the section's name
     f"{section}.{name}".strip("."): notes
     for section, kind in {"": Config, **KINDS}.items()
     for name, notes in DECLARED.get(kind, {}).items()
@@ -22,20 +22,20 @@ USUAL = Config()
 
 
 def noted(kind: type[N]) -> Iterator[tuple[str, N]]:
-    """Every note of a kind, with its setting."""
+    """Yield every note of a kind, with its setting."""
     return ((key, note) for key, notes in NOTES.items() for note in notes if isinstance(note, kind))
 
 
 RULES = {key: [note for note in notes if isinstance(note, Rule)] for key, notes in NOTES.items()}
 FOUND = dict(noted(Found))
-DECIDED_BY: dict[str, list[tuple[str, Decided]]] = {}  # settings and their notes by what decides these
+DECIDED_BY: dict[str, list[tuple[str, Decided]]] = {}  # settings with their notes, by the setting that decides them
 for setting, decided in noted(Decided):
     for decider in {case.key for case in decided.cases}:
         DECIDED_BY.setdefault(decider, []).append((setting, decided))
 
 
 def value_of(config: Config, key: str) -> Any:
-    """A setting's value by its dotted name; that of a fact that is known later is unknown."""
+    """Return a setting's value by its dotted name; UNKNOWN for a fact that is known only later."""
     section, _, name = key.rpartition(".")
     return getattr(getattr(config, section, None) if section else config, name, UNKNOWN)
 
@@ -45,7 +45,7 @@ def is_usual(config: Config, key: str) -> bool:
 
 
 def applies(config: Config, key: str) -> bool:
-    """Whether a setting is part of what was chosen."""
+    """Return whether a setting applies under the other settings."""
     get = partial(value_of, config)
     return not any(rule.gives_way and rule.fails(get(key), get) for rule in RULES.get(key, ()))
 
@@ -54,9 +54,9 @@ def applies(config: Config, key: str) -> bool:
 
 
 def check_rules(config: Config, given: Collection[str]) -> None:
-    """Refuse given settings that do not apply, and missing ones that others ask for."""
+    """Reject given settings that do not apply, and missing ones that other settings need."""
     get = partial(value_of, config)
-    for key, rules in RULES.items():  # as declared, so that the same two settings always give the same message
+    for key, rules in RULES.items():  # in order of declaration, so that two settings always give the same message
         for rule in rules if key in given else ():
             if (rule.is_strict or not is_usual(config, key)) and rule.fails(get(key), get):
                 raise UserError(rule.message(key, get(key), rule.state(get)))
@@ -65,21 +65,21 @@ def check_rules(config: Config, given: Collection[str]) -> None:
 
 
 def check_required(config: Config, decider: str, get: Lookup, state: str = "") -> None:
-    """Refuse that a setting is missing which this one asks for, where that applies."""
+    """Reject a missing setting that this one needs."""
     for key, note in DECIDED_BY.get(decider, ()):
         if isinstance(note, Required) and get(key) is None and note.is_met(get) and applies(config, key):
             raise UserError(f"{state or note.state(get)} needs {key}{note.reason}")
 
 
 def check_fact(config: Config, fact: str, value: str, state: str, remedy: str = "") -> None:
-    """Refuse settings against a fact that was not known when they were parsed.
+    """Reject settings that contradict a fact which was unknown when they were parsed.
 
     Args:
         config: The settings.
         fact: The fact's name in the rules.
-        value: What it is.
+        value: Its value.
         state: What messages call it.
-        remedy: What messages advise, beside removing the setting.
+        remedy: Advice in messages, in addition to removing the setting.
     """
 
     def get(key: str) -> Any:
@@ -92,7 +92,7 @@ def check_fact(config: Config, fact: str, value: str, state: str, remedy: str = 
 
 
 def idle_settings(config: Config, fact: str, value: str) -> list[str]:
-    """The settings, with their values, that change nothing with a fact, which is worth a notice."""
+    """Return the settings, with their values, that have no effect with a fact."""
     idle = [key for key, note in DECIDED_BY.get(fact, ()) if isinstance(note, Idle) and note.cases[0].holds(value)]
     return [f"{key} = {shown(value_of(config, key))}" for key in idle if not is_usual(config, key)]
 
@@ -101,7 +101,7 @@ def idle_settings(config: Config, fact: str, value: str) -> list[str]:
 
 
 def raw_value(tables: Mapping[str, Any], key: str) -> Any:
-    """A setting's value in tables that are not checked yet, or its default."""
+    """Return a setting's value in unchecked tables, or its default."""
     section, _, name = key.rpartition(".")
     table = tables.get(section, {}) if section else tables
     if not isinstance(table, Mapping):
@@ -112,7 +112,7 @@ def raw_value(tables: Mapping[str, Any], key: str) -> Any:
 
 
 def keyed(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings by their dotted names, those of a table one by one."""
+    """Return settings by dotted name, with tables flattened."""
     flat: dict[str, Any] = {}
     for key, value in tables.items():
         flat |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, Mapping) else {key: value}
@@ -120,7 +120,7 @@ def keyed(tables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def given_way(tables: Mapping[str, Any], given: Collection[str]) -> list[str]:
-    """Settings of the tables that no longer apply because of the given ones, which stay themselves."""
+    """Return settings of the tables that no longer apply because of the given ones, which stay."""
     there, gone, waiting = keyed(tables), list[str](), list(given)
 
     def get(key: str) -> Any:
@@ -135,38 +135,38 @@ def given_way(tables: Mapping[str, Any], given: Collection[str]) -> list[str]:
 
 
 def left_out(config: Config) -> list[str]:
-    """Settings that a record leaves out: they do not exist beside the others, or follow from these."""
+    """Return settings that a record omits: they do not apply, or follow from the others."""
     get = partial(value_of, config)
     gone = [key for key, rules in RULES.items() if any(rule.is_strict and rule.fails(get(key), get) for rule in rules)]
     implied = [] if config.partition.labels in ("knowing-clients", "server") else ["partition.labels"]
-    return [*gone, *implied, *(key for key in FOUND if not get(key))]  # by labeled_clients, which --set may change
+    return [*gone, *implied, *(key for key in FOUND if not get(key))]  # labeled_clients implies them
 
 
 # One notion of comparable runs.
 
 
 def changes_results(key: str) -> bool:
-    """Whether no note on a setting, or on its section, says the contrary."""
+    """Return whether a setting can change results: no note on it or its section denies it."""
     notes = (*NOTES.get(key, ()), *NOTES.get(key.partition(".")[0], ()))
     return not any(isinstance(note, NoResult) for note in notes)
 
 
 def matters(config: Config, key: str) -> bool:
-    """Whether a setting can change this run's results."""
+    """Return whether a setting can change this run's results."""
     return changes_results(key) and applies(config, key)
 
 
 def usual(key: str) -> Any:
-    """A setting's default; None of a method's own."""
+    """Return a setting's default; None for a method's setting."""
     return None if key.startswith("method.") else value_of(USUAL, key)
 
 
 def parts_of(key: str) -> list[str]:
-    """Settings that only say more about another one."""
+    """Return the settings that apply only with another one."""
     return [part for part, note in noted(Only) if key in (case.key for case in note.cases)]
 
 
 def chosen_parts(config: Config, key: str) -> dict[str, Any]:
-    """Settings that were chosen with another one, such as those of a server's optimizer, if not the usual ones."""
+    """Return the settings that apply only with another one and differ from their defaults."""
     parts = {part: value_of(config, part) for part in parts_of(key) if not is_usual(config, part)}
     return {part: value for part, value in parts.items() if not part.endswith("digest")}

@@ -1,4 +1,4 @@
-"""A Config back in tables: written down, and compared with one that was."""
+"""Turn a Config into plain tables, and compare it with recorded ones."""
 
 import json
 from collections.abc import Mapping
@@ -15,16 +15,16 @@ from .settings import METHOD_KEYS, SECTIONS, Config
 
 NAMES = ("data.name", "method.name")
 MAY_CHANGE = dict(noted(MayChange))
-AFTERWARDS = [key for key, note in MAY_CHANGE.items() if note.finished]  # also of a finished run: they train nothing
+AFTERWARDS = [key for key, note in MAY_CHANGE.items() if note.finished]  # may also change in a finished run
 
 
 def may_change(key: str) -> bool:
-    """Whether a setting, by its dotted name, may be another when a run is resumed."""
+    """Return whether a resumed run may change a setting, given by its dotted name."""
     return key in MAY_CHANGE or key.partition(".")[0] in MAY_CHANGE
 
 
 def by_card(config: Config) -> Config:
-    """The same run with the numbers filled in that the dataset's card decides: labels, rounds, the server's steps."""
+    """Return the settings with the numbers that the dataset's card decides: labels, rounds, the server's steps."""
     data, server = config.data, config.server
     if config.picks_labels:
         data = replace(data, labels_per_class=config.labels_per_class, label_fraction=None)
@@ -34,7 +34,7 @@ def by_card(config: Config) -> Config:
 
 
 def as_tables(config: Config) -> dict[str, Any]:
-    """Plain tables that parse back to an equal Config; unset keys are left out."""
+    """Return plain tables that parse back to an equal Config, without unset keys."""
     tables = {k: v for k, v in asdict(config).items() if k != "method"}
     for section in SECTIONS:
         if section != "method":
@@ -50,21 +50,21 @@ def as_tables(config: Config) -> dict[str, Any]:
 
 
 def flatten(config: Config) -> dict[str, Any]:
-    """Every setting by its dotted name."""
+    """Return every setting by its dotted name."""
     return keyed(as_tables(config))
 
 
 def run_id(tables: Mapping[str, Any]) -> str:
-    """A name for the run that recorded tables stand for: the digest of every setting that a resumed run must keep.
+    """Return a run's ID: the digest of every recorded setting that a resumed run must keep.
 
-    It is taken of the tables as they were written, so that settings which later versions add do not change it.
+    The digest covers the tables as they were written, so settings added by later versions do not change it.
     """
     kept = {key: value for key, value in keyed(tables).items() if not may_change(key)}
     return short_sum(json.dumps(kept, sort_keys=True, default=str).encode())
 
 
 def renewed(recorded: Mapping[str, Any], config: Config) -> dict[str, Any]:
-    """Recorded tables with the settings of a resumed run that may be other ones."""
+    """Return recorded tables, updated with the settings that a resumed run may change."""
     given = as_tables(config)
     out: dict[str, Any] = {}
     for key in {**recorded, **given}:
@@ -79,32 +79,33 @@ def renewed(recorded: Mapping[str, Any], config: Config) -> dict[str, Any]:
 
 
 def may_stay(key: str, is_given: bool) -> bool:
-    """Whether a recorded setting keeps its place; one that may change and is given no longer has its default again.
+    """Return whether a recorded setting stays in the record of a resumed run.
 
-    A label and a color stay: they are often given later than the command that is repeated.
+    A setting that may change and is not given falls back to its default. A label and a color stay: users often add them
+    after the command that they repeat.
     """
     return is_given or not may_change(key) or (key in MAY_CHANGE and MAY_CHANGE[key].stays)
 
 
 def late_changes(stored: Config, given: Config) -> dict[str, Any]:
-    """The settings that a finished run would still get, with their values."""
+    """Return the settings, with their values, that a finished run can still take over."""
     old, new = flatten(stored), flatten(given)
     return {key: new[key] for key in AFTERWARDS if key in new and old.get(key) != new[key]}
 
 
 def plain_value(key: str, flat: Mapping[str, Any]) -> Any:
-    """A setting's value, with a file of the user's by its name alone."""
+    """Return a setting's value; a user's file is reduced to its name."""
     value = flat.get(key, MISSING)
     return short_name(value) if key in ("method.name", "model.name") and isinstance(value, str) else value
 
 
 def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any]) -> str | None:
-    """The first setting in which a resumed run would be another run; names come first, as much else follows from them.
+    """Return the first setting in which two runs differ; names come first, since other settings depend on them.
 
     Args:
-        stored: The settings that a run folder recorded.
-        given: The settings of the run that wants to go on there.
-        defaults: Defaults of the method's settings; a record that is older than a setting lacks it.
+        stored: The settings recorded in a run folder.
+        given: The settings of the run to be resumed there.
+        defaults: Defaults of the method's settings, for records older than a setting.
     """
     a = {f"method.{key}": value for key, value in defaults.items()} | flatten(stored)
     b = flatten(given)
@@ -116,6 +117,6 @@ def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any])
 
 
 def unwritten(key: str, config: Config) -> Any:
-    """The value of a setting that tables leave out because others say it; None of one that is not set."""
+    """Return the value of a setting that tables omit because it follows from others; None if it is unset."""
     part = config.partition
     return part.labels if key == "partition.labels" and part.file is None else None

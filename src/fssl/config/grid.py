@@ -16,18 +16,18 @@ from .schema import as_list
 from .settings import FOLDERS, Config
 from .toml import toml_value
 
-RUNS_SHOWN = 3  # runs of a grid that is too large
-MOST_LOOKED_AT = 1000  # runs of a grid, for a setting that applies in none
-UNCHANGED = "unchanged"  # the name of an empty table among those for a section
+RUNS_SHOWN = 3  # runs shown of a grid that is too large
+MOST_LOOKED_AT = 1000  # runs to search for one in which a setting applies
+UNCHANGED = "unchanged"  # run name for an empty table of an axis
 
 
 def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """Tables with `key=value` settings applied; the value is TOML, or else a string. A set key leaves the grid.
+    """Return tables with `key=value` settings applied. A value is TOML, otherwise a string.
 
-    Of an axis of tables, those that say the same stay. Settings that no longer apply leave the tables, unless they are
-    set here themselves.
+    A set key is removed from the grid; of an axis of tables, those with the same value stay. Settings that no longer
+    apply are removed, unless they are given here.
     """
-    if is_too_deep(tables):  # of a script; files are checked when they are read
+    if is_too_deep(tables):  # tables of a script; files are checked when they are read
         raise UserError(f"the settings are {TOO_DEEP}")
     out = deepcopy(tables)
     given = [split_setting(setting) for setting in settings]
@@ -44,7 +44,7 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
 
 
 def check_applied(tables: Mapping[str, Any], named: Mapping[str, Any]) -> None:
-    """Refuse a setting that was just given and gives way in every run of the grid."""
+    """Reject a given setting that applies in no run of the grid."""
     left = {key for key in keyed(named) if not key.startswith("grid.")}
     if not left or not grid_axes(tables) or num_runs(tables) > MOST_LOOKED_AT:
         return
@@ -55,11 +55,11 @@ def check_applied(tables: Mapping[str, Any], named: Mapping[str, Any]) -> None:
             return
     for key in gone - left:
         forget_setting(cell, key)
-    parse(cell)  # which names what it has no effect with
+    parse(cell)  # its error names the conflicting setting
 
 
 def replaced(tables: Mapping[str, Any], named: Mapping[str, Any]) -> list[str]:
-    """Settings of the tables that no longer apply beside those that are named; of an axis, no value is known."""
+    """Return settings of the tables that the given ones replace. The values of an axis count as unknown."""
     seen = deepcopy({key: value for key, value in tables.items() if key != "grid"})
     lists = {
         key.removeprefix("grid."): v for key, v in named.items() if key.startswith("grid.") and isinstance(v, list)
@@ -81,7 +81,7 @@ def split_setting(setting: str) -> tuple[str, Any]:
 
 
 def outdated(key: str, value: Any, tables: Mapping[str, Any]) -> tuple[str, ...]:
-    """Recorded checksums of other files than those that a setting now names."""
+    """Return recorded checksums that a setting invalidates by naming other files."""
     if key == "data.name" and value not in FOLDERS:
         return ("data.digest",)
     if key in ("seed", "grid.seed") and value != tables.get("seed") and "{seed}" in str(tables.get("model")):
@@ -90,7 +90,7 @@ def outdated(key: str, value: Any, tables: Mapping[str, Any]) -> tuple[str, ...]
 
 
 def forget_setting(tables: dict[str, Any], key: str) -> None:
-    """Take a setting out of the tables and out of every axis of the grid."""
+    """Remove a setting from the tables and from every axis of the grid."""
     section, _, name = key.partition(".")
     grid = tables.get("grid", {})
     for place in (tables, grid):
@@ -103,7 +103,7 @@ def forget_setting(tables: dict[str, Any], key: str) -> None:
 
 
 def decides(axis: str, values: list[Any], key: str) -> bool:
-    """Whether an axis sets the key, or a part of it; one that sets it in some runs only is ambiguous."""
+    """Return whether an axis sets the key or a part of it. Raise UserError if only some of its values do."""
     if axis == key or axis.startswith(key + "."):
         return True
     if not key.startswith(axis + "."):
@@ -117,9 +117,10 @@ def decides(axis: str, values: list[Any], key: str) -> bool:
 def agreeing(
     axis: str, values: Sequence[Any], key: str, value: Any, given: Mapping[str, Any]
 ) -> Sequence[Mapping[str, Any]]:
-    """The tables of an axis that have this value, or only the one that sets nothing else; of plain values, none.
+    """Return the tables of an axis that have this value, or the single one that sets nothing else.
 
-    If no table has it, the axis would be dropped, and with it what all its tables set: this must be given, too.
+    An axis of plain values has none. If no table has the value, the axis would be dropped together with its other
+    settings, so these must be given, too.
     """
     inner = key.removeprefix(f"{axis}.")
     if inner == key:
@@ -136,9 +137,9 @@ def agreeing(
 
 
 def settle(tables: dict[str, Any], axis: str, left: Sequence[Mapping[str, Any]]) -> None:
-    """Leave some tables of an axis; a single one is no axis any more."""
+    """Keep only these tables of an axis; a single one is merged into the tables."""
     if len(left) > 1:
-        put(tables["grid"], axis, list(left))  # in its place: the order of axes is that of folders
+        put(tables["grid"], axis, list(left))  # replaced in place: the order of axes is the order of folders
         return
     drop(tables["grid"], axis)
     for name, value in (left[0] if left else {}).items():
@@ -155,7 +156,7 @@ def put(tables: dict[str, Any], key: str, value: Any) -> None:
 
 
 def drop(tables: dict[str, Any], key: str) -> None:
-    """Take an axis out of the grid, under its section or in quotes, as "train.lr"."""
+    """Remove an axis from the grid, where its key is nested or quoted, as in "train.lr"."""
     *path, last = [key] if key in tables else key.split(".")
     for part in path:
         tables = tables[part]
@@ -172,7 +173,7 @@ def grid_axes(tables: Mapping[str, Any]) -> dict[str, list[Any]]:
 
 
 def flat_grid(grid: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]:
-    """[grid] axes by dotted key."""
+    """Return the axes of [grid] by dotted key."""
     axes: dict[str, list[Any]] = {}
     for key, value in grid.items():
         if isinstance(value, Mapping):
@@ -187,12 +188,12 @@ def flat_grid(grid: Mapping[str, Any], prefix: str = "") -> dict[str, list[Any]]
 
 
 def num_runs(tables: Mapping[str, Any]) -> int:
-    """How many runs tables stand for; none of them is built for it."""
+    """Return the number of runs that tables describe, without building them."""
     return prod(len(values) for values in grid_axes(tables).values())
 
 
 def check_size(tables: Mapping[str, Any], limit: int) -> None:
-    """Refuse a grid of more runs than somebody means by accident, before any of them is built."""
+    """Reject a grid with more runs than `limit`, before any of them is built."""
     number = num_runs(tables)
     if number > limit:
         sizes = " × ".join(f"{len(values):,} {key}" for key, values in grid_axes(tables).items())
@@ -204,7 +205,7 @@ def check_size(tables: Mapping[str, Any], limit: int) -> None:
 
 
 def expand(tables: Mapping[str, Any]) -> Iterator[tuple[str, Config]]:
-    """(name, Config) of every run; one unnamed run without a [grid].
+    """Yield (name, Config) of every run; without a [grid] a single run with an empty name.
 
     An axis is a key with a list of values, or a section with a list of tables for it.
     """
@@ -217,7 +218,7 @@ def expand(tables: Mapping[str, Any]) -> Iterator[tuple[str, Config]]:
 
 
 def grid_cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(name, tables) of every run; what does not apply beside a value of an axis leaves the tables."""
+    """Yield (name, tables) of every run, without the settings that do not apply in it."""
     for name, cell, given in raw_cells(tables):
         for key in given_way(cell, given):
             forget_setting(cell, key)
@@ -225,7 +226,7 @@ def grid_cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]
 
 
 def raw_cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """(name, all tables, settings of the axes) of every run."""
+    """Yield (name, all tables, settings of the axes) of every run."""
     base = {k: v for k, v in tables.items() if k != "grid"}
     axes = grid_axes(tables)
     for values in product(*axes.values()):
@@ -240,7 +241,7 @@ def raw_cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], 
 
 
 def only_run(tables: Mapping[str, Any]) -> Config:
-    """The Config of tables that stand for a single run."""
+    """Return the Config of tables that describe a single run."""
     if num_runs(tables) > 1:
         raise UserError("expected a single run, but the configuration has a [grid]; choose a run with a setting", "set")
     ((_, config),) = expand(tables)
@@ -248,7 +249,7 @@ def only_run(tables: Mapping[str, Any]) -> Config:
 
 
 def label(key: str, value: Any) -> str:
-    """A part of a run's folder name: `sage`, `alpha0.1`, `seed7`."""
+    """Return a part of a run's folder name: `sage`, `alpha0.1`, `seed7`."""
     last = key.rsplit(".", 1)[-1]
     text = re.sub(r"[^\w.+-]+", "_", str(value).lower() if isinstance(value, bool) else str(value))
     return text.strip(".") if last == "name" else f"{last}{text}"

@@ -1,4 +1,4 @@
-"""Plain tables in, a Config out: single settings by their schema, combinations by their rules, then numbers."""
+"""Plain tables in, a Config out: check single settings by schema, combinations by rules, then numbers."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -13,15 +13,15 @@ from .conditions import FOUND, KINDS, SCHEMAS, applies, check_rules, keyed, valu
 from .schema import called_here, check_table, check_value, schema_of, several_runs
 from .settings import SECTIONS, Config, Data, MethodChoice
 
-LEAST_BEGUN = 3  # letters that tell which key was begun: many begin with one, such as that of `-d`
+LEAST_BEGUN = 3  # shorter beginnings match too many keys, such as the `d` of `-d`
 LONGEST_LABEL = 60  # characters that fit into a line of a table
 HEX_COLOR = re.compile(r"#[0-9A-Fa-f]{6}")
-MOST_IMAGES = 1_000_000  # of a step: beyond what a device holds
+MOST_IMAGES = 1_000_000  # of a step: more than a device can hold
 TOP = schema_of(Config)
 
 
 def parse(tables: Mapping[str, Any]) -> Config:
-    """A validated Config from TOML tables without a grid."""
+    """Return a validated Config from TOML tables without a grid."""
     given = keyed(tables)
     config = with_found(Config(**{key: parse_key(key, value) for key, value in tables.items()}), given)
     check_rules(config, given)
@@ -30,7 +30,7 @@ def parse(tables: Mapping[str, Any]) -> Config:
 
 
 def parse_key(key: str, value: Any) -> Any:
-    """The checked value of a top-level key: a section, or a single setting."""
+    """Return the checked value of a top-level key: a section, or a single setting."""
     if key == "grid":
         raise UserError("'grid' describes several runs; use `expand` to get the configuration of each")
     if key not in TOP:
@@ -45,7 +45,7 @@ def parse_key(key: str, value: Any) -> Any:
 
 
 def with_found(config: Config, given: Collection[str]) -> Config:
-    """The settings with a 0 for each number that files tell and nobody has given."""
+    """Return the settings with 0 for each number that is read from files and was not given."""
     for key, note in FOUND.items():
         if key not in given and note.is_met(partial(value_of, config)):
             section, _, name = key.partition(".")
@@ -63,9 +63,9 @@ def parse_section(section: str, table: Mapping[str, Any]) -> Any:
 
 
 def check_by_channel(table: Mapping[str, Any]) -> None:
-    """Refuse one value where each channel has its own; no schema knows how many an example needs."""
+    """Reject a single value where a list with one value per channel is expected."""
     channels = table.get("channels", Data.channels)
-    if type(channels) is not int or channels not in (1, 3):  # which is refused itself
+    if type(channels) is not int or channels not in (1, 3):  # rejected by its own check
         return
     for key in ("mean", "std"):
         value = table.get(key)
@@ -74,7 +74,7 @@ def check_by_channel(table: Mapping[str, Any]) -> None:
 
 
 def parse_method(table: Mapping[str, Any]) -> MethodChoice:
-    """Name and settings as given; the builders' signatures check them (methods.build_method)."""
+    """Return a method's name and settings as given; the builders' signatures check them (methods.build_method)."""
     own = {key: value for key, value in table.items() if key in SCHEMAS["method"]}
     settings = {key: value for key, value in table.items() if key not in own}
     for key, value in settings.items():
@@ -85,15 +85,15 @@ def parse_method(table: Mapping[str, Any]) -> MethodChoice:
 
 
 def keys_named(last: str) -> list[str]:
-    """Dotted keys that end like this: a user who writes `lr` or `train.alpha` means one of them."""
+    """Return the dotted keys that end with a name: for a user who writes `lr` or `train.alpha`."""
     own = [last] if last in TOP and last not in SCHEMAS else [f"{last}.name"] if "name" in SCHEMAS.get(last, {}) else []
     return [*own, *(f"{name}.{last}" for name in SCHEMAS if last in SCHEMAS[name])]
 
 
 def keys_like(section: str, key: str) -> list[str]:
-    """What an unknown key of a section may mean: train.epochs is train.local_epochs, or server.epochs.
+    """Return suggestions for an unknown key of a section: for train.epochs train.local_epochs and server.epochs.
 
-    A key that begins like this, as train.rounds begins with round, is likelier than those that only end so.
+    Keys that begin with the given one are likelier than keys that end with it.
     """
     known = SCHEMAS[section]
     if own := called_here(key, known):
@@ -107,7 +107,7 @@ def keys_like(section: str, key: str) -> list[str]:
 
 
 def check_numbers(config: Config) -> None:
-    """Refuse what the rules of single settings do not show."""
+    """Reject combinations that the rules of single settings do not cover."""
     if config.card.is_folder:
         check_own_images(config.data)
     if config.card.is_dealt and config.partition.file is None:
@@ -138,7 +138,7 @@ def by_channel(channels: int, low: float | None = None) -> str:
 
 
 def check_dealing(config: Config) -> None:
-    """Labels and clients of a dataset that is dealt out."""
+    """Check the labels and clients of a dataset that is dealt out."""
     data, part, card = config.data, config.partition, config.card
     if data.label_fraction == 0:
         raise UserError("data.label_fraction = 0: every client needs labels; expected a share above 0")
@@ -148,7 +148,7 @@ def check_dealing(config: Config) -> None:
             f"partition.alpha = {part.alpha:g}: expected at least {MIN_ALPHA} with partition.kind = '{part.kind}',"
             " since smaller values add hardly any skew; for an even split use partition.kind = 'iid'"
         )
-    if card.is_folder:  # the rest is known once it is read
+    if card.is_folder:  # the rest is checked once the folder is read
         return
     if config.picks_labels and config.labels_per_class > card.per_class_base:
         raise UserError(
@@ -164,7 +164,7 @@ def check_dealing(config: Config) -> None:
 
 
 def check_draw(config: Config) -> None:
-    """Refuse a round of more clients than can be drawn; a folder or a file says only later how many it has."""
+    """Reject a round with more clients than can be drawn; folders and files are checked once they are read."""
     among = "partition.labeled_clients" if config.train.draw == "labeled" else "partition.clients"
     drawn = config.train.clients_per_round
     if config.drawable and drawn > config.drawable:
@@ -172,7 +172,7 @@ def check_draw(config: Config) -> None:
 
 
 def check_own_code(config: Config) -> None:
-    """Refuse two files of one name, and labels by statistics that the network does not have."""
+    """Reject two files of one name, and a label rule that needs BatchNorm without BatchNorm."""
     if len({file.resolve() for file in config.own_files}) > len({file.name for file in config.own_files}):
         raise UserError(
             "method.name and model.name: their files have one name, and the run folder keeps both; rename one"
@@ -182,7 +182,7 @@ def check_own_code(config: Config) -> None:
 
 
 def check_look(method: MethodChoice) -> None:
-    """Refuse a label that no table can show, or a color that is none."""
+    """Reject a label that tables cannot show, or an invalid color."""
     label, color = method.label, method.color
     if label is not None and not (label.strip() and label.isprintable() and len(label) <= LONGEST_LABEL):
         raise UserError(f"method.label = {label!r}: expected a line of 1 to {LONGEST_LABEL} characters")
@@ -191,7 +191,7 @@ def check_look(method: MethodChoice) -> None:
 
 
 def check_schedule(config: Config) -> None:
-    """Refuse a rise or a fall of the rate that does not fit into the run."""
+    """Reject a warm-up or cooldown that does not fit into the run."""
     train, rounds = config.train, several(config.rounds, "round")
     if train.cooldown > config.rounds:
         raise UserError(f"train.cooldown = {train.cooldown}: expected at most the {rounds} of the run, or 0 for none")
@@ -204,7 +204,7 @@ def check_schedule(config: Config) -> None:
 
 
 def check_step_size(config: Config) -> None:
-    """Refuse steps of more images than a device holds."""
+    """Reject steps with more images than a device can hold."""
     batch, ratio = config.train.batch, config.train.unlabeled_ratio
     if (images := batch * (1 + ratio)) > MOST_IMAGES:
         raise UserError(
@@ -214,7 +214,7 @@ def check_step_size(config: Config) -> None:
 
 
 def check_devices(config: Config) -> None:
-    """Refuse lists of two kinds; whether a device is there is asked later."""
+    """Reject lists of different device types; availability is checked later."""
     names = config.compute.devices or ()
     if len({name.partition(":")[0] for name in names}) > 1:
         raise UserError(f"compute.devices = {list(names)}: expected devices of one type, such as ['cuda:0', 'cuda:1']")

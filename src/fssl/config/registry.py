@@ -1,4 +1,4 @@
-"""What the name of a method stands for: the method and its plug-ins, with the settings that they declare.
+"""Resolve a method's name: the method and its plug-ins, with the settings that they declare.
 
 A name like 'flexmatch+sage' is a method with a plug-in on it.
 """
@@ -20,19 +20,19 @@ Follows = Literal["released code", "paper", "reconstruction"]
 
 @dataclass(frozen=True)
 class Source:
-    """Where a method comes from, and what cannot be measured of it; the rest is measured (fssl.catalog)."""
+    """The origin of a method, and the facts about it that cannot be measured (fssl.catalog measures the others)."""
 
     paper: str
-    follows: Follows  # what decides labels, losses and means; batches and optimizer are always the protocol's
-    page: str = ""  # in docs/methods; by default that of the builder's name
-    label: str = ""  # its name for readers; by default the method's
-    look: str = ""  # color, line and marker in pictures, such as "blue dash cross"; by default one that is free
+    follows: Follows  # what decides labels, losses and means; batches and optimizer always follow the protocol
+    page: str = ""  # in docs/methods; default: the builder's name
+    label: str = ""  # its name for readers; default: the method's name
+    look: str = ""  # color, line and marker in pictures, such as "blue dash cross"; default: an unused one
     client: str = ""  # stays with a client between rounds
-    server: str = ""  # kept by the server beside the model
+    server: str = ""  # kept by the server in addition to the model
     note: str = ""
 
     def __call__(self, builder: AnyBuilder) -> AnyBuilder:
-        """As a decorator it is given to a method's builder."""
+        """Register this source for a method's builder, as a decorator."""
         page = self.page or builder.__name__.replace("_", "-")
         SOURCES[builder] = replace(self, page=page)
         return builder
@@ -43,13 +43,13 @@ SOURCES: dict[Callable[..., Any], Source] = {}
 
 @dataclass(frozen=True)
 class Registry(Generic[T]):
-    """All methods and plug-ins by name, each as the same kind of thing: its builder, or what is known of it.
+    """All methods and plug-ins by name. Each value is of one type: a builder, or the facts about it.
 
     Args:
         methods: Methods by name.
         plugins: Plug-ins by name.
-        settings_of: The settings that one of them declares.
-        own: The same kind of thing for a user's method.
+        settings_of: Returns the settings that a value declares.
+        own: Returns the value for a user's method.
     """
 
     methods: Mapping[str, T]
@@ -81,33 +81,33 @@ class Registry(Generic[T]):
             raise UserError(f"method '{name}' repeats a plug-in; name each one once")
 
     def _with_plugins(self, parts: Sequence[str]) -> list[str]:
-        """What may be meant by a misspelled method with plug-ins: one that looks like it, with the same plug-ins."""
+        """Suggest a similar method for a misspelled name, with the same plug-ins."""
         plugins = [part for part in parts if part in self.plugins]
         likes = nearest("+".join(part for part in parts if part not in self.plugins).lower(), sorted(self.methods))
         return ["+".join([like, *plugins]) for like in likes if like not in self.plugins]
 
     def find(self, name: str) -> list[T]:
-        """The method that a name stands for, then its plug-ins."""
+        """Return the method that a name stands for, then its plug-ins."""
         base, plugins = self.split(name)
         return [self.own(base) if is_users(base) else self.methods[base], *(self.plugins[p] for p in plugins)]
 
     def declared_by(self, name: str) -> dict[str, Setting]:
-        """A name's settings; where a method and a plug-in share one, the method's counts."""
+        """Return the settings of a name; if a method and a plug-in share one, the method's is used."""
         return {key: setting for each in reversed(self.find(name)) for key, setting in self.settings_of(each).items()}
 
     def defaults_on(self, name: str, card: Card) -> dict[str, Any]:
-        """The defaults of a method's settings on a dataset; unset ones are left out."""
+        """Return the defaults of a method's settings on a dataset, without unset ones."""
         defaults = {key: setting.default_on(card) for key, setting in self.declared_by(name).items()}
         return {k: v for k, v in defaults.items() if v is not None}
 
     def full_settings(self, choice: MethodChoice, card: Card) -> dict[str, Any]:
-        """A method's settings on a dataset: those given, else their defaults; unset ones are left out."""
+        """Return a method's given settings on a dataset, completed with defaults, without unset ones."""
         schema = self.declared_by(choice.name)
         given = {k: as_declared(v, schema[k]) if k in schema else v for k, v in choice.settings}
-        return {**self.defaults_on(choice.name, card), **given}  # what does not fit is refused by `checked`
+        return {**self.defaults_on(choice.name, card), **given}  # `checked` rejects invalid settings
 
     def checked(self, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """The settings as they are declared; refuse what a method does not have or cannot take."""
+        """Return the settings in their declared types; reject unknown settings and invalid values."""
         schema, values = self.declared_by(name), {}
         for key, value in settings.items():
             if not schema:
@@ -119,7 +119,7 @@ class Registry(Generic[T]):
 
 
 def check_setting(value: Any, setting: Setting) -> Any:
-    """The value, if it is what the builder declares, which must be something that a name of a run can tell."""
+    """Return a checked value. Its type must be one that can appear in the name of a run."""
     if setting.many or setting.kind is None or (setting.kind is str and not setting.options):
         raise UserError(f"method.{setting.key}: unsupported type; annotate it as bool, int, float or Literal['a', 'b']")
     return check_value(f"method.{setting.key}", value, setting)

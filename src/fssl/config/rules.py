@@ -1,8 +1,8 @@
-"""When a setting applies and what it changes: the words that declare it next to the setting's range.
+"""Notes that declare, next to a setting's range, when it applies and what it changes.
 
-A section says it with a decorator: `@rules(beta2=Only("train.optimizer", "adamw"), device=NoResult())`. Several notes
-on a setting must all agree; of the alternatives of one note, `Only(…) | Only(…)`, one is enough. A deciding value that
-is unknown, because an axis of a grid or a later step decides it, speaks against nothing.
+A section declares them with a decorator: `@rules(beta2=Only("train.optimizer", "adamw"), device=NoResult())`. All notes
+on a setting must agree; of the alternatives in one note, `Only(…) | Only(…)`, one is enough. A deciding value that is
+unknown, because an axis of a grid or a later step decides it, contradicts nothing.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,20 +13,20 @@ from typing import Any, ClassVar, Final, NamedTuple, Self, TypeVar
 from ..errors import as_typed
 
 UNKNOWN: Final = object()  # a deciding value that is not known yet
-NOTHING = (None, False, 0, "none", "off")  # values by which a setting is not used
-Lookup = Callable[[str], Any]  # the value of a setting by its dotted name
+NOTHING = (None, False, 0, "none", "off")  # values that mean: not used
+Lookup = Callable[[str], Any]  # returns the value of a setting by its dotted name
 S = TypeVar("S", bound=type)
 
 
 class Such(NamedTuple):
-    """All values that pass a test, and what to call them."""
+    """All values that pass a test, and their description in messages."""
 
     text: str
     test: Callable[[Any], object]
 
 
 def matches(values: Sequence[Any], value: Any) -> bool:
-    """Whether a value is one of these."""
+    """Return whether a value is among these."""
     return any(bool(v.test(value)) if isinstance(v, Such) else v == value for v in values)
 
 
@@ -36,20 +36,20 @@ def words(values: Sequence[Any]) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value in messages, numbers in few digits."""
+    """Format a value for messages, numbers in few digits."""
     if isinstance(value, float):
         return f"{value:.12g}"
     return as_typed(list(value) if isinstance(value, tuple) else value)
 
 
 class Case(NamedTuple):
-    """A deciding setting and the values that count; without any, that it is used at all."""
+    """A deciding setting and its matching values; without values it matches if the setting is used at all."""
 
     key: str
     values: tuple[Any, ...]
 
     def holds(self, value: Any) -> bool | None:
-        """Whether the deciding value counts; None if it is unknown."""
+        """Return whether the deciding value matches; None if it is unknown."""
         if value is UNKNOWN:
             return None
         return matches(self.values, value) if self.values else value not in NOTHING
@@ -64,13 +64,13 @@ class Decided:
 
     Args:
         key: The deciding setting, by its dotted name.
-        values: Its values that count; without any, that it is used at all.
-        of: The values of the declared setting that the note is about (default: all).
+        values: Its matching values; without any, it matches if it is used at all.
+        of: The values of the declared setting to which the note applies (default: all).
         why: The reason, for messages.
     """
 
-    is_negative: ClassVar[bool] = False  # the cases speak against the setting
-    gives_way: ClassVar[bool] = False  # a command that sets the deciding setting drops it from the file
+    is_negative: ClassVar[bool] = False  # a matching case contradicts the setting
+    gives_way: ClassVar[bool] = False  # a command that sets the deciding setting removes this one from the file
 
     def __init__(self, key: str, *values: Any, of: tuple[Any, ...] = (), why: str = "") -> None:
         self.cases: tuple[Case, ...] = (Case(key, values),)
@@ -82,16 +82,16 @@ class Decided:
         return either
 
     def is_met(self, get: Lookup) -> bool | None:
-        """Whether one of the cases holds; None if that depends on what is unknown."""
+        """Return whether one of the cases matches; None if that depends on unknown values."""
         verdicts = [case.holds(get(case.key)) for case in self.cases]
         return True if True in verdicts else None if None in verdicts else False
 
     def fails(self, own: Any, get: Lookup) -> bool:
-        """Whether the deciding settings speak against this value of the setting for certain."""
+        """Return whether the deciding settings certainly contradict this value of the setting."""
         return (not self.of or matches(self.of, own)) and self.is_met(get) is self.is_negative
 
     def state(self, get: Lookup) -> str:
-        """What the deciding settings are: `server.optimizer = 'mean'`."""
+        """Describe the deciding settings: `server.optimizer = 'mean'`."""
         known = {case.key: get(case.key) for case in self.cases}
         return " and ".join(f"{k} unset" if v is None else f"{k} = {shown(v)}" for k, v in known.items())
 
@@ -101,24 +101,24 @@ class Decided:
 
 
 class Required(Decided):
-    """It must be given there."""
+    """The setting must be given there."""
 
 
 class Found(Decided):
-    """A number that files tell there, unless it is given; 0 until they are read."""
+    """A number that files determine there unless it is given; 0 until they are read."""
 
     is_negative = gives_way = True
 
 
 class Idle(Decided):
-    """It changes nothing there, which is worth a notice."""
+    """The setting changes nothing there, which is worth a notice."""
 
 
 class Rule(Decided):
-    """A note by which a setting can be wrong; the words below differ in what follows from that."""
+    """A note that can make a setting invalid; the subclasses differ in the consequences."""
 
     verb: ClassVar[str] = "has no effect with"
-    is_strict: ClassVar[bool] = False  # it does not exist there: refused also at its default, and not written down
+    is_strict: ClassVar[bool] = False  # it does not exist there: rejected even at its default, and not recorded
 
     def message(self, key: str, own: Any, state: str, remedy: str = "") -> str:
         """`server.lr = 0.5 has no effect with server.optimizer = 'mean'; remove it, or use 'momentum' or 'adam'`."""
@@ -138,25 +138,25 @@ class Rule(Decided):
 
 
 class Only(Rule):
-    """A part of that choice; elsewhere only its default is accepted."""
+    """The setting refines that choice; elsewhere only its default is accepted."""
 
     gives_way = True
 
 
 class Where(Rule):
-    """It exists only there."""
+    """The setting exists only there."""
 
     is_strict = gives_way = True
 
 
 class Unless(Where):
-    """It exists unless the other setting says the same instead."""
+    """The setting exists unless the other one replaces it."""
 
     is_negative = True
 
 
 class Asks(Rule):
-    """A feature that asks for another one: commands never drop it silently."""
+    """A feature that requires another one: commands never drop it silently."""
 
     verb = "does not work with"
 
@@ -173,7 +173,7 @@ class Not(Asks):
 
 @dataclass(frozen=True)
 class MayChange:
-    """A resumed run may have another value; with `finished` also a run that trains no more rounds.
+    """A resumed run may change the value; with `finished` also a run that trains no more rounds.
 
     With `stays`, the recorded value stays if the command gives none.
     """
@@ -183,11 +183,11 @@ class MayChange:
 
 
 class NoResult:
-    """It changes no result: runs that differ in it are comparable."""
+    """The setting changes no result: runs that differ in it are comparable."""
 
 
 class PaperRecipe:
-    """With another value than the default a run does not repeat one of the SAGE paper."""
+    """A run with another value than the default does not reproduce a run of the SAGE paper."""
 
 
 Note = Decided | MayChange | NoResult | PaperRecipe
@@ -195,7 +195,7 @@ DECLARED: dict[type, dict[str, tuple[Note, ...]]] = {}
 
 
 def rules(*section: Note, **settings: Note | tuple[Note, ...]) -> Callable[[S], S]:
-    """Declare the notes of a class of settings: those of all of them, then those of single ones."""
+    """Declare the notes of a class of settings: notes on the whole section, then on single settings."""
 
     def declare(kind: S) -> S:
         notes = {name: note if isinstance(note, tuple) else (note,) for name, note in settings.items()}

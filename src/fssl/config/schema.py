@@ -1,6 +1,6 @@
-"""What a setting may be, read from the signature that takes it, and the one check of a value against that.
+"""The type and range of a setting, read from the signature that takes it, and the check of values against them.
 
-A signature says it with `Annotated`: `tau: Annotated[float, Range(0.0, 1.0), "least confidence"] = 0.95`.
+A signature declares them with `Annotated`: `tau: Annotated[float, Range(0.0, 1.0), "least confidence"] = 0.95`.
 """
 
 import inspect
@@ -18,9 +18,9 @@ from ..errors import UserError, as_typed, described, unknown
 from ..system.user_code import refuse_without_function, user_file
 from .toml import toml_value
 
-NO_LIMIT = 1e30  # what single precision can still hold; inf is out of every range
-SYNONYMS = {"gpu": ("cuda",), "f1": ("macro_f1",)}  # what people write, and what it is called here
-KEYS = {"learning_rate": "lr", "batch_size": "batch", "threshold": "tau"}  # the same of settings
+NO_LIMIT = 1e30  # the limit of single precision; inf is out of every range
+SYNONYMS = {"gpu": ("cuda",), "f1": ("macro_f1",)}  # common other names of values, and fssl's
+KEYS = {"learning_rate": "lr", "batch_size": "batch", "threshold": "tau"}  # common other names of settings, and fssl's
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 EXAMPLES = {int: "numbers like [1, 2]", float: "numbers like [0.5, 0.5, 0.5]", str: 'strings like ["a", "b"]'}
 T = TypeVar("T")
@@ -37,16 +37,17 @@ class Range:
         return format(self)
 
     def __format__(self, digits: str) -> str:
-        """`0 to 1`, or `0 upwards`; a table with little room asks for fewer digits."""
+        """Return `0 to 1`, or `0 upwards`; the format says how many digits."""
         digits = digits or ".12g"
         return f"{self.low:{digits}} {'upwards' if self.high >= NO_LIMIT else f'to {self.high:{digits}}'}"
 
 
 @dataclass(frozen=True)
 class OneOf:
-    """Strings that are allowed, where `Literal` cannot list them; with `own`, a word for it, also FILE.py:FUNCTION.
+    """Allowed strings that `Literal` cannot list.
 
-    With `prefix`, a library's or several, also any name after it. `also` is how messages write what is not listed.
+    With `own`, FILE.py:FUNCTION is allowed as well, and `own` is its name in messages. With `prefix`, any name after
+    one of these prefixes is allowed. `also` describes in messages what is not listed.
     """
 
     options: tuple[str, ...]
@@ -57,14 +58,14 @@ class OneOf:
 
 @dataclass(frozen=True)
 class ByDataset:
-    """A default that the dataset decides; None while it cannot (the classes of a folder are known once it is read)."""
+    """A default that depends on the dataset; None while it is unknown (a folder's classes before it is read)."""
 
     decide: Callable[[Card], Any]
 
 
 @dataclass(frozen=True)
 class Filled:
-    """Who writes the setting down, for the page that lists all of them."""
+    """Who writes the setting, for the page that lists all settings."""
 
     by: str
 
@@ -74,9 +75,9 @@ class Setting:
     """One argument of a signature."""
 
     key: str
-    kind: type | None  # bool, int, float or str, of each value in a list; None: nothing that a file could give
+    kind: type | None  # bool, int, float or str, of each value in a list; None: a type that no file can give
     default: Any = inspect.Parameter.empty
-    many: type | None = None  # list or tuple, where several values are given
+    many: type | None = None  # list or tuple, for several values
     is_optional: bool = False
     limits: Range | None = None
     choice: OneOf = OneOf(())
@@ -86,7 +87,7 @@ class Setting:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The strings that are allowed, as far as they can be listed."""
+        """Return the allowed strings that can be listed."""
         return self.choice.options
 
     @property
@@ -94,12 +95,12 @@ class Setting:
         return self.default is inspect.Parameter.empty
 
     def default_on(self, card: Card) -> Any:
-        """The default for runs on this dataset."""
+        """Return the default for runs on this dataset."""
         return self.by_dataset.decide(card) if self.by_dataset else self.default
 
 
 def schema_of(target: Callable[..., Any]) -> dict[str, Setting]:
-    """The settings that a function takes, or a dataclass or named tuple."""
+    """Return the settings of a function, dataclass or named tuple."""
     name = getattr(target, "__name__", target)
     try:
         parameters = inspect.signature(target, eval_str=True).parameters
@@ -107,7 +108,7 @@ def schema_of(target: Callable[..., Any]) -> dict[str, Setting]:
         raise UserError(f"{name}: cannot read the types of its settings: {described(error)}") from error
     settings = {key: setting_of(parameter) for key, parameter in parameters.items()}
     for key, limits in ((key, setting.limits) for key, setting in settings.items()):
-        if limits and not limits.low <= limits.high:  # also refuses nan
+        if limits and not limits.low <= limits.high:  # also rejects nan
             raise UserError(
                 f"{name}: setting '{key}' has the empty Range({limits.low:g}, {limits.high:g}); write the lowest number"
                 " first"
@@ -116,7 +117,7 @@ def schema_of(target: Callable[..., Any]) -> dict[str, Setting]:
 
 
 def setting_of(parameter: inspect.Parameter) -> Setting:
-    """What a parameter's annotation and default say."""
+    """Return the setting that a parameter's annotation and default declare."""
     hints, notes = parts_of(parameter.annotation)
     kinds = [hint for hint in hints if hint is not NoneType]
     kind, many, literals = kind_of(kinds)
@@ -135,7 +136,7 @@ def setting_of(parameter: inspect.Parameter) -> Setting:
 
 
 def parts_of(hint: Any) -> tuple[list[Any], list[Any]]:
-    """The types that an annotation allows, and what is noted beside them, the outermost last."""
+    """Return the types that an annotation allows, and its notes, the outermost last."""
     if get_origin(hint) is Annotated:
         inner, *outer = get_args(hint)
         hints, notes = parts_of(inner)
@@ -147,7 +148,7 @@ def parts_of(hint: Any) -> tuple[list[Any], list[Any]]:
 
 
 def kind_of(hints: list[Any]) -> tuple[type | None, type | None, tuple[str, ...]]:
-    """The type of a value, of the list that holds several, and the strings that are allowed."""
+    """Return the type of a value, the type of a list of values, and the allowed strings."""
     if float in hints and all(hint in (int, float) for hint in hints):
         return float, None, ()
     if len(hints) != 1:
@@ -162,7 +163,7 @@ def kind_of(hints: list[Any]) -> tuple[type | None, type | None, tuple[str, ...]
 
 
 def last(kind: type[T], notes: Iterable[Any]) -> T | None:
-    """The last note of a kind: who adds one to an alias means it."""
+    """Return the last note of a kind: one added to an alias overrides the alias's own."""
     return next((note for note in reversed(list(notes)) if isinstance(note, kind)), None)
 
 
@@ -173,14 +174,14 @@ def check_table(
     where: str = "",
     elsewhere: Callable[[str], Iterable[str]] = lambda key: (),
 ) -> dict[str, Any]:
-    """The values of a table as its schema declares them; unknown and missing keys are refused.
+    """Return the values of a table in their declared types; reject unknown and missing keys.
 
     Args:
-        table: Keys and values as TOML gives them.
-        schema: What they may be.
+        table: Keys and values from TOML.
+        schema: The declared settings.
         section: The table's name in a configuration.
         where: See `check_value`.
-        elsewhere: What else may be meant by an unknown key.
+        elsewhere: Returns further suggestions for an unknown key.
     """
     for key in table:
         if key not in schema:
@@ -194,18 +195,18 @@ def check_table(
 
 
 def called_here(key: str, schema: Iterable[str]) -> list[str]:
-    """What a setting that other tools have is called here; empty if there is no such."""
+    """Return fssl's name of a setting that other tools name `key`, as a list; empty if there is none."""
     return [name for name in schema if name == KEYS.get(key)]
 
 
 def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:
-    """The value as its setting declares it; one that does not fit is a UserError.
+    """Return the value in its declared type; raise UserError if it is invalid.
 
     Args:
-        key: What to call it, `train.lr` for example.
-        value: As TOML or Python gives it.
-        setting: What it may be.
-        where: What messages begin with, for files that stand for no runs: nothing is said of grids then.
+        key: Its name in messages, such as `train.lr`.
+        value: The value from TOML or Python.
+        setting: The declared setting.
+        where: The beginning of messages, for files that describe no runs; then there is no hint about grids.
     """
     if value is None and setting.is_optional:
         return None
@@ -233,7 +234,7 @@ def check_value(key: str, value: Any, setting: Setting, where: str = "") -> Any:
 
 
 def is_named(value: object, choice: OneOf) -> bool:
-    """Whether a value names something that is not listed: a user's own function, or one of a library."""
+    """Return whether a value names something unlisted: a user's function, or one of a library."""
     if not isinstance(value, str):
         return False
     if choice.own:
@@ -242,7 +243,7 @@ def is_named(value: object, choice: OneOf) -> bool:
 
 
 def check_list(key: str, value: Any, setting: Setting, where: str) -> Any:
-    """The values of a list, in the type that holds them; an empty one says nothing."""
+    """Return the values of a list in its declared type; an empty list is invalid."""
     kind = setting.kind
     assert kind is not None
     assert setting.many is not None
@@ -255,17 +256,17 @@ def check_list(key: str, value: Any, setting: Setting, where: str) -> Any:
 
 
 def check_text(start: str, value: str) -> None:
-    """Refuse text that a record cannot hold, or that no file can be called."""
+    """Reject text that a record cannot hold, or that cannot be a file's name."""
     if "\0" in value:
         raise UserError(f"{start} text without a null character")
     try:
         value.encode()
-    except UnicodeEncodeError:  # the name of a file, in another encoding
+    except UnicodeEncodeError:  # a file name in another encoding
         raise UserError(f"{start} UTF-8 text; rename the file or folder, or link to it under another name") from None
 
 
 def check_number(start: str, value: float, limits: Range | None) -> None:
-    if limits and not limits.low <= value <= limits.high:  # also refuses nan
+    if limits and not limits.low <= value <= limits.high:  # also rejects nan
         allowed = f"{limits.low:.12g} to {limits.high:.12g}" if value > limits.high else limits
         raise UserError(f"{start} a number from {allowed}")
     if not is_finite(value):
@@ -275,29 +276,29 @@ def check_number(start: str, value: float, limits: Range | None) -> None:
 
 
 def is_finite(value: float) -> bool:
-    """Whether a float can hold it: whole numbers have no end, and nan compares with nothing."""
+    """Return whether a float can hold the value: integers are unbounded, and comparisons with nan are false."""
     return abs(value) <= sys.float_info.max
 
 
 def has_kind(value: object, kind: type) -> bool:
-    """Whether a value is of this type: a whole number is a number, and true is neither."""
+    """Return whether a value is of this type: a whole number is also a number, a bool is neither."""
     return type(value) is kind or (kind is float and type(value) is int)
 
 
 def as_declared(value: Any, setting: Setting) -> Any:
-    """A float where a number is declared, and no zero below zero: 4 and 4.0 are one setting, as 0 and -0.0 are."""
+    """Return a number declared as float as a float without negative zero: 4 and 4.0 are one setting."""
     return value + 0.0 if setting.kind is float and type(value) in (int, float) and is_finite(value) else value
 
 
 def as_list(value: object) -> object:
-    """The values of a text like `7,8,9`, which somebody means as a list; any other value as it is."""
+    """Return a list for text like `7,8,9`, which is meant as one; other values unchanged."""
     if isinstance(value, str) and "," in value:
         return [toml_value(part.strip()) for part in value.split(",")]
     return value
 
 
 def several_runs(key: str, value: object) -> str:
-    """Hint for a user who passed a list where one value is expected, with brackets or without."""
+    """Return a hint for a user who passed a list, with brackets or without, where one value is expected."""
     value = as_list(value)
     is_list = isinstance(value, list) and all(
         isinstance(v, int | str) or (isinstance(v, float) and math.isfinite(v)) for v in value

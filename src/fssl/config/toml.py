@@ -14,10 +14,10 @@ PRESETS = Path(__file__).parents[1] / "presets"
 
 
 def read_toml(source: str) -> dict[str, Any]:
-    """Tables of a preset (by name) or of a TOML file (by path)."""
-    if not source or "\0" in source:  # no file is called so
+    """Return the tables of a preset (by name) or of a TOML file (by path)."""
+    if not source or "\0" in source:  # no valid file name
         raise unknown("preset or configuration file", source, presets())
-    is_preset = source in presets() and not os.path.isfile(source)  # which never raises, as Path's own may
+    is_preset = source in presets() and not os.path.isfile(source)  # isfile never raises, while Path.is_file may
     path = PRESETS / f"{source}.toml" if is_preset else Path(source)
     if os.path.isdir(path):
         if os.path.isfile(settings := path / "config.toml"):
@@ -37,9 +37,9 @@ def read_toml(source: str) -> dict[str, Any]:
 
 
 def not_found(source: str, goes_on: bool = False) -> UserError:
-    """What to say of settings that are nowhere; a path, or a run that is to go on, is seldom a preset misspelt."""
+    """Return the error for settings that were not found; a path or a run to resume is rarely a misspelled preset."""
     bare = source.removesuffix(".toml")
-    if bare != source:  # no preset is called so
+    if bare != source:  # preset names have no suffix
         return UserError(f"there is no file {source}" + (f"; the preset is called {bare}" if bare in presets() else ""))
     folders = {name.rpartition("/")[0] for name in presets()} - {""}
     is_path = "/" in source and source.partition("/")[0] not in folders
@@ -49,9 +49,9 @@ def not_found(source: str, goes_on: bool = False) -> UserError:
 
 
 def load_toml(path: Path, name: str) -> dict[str, Any]:
-    """Tables of a file that errors call by this name; one that is not there is the caller's to explain."""
+    """Return the tables of a file, which errors call `name`; raise FileNotFoundError if it is missing."""
     try:
-        return parse_toml(path.read_text("utf-8-sig"))  # some editors begin with a mark
+        return parse_toml(path.read_text("utf-8-sig"))  # some editors write a byte order mark
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -63,7 +63,7 @@ def load_toml(path: Path, name: str) -> dict[str, Any]:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """The tables that TOML text stands for; text that is no TOML, or too deep to be settings, is a ValueError."""
+    """Parse TOML text; raise ValueError if it is invalid or nested too deeply."""
     try:
         tables = tomllib.loads(text)
     except RecursionError:
@@ -78,7 +78,7 @@ def presets() -> list[str]:
 
 
 def toml_value(text: str) -> Any:
-    """The value after --set: TOML, or else a string."""
+    """Parse the value after --set: TOML, otherwise a string."""
     try:
         return parse_toml(f"v = {text}")["v"]
     except ValueError as error:
@@ -89,7 +89,7 @@ def toml_value(text: str) -> Any:
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:
-    """TOML text of plain tables, scalars first."""
+    """Format plain tables as TOML, scalars first."""
     lines = assignments({k: v for k, v in tables.items() if not isinstance(v, Mapping)})
     for name, table in tables.items():
         if isinstance(table, Mapping):
@@ -102,5 +102,5 @@ def assignments(table: Mapping[str, Any]) -> list[str]:
 
 
 def toml_text(value: Any) -> str:
-    """A value as TOML text: JSON, which leaves one character bare that TOML does not take so."""
+    """Format a value as TOML: JSON, with DEL escaped, which TOML does not allow."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", r"\u007f")
