@@ -33,22 +33,22 @@ NUM_LEVELS = 9  # levels are 1..9: the released code draws below 10
 WARPS = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
 TONES = ("AutoContrast", "Equalize", "Posterize", "Solarize")
 BLENDS = ("Brightness", "Color", "Contrast", "Sharpness")
-WARP, TONE, BLEND = 1, 2, 3  # families; the identity belongs to none, 0
+WARP, TONE, BLEND = 1, 2, 3  # families; 0 for the identity, which belongs to none
 
 T = TypeVar("T")
 TableFn = TypeVar("TableFn", bound=Callable[..., Tensor])
 
 
-# What decides a pixel is integer arithmetic or a lookup: a compiler may contract `a * b + c` into one rounding, and
+# Integer arithmetic and lookups decide every pixel: a compiler may contract `a * b + c` into one rounding, and
 # a float that is one ulp off changes a pixel. Tables are made while a step is traced and stay on its device.
 def _fixed_when_traced(table: TableFn) -> TableFn:
-    """Mark a function as torch.compiler.assume_constant_result does, which imports the compiler: that takes seconds."""
+    """Mark a function like torch.compiler.assume_constant_result, without importing the compiler for seconds."""
     table._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return table
 
 
 class OperationSetting(NamedTuple, Generic[T]):
-    """What an (operation, level, sign) asks of each family: plain numbers in the table, columns in a batch.
+    """The numbers of an (operation, level, sign) for each family: plain numbers in the table, columns in a batch.
 
     `a` to `f` are the 16.16 fixed-point map from output to input coordinates, `curve` a fixed curve's place in the
     curve table, `percent` the image's share in a blend, `slip` its rounding (see `_mix`); the rest are 0 or 1.
@@ -72,10 +72,10 @@ class OperationSetting(NamedTuple, Generic[T]):
 
 
 def apply_op(planes: Tensor, op: Tensor, level: Tensor, negative: Tensor) -> Tensor:
-    """One layer: image `b` gets operation `OPS[op[b]]` at `level[b]` (1..9), the other way where `negative[b]` is 1."""
+    """Apply one layer: image `b` gets operation `OPS[op[b]]` at `level[b]` (1..9), reversed if `negative[b]` is 1."""
     key = (op.int() * NUM_LEVELS + level.int() - 1) * 2 + negative.int()
     settings = embedding(key, _settings(planes.shape[3], planes.device))
-    # Eager code on a CPU may look at the data, and a family concerns a few images of each batch.
+    # Eager code on a CPU may read the data, and a family concerns a few images of each batch.
     if planes.device.type == "cpu" and not torch.compiler.is_compiling():
         return _by_family(planes, settings)
     family = settings[:, -1, None, None, None]
@@ -84,7 +84,7 @@ def apply_op(planes: Tensor, op: Tensor, level: Tensor, negative: Tensor) -> Ten
 
 
 def _by_family(planes: Tensor, settings: Tensor) -> Tensor:
-    """The same values as computing every family for every image, without the work nobody reads."""
+    """Compute the values of `apply_op` with each family only on its own images."""
     parts, origin, length = [planes], torch.arange(len(planes), device=planes.device), len(planes)
     for family, change in ((WARP, warp), (TONE, tone), (BLEND, blend)):
         row = (settings[:, -1] == family).nonzero().squeeze(1)
@@ -113,7 +113,7 @@ def warp(planes: Tensor, settings: Tensor) -> Tensor:
 
 
 def tone(planes: Tensor, settings: Tensor) -> Tensor:
-    """A curve of 256 values per channel: AutoContrast, Equalize, Posterize, Solarize."""
+    """Apply a curve of 256 values per channel: AutoContrast, Equalize, Posterize, Solarize."""
     pixels = planes.flatten(2).long()  # [B, C, H * W]
     one = torch.ones((), dtype=torch.int32, device=planes.device).expand_as(pixels)
     counts = torch.zeros(*planes.shape[:2], 256, dtype=torch.int32, device=planes.device)
@@ -122,7 +122,7 @@ def tone(planes: Tensor, settings: Tensor) -> Tensor:
 
 
 def _curves(counts: Tensor, by: OperationSetting[Tensor]) -> Tensor:
-    """Each channel's curve, from its histogram: `[B, C, 256]`."""
+    """Return each channel's curve, from its histogram: `[B, C, 256]`."""
     value = torch.arange(256, dtype=torch.int32, device=counts.device)
     upto = counts.cumsum(2, dtype=torch.int32)
     unfinished = upto < upto[..., -1:]
@@ -140,7 +140,7 @@ def _curves(counts: Tensor, by: OperationSetting[Tensor]) -> Tensor:
 
 
 def blend(planes: Tensor, settings: Tensor) -> Tensor:
-    """The image over a plainer one: Brightness, Color, Contrast, Sharpness; all others keep 100 % of the image."""
+    """Blend the image with a plainer one: Brightness, Color, Contrast, Sharpness; others keep 100 % of the image."""
     by = _columns(settings)
     x = planes.int()
     luma = _luma(x)
@@ -149,7 +149,7 @@ def blend(planes: Tensor, settings: Tensor) -> Tensor:
 
 
 def _mix(plain: Tensor, x: Tensor, percent: Tensor, slip: Tensor) -> Tensor:
-    """`percent` of `x` and the rest of `plain`, cut off to uint8 as Pillow does.
+    """Mix `percent` of `x` with the rest of `plain`, truncated to uint8 as in Pillow.
 
     Pillow cuts off a float32 sum. It equals the exact one everywhere except at 0.59 (level 6): there a difference of
     100 or 200 gives 58.999996 or 117.999992, and only sums above 64 or 128 round back up. `slip` is 129 there, else 0.
@@ -161,7 +161,7 @@ def _mix(plain: Tensor, x: Tensor, percent: Tensor, slip: Tensor) -> Tensor:
 
 
 def _luma(x: Tensor) -> Tensor:
-    """ITU-R 601 gray, as Pillow rounds it; a gray image is its own luma."""
+    """Return ITU-R 601 gray, rounded as in Pillow; a gray image is its own luma."""
     if x.shape[1] == 1:
         return x
     red, green, blue = x.split(1, dim=1)
@@ -169,7 +169,7 @@ def _luma(x: Tensor) -> Tensor:
 
 
 def _rounded_mean(luma: Tensor) -> Tensor:
-    """Mean per image, halves rounded up."""
+    """Return the mean per image, halves rounded up."""
     num_pixels = luma.shape[2] * luma.shape[3]
     total = luma.sum((1, 2, 3), keepdim=True, dtype=torch.int32)
     return (2 * total + num_pixels) // (2 * num_pixels)
@@ -185,7 +185,7 @@ def _smooth(x: Tensor) -> Tensor:
 
 
 def _over(dividend: Tensor, divisor: int) -> Tensor:
-    """`dividend // divisor` for 0 <= dividend < 2**15 and the divisors 13 and 100; division does not vectorize."""
+    """Return `dividend // divisor` for 0 <= dividend < 2**15 and divisors 13 and 100; division does not vectorize."""
     return torch.bitwise_right_shift(dividend * ((1 << 19) // divisor + 1), 19)
 
 
@@ -208,7 +208,7 @@ def _covered(center: Tensor, size: int) -> Tensor:
 
 @_fixed_when_traced
 def _settings(size: int, device: torch.device) -> Tensor:
-    """The settings of every (operation, level, sign) for images of this size: `[14 * 9 * 2, 15]` int32."""
+    """Return the settings of every (operation, level, sign) for images of this size: `[14 * 9 * 2, 15]` int32."""
     return _settings_on(size, device)
 
 
@@ -240,7 +240,7 @@ def _setting(name: str, level: int, sign: int, size: int) -> OperationSetting[in
 
 
 def _matrix(name: str, level: int, sign: int, size: int) -> tuple[float, float, float, float, float, float]:
-    """The map from output to input coordinates, in the floats of Pillow and the released code."""
+    """Return the map from output to input coordinates, in the floats of Pillow and the released code."""
     shear = sign * (level * 0.3 / 10)
     pixels = sign * int(level * 0.3 / 10 * size)
     match name:
@@ -266,14 +266,14 @@ def _rotation(degrees: int, center: float) -> tuple[float, float, float, float, 
 
 
 def _fixed_point(matrix: tuple[float, float, float, float, float, float]) -> list[int]:
-    """16.16 coefficients; the two offsets take in the half pixel to a pixel's center."""
+    """Return 16.16 coefficients; the two offsets include the half pixel to a pixel's center."""
     a, b, c, d, e, f = matrix
     floats = (a, b, c + a * 0.5 + b * 0.5, d, e, f + d * 0.5 + e * 0.5)
     return [math.floor(value * 65536.0 + 0.5) for value in floats]
 
 
 def _curve(name: str, level: int) -> tuple[int, ...]:
-    """Posterize keeps the high bits, Solarize inverts from a threshold on; the identity for all others."""
+    """Return the curve of an operation: Posterize keeps the high bits, Solarize inverts from a threshold on."""
     if name == "Posterize":
         return tuple(value & ~(2 ** (4 - int(level * 4 / 10)) - 1) for value in range(256))
     if name == "Solarize":
@@ -283,19 +283,19 @@ def _curve(name: str, level: int) -> tuple[int, ...]:
 
 @cache
 def _fixed_curves() -> list[tuple[int, ...]]:
-    """The distinct fixed curves. The identity comes first: a start of 0 leaves an image as it is."""
+    """Return the distinct fixed curves. The identity comes first: a start of 0 leaves an image unchanged."""
     return list(dict.fromkeys([_curve("Identity", 1), *(_curve(name, v) for name in OPS for v in _levels())]))
 
 
 @_fixed_when_traced
 def _stretch_starts(device: torch.device) -> Tensor:
-    """Where AutoContrast's curves for `high - low = span` begin, `[256, 1]`; a span of 0 changes nothing."""
+    """Return the starts of AutoContrast's curves for `high - low = span`, `[256, 1]`; a span of 0 changes nothing."""
     return _curve_tables_on(device)[0]
 
 
 @_fixed_when_traced
 def _curve_values(device: torch.device) -> Tensor:
-    """Fixed curves, then AutoContrast's: value v of (low, span) is at start + low * span + v. uint8, 2.8 MB."""
+    """Return fixed curves, then AutoContrast's: value v of (low, span) is at start + low * span + v. uint8, 2.8 MB."""
     return _curve_tables_on(device)[1]
 
 
@@ -309,7 +309,7 @@ def _curve_tables_on(device: torch.device) -> tuple[Tensor, Tensor]:
 
 
 def _stretches(span: int) -> NDArray[np.uint8]:
-    """AutoContrast of low..low + span for every low, in Pillow's doubles: at times a whole number falls short."""
+    """Return AutoContrast of low..low + span for every low, in Pillow's doubles, which may be just below an integer."""
     low = np.arange(256 - span)[:, None]
     scale = 255.0 / span
     return ((low + np.arange(span + 1)) * scale + -low * scale).clip(0, 255).astype(np.uint8)

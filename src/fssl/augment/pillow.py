@@ -1,4 +1,4 @@
-"""The same views one image at a time with Pillow, the ordinary way: what the batched ones are tested against."""
+"""The same views one image at a time with Pillow, as a reference for tests of the batched ones."""
 
 from collections.abc import Callable, Sequence
 
@@ -11,7 +11,7 @@ Call = Callable[[Image.Image, int, int], Image.Image]  # image, level, sign
 
 
 def weak_pil(image: Image.Image, noise: Sequence[int], enlarge: bool = False) -> Image.Image:
-    """Flip, reflect-pad by an eighth, crop; or, in place of a margin, enlarge by as much and then flip and crop."""
+    """Flip, reflect-pad by an eighth, crop; with `enlarge`, enlarge by as much instead of padding."""
     flip, top, left = (int(number) for number in noise[:3])
     size, width = image.width, image.width // 8
     if enlarge:
@@ -23,7 +23,7 @@ def weak_pil(image: Image.Image, noise: Sequence[int], enlarge: bool = False) ->
 
 
 def strong_pil(image: Image.Image, noise: Sequence[int], enlarge: bool = False) -> Image.Image:
-    """A weak view, two operations each used or not, cutout."""
+    """Return a weak view with two operations, each used or not, and cutout."""
     image = weak_pil(image, noise, enlarge)
     for first in (3, 7):
         op, level, use, negative = (int(number) for number in noise[first : first + 4])
@@ -33,7 +33,7 @@ def strong_pil(image: Image.Image, noise: Sequence[int], enlarge: bool = False) 
 
 
 def op_pil(image: Image.Image, op: int, level: int, negative: int) -> Image.Image:
-    """Operation `OPS[op]` with the parameter the released code gives it at this level."""
+    """Apply operation `OPS[op]` with the released code's parameter at this level."""
     return _CALLS[OPS[op]](image, level, -1 if negative else 1)
 
 

@@ -1,6 +1,6 @@
-"""Weak and strong views: rows of a pool and random numbers drawn beforehand in, uint8 images `[B, H, W, C]` out.
+"""Weak and strong views: from rows of a pool and pre-drawn random numbers to uint8 images `[B, H, W, C]`.
 
-Also what happens to images before and after: some are enlarged once, all become numbers in the network's units.
+Also the steps before and after: some images are enlarged once, and all are normalized for the network.
 """
 
 import math
@@ -14,44 +14,44 @@ from torch import Tensor
 from .ops import IDENTITY, NUM_LEVELS, OPS, apply_op, cutout
 
 BITS = 22  # of a weight: Pillow rounds weights to whole numbers of 2^-22, and each of two passes to uint8
-AT_ONCE = 2**20  # values of the images that are computed together, 32-bit each while they are
+AT_ONCE = 2**20  # values of images that are computed together; intermediate values have 32 bits
 NUM_LAYERS = 2
 WEAK_NOISE = 3  # flip (0 or 1), top and left of the crop (0..2 * pad)
 STRONG_NOISE = WEAK_NOISE + NUM_LAYERS * 4 + 2  # per layer: op, level, use, negative; then the cutout's center
 
 
 def shows_labeled(view: str) -> bool:
-    """Whether a view, by its name, is of the labeled images (`x...`) or of the pool (`u...`, `m...`)."""
+    """Return whether a view, by its name, shows the labeled images (`x...`) or the pool (`u...`, `m...`)."""
     return view.startswith("x")
 
 
 def shows_drawn(view: str) -> bool:
-    """Whether a view, by its name, is of images of the pool drawn with replacement (`m...`, for mixing)."""
+    """Return whether a view, by its name, shows images of the pool drawn with replacement (`m...`, for mixing)."""
     return view.startswith("m")
 
 
 def shows_strongly(view: str) -> bool:
-    """Whether a view, by its name, is a strong one (`..._strong`) or a weak one."""
+    """Return whether a view, by its name, is a strong one (`..._strong`) or a weak one."""
     return view.endswith("strong")
 
 
 def padding(size: int) -> int:
-    """How far a crop may move each way from the middle: 4 pixels of 32."""
+    """Return how far a crop may move each way from the middle: 4 pixels of 32."""
     return size // 8
 
 
 def crop_room(size: int) -> int:
-    """Pixels that crops of this size are taken from, both ways: 40 for 32."""
+    """Return the size of images from which crops of this size are taken: 40 for 32."""
     return size + 2 * padding(size)
 
 
 def draw_weak(rng: np.random.Generator, shape: tuple[int, ...], size: int, flip: bool = True) -> NDArray[np.uint8]:
-    """Random numbers of weak views: `[*shape, 3]`. Without flips, all other numbers stay what they were."""
+    """Draw the random numbers of weak views: `[*shape, 3]`. Without flips, all other numbers stay the same."""
     return _draw(rng, shape, _weak_ranges(size), flip)
 
 
 def draw_strong(rng: np.random.Generator, shape: tuple[int, ...], size: int, flip: bool = True) -> NDArray[np.uint8]:
-    """Random numbers of strong views: `[*shape, 13]`."""
+    """Draw the random numbers of strong views: `[*shape, 13]`."""
     layer = [(0, len(OPS)), (1, NUM_LEVELS + 1), (0, 2), (0, 2)]
     return _draw(rng, shape, [*_weak_ranges(size), *layer * NUM_LAYERS, (0, size), (0, size)], flip)
 
@@ -71,9 +71,9 @@ def _draw(
 
 
 def weak(images: Tensor, rows: Tensor, noise: Tensor, size: int | None = None) -> Tensor:
-    """Flip, then crop to `size`, of the pool's images at `rows`.
+    """Flip, then crop to `size`, the pool's images at `rows`.
 
-    Images that are no larger, as without `size`, have a reflected margin; enlarged ones, of `room(size)`, have none.
+    Images of the crop's size, as without `size`, get a reflected margin; enlarged ones, of `room(size)`, need none.
     """
     size = size or images.shape[2]
     lines, x = _crop(images, rows, noise, size)
@@ -83,7 +83,7 @@ def weak(images: Tensor, rows: Tensor, noise: Tensor, size: int | None = None) -
 
 
 def _weak_planes(images: Tensor, rows: Tensor, noise: Tensor, size: int) -> Tensor:
-    """The same view as planes, `[B, C, H, W]`."""
+    """Return the same view as planes, `[B, C, H, W]`."""
     lines, x = _crop(images, rows, noise, size)
     channels = images.shape[3]
     column = x[:, None, None, :] * channels + torch.arange(channels, device=x.device)[:, None, None]
@@ -91,7 +91,7 @@ def _weak_planes(images: Tensor, rows: Tensor, noise: Tensor, size: int) -> Tens
 
 
 def _crop(images: Tensor, rows: Tensor, noise: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The crops' lines `[B, size, W * C]`, still complete, and which columns to take, `[B, size]`.
+    """Return the crops' lines `[B, size, W * C]` at full width, and the columns to take, `[B, size]`.
 
     Lines first and columns second is twice as fast on a CPU as a lookup per pixel, and one kernel either way.
     """
@@ -104,14 +104,14 @@ def _crop(images: Tensor, rows: Tensor, noise: Tensor, size: int) -> tuple[Tenso
 
 
 def _reflected(shift: Tensor, size: int, length: int) -> Tensor:
-    """Source coordinates of a shifted crop, `[B, size]`; the edge pixel itself is not repeated."""
+    """Return source coordinates of a shifted crop, `[B, size]`; the edge pixel itself is not repeated."""
     margin = (crop_room(size) - length) // 2
     at = torch.arange(size, device=shift.device) + shift - margin
     return (length - 1) - ((length - 1) - at.abs()).abs()
 
 
 def strong(images: Tensor, rows: Tensor, noise: Tensor, size: int | None = None) -> Tensor:
-    """A weak view of its own, two layers of RandAugment, cutout."""
+    """Return a new weak view with two layers of RandAugment and cutout."""
     planes = _weak_planes(images, rows, noise, size or images.shape[2])
     for first in range(WEAK_NOISE, STRONG_NOISE - 2, 4):
         op, level, use, negative = noise[:, first : first + 4].int().unbind(1)
@@ -123,7 +123,7 @@ def strong(images: Tensor, rows: Tensor, noise: Tensor, size: int | None = None)
 
 
 def enlarged(images: Tensor, length: int) -> Tensor:
-    """The images `[N, H, W, C]` with this many pixels both ways, no fewer than they have; columns first, then lines."""
+    """Enlarge images `[N, H, W, C]` to this many pixels both ways; columns first, then lines."""
     made = images.new_empty(len(images), length, length, images.shape[3])
     number = max(1, AT_ONCE // (length * length * images.shape[3]))
     for part, to in zip(images.split(number), made.split(number), strict=True):
@@ -132,7 +132,7 @@ def enlarged(images: Tensor, length: int) -> Tensor:
 
 
 def _stretched(images: Tensor, dim: int, length: int) -> Tensor:
-    """The images along one axis: each new value is the weighted mean of the two nearest ones."""
+    """Stretch images along one axis: each new value is the weighted mean of the two nearest ones."""
     places, weights = (table.to(images.device) for table in _sources(images.shape[dim], length))
     weights = weights.repeat_interleave(math.prod(images.shape[dim + 1 :]), 1)  # the axes behind in one
     near, far = (images.index_select(dim, place) for place in places.unbind())
@@ -141,9 +141,9 @@ def _stretched(images: Tensor, dim: int, length: int) -> Tensor:
 
 
 def _sources(size: int, length: int) -> tuple[Tensor, Tensor]:
-    """The two pixels of `size` that each of `length` lies between, `[2, length]`, and their weights of 2^-22.
+    """Return the two of `size` pixels around each of `length`, `[2, length]`, and their weights of 2^-22.
 
-    At an edge there is one pixel, which has all the weight.
+    At an edge one pixel has all the weight.
     """
     center = (np.arange(length) + 0.5) * (size / length)
     first = np.maximum(center - 0.5, 0).astype(np.int64)

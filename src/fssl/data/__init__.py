@@ -1,1 +1,1 @@
-"""From raw files to what each client holds."""
+"""From raw files to the images of each client."""

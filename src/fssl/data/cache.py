@@ -1,4 +1,4 @@
-"""Decoded images on disk: built once by any number of processes, never half-written, mapped afterwards."""
+"""Decoded images on disk: built once by any number of processes, never half-written, then memory-mapped."""
 
 import hashlib
 import math
@@ -21,10 +21,10 @@ from .dataset import Split
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
 Images = NDArray[np.uint8]
-Decoded = Callable[[str], Iterator[Split]]  # the batches of a split, checked before the first one
+Decoded = Callable[[str], Iterator[Split]]  # yields the batches of a split; files are checked before the first one
 SPLITS = ("train", "test")
 CACHE_FORMAT = 1  # of splits; raise it when decoding changes
-ATTEMPTS = 2  # a process that finds a folder changed may remove what was just built
+ATTEMPTS = 2  # a process that finds a folder changed may remove a file that was just built
 FULL = (ENOSPC, EDQUOT, EFBIG)
 OURS = re.compile(r"[\w-]+-[0-9a-f]{32}\.(images\.npy|labels\.npy|images\.bad\.json)")
 
@@ -32,7 +32,7 @@ OURS = re.compile(r"[\w-]+-[0-9a-f]{32}\.(images\.npy|labels\.npy|images\.bad\.j
 class Loading(NamedTuple):
     """How images are decoded: the cache, the progress callback and the number of processes.
 
-    More than one worker forks decoding processes: only for callers that have not started threads or a GPU yet, such as
+    More than one worker forks processes for decoding, so the caller must not have started threads or a GPU yet, such as
     a command line.
     """
 
@@ -45,7 +45,7 @@ ALONE = Loading()
 
 
 def cache_folder(given: Path | None = None) -> Path:
-    """The given folder, else $FSSL_CACHE, else `fssl` in the user's folder for caches."""
+    """Return the given folder, otherwise $FSSL_CACHE, otherwise `fssl` in the user's cache folder."""
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     return (
         given or from_environment("FSSL_CACHE") or at_home(home / "fssl", "set FSSL_CACHE to the folder of the cache")
@@ -58,7 +58,7 @@ def from_environment(variable: str) -> Path | None:
 
 
 def open_array(path: Path, shape: tuple[int, ...], kind: type = np.uint8) -> NDArray[Any] | None:
-    """The cached array of that shape, images mapped; None if the file is missing, truncated or something else."""
+    """Return the cached array of that shape, images memory-mapped; None if the file is missing or invalid."""
     try:
         found: NDArray[Any] = np.load(path, mmap_mode="r" if kind is np.uint8 else None)
     except (OSError, ValueError, EOFError):
@@ -73,14 +73,14 @@ def cached_images(
     is_private: bool = False,
     afresh: bool = False,
 ) -> Images:
-    """The images in a file, which is written first where it is missing, damaged or half-written.
+    """Return the images in a file, written first if it is missing, damaged or half-written.
 
     Args:
         path: The file.
-        shape: Of all images together, [N, H, W, C].
-        batches: Decodes them; an error on the way leaves no file.
+        shape: The shape of all images together, [N, H, W, C].
+        batches: Decodes the images; if it raises, no file is left.
         is_private: Whether only the user may read the file.
-        afresh: Whether to write it anyway.
+        afresh: Whether to write it in any case.
     """
     found = None if afresh else open_array(path, shape)
     for _ in range(ATTEMPTS):
@@ -94,7 +94,7 @@ def cached_images(
 
 def _write(path: Path, shape: tuple[int, ...], batches: Iterable[Images], mode: int) -> None:
     with disk_errors(path.parent, math.prod(shape)), atomic(path, mode) as out:
-        # Plain writes: a memory map would die of a bus error on a full disk.
+        # Plain writes: a memory map would raise a bus error on a full disk.
         np.lib.format.write_array_header_1_0(out, {"descr": "|u1", "fortran_order": False, "shape": shape})
         for batch in batches:
             out.write(np.ascontiguousarray(batch).data)
@@ -102,7 +102,7 @@ def _write(path: Path, shape: tuple[int, ...], batches: Iterable[Images], mode: 
 
 @contextmanager
 def disk_errors(folder: Path, num_bytes: int) -> Iterator[None]:
-    """Make the folder of the cache, and explain what hinders writing there."""
+    """Make the cache's folder, and explain errors of writing there."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield
@@ -115,7 +115,7 @@ def disk_errors(folder: Path, num_bytes: int) -> Iterator[None]:
 
 
 def clear_cache() -> tuple[int, int]:
-    """Remove all decoded images; returns how many files and bytes these were. A run that reads them keeps them."""
+    """Remove all decoded images; return the number of files and bytes. A run that has them open keeps them."""
     folder = cache_folder()
     files = [path for path in folder.iterdir() if OURS.fullmatch(path.name)] if folder.is_dir() else []
     num_bytes = sum(path.stat().st_size for path in files)
@@ -124,7 +124,7 @@ def clear_cache() -> tuple[int, int]:
     return len(files), num_bytes
 
 
-# A split of images from its files: decoded once, made to fit, cached; the half that all kinds of files share.
+# A split of images from its files, for files of any kind: decoded once, resized, cached.
 
 
 def num_images(facts: Card, split: str) -> int:
@@ -132,7 +132,7 @@ def num_images(facts: Card, split: str) -> int:
 
 
 def fit_images(images: NDArray[np.uint8], facts: Card) -> NDArray[np.uint8]:
-    """Images [N, H, W, C] of the card's size: as they are, stretched, or in the middle of a black margin."""
+    """Return images [N, H, W, C] of the card's size: unchanged, stretched, or centered in a black margin."""
     size = images.shape[1]
     if size == facts.size:
         return images
@@ -146,7 +146,7 @@ def fit_images(images: NDArray[np.uint8], facts: Card) -> NDArray[np.uint8]:
 
 
 def cached_split(facts: Card, split: str, files: list[Path], decoded: Decoded, how: Loading) -> Split:
-    """The split from its cache, which is built first where it is missing, damaged or half-written."""
+    """Return the split from its cache, built first if it is missing, damaged or half-written."""
     num, stem = num_images(facts, split), f"{facts.name}-{split}-{_key(facts, files)}"
     images_file, labels_file = (cache_folder(how.cache) / f"{stem}.{name}.npy" for name in ("images", "labels"))
     built: list[NDArray[np.int64]] = []
@@ -159,7 +159,7 @@ def cached_split(facts: Card, split: str, files: list[Path], decoded: Decoded, h
             if how.progress:
                 how.progress(f"decoding {facts.name} {split}", sum(map(len, built)), num)
 
-    # Images go first and labels last, so labels without images, or the reverse, mean: not finished.
+    # Images are written first and labels last, so either without the other means: not finished.
     labels = open_array(labels_file, (num,), np.int64)
     images = cached_images(images_file, (num, facts.size, facts.size, facts.channels), batches, afresh=labels is None)
     if built:
@@ -171,7 +171,7 @@ def cached_split(facts: Card, split: str, files: list[Path], decoded: Decoded, h
 
 
 def _key(facts: Card, files: list[Path]) -> str:
-    """Hash of the files' contents and of everything about the card that decoding depends on."""
+    """Return a hash of the files' contents and of the card's facts that decoding depends on."""
     used = (CACHE_FORMAT, facts.size, facts.channels, facts.num_classes, facts.image_column, facts.label_column)
     made_to_fit = (facts.file_size, facts.fit) if facts.file_size is not None else ()
     digest = hashlib.sha256(repr((*used, *made_to_fit)).encode())

@@ -1,4 +1,4 @@
-"""What is known about each dataset before a file is opened: sizes, normalization, where it comes from."""
+"""Facts about each dataset that are known before a file is opened: sizes, normalization, origin."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,23 +28,23 @@ class Card:
     train_std: tuple[float, ...] = CIFAR10_STD
     test_mean: tuple[float, ...] = CIFAR10_MEAN  # of the released code; evaluation may prefer train_*
     test_std: tuple[float, ...] = CIFAR10_STD
-    classes: tuple[str, ...] = ()  # names, where the dataset has them
+    classes: tuple[str, ...] = ()  # names, if the dataset has them
     hub_repo: str | None = None
     hub_config: str | None = None  # also the folder inside the repository; None means `data`
     image_column: str = "image"
     label_column: str = "label"
-    file_size: int | None = None  # pixels of the images in its files, where they are made to fit `size`
-    fit: Fit = "resize"  # how: stretched, or with a black margin
-    is_folder: bool = False  # of one's own: how many images and classes, and of which size, is known once it is read
-    is_dealt: bool = True  # to clients, by [partition]; else it says itself who holds what
+    file_size: int | None = None  # pixels of the images in its files, if they are resized to `size`
+    fit: Fit = "resize"  # by stretching, or with a black margin
+    is_folder: bool = False  # a user's folder: the number and size of images and classes are known once it is read
+    is_dealt: bool = True  # whether [partition] deals it to clients; otherwise it assigns images itself
 
     def normalized(self, mean: tuple[float, ...], std: tuple[float, ...]) -> "Card":
-        """The card with these numbers, in training and test."""
+        """Return the card with this normalization, in training and test."""
         return replace(self, train_mean=mean, train_std=std, test_mean=mean, test_std=std)
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Names of the classes, or numbers where the dataset has no names."""
+        """Return the names of the classes, or numbers if the dataset has no names."""
         return self.classes or tuple(map(str, range(self.num_classes)))
 
     @property
@@ -73,8 +73,8 @@ _ALL = (
         per_class_base=100,
         rounds=30,
     ).normalized((0.5, 0.5, 0.5), (0.25, 0.25, 0.25)),
-    # The released code normalizes every training view with CIFAR-10's numbers, whatever the dataset,
-    # and test images with the dataset's own: on CIFAR-10 the same mean but another, smaller std.
+    # The released code normalizes every training view with CIFAR-10's numbers, for any dataset,
+    # and test images with the dataset's own: on CIFAR-10 the same mean but a smaller std.
     Card(
         name="cifar10",
         title="CIFAR-10: 32x32 photographs of 10 kinds of things",
@@ -166,14 +166,14 @@ CARDS: dict[str, Card] = {each.name: each for each in _ALL}
 
 
 def card(name: str) -> Card:
-    """The card of a dataset by name."""
+    """Return the card of a dataset by name."""
     if name not in CARDS:
         raise unknown("dataset", name, CARDS)
     return CARDS[name]
 
 
 class Agreed(NamedTuple):
-    """The settings that all sites share, whatever images they hold."""
+    """The settings that all sites share, independent of their images."""
 
     classes: tuple[str, ...]
     size: int = 32
@@ -181,9 +181,9 @@ class Agreed(NamedTuple):
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     dataset: str = "folder"  # or imagefolder
-    skip_bad: bool = False  # files that cannot be used are left out, not refused
-    test_share: float | None = None  # of imagefolder: images of each class that fssl splits off for the test
-    at_server: bool = False  # the labels are at the server, and clients have none
+    skip_bad: bool = False  # skip unusable files instead of rejecting the folder
+    test_share: float | None = None  # of imagefolder: the share of each class's images that is split off for the test
+    at_server: bool = False  # the server has the labels, and clients have none
 
     def card(self, num_train: int = 0, num_test: int = 0) -> Card:
         mean, std = self.mean or (0.5,) * self.channels, self.std or (0.25,) * self.channels
@@ -199,7 +199,7 @@ class Agreed(NamedTuple):
 
 
 def check_class_names(key: str, names: Sequence[object]) -> None:
-    """Refuse names that a record could not tell apart, or show."""
+    """Reject class names that a record could not distinguish, or show."""
     are_names = all(isinstance(name, str) and name and name.isprintable() for name in names)
     if len(names) < 2 or len(set(names)) < len(names) or not are_names:
         raise UserError(f"{key} = {[*names]}: expected at least two different names")

@@ -1,4 +1,4 @@
-"""What every source of images returns, and the checks of one that a script gives."""
+"""The common form of all datasets, and the checks of datasets from scripts."""
 
 import json
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from .cards import CARDS, Agreed, Card, check_class_names
 from .partition import Partition
 
 OWN = "for your own images use data.name=imagefolder"
-# What a trained model needs of a card, and the setting that says it of one's own images.
+# The facts of a card that a trained model needs, and the settings that give them for a user's images.
 FACTS = {
     "size": "data.size",
     "channels": "data.channels",
@@ -27,35 +27,35 @@ FACTS = {
 
 
 class Split(NamedTuple):
-    """Images [N, H, W, C] and labels [N], -1 where nobody knows; images may be a read-only memory map."""
+    """Images [N, H, W, C] and labels [N], -1 if unknown; images may be a read-only memory map."""
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
 
 
 class Dataset(NamedTuple):
-    """Both splits, with the facts they were checked against."""
+    """Training and test images, with the facts about them."""
 
     card: Card
     train: Split
     test: Split
-    partition: Partition | None = None  # who holds what, where the source itself says so
-    digest: str | None = None  # of such a source: tells whether it changed
-    skipped: tuple[str, ...] = ()  # files that could not be used, and why; only where that is allowed
-    notes: tuple[str, ...] = ()  # what a user should know of the files, a line each
+    partition: Partition | None = None  # the images of each client, if the source assigns them
+    digest: str | None = None  # of such a source, to detect changes
+    skipped: tuple[str, ...] = ()  # unusable files with reasons, if they may be skipped
+    notes: tuple[str, ...] = ()  # notes on the files for the user, a line each
     groups: NDArray[np.int64] | None = None  # of each training image: images of one group show one patient, say
     test_groups: NDArray[np.int64] | None = None  # the same of each test image
-    testers: NDArray[np.int64] | None = None  # whose test image each is: a client's number, -1 for the server's own
-    test_names: tuple[str, ...] | None = None  # of each test image: its file, below the folder of one's own images
+    testers: NDArray[np.int64] | None = None  # the client to which each test image belongs; -1 for the server
+    test_names: tuple[str, ...] | None = None  # of each test image: its file, relative to the user's folder
 
 
-# Images that a script gives in memory: checked as files are, and known again by a checksum of what they are.
+# Datasets of scripts, in memory: checked like files, and identified by a checksum of their content.
 
 
 def own_dataset(
     train: object, test: object, classes: Sequence[str], mean: Sequence[float] | None, std: Sequence[float] | None
 ) -> Dataset:
-    """A dataset of arrays, with a card made from them; `check_dataset` looks closer, once the settings are known."""
+    """Return a dataset of arrays, with a card made from them; `check_dataset` checks it against the settings later."""
     first = as_split("train", train)
     images, labels = first
     if images.ndim != 4 or not labels.size or not np.issubdtype(labels.dtype, np.integer):
@@ -69,7 +69,7 @@ def own_dataset(
 
 
 def as_split(name: str, pair: object) -> Split:
-    """Images and labels of anything that NumPy takes; gray images may leave out their channel."""
+    """Return images and labels from anything that NumPy accepts; gray images may lack the axis of channels."""
     try:
         images, labels = (np.asarray(part) for part in pair)  # type: ignore[attr-defined]
     except (TypeError, ValueError):
@@ -78,7 +78,7 @@ def as_split(name: str, pair: object) -> Split:
 
 
 def card_settings(card: Card) -> list[str]:
-    """What the card of one's own images says, as settings."""
+    """Return the facts of the card of a user's images, as settings."""
     facts = {
         "name": card.name,
         "size": card.size,
@@ -90,11 +90,11 @@ def card_settings(card: Card) -> list[str]:
 
 
 def check_dataset(dataset: object, expected: Card) -> Dataset:
-    """The dataset with labels of one type, and its checksum; refused if it is not what the settings say.
+    """Return the dataset with int64 labels and its checksum; raise UserError if it does not match the settings.
 
     Args:
-        dataset: What a script gave.
-        expected: The card that the settings stand for: they are all that is left of it when its model is loaded.
+        dataset: The value that a script passed.
+        expected: The card that the settings describe: only they are left when the model is loaded.
     """
     form = "Dataset(card, Split(images, labels), Split(images, labels))"
     if not isinstance(dataset, Dataset) or not isinstance(dataset.card, Card):
@@ -111,7 +111,7 @@ def check_dataset(dataset: object, expected: Card) -> Dataset:
 
 
 def check_card(card: Card, expected: Card) -> None:
-    """Refuse another card than that of the settings: tables would show the wrong name, and no model would load."""
+    """Reject a card that differs from the settings: tables would show a wrong name, and no model would load."""
     if card.name != expected.name:
         hint = f"use data.name={card.name}" if card.name in CARDS else OWN
         raise UserError(f"dataset=: its card is '{card.name}', but data.name = '{expected.name}'; {hint}")
@@ -125,7 +125,7 @@ def check_card(card: Card, expected: Card) -> None:
 
 
 def check_split(name: str, split: object, card: Card) -> None:
-    """Refuse arrays of another type or shape."""
+    """Reject arrays of another type or shape."""
     start = f"dataset=: {name}"
     if not isinstance(split, Split) or not all(isinstance(part, np.ndarray) for part in split):
         raise UserError(f"{start} is {type(split).__name__}, expected Split(images, labels), two arrays")
@@ -149,7 +149,7 @@ def check_labels(name: str, labels: NDArray[np.int64], num_classes: int, lowest:
 
 
 def check_holders(dataset: Dataset) -> None:
-    """Refuse to say both in the dataset and in the settings who holds what, or in neither, or not of every image."""
+    """Reject a dataset whose images are assigned to clients twice (here and by settings), not at all, or in part."""
     name, partition, labels = dataset.card.name, dataset.partition, dataset.train.labels
     if dataset.card.is_dealt and partition is not None:
         raise UserError(f"dataset=: data.name = '{name}' is divided by [partition]; remove the dataset's partition")
@@ -162,7 +162,7 @@ def check_holders(dataset: Dataset) -> None:
 
 
 def check_partition(partition: Partition | None, labels: NDArray[np.int64]) -> None:
-    """Refuse a partition that leaves out an image or a client, has an image twice, or calls one labeled that is not."""
+    """Reject a partition that omits or repeats an image, has a client without images, or lacks labels."""
     if not isinstance(partition, Partition) or not 0 < len(partition.labeled) == len(partition.unlabeled):
         raise UserError("dataset=: data.name = 'folder' needs a partition with the rows of each client")
     parts = (*partition.labeled, *partition.unlabeled, partition.server)
@@ -178,7 +178,7 @@ def check_partition(partition: Partition | None, labels: NDArray[np.int64]) -> N
 
 
 def check_server_rows(partition: Partition, at_server: bool) -> None:
-    """Refuse labeled rows anywhere but where the settings say that labels are: at the server, or at clients."""
+    """Reject labeled rows at clients if the settings place labels at the server, and the reverse."""
     setting = "partition.labels = 'server'"
     if not at_server and len(partition.server):
         raise UserError(f"dataset=: its partition has server rows; use {setting}, or remove these rows")
@@ -191,7 +191,7 @@ def check_server_rows(partition: Partition, at_server: bool) -> None:
 
 
 def content_digest(dataset: Dataset) -> str:
-    """Checksum of all pixels and labels, and of who holds them."""
+    """Return a checksum of all pixels and labels, and of their assignment to clients."""
     partition = dataset.partition or Partition((), ())
     arrays = [*dataset.train, *dataset.test, *partition.labeled, None, *partition.unlabeled, None, partition.server]
     arrays += [dataset.groups, dataset.test_groups, dataset.testers]

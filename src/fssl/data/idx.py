@@ -1,4 +1,4 @@
-"""Images from the four files of MNIST's format (IDX), packed by gzip or not."""
+"""Read images from the four files of MNIST's format (IDX), with or without gzip."""
 
 import gzip
 import math
@@ -25,20 +25,21 @@ SUMS = {  # SHA-256 of the contents of the official files, by dataset and name
         "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
     }
 }
-BYTES = 0x08  # the only kind of numbers that these files have
-BATCH = 2048  # images made to fit at a time
+BYTES = 0x08  # the code of bytes, the only type in these files
+BATCH = 2048  # images resized at a time
 
 
 class Files(NamedTuple):
-    """One split's."""
+    """The files of one split."""
 
     images: Path
     labels: Path
 
 
 def find_idx(facts: Card, dir: Path | None = None) -> dict[str, Files] | None:
-    """The files of both splits in `dir`, else $FSSL_DATA, in a folder of the dataset's name or not; None if none is,
-    as of a dataset that does not come so.
+    """Return the files of both splits in `dir`, otherwise in $FSSL_DATA; None if there are none.
+
+    They may be in a folder with the dataset's name. Datasets in other formats have none.
     """
     root = dir or from_environment("FSSL_DATA")
     for folder in (root / facts.name, root) if root and facts.name in SUMS else ():
@@ -48,7 +49,7 @@ def find_idx(facts: Card, dir: Path | None = None) -> dict[str, Files] | None:
 
 
 def official_files(facts: Card) -> str:
-    """`its four official files, a.gz, b.gz, c.gz and d.gz`; nothing of a dataset that does not come so."""
+    """Return `its four official files, a.gz, b.gz, c.gz and d.gz`; empty for a dataset in another format."""
     *names, last = [f"{name}.gz" for name in SUMS.get(facts.name, {})] or [""]
     return f"its four official files, {', '.join(names)} and {last}" if last else ""
 
@@ -68,7 +69,7 @@ def _file(facts: Card, folder: Path, name: str) -> Path:
 
 
 def load_idx(facts: Card, files: dict[str, Files], how: Loading = ALONE) -> Dataset:
-    """The dataset from these files; read once into the cache, as Parquet files are."""
+    """Load the dataset from these files; read once into the cache, like Parquet files."""
 
     def decoded(split: str) -> Iterator[Split]:
         return _batches(facts, files[split], num_images(facts, split))
@@ -78,7 +79,7 @@ def load_idx(facts: Card, files: dict[str, Files], how: Loading = ALONE) -> Data
 
 
 def _notes(facts: Card, paths: list[Path]) -> tuple[str, ...]:
-    """A line if files of the right shape are not the official ones: other images, or other labels."""
+    """Return a note if files of the right shape are not the official ones: other images, or other labels."""
     known = SUMS[facts.name]
     others = [p for p in paths if sha256(_content(p)).hexdigest() != known[p.name.removesuffix(".gz")]]
     if not others:
@@ -100,7 +101,7 @@ def _batches(facts: Card, files: Files, number: int) -> Iterator[Split]:
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """The numbers of one file, which must have this shape."""
+    """Return the numbers of one file; raise UserError if it has another shape."""
     content = _content(path)
     header = 4 + 4 * len(shape)
     start = bytes([0, 0, BYTES, len(shape)])

@@ -1,4 +1,4 @@
-"""Images from the hub's Parquet files: found or downloaded, checked, decoded once and cached."""
+"""Load images from the hub's Parquet files: find or download them, check, decode once and cache."""
 
 import io
 import re
@@ -31,7 +31,7 @@ SHARD = re.compile(r"-(\d+)-of-(\d+)(?:-[0-9a-f]+)?\.parquet$")
 
 
 def load_parquet(facts: Card, dir: Path | None = None, how: Loading = ALONE) -> Dataset:
-    """Images from Parquet files in `dir`, else $FSSL_DATA, else the hub; decoded once into the cache."""
+    """Load images from Parquet files in `dir`, otherwise $FSSL_DATA, otherwise the hub; decoded once into the cache."""
     files = find_files(facts, dir)
 
     def decoded(split: str) -> Iterator[Split]:
@@ -43,7 +43,7 @@ def load_parquet(facts: Card, dir: Path | None = None, how: Loading = ALONE) -> 
 
 
 def find_files(facts: Card, dir: Path | None = None) -> dict[str, list[Path]]:
-    """The complete list of Parquet files of each split, downloaded if no folder has them."""
+    """Return the complete list of Parquet files of each split, downloaded if no folder has them."""
     given = dir or from_environment("FSSL_DATA")
     folder = _folder(facts, given) if given else None
     if folder is None:
@@ -57,17 +57,17 @@ def find_files(facts: Card, dir: Path | None = None) -> dict[str, list[Path]]:
 
 
 def lacking_files(facts: Card, dir: Path | None = None) -> str:
-    """Where the files would be downloaded from; empty if they are here, refused if there is no way to get them."""
+    """Return the source of a download; empty if the files are here. Raise UserError if they cannot be downloaded."""
     given = dir or from_environment("FSSL_DATA")
     is_here = given is not None and _folder(facts, given) is not None
     if not is_here and dir is None and find_spec("huggingface_hub"):
         return f"{facts.name}: not in a data folder; a run downloads it from the Hugging Face hub, {facts.hub_repo}"
-    find_files(facts, dir)  # which has nothing to download with
+    find_files(facts, dir)  # raises, since nothing can download
     return ""
 
 
 def _remedy(facts: Card) -> str:
-    """What helps if a folder is named, since nothing is downloaded then."""
+    """Return advice for a named folder without files, for which nothing is downloaded."""
     first = "" if find_spec("huggingface_hub") else "`pip install 'fssl[hub]'` and "
     return f"put {_wanted(facts)} there; or {first}remove data.dir to download {facts.hub_repo}"
 
@@ -87,7 +87,7 @@ def _again(facts: Card) -> str:
 
 
 def _folder(facts: Card, root: Path) -> Path | None:
-    """Where the files are: in a folder of the dataset's name or not, with the hub's inner folder or not."""
+    """Return the folder with the files: with or without the dataset's name and the hub's inner folder."""
     for base in (root / facts.name, root):
         for folder in (base, base / (facts.hub_config or "data"), base / "data"):
             if any(any(folder.glob(f"{split}-*.parquet")) for split in SPLITS):
@@ -122,11 +122,11 @@ def _download(facts: Card, lead: str) -> Path:
     except ImportError as error:
         remedy = f"{_place(facts)}, or `pip install 'fssl[hub]'` to download {facts.hub_repo}"
         raise UserError(f"{lead}, and huggingface_hub is not installed; {remedy}", "data.dir") from error
-    assert facts.hub_repo is not None  # embedded datasets and folders alone have none
+    assert facts.hub_repo is not None  # only embedded datasets and folders have none
     patterns = [f"{facts.hub_config or 'data'}/{split}-*.parquet" for split in SPLITS]
     try:
         return Path(snapshot_download(facts.hub_repo, repo_type="dataset", allow_patterns=patterns))
-    except Exception as error:  # the hub client passes on errors of several libraries
+    except Exception as error:  # the hub client raises errors of several libraries
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
             f"{lead}, and the download of {facts.hub_repo} failed ({reason}); {_place(facts)}", "data.dir"
@@ -134,7 +134,7 @@ def _download(facts: Card, lead: str) -> Path:
 
 
 def _check_files(facts: Card, split: str, files: list[Path]) -> None:
-    """Columns and row counts, which Parquet tells without reading any image."""
+    """Check columns and row counts, which Parquet gives without reading any image."""
     found, num_rows = 0, num_images(facts, split)
     for file in files:
         with _parquet(facts, file) as parquet:
@@ -175,7 +175,7 @@ def _parquet(facts: Card, file: Path) -> Iterator[Any]:
 
 
 def _decoded(facts: Card, files: list[Path], workers: int) -> Iterator[Split]:
-    """Batches of decoded images, in file order."""
+    """Yield batches of decoded images, in file order."""
     decode = partial(_decode, facts)
     with forked(workers) as pool:
         for (file, first, encoded), labels in _read(facts, files):
@@ -188,7 +188,7 @@ def _read(facts: Card, files: list[Path]) -> Iterator[tuple[ParquetRows, NDArray
     for file in files:
         first = 0
         with _parquet(facts, file) as parquet:
-            # One thread: decoding dominates, and forking is safest before there are others.
+            # One thread: decoding dominates, and forking is safest before there are other threads.
             for batch in parquet.iter_batches(BATCH, columns=columns, use_threads=False):
                 encoded = batch.column(facts.image_column).field("bytes").to_pylist()
                 labels = _labels(facts, file, first, batch.column(facts.label_column))
@@ -197,7 +197,7 @@ def _read(facts: Card, files: list[Path]) -> Iterator[tuple[ParquetRows, NDArray
 
 
 def _labels(facts: Card, file: Path, first: int, column: pa.Array) -> NDArray[np.int64]:
-    signed = column.cast(pa.int64(), safe=False).fill_null(-1)  # unsigned ones beyond its range become negative
+    signed = column.cast(pa.int64(), safe=False).fill_null(-1)  # unsigned values beyond its range become negative
     labels: NDArray[np.int64] = signed.to_numpy(zero_copy_only=False)
     wrong = np.flatnonzero((labels < 0) | (labels >= facts.num_classes))
     if len(wrong):

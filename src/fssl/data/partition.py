@@ -1,4 +1,4 @@
-"""Labels in, index arrays per client out: which images each client holds, and which it knows the label of."""
+"""From labels to index arrays per client: the images of each client, and which of them are labeled."""
 
 import math
 from collections import Counter
@@ -23,19 +23,19 @@ LEAST_IMAGES = 10  # images of a client under `balanced-dirichlet`
 
 
 class Partition(NamedTuple):
-    """Rows of the training set per client; `unlabeled` does not contain the labeled ones."""
+    """Rows of the training set per client; `unlabeled` excludes the labeled ones."""
 
     labeled: tuple[Index, ...]
     unlabeled: tuple[Index, ...]
     server: Index = np.zeros(0, np.int64)  # labeled images of the server, which no client has
 
     def pool(self, k: int) -> Index:
-        """Rows of client k's unlabeled loader; its labeled rows come last, as in the released code."""
+        """Return the rows of client k's unlabeled loader; its labeled rows come last, as in the released code."""
         return np.concatenate((self.unlabeled[k], self.labeled[k]))
 
 
 class Mix(NamedTuple):
-    """How classes are mixed over clients, and the seed of the draw."""
+    """The distribution of classes over clients, and the seed of the draw."""
 
     alpha: float
     classes_per_client: int
@@ -56,27 +56,27 @@ def make_partition(
     classes_per_client: int | None = None,
     first_clients: Sequence[int] | None = None,
 ) -> Partition:
-    """Deal images to clients, and say which of them are labeled. Seed 0 is the paper's.
+    """Deal images to clients, and choose the labeled ones. Seed 0 gives the paper's split.
 
     Args:
         labels: The class of each training image.
-        num_classes: How many classes there are.
-        kind: How classes are mixed over clients, one of `KINDS`.
-        alpha: Dirichlet concentration, where the kind has one.
-        clients: How many clients there are.
-        per_class: How many images of each class are labeled; not for "knowing-clients".
-        seed: Of the draw.
-        who: Who has labels. "all-clients": each is dealt some of the labeled images. "few-clients": the first
+        num_classes: The number of classes.
+        kind: The distribution of classes over clients, one of `KINDS`.
+        alpha: Dirichlet concentration, for kinds that use one.
+        clients: The number of clients.
+        per_class: The number of labeled images of each class; not for "knowing-clients".
+        seed: The seed of the draw.
+        who: The place of labels. "all-clients": each client gets some of the labeled images. "few-clients": the first
             `labeled_clients` get all of them and nothing else. "knowing-clients": all images are dealt to all
-            clients, and the first `labeled_clients` know every label of theirs. "server": the labeled images are the
-            server's, and clients are dealt the others.
-        labeled_clients: How many; alone it stands for "few-clients".
+            clients, and the first `labeled_clients` know every label of their images. "server": the server has the
+            labeled images, and clients get the others.
+        labeled_clients: The number of clients with labels; without `who` it implies "few-clients".
         classes_per_client: Shards of a client, for the kind "shards".
-        first_clients: Which clients of the draw change places with numbers 0, 1 and so on; "knowing-clients" alone.
+        first_clients: Clients of the draw that change places with numbers 0, 1 and so on; for "knowing-clients" only.
     """
     who = who_has_labels(who, labeled_clients)
     if kind == "paired-dirichlet" and alpha == 0:
-        kind = "iid"  # what the released code means by it, although its own branch crashes
+        kind = "iid"  # the meaning in the released code, although its own branch crashes
     _check(kind, alpha, clients, seed)
     num_labeled = 0
     if who == "knowing-clients":
@@ -102,7 +102,7 @@ def make_partition(
 
 
 def _with_first(parts: Sequence[Index], first: Sequence[int]) -> list[Index]:
-    """The parts of clients, some of whom change places with the first ones."""
+    """Return the parts of clients, with some clients moved to the first places."""
     order = list(range(len(parts)))
     for place, client in enumerate(first):
         other = order.index(client)
@@ -111,7 +111,7 @@ def _with_first(parts: Sequence[Index], first: Sequence[int]) -> list[Index]:
 
 
 def _known_at(parts: Sequence[Index], knowing: int) -> Partition:
-    """The first clients know the labels of all their images, the others of none."""
+    """Return a partition in which the first clients know all labels of their images, and the others none."""
     return Partition(
         tuple(rows if k < knowing else rows[:0] for k, rows in enumerate(parts)),
         tuple(rows[:0] if k < knowing else rows for k, rows in enumerate(parts)),
@@ -119,7 +119,7 @@ def _known_at(parts: Sequence[Index], knowing: int) -> Partition:
 
 
 def shuffle_classes(labels: NDArray[np.int64], num_classes: int, seed: int = LABEL_SEED) -> list[Index]:
-    """Rows of each class in random order."""
+    """Return the rows of each class in random order."""
     if len(labels) and not (labels.min() >= 0 and labels.max() < num_classes):
         raise UserError(f"labels are from {labels.min()} to {labels.max()}, expected 0 to {num_classes - 1}")
     random = RandomState(seed)
@@ -129,7 +129,7 @@ def shuffle_classes(labels: NDArray[np.int64], num_classes: int, seed: int = LAB
 def split_labels(
     labels: NDArray[np.int64], num_classes: int, per_class: int, seed: int = LABEL_SEED
 ) -> tuple[list[Index], list[Index]]:
-    """Rows of each class in random order, cut into the first `per_class` (labeled) and the rest."""
+    """Return the rows of each class in random order, cut into the first `per_class` (labeled) and the rest."""
     order = shuffle_classes(labels, num_classes, seed)
     counts = [len(rows) for rows in order]
     rarest = int(np.argmin(counts))
@@ -150,17 +150,17 @@ def hold_out(
     seed: int = 0,
     groups: NDArray[np.int64] | None = None,
 ) -> tuple[Partition, Index]:
-    """Take a share of each class's labeled images from clients and server; returns what is left, and the rows taken.
+    """Take a share of each class's labeled images from clients and server; return the rest, and the rows taken.
 
-    Of a class with two labels or more it is one at least. No client loses its last labeled image. A group is taken as a
-    whole, so that there may be more of a class; its unlabeled images are left out of both parts.
+    Of a class with two labels or more, at least one is taken. No client loses its last labeled image. Groups stay
+    intact, so more of a class may be taken; the unlabeled images of a taken group belong to neither part.
 
     Args:
-        partition: Who holds what.
+        partition: The images of clients and server.
         labels: The class of each training image.
         share: Of the labeled images of each class, over all clients.
-        seed: Of the draw, as of the partition.
-        groups: A number for each training image, the same for images of one patient, say; default: each alone.
+        seed: The seed of the draw, as of the partition.
+        groups: A number for each training image, the same for images of one patient, say; default: no groups.
     """
     groups = np.arange(len(labels)) if groups is None else groups
     holders = (*partition.labeled, partition.server)
@@ -185,16 +185,16 @@ def hold_out(
 
 
 def second_half(labels: NDArray[np.int64], groups: NDArray[np.int64] | None = None) -> NDArray[np.bool_]:
-    """Which images are the second of two halves: each class is halved, and a group is on one side as a whole.
+    """Return whether an image is in the second of two halves; each class is halved, and groups stay intact.
 
-    Groups are placed one after another, the largest first, where they leave their classes more even, and in the first
-    half where it makes no difference. So of images that are each alone, every other one of a class is in the second.
+    Groups are placed one after another, the largest first, into the half that makes their classes more even, or into
+    the first one if both do. So without groups every other image of a class is in the second half.
 
     Args:
         labels: The class of each image.
-        groups: A number for each image, the same for images of one patient, say; default: each alone.
+        groups: A number for each image, the same for images of one patient, say; default: no groups.
     """
-    classes, ahead = labels.tolist(), Counter[int]()  # of each class: how many images more the first half has
+    classes, ahead = labels.tolist(), Counter[int]()  # of each class: the surplus of images in the first half
     is_second = np.zeros(len(labels), bool)
     for rows in sorted(members(range(len(labels)) if groups is None else groups.tolist()), key=len, reverse=True):
         own = Counter(classes[i] for i in rows)
@@ -205,7 +205,7 @@ def second_half(labels: NDArray[np.int64], groups: NDArray[np.int64] | None = No
 
 
 def members(groups: Iterable[int]) -> list[list[int]]:
-    """The places of each group, by where it comes first."""
+    """Return the places of each group's images, groups in order of first appearance."""
     places: dict[int, list[int]] = {}
     for i, group in enumerate(groups):
         places.setdefault(group, []).append(i)
@@ -213,18 +213,18 @@ def members(groups: Iterable[int]) -> list[list[int]]:
 
 
 def class_counts(parts: Sequence[Index], labels: NDArray[np.int64], num_classes: int) -> NDArray[np.int64]:
-    """How many images of each class each client holds, [K, C]."""
+    """Return the number of each client's images of each class, [K, C]."""
     client = np.repeat(np.arange(len(parts)), [len(rows) for rows in parts])
     place = client * num_classes + labels[np.concatenate(parts)]
     return np.bincount(place, minlength=len(parts) * num_classes).reshape(-1, num_classes).astype(np.int64)
 
 
 def _paired(labeled: list[Index], unlabeled: list[Index], clients: int, mix: Mix) -> Partition:
-    """The released code's split: Dirichlet only inside pairs of clients, every pair a random sample.
+    """Split as in the released code: Dirichlet only within pairs of clients, every pair a random sample.
 
-    Of an odd number of clients the last one's images are such a sample by themselves, up to the equal cut.
-    Labeled and unlabeled images start from the same seed; their class mixes still differ because the
-    first shuffle takes a different number of draws.
+    With an odd number of clients, the last one's images are such a sample, up to the equal cut. Labeled and unlabeled
+    images start from the same seed; their class mixes still differ because the first shuffle takes a different number
+    of draws.
     """
     return Partition(
         _pairwise(labeled, clients, mix.alpha, RandomState(mix.seed)),
@@ -236,24 +236,24 @@ def _pairwise(rows: list[Index], clients: int, alpha: float, random: RandomState
     flat, classes = np.concatenate(rows), np.repeat(np.arange(len(rows)), [len(r) for r in rows])
     # Permuting positions takes the same draws as the released code's shuffle of a list of pairs.
     order = random.permutation(len(flat))
-    step = int(2 / clients * len(flat))  # as released: in floats, which may fall one short
+    step = int(2 / clients * len(flat))  # as released: in floats, which may be one too small
     blocks = np.split(order, [step * b for b in range(1, math.ceil(clients / 2))])
-    alone = [blocks.pop()] if clients % 2 else []  # of an odd number the last client has a block for itself
+    alone = [blocks.pop()] if clients % 2 else []  # with an odd number the last client has its own block
     dealt = [part for block in blocks for part in _pair(block, classes[block], len(rows), alpha, random)]
     dealt += [block[np.argsort(classes[block], kind="stable")] for block in alone]
-    # Cutting again into equal pieces hands the tail of the larger half to its neighbor.
+    # Cutting again into equal pieces moves the tail of the larger half to its neighbor.
     return tuple(np.array_split(flat[np.concatenate(dealt)], clients))
 
 
 def _pair(block: Index, classes: Index, num_classes: int, alpha: float, random: RandomState) -> list[Index]:
-    """Deal one block to two clients, again and again until both hold a quarter of it."""
+    """Deal one block to two clients, repeatedly until both hold a quarter of it."""
     by_class = [block[classes == c] for c in range(num_classes)]
     shares = partial(random.dirichlet, (alpha, alpha))
     return _until_each_has(len(block) // 4, lambda: deal_balanced(by_class, len(block) / 2, shares))
 
 
 def _until_each_has(least: int, deal: Callable[[], list[Index]]) -> list[Index]:
-    """Deal again and again until every client holds `least` images."""
+    """Deal repeatedly until every client holds `least` images."""
     for _ in range(MAX_TRIES):
         parts = deal()
         if min(map(len, parts)) >= least:
@@ -265,9 +265,9 @@ def _until_each_has(least: int, deal: Callable[[], list[Index]]) -> list[Index]:
 
 
 def deal_balanced(by_class: Iterable[Index], even: float, draw: Callable[[], NDArray[np.float64]]) -> list[Index]:
-    """Cut each class over the clients by a draw of shares; who holds an even part of all images gets no more.
+    """Cut each class over the clients by a draw of shares; a client with an even part of all images gets no more.
 
-    The other shares are scaled up. If they are all 0, as near the smallest alpha, the class is cut evenly.
+    The other shares are scaled up. If all of them are 0, as near the smallest alpha, the class is cut evenly.
     """
     pieces: list[list[Index]] = []
     sizes: Index = np.zeros(1, np.int64)
@@ -281,10 +281,10 @@ def deal_balanced(by_class: Iterable[Index], even: float, draw: Callable[[], NDA
 
 
 def _balanced(labeled: list[Index], unlabeled: list[Index], clients: int, mix: Mix) -> Partition:
-    """The split of SemiFL and RSCFed: a Dirichlet draw over all clients that leaves none with very little.
+    """Split as in SemiFL and RSCFed: a Dirichlet draw over all clients that gives every client a minimum.
 
-    Labeled and unlabeled images are cut by separate draws. Of few images, a client has a quarter of an even part.
-    One stream shuffles a class and draws its shares, class after class: so RSCFed's split comes out of its seed.
+    Labeled and unlabeled images are cut by separate draws. If there are few images, a client has at least a quarter of
+    an even part. One stream shuffles a class and draws its shares, class after class, so its seed gives RSCFed's split.
     """
     random = RandomState(mix.seed)
     shares = partial(random.dirichlet, np.full(clients, mix.alpha))
@@ -301,9 +301,9 @@ def _balanced(labeled: list[Index], unlabeled: list[Index], clients: int, mix: M
 
 
 def _shards(labeled: list[Index], unlabeled: list[Index], clients: int, mix: Mix) -> Partition:
-    """Cut every class into as many shards and deal these at random, the same number to each client.
+    """Cut every class into equally many shards and deal these at random, the same number to each client.
 
-    A client's labeled images are of the same classes as its unlabeled ones.
+    A client's labeled images have the same classes as its unlabeled ones.
     """
     per_class = mix.classes_per_client * clients // len(labeled)
     order = RandomState(mix.seed).permutation(len(labeled) * per_class).reshape(clients, -1)
@@ -316,10 +316,10 @@ def _shards(labeled: list[Index], unlabeled: list[Index], clients: int, mix: Mix
 
 
 def _dirichlet(labeled: list[Index], unlabeled: list[Index], clients: int, mix: Mix) -> Partition:
-    """The usual split of the literature: each class is cut over all clients by one Dirichlet draw.
+    """Split as usual in the literature: each class is cut over all clients by one Dirichlet draw.
 
-    Labeled and unlabeled images are cut by separate draws. A client may get no labeled image. A client
-    left with nothing at all gets one image from the client that holds the most.
+    Labeled and unlabeled images are cut by separate draws. A client may get no labeled image. A client without any
+    image gets one from the client with the most.
     """
     random = RandomState(mix.seed)
     return _feed(_spread(labeled, clients, mix.alpha, random), _spread(unlabeled, clients, mix.alpha, random))
@@ -335,7 +335,7 @@ def _spread(rows: list[Index], clients: int, alpha: float, random: RandomState) 
 
 def _feed(labeled: list[Index], unlabeled: list[Index]) -> Partition:
     sizes = [len(x) + len(u) for x, u in zip(labeled, unlabeled, strict=True)]
-    largest = [(-size, k) for k, size in enumerate(sizes) if size]  # the first of several of one size comes first
+    largest = [(-size, k) for k, size in enumerate(sizes) if size]  # of equal sizes the first one comes first
     heapify(largest)
     for k in [k for k, size in enumerate(sizes) if size == 0]:
         size, donor = heappop(largest)
@@ -349,7 +349,7 @@ def _feed(labeled: list[Index], unlabeled: list[Index]) -> Partition:
 def _iid(labeled: list[Index], unlabeled: list[Index], clients: int, mix: Mix) -> Partition:
     """Deal like cards, class after class: class counts and sizes differ by at most one between clients."""
     x, u = np.concatenate(labeled), np.concatenate(unlabeled)
-    first = len(x) % clients  # go on where the labeled images stopped, so that whole pools are even too
+    first = len(x) % clients  # continue after the labeled images, so that whole pools are even too
     return Partition(
         tuple(x[k::clients] for k in range(clients)),
         tuple(u[(k - first) % clients :: clients] for k in range(clients)),

@@ -1,4 +1,4 @@
-"""What any partition needs: a share for every client, and enough skew to draw. Without NumPy, for the settings."""
+"""Check that a partition is possible: images for every client, and a skew that can be drawn. Without NumPy."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -7,16 +7,16 @@ from ..errors import UserError, several, unknown
 
 MIN_ALPHA = 0.01  # below, both of two gamma draws underflow to 0 often enough to matter (24 % at 0.001)
 HAVE_ALPHA = ("paired-dirichlet", "dirichlet", "balanced-dirichlet")
-MAY_LACK_LABELS = ("dirichlet", "balanced-dirichlet", "shards")  # kinds that leave clients of "all-clients" without any
+MAY_LACK_LABELS = ("dirichlet", "balanced-dirichlet", "shards")  # in which clients of "all-clients" may have none
 WHO = ("all-clients", "few-clients", "knowing-clients", "server")
-SOME = ("few-clients", "knowing-clients")  # labels are at as many clients as are named
+SOME = ("few-clients", "knowing-clients")  # labels are at a given number of clients
 
 
 class Terms(NamedTuple):
-    """The terms that images are dealt on, as far as they can be refused before a draw."""
+    """The terms on which images are dealt, as far as they can be checked before a draw."""
 
     kind: str
-    who: str  # has labels, of WHO
+    who: str  # the place of labels, of WHO
     clients: int
     labeled_clients: int | None = None
     classes_per_client: int | None = None
@@ -24,12 +24,12 @@ class Terms(NamedTuple):
 
 
 def implied_labels(who: str | None, labeled_clients: int | None) -> str:
-    """Who has labels; a number of clients alone stands for "few-clients"."""
+    """Return the place of labels; a number of labeled clients implies "few-clients"."""
     return who or (WHO[0] if labeled_clients is None else "few-clients")
 
 
 def who_has_labels(who: str | None, labeled_clients: int | None) -> str:
-    """Who has labels, checked for a caller from Python; of a configuration, its rules say the same."""
+    """Return the place of labels, checked for callers in Python; rules check it in a configuration."""
     who = implied_labels(who, labeled_clients)
     if who not in WHO:
         raise unknown("partition.labels", who, WHO)
@@ -68,7 +68,7 @@ def check_shares(terms: Terms, num_labeled: int, num_images: int) -> None:
 
 
 def check_first(terms: Terms) -> None:
-    """Check that there are clients to be the first, and that it matters which."""
+    """Check that the first clients exist, and that the choice has an effect."""
     if terms.first_clients is None:
         return
     start = f"partition.first_clients = {list(terms.first_clients)}"
@@ -81,7 +81,7 @@ def check_first(terms: Terms) -> None:
 
 
 def check_shards(terms: Terms, num_classes: int) -> None:
-    """Check that shards come out even: as many of each class, as many for each client."""
+    """Check that shards are even: equally many of each class, and for each client."""
     own, few = terms.classes_per_client, terms.labeled_clients or 0
     if terms.kind != "shards":
         if own is not None:
@@ -92,7 +92,7 @@ def check_shards(terms: Terms, num_classes: int) -> None:
     if own is None:
         raise UserError("partition.kind = 'shards' needs partition.classes_per_client, such as 2")
     groups = {"": terms.clients}
-    if terms.who == "few-clients":  # which are dealt to apart
+    if terms.who == "few-clients":  # images are dealt to both groups separately
         groups = {" with labels": few, " without labels": terms.clients - few}
     for which, number in groups.items():
         if own * number % num_classes:

@@ -26,7 +26,7 @@ Labels = NDArray[np.int64]
 
 
 def load(name: str, dir: Path | None = None, how: Loading = ALONE, fit: Fit = "resize", **options: Any) -> Dataset:
-    """A dataset by name, from files in `dir` if it has some. `options` are those of `synthetic` or `Agreed`."""
+    """Load a dataset by name, from files in `dir` if it has any. `options` are those of `synthetic` or `Agreed`."""
     facts = replace(card(name), fit=fit)
     if name == "synthetic":
         known = inspect.signature(synthetic).parameters
@@ -56,7 +56,7 @@ def load(name: str, dir: Path | None = None, how: Loading = ALONE, fit: Fit = "r
 
 
 def lacking(name: str, dir: Path | None = None) -> str:
-    """What a dataset with files of its own lacks, in one line, looked up without a download; empty if nothing."""
+    """Describe in one line the missing files of a dataset, without a download; empty if nothing is missing."""
     try:
         return missing(name, dir)
     except UserError as error:
@@ -75,7 +75,7 @@ def missing(name: str, dir: Path | None = None) -> str:
 
 
 def _digits(facts: Card) -> Dataset:
-    """The images of scikit-learn's `load_digits`; the file names their authors."""
+    """Return the images of scikit-learn's `load_digits`; the file names their authors."""
     with np.load(DIGITS) as stored:
         images = np.rint(stored["images"] * (255 / 16)).astype(np.uint8)[..., None]
         labels = stored["labels"].astype(np.int64)
@@ -98,7 +98,7 @@ def synthetic(
     noise: float = 1.0,
     seed: int = 0,
 ) -> Dataset:
-    """Images that the arguments alone decide, with a card that fits."""
+    """Generate images that depend only on the arguments, with a matching card."""
     counts = (num_classes, size, channels, train_per_class, test_per_class)
     if min(counts) < 1 or noise < 0 or seed < 0:
         raise UserError("synthetic images need positive counts, and noise and seed of at least 0")
@@ -117,7 +117,7 @@ def synthetic(
 
 
 def _patterns(num_classes: int, size: int, channels: int, random: Generator) -> NDArray[np.float32]:
-    """One smooth pattern per class that wraps around, with unit deviation, [C, size, size, channels]."""
+    """Return one smooth pattern per class that wraps around, with unit deviation, [C, size, size, channels]."""
     points = random.standard_normal((num_classes, GRID, GRID, channels))
     at = np.arange(size)[:, None] * GRID / size - np.arange(GRID)  # [size, GRID]
     away = np.abs((at + GRID / 2) % GRID - GRID / 2)
@@ -138,7 +138,7 @@ def _draw(patterns: NDArray[np.float32], per_class: int, noise: float, random: G
 
 
 def _chunk(patterns: NDArray[np.float32], labels: Labels, noise: float, random: Generator) -> NDArray[np.uint8]:
-    """Each image: its class's pattern, moved and scaled, over a fainter one of any class, plus grain."""
+    """Draw images: the class's pattern, moved and scaled, over a fainter one of any class, plus grain."""
     strength = random.uniform(0.6, 1.0, (len(labels), 1, 1, 1)).astype(np.float32)
     other = random.integers(len(patterns), size=len(labels))
     signal = strength * _moved(patterns, labels, random) + 0.3 * noise * _moved(patterns, other, random)
@@ -150,7 +150,7 @@ def _chunk(patterns: NDArray[np.float32], labels: Labels, noise: float, random: 
 
 
 def _moved(patterns: NDArray[np.float32], which: Labels, random: Generator) -> NDArray[np.float32]:
-    """The chosen patterns, each rolled by up to a quarter of the image in both directions."""
+    """Return the chosen patterns, each rolled by up to a quarter of the image in both directions."""
     size = patterns.shape[1]
     shift = random.integers(-(size // 4), size // 4 + 1, (2, len(which), 1))
     y, x = (np.arange(size) + shift) % size

@@ -1,4 +1,4 @@
-"""A partition in a file: JSON with the rows of the training set that each client holds, labeled and unlabeled."""
+"""A partition in a file: JSON with the training rows of each client, labeled and unlabeled."""
 
 import json
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from ..errors import UserError, shortened
 from ..system.files import at_home, check_unchanged, parse_json, short_sum, write_atomic
 from .partition import Partition
 
-ROWS_SHOWN = 3  # rows of those that nobody holds
+ROWS_SHOWN = 3  # rows shown of those without a client
 SORTS = ("labeled", "unlabeled")
 COPY = " (a run folder keeps a copy: partition.file = 'RUN/split.json')"
 
@@ -26,10 +26,10 @@ def save_partition(partition: Partition, file: Path) -> None:
 
 
 def read_partition(file: Path, num_images: int, expected: str | None = None) -> tuple[Partition, str]:
-    """The partition in a file and the file's checksum; refuses a file that is not the recorded one.
+    """Return the partition in a file and the file's checksum; reject a file that is not the recorded one.
 
     Args:
-        file: As `save_partition` writes it.
+        file: A file as `save_partition` writes it.
         num_images: Size of the training set; each of its images belongs to one client.
         expected: The checksum in a record.
     """
@@ -54,7 +54,7 @@ def read_bytes(file: Path, expected: str | None) -> bytes:
 
 
 def clients_in(content: bytes) -> list[dict[str, list[int]]]:
-    """The clients that a file lists; refuses another form than the documented one."""
+    """Return the clients listed in a file; raise UserError if it has another form than the documented one."""
     try:
         whole = parse_json(content)
     except ValueError:

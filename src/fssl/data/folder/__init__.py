@@ -1,1 +1,1 @@
-"""Your own images: what lies in a folder, what is wrong with it, and how files become pixels."""
+"""Images in a user's folder: listed, checked, and decoded to pixels."""

@@ -1,4 +1,4 @@
-"""The embedded digits written out as folders of PNG files: three sites to try a federation of one's own images."""
+"""Export the embedded digits as folders of PNG files: three sites, to try a federation with your own images."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ ALPHA = 1.0  # sites differ in size and in their mix of digits
 
 
 def export_digits(root: Path, at_server: bool = False) -> None:
-    """`clients/site-N/` and `test/` below a new folder, and `server/` if it has the labels; always the same files."""
+    """Write `clients/site-N/`, `test/` and, if it has the labels, `server/` into a new folder, always the same way."""
     if root.exists() and not (root.is_dir() and not any(root.iterdir())):
         raise UserError(f"'{root}' already exists; choose a new folder")
     if reason := obstacle(root):

@@ -1,8 +1,8 @@
-"""Which images lie in a folder, by client and class, and everything that is wrong with it.
+"""List the images in a folder, by client and class, and all its problems.
 
-A site is `labeled/CLASS/*`, `unlabeled/*` and `test/CLASS/*`, each of them optional. A federation on one machine
-is `clients/NAME/`, a site each, and the server's own images: `test/CLASS/*` and, where the labels are at the server,
-`server/CLASS/*`. Images that are yet to be dealt out are `train/CLASS/*` and `test/CLASS/*`, or `val/CLASS/*`. Below a
+A site is `labeled/CLASS/*`, `unlabeled/*` and `test/CLASS/*`, each of them optional. A federation on one machine is
+`clients/NAME/`, one site each, and the server's images: `test/CLASS/*` and, if the server has the labels,
+`server/CLASS/*`. Images that are dealt out later are `train/CLASS/*` and `test/CLASS/*`, or `val/CLASS/*`. Below a
 class, and below `unlabeled`, there may be folders at any depth, such as one for each patient.
 """
 
@@ -16,13 +16,13 @@ from ...errors import UserError
 from .pictures import SUFFIXES, is_image
 
 ROLES = ("labeled", "unlabeled", "test")
-TESTS = ("test", "val", "valid", "validation")  # what the test images of a dataset may be called, best first
+TESTS = ("test", "val", "valid", "validation")  # names of the test folder, best first
 SPLIT_OFF = "data.test_share, such as 0.2, to split some off"
-NOT_OURS = ("thumbs.db", "desktop.ini")  # file managers leave them behind, as they do names that start with a dot
+NOT_OURS = ("thumbs.db", "desktop.ini")  # file managers create them, like names that start with a dot
 
 
 class File(NamedTuple):
-    """One image: where it is, its name below the root, its class, its size, and when it was last touched."""
+    """One image: its path, its name relative to the root, its class, its size, and its times of change."""
 
     path: Path
     name: str
@@ -44,14 +44,14 @@ class SiteFiles(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """The files of all clients, the server's own, and one line for everything that is wrong."""
+    """The files of all clients and of the server, and one line per problem."""
 
     root: Path
     sites: list[SiteFiles]
     test: ByClass
     problems: list[str]
-    skipped: Sequence[str] = ()  # files that are left out, where that is allowed, and why
-    server: ByClass = {}  # its labeled images, where it has the labels  # noqa: RUF012 (never changed in place)
+    skipped: Sequence[str] = ()  # files that were skipped, if that is allowed, with reasons
+    server: ByClass = {}  # its labeled images, if it has the labels  # noqa: RUF012 (never changed in place)
 
     def files(self) -> Iterator[File]:
         for site in self.sites:
@@ -68,7 +68,7 @@ def of_all(files: ByClass) -> Iterator[File]:
 
 
 def is_federation(root: Path) -> bool:
-    """Whether a folder holds several clients; a site's own folder holds its images."""
+    """Return whether a folder holds several clients, rather than one site's images."""
     return (root / "clients").is_dir() or not any((root / role).is_dir() for role in ROLES)
 
 
@@ -77,7 +77,7 @@ def is_site(root: Path) -> bool:
 
 
 def listed(root: Path) -> Listing:
-    """A folder of any of the three kinds."""
+    """List a folder of any of the three kinds."""
     if is_site(root):
         return list_site(root)
     if (root / "train").is_dir():
@@ -86,9 +86,10 @@ def listed(root: Path) -> Listing:
 
 
 def list_classes(root: Path, skip_bad: bool = False, splits: bool = False) -> Listing:
-    """`train/CLASS/*` as the labeled images of somebody who holds all of them.
+    """List `train/CLASS/*` as the labeled images of a single site that holds all of them.
 
-    Test images are in the first folder of TESTS that is there; where a run `splits` them off, there may be none.
+    Test images are in the first existing folder of TESTS; with `splits`, there may be none, since a run splits them
+    off.
     """
     walk = Walk(root, skip_bad)
     known = {p.name: p for p in walk.folders(root)}
@@ -112,7 +113,7 @@ def list_site(root: Path, skip_bad: bool = False, at_server: bool = False) -> Li
 
 
 def list_server(root: Path, skip_bad: bool = False, at_server: bool = False) -> Listing:
-    """Only the server's own images: `test/CLASS/*` and, where it has the labels, `server/CLASS/*`."""
+    """List only the server's images: `test/CLASS/*` and, if it has the labels, `server/CLASS/*`."""
     walk = Walk(root, skip_bad)
     known = {p.name: p for p in walk.folders(root)}
     test = walk.by_class(known.get("test"))
@@ -122,7 +123,7 @@ def list_server(root: Path, skip_bad: bool = False, at_server: bool = False) -> 
 
 
 def list_images(path: Path) -> Listing:
-    """Every image below a folder, or a single one, as those of a site without labels. Other files are skipped."""
+    """List every image below a folder, or a single one, as a site without labels. Other files are skipped."""
     if not path.exists():
         raise UserError(f"'{path}': no such file or folder; expected images")
     walk = Walk(path if path.is_dir() else path.parent)
@@ -143,7 +144,7 @@ def list_federation(root: Path, skip_bad: bool = False, at_server: bool = False)
         near = get_close_matches(name.lower(), ("clients", "test"), 1, 0.8)
         if name in ROLES:
             walk.note(known[name], "belongs to a client; move it into clients/NAME")
-        elif near:  # anything else may lie beside them: records of runs, for example
+        elif near:  # other entries are allowed: records of runs, for example
             walk.note(known[name], f"did you mean '{near[0]}'?")
     sites = [walk.site(p) for p in walk.distinct(walk.folders(known["clients"]))] if "clients" in known else []
     if not sites:
@@ -164,16 +165,16 @@ def list_federation(root: Path, skip_bad: bool = False, at_server: bool = False)
 
 
 def normalize_name(name: str) -> str:
-    """A name in normalized Unicode: some file systems write an accent as a separate character."""
+    """Normalize a name's Unicode: some file systems write an accent as a separate character."""
     return unicodedata.normalize("NFC", name)
 
 
 class Walk:
-    """A walk through a folder, in an order that no file system decides. What is wrong is noted, not raised."""
+    """A walk through a folder in an order independent of the file system. It collects problems instead of raising."""
 
     def __init__(self, root: Path, skip_bad: bool = False) -> None:
         if not root.is_dir():
-            where = "" if root.is_absolute() else f" in {Path.cwd()}"  # a run may be asked for from another place
+            where = "" if root.is_absolute() else f" in {Path.cwd()}"  # a run may be started in another folder
             raise UserError(f"'{root}' is not a folder{where}; expected one with images, see `fssl docs own-images`")
         self.root, self.inside, self.skip_bad = root, root.resolve(), skip_bad
         self.problems: list[str] = []
@@ -183,7 +184,7 @@ class Walk:
         self.skipped.append(f"{self.name(path)}: {why}")
 
     def bad(self, path: Path, what: str) -> None:
-        """A file, or a folder without any, that a run may do without if it is allowed to."""
+        """Note or skip, as the settings say, a bad file or a folder without files."""
         (self.skip if self.skip_bad else self.note)(path, what)
 
     def note(self, path: Path, what: str) -> None:
@@ -202,13 +203,13 @@ class Walk:
         return [p for p in visible if self.is_sound(p)]
 
     def is_sound(self, path: Path) -> bool:
-        """Whether its name can be written and, if it is a link, whether it stays below the root."""
+        """Return whether a name is printable and, for a link, whether its target is below the root."""
         if not path.name.isprintable():
             self.note(path.parent, f"the name {path.name!a} is not plain text; rename it")
             return False
         try:
             target = path.resolve(strict=True) if path.is_symlink() else self.inside
-        except (OSError, RuntimeError):  # nothing there, or a circle
+        except (OSError, RuntimeError):  # a missing target, or a circle
             self.bad(path, "a broken link")
             return False
         if not target.is_relative_to(self.inside):
@@ -218,7 +219,7 @@ class Walk:
         return True
 
     def folders(self, folder: Path) -> list[Path]:
-        """The folders of a folder; an image among them is in the wrong place."""
+        """Return the folders in a folder; note images among them as problems."""
         found = self.entries(folder)
         for path in found:
             if path.is_file() and is_image(path):
@@ -235,8 +236,8 @@ class Walk:
         return list(seen.values())
 
     def images(self, folder: Path, label: str | None = None) -> list[File]:
-        """The images at any depth below a folder."""
-        files, waiting = [], [folder]  # the next one last: a call for each level would end at Python's limit
+        """Return the images at any depth below a folder."""
+        files, waiting = [], [folder]  # the next one last; recursion would reach Python's limit
         while waiting:
             path = waiting.pop()
             if path is folder or (path.is_dir() and not path.is_symlink()):
@@ -249,7 +250,7 @@ class Walk:
         return files
 
     def below(self, folder: Path) -> Iterator[File | None]:
-        """A link to a folder is passed over: it leads to images that have their own place below the root."""
+        """Yield the images below a folder; skip links to folders, whose images are listed at their own place."""
         waiting = [folder]
         while waiting:
             path = waiting.pop()
@@ -294,14 +295,14 @@ class Walk:
         return SiteFiles(normalize_name(folder.name or folder.resolve().name), labeled, unlabeled, test)
 
     def server(self, folder: Path | None, at_server: bool) -> ByClass:
-        """The server's labeled images; it must have some where it has the labels, and any others are not looked at."""
+        """Return the server's labeled images; without any it is a problem if the server has the labels."""
         files = self.by_class(folder) if at_server else {}
         if at_server and not any(of_all(files)):
             self.note(self.root, "no labeled images of the server, expected some in server/CLASS/*")
         return files
 
     def refuse_labels(self, folder: Path, site: SiteFiles) -> None:
-        """Note the labeled images of a client where only the server has labels."""
+        """Note a client's labeled images as a problem if only the server has labels."""
         if any(of_all(site.labeled)):
             self.note(
                 folder,

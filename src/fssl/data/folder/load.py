@@ -1,4 +1,4 @@
-"""A site's own images, or those of several sites on one machine: checked as a whole, then decoded once."""
+"""Load the images of one site, or of several on one machine: checked as a whole, then decoded once."""
 
 import hashlib
 import json
@@ -25,26 +25,26 @@ from .split import class_folder, leave_out, numbered_groups, split_off
 
 FOLDER_FORMAT = 1  # of the cache; raise it when decoding changes
 BATCH = 1024  # images decoded between two writes
-Decoded = tuple[NDArray[np.uint8], NDArray[np.bool_]]  # images, and which of them could be read
+Decoded = tuple[NDArray[np.uint8], NDArray[np.bool_]]  # images, and whether each could be read
 PIECE = 16  # images per task of a decoding process
-BAD = ".bad.json"  # instead of .npy: which files of a listing cannot be read
+BAD = ".bad.json"  # the suffix, instead of .npy, of a list of unreadable files
 UNKNOWN = -1  # the label of an unlabeled image
 
 
 def load_federation(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
-    """All clients of a folder on this machine. Without agreed classes, those that any client has labels for."""
+    """Load all clients of a folder. Without agreed classes, the classes are those of any client's labeled images."""
     return _load_all(list_federation(root, agreed.skip_bad, agreed.at_server), agreed, how)
 
 
 def load_classes(root: Path, agreed: Agreed, how: Loading = ALONE) -> Dataset:
-    """Labeled images that are yet to be dealt out to clients; with a share for the test, that is split off first."""
+    """Load labeled images that are dealt to clients later; with a test share, split the test images off first."""
     share = agreed.test_share
     listing = list_classes(root, agreed.skip_bad, splits=share is not None)
     return _load_all(listing if share is None else split_off(listing, share), agreed, how)._replace(partition=None)
 
 
 def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1) -> Dataset:
-    """The images of one site, number `client` of `clients`; the others' shares are empty. It may have no test."""
+    """Load the images of one site, number `client` of `clients`; the others have none. There may be no test images."""
     dataset = _load(_usable(list_site(root, agreed.skip_bad, agreed.at_server), agreed, ALONE), agreed, ALONE)
     nothing, own = np.zeros(0, np.int64), dataset.partition
     assert own is not None
@@ -55,12 +55,12 @@ def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1) -> 
 
 
 def load_server(root: Path, agreed: Agreed) -> Dataset:
-    """The images of a server: its test, and what it trains on where it has the labels; no client's."""
+    """Load the images of a server: test images and, if it has the labels, training images."""
     return _load(_usable(list_server(root, agreed.skip_bad, agreed.at_server), agreed, ALONE), agreed, ALONE)
 
 
 def read_images(listing: Listing, card: Card, how: Loading = ALONE) -> Iterator[tuple[list[str], NDArray[np.uint8]]]:
-    """Names and pixels of all images, in batches; those that cannot be read become problems of the listing."""
+    """Yield names and pixels of all images, in batches; unreadable ones become problems of the listing."""
     files, done = list(listing.files()), 0
     for images, is_read in _decoded(files, Agreed((), card.size, card.channels), how, listing.problems):
         names = [file.name for file in files[done : done + len(images)]]
@@ -69,9 +69,10 @@ def read_images(listing: Listing, card: Card, how: Loading = ALONE) -> Iterator[
 
 
 def check(root: Path, classes: tuple[str, ...] = (), how: Loading = ALONE) -> Listing:
-    """List the images of a federation's or a site's folder; reading each one adds problems to the listing.
+    """List the images of a federation's or a site's folder; unreadable images are added to the problems.
 
-    Labeled folders are checked against these classes; without them a federation's against those found, a site's not.
+    Labeled folders are checked against these classes. Without classes a federation is checked against those found, a
+    site is not checked.
     """
     listing = listed(root)
     _check_classes(listing, classes or (() if is_site(root) else found_classes(listing)))
@@ -81,9 +82,9 @@ def check(root: Path, classes: tuple[str, ...] = (), how: Loading = ALONE) -> Li
 
 
 def found_classes(listing: Listing) -> tuple[str, ...]:
-    """All class names of anybody's labeled images, in the order of their characters.
+    """Return all class names of labeled images, sorted by character.
 
-    A folder whose images were all left out names a class only if there are other images of it.
+    A folder whose images were all skipped names a class only if there are other images of it.
     """
     seen: dict[str, str] = {}
     holders = [*((site.name, site.labeled) for site in listing.sites), ("server", listing.server)]
@@ -99,16 +100,16 @@ def found_classes(listing: Listing) -> tuple[str, ...]:
 
 
 def listing_digest(listing: Listing) -> str:
-    """Checksum of all names and sizes: the same for a copy, different once a file is added or removed.
+    """Return a checksum of all names and sizes: equal for a copy, different when a file is added or removed.
 
-    Other pixels in a file of the same size are not seen: no file is read where the decoded images are cached.
+    Changed pixels in a file of the same size go unnoticed: no file is read while decoded images are cached.
     """
     text = "\n".join(f"{file.name}\t{file.num_bytes}" for file in listing.files())
     return short_sum(text.encode())
 
 
 def _load_all(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
-    """Load a whole folder; its class names define the classes unless they are agreed, its digest identifies it."""
+    """Load a whole folder; without agreed classes its labels define them. Its digest identifies it."""
     listing = _usable(listing, agreed, how)
     if not agreed.classes:
         agreed = agreed._replace(classes=found_classes(listing))
@@ -142,9 +143,9 @@ def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
 
 
 def _usable(listing: Listing, agreed: Agreed, how: Loading) -> Listing:
-    """The listing without the files that cannot be read, where a run may do without them.
+    """Return the listing without unreadable files, if a run may skip them.
 
-    A file beside the cache remembers which these are.
+    A file next to the cache stores their names.
     """
     if not agreed.skip_bad:
         return listing
@@ -163,7 +164,7 @@ def _usable(listing: Listing, agreed: Agreed, how: Loading) -> Listing:
 
 
 def _check_classes(listing: Listing, classes: tuple[str, ...]) -> None:
-    """Note folders of other classes than the agreed ones; where nobody has labels there are none to hold against."""
+    """Note folders of classes other than the agreed ones, if there are any."""
     if not classes:
         return
     for folder, name in {class_folder(f): f.label for f in listing.files() if f.label}.items():
@@ -174,7 +175,7 @@ def _check_classes(listing: Listing, classes: tuple[str, ...]) -> None:
 
 
 def _images(listing: Listing, files: Sequence[File], agreed: Agreed, how: Loading) -> NDArray[np.uint8]:
-    """Decoded images from the cache; a listing with problems is decoded anyway, to name them all."""
+    """Return decoded images from the cache; a listing with problems is decoded again, to name all of them."""
     path = cache_folder(how.cache) / _name(listing, files, agreed)
 
     def batches() -> Iterator[NDArray[np.uint8]]:
@@ -188,7 +189,7 @@ def _images(listing: Listing, files: Sequence[File], agreed: Agreed, how: Loadin
 
 
 def _remove_older(path: Path, ending: str = ".npy") -> None:
-    """The images of this folder as it was before; a process that has them mapped keeps them."""
+    """Remove cached images of earlier states of this folder; a process that has them mapped keeps them."""
     place = path.name.rpartition("-")[0]
     for older in path.parent.glob(f"{place}-*.images{ending}"):
         if older != path:
@@ -197,17 +198,17 @@ def _remove_older(path: Path, ending: str = ".npy") -> None:
 
 
 def raise_problems(listing: Listing, most: int = 20) -> None:
-    """Raise one error that names the problems, if there are any."""
+    """Raise one error that lists all problems, if there are any."""
     if listing.problems:
         count = f"{len(listing.problems)} problem{'s' if len(listing.problems) > 1 else ''}"
         raise ProblemsError(f"'{listing.root}' cannot be used, {count}:", listing.problems, most)
 
 
 def _name(listing: Listing, files: Sequence[File], agreed: Agreed) -> str:
-    """Of the file with all these images: where they are, and what else decoding depends on, a hash each.
+    """Return the name of the cache file: a hash of the place and format, and one of the files.
 
-    An image that was written again has another time. The root's inode tells folders of one name apart on computers that
-    share a cache.
+    A rewritten image has another time. The root's inode distinguishes folders of one name on computers that share a
+    cache.
     """
     root = listing.root.resolve()
     place = (str(root), root.stat().st_ino, agreed.size, agreed.channels, bool(listing.sites))
@@ -223,7 +224,7 @@ def _hash(facts: Iterable[object]) -> str:
 
 
 def _decoded(files: Sequence[File], agreed: Agreed, how: Loading, problems: list[str]) -> Iterator[Decoded]:
-    """Images in batches, and which of them could be read; the others are black and added to the problems."""
+    """Yield images in batches, and whether each could be read; the others are black and added to the problems."""
     decode = partial(_decode, agreed.size, agreed.channels)
     with forked(how.workers if len(files) > PIECE else 1) as pool:
         for first in range(0, len(files), BATCH):

@@ -1,4 +1,4 @@
-"""One image file of any size and mode in, pixels of one shape out, or the reason why not."""
+"""Decode one image file of any size and mode to pixels of one shape, or explain why not."""
 
 import logging
 import warnings
@@ -16,28 +16,28 @@ from ...errors import UserError
 # Naming the formats halves the time per WebP image: Pillow otherwise tries some forty in turn.
 IMAGE_FORMATS = ("PNG", "WEBP", "JPEG", "TIFF", "BMP")
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".dcm", ".dicom")
-MAX_BYTES = 256 * 2**20  # a WebP file is read whole before its header is known
-MAX_PIXELS = 2**30 // 12  # 89 million, where Pillow begins to suspect a decompression bomb
+MAX_BYTES = 256 * 2**20  # a WebP file is read completely before its header is known
+MAX_PIXELS = 2**30 // 12  # 89 million, the size from which Pillow suspects a decompression bomb
 PIXELS = f"pixels, expected at most {MAX_PIXELS // 10**6} million"
-MARK, MARK_AT = b"DICM", 128  # of a DICOM file, after a preamble that may be anything
-BACKDROP = (128, 128, 128, 255)  # seen through transparent pixels: about 0 once it is normalized
+MARK, MARK_AT = b"DICM", 128  # of a DICOM file, after an arbitrary preamble
+BACKDROP = (128, 128, 128, 255)  # behind transparent pixels: about 0 after normalization
 
 
 class PictureError(ValueError):
-    """Why a file is no image to train on, in words that follow its name."""
+    """The reason why a file is not a usable image, as text to follow its name."""
 
 
 def read_picture(source: Path | bytes, size: int, channels: int) -> NDArray[np.uint8]:
-    """Pixels [size, size, channels]: upright, over grey, 8 bits, squeezed into a square with nothing cut off.
+    """Return pixels [size, size, channels]: upright, over grey, 8 bits, squeezed into a square without cropping.
 
-    `source` is a file, or what is in one.
+    `source` is a file, or its content.
     """
     try:
         num_bytes = len(source) if isinstance(source, bytes) else source.stat().st_size
         if not 0 < num_bytes <= MAX_BYTES:
             size_found = f"{num_bytes / 2**20:,.0f} MiB, expected at most {MAX_BYTES // 2**20}"
             raise PictureError(size_found if num_bytes else "an empty file")
-        with warnings.catch_warnings(action="ignore"):  # odd metadata, and the size that is checked here
+        with warnings.catch_warnings(action="ignore"):  # unusual metadata; the size is checked here
             return _pixels(_decoded(source), size, channels)
     except (PictureError, UserError):  # the second: a package is missing
         raise
@@ -52,12 +52,12 @@ def read_picture(source: Path | bytes, size: int, channels: int) -> NDArray[np.u
 
 
 def fit_pixels(pixels: NDArray[np.uint8], size: int, channels: int) -> NDArray[np.uint8]:
-    """An image [H, W, 1, 3 or 4] that is decoded already, as `read_picture` makes it."""
+    """Return a decoded image [H, W, 1, 3 or 4] in the form of `read_picture`."""
     return _pixels(Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels), size, channels)
 
 
 def is_image(path: Path) -> bool:
-    """Whether a file is an image by its name, or begins as a DICOM file does."""
+    """Return whether a file has a suffix of an image, or starts like a DICOM file."""
     if path.suffix.lower() in SUFFIXES:
         return True
     try:
@@ -70,7 +70,7 @@ def _decoded(source: Path | bytes) -> Image.Image:
     if is_dicom(source):
         return read_dicom(source)
     with Image.open(BytesIO(source) if isinstance(source, bytes) else source, formats=IMAGE_FORMATS) as image:
-        width, height = image.size  # as the header has it: nothing is decoded yet
+        width, height = image.size  # from the header: nothing is decoded yet
         if width * height > MAX_PIXELS:
             raise PictureError(f"{width} x {height} {PIXELS}")
         image.load()
@@ -85,7 +85,7 @@ def _pixels(image: Image.Image, size: int, channels: int) -> NDArray[np.uint8]:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """16-bit grey scaled down, so that its brightest value is 255; Pillow itself would clip."""
+    """Scale 16-bit grey to 8 bits, so that the brightest possible value is 255; Pillow itself would clip."""
     if image.mode == "F":
         raise PictureError("values are floating-point numbers, expected 8 or 16 bits")
     if not image.mode.startswith("I"):
@@ -95,7 +95,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _flat(image: Image.Image) -> Image.Image:
-    """L or RGB, with nothing transparent."""
+    """Return an L or RGB image without transparency."""
     if image.has_transparency_data:
         image = Image.alpha_composite(Image.new("RGBA", image.size, BACKDROP), image.convert("RGBA"))
     return image.convert("L" if image.mode in ("1", "L") else "RGB")

@@ -1,4 +1,4 @@
-"""Listed images in other parts: without some files, or with a test part that shares no patient with the rest."""
+"""Split a listing: remove some files, or split off test images that share no patient with the rest."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
@@ -14,12 +14,12 @@ Keep = Callable[[File], bool]
 
 
 def class_folder(file: File) -> PurePath:
-    """The folder of a labeled image's class; the image may lie deeper."""
+    """Return the folder of a labeled image's class; the image may be deeper."""
     return next((p for p in PurePath(file.name).parents if p.name == file.label), PurePath(file.name).parent)
 
 
 def group_of(file: File) -> str:
-    """Who an image is of: the folder below its class, or below `unlabeled`, that it lies in; else itself alone.
+    """Return an image's group: its folder below the class or below `unlabeled`, otherwise the image itself.
 
     Folders of one name below two classes are one group: a patient may have images of several classes.
     """
@@ -30,14 +30,14 @@ def group_of(file: File) -> str:
 
 
 def numbered_groups(parts: Iterable[Iterable[File]]) -> NDArray[np.int64]:
-    """The number of each image's group, site by site: patients of two sites are two, whatever their names."""
+    """Return each image's group number; equal names at two sites are different groups."""
     number: dict[tuple[int, str], int] = {}
     names = ((k, group_of(file)) for k, files in enumerate(parts) for file in files)
     return np.array([number.setdefault(name, len(number)) for name in names], np.int64)
 
 
 def split_off(listing: Listing, share: float) -> Listing:
-    """The listing of one site with a share of each class's images as its test; a group is on one side as a whole."""
+    """Return the listing of one site with a share of each class's images as test images; groups stay intact."""
     (site,) = listing.sites
     if any(of_all(listing.test)):
         raise UserError(f"data.test_share = {share}: '{listing.root}' already has test images; remove the setting")
@@ -45,14 +45,14 @@ def split_off(listing: Listing, share: float) -> Listing:
     test = kept(site.labeled, lambda file: group_of(file) in tested)
     rest = kept(site.labeled, lambda file: group_of(file) not in tested)
     for name, files in site.labeled.items():
-        if files and not (test[name] and rest[name]):  # an empty folder is left out, or refused with all other problems
+        if files and not (test[name] and rest[name]):  # an empty folder is skipped, or a problem of its own
             why = f"class '{name}' has too few folders (of patients, for example) or images to split"
             raise UserError(f"data.test_share = {share}: {why}")
     return listing._replace(sites=[site._replace(labeled=rest)], test=test)
 
 
 def groups_for_test(files: Iterable[File], share: float) -> set[str]:
-    """Groups in an order that their names alone decide, class by class, until there are images enough of each."""
+    """Choose groups in an order that depends on names only, class by class, until each class has enough images."""
     sizes: dict[str, Counter[str]] = defaultdict(Counter)  # of each class: images by group
     for file in files:
         sizes[file.label or ""][group_of(file)] += 1
@@ -70,7 +70,7 @@ def groups_for_test(files: Iterable[File], share: float) -> set[str]:
 
 
 def leave_out(listing: Listing, bad: Mapping[str, str]) -> Listing:
-    """The listing without these files; the reason for each goes to what is skipped."""
+    """Return the listing without these files; their reasons are added to `skipped`."""
 
     def good(file: File) -> bool:
         return file.name not in bad
