@@ -1,4 +1,4 @@
-"""The parts that a run's settings ask for: network, optimizers, walks through the images, what is measured."""
+"""Build the parts that a run's settings name: network, optimizers, orders of images, probes."""
 
 from dataclasses import replace
 from typing import Any
@@ -15,13 +15,13 @@ from ..probes.training import LabelProbe, Probe, losses_only
 from ..training.plan import Recipe
 from .server_optimizer import ServerOptimizer
 
-ALWAYS_FIT = ("resnet8", "cnn", "resnet18", "wrn-28-2", "wrn-28-8")  # networks, whatever the images' size
+ALWAYS_FIT = ("resnet8", "cnn", "resnet18", "wrn-28-2", "wrn-28-8")  # networks for images of any size
 AUTHORS_GUARD = 1e-10  # in the logarithm of the released L_u
-AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images when it averages
+AUTHORS_REPLICATION = 2000  # the released code counts replicated labeled images in its average
 
 
 def with_training(config: Config, method: Method) -> Method:
-    """The method with the optimizer, the weights of clients and the guard that the settings ask for."""
+    """Return the method with the optimizer, client weights and guard from the settings."""
     train = config.train
     released = config.protocol == "authors"
     return replace(
@@ -35,12 +35,12 @@ def with_training(config: Config, method: Method) -> Method:
 
 
 def make_server_method(config: Config) -> Method:
-    """How the server learns from its labels: by cross-entropy, with the optimizer and the schedule of clients."""
+    """Return the server's training on its labels: cross-entropy, with the optimizer and schedule of clients."""
     return with_training(config, FROM_LABELS)
 
 
 def make_optimizer(config: Config) -> Optimizer:
-    """The optimizer of clients that the settings ask for."""
+    """Return the optimizer of clients."""
     train = config.train
     facts: dict[str, Any] = {
         "lr": train.lr,
@@ -54,7 +54,7 @@ def make_optimizer(config: Config) -> Optimizer:
 
 
 def make_server_optimizer(config: Config) -> ServerOptimizer:
-    """What becomes of the clients' mean."""
+    """Return the rule that turns the clients' mean into the next global model."""
     server = config.server
     return ServerOptimizer(
         server.optimizer, server.lr, server.momentum, server.beta2, server.epsilon, server.broadcast_momentum
@@ -62,7 +62,7 @@ def make_server_optimizer(config: Config) -> ServerOptimizer:
 
 
 def usual_recipe(config: Config, card: Card) -> Recipe:
-    """How a client walks through its images, as the configuration says."""
+    """Return how a client walks through its images, according to the settings."""
     train = config.train
     return Recipe(
         batch=train.batch,
@@ -79,41 +79,41 @@ def usual_recipe(config: Config, card: Card) -> Recipe:
 
 
 def make_recipe(config: Config, method: Method, card: Card) -> Recipe:
-    """The usual recipe with what the method changes."""
+    """Return the usual recipe with the method's changes."""
     return method.recipe(usual_recipe(config, card))
 
 
 def make_server_recipe(config: Config, card: Card) -> Recipe:
-    """How the server walks through its labeled images."""
+    """Return how the server walks through its labeled images."""
     usual = replace(usual_recipe(config, card), batch=config.server_batch, unlabeled_ratio=1, steps_per_round=None)
     return FROM_LABELS.recipe(replace(usual, local_epochs=config.server_epochs))
 
 
 def make_probe(config: Config, method: Method) -> Probe:
-    """What is measured, with the method's own weights and threshold."""
+    """Return the probe of a step, with the method's own weights and threshold."""
     if config.records.probes == "losses":
         return losses_only
     return LabelProbe(*method.watched, knows_truth=config.card.is_dealt)
 
 
 def make_net(config: Config, card: Card, bf16: bool = False) -> Net:
-    """The network for these images, with the weights that the run's seed gives it."""
+    """Return the network for these images, with the initial weights of the run's seed."""
     model = config.model
     sizes = (card.channels, card.num_classes, model.width)
     return build_net(model.name, *sizes, seed=config.seed, bf16=bf16, **choices(model, card))
 
 
 def make_module(config: Config, card: Card) -> nn.Module:
-    """The network as an ordinary module."""
+    """Return the network as an ordinary module."""
     model = config.model
     return build_module(model.name, card.channels, card.num_classes, model.width, **choices(model, card))
 
 
 def choices(model: Model, card: Card) -> dict[str, Any]:
-    """What some networks let their user choose, or must know of the images."""
+    """Return the arguments that only some networks take: choices of the user, and facts about the images."""
     return {"norm": model.norm, "stem": model.stem, "size": card.size}
 
 
 def is_untried(model: Model) -> bool:
-    """Whether a network may not fit: one of the user's or of timm, or one with a choice that not all have."""
+    """Return whether a network may not fit: a user's, timm's, or one with an option that not all networks have."""
     return model.name not in ALWAYS_FIT or (model.norm, model.stem) != ("batch", "cifar")

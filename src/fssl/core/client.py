@@ -1,4 +1,4 @@
-"""One client's round: what it gets, its steps, what it gives back."""
+"""One client's round: from its payload through its steps to its upload."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -17,7 +17,7 @@ RunSteps = Callable[[Payload, Local, Draw], tuple[Local, Tensor]]  # all steps o
 
 
 class Trainer(Protocol):
-    """Where a client's steps run: on the host one after another, or captured on a device."""
+    """Runs a client's steps: one after another from the host, or captured on a device."""
 
     @property
     def run(self) -> RunSteps: ...
@@ -35,7 +35,7 @@ class ClientResult(NamedTuple):
 
 
 class StepError(Exception):
-    """A training step that failed, with its inputs; its cause says why."""
+    """A failed training step with its inputs; the cause holds the reason."""
 
     def __init__(self, payload: Payload, local: Local, draw: Draw) -> None:
         super().__init__("a training step failed")
@@ -46,20 +46,20 @@ T = TypeVar("T", Draw, Sweep)
 
 
 def at(draws: T, step: int | Tensor) -> T:
-    """One step's part of a client's round."""
+    """Return one step of a client's round."""
     pick = (lambda t: t[step]) if isinstance(step, int) else (lambda t: t.index_select(0, step).squeeze(0))
     out: T = tree_map(pick, draws)
     return out
 
 
 def part(draws: T, start: int, stop: int) -> T:
-    """Some steps of a client's round."""
+    """Return some steps of a client's round."""
     out: T = tree_map(lambda t: t[start:stop], draws)
     return out
 
 
 def each(tree: Any, steps: int) -> Sequence[Any]:
-    """Records of single steps from one with an axis of steps; a third of the time that `at` takes for each."""
+    """Split a record with an axis of steps into records of single steps; takes a third of the time of `at`."""
     if isinstance(tree, Tensor):
         return tree.unbind(0)
     if isinstance(tree, dict):
@@ -69,10 +69,10 @@ def each(tree: Any, steps: int) -> Sequence[Any]:
 
 
 def loop(learn: Learn, show: Show, tally_size: int, device: torch.device) -> RunSteps:
-    """Run steps one after another from the host.
+    """Return a function that runs steps one after another from the host.
 
-    Views of several steps are made at once: an operation on a few small images is mostly the call of it. They stay out
-    of what is compiled, since a compiler's lookups of bytes are slower on a CPU than those of eager code.
+    It makes the views of several steps at once, since an operation on a few small images is mostly overhead. Views are
+    not compiled: on a CPU, a compiler's lookups of bytes are slower than those of eager code.
     """
     turns = Turns(show)
 
@@ -84,7 +84,7 @@ def loop(learn: Learn, show: Show, tally_size: int, device: torch.device) -> Run
                 local, tally = learn(payload, local, tally, shown)
             except Exception as error:
                 if is_out_of_memory(error):
-                    raise  # nothing is wrong with the step
+                    raise  # the step itself is not at fault
                 raise StepError(payload, local, at(draw, i)) from error
         return local, tally
 
@@ -92,7 +92,7 @@ def loop(learn: Learn, show: Show, tally_size: int, device: torch.device) -> Run
 
 
 def visit_all(visit: Visit) -> Visit:
-    """Visits of all batches of a sweep, one after another from the host."""
+    """Return a function that visits all batches of a sweep, one after another from the host."""
 
     def sweep(payload: Payload, local: Local, batches: Sweep) -> Local:
         for batch in each(batches, len(batches.u_row)):
@@ -103,15 +103,15 @@ def visit_all(visit: Visit) -> Visit:
 
 
 def chosen_first(draw: Draw, orders: Orders, chosen: Tensor) -> Draw:
-    """A client's steps with the chosen images of its pool first in every epoch, in the epoch's order.
+    """Return a client's steps with the chosen images of its pool first in every epoch, in the epoch's order.
 
-    Where they end within a batch, some of them are shown again to fill it, and count nothing there. Of a client without
-    labels only the steps with a chosen image are left, so this waits until a device has chosen.
+    If they end within a batch, some are repeated to fill it and have no weight there. A client without labels keeps
+    only the steps with a chosen image, so this waits for a device to choose.
 
     Args:
         draw: All steps of the round.
         orders: The pool in the order of each epoch.
-        chosen: Which slots of the pool are chosen [slots].
+        chosen: Whether a slot of the pool is chosen [slots].
     """
     wanted = chosen[orders.u_slot] & orders.real  # [epochs, P]
     first = (~wanted).int().argsort(dim=-1, stable=True)
@@ -133,7 +133,7 @@ def chosen_first(draw: Draw, orders: Orders, chosen: Tensor) -> Draw:
 
 
 def learning_steps(draw: Draw) -> Draw:
-    """The steps that have something to learn from: all of a client with labels, else those with a chosen image."""
+    """Return the steps that can learn: all of a client with labels, otherwise those with a chosen image."""
     if draw.has_labels[0] > 0:
         return draw
     left = draw.extras["real"].any(-1).nonzero().squeeze(-1).cpu()
@@ -141,14 +141,14 @@ def learning_steps(draw: Draw) -> Draw:
     return out
 
 
-SHOWN_AT_ONCE = 2**20  # numbers in the views of as many steps: more would not stay in a processor's cache
+SHOWN_AT_ONCE = 2**20  # numbers in the views made at once: more would not stay in a processor's cache
 
 
 class Turns:
-    """What each step is shown, made for some steps at a time."""
+    """The inputs of each step, made for several steps at a time."""
 
     def __init__(self, show: Show) -> None:
-        self.show, self.at_once = show, 1  # until the size of a step's views is known: it is that of every client's
+        self.show, self.at_once = show, 1  # until the size of a step's views is known
 
     def __call__(self, draw: Draw) -> Iterator[Any]:
         steps, start = len(draw.x_row), 0
@@ -164,14 +164,14 @@ class Turns:
 def client_round(
     trainer: Trainer, method: Method, payload: Payload, state: State, plan: ClientPlan, velocity: State | None = None
 ) -> ClientResult:
-    """Payload in, upload out. `velocity` overrides the fresh momentum a client starts with."""
+    """Train one client: payload in, upload out. `velocity` replaces the fresh momentum."""
     local = method.start(payload, state)
     if velocity is not None:
         local = local._replace(velocity={name: velocity[name] for name in local.velocity})  # files sort names
     if plan.sweep is not None:
         local = trainer.sweep(payload, local, plan.sweep)
     if plan.orders is None or plan.sweep is None:
-        counts_nothing = method.num_samples(plan.counts) == 0  # in the mean: its steps would be for nobody
+        counts_nothing = method.num_samples(plan.counts) == 0  # without weight in the mean its steps would have no use
         local, tally = trainer.run(payload, local, part(plan.draw, 0, 0) if counts_nothing else plan.draw)
     else:
         chosen = method.chosen(local)

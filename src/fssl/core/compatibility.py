@@ -1,4 +1,4 @@
-"""Whether a method and a network fit the rest of a run: clients, their labels, privacy, and code of one's own."""
+"""Check that a method and a network fit the rest of a run: clients, labels, privacy and custom code."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def check_method(config: Config, method: Method) -> None:
-    """Refuse a method that the federation cannot train."""
+    """Reject a method that the federation cannot train."""
     name, clients = config.method.name, config.partition.clients
     check_answers(config, method)
     if 0 < clients < method.needs.min_clients:
@@ -45,7 +45,7 @@ def check_method(config: Config, method: Method) -> None:
 
 
 def check_answers(config: Config, method: Method) -> None:
-    """Refuse needs or a recipe that cannot be asked for, or do not go together."""
+    """Reject needs or a recipe that fail, or contradict each other."""
     needs = ask_method(config, "needs", lambda: method.needs)
     recipe = ask_method(config, "recipe", lambda: make_recipe(config, method, config.card))
     if not isinstance(recipe, Recipe):
@@ -59,7 +59,7 @@ def check_answers(config: Config, method: Method) -> None:
 
 
 def ask_method(config: Config, name: str, ask: Callable[[], T]) -> T:
-    """What a method answers; a question that fails is named."""
+    """Return a method's answer; the error of a failing question names it."""
     try:
         return ask()
     except Exception as error:
@@ -67,19 +67,19 @@ def ask_method(config: Config, name: str, ask: Callable[[], T]) -> T:
 
 
 def own_error(config: Config, error: Exception, what: str) -> UserError:
-    """What goes wrong in a method, in one line, with its place in the user's file."""
+    """Return a one-line error of a method, with its place in the user's file."""
     reason = str(error) if isinstance(error, UserError) else f"{what}: {cause_of(error)}"
     return UserError(f"method '{config.method.name}': {reason}{place_of(config, error)}")
 
 
 def place_of(config: Config, error: Exception) -> str:
-    """` (mine.py, line 17)`, or nothing if the error is not in a file of the user's."""
+    """Return ` (mine.py, line 17)`, or an empty string if the error is not in a user's file."""
     place = user_place(error, config.own_files)
     return f" ({place})" if place else ""
 
 
 def cause_of(error: Exception, page: str = "adding-a-method") -> str:
-    """What went wrong, in words of ours where those of torch speak of its inside."""
+    """Explain the error, replacing PyTorch-internal messages with clearer ones."""
     if isinstance(error, DataDependentOutputException):
         return f"a value or a branch depends on data (.item(), float(t), if t.any()); see `fssl docs {page}`"
     if isinstance(error, DynamicOutputShapeException):
@@ -90,7 +90,7 @@ def cause_of(error: Exception, page: str = "adding-a-method") -> str:
 
 
 def check_network(config: Config, net: Net, card: Card, batch: int = 4) -> None:
-    """Refuse a network that cannot be called, or in which a branch or a shape depends on the images."""
+    """Reject a network that fails, or in which a branch or a shape depends on the images."""
     net.check(card.size)
     try:
         try_network(net, card, batch)
@@ -100,7 +100,7 @@ def check_network(config: Config, net: Net, card: Card, batch: int = 4) -> None:
 
 
 def check_mean(config: Config, method: Method) -> None:
-    """Refuse privacy for a method or a number of clients that it does not cover."""
+    """Reject privacy for a method or a number of clients that it does not cover."""
     name, privacy, drawn = config.method.name, config.privacy, config.train.clients_per_round
     is_masked = privacy.aggregation == "secagg+"
     if type(method).aggregate is not Method.aggregate and (is_masked or privacy.clip is not None):
@@ -123,7 +123,7 @@ def check_mean(config: Config, method: Method) -> None:
 
 
 def check_counted(config: Config) -> None:
-    """Refuse masks where a round may have too few uploads in its mean: those of clients with labels alone."""
+    """Reject masks if a round may average too few uploads, because only clients with labels count."""
     clients, drawn, labeled = config.drawable, config.train.clients_per_round, config.partition.labeled_clients
     if drawn - (clients - (labeled or 0)) < FEWEST_MASKED:
         raise UserError(
@@ -133,7 +133,7 @@ def check_counted(config: Config) -> None:
 
 
 def check_groups(config: Config, method: Method) -> None:
-    """Refuse what counts on one draw of clients a round, where a method has several."""
+    """Reject settings that need a single draw of clients per round, if a method makes several."""
     given = ["privacy.clip"] if config.privacy.clip is not None else []
     given += ["server.broadcast_momentum"] if config.server.broadcast_momentum else []
     if given and method.needs.groups > 1:
@@ -144,7 +144,7 @@ def check_groups(config: Config, method: Method) -> None:
 
 
 def check_without_labels(config: Config, method: Method) -> None:
-    """Refuse a method whose clients cannot do without labels."""
+    """Reject a method that needs labels at clients."""
     start = f"partition.labels = 'server': method '{config.method.name}'"
     if method.needs.labels == "all":
         raise UserError(f"{start} gives clients the true label of every image; choose another method")
@@ -153,10 +153,10 @@ def check_without_labels(config: Config, method: Method) -> None:
 
 
 def check_step(config: Config, method: Method, net: Net, card: Card, shapes: bool = True) -> Tried:
-    """Try one step on shapes alone, or on two black images; returns what it tells.
+    """Try one step on shapes only, or on two black images.
 
-    Refuses a method of the user's whose step fails, draws random numbers, or ignores a plug-in. Shapes need PyTorch's
-    compiler, which takes seconds to import.
+    Reject a user's method whose step fails, draws random numbers, or ignores a plug-in. Shapes need PyTorch's compiler,
+    which takes seconds to import.
     """
     recipe = make_recipe(config, method, card)
     recipe = recipe if shapes else replace(recipe, batch=2, unlabeled_ratio=1)
@@ -170,7 +170,7 @@ def check_step(config: Config, method: Method, net: Net, card: Card, shapes: boo
                 "+sage has no effect: its `vote` never calls `self.assign`, which +sage replaces; remove +sage"
             )
     except Exception as error:
-        if not shapes:  # the run has begun, and explains its errors itself
+        if not shapes:  # the run has started, and explains its errors itself
             raise
         raise own_error(config, error, "its step fails") from error
     return tried

@@ -1,4 +1,4 @@
-"""Where a run computes, and with how many bits."""
+"""Choose the devices and the precision of a run."""
 
 from typing import Any
 
@@ -9,9 +9,10 @@ from ..errors import UserError
 
 
 def choose_devices(config: Config) -> list[torch.device]:
-    """The devices that share a run's clients; the first has the global model.
+    """Return the devices that share a run's clients; the first has the global model.
 
-    It is one where clients train one after another or Flower deals them out, and never more than there are clients.
+    It is a single device if clients train one after another or Flower assigns them, and never more than there are
+    clients.
     """
     is_shared = config.protocol != "authors" and config.compute.engine == "local"
     most = config.train.clients_per_round or None  # 0: as many as a folder has, which is not known yet
@@ -19,12 +20,12 @@ def choose_devices(config: Config) -> list[torch.device]:
 
 
 def choose_device(config: Config) -> torch.device:
-    """The device with the global model."""
+    """Return the device with the global model."""
     return choose_devices(config)[0]
 
 
 def allowed_devices(config: Config) -> list[torch.device]:
-    """The devices that the settings name, or all GPUs; those that are asked for must be there."""
+    """Return the devices that the settings name, or all GPUs; raise UserError if one is missing."""
     compute = config.compute
     if compute.devices is not None:
         return [known_device(name, compute.device) for name in compute.devices]
@@ -36,7 +37,7 @@ def allowed_devices(config: Config) -> list[torch.device]:
 
 
 def known_device(name: str, kind: str) -> torch.device:
-    """The device of this name, if it is of the kind that is asked for, and there."""
+    """Return the named device; raise UserError if it is missing or of another type."""
     visible = torch.cuda.device_count()
     known = ["cpu", *(f"cuda:{i}" for i in range(visible))]
     if name not in known:
@@ -47,13 +48,13 @@ def known_device(name: str, kind: str) -> torch.device:
 
 
 def uses_bf16(config: Config) -> bool:
-    """Whether training computes in bf16; precision 'auto' means bf16 on a GPU and fp32 on a CPU."""
+    """Return whether training computes in bf16; precision 'auto' means bf16 on a GPU and fp32 on a CPU."""
     precision = config.train.precision
     return precision == "bf16" or (precision == "auto" and choose_device(config).type == "cuda")
 
 
 def device_facts(device: torch.device) -> dict[str, Any]:
-    """The device, CUDA version and number of threads, for the run's env.json."""
+    """Return the device, CUDA version and number of threads, for the run's env.json."""
     cuda = device.type == "cuda"
     return {
         "device": torch.cuda.get_device_name(device) if cuda else "cpu",

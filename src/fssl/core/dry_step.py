@@ -1,4 +1,4 @@
-"""A method tried on shapes alone: which tensors travel, what a step measures, and whether it draws random numbers."""
+"""Try a method on shapes only: which tensors travel, what a step measures, whether it draws random numbers."""
 
 import logging
 import random
@@ -27,7 +27,7 @@ from ..types import Batch, Clock, Counts, Local, Payload, State, Sweep, Task, Tr
 from .step import votes_at
 
 T = TypeVar("T")
-LOOKS = 5  # at whether a step draws
+LOOKS = 5  # attempts to see the generators unmoved
 
 
 class RandomStepError(UserError):
@@ -38,7 +38,7 @@ class RandomStepError(UserError):
 def sketch(
     method: Method, net: Net, task: Task, counts: Counts, client: int = 0, values: bool = False
 ) -> Iterator[tuple[Payload, Local]]:
-    """A client's payload and start; these, and all tensors made inside, have shapes and no values unless asked for."""
+    """Yield a client's payload and start; they and all tensors made inside have shapes only, unless `values` is set."""
     with torch.no_grad() if values else shapes_alone():
         payload = method.payload(method.init(net, net.first if values else without_values(net), task), client)
         yield payload, method.start(payload, method.client_state(payload, task, counts))
@@ -46,18 +46,18 @@ def sketch(
 
 @contextmanager
 def shapes_alone() -> Iterator[None]:
-    """Tensors made meanwhile have shapes and no values."""
+    """Make tensors with shapes and without values."""
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad(), silenced("torch._subclasses.fake_tensor"):
         yield
 
 
 def without_values(net: Net) -> Weights:
-    """A network's weights, as shapes."""
+    """Return the shapes of a network's weights."""
     return Weights(*({k: torch.empty(t.shape, dtype=t.dtype) for k, t in tree.items()} for tree in net.first))
 
 
 def try_network(net: Net, card: Card, batch: int = 4) -> None:
-    """Call a network on shapes alone, as in training and as in a test."""
+    """Call a network on shapes only, as in training and as in a test."""
     with shapes_alone():
         weights, images = without_values(net), torch.zeros(batch, card.channels, card.size, card.size)
         net.fit(weights, images)
@@ -66,7 +66,7 @@ def try_network(net: Net, card: Card, batch: int = 4) -> None:
 
 @contextmanager
 def silenced(logger: str) -> Iterator[None]:
-    """Disable a logger meanwhile: torch would print the traceback of an error that is raised anyway."""
+    """Disable a logger temporarily: torch would print the traceback of an error that is raised anyway."""
     found = logging.getLogger(logger)
     before, found.disabled = found.disabled, True
     try:
@@ -76,26 +76,26 @@ def silenced(logger: str) -> Iterator[None]:
 
 
 class Sizes(NamedTuple):
-    """What decides the shapes of a step."""
+    """The numbers that decide the shapes of a step."""
 
     task: Task
     counts: Counts
     recipe: Recipe
     card: Card
     weighs_classes: bool = False  # in the loss of labeled images
-    values: bool = False  # take the step on black images, which is faster than on shapes alone if they are few
+    values: bool = False  # take the step on black images, which is faster than on shapes if there are few
 
 
 class Tried(NamedTuple):
-    """What one step on shapes alone tells."""
+    """The findings of one step on shapes only."""
 
-    layout: Layout  # where a tally keeps what is measured
-    reads_rounds: bool  # whether the step asks how many rounds the run is to have
-    hooks: set[str]  # those of the method that its step asks
+    layout: Layout  # the places of measured sums in a tally
+    reads_rounds: bool  # whether the step reads the planned number of rounds
+    hooks: set[str]  # hooks of the method that its step calls
 
 
 def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
-    """Take one step on shapes alone, with what comes before and after it.
+    """Take one step on shapes only, together with the rest of a client's round.
 
     Raises:
         RandomStepError: The method draws random numbers.
@@ -124,7 +124,7 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
         asked = {"class_weights": batch.class_weights, "has_unlabeled": batch.has_unlabeled, "truth": truth}
         with Looks({**asked, "rounds": rounds}) as looks:
             after, trace = unchanged(given, lambda: method.step(net, payload, local, batch))
-        has_labels = method.labels_at_clients  # else only the server has a loss of labeled images, which weighs them
+        has_labels = method.labels_at_clients  # otherwise only the server's loss uses them
         if weighs_classes and has_labels and "class_weights" not in looks.found:
             raise UserError(
                 "train.class_weights has no effect: its loss ignores them; use `supervised_loss`, or remove the setting"
@@ -144,7 +144,7 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
 
 
 def on_trial(method: Method) -> tuple[Method, set[str]]:
-    """A copy of the method whose hooks have their answers checked, and the names of those that were asked since."""
+    """Return a copy of the method that checks its hooks' results, and the growing set of hooks called."""
     trial, asked = copy(method), set[str]()
     for name in method.hooks:
         object.__setattr__(trial, name, Checked(name, getattr(trial, name), asked))
@@ -152,7 +152,7 @@ def on_trial(method: Method) -> tuple[Method, set[str]]:
 
 
 class Checked:
-    """A hook of a method, or a rule in one of its fields, that is refused if its answer is not of the right form."""
+    """A method's hook, or a rule in one of its fields, with a check of its result."""
 
     def __init__(self, name: str, hook: Any, asked: set[str]) -> None:
         self._name, self._hook, self._asked = name, hook, asked
@@ -169,7 +169,7 @@ class Checked:
 
 
 def fault_in_labels(found: Any, p_l: Tensor) -> str:
-    """Why an `assign` returned no labels for these predictions; empty if it did."""
+    """Describe what is wrong with the labels that an `assign` returned; empty if nothing is."""
     if isinstance(found, tuple) and are_labels(found, p_l):
         return ""
     rows, classes = p_l.shape
@@ -177,7 +177,7 @@ def fault_in_labels(found: Any, p_l: Tensor) -> str:
 
 
 def fault_in_votes(found: Any, p_l: Tensor) -> str:
-    """Why a `vote` returned not all that a step and the records read."""
+    """Describe what is wrong with the result of a `vote`; empty if nothing is."""
     given = found if isinstance(found, dict) else {}
     if missing := [name for name in IN_VOTES if name not in given]:
         lacks = f" without {', '.join(missing)}" if given else ""
@@ -188,24 +188,24 @@ def fault_in_votes(found: Any, p_l: Tensor) -> str:
 
 
 def are_labels(found: tuple[Any, ...], p_l: Tensor) -> bool:
-    """Whether these are a target and a mask for these predictions."""
+    """Return whether these are a target and a mask for these predictions."""
     return tuple(getattr(part, "shape", None) for part in found) == (p_l.shape, p_l.shape[:1])
 
 
 def fault_in_loss(found: Any, _: object) -> str:
-    """Why a `supervised` returned no loss."""
+    """Describe what is wrong with the loss that a `supervised` returned; empty if nothing is."""
     return "" if getattr(found, "shape", None) == () else f"{form(found)}; expected a scalar loss"
 
 
 def fault_in_term(found: Any, _: object) -> str:
-    """Why an `extra` returned not a number for the loss and the client's state."""
+    """Describe what is wrong with the term and state that an `extra` returned; empty if nothing is."""
     is_pair = isinstance(found, tuple) and len(found) == 2
     if is_pair and getattr(found[0], "shape", ()) == () and isinstance(found[1], dict):
         return ""
     return f"{form(found)}; expected (term, state) with a scalar term"
 
 
-# By hook: what is wrong with an answer, given what the hook was first given.
+# By hook: describes what is wrong with a result, given the hook's first argument.
 FAULTS: dict[str, Callable[[Any, Any], str]] = {
     "assign": fault_in_labels,
     "vote": fault_in_votes,
@@ -216,7 +216,7 @@ IN_VOTES = ("p_l", "p_g", "sure_l", "sure_g", "target", "mask")
 
 
 def form(value: object) -> str:
-    """`float32 [8, 10]`, the same of each part of a tuple, or the name of a type."""
+    """Return `float32 [8, 10]`, the same for each part of a tuple, or the name of a type."""
     if isinstance(value, tuple):
         return f"({', '.join(map(form, value))})"
     if not isinstance(value, Tensor):
@@ -225,7 +225,7 @@ def form(value: object) -> str:
 
 
 def black_trace(method: Method, net: Net, given: tuple[Payload, Local, Batch], recipe: Recipe) -> Trace:
-    """What a step on black images measures; nothing of it is checked."""
+    """Return the trace of a step on black images, without any checks."""
     payload, local, batch = given
     if recipe.sweep:
         sweep = Sweep(batch.u_slot, batch.u_slot, torch.zeros(recipe.unlabeled_batch, 3), batch.u_slot.float() + 1)
@@ -241,7 +241,7 @@ def black_trace(method: Method, net: Net, given: tuple[Payload, Local, Batch], r
 def try_visit(
     method: Method, net: Net, payload: Payload, local: Local, recipe: Recipe, pixels: tuple[int, ...]
 ) -> Local:
-    """What a client has after a batch of its sweep."""
+    """Return a client's state after one batch of its sweep."""
     slot, noise = torch.zeros(recipe.unlabeled_batch, dtype=torch.long), torch.zeros(recipe.unlabeled_batch, 3)
     sweep = Sweep(slot, slot, noise, torch.ones(recipe.unlabeled_batch))
     views = torch.zeros(recipe.unlabeled_batch, *pixels)
@@ -251,7 +251,7 @@ def try_visit(
 
 
 def try_choice(method: Method, local: Local, task: Task, slot: Tensor) -> State:
-    """What a client says of its pool after the sweep; refuse a choice or votes of another form."""
+    """Return a client's votes on its pool after the sweep; reject choices or votes of another form."""
     chosen = without_draws(lambda: method.chosen(local))
     if not isinstance(chosen, Tensor) or chosen.dtype != torch.bool or chosen.shape != (task.max_slots,):
         raise UserError(f"its `chosen` returns {form(chosen)}; expected a boolean for each slot of the pool")
@@ -266,13 +266,13 @@ def try_choice(method: Method, local: Local, task: Task, slot: Tensor) -> State:
 
 
 def misfit_of_kept(new: State, kept: State) -> str:
-    """Why a client cannot go on with what it kept: other tensors than it has at first; empty if it can."""
+    """Describe a client's kept tensors that do not match its initial ones; empty if they match."""
     fits = not kept or kept.keys() == new.keys()
     return "" if fits else f"`keep` returns {sorted(kept)}; expected all of {sorted(new)}, or an empty dict"
 
 
 def check_whole(before: Local, after: Local, what: str = "step") -> None:
-    """Refuse a step, or a part of one such as `extra`, that returns less than the next step starts with."""
+    """Reject a step, or a part of one such as `extra`, that returns less than the next step needs."""
     parts = {
         "the client's state": (before.state, after.state),
         "the model's parameters": (before.weights.params, after.weights.params),
@@ -288,7 +288,7 @@ def check_whole(before: Local, after: Local, what: str = "step") -> None:
 
 
 def unchanged(given: dict[str, Any], step: Callable[[], T]) -> T:
-    """What a step returns; refuse random numbers, and one that writes over what it was given."""
+    """Return a step's result; reject random numbers, and a step that changes its inputs in place."""
     before = [t._version for t in tree_leaves(given)]
     result = without_draws(step)
     for (path, t), version in zip(tree_flatten_with_path(given)[0], before, strict=True):
@@ -299,9 +299,9 @@ def unchanged(given: dict[str, Any], step: Callable[[], T]) -> T:
 
 
 def without_draws(step: Callable[[], T]) -> T:
-    """What a step returns; refuse random numbers, be they of torch, NumPy or Python.
+    """Return a step's result; reject random numbers from torch, NumPy or Python.
 
-    The generators of the last two are the whole process's, and other threads draw from them (Flower's do, for their
+    The generators of the last two belong to the whole process, and other threads draw from them (Flower's do, for their
     pauses): a step counts as drawing only if the generators move every time.
     """
     for _ in range(LOOKS):
@@ -314,7 +314,7 @@ def without_draws(step: Callable[[], T]) -> T:
 
 
 class Deterministic(TorchDispatchMode):
-    """A mode in which operations of torch that draw random numbers are refused."""
+    """A mode that rejects operations of torch which draw random numbers."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -324,7 +324,7 @@ class Deterministic(TorchDispatchMode):
 
 
 class Looks(TorchDispatchMode):
-    """A mode that finds out which of some tensors operations take."""
+    """A mode that records which of some tensors are inputs of operations."""
 
     def __init__(self, tensors: Mapping[str, Tensor | None]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch's own constructor
@@ -338,7 +338,7 @@ class Looks(TorchDispatchMode):
 
 
 def dropout_in(func: Any, args: Any, kwargs: Any) -> float | None:
-    """The dropout of an operation such as attention, which draws nothing if it is 0; None for other operations."""
+    """Return the dropout of an operation such as attention (0: no random draw); None for other operations."""
     for i, argument in enumerate(func._schema.arguments):
         if argument.name == "dropout_p":
             value = args[i] if i < len(args) else kwargs.get("dropout_p", argument.default_value)

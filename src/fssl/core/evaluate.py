@@ -1,4 +1,4 @@
-"""The test: how good a model's answers to the test images are, under each normalization."""
+"""The test: the quality of a model's answers on the test images, under each normalization."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ class TestPool(NamedTuple):
 
 
 class Test(NamedTuple):
-    """Single numbers of a test, shares in percent; AUROC has no value where all images are of one class."""
+    """The numbers of a test, shares in percent; AUROC is None if all images belong to one class."""
 
     accuracy: float
     loss: float
@@ -33,7 +33,7 @@ class Test(NamedTuple):
 
 
 class Tested(NamedTuple):
-    """All that a test tells: its answers, and the mean loss."""
+    """The full result of a test: answers and mean loss."""
 
     answers: Answers
     loss: float
@@ -52,11 +52,11 @@ Tester = Callable[[Weights], Tensor]
 ScoreBatch = Callable[[Weights, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-BATCH = {"cuda": 1000, "cpu": 100}  # measured: a CPU is a third faster with few images at a time
+BATCH = {"cuda": 1000, "cpu": 100}  # measured: small batches make a CPU a third faster
 
 
 def make_score(net: Net, compile: bool = False) -> ScoreBatch:
-    """What a model says of one batch. Compiled, it serves every test of a run: all have batches of one size."""
+    """Return a function that scores one batch. All tests use one batch size, so it is compiled only once."""
 
     def score(weights: Weights, inputs: Tensor, labels: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         logits = net.infer(weights, inputs).logits
@@ -68,10 +68,10 @@ def make_score(net: Net, compile: bool = False) -> ScoreBatch:
 
 
 def make_tester(score: ScoreBatch, pool: TestPool, norms: Sequence[Normalize]) -> Tester:
-    """A test in batches of one fixed size; the last one is filled with images that do not count.
+    """Return a test in batches of one fixed size; the last one is padded with images that do not count.
 
-    Nothing is copied to the host: sums are added up on the device, and the areas come of all probabilities, sorted.
-    A normalization that is there twice is computed once.
+    Nothing is copied to the host: sums are added up on the device, and the areas come from all probabilities, sorted. A
+    repeated normalization is computed once.
     """
     n, device, different = len(pool.labels), pool.labels.device, list(dict.fromkeys(norms))
     batch = min(BATCH[device.type], n)
@@ -94,26 +94,26 @@ def make_tester(score: ScoreBatch, pool: TestPool, norms: Sequence[Normalize]) -
 
 
 def read_tested(scores: Tensor, num_classes: int) -> list[Tested]:
-    """Copy what a tester returned to the host, once; an entry for each normalization."""
+    """Copy a tester's result to the host, once; one entry per normalization."""
     numbers = scores.cpu().numpy()
     both = [(read_answers(row[1:], num_classes), float(row[0])) for row in numbers]
     return [Tested(answers, loss / int(answers.confusion.sum())) for answers, loss in both]
 
 
 def read_tests(scores: Tensor, num_classes: int) -> list[Test]:
-    """The single numbers of what a tester returned."""
+    """Return the numbers of a tester's result."""
     return [tested.numbers for tested in read_tested(scores, num_classes)]
 
 
 def norms_for_test(card: Card, device: torch.device) -> dict[str, Normalize]:
-    """Test images are normalized as in training, and as in the released code; one object where that is the same."""
+    """Return the normalizations of test images: as in training, and as in the released code; one object if equal."""
     ours, theirs = (card.train_mean, card.train_std), (card.test_mean, card.test_std)
     train_norm = Normalize(*ours, device)
     return {"train_norm": train_norm, "authors_norm": train_norm if theirs == ours else Normalize(*theirs, device)}
 
 
 def model_facts(config: Config, card: Card) -> dict[str, Any]:
-    """What the user of a trained model must know: its classes, and how an image becomes its input."""
+    """Return the facts that users of a trained model need: its classes, and how an image becomes its input."""
     is_released = headline_norm(config) == "authors_norm"
     mean, std = (card.test_mean, card.test_std) if is_released else (card.train_mean, card.train_std)
     return {
@@ -127,5 +127,5 @@ def model_facts(config: Config, card: Card) -> dict[str, Any]:
 
 
 def headline_norm(config: Config) -> str:
-    """The normalization whose accuracy is the result."""
+    """Return the normalization whose accuracy is the result."""
     return "authors_norm" if config.protocol == "authors" else "train_norm"

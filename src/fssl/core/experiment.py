@@ -1,8 +1,7 @@
-"""A prepared run: complete settings, the method, the network. `prepare` is the only place that makes one.
+"""A prepared run: complete settings, the method, the network. Only `prepare` makes one.
 
-What a run is made of has a name here and is made once: the network, its first weights, how the images are divided and
-who holds them, and the dry step. `prepare` makes what decides whether settings fit together, the rest is made when the
-run begins.
+Each part of a run is made once: the network, its first weights, the division of the images, their holders, and the dry
+step. `prepare` makes the parts that decide whether settings fit together; the others are made when the run starts.
 """
 
 from collections.abc import Mapping
@@ -31,34 +30,34 @@ from .images import Datasets, Division, check_loadable, check_test, divide_image
 
 
 class Experiment:
-    """A run that is ready to start: nothing of its settings is open, and everything fits together.
+    """A run that is ready to start: all settings are complete and compatible.
 
     Args:
-        config: The settings, complete: the same settings give the same experiment again.
+        config: The complete settings: the same settings give the same experiment again.
         method: The method with its optimizer, built once.
         defaults: The defaults of the method's settings on this dataset.
-        dataset: The images, where they are loaded already.
+        dataset: The images, if they are loaded already.
     """
 
     def __init__(self, config: Config, method: Method, defaults: Mapping[str, Any], dataset: Dataset | None) -> None:
         self.config, self.method, self.defaults = config, method, defaults
         self._dataset = dataset
-        self.share: Compute | None = None  # of the machine, while other runs train beside it
+        self.share: Compute | None = None  # of the machine, while other runs train next to it
 
     @property
     def config_here(self) -> Config:
-        """The settings with this run's share of the machine, which is not on record: it may go on without others."""
+        """Return the settings with this run's share of the machine; the share is not recorded, since it may change."""
         return self.config if self.share is None else replace(self.config, compute=self.share)
 
     @property
     def dataset(self) -> Dataset:
-        """The images; loaded now, if they are not yet."""
+        """Return the images, loaded if they are not yet."""
         if self._dataset is None:
             self._dataset = load_dataset(self.config)
         return self._dataset
 
     def load(self, datasets: Datasets, progress: Progress | None = None) -> None:
-        """Get the images and their division from what the runs of a command share; refuse those that do not fit."""
+        """Take the images and their division from those that a command's runs share; reject unsuitable ones."""
         if self._dataset is None:
             self._dataset = datasets.get(self.config, progress)
         check_test(self.config, self._dataset)
@@ -66,46 +65,46 @@ class Experiment:
 
     @property
     def card(self) -> Card:
-        """What is known of the images; nothing is loaded for it."""
+        """Return the facts about the images, without loading them."""
         return self._dataset.card if self._dataset else known_card(self.config)
 
     @cached_property
     def net(self) -> Net:
-        """The network with its first weights; its module is built once."""
+        """Return the network with its first weights; its module is built once."""
         return make_net(self.config, self.card, uses_bf16(self.config))
 
     @cached_property
     def start(self) -> Fitted:
-        """The weights that the run begins with, read from `model.start` if that names some."""
+        """Return the first weights of the run, read from `model.start` if it is set."""
         return first_weights(self.config, self.card, self.net)
 
     @cached_property
     def division(self) -> Division:
-        """Which client has which images, and the validation part."""
+        """Return each client's images, and the validation part."""
         return divide_images(self.config, self.dataset)
 
     @cached_property
     def holdings(self) -> Holdings:
-        """The same as the method trains on it."""
+        """Return each client's images as the method trains on them."""
         return make_holdings(self.config, self.dataset, self.division, self.method.needs)
 
     @property
     def notes(self) -> list[str]:
-        """What somebody who trains with these images may not expect."""
+        """Return notes on the training that a user may not expect."""
         return [*training_notes(self.config, self.dataset, self.holdings, self.method.needs)]
 
     @cached_property
     def dry_step(self) -> Tried:
-        """What one step tells that is tried before the first."""
+        """Return the findings of a step tried before the first one."""
         is_compiled = self.config.compute.compile == "on" or choose_device(self.config).type == "cuda"
         return check_step(self.config, self.method, self.net, self.card, shapes=self.is_tried or is_compiled)
 
     @property
     def is_tried(self) -> bool:
-        """Whether `prepare` takes the dry step, as not every such run fits together.
+        """Return whether `prepare` takes the dry step: whether the run may not fit together.
 
-        A method of the user's may be anything; not every method takes train.labels_alone, train.class_weights or
-        +oracle, nor does every network take the single image of some methods' passes.
+        A user's method may be anything; not every method supports train.labels_alone, train.class_weights or +oracle,
+        and not every network takes the single image of some methods' passes.
         """
         train, oracle = self.config.train, self.method.needs.truth
         asks = oracle or train.labels_alone or train.class_weights > 0 or train.batch == 1
@@ -113,12 +112,12 @@ class Experiment:
 
     @property
     def reads_rounds(self) -> bool:
-        """Whether a step depends on how many rounds the run is to have; of fssl's own methods none does."""
+        """Return whether a step reads the planned number of rounds; fssl's own methods never do."""
         return self.is_tried and self.dry_step.reads_rounds
 
 
 def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
-    """Complete a configuration, build its method, and refuse what does not fit together.
+    """Complete a configuration, build its method, and reject settings that do not fit together.
 
     Args:
         config: Settings as a user gives them, or complete ones from a record.
@@ -131,8 +130,8 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
     Raises:
         UserError: Some settings do not fit together; nothing has been computed.
     """
-    is_recorded = config.model.start_digest is not None  # a run goes on from its checkpoint, without the file
-    choose_device(config)  # a GPU that is asked for must be there
+    is_recorded = config.model.start_digest is not None  # a resumed run starts from its checkpoint, without the file
+    choose_device(config)  # raises if a requested GPU is missing
     if dataset is None:
         check_loadable(config)
         dataset = load_dataset(config) if config.card.is_folder else None
@@ -159,7 +158,7 @@ def prepare(config: Config, dataset: Dataset | None = None) -> Experiment:
 
 
 def with_folder(config: Config, dataset: Dataset) -> Config:
-    """The settings with what one's own images decide; refuses images that they are not meant for."""
+    """Return the settings, completed by the user's images; reject images that do not match them."""
     data = config.data
     is_given = data.dir is None  # by a script, or by a site of a deployment
     if dataset.partition is not None:
@@ -167,7 +166,7 @@ def with_folder(config: Config, dataset: Dataset) -> Config:
         config = with_clients(config, len(dataset.partition.labeled), found)
     elif dataset.digest is None:
         return config
-    if data.digest and dataset.digest not in (None, data.digest):  # None: a site alone does not see all files
+    if data.digest and dataset.digest not in (None, data.digest):  # None: a single site does not see all files
         others = "the images of dataset= have changed" if is_given else f"the files in '{data.dir}' have changed"
         raise UserError(
             f"data.digest = '{data.digest}': {others} ('{dataset.digest}');"
@@ -182,7 +181,7 @@ def with_folder(config: Config, dataset: Dataset) -> Config:
 
 
 def with_file(config: Config, dataset: Dataset | None) -> Config:
-    """The settings with what the file of a partition decides; refuses a file that is not meant for these images."""
+    """Return the settings, completed by the partition file; reject a file that does not match the images."""
     file, recorded = config.partition.file, config.partition.digest
     if file is None:
         return config
@@ -193,7 +192,7 @@ def with_file(config: Config, dataset: Dataset | None) -> Config:
 
 
 def with_clients(config: Config, number: int, found: str) -> Config:
-    """The settings with the number of clients that was found, in words also where; refuses another one."""
+    """Return the settings with the number of clients found; reject another one. `found` describes them in messages."""
     part, train = config.partition, config.train
     if part.clients not in (0, number):
         raise UserError(f"partition.clients = {part.clients}, but there are {number} {found}; remove it")
@@ -204,7 +203,7 @@ def with_clients(config: Config, number: int, found: str) -> Config:
 
 
 def complete(config: Config) -> Config:
-    """The settings with everything filled in that files, the device, the dataset or the method's builder decide."""
+    """Return the settings with all values that files, the device, the dataset or the method's builder decide."""
     method, model = config.method, config.model
     settings = tuple(sorted(full_settings(method, config.card).items()))
     return by_card(

@@ -1,4 +1,4 @@
-"""An experiment made real: who trains on which images, on which device, and what the server makes of it."""
+"""A prepared experiment at work: clients' images on devices, and the server's part of a round."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
@@ -24,11 +24,11 @@ from .server_optimizer import ServerOptimizer
 from .static_norm import Collect, Faster, NormSums, as_it_is, make_measure
 from .step import Pool, StepMaker
 
-OWN_NUMBER = -1  # the number of the server, where it trains as one more site; lower ones are its warm-up
+OWN_NUMBER = -1  # the server's number when it trains as one more site; lower numbers are its warm-up
 
 
 class Pools:
-    """A run's training images on a device, and how images become inputs there."""
+    """A run's training images on a device, and the normalizations that turn them into inputs."""
 
     def __init__(self, config: Config, dataset: Dataset, device: torch.device) -> None:
         self.dataset, self.device = dataset, device
@@ -37,34 +37,34 @@ class Pools:
 
     @cached_property
     def views(self) -> Pool:
-        """What views are made of: the images as they are, or enlarged once for all crops to come."""
+        """Return the source of views: the images unchanged, or enlarged once for all crops."""
         return self._made(self.is_enlarged)
 
     @cached_property
     def whole(self) -> Pool:
-        """The images as they are, for BatchNorm's statistics."""
+        """Return the unchanged images, for BatchNorm's statistics."""
         return self._made(enlarge=False) if self.is_enlarged else self.views
 
     def _made(self, enlarge: bool) -> Pool:
         images, labels = on_device(self.dataset.train, self.device)
         size = images.shape[2]
         images = enlarged(images, crop_room(size)) if enlarge else images
-        # Where a client has no labels, unlabeled images fill its labeled batches and count nothing.
+        # Unlabeled images fill the labeled batches of a client without labels, with weight 0.
         return Pool(images, labels.clamp(min=0), self.norms["train_norm"], size)
 
     def tester(self, score: ScoreBatch, split: Split, norms: Sequence[str]) -> Tester:
-        """A test with these images, under some of the normalizations."""
+        """Return a test on these images, under some of the normalizations."""
         return make_tester(score, TestPool(*on_device(split, self.device)), [self.norms[name] for name in norms])
 
 
 class Federation:
-    """An experiment made real.
+    """A prepared experiment at work.
 
     Args:
         experiment: The prepared run.
-        pools: Its images on a device; by default on the first one that the settings name.
+        pools: Its images on a device; by default the first device of the settings.
         at_server: Whether the server trains, on its labeled images as one site, instead of the clients.
-        begins: False where a checkpoint holds the weights, and the file that they began with may be gone.
+        begins: False if a checkpoint holds the weights, since the file of first weights may be gone.
     """
 
     def __init__(
@@ -76,40 +76,40 @@ class Federation:
         self.devices = choose_devices(config)
         self.pools = pools or Pools(config, self.dataset, self.devices[0])
         self.device, self.norms = self.pools.device, self.pools.norms
-        if at_server:  # as other sites it has other random numbers, and it broadcasts nothing to itself
+        if at_server:  # as another site it has its own random numbers, and it broadcasts nothing to itself
             self.method, self.recipe = make_server_method(config), make_server_recipe(config, card)
             self.sites, self.server_optimizer = [self.holdings.server] * (1 + config.server.warmup), ServerOptimizer()
         else:
             self.method, self.recipe = experiment.method, make_recipe(config, experiment.method, card)
             self.sites, self.server_optimizer = self.holdings.sites, make_server_optimizer(config)
         self.task = make_task(self.sites, card, config.seed)
-        # Whether a client starts with the momentum of the one before it, as in the released code, or with its own.
+        # Whether a client starts with the momentum of the previous client, as in the released code, or with its own.
         self.carries_momentum, self.keeps_momentum = config.protocol == "authors", config.train.keep_momentum
         self.begins = begins
 
     def on(self, device: torch.device) -> "Federation":
-        """The same federation with its images on another device."""
+        """Return the same federation with its images on another device."""
         if device == self.device:
             return self
         return Federation(self.experiment, Pools(self.config, self.dataset, device), begins=self.begins)
 
     def of_server(self) -> "Federation":
-        """The same federation with one site, the server and its labeled images, that learns from labels alone."""
+        """Return the same federation with one site: the server, which trains on its labeled images only."""
         return Federation(self.experiment, self.pools, at_server=True, begins=self.begins)
 
     @cached_property
     def test(self) -> Split:
-        """The images that the global model is tested with; a site of a deployment needs none."""
+        """Return the test images of the global model; a site of a deployment needs none."""
         return split_for_test(self.config, self.dataset)
 
     @property
     def pool(self) -> Pool:
-        """What views are made of."""
+        """Return the source of views."""
         return self.pools.views
 
     @cached_property
     def layout(self) -> Layout:
-        """Where the step's tally keeps which sums: asked of the method's own step."""
+        """Return the places of sums in the step's tally, as the method's step measures them."""
         if self.method is self.experiment.method:
             return self.experiment.dry_step.layout
         sizes = Sizes(self.task, self.counts(0), self.recipe, self.dataset.card, self.config.train.class_weights > 0)
@@ -117,65 +117,65 @@ class Federation:
 
     @property
     def steps(self) -> StepMaker:
-        """What a device computes of a client's round."""
+        """Return the functions that a device computes in a client's round."""
         probe = make_probe(self.config, self.method)
         return StepMaker(self.net, self.method, self.recipe, probe, self.layout, self.pool)
 
     def drawn_clients(self, round: int) -> list[int]:
-        """Who takes part, sorted; in the order drawn where momentum passes from one to the next."""
+        """Return the participants of a round, sorted; in drawing order if momentum passes from one to the next."""
         drawn = [*dict.fromkeys(client for group in self.drawn_groups(round) for client in group)]
         return drawn if self.carries_momentum else sorted(drawn)
 
     def drawn_groups(self, round: int) -> list[list[int]]:
-        """The round's groups of clients: one, unless the method asks for several; they may share clients."""
+        """Return the round's groups of clients: one, unless the method needs several; groups may overlap."""
         config, number = self.config, self.method.needs.groups
         sizes = config.drawable, config.train.clients_per_round
         return [cohort(config.seed, *sizes, number * (round - 1) + group + 1) for group in range(number)]
 
     def plan(self, round: int, client: int) -> ClientPlan:
-        """A client's round: its steps in each group that it was drawn into, or in the first if in none."""
-        several = self.drawn_groups(round) if self.method.needs.groups > 1 else []  # of one there is nothing to look up
+        """Return a client's round: its steps in each group that drew it, or in the first if none did."""
+        several = self.drawn_groups(round) if self.method.needs.groups > 1 else []  # a single group needs no lookup
         mine = [group for group, drawn in enumerate(several) if client in drawn]
         return plan_client(self.sites[client], self.recipe, self.config.seed, round, client, mine or [0])
 
     def longest_plan(self) -> ClientPlan:
-        """The round with the most steps that there can be: of the busiest client, in every group."""
+        """Return the longest possible round: of the busiest client, in every group."""
         busiest, groups = max(self.holders, key=self.num_steps), range(self.method.needs.groups)
         return plan_client(self.sites[busiest], self.recipe, self.config.seed, 1, busiest, groups)
 
     def first_server(self) -> Server:
-        """What the server holds before the first round."""
+        """Return the server's state before the first round."""
         # A copy, even on a CPU: the network keeps its first weights.
         weights = self.experiment.start.weights if self.begins else self.net.first
         first = ({k: t.to(self.device, copy=True) for k, t in tree.items()} for tree in weights)
         return self.method.init(self.net, Weights(*first), self.task)
 
     def payload(self, server: Server, optimizer: State, client: int) -> Payload:
-        """What goes down to one client: the method's payload, and the momentum that the server broadcasts."""
+        """Return what one client receives: the method's payload, and the momentum that the server broadcasts."""
         return self.server_optimizer.broadcast(self.method.payload(server, client), optimizer)
 
     def new_state(self, payload: Payload, client: int) -> State:
-        """What a client starts with, given its first payload."""
+        """Return a client's initial state, given its first payload."""
         return self.method.client_state(payload, self.task, self.counts(client))
 
     @property
     def holders(self) -> list[int]:
-        """The clients whose images are here: all of them, or at a site its own client alone."""
+        """Return the clients whose images are here: all, or at a site its own client only."""
         return [client for client, site in enumerate(self.sites) if len(site.pool)]
 
     def counts(self, client: int) -> Counts:
         return self.sites[client].counts
 
     def num_steps(self, client: int) -> int:
-        """A client's steps in a round, in one group of several."""
+        """Return the number of a client's steps in a round, within one group."""
         return self.recipe.num_steps(self.counts(client))
 
     def work(self, client: int) -> int:
-        """The steps that are expected of a client: none, if it counts nothing in the mean."""
+        """Return the expected number of a client's steps; 0 if it has no weight in the mean."""
         return self.num_steps(client) if self.method.num_samples(self.counts(client)) else 0
 
     def make_collect(self, faster: Faster = as_it_is) -> Collect | None:
-        """What measures BatchNorm's statistics of a global model on images that the server has, if it is to."""
+        """Return a function that measures BatchNorm's statistics on images of the server; None if it is not used."""
         static_norm, own = self.config.server.static_norm, self.holdings.server.labeled
         if static_norm == "all":
             own = np.setdiff1d(np.arange(len(self.dataset.train.labels)), self.holdings.held_out)
@@ -185,7 +185,7 @@ class Federation:
         return lambda weights: measure(weights, rows)
 
     def make_client_measure(self, faster: Faster = as_it_is) -> Callable[[Weights, int], NormSums]:
-        """What measures a model on all images of one client, in the order of the dataset."""
+        """Return a function that measures a model on all images of one client, in the order of the dataset."""
         measure = make_measure(self.net, self.pools.whole, faster)
 
         @cache
@@ -196,5 +196,5 @@ class Federation:
 
 
 def on_device(split: Split, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Images and labels as tensors; copied, since a memory map is read-only."""
+    """Return images and labels as tensors; copied, since a memory map is read-only."""
     return tuple(torch.from_numpy(np.array(a)).to(device) for a in split)  # type: ignore[return-value]

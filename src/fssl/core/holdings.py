@@ -1,4 +1,4 @@
-"""Who holds which training images, and what that means for a run."""
+"""Which client has which training images, and the consequences for a run."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,38 +17,38 @@ from ..training.plan import Site, balanced, make_sites, server_site, weighed
 from .images import Division
 
 RARE = 0.01  # rounds without labels that need no note
-SHOWN_CLASSES = 10  # of those that nobody can learn
+SHOWN_CLASSES = 10  # names listed of classes without labels
 
 
 @dataclass(frozen=True)
 class Holdings:
-    """Who holds which training images.
+    """The training images of clients and server.
 
-    The counts are images by class, [clients, classes]; None where this process cannot know them.
+    The counts are images by class, [clients, classes]; None if this process cannot know them.
     """
 
     sites: list[Site]  # of the clients
     server: Site
-    held_out: Index  # the validation part, which nobody trains on
+    held_out: Index  # the validation part, which is not used for training
     labeled: NDArray[np.int64] | None
     unlabeled: NDArray[np.int64] | None  # by their true classes
     at_server: NDArray[np.int64] | None  # [classes], of a server with labels
 
     def facts(self) -> dict[str, Any]:
-        """The counts as a run records them."""
+        """Return the counts as a run records them."""
         known = {"labeled": self.labeled, "unlabeled": self.unlabeled}
         known |= {} if self.at_server is None else {"server": self.at_server}
         return {name: None if table is None else table.tolist() for name, table in known.items()}
 
 
 def make_holdings(config: Config, dataset: Dataset, division: Division, needs: Needs) -> Holdings:
-    """Who holds what, as the images are divided and the method knows labels."""
+    """Return the holdings, given the division of the images and the method's knowledge of labels."""
     partition, held_out = division
     labels, classes = dataset.train.labels, dataset.card.num_classes
     sites = [*make_sites(partition, needs.labels), server_site(partition)]
     sites = balanced(sites, labels, config.train.class_balance)
     *sites, server = weighed(sites, labels, classes, config.train.class_weights)
-    sees_all = dataset.partition is None or dataset.digest is not None  # else images are at their sites
+    sees_all = dataset.partition is None or dataset.digest is not None  # otherwise images are at their sites
     return Holdings(
         sites,
         server,
@@ -60,7 +60,7 @@ def make_holdings(config: Config, dataset: Dataset, division: Division, needs: N
 
 
 def training_notes(config: Config, dataset: Dataset, holdings: Holdings, needs: Needs) -> Iterator[str]:
-    """What somebody who trains with these images may not expect."""
+    """Yield notes on the training that a user may not expect."""
     yield from dataset.notes
     if needs.burn_in >= config.rounds:
         rounds = several(config.rounds, "round")

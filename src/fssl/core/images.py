@@ -1,4 +1,4 @@
-"""The images that a configuration names: which ones, who holds them, and which of them are the test."""
+"""The images that a configuration names, their division among clients, and the test images."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -19,25 +19,25 @@ from ..system.files import at_home
 from ..system.machine import cores
 
 ImagesKey = tuple[str, str | None, Agreed | None, Fit]
-Division = tuple[Partition, Index]  # who trains on what, and the rows of the validation part, which nobody trains on
+Division = tuple[Partition, Index]  # of the training images, and the rows of the validation part
 
 
 class Datasets:
-    """The datasets of one command, each loaded and divided once: the runs of a grid share them."""
+    """The datasets of one command, each loaded and divided once and shared by the runs of a grid."""
 
     def __init__(self) -> None:
         self._loaded: dict[ImagesKey, Dataset] = {}
         self._divided: dict[object, Division] = {}
 
     def get(self, config: Config, progress: Progress | None = None) -> Dataset:
-        """The configured images, loaded if they are not here yet."""
+        """Return the configured images, loaded if they are not here yet."""
         source = source_of(config)
         if source not in self._loaded:
             self._loaded[source] = load_dataset(config, progress)
         return self._loaded[source]
 
     def divided(self, config: Config, dataset: Dataset) -> Division:
-        """How the images are divided among clients; refuses settings by which they cannot be."""
+        """Return the division of the images among clients; reject settings that allow none."""
         settings = config.data, config.partition, config.records, config.labels_per_class
         if settings not in self._divided:
             self._divided[settings] = divide_images(config, dataset)
@@ -45,12 +45,12 @@ class Datasets:
 
 
 def source_of(config: Config) -> ImagesKey:
-    """The settings that decide which images are loaded."""
+    """Return the settings that decide which images are loaded."""
     return config.data.name, config.data.dir, shared_format(config) if config.card.is_folder else None, config.card.fit
 
 
 def load_dataset(config: Config, progress: Progress | None = None) -> Dataset:
-    """The configured images; the first time, files are decoded into a cache."""
+    """Load the configured images; the first time, decode files into a cache."""
     check_loadable(config)
     name, dir, agreed, fit = source_of(config)
     folder, options = at_home(Path(dir)) if dir else None, agreed._asdict() if agreed else {}
@@ -58,7 +58,7 @@ def load_dataset(config: Config, progress: Progress | None = None) -> Dataset:
 
 
 def lacking_images(configs: Iterable[Config]) -> Iterator[str]:
-    """Which of the datasets have no files yet, and why, without loading any."""
+    """Yield the reason why a dataset has no files yet, for each such dataset, without loading any."""
     for name, dir in dict.fromkeys((config.data.name, config.data.dir) for config in configs):
         if text := lacking(name, at_home(Path(dir)) if dir else None):
             yield text
@@ -73,7 +73,7 @@ def check_at_hand(config: Config) -> None:
 
 
 def check_loadable(config: Config) -> None:
-    """Refuse to load the images of a name in place of those that a script gave under it."""
+    """Reject loading a dataset by name if a script gave other images under that name."""
     if config.data.digest and not config.card.is_folder:
         raise UserError(
             f"data.digest = '{config.data.digest}': the images were passed in Python, as dataset= of fssl.experiment;"
@@ -82,7 +82,7 @@ def check_loadable(config: Config) -> None:
 
 
 def given_dataset(config: Config, dataset: object) -> Dataset:
-    """Images that a script gives, checked; refuses settings that are of use for files alone."""
+    """Return the checked images of a script; reject settings that apply only to files."""
     data = config.data
     for key in ("dir", "skip_bad", "test_share"):
         if value := getattr(data, key):
@@ -103,7 +103,7 @@ def given_dataset(config: Config, dataset: object) -> Dataset:
 
 
 def shared_format(config: Config) -> Agreed:
-    """What the sites of a federation with their own images have in common."""
+    """Return the image settings that the sites of a federation with their own images share."""
     data = config.data
     return Agreed(
         data.classes or (),
@@ -114,17 +114,17 @@ def shared_format(config: Config) -> Agreed:
         data.name,
         data.skip_bad,
         data.test_share,
-        config.has_server_labels and not config.card.is_dealt,  # else the deal says which images are the server's
+        config.has_server_labels and not config.card.is_dealt,  # otherwise the deal decides
     )
 
 
 def known_card(config: Config) -> Card:
-    """What a complete configuration knows of its images without opening a file."""
+    """Return the facts about the images that need no file."""
     return shared_format(config).card() if config.card.is_folder else config.card
 
 
 def partition_images(config: Config, dataset: Dataset) -> Partition:
-    """Who holds what: as the images lie, or as they are dealt out."""
+    """Return each client's images: as given by files or folders, or dealt."""
     part = config.partition
     if part.file is not None:
         return read_partition(Path(part.file), len(dataset.train.labels), part.digest)[0]
@@ -144,7 +144,7 @@ def partition_images(config: Config, dataset: Dataset) -> Partition:
 
 
 def divide_images(config: Config, dataset: Dataset) -> Division:
-    """Who trains on what, and the validation part."""
+    """Return each client's images, and the validation part."""
     partition, share = partition_images(config, dataset), config.data.validation
     if share is None:
         return partition, np.zeros(0, np.int64)
@@ -161,7 +161,7 @@ def divide_images(config: Config, dataset: Dataset) -> Division:
 
 
 def split_for_test(config: Config, dataset: Dataset) -> Split:
-    """The images that a run is tested with."""
+    """Return the test images of a run."""
     check_test(config, dataset)
     if config.data.test == "all":
         return dataset.test
@@ -170,7 +170,7 @@ def split_for_test(config: Config, dataset: Dataset) -> Split:
 
 
 def split_to_choose_by(config: Config, dataset: Dataset, held_out: Index) -> Split | None:
-    """The validation part: labeled images that are held out, else the tuning half beside the final one; or nothing."""
+    """Return the validation part: held-out labeled images, or the tuning half of the test images; None without one."""
     if len(held_out):
         return Split(dataset.train.images[held_out], dataset.train.labels[held_out])
     if config.data.test != "final":
@@ -179,7 +179,7 @@ def split_to_choose_by(config: Config, dataset: Dataset, held_out: Index) -> Spl
 
 
 def check_test(config: Config, dataset: Dataset) -> None:
-    """Refuse test images that are too few for two halves, or have no value of the measure that is the result."""
+    """Reject too few test images for two halves, or test images for which the result's measure is undefined."""
     labels = dataset.test.labels[rows_for_test(config, dataset)]
     if config.records.metrics == "auroc" and len(np.unique(labels)) < 2:
         raise UserError(
@@ -190,7 +190,7 @@ def check_test(config: Config, dataset: Dataset) -> None:
 
 
 def check_choosable(config: Config, labels: NDArray[np.int64]) -> None:
-    """Refuse to choose rounds by images that have no value of the measure to choose by."""
+    """Reject a choice of rounds by images for which the measure is undefined."""
     chooses = config.records.keep_best or config.train.patience is not None
     if chooses and config.records.metrics == "auroc" and len(np.unique(labels)) < 2:
         raise UserError(
@@ -200,12 +200,12 @@ def check_choosable(config: Config, labels: NDArray[np.int64]) -> None:
 
 
 def choosing(config: Config) -> Config:
-    """The settings with the half of the test images to choose by."""
+    """Return the settings for the half of the test images to choose by."""
     return replace(config, data=replace(config.data, test="tuning"))
 
 
 def split_for_clients(config: Config, dataset: Dataset) -> dict[int, Split]:
-    """The test images that are a client's own, of each client that has some; they are part of the test of all."""
+    """Return a client's own test images, for each client with some; they also belong to the common test."""
     if dataset.testers is None:
         return {}
     rows = rows_for_test(config, dataset)
@@ -215,7 +215,10 @@ def split_for_clients(config: Config, dataset: Dataset) -> dict[int, Split]:
 
 
 def rows_for_test(config: Config, dataset: Dataset) -> NDArray[np.int64]:
-    """Numbers of the test images: all, or half of each class with whole groups, and `final` has the others."""
+    """Return row indices of the test images: all, or the half named by `data.test`.
+
+    Halves are stratified by class and keep groups intact.
+    """
     labels, groups = dataset.test.labels, dataset.test_groups
     if config.data.test == "all":
         return np.arange(len(labels))

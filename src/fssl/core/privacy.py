@@ -1,4 +1,4 @@
-"""What a run tells about one client: with clipping and noise by Google's accountant (package dp-accounting)."""
+"""The privacy of one client in a run: with clipping and noise, by Google's accountant (package dp-accounting)."""
 
 from collections import Counter
 from importlib.util import find_spec
@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 from ..config import Config
 from ..seeds import cohort
 
-REPLACED = 2.0  # one client's clipped update in the place of another moves the sum by twice the clip
-FEWEST_MASKED = 3  # uploads in a mean that hides them: of two, each client could tell the other's
-MOST_MASKED = 1000  # more would leave too few whole numbers for a value of one client's
+REPLACED = 2.0  # replacing one client's clipped update moves the sum by at most twice the clip
+FEWEST_MASKED = 3  # uploads in a mean that hides them: of two, each client could compute the other's
+MOST_MASKED = 1000  # more would leave too few whole numbers for a value of one client
 MASK_BITS = 28  # of the seed of a mask between two clients, in Flower 1.41
 
 
 class Spent(NamedTuple):
-    """A client's (epsilon, delta) after a run: another client with any other images in its place could be told by
-    nobody with more than that.
+    """A client's (epsilon, delta) after a run, against replacing it by a client with any other images.
 
-    `hidden`: by who sees all global models, and not who took part. `known`: by who also knows that, as the server and
-    everyone with the seed or the record does; then the rounds count in which the busiest client takes part.
+    `hidden`: against an adversary with all global models who does not know the participants. `known`: against one who
+    also knows them, such as the server and everyone with the seed or the record; then only the rounds of the busiest
+    client count.
     """
 
     hidden: float
@@ -29,7 +29,7 @@ class Spent(NamedTuple):
 
 
 def spent(config: Config, rounds: int) -> Spent | None:
-    """What so many rounds of a run spend; None without noise, or without the accountant."""
+    """Return what so many rounds of a run spend; None without noise, or without the accountant."""
     noise, delta = config.privacy.noise, config.privacy.delta
     if not noise or not find_spec("dp_accounting"):
         return None
@@ -40,7 +40,7 @@ def spent(config: Config, rounds: int) -> Spent | None:
 
 
 def most_rounds(config: Config, rounds: int) -> int:
-    """How often the client takes part that is drawn most."""
+    """Return how often the most frequently drawn client takes part."""
     drawn: Counter[int] = Counter()
     for round in range(1, rounds + 1):
         drawn.update(cohort(config.seed, config.drawable, config.train.clients_per_round, round))
@@ -48,7 +48,7 @@ def most_rounds(config: Config, rounds: int) -> int:
 
 
 def epsilon(noise: float, rounds: int, delta: float, sampled: tuple[int, int] | None = None) -> float:
-    """Of so many Gaussian mechanisms in a row; each on a secret draw, if `sampled` says of how many how many."""
+    """Return the epsilon of consecutive Gaussian mechanisms; `sampled` is (clients, drawn) of a secret draw."""
     import dp_accounting as dp
     from dp_accounting.rdp import RdpAccountant
 
@@ -61,7 +61,7 @@ def epsilon(noise: float, rounds: int, delta: float, sampled: tuple[int, int] | 
 
 
 def privacy_notes(config: Config) -> list[str]:
-    """What a user should know of the guarantee before the run, a line each."""
+    """Return notes on the guarantee for the user, a line each."""
     privacy = config.privacy
     if privacy.aggregation == "secagg+":
         return [f"privacy: secagg+ hides uploads from a glance, not from an attack: mask seeds have {MASK_BITS} bits"]

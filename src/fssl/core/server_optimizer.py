@@ -1,4 +1,4 @@
-"""The server's step: what becomes of the global model after the clients' mean, as pure functions on tensors."""
+"""The server's step: from the clients' mean to the next global model, as pure functions on tensors."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,23 +9,23 @@ from torch import Tensor
 from ..methods.base import BROADCAST
 from ..types import Payload, State, Weights, put, take, zeros_like
 
-MOMENTUM, SQUARE, VELOCITY = "momentum.", "square.", "velocity."  # in what the server's optimizer remembers
-NO_MOVE = 1e-12  # a client's rate times steps where the rate is 0
+MOMENTUM, SQUARE, VELOCITY = "momentum.", "square.", "velocity."  # keys in the server optimizer's memory
+NO_MOVE = 1e-12  # a client's rate times steps if the rate is 0
 
 
 def smooth(before: Weights, model: Weights, decay: float, round: int) -> Weights:
-    """The exponential mean of the models of all rounds so far: one of n rounds ago counts decay^n, then normalized.
+    """Return the exponential mean of all rounds' models: a model of n rounds ago has weight decay^n, normalized.
 
-    Running statistics are smoothed as parameters are. The first round's mean is its model, whatever was before.
+    Running statistics are smoothed like parameters. The first round's mean is its model, whatever was before.
     """
-    share = decay * (1 - decay ** (round - 1)) / (1 - decay**round)  # what all earlier rounds count together
+    share = decay * (1 - decay ** (round - 1)) / (1 - decay**round)  # the total weight of all earlier rounds
     pairs = zip(before, model, strict=True)
     return Weights(*({name: t + share * (old[name] - t) for name, t in new.items()} for old, new in pairs))
 
 
 @dataclass(frozen=True)
 class ServerOptimizer:
-    """Takes the way from the global model w to the mean w' as a gradient, d = w - w'.
+    """Treats the difference between the global model w and the mean w' as a gradient, d = w - w'.
 
     - `mean`: w <- w'.
     - `momentum` (Hsu et al. 2019): u <- momentum u + d; w <- w - lr u.
@@ -40,23 +40,23 @@ class ServerOptimizer:
     momentum: float = 0.9
     beta2: float = 0.99
     epsilon: float = 1e-3
-    broadcasts: bool = False  # clients begin with the velocity below
+    broadcasts: bool = False  # clients start with the velocity below
 
     def start(self, params: State) -> State:
-        """What the server remembers beside the model before the first round."""
+        """Return the server's memory, in addition to the model, before the first round."""
         state = put(MOMENTUM, zeros_like(params)) if self.kind != "mean" else {}
         if self.kind == "adam":
             state |= put(SQUARE, {name: torch.full_like(p, self.epsilon**2) for name, p in params.items()})
         return state | (put(VELOCITY, zeros_like(params)) if self.broadcasts else {})
 
     def step(self, old: State, mean: State, state: State, reach: Tensor) -> tuple[State, State]:
-        """The parameters after a round, and what is remembered.
+        """Return the parameters after a round, and the new memory.
 
         Args:
-            old: The parameters that clients began with.
-            mean: What their uploads became.
-            state: What the server remembered.
-            reach: How far a velocity of 1 moves a client in a round: its rate times its steps.
+            old: The parameters that clients started with.
+            mean: The mean of their uploads.
+            state: The server's memory.
+            reach: The way of a client with velocity 1 in a round: its rate times its steps.
         """
         if not state:
             return mean, {}
@@ -80,19 +80,19 @@ class ServerOptimizer:
         return new, {**put(MOMENTUM, m), **put(SQUARE, v)}
 
     def carried(self, mean: Tensor, d: Tensor, u: Tensor) -> Tensor:
-        """w - lr (momentum u + d), written so that lr 1 and momentum 0 give the mean to the last bit."""
+        """Return w - lr (momentum u + d), written so that lr 1 and momentum 0 give the mean to the last bit."""
         return mean + (1 - self.lr) * d - (self.lr * self.momentum) * u
 
     def slowed(self, before: State, d: State, reach: Tensor) -> State:
-        """b <- momentum b + (1 - momentum) d / reach, in the unit of a client's velocity.
+        """Update b <- momentum b + (1 - momentum) d / reach, in the unit of a client's velocity.
 
-        A client that keeps a velocity b for all its steps moves by -rate steps b = -reach b. So d / reach is the mean
-        velocity of the round that made d, and b the mean of such velocities, later rounds more.
+        A client that keeps a velocity b for all its steps moves by -rate steps b = -reach b. So d / reach is the
+        round's mean velocity, and b averages such velocities, with more weight on later rounds.
         """
         share = (1 - self.momentum) / reach
         return {name: self.momentum * before[name] + share * t for name, t in d.items()}
 
     def broadcast(self, payload: Payload, state: State) -> Payload:
-        """The payload with the velocity that clients begin with; as it is if that is zero."""
+        """Return the payload with the velocity that clients start with; unchanged if it is zero."""
         velocity = take(VELOCITY, state)
         return payload._replace(extras={**payload.extras, **put(BROADCAST, velocity)}) if velocity else payload

@@ -1,7 +1,7 @@
-"""Static BatchNorm statistics: running means and variances that belong to a model, measured on whole images.
+"""Static BatchNorm statistics: running means and variances of a model, measured on whole images.
 
 SemiFL's rule (sBN): the plain mean, over batches of un-augmented images in a fixed order, of each batch's mean and
-unbiased variance. All batches count the same, also a smaller last one. So sites need to send no more than sums.
+unbiased variance. All batches have the same weight, even a smaller last one, so sites need to send only sums.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +18,7 @@ BATCH = 250
 
 
 class NormSums(NamedTuple):
-    """The statistics of some batches, added up, and of how many."""
+    """The summed statistics of some batches, and their number."""
 
     total: State  # by the names of the buffers
     batches: int
@@ -39,7 +39,7 @@ def compiled(statistics: Statistics) -> Statistics:
 
 
 def make_measure(net: Net, pool: Pool, faster: Faster = as_it_is) -> Measure:
-    """A function that adds up a model's statistics on rows of a pool, in their order; whole batches go `faster`."""
+    """Return a function that sums a model's statistics on rows of a pool, in order; `faster` speeds up full batches."""
 
     def statistics(weights: Weights, rows: Tensor) -> State:
         return net.statistics(weights, pool.normalize(pool.images[rows]))
@@ -48,7 +48,9 @@ def make_measure(net: Net, pool: Pool, faster: Faster = as_it_is) -> Measure:
 
     @torch.no_grad()
     def measure(weights: Weights, rows: Tensor) -> NormSums:
-        batches = [batch for batch in rows.split(BATCH) if len(batch) > 1 or len(rows) == 1]  # one has no variance
+        batches = [
+            batch for batch in rows.split(BATCH) if len(batch) > 1 or len(rows) == 1
+        ]  # a single image has no variance
         total: State = {}
         for batch in batches:
             total = added(total, (run if len(batch) == BATCH else statistics)(weights, batch))
@@ -58,11 +60,11 @@ def make_measure(net: Net, pool: Pool, faster: Faster = as_it_is) -> Measure:
 
 
 def mean_of(sums: Iterable[NormSums]) -> State:
-    """Running statistics of a model: every batch counts the same, whoever has its images."""
+    """Return a model's running statistics: every batch has the same weight, whichever site has its images."""
     total: State = {}
     batches = 0
     for each in sums:
-        if each.batches:  # who has no images says nothing
+        if each.batches:  # a site without images is skipped
             total, batches = added(total, each.total), batches + each.batches
     return {name: t / batches for name, t in total.items()}
 

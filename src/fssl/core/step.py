@@ -1,4 +1,4 @@
-"""The training step: gather, augment, learn, measure, as one pure function, or in its two halves."""
+"""The training step: gather, augment, learn, measure, as one pure function, or in two halves."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from ..types import Batch, Draw, Local, Payload, State, Sweep, Trace
 
 
 class Shown(NamedTuple):
-    """What a step sees, and the true labels that only probes look at."""
+    """The input of a step, and the true labels that only probes read."""
 
     batch: Batch
     truth: Tensor  # [B_u]
@@ -31,17 +31,17 @@ Look = Callable[[Local, Tensor, Sweep], Tensor]
 
 
 class Pool:
-    """All training images and labels on the device, the size of their views, and how pixels become inputs."""
+    """All training images and labels on the device, the size of their views, and their normalization."""
 
     def __init__(self, images: Tensor, labels: Tensor, normalize: Normalize, size: int) -> None:
         self.images, self.labels, self.normalize, self.size = images, labels, normalize, size
 
     def view(self, augment: Callable[..., Tensor], rows: Tensor, noise: Tensor) -> Tensor:
-        """Inputs of a network: `weak` or `strong` views of the images at `rows`."""
+        """Return inputs of a network: `weak` or `strong` views of the images at `rows`."""
         return self.normalize(augment(self.images, rows, noise, self.size))
 
     def batch(self, draw: Draw, views: Sequence[str], with_truth: bool) -> Batch:
-        """The batch a draw stands for; of several steps, with their axis first."""
+        """Return the batch that a draw describes; for several steps, with their axis first."""
         tensors = {}
         for view in views:
             rows, noise = rows_of(view, draw), draw.noise[view]
@@ -54,7 +54,7 @@ class Pool:
 
 
 def rows_of(view: str, draw: Draw) -> Tensor:
-    """The images that a view shows."""
+    """Return the rows of the images in a view."""
     if shows_drawn(view):
         return draw.extras["m_row"]
     return draw.x_row if shows_labeled(view) else draw.u_row
@@ -62,7 +62,7 @@ def rows_of(view: str, draw: Draw) -> Tensor:
 
 @dataclass(frozen=True)
 class StepMaker:
-    """What a device computes of a client's round. Each function is made anew, for one thread."""
+    """Makes the functions that a device computes in a client's round, each anew, for one thread."""
 
     net: Net
     method: Method
@@ -72,7 +72,7 @@ class StepMaker:
     pool: Pool
 
     def visit(self) -> Visit:
-        """(payload, local, sweep) -> local, for one batch of the sweep."""
+        """Return (payload, local, sweep) -> local, for one batch of the sweep."""
         net, method, pool = self.net.copy(), self.method, self.pool
 
         def visit(payload: Payload, local: Local, sweep: Sweep) -> Local:
@@ -81,7 +81,7 @@ class StepMaker:
         return visit
 
     def step(self) -> Step:
-        """(payload, local, tally, draw) -> (local, tally): both halves of a step in one function."""
+        """Return (payload, local, tally, draw) -> (local, tally): both halves of a step in one function."""
         show, learn = self.show(), self.learn()
 
         def step(payload: Payload, local: Local, tally: Tensor, draw: Draw) -> tuple[Local, Tensor]:
@@ -90,8 +90,12 @@ class StepMaker:
         return step
 
     def show(self) -> Show:
-        """draw -> what is shown: the first half of a step, integer arithmetic and lookups."""
-        pool, views, with_truth = self.pool, self.recipe.views, self.method.needs.truth  # asked once, not compiled
+        """Return draw -> shown: the first half of a step, integer arithmetic and lookups."""
+        pool, views, with_truth = (
+            self.pool,
+            self.recipe.views,
+            self.method.needs.truth,
+        )  # read once, outside of compiled code
 
         def show(draw: Draw) -> Shown:
             return Shown(pool.batch(draw, views, with_truth), pool.labels[draw.u_row])
@@ -99,13 +103,13 @@ class StepMaker:
         return show
 
     def learn(self) -> Learn:
-        """(payload, local, tally, shown) -> (local, tally); the tally is [2, P]: whole round, last epoch."""
+        """Return (payload, local, tally, shown) -> (local, tally); the tally is [2, P]: whole round, last epoch."""
         net, method, probe, layout, chooses = self.net.copy(), self.method, self.probe, self.layout, self.recipe.chooses
 
         def learn(payload: Payload, local: Local, tally: Tensor, shown: Shown) -> tuple[Local, Tensor]:
             batch, truth = shown
             local, trace = method.step(net, payload, local, batch)
-            if chooses:  # labels are measured on the whole pool, by `look`
+            if chooses:  # `look` measures labels, on the whole pool
                 trace = trace._replace(votes={})
             new = layout.pack(probe(trace, truth))
             return local, tally + torch.stack([new, new * batch.clock.last_epoch])
@@ -113,13 +117,13 @@ class StepMaker:
         return learn
 
     def look(self) -> Look:
-        """(local, chosen, sweep) -> [P]: measures of the labels of a client's pool, in which each image counts once."""
+        """Return (local, chosen, sweep) -> [P]: measures of the labels of a client's pool, each image once."""
         method, probe, layout, pool = self.method, self.probe, self.layout, self.pool
 
         def look(local: Local, chosen: Tensor, sweep: Sweep) -> Tensor:
             slot, row, real = (t.flatten() for t in (sweep.u_slot, sweep.u_row, sweep.real))
             measures = probe(Trace({}, votes_at(slot, method.votes(local), chosen)), pool.labels[row])
-            weights = {STEPS: torch.zeros_like(real)}  # a look is no step
+            weights = {STEPS: torch.zeros_like(real)}  # a look is not a step
             return layout.pack(
                 {name: m._replace(values=m.values * weights.get(name, real)) for name, m in measures.items()}
             )
@@ -128,5 +132,5 @@ class StepMaker:
 
 
 def votes_at(slot: Tensor, votes: State, chosen: Tensor) -> State:
-    """The votes on the images at some slots, as a step on them would have them; none if a method has none."""
+    """Return the votes at some slots as a step on these images would; an empty dict if a method has none."""
     return {**{name: t[slot] for name, t in votes.items()}, "mask": chosen[slot].float()} if votes else {}

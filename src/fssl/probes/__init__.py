@@ -1,1 +1,1 @@
-"""What is measured while a client trains, added up on the device."""
+"""Measures of a client's training, summed on the device."""

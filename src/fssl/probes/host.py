@@ -1,4 +1,4 @@
-"""What tests and probes leave on the host: bins of confidences, and measures of a classifier beside its accuracy."""
+"""Results of tests and probes on the host: bins of confidences, and measures of a classifier besides accuracy."""
 
 from typing import Any, NamedTuple
 
@@ -11,11 +11,11 @@ COARSE, FINE, FINE_FROM = 100, 50, 0.95  # confidence bins on [0, 1], and finer 
 
 
 class Answers(NamedTuple):
-    """What a model said of labeled images, on the host; shares are in percent."""
+    """A model's answers on labeled images, on the host; shares are in percent."""
 
-    confusion: NDArray[np.int64]  # [C, C]: true class, class that was said
+    confusion: NDArray[np.int64]  # [C, C]: true class, answered class
     bins: Numbers  # [3, BINS]: images, sum of confidences, right answers
-    areas: Numbers  # [C]: AUROC of each class against the rest, from 0 to 1; nan where it has no value
+    areas: Numbers  # [C]: AUROC of each class against the rest, from 0 to 1; nan if undefined
 
     @property
     def images(self) -> NDArray[np.int64]:
@@ -32,7 +32,7 @@ class Answers(NamedTuple):
 
     @property
     def f1(self) -> Numbers:
-        """Of each class that some image has, or was taken for."""
+        """Return the F1 of each class that is a true or an answered class of some image."""
         return 100 * divided(2 * self.confusion.diagonal(), self.confusion.sum(0) + self.confusion.sum(1))
 
     @property
@@ -49,17 +49,17 @@ class Answers(NamedTuple):
 
     @property
     def auroc(self) -> float | None:
-        """The mean over classes; none if all images are of one class."""
+        """Return the mean over classes; None if all images belong to one class."""
         return None if np.isnan(self.areas).all() else float(100 * np.nanmean(self.areas))
 
     @property
     def ece(self) -> float:
-        """The mean difference of confidence and accuracy in a bin, weighed by its images."""
+        """Return the mean difference of confidence and accuracy over bins, weighted by their images."""
         images, confidence, right = self.bins
         return float(100 * np.abs(confidence - right).sum() / images.sum())
 
     def facts(self) -> dict[str, Any]:
-        """What single numbers do not tell, as JSON has it."""
+        """Return the confusion matrix and similar facts as JSON values."""
         columns = {"precision": self.precision, "recall": self.recall, "f1": self.f1, "auroc": 100 * self.areas}
         return {
             "classes": {"images": self.images.tolist()}
@@ -70,14 +70,14 @@ class Answers(NamedTuple):
 
 
 def read_answers(numbers: Numbers, num_classes: int) -> Answers:
-    """From the sums and the areas of all classes after them, on the host."""
+    """Build the answers from sums followed by the areas of all classes, on the host."""
     matrix, bins, areas = np.split(numbers, [num_classes**2, num_classes**2 + 3 * BINS])
     shape = (num_classes, num_classes)
     return Answers(matrix.round().astype(np.int64).reshape(shape), bins.reshape(3, BINS), areas)
 
 
 def divided(total: NDArray[Any], weight: NDArray[Any]) -> Numbers:
-    """Shares or means, and nan where nothing was counted."""
+    """Return shares or means, and nan if nothing was counted."""
     out: Numbers = np.full(len(total), np.nan)
     np.divide(total, weight, out=out, where=weight > 0)
     return out

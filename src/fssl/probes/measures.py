@@ -1,4 +1,4 @@
-"""Measures of a classifier beside its accuracy: what is summed on the device."""
+"""Measures of a classifier besides accuracy: sums on the device."""
 
 import numpy as np
 import torch
@@ -9,11 +9,11 @@ from .host import BINS, Answers, read_answers
 
 
 def sums(p: Tensor, said: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
-    """The confusion matrix by truth, then images, confidence and right answers of each bin; a flat vector.
+    """Return a flat vector: the confusion matrix by true class, then images, confidence and right answers of each bin.
 
     Args:
         p: Probabilities [B, C].
-        said: The likeliest class [B]: of the logits where there are some, as probabilities near 1 are rounded.
+        said: The likeliest class [B], from the logits if there are any, since probabilities near 1 are rounded.
         labels: True classes [B].
         counts: 1 for an image that counts, 0 for one that only fills a batch [B].
     """
@@ -28,9 +28,9 @@ def sums(p: Tensor, said: Tensor, labels: Tensor, counts: Tensor) -> Tensor:
 
 
 def auroc(p: Tensor, labels: Tensor) -> Tensor:
-    """The area under each class's curve against the rest, exact with ties, from p [..., N, C]; nan without a rest.
+    """Return each class's AUROC against the rest, from p [..., N, C]; exact with ties, nan without a rest.
 
-    The ranks of a sorted list: 2 × the pairs that a class's images win against all, of which P² are among themselves.
+    From the ranks in a sorted list: 2 × the pairs that a class's images win against all, P² of them among themselves.
     """
     scores = p.mT.contiguous()  # [..., C, N]
     ordered = scores.sort(-1).values
@@ -43,7 +43,7 @@ def auroc(p: Tensor, labels: Tensor) -> Tensor:
 
 
 def answers_of(probabilities: NDArray[np.float32], truth: NDArray[np.int64]) -> Answers:
-    """Of probabilities [N, C] that are on the host already."""
+    """Return the answers for probabilities [N, C] on the host."""
     p, labels = torch.from_numpy(probabilities), torch.from_numpy(truth)
     counted = torch.cat([sums(p, p.argmax(-1), labels, torch.ones(len(labels))).double(), auroc(p, labels)])
     return read_answers(counted.numpy(), p.shape[-1])

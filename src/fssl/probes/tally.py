@@ -13,13 +13,13 @@ STEPS = "steps"  # the sum that counts them
 
 
 class Sums(NamedTuple):
-    """A value per image; the tally keeps their sum."""
+    """A value per image; the tally keeps the sum."""
 
     values: Tensor  # [B]
 
 
 class Bins(NamedTuple):
-    """A value per image and the bin it falls into; the tally keeps a sum per bin."""
+    """A value per image and its bin; the tally keeps a sum per bin."""
 
     bin: Tensor  # [B] integers
     values: Tensor  # [B]
@@ -31,7 +31,7 @@ Measures = Mapping[str, Sums | Bins]
 
 @dataclass(frozen=True)
 class Layout:
-    """Where each named sum lies in the flat vector: single sums first, then the binned ones."""
+    """The place of each named sum in the flat vector: single sums first, then the binned ones."""
 
     sums: tuple[str, ...]
     bins: tuple[tuple[str, int], ...]
@@ -47,9 +47,9 @@ class Layout:
         return len(self.sums) + sum(size for _, size in self.bins)
 
     def pack(self, measures: Measures) -> Tensor:
-        """The measures of one batch as a flat vector: one reduction and one scatter, whatever their number.
+        """Return the measures of one batch as a flat vector: one reduction and one scatter for all of them.
 
-        What was not measured of it counts 0.
+        Missing measures count as 0.
         """
         nothing = torch.zeros_like(next(iter(measures.values())).values, dtype=torch.float32)
         rows = [measures[name].values.float() if name in measures else nothing for name in self.sums]
@@ -66,7 +66,7 @@ class Layout:
         return torch.cat([single, sums])
 
     def unpack(self, vector: NDArray[np.float32]) -> dict[str, NDArray[np.float64]]:
-        """The named sums of a flat vector (any leading axes), in double precision; steps are whole numbers."""
+        """Return the named sums of a flat vector (any leading axes), in double precision; steps are whole numbers."""
         out = {name: vector[..., i].astype(np.float64) for i, name in enumerate(self.sums)}
         if STEPS in out:
             out[STEPS] = np.rint(out[STEPS])  # a step adds 1/B for each of its B images

@@ -1,4 +1,4 @@
-"""What the paper's figures need of each unlabeled batch: one named sum per quantity (SAGE, figures and tables)."""
+"""The measures of each unlabeled batch for the paper's figures and tables: one named sum per quantity."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Probe = Callable[[Trace, Tensor], Measures]
 
 
 def rank_of(best: Tensor, p: Tensor) -> Tensor:
-    """Rank (0 = top) of one class per row in another model's prediction; ties count for it."""
+    """Return the rank (0 = top) of one class per row in another model's prediction; ties rank it higher."""
     return (p > p.gather(-1, best[:, None])).sum(-1)
 
 
@@ -51,13 +51,13 @@ class LabelProbe:
 
 
 def losses_only(trace: Trace, truth: Tensor) -> Named:
-    """The least a run records: steps and losses, enough to notice that training blew up."""
+    """Return the least that a run records: steps and losses, enough to notice divergence."""
     share = torch.full_like(truth, 1 / len(truth), dtype=torch.float32)  # sums to one per step
     return {STEPS: Sums(share), **{name: Sums(loss * share) for name, loss in trace.losses.items()}}
 
 
 def one_model(votes: State, who: str, truth: Tensor) -> Named:
-    """Accumulators 1, 2, 5 and 6 for the local ('l') or the global ('g') model."""
+    """Return accumulators 1, 2, 5 and 6 for the local ('l') or the global ('g') model."""
     p, sure = votes[f"p_{who}"], votes[f"sure_{who}"].float()
     c, a = p.max(-1)
     right, h, one = (a == truth).float(), entropy(p), torch.ones_like(c)
@@ -74,7 +74,7 @@ def one_model(votes: State, who: str, truth: Tensor) -> Named:
 
 
 def final(votes: State, truth: Tensor) -> Named:
-    """Accumulators 1, 2 and 8: the label that is trained on."""
+    """Return accumulators 1, 2 and 8: the label that is trained on."""
     label, mask = votes["target"].argmax(-1), votes["mask"].float()
     right = (label == truth).float() * mask
     classes = votes["target"].shape[-1]
@@ -87,14 +87,14 @@ def final(votes: State, truth: Tensor) -> Named:
 
 
 def fallback(votes: State, truth: Tensor) -> Named:
-    """Accumulators 1 and 2: images where only the global model is sure."""
+    """Return accumulators 1 and 2: images for which only the global model is sure."""
     only_g = (votes["sure_g"] & ~votes["sure_l"]).float()
     right = (votes["p_g"].argmax(-1) == truth).float()
     return {"n_fallback": Sums(only_g), "correct_fallback": Sums(only_g * right)}
 
 
 def both_models(votes: State, weigh: Weigh) -> Named:
-    """Accumulators 3, 4 and 7: disagreement, lambda and the confidence gap, ranks."""
+    """Return accumulators 3, 4 and 7: disagreement, lambda and the confidence gap, ranks."""
     p_l, p_g = votes["p_l"], votes["p_g"]
     sure_l, sure_g = votes["sure_l"].float(), votes["sure_g"].float()
     (c_l, a_l), (c_g, a_g) = p_l.max(-1), p_g.max(-1)

@@ -1,1 +1,1 @@
-"""What clients and servers train by: which rows in which order, and how far each step goes."""
+"""The order of rows that clients and servers train on, and the size of their steps."""

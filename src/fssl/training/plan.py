@@ -1,4 +1,4 @@
-"""From a partition and seeds to a client's round: which rows, in which order, with which random numbers."""
+"""From a partition and seeds to a client's round: rows, their order, and random numbers."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Site(NamedTuple):
 
     labeled: Rows
     pool: Rows
-    chances: NDArray[np.float64] | None = None  # of each labeled image to be drawn; None: the same for all
+    chances: NDArray[np.float64] | None = None  # weights for drawing labeled images; None: equal
     weights: NDArray[np.float32] | None = None  # [C] of a labeled image's loss; None: the same for all
 
     @property
@@ -35,20 +35,20 @@ class Site(NamedTuple):
 
 
 def make_sites(partition: Partition, labels: Literal["few", "all"]) -> list[Site]:
-    """Every client's rows; with `all` labels the whole pool counts as labeled (the upper bound)."""
+    """Return every client's rows; with `all` labels the whole pool counts as labeled (the upper bound)."""
     pools = [partition.pool(k) for k in range(len(partition.labeled))]
     return [Site(p if labels == "all" else x, p) for x, p in zip(partition.labeled, pools, strict=True)]
 
 
 def server_site(partition: Partition) -> Site:
-    """The server's images: all of them have labels."""
+    """Return the server's images, which all have labels."""
     return Site(partition.server, partition.server)
 
 
 def balanced(sites: list[Site], labels: NDArray[np.int64], balance: float) -> list[Site]:
-    """The sites with labeled images drawn by class: as they are (0), every class as often as any other (1), or between.
+    """Return sites that draw labeled images by class: from as they are (0) to every class equally often (1).
 
-    A client counts its own images alone. An image of a class with n of them is drawn with a chance of n^-balance.
+    A client counts only its own images. An image of a class with n of them is drawn with a weight of n^-balance.
     """
     return [site._replace(chances=chances(labels[site.labeled], balance)) for site in sites] if balance else sites
 
@@ -62,9 +62,9 @@ def chances(labels: NDArray[np.int64], balance: float) -> NDArray[np.float64] | 
 
 
 def weighed(sites: list[Site], labels: NDArray[np.int64], num_classes: int, power: float) -> list[Site]:
-    """The sites with weights of classes in the loss: none (0), each class as much as any other (1), or between.
+    """Return sites with class weights in the loss: from none (0) to each class equally much (1).
 
-    A client counts its own images alone, so it tells nobody how many it has of a class.
+    A client counts only its own images, so it reveals no class counts.
     """
     if not power:
         return sites
@@ -72,7 +72,7 @@ def weighed(sites: list[Site], labels: NDArray[np.int64], num_classes: int, powe
 
 
 def class_weights(labels: NDArray[np.int64], num_classes: int, power: float) -> NDArray[np.float32]:
-    """w_c ~ n_c^-power, so that their mean over these images is 1; 1 for a class without any."""
+    """Return w_c ~ n_c^-power with mean 1 over these images; 1 for a class without any."""
     sizes = np.bincount(labels, minlength=num_classes)
     w = np.where(sizes > 0, np.maximum(sizes, 1.0) ** -power, 0.0)
     w *= sizes.sum() / max((sizes * w).sum(), 1.0)
@@ -90,17 +90,17 @@ class Recipe:
     batch: int
     unlabeled_ratio: int
     local_epochs: int
-    epoch: Literal["pool", "labeled"]  # what an epoch counts: the client's pool, or its labeled images
+    epoch: Literal["pool", "labeled"]  # the images of an epoch: the client's pool, or its labeled images
     steps_per_round: int | None  # a fixed number instead of epochs: 1 is FedSGD
     views: tuple[str, ...]  # of a step: x, x_strong, u_weak, u_strong, or a further one named like these
     size: int  # pixels
     flip: bool
     labeled_epochs: int | None = None  # of clients with labels; unset: local_epochs
-    shuffles: bool = False  # labeled images come without replacement, whatever an epoch counts
-    labels_alone: bool = False  # steps are told whether the client knows every label
+    shuffles: bool = False  # labeled images are drawn without replacement, whatever an epoch counts
+    labels_alone: bool = False  # steps learn whether the client knows every label
     sweep: bool = False  # a client first shows its whole pool to the method's `visit`
     chooses: bool = False  # then it trains on the images of its pool that the method's `chosen` names
-    numbers: DrawNumbers | None = None  # random numbers of the method's own, as a function of a generator and of steps
+    numbers: DrawNumbers | None = None  # the method's own random numbers, as a function of a generator and of steps
     schedule: Schedule = Schedule()  # noqa: RUF009 (a frozen value)
 
     @property
@@ -108,13 +108,13 @@ class Recipe:
         return self.batch * self.unlabeled_ratio
 
     def images(self, view: str) -> int:
-        """How many images of a step a view shows."""
+        """Return the number of images of a step in a view."""
         return self.batch if shows_labeled(view) else self.unlabeled_batch
 
     def epoch_steps(self, counts: Counts) -> int:
-        """Steps of one local epoch: the pool (or the labeled images) over the labeled batch, as released.
+        """Return the steps of one local epoch: the pool (or the labeled images) over the labeled batch, as released.
 
-        Who chooses images takes at most as many as the whole pool needs, with an incomplete last batch.
+        A client that chooses images takes at most the steps of its whole pool, with an incomplete last batch.
         """
         if self.chooses:
             return -(-counts.pool // self.unlabeled_batch)
@@ -127,7 +127,7 @@ class Recipe:
 
 
 class ClientPlan(NamedTuple):
-    """A client's round, ready to run: a Draw with a leading axis of steps, and a Sweep if the method wants one."""
+    """A client's round, ready to run: a Draw with a leading axis of steps, and a Sweep if the method needs one."""
 
     client: int
     counts: Counts
@@ -137,9 +137,9 @@ class ClientPlan(NamedTuple):
 
 
 def passes(rng: np.random.Generator, n: int, batch: int, steps: int) -> Rows:
-    """[steps, batch] positions: permutations one after another, incomplete batches dropped.
+    """Return [steps, batch] positions: consecutive permutations without their incomplete batches.
 
-    A pool smaller than one batch has no complete one; then permutations run on into each other.
+    A pool smaller than one batch has no complete one; then permutations continue into each other.
     """
     if n >= batch:
         each = n // batch
@@ -150,14 +150,14 @@ def passes(rng: np.random.Generator, n: int, batch: int, steps: int) -> Rows:
 
 
 def epochs(rng: np.random.Generator, n: int, batch: int, recipe: Recipe, counts: Counts) -> Rows:
-    """Passes that start anew with every local epoch, as iterators do."""
+    """Return passes that start anew with every local epoch, as iterators do."""
     total, each = recipe.num_steps(counts), recipe.epoch_steps(counts)
     lengths = [min(each, total - done) for done in range(0, total, each)]
     return np.concatenate([passes(rng, n, batch, steps) for steps in lengths])
 
 
 def labeled_rows(rng: np.random.Generator, site: Site, recipe: Recipe) -> Rows:
-    """[steps, batch] rows of labeled images; drawn from the pool where a client has none."""
+    """Return [steps, batch] rows of labeled images; drawn from the pool of a client without any."""
     rows = site.labeled if len(site.labeled) else site.pool
     steps = recipe.num_steps(site.counts)
     if site.chances is not None:
@@ -170,7 +170,7 @@ def labeled_rows(rng: np.random.Generator, site: Site, recipe: Recipe) -> Rows:
 def plan_client(
     site: Site, recipe: Recipe, seed: int, round: int, client: int, groups: Sequence[int] = (0,)
 ) -> ClientPlan:
-    """Everything random in one client's round, from its own named streams: its steps in one group after another."""
+    """Return a client's round with all its random numbers, from named streams: one group after another."""
     first, *others = [plan_in_group(site, recipe, seed, round, client, group) for group in groups]
     if not others:
         return first
@@ -179,7 +179,7 @@ def plan_client(
 
 
 def plan_in_group(site: Site, recipe: Recipe, seed: int, round: int, client: int, group: int) -> ClientPlan:
-    """The steps of a client in one group of a round; most methods have no other."""
+    """Return a client's steps in one group of a round; most methods have only one."""
     counts, steps, size = site.counts, recipe.num_steps(site.counts), recipe.size
 
     def named(purpose: str) -> np.random.Generator:
@@ -218,7 +218,7 @@ def plan_in_group(site: Site, recipe: Recipe, seed: int, round: int, client: int
 
 
 def plan_extras(site: Site, recipe: Recipe, named: Callable[[str], np.random.Generator]) -> State:
-    """What only some methods or runs ask for, what is random from a stream of its own, [steps, ...]."""
+    """Return extras of some methods or runs, [steps, ...]; random ones come from their own streams."""
     shape = (recipe.num_steps(site.counts), recipe.unlabeled_batch)
     extras: State = {}
     if any(map(shows_drawn, recipe.views)):
@@ -241,7 +241,7 @@ def plan_extras(site: Site, recipe: Recipe, named: Callable[[str], np.random.Gen
 
 
 def plan_orders(site: Site, recipe: Recipe, rng: np.random.Generator) -> Orders:
-    """The pool in random order, once for each epoch; its first images fill the last batch up."""
+    """Return the pool in random order, once for each epoch; its first images fill the last batch."""
     n, each = len(site.pool), recipe.epoch_steps(site.counts)
     size, number = each * recipe.unlabeled_batch, -(-recipe.num_steps(site.counts) // each)
     slot = np.stack([np.resize(rng.permutation(n), size) for _ in range(number)])
@@ -250,7 +250,7 @@ def plan_orders(site: Site, recipe: Recipe, rng: np.random.Generator) -> Orders:
 
 
 def plan_sweep(site: Site, recipe: Recipe, rng: np.random.Generator) -> Sweep:
-    """The pool in its own order, [batches, B_u]; its first images fill the last batch up."""
+    """Return the pool in its own order, [batches, B_u]; its first images fill the last batch."""
     b_u, n = recipe.unlabeled_batch, len(site.pool)
     place = np.arange(-(-n // b_u) * b_u).reshape(-1, b_u)
     slot = place % n
@@ -261,6 +261,6 @@ def plan_sweep(site: Site, recipe: Recipe, rng: np.random.Generator) -> Sweep:
 
 def clock(round: int, steps: int, epoch_steps: int, schedule: Schedule) -> Clock:
     step = torch.arange(steps, dtype=torch.float32)
-    last = ((steps - 1) // epoch_steps) * epoch_steps  # where the last epoch starts
+    last = ((steps - 1) // epoch_steps) * epoch_steps  # the start of the last epoch
     now, end = (torch.full((steps,), float(rounds)) for rounds in (round, schedule.rounds))
     return Clock(now, step, (step >= last).float(), torch.tensor(schedule.factors(round, steps)), end)
