@@ -1,1 +1,1 @@
-"""The run folder: what was configured, where it ran, what came out of each round, and how to go on."""
+"""The run folder: settings, environment, results of each round, and checkpoints to resume from."""

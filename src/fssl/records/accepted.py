@@ -1,6 +1,6 @@
-"""Edited records that somebody vouches for: sealed anew, with a remark that tables and pages show.
+"""Edited records that a user has accepted: sealed again, with a remark that tables and pages show.
 
-The remark is part of the seal: a record that lost it, or has another one, counts as edited again.
+The remark is part of the seal: a record without it, or with another one, counts as edited again.
 """
 
 import json
@@ -23,17 +23,17 @@ LONGEST_REMARK = 200  # characters
 
 
 def acceptance(folder: Path) -> dict[str, Any]:
-    """The remark of an accepted record, and the schedule of the settings that it was accepted with; else empty."""
+    """Return an accepted record's remark, and the schedule that it was accepted with; otherwise an empty dict."""
     return read_facts(folder / ACCEPTED)
 
 
 def seal(run: str, facts: Mapping[str, Any]) -> str:
-    """What the first line of a record follows: the run's settings and, if it was accepted, the remark."""
+    """Return the check that a record's first line continues: of the run's settings and, if accepted, the remark."""
     return short_sum(f"{run} {json.dumps(facts, sort_keys=True)}".encode()) if facts else run
 
 
 def rate_fault(lines: Sequence[Line], config: Config, facts: Mapping[str, Any]) -> str | None:
-    """The fault of settings that give a round another learning rate than its line tells; an accepted one is none."""
+    """Describe a round whose learning rate contradicts the settings; None if there is none, or it was accepted."""
     if facts.get("schedule") == repr(config.schedule):
         return None
     other = first_other_rate(lines, config)
@@ -41,10 +41,10 @@ def rate_fault(lines: Sequence[Line], config: Config, facts: Mapping[str, Any]) 
 
 
 def accept(folder: "RunFolder", remark: str) -> str:
-    """Seal an edited record anew. It counts again, marked with the remark, but the run cannot be resumed.
+    """Seal an edited record again. It counts again, marked with the remark, but the run cannot be resumed.
 
     Returns:
-        What was edited. Damaged lines stay damaged.
+        The edit that was found. Damaged lines stay damaged.
     """
     folder.check_run()
     if not remark.strip() or not remark.isprintable() or len(remark) > LONGEST_REMARK:
@@ -67,7 +67,7 @@ def accept(folder: "RunFolder", remark: str) -> str:
 
 
 def edits_of(chain: Chain, texts: Sequence[bytes]) -> Iterator[str]:
-    """What was edited in a record: whole lines with a wrong check, and lines or settings that do not fit together."""
+    """Yield the edits of a record: whole lines with a wrong check, and lines or settings that do not fit together."""
     for text, known in zip(texts, chain.follow(texts), strict=True):
         if known is None and (line := read_line(text)):
             yield f"{named(line)} was edited"
@@ -76,7 +76,7 @@ def edits_of(chain: Chain, texts: Sequence[bytes]) -> Iterator[str]:
 
 
 def relinked(texts: Iterable[bytes], mark: str) -> Iterator[bytes]:
-    """The lines with new checks, the first one after the mark; damaged ones as they are."""
+    """Yield the lines with new checks, the first one continuing the mark; damaged ones unchanged."""
     for text in texts:
         line = read_line(text)
         new = linked(line, mark).rstrip("\n").encode() if line else text

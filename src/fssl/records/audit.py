@@ -1,4 +1,4 @@
-"""An audit trail: a file that is only appended to, whose lines have times and are chained by checksums."""
+"""An audit trail: an append-only file of dated lines, chained by checksums."""
 
 import fcntl
 import json
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from ..system.files import parse_json
 
 TRAIL = "audit.jsonl"  # in the folder of a site or server
-TAIL = 2**18  # bytes at the end of a trail in which its last line is looked for; lines are shorter
+TAIL = 2**18  # bytes at the end of a trail that contain its last line; lines are shorter
 LONGEST = 2000  # characters of a text in an entry: reasons come from outside
 
 
@@ -22,11 +22,11 @@ class TrailEntry(NamedTuple):
     time: str
     what: str
     facts: dict[str, Any]
-    digest: str  # of this line and the digest of the one before
+    digest: str  # of this line and the previous line's digest
 
 
 class Trail(NamedTuple):
-    """What a file holds, and each line that was damaged, removed, inserted or moved."""
+    """The entries of a file, and each line that was damaged, removed, inserted or moved."""
 
     entries: list[TrailEntry]
     faults: list[str]
@@ -39,7 +39,7 @@ def append(file: Path, what: str, **facts: Any) -> None:
         end = trail.seek(0, os.SEEK_END)
         trail.seek(max(0, end - TAIL))
         tail = trail.read()
-        whole, _, torn = tail.rpartition(b"\n")  # torn: half a line, as a power failure leaves
+        whole, _, torn = tail.rpartition(b"\n")  # torn: half a line, left by a power failure
         last = read_line(whole.rpartition(b"\n")[2])
         number, before = (last.number + 1, last.digest) if last else (1, "")
         line = {"number": number, "time": now(), "what": what, "facts": shortened(facts)}
@@ -54,14 +54,14 @@ def now() -> str:
 
 
 def shortened(fact: Any) -> Any:
-    """A fact whose texts are not too long."""
+    """Return a fact with long texts cut."""
     if isinstance(fact, dict):
         return {str(key): shortened(value) for key, value in fact.items()}
     return fact[:LONGEST] if isinstance(fact, str) else fact
 
 
 def line_digest(line: dict[str, Any], before: str) -> str:
-    """The sum of a line without its own digest, and of the digest before it."""
+    """Return the checksum of a line without its own digest, and of the previous digest."""
     unsigned = {key: value for key, value in line.items() if key != "digest"}
     return sha256(before.encode() + as_text(unsigned)).hexdigest()
 
@@ -71,7 +71,7 @@ def as_text(line: dict[str, Any]) -> bytes:
 
 
 def read_line(text: bytes) -> TrailEntry | None:
-    """An entry, unchecked; None if the line is not one."""
+    """Parse an entry, unchecked; None if the line is not one."""
     try:
         entry = TrailEntry(**parse_json(text))
     except (TypeError, ValueError):
@@ -80,10 +80,10 @@ def read_line(text: bytes) -> TrailEntry | None:
 
 
 def read_trail(file: Path) -> Trail:
-    """Return a trail's entries, and what is wrong with its chain.
+    """Return a trail's entries, and the faults of its chain.
 
-    A chain shows changes to whoever has noted a later digest. Without one, somebody who may write into the folder can
-    cut the file at its end, or write it anew.
+    A chain reveals changes if a later digest is known from elsewhere. Otherwise, an attacker with write access to the
+    folder can cut the file at its end, or write it again.
     """
     entries: list[TrailEntry] = []
     faults: list[str] = []

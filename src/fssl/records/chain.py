@@ -1,8 +1,7 @@
-"""A record's lines as a chain: each vouches for itself and for the line before it, the first one for the settings.
+"""A record's lines as a chain: each one checks itself and the previous line, the first one the settings.
 
-A line ends with `after`, the check of what comes before it, and `check`, the sum of its own text up to there. So a
-changed digit, a line that is missing or of another run, and settings that were changed since all show, with their
-round.
+A line ends with `after`, the check of its predecessor, and `check`, the checksum of its own text up to there. This
+reveals a changed digit, a missing or foreign line, and changed settings, together with the round.
 """
 
 import json
@@ -18,13 +17,13 @@ ENDING = re.compile(rb'(.*"after": "([0-9a-f]{16})"), "check": "([0-9a-f]{16})"\
 
 
 def linked(line: Mapping[str, Any], after: str) -> str:
-    """A line as text, with the check of what comes before it and its own."""
+    """Format a line with the check of its predecessor and its own."""
     text = json.dumps({**line, "after": after}).removesuffix("}")
     return f'{text}, "check": "{short_sum(text.encode())}"}}\n'
 
 
 class ChainEntry(NamedTuple):
-    """One line that is as it was written."""
+    """One unchanged line of a record."""
 
     line: Line
     after: str
@@ -32,7 +31,7 @@ class ChainEntry(NamedTuple):
 
 
 def read_entry(text: bytes) -> ChainEntry | None:
-    """A line of the record; None if it is damaged."""
+    """Parse a line of the record; None if it is damaged."""
     parts = ENDING.fullmatch(text)
     if not parts or short_sum(parts[1]) != parts[3].decode():
         return None
@@ -41,7 +40,7 @@ def read_entry(text: bytes) -> ChainEntry | None:
 
 
 def read_line(text: bytes) -> Line | None:
-    """What a line says, without its checks."""
+    """Parse a line without its checks; None if it is invalid."""
     try:
         line = parse_json(text)
     except ValueError:
@@ -52,17 +51,17 @@ def read_line(text: bytes) -> Line | None:
 class Chain:
     """Follows a record from its settings on, a part at a time.
 
-    `fault` tells the first thing that does not belong to what comes before it. A damaged line is no fault: it shows by
-    itself.
+    `fault` describes the first line that does not continue its predecessor. A damaged line is not a fault, since it is
+    reported by itself.
     """
 
     def __init__(self, run: str) -> None:
         self._run = run
-        self.mark: str | None = run  # the check of all so far, which the next line names; None after damage
+        self.mark: str | None = run  # the check of the latest line, which the next one names; None after damage
         self.fault: str | None = None
 
     def follow(self, texts: Iterable[bytes]) -> Iterator[Line | None]:
-        """Each line in turn, None for a damaged one."""
+        """Yield each line in turn, None for a damaged one."""
         for text in texts:
             entry = read_entry(text)
             if entry and self.mark not in (None, entry.after):
@@ -77,16 +76,16 @@ def named(line: Line) -> str:
 
 
 class Start(NamedTuple):
-    """The whole lines from round 1 on, up to the first damaged one."""
+    """The whole lines from round 1 up to the first damaged one."""
 
     lines: list[Line]
     texts: list[bytes]
-    marks: list[str]  # by round, from 0: what its checkpoint names
+    marks: list[str]  # by round, from 0: the marks that checkpoints name
     fault: str | None
 
 
 def read_start(run: str, texts: Sequence[bytes]) -> Start:
-    """The part of a record that a run can go on from."""
+    """Return the part of a record from which a run can be resumed."""
     chain = Chain(run)
     start = Start([], [], [run], None)
     for text, line in zip(texts, chain.follow(texts), strict=True):
@@ -99,7 +98,7 @@ def read_start(run: str, texts: Sequence[bytes]) -> Start:
 
 
 def chain_after(run: str, texts: Iterable[bytes]) -> Chain:
-    """The chain at the end of these lines."""
+    """Return the chain at the end of these lines."""
     chain = Chain(run)
     for _ in chain.follow(texts):
         pass

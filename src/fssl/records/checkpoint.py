@@ -1,4 +1,4 @@
-"""Checkpoints: tensors in safetensors with a checksum beside them; the newest two are kept."""
+"""Checkpoints: tensors in safetensors with a checksum next to them; the newest two are kept."""
 
 import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,7 +19,7 @@ KEPT_CHECKPOINTS = 2
 
 
 class Saved(NamedTuple):
-    """The state after a round: its tensors, and the parts that lie in files of their own."""
+    """The state after a round: its tensors, and parts in separate files."""
 
     round: int
     tensors: Tensors
@@ -37,9 +37,9 @@ class Checkpoints(Manifests):
         """Write parts and tensors, then the manifest with their checksums, then remove older checkpoints.
 
         Args:
-            round: The round that the state comes after.
-            tensors: What changes in every round.
-            parts: What seldom changes, by name.
+            round: The round of the state.
+            tensors: Tensors that change in every round.
+            parts: Tensors that seldom change, by name.
             mark: The check of the record up to this round, so that the checkpoint fits no other record.
         """
         self.folder.mkdir(exist_ok=True)
@@ -52,14 +52,14 @@ class Checkpoints(Manifests):
         self._keep_only(self._manifests()[-KEPT_CHECKPOINTS:])
 
     def moved(self) -> dict[str, Tensors]:
-        """Parts of the last checkpoint that lie on disk alone from now on."""
+        """Return the parts of the last checkpoint that are only on disk from now on."""
         return self._parts.moved()
 
     def load(self, marks: Sequence[str], say: Callable[[str], None]) -> Saved | None:
-        """The newest whole checkpoint of a record, given by its marks from round 0 on.
+        """Return the newest whole checkpoint of a record, given by its marks from round 0 on.
 
-        Later, damaged and strange ones are removed, because a run that goes on would count them among the newest two;
-        none is removed if no other is left.
+        Later, damaged and foreign ones are removed, because a resumed run would count them among the newest two; they
+        are kept if no other is left.
         """
         candidates = self._up_to(marks)[::-1]
         damaged, saved = [], None
@@ -72,9 +72,9 @@ class Checkpoints(Manifests):
         return saved
 
     def newest(self, marks: Sequence[str], parts: str) -> Saved | None:
-        """The same for a reader: nothing is removed, and of the parts only those whose names begin like this are read.
+        """Return the newest whole checkpoint to a reader, with the parts whose names have this prefix; remove nothing.
 
-        A run that goes on may remove a checkpoint while it is read; then there is a newer one.
+        A running run may remove a checkpoint during reading; then there is a newer one.
         """
         for manifest in self._up_to(marks):
             with suppress(FileNotFoundError):
@@ -83,7 +83,7 @@ class Checkpoints(Manifests):
         return None
 
     def _keep_only(self, kept: Iterable[Path]) -> None:
-        """Remove all other files; sorted, so a manifest goes before its tensors, and both before its parts."""
+        """Remove all other files; sorted, so a manifest is removed before its tensors, and both before its parts."""
         manifests = {manifest.stem: manifest for manifest in kept}
         for file in sorted(self.folder.glob("round-*")):
             if file.name.partition(".")[0] not in manifests:
@@ -93,7 +93,7 @@ class Checkpoints(Manifests):
         )
 
     def _read_whole(self, manifest: Path, marks: Sequence[str], only: str = "") -> Saved | None:
-        """A checkpoint of this record whose bytes are those that were written, else None."""
+        """Return a checkpoint of this record if its bytes are unchanged, otherwise None."""
         found = self._read_manifest(manifest, marks)
         if found is None:
             return None
@@ -101,22 +101,22 @@ class Checkpoints(Manifests):
         try:
             parts = self._parts.load({f: check for f, check in facts["parts"].items() if f.startswith(only)})
             return None if parts is None else Saved(facts["round"], load(data), parts)
-        except SafetensorError:  # the checksum is right, but somebody else wrote something else
+        except SafetensorError:  # the checksum is right, but the content is not fssl's
             return None
 
 
 def parts_room() -> int:
-    """Bytes of memory that parts may take."""
+    """Return the bytes of memory that parts may take."""
     return memory() // 4
 
 
 class Parts:
-    """Parts of a state that seldom change, such as what one client keeps: a file each, written when the part is new.
+    """Parts of a state that seldom change, such as a client's: one file each, written when the part is new.
 
-    A checkpoint names the files it needs with their checksums, so a thousand clients cost a round only those who took
-    part. Where all parts together would take too much memory, the oldest ones are mapped from their files: the system
-    reads them when they are looked at, and forgets them when it needs the room. A part's tensors are never changed in
-    place, so the same dict means the same content.
+    A checkpoint names its files with their checksums, so with a thousand clients a round writes only the participants'
+    files. If all parts together would take too much memory, the oldest ones are mapped from their files: the system
+    reads them on access, and drops them when it needs the memory. A part's tensors are never changed in place, so the
+    same dict means the same content.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -125,7 +125,7 @@ class Parts:
         self._held: dict[str, int] = {}  # by part: bytes in memory; the oldest first
 
     def save(self, round: int, parts: Mapping[str, Tensors]) -> Vouched:
-        """Write what is not on disk yet; returns the files that hold all parts."""
+        """Write the parts that are not on disk yet; return the files of all parts."""
         new = {name: tensors for name, tensors in parts.items() if not self._holds(name, tensors)}
         if new:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ class Parts:
             file = f"{name}.round-{round:06d}.safetensors"
             write_atomic(self.folder / file, data)
             self._know(name, tensors, file, checksum(data), len(data))
-        for name in self._known.keys() - parts.keys():  # such as an earlier best model: its file goes, too
+        for name in self._known.keys() - parts.keys():  # such as an earlier best model: its file is removed, too
             del self._known[name]
             self._held.pop(name, None)
         return {file: check for _, file, check in (self._known[name] for name in parts)}
@@ -145,7 +145,7 @@ class Parts:
         self._held[name] = size  # the newest
 
     def moved(self) -> dict[str, Tensors]:
-        """Parts that are mapped from their files from now on, so that there is room for the others."""
+        """Return the parts that are mapped from their files from now on, to make room for the others."""
         excess, moved = sum(self._held.values()) - parts_room(), dict[str, Tensors]()
         while excess > 0 and self._held:
             name = next(iter(self._held))
@@ -159,7 +159,7 @@ class Parts:
         return name in self._known and self._known[name][0] is tensors
 
     def load(self, files: Vouched) -> dict[str, Tensors] | None:
-        """All parts; None if a file's checksum differs from the recorded one."""
+        """Return all parts; None if a file's checksum differs from the recorded one."""
         self._known, self._held, left = {}, {}, parts_room()
         for file, check in files.items():
             data = read_intact(self.folder / file, check)

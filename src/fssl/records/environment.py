@@ -1,4 +1,4 @@
-"""Where a run ran: versions, hardware, the commit and the command."""
+"""The environment of a run: versions, hardware, the commit and the command."""
 
 import platform
 import re
@@ -16,7 +16,7 @@ from ..system.machine import processor
 
 PACKAGES = ("fssl", "torch", "numpy", "pillow", "pyarrow", "safetensors", "flwr", "ray")
 
-COMMIT = re.compile(r"([0-9a-f]{7})[0-9a-f]*(\+?)")  # seven digits tell it from others
+COMMIT = re.compile(r"([0-9a-f]{7})[0-9a-f]*(\+?)")  # seven digits mark a commit
 UNKNOWN_COMMIT = "unknown"
 SECRET = re.compile(r"(?i)(?:token|password|passwd|secret|api[-_]?key|credentials?)$")  # the end of an option's name
 IN_ADDRESS = re.compile(r"(?<=//)[^/@\s]+(?=@)")  # a user's name and password
@@ -38,7 +38,7 @@ def environment(device: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def own_words() -> str:
-    """Return the words after this command's name, with `***` in place of what looks like a password or a token."""
+    """Return the words after this command's name, with `***` for anything that looks like a password or a token."""
     words, hide = [], False
     for word in sys.argv[1:]:
         name, equals, _ = word.partition("=")
@@ -57,17 +57,17 @@ def installed_version(package: str) -> str | None:
 
 
 def short_commit(revision: object) -> str:
-    """`3e18041` of a recorded revision, with its '+' if there is one; anything else is damage, or was not known."""
+    """Return `3e18041` for a recorded revision, with its '+'; UNKNOWN_COMMIT if it is damaged or missing."""
     known = COMMIT.fullmatch(revision) if isinstance(revision, str) else None
     return known[1] + known[2] if known else UNKNOWN_COMMIT
 
 
 @cache
 def git_revision() -> str | None:
-    """The commit of the source tree this package runs from, with '+' if files differ from it; None if installed."""
+    """Return the commit of this package's source tree, with '+' if files differ from it; None if it is installed."""
     here = Path(__file__).parent
     try:
-        git(here, "ls-files", "--error-unmatch", Path(__file__).name)  # or the repository around it is another's
+        git(here, "ls-files", "--error-unmatch", Path(__file__).name)  # otherwise the repository around it is another's
         commit = git(here, "rev-parse", "HEAD")
         return commit + ("+" if git(here, "status", "--porcelain", "--untracked-files=no") else "")
     except (OSError, subprocess.SubprocessError):

@@ -1,4 +1,4 @@
-"""The number of a run folder's layout, so that a version of fssl tells what it cannot know; names of files in it."""
+"""The format number of a run folder, which older versions of fssl check, and the names of its files."""
 
 from pathlib import Path
 from typing import Any
@@ -8,15 +8,15 @@ from ..errors import UserError
 from ..system.files import at_home, read_json, short_sum
 from ..system.user_code import digest_of, name_in, user_file
 
-FORMAT = 1  # one more when an earlier version would misread a folder
+FORMAT = 1  # increased when an earlier version would misread a folder
 CONFIG, ENVIRONMENT = "config.toml", "env.json"
-BEST = "best"  # the model that is kept of the best round: model-best.safetensors, and a part of checkpoints
+BEST = "best"  # the best round's model: model-best.safetensors, and a part of checkpoints
 NO_START = "none"  # of `model.start`: the seed gives the first weights
 SPLIT = "split.json"  # a copy of the file that `partition.file` names
 
 
 def check_format(folder: Path) -> None:
-    """Refuse a run folder of a later version, before anything else in it is read."""
+    """Reject a run folder of a later version, before reading anything else in it."""
     found = read_json(folder / ENVIRONMENT).get("format")
     if isinstance(found, int) and found > FORMAT:
         raise UserError(
@@ -26,7 +26,7 @@ def check_format(folder: Path) -> None:
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
-    """The tables of a run folder's settings as they were recorded; those of a later version are refused."""
+    """Return the recorded tables of a run folder's settings; reject those of a later version."""
     check_format(folder)
     file = folder / CONFIG
     tables = load_toml(file, str(file))
@@ -36,30 +36,30 @@ def read_settings(folder: Path) -> dict[str, Any]:
 
 
 def start_place(config: Config) -> Path | None:
-    """The run folder or the file that a run starts from; `{seed}` in its name is the run's own."""
+    """Return the run folder or the file of the first weights; `{seed}` in its name becomes the run's seed."""
     start = config.model.start
     return None if start == NO_START else at_home(Path(start.replace("{seed}", str(config.seed))))
 
 
 def check_place(place: Path) -> None:
-    """Reject first weights that are nowhere."""
+    """Reject first weights that do not exist."""
     if not place.is_dir() and not place.is_file():
         raise UserError(f"model.start = '{place}': no such run folder or file")
 
 
 def kept_split(folder: Path, recorded: str | None) -> Path | None:
-    """A run's own copy of `partition.file`, which may lie elsewhere by now; none, if it is not the recorded file."""
+    """Return a run's own copy of `partition.file`, which may have moved; None if the copy is not the recorded file."""
     copy = folder / SPLIT
     is_unchanged = recorded is not None and copy.is_file() and short_sum(copy.read_bytes()) == recorded
     return copy if is_unchanged else None
 
 
 def kept_code(folder: Path, name: object, recorded: str | None) -> str | None:
-    """`RUN/my.py:mine`: how to name a method or a network in the run's own copy of its file.
+    """Return `RUN/my.py:mine`, the name of a method or a network in the run's own copy of its file.
 
-    None where the copy is not needed, because the file is where it was, or is not the code that the run began with.
+    None if the copy is not needed, because the original exists, or if it is not the run's original code.
     """
-    if not isinstance(name, str):  # settings that somebody changed; they are refused elsewhere
+    if not isinstance(name, str):  # edited settings, which are rejected elsewhere
         return None
     file, copy = user_file(name), name_in(folder, name)
     if file is None or file.is_file() or not copy or recorded is None:

@@ -1,4 +1,4 @@
-"""The checkpoints of a run as files: which there are, and which are still what was written."""
+"""The checkpoints of a run as files: which ones exist, and which are unchanged."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,7 +16,7 @@ def checksum(data: bytes) -> str:
 
 
 def read_intact(path: Path, expected: object) -> bytes | None:
-    """The bytes of a file; None if it is missing or its checksum differs."""
+    """Return the bytes of a file; None if it is missing or its checksum differs."""
     data = path.read_bytes() if path.is_file() else b""
     return data if checksum(data) == expected else None
 
@@ -33,19 +33,19 @@ class Manifests:
 
     @property
     def is_begun(self) -> bool:
-        """Whether there is more than the beginning."""
+        """Return whether there are checkpoints after round 0."""
         return any(self.rounds) or (self.folder.exists() and not self.folder.is_dir())
 
     @property
     def rounds(self) -> list[int]:
-        """The rounds that have a checkpoint, whole or not."""
+        """Return the rounds that have a checkpoint, whole or not."""
         numbers = (manifest.stem.removeprefix("round-") for manifest in self._manifests())
         return [int(number) for number in numbers if number.isdecimal()]
 
     def newest_round(self, marks: Sequence[str]) -> int | None:
-        """The round of the newest checkpoint of a record whose tensors can be read; its parts are not looked at.
+        """Return the round of a record's newest checkpoint with readable tensors; parts are not checked.
 
-        A run that is resumed may remove a checkpoint while it is read; then there is a newer one.
+        A resumed run may remove a checkpoint during reading; then there is a newer one.
         """
         for manifest in self._up_to(marks):
             with suppress(FileNotFoundError, SafetensorError):
@@ -58,11 +58,11 @@ class Manifests:
         return sorted(self.folder.glob("round-*.json"))
 
     def _up_to(self, marks: Sequence[str]) -> list[Path]:
-        """Those of the rounds of a record, given by its marks from round 0 on; the newest first."""
+        """Return the manifests for a record's rounds, given by its marks from round 0 on; the newest first."""
         return [m for m in reversed(self._manifests()) if m.stem <= checkpoint_stem(len(marks) - 1)]
 
     def _read_manifest(self, manifest: Path, marks: Sequence[str]) -> tuple[Mapping[str, Any], bytes] | None:
-        """The facts and the tensors' bytes of a checkpoint of this record, if these are what was written."""
+        """Return the facts and the tensors' bytes of a checkpoint of this record; None if they have changed."""
         facts = read_json(manifest)
         round = facts.get("round")
         if type(round) is not int or manifest.stem != checkpoint_stem(round) or facts.get("record") != marks[round]:

@@ -1,4 +1,4 @@
-"""Whether a run folder can take a run: everything that is refused before a file in it is touched."""
+"""Check whether a run folder can take a run, before any file in it is touched."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,14 +15,14 @@ from .store import ERRORS, LOCK, RunFolder
 def check_can_take(
     folder: RunFolder, config: Config, resume: bool, defaults: Mapping[str, Any], reads_rounds: bool = False
 ) -> None:
-    """Refuse a run that a folder cannot take, without touching anything.
+    """Reject a run that a folder cannot take, without touching anything.
 
     Args:
-        folder: Where the run would be.
+        folder: The folder for the run.
         config: Its complete settings.
-        resume: Whether it may go on with what the folder holds.
-        defaults: Those of the method's settings, for a record that is older than one of them.
-        reads_rounds: Whether a step depends on how many rounds the run is to have.
+        resume: Whether it may continue the folder's run.
+        defaults: Defaults of the method's settings, for a record older than one of them.
+        reads_rounds: Whether a step depends on the planned number of rounds.
     """
     if not folder.config_file.is_file():
         return check_empty(folder.path)
@@ -60,13 +60,13 @@ def check_can_take(
 
 
 def is_bare(folder: RunFolder) -> bool:
-    """Whether a run stopped here before its first round, so that another in its place loses nothing."""
+    """Return whether a run stopped here before its first round, so that it can be replaced without loss."""
     made = (folder.probes, folder.model_file, folder.summary_file, folder.deployment_file)
     return not (folder.has_rounds or folder.manifests.is_begun or any(path.exists() for path in made))
 
 
 def check_empty(folder: Path) -> None:
-    """Refuse a place where no run can begin."""
+    """Reject a place where no run can start."""
     if reason := obstacle(folder):
         raise UserError(f"{folder} cannot be written: {reason}; choose another folder", "out")
     left_by_a_kill = (LOCK, ERRORS)  # before its first file was complete
@@ -77,13 +77,13 @@ def check_empty(folder: Path) -> None:
 
 
 def check_ours(folder: RunFolder) -> None:
-    """Refuse a folder with settings that no run wrote, such as one in which somebody keeps a configuration."""
+    """Reject a folder whose settings were not written by a run, such as a user's configuration."""
     if not folder.lock.file.exists():
         raise UserError(f"{folder.config_file} was not written by a run; choose another folder", "out")
 
 
 def why_stuck(folder: RunFolder) -> str | None:
-    """Why `--resume` would be refused here, in its own words; None if it would go on. Nothing is changed."""
+    """Return the error message of `--resume` here; None if it would work. Nothing is changed."""
     try:
         if is_bare(folder):
             check_ours(folder)
@@ -97,7 +97,7 @@ def why_stuck(folder: RunFolder) -> str | None:
 
 
 def check_noise(folder: RunFolder, saved: int | None) -> None:
-    """Refuse to take a round again whose model clients may have seen: its noise would be another one."""
+    """Reject repeating a round whose model clients may have seen: its noise would differ."""
     last = max(folder.manifests.rounds, default=0)
     if saved is not None and saved < last and folder.config().privacy.noise:
         raise UserError(
@@ -108,7 +108,7 @@ def check_noise(folder: RunFolder, saved: int | None) -> None:
 
 
 def check_way_on(folder: RunFolder, saved: int | None) -> None:
-    """Refuse to begin anew where an earlier run left results."""
+    """Reject starting again where an earlier run left results."""
     whole, written, held = len(folder.start().lines), len(folder.text().splitlines()), folder.manifests.rounds
     if saved is not None or not (written or folder.model_file.exists() or folder.summary_file.exists()):
         return

@@ -12,7 +12,7 @@ from ..config import Config
 
 TARGETS = (30, 40, 45, 50)
 LAST = 10  # rounds whose mean is the result
-MEASURES = {  # of a test, in percent, and what they are called
+MEASURES = {  # of a test, in percent, with their names
     "accuracy": "accuracy",
     "balanced_accuracy": "balanced accuracy",
     "macro_f1": "macro F1",
@@ -20,29 +20,29 @@ MEASURES = {  # of a test, in percent, and what they are called
     "ece": "calibration error",
 }
 NamedSums = Mapping[str, NDArray[np.float64]]
-Line = dict[str, Any]  # of the record: what is known of a round, or of a run
+Line = dict[str, Any]  # the known values of a round, or of a run
 L = TypeVar("L", bound=Mapping[str, Any])
 
 
 def ratio(total: float, weight: float) -> float | None:
-    """The mean; None if nothing was counted."""
+    """Return the mean; None if nothing was counted."""
     return float(total / weight) if weight > 0 else None
 
 
 def tidy(value: float) -> float | int:
-    """Counts as whole numbers, sums to nine digits: float32 sums carry no more."""
+    """Return counts as whole numbers, and sums with nine digits: float32 sums have no more."""
     return int(value) if float(value).is_integer() else float(f"{value:.9g}")
 
 
 def scalars(sums: NamedSums) -> dict[str, float | int]:
-    """Single sums over clients; vectors stay in the probes file."""
+    """Return single sums over clients; vectors stay in the probes file."""
     return {name: tidy(float(v.sum())) for name, v in sums.items() if v.ndim == 1}
 
 
 def rates(sums: Mapping[str, float], labeled_steps: float) -> dict[str, float | None]:
-    """The readable quantities that follow from the sums; nothing is right where true labels are not known.
+    """Return the readable values that follow from the sums; accuracies are None if true labels are unknown.
 
-    L_s is 0 at clients without labels, so it is a mean over the steps of the others.
+    L_s is 0 at clients without labels, so it is averaged over the steps of the others.
     """
     s = sums
 
@@ -73,10 +73,10 @@ def rates(sums: Mapping[str, float], labeled_steps: float) -> dict[str, float | 
 
 
 def by_majority(sums: NamedSums, unlabeled_counts: NDArray[np.int64] | None) -> dict[str, float | None]:
-    """Mean lambda and gap where the local vote is a majority or a minority class of the client.
+    """Return mean lambda and gap for local votes on a majority and on a minority class of the client.
 
-    Majority: the client's true unlabeled count of the class is above its mean count, if that is known. A client
-    that holds labeled images only has neither.
+    Majority: the client's true unlabeled count of the class is above its mean count, if that is known. Clients with
+    labeled images only have neither.
     """
     if "lam_sure_by_class" not in sums:
         return {}
@@ -93,7 +93,7 @@ def by_majority(sums: NamedSums, unlabeled_counts: NDArray[np.int64] | None) -> 
 
 
 def summarize(lines: Sequence[Mapping[str, Any]], headline: str, measure: str = "accuracy") -> dict[str, Any]:
-    """Last, best and mean of the last ten, and rounds to targets, under each normalization.
+    """Return last, best and mean of the last ten, and rounds to targets, under each normalization.
 
     The result is the mean of the last ten of one measure, under one normalization.
     """
@@ -115,7 +115,7 @@ def summarize(lines: Sequence[Mapping[str, Any]], headline: str, measure: str = 
 
 
 def summarize_tests(lines: Sequence[Mapping[str, Any]], key: str) -> dict[str, Any]:
-    """The tests of one model over all rounds, by normalization."""
+    """Return the tests of one model over all rounds, by normalization."""
     out = {}
     for norm in lines[-1][key]:
         curve = [line[key][norm]["accuracy"] for line in lines]
@@ -133,7 +133,7 @@ def summarize_tests(lines: Sequence[Mapping[str, Any]], key: str) -> dict[str, A
 
 
 def mean_of_last(lines: Sequence[Mapping[str, Any]], *keys: str) -> float | None:
-    """The mean over the last rounds of a test's number, as far as they have it."""
+    """Return the mean over the last rounds of a test's number, for the rounds that have it."""
     last = of_last(lines)
     values = [reduce(lambda table, key: table.get(key) or {}, keys[:-1], line).get(keys[-1]) for line in last]
     known = [value for value in values if value is not None]
@@ -141,12 +141,12 @@ def mean_of_last(lines: Sequence[Mapping[str, Any]], *keys: str) -> float | None
 
 
 def of_last(lines: Sequence[L]) -> Sequence[L]:
-    """The lines of the last ten rounds: fewer, where some are damaged."""
+    """Return the lines of the last ten rounds; fewer if some are damaged."""
     return lines[start_of_last([line["round"] for line in lines]) :]
 
 
 def start_of_last(rounds: Sequence[int]) -> int:
-    """Where the last ten rounds begin among those of a record, which may lack some."""
+    """Return where the last ten rounds start among those of a record, which may lack some."""
     return bisect_right(rounds, rounds[-1] - LAST) if rounds else 0
 
 
@@ -155,12 +155,12 @@ def first_reaching(curve: Sequence[float], target: float) -> int | None:
 
 
 def first_other_rate(lines: Iterable[Line], config: Config) -> int | None:
-    """The first finished round whose learning rate was another than these settings give it; lines tell one not 1."""
+    """Return the first finished round whose recorded learning rate differs from the settings; None if there is none."""
     schedule = config.schedule
     return next((line["round"] for line in lines if line.get("rate", 1.0) != schedule.typical(line["round"])), None)
 
 
-# The best round so far, by images that nobody reports: what keeping a model and stopping early go by.
+# The best round so far, by images outside the reported test; used for keeping a model and for stopping early.
 
 
 class Chosen(NamedTuple):
@@ -171,7 +171,7 @@ class Chosen(NamedTuple):
 
 
 class BestRound:
-    """The best round of those that it was told of, the first of equal ones, and how many came after it."""
+    """The best round so far, the first of equal ones, and the number of rounds after it."""
 
     def __init__(self, config: Config, lines: Iterable[Line] = ()) -> None:
         self._by, self._measure = config.chosen_by, config.records.metrics
@@ -182,7 +182,7 @@ class BestRound:
             self.take(line)
 
     def take(self, line: Line) -> bool:
-        """Hear of the next round; returns whether it is the best so far."""
+        """Take the next round; return whether it is the best so far."""
         self._round = line["round"]
         value = (line.get("validation", {}) if self._by == "validation" else line).get(self._measure)
         if self._by is None or value is None or (self.best and value <= self.best.value):
@@ -192,12 +192,12 @@ class BestRound:
 
     @property
     def is_over(self) -> bool:
-        """Whether as many rounds as the patience has were no better."""
+        """Return whether the best round is as many rounds ago as the patience allows."""
         since = self._round - (self.best.round if self.best else 0)
         return self._patience is not None and since >= self._patience
 
     def facts(self, stops: bool) -> dict[str, Any]:
-        """What the summary says of the choice, and why the run stopped, if it did before its last round."""
+        """Return the summary's facts on the choice, and the reason for an early stop."""
         if self.best is None:
             return {}
         images = "validation part" if self._by == "validation" else "tuning half of the test"
@@ -209,7 +209,7 @@ class BestRound:
 
 
 def would_have_ended(lines: Sequence[Line], config: Config) -> int | None:
-    """The round after which the settings' patience would have ended a run that has more rounds."""
+    """Return the round after which the settings' patience would have ended a longer run; None if there is none."""
     progress = BestRound(config)
     for line in lines[:-1]:
         progress.take(line)
@@ -219,11 +219,11 @@ def would_have_ended(lines: Sequence[Line], config: Config) -> int | None:
 
 
 def is_over(summary: Mapping[str, Any], config: Config) -> bool:
-    """Whether a run has ended, with all of its rounds or before."""
+    """Return whether a run has ended, with all of its rounds or before."""
     return bool(summary) and (summary.get("rounds") == config.rounds or has_stopped(summary, config))
 
 
 def has_stopped(summary: Mapping[str, Any], config: Config) -> bool:
-    """Whether a run has stopped early; with another patience it goes on."""
+    """Return whether a run has stopped early; it can be resumed with a larger patience."""
     stopped, patience = summary.get("stopped"), config.train.patience
     return patience is not None and isinstance(stopped, dict) and stopped.get("patience") == patience

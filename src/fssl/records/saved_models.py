@@ -1,4 +1,4 @@
-"""The models of a run: files that name the run and the round they are of, and checkpoints that are newer."""
+"""The models of a run: files with the run's ID and their round, and newer checkpoints."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,19 +15,19 @@ from .writer import RunWriter
 
 
 class Models:
-    """A run's own model, and beside it those with names: the plain one and the smoothed one, and the best one."""
+    """A run's own model, and the named ones next to it: plain, smoothed and best."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
 
     def named(self, name: str) -> Path:
-        """The file of one of several models."""
+        """Return the file of one of several models."""
         return self.folder.path / f"model-{name}.safetensors"
 
     def write(self, models: Mapping[str, Tensors], ship: str, round: int, facts: Mapping[str, Any]) -> None:
         """Write the models of the last round with facts about them.
 
-        Of several, each has a file with its name, and `ship` is the name of the run's own.
+        With several models, each has a file with its name, and `ship` names the one that is also the run's own.
         """
         for name, tensors in models.items():
             which = {"model": name} if len(models) > 1 else {}
@@ -36,14 +36,14 @@ class Models:
                 write_atomic(file, data)
 
     def write_best(self, model: Tensors, round: int, facts: Mapping[str, Any]) -> None:
-        """Write the model of the best round beside the others."""
+        """Write the model of the best round next to the others."""
         write_atomic(self.named(BEST), sealed(model, {**self._origin(round), **facts, "model": BEST}))
 
     def _origin(self, round: int) -> dict[str, Any]:
         return {"run": self.folder.run_id, "round": round}
 
     def read(self, file: Path | None = None) -> tuple[Tensors, dict[str, Any]]:
-        """The tensors and facts of the run's own model, or of one of several, as this run last wrote it."""
+        """Return tensors and facts of the run's own model, or of one of several, as this run last wrote it."""
         folder = self.folder
         file = file or folder.model_file
         try:
@@ -57,15 +57,15 @@ class Models:
         return tensors, facts
 
     def take_over(self, config: Config) -> None:
-        """Give a finished run the settings that may change even then: another of its models may become its own."""
+        """Update the settings that a finished run may change; another of its models may become its own."""
         folder = self.folder
         try:
             folder.lock.take()
             if config.server.ship != folder.config().server.ship:
                 chosen = self.named(config.server.ship)
-                self.read(chosen)  # refused if it is damaged
+                self.read(chosen)  # raises if it is damaged
                 write_atomic(folder.model_file, chosen.read_bytes())
-            RunWriter(folder).renew(config)  # last: after a kill the change is still to be seen
+            RunWriter(folder).renew(config)  # last, so that after a kill the change is still detected
         except OSError as error:
             raise UserError(f"{error.filename or folder.path}: {error.strerror}") from None
         finally:
@@ -73,16 +73,16 @@ class Models:
 
     @property
     def goes_on(self) -> bool:
-        """Whether there are checkpoints of rounds after those of the summary: the run was prolonged."""
+        """Return whether there are checkpoints after the summary's rounds: the run was extended."""
         held = self.folder.manifests.rounds
         return bool(held) and max(held) > self.folder.summary().get("rounds", max(held))
 
     def newest_state(self) -> Saved | None:
-        """The state of a run that is not finished, with the best model among its parts if that is kept."""
+        """Return the state of an unfinished run, with the best model among its parts if it is kept."""
         return Checkpoints(self.folder.manifests.folder).newest(self.folder.start().marks, f"{BEST}.")
 
     def check_finished(self, asked_by: str = "") -> None:
-        """Refuse a folder that holds no run, or one that is not finished."""
+        """Reject a folder without a run, or with an unfinished one."""
         folder = self.folder
         folder.check_run(asked_by)
         if not folder.model_file.is_file():

@@ -1,4 +1,4 @@
-"""Files that hold a check of their own: facts in JSON, and arrays in safetensors with facts among the metadata."""
+"""Files that contain their own checksum: facts in JSON, and arrays in safetensors with facts in the metadata."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 from ..system.files import parse_json, read_json, short_sum, write_atomic
 
 Arrays = Mapping[str, NDArray[np.float32]]
-KEY = "fssl"  # of the facts among a file's metadata: a single one, because several would come in any order
+KEY = "fssl"  # of the facts in a file's metadata: a single key, because the order of several would vary
 
 
 class Content(NamedTuple):
@@ -27,18 +27,18 @@ class Content(NamedTuple):
 
 
 def metadata_of(contents: Iterable[Content], facts: Mapping[str, Any]) -> dict[str, str]:
-    """The metadata of a file of these arrays."""
+    """Return the metadata of a file of these arrays."""
     return {KEY: json.dumps({**facts, "sha256": content_sum(contents, facts)})}
 
 
 def read_head(data: bytes) -> dict[str, str]:
-    """The metadata of a file that the library has accepted."""
+    """Return the metadata of a file that the library has accepted."""
     head = parse_json(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    return head.get("__metadata__") or {}  # the library takes null for none
+    return head.get("__metadata__") or {}  # the library accepts null as none
 
 
 def checked_facts(contents: Iterable[Content], metadata: Mapping[str, str]) -> dict[str, Any] | None:
-    """The facts of a file, None of one that fssl did not write; ValueError if it is damaged."""
+    """Return the facts of a file; None if fssl did not write it. Raise ValueError if it is damaged."""
     text = metadata.get(KEY)
     try:
         facts = None if text is None else dict(parse_json(text.encode()))
@@ -50,7 +50,7 @@ def checked_facts(contents: Iterable[Content], metadata: Mapping[str, str]) -> d
 
 
 def content_sum(contents: Iterable[Content], facts: Mapping[str, Any]) -> str:
-    """A checksum of contents, whatever their layout in the file."""
+    """Return a checksum of contents, independent of their layout in the file."""
     total = sha256(json.dumps(facts, sort_keys=True).encode())
     for name, kind, shape, data in sorted(contents):
         total.update(f"\n{name} {kind} {[*shape]}\n".encode())
@@ -58,7 +58,7 @@ def content_sum(contents: Iterable[Content], facts: Mapping[str, Any]) -> str:
     return total.hexdigest()
 
 
-# Facts in JSON files, so that a changed digit is noticed.
+# Facts in JSON files, with a checksum against changed digits.
 
 
 def write_facts(path: Path, facts: Mapping[str, Any], indent: int | None = None) -> None:
@@ -66,7 +66,7 @@ def write_facts(path: Path, facts: Mapping[str, Any], indent: int | None = None)
 
 
 def read_facts(path: Path) -> dict[str, Any]:
-    """The facts in a file; `{}` if it is missing or damaged."""
+    """Return the facts in a file; `{}` if it is missing or damaged."""
     facts = read_json(path)
     return facts if facts.pop("check", None) == sum_of(facts) else {}
 
@@ -75,7 +75,7 @@ def sum_of(facts: Mapping[str, Any]) -> str:
     return short_sum(json.dumps(facts, sort_keys=True).encode())
 
 
-# The probes of a round in a file of their own: arrays by client, for figures that need more than sums.
+# The probes of a round in a separate file: arrays by client, for figures that need more than sums.
 
 
 def write_probes(path: Path, round: int, arrays: Arrays) -> None:
@@ -83,12 +83,12 @@ def write_probes(path: Path, round: int, arrays: Arrays) -> None:
 
 
 def read_probe(path: Path, name: str) -> NDArray[np.float64] | None:
-    """An array by bin or class of a round's probes, summed over clients; empty if there is none, None if damaged."""
+    """Return an array of a round's probes, summed over clients; empty if there is none, None if damaged."""
     if not path.is_file():
         return np.zeros(0)
     try:
         data = path.read_bytes()
-        arrays = load(data)  # refuses a damaged head
+        arrays = load(data)  # raises if the head is damaged
         facts = checked_facts(typed_arrays(arrays), read_head(data))
     except (OSError, SafetensorError, LookupError, ValueError):
         return None
@@ -101,5 +101,5 @@ def read_probe(path: Path, name: str) -> NDArray[np.float64] | None:
 
 
 def typed_arrays(arrays: Arrays) -> list[Content]:
-    """Return the arrays under torch's names of their types: a file does not depend on the library that wrote it."""
+    """Return the arrays under torch's names of their types, so that the file does not depend on the library."""
     return [Content(name, f"torch.{a.dtype}", a.shape, a.reshape(-1).view(np.uint8).data) for name, a in arrays.items()]

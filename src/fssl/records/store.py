@@ -1,4 +1,4 @@
-"""The run folder on disk: its files, and what can be read of them. `writer` writes them, `refusals` refuse."""
+"""The run folder on disk: its files, and reading them. `writer` writes them, `refusals` checks new runs."""
 
 import fcntl
 from pathlib import Path
@@ -16,15 +16,15 @@ from .rounds import is_over
 from .sealing import read_facts
 
 LOCK = ".lock"
-ERRORS = "error.txt"  # the last error that nobody foresaw, with its place in the code
-SKIPPED = "skipped.txt"  # image files that could not be used, with `data.skip_bad`
-INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # many files, and never a run
+ERRORS = "error.txt"  # the last unexpected error, with its place in the code
+SKIPPED = "skipped.txt"  # image files that were skipped, with `data.skip_bad`
+INSIDE_A_RUN = ("probes", "checkpoint", "tensorboard", "wandb")  # contain many files, and never a run
 
 
 class RunFolder:
-    """One run's files. `rounds.jsonl` holds a line for every round that a checkpoint may start from.
+    """One run's files. `rounds.jsonl` has a line for every round from which a checkpoint may start.
 
-    Settings, record, checkpoints and model name each other, so that what does not belong together shows.
+    Settings, record, checkpoints and model name each other, so that a mix of runs is detected.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,7 +37,7 @@ class RunFolder:
         self.model_file = path / "model.safetensors"
         self.measures_file = path / "measures.json"
         self.summary_file = path / "summary.json"
-        self.deployment_file = path / "deployment.json"  # of a run whose clients keep their states themselves
+        self.deployment_file = path / "deployment.json"  # of a run whose clients keep their own states
         self.lock = Lock(path)
         self.manifests = Manifests(path / "checkpoint")
         self.probes = path / "probes"
@@ -46,29 +46,29 @@ class RunFolder:
         return self.probes / f"{round:06d}.safetensors"
 
     def probe_files(self) -> list[Path]:
-        """Existing probe files, by round."""
+        """Return existing probe files, by round."""
         return sorted(self.probes.glob("[0-9]*.safetensors"))
 
     def summary(self) -> dict[str, Any]:
-        """The results of the run when it was last finished; empty otherwise."""
+        """Return the results of the run when it was last finished; empty otherwise."""
         return read_facts(self.summary_file)
 
     def partition(self) -> dict[str, Any]:
-        """Images per client and class; empty if that was not recorded, or the file is damaged."""
+        """Return images per client and class; empty if they were not recorded, or the file is damaged."""
         return read_facts(self.partition_file)
 
     @property
     def is_packed(self) -> bool:
-        """Whether the record is packed only. Where there is a plain one too, that is newer: a resumed run wrote it."""
+        """Return whether the record is packed only. A plain one is newer: a resumed run wrote it."""
         return self.packed_file.is_file() and not self.rounds_file.exists()
 
     @property
     def record(self) -> Path:
-        """The file that holds the rounds."""
+        """Return the file of the rounds."""
         return self.packed_file if self.is_packed else self.rounds_file
 
     def text(self) -> bytes:
-        """Return the lines of the record, whichever file holds them."""
+        """Return the lines of the record, from whichever file has them."""
         if self.is_packed:
             return read_packed(self.packed_file)
         return self.rounds_file.read_bytes() if self.rounds_file.is_file() else b""
@@ -79,19 +79,19 @@ class RunFolder:
 
     @property
     def is_of_a_run(self) -> bool:
-        """Whether a run began here; somebody may keep settings in a folder that is none."""
+        """Return whether a run started here; a folder with only settings is not a run."""
         return self.config_file.is_file() and (self.lock.file.exists() or self.record.exists())
 
     @property
     def is_finished(self) -> bool:
-        """Whether the summary is of the run's last round; one that goes on keeps the last summary."""
+        """Return whether the summary covers the run's last round; an extended run keeps the last summary."""
         try:
             return bool(summary := self.summary()) and is_over(summary, self.config())
         except UserError:
             return False
 
     def config(self) -> Config:
-        """The settings as they were recorded; those of a later version are refused."""
+        """Return the recorded settings; reject those of a later version."""
         tables = self.tables()
         try:
             return parse(tables)
@@ -103,19 +103,19 @@ class RunFolder:
 
     @property
     def run_id(self) -> str:
-        """The digest of the recorded settings that a resumed run must keep."""
+        """Return the digest of the recorded settings that a resumed run must keep."""
         return run_id(self.tables())
 
     def chain(self) -> Chain:
-        """The chain of this run's record, at its beginning."""
+        """Return the chain of this run's record, at its beginning."""
         return Chain(seal(self.run_id, acceptance(self.path)))
 
     def rounds(self) -> list[dict[str, Any]]:
-        """Every whole line, in order from round 1; what a crash left half-written ends the list."""
+        """Return every whole line, in order from round 1, up to the first line that is incomplete."""
         return self.start().lines if self.record.is_file() else []
 
     def start(self) -> Start:
-        """The whole lines with what checkpoints name of them; refuses a record that does not belong together."""
+        """Return the whole lines with the marks that checkpoints name; reject a record with a fault."""
         start = read_start(self.run_id, self.text().splitlines())
         if start.fault and acceptance(self.path):
             raise UserError(f"{self.path}: an accepted record cannot be resumed; start again in another folder", "out")
@@ -124,25 +124,25 @@ class RunFolder:
         return start
 
     def sessions(self) -> list[dict[str, Any]]:
-        """What is recorded of each start of the run: versions, hardware, commit; empty if nothing can be read."""
+        """Return the record of each start of the run: versions, hardware, commit; empty if it is unreadable."""
         known = read_json(self.env_file).get("sessions")
         return [entry for entry in known if isinstance(entry, dict)] if isinstance(known, list) else []
 
     def measures(self) -> dict[str, Any]:
-        """What was written of the models when the run was last finished; empty otherwise."""
+        """Return the measures of the models when the run was last finished; empty otherwise."""
         return read_facts(self.measures_file)
 
     def check_run(self, asked_by: str = "") -> None:
-        """Refuse a folder that holds no run."""
+        """Reject a folder without a run."""
         if not self.config_file.is_file():
             raise UserError(f"{asked_by}{self.path} is not a run folder (no config.toml); `fssl run` creates one")
 
 
 class Lock:
-    """A file that the process which writes into a folder holds.
+    """The lock file of the process that writes into a folder.
 
-    It is there from a run's first moment on, so a folder without it is not ours. It stays: removing it would let a
-    third process lock a new one beside it.
+    It exists from a run's first moment on, so a folder without it was not written by a run. It is never removed:
+    otherwise a third process could lock a new one next to it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -151,12 +151,12 @@ class Lock:
 
     @property
     def is_held(self) -> bool:
-        """Whether it was taken here, and not given back yet."""
+        """Return whether this object holds the lock."""
         return self._held is not None
 
     @property
     def is_in_use(self) -> bool:
-        """Whether another process writes here."""
+        """Return whether another process writes here."""
         if not self.file.is_file():
             return False
         with self.file.open() as file:
@@ -167,7 +167,7 @@ class Lock:
         return False
 
     def take(self) -> None:
-        """Keep other processes out until `close`; refused while another one is at it."""
+        """Keep other processes out until `close`; raise UserError if another one is active."""
         file = self.file.open("w")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -177,7 +177,7 @@ class Lock:
         self._held = file
 
     def close(self) -> None:
-        """Give it back, if it was taken."""
+        """Release the lock, if it was taken."""
         if self._held:
             self._held.close()
             self._held = None

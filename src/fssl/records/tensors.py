@@ -1,4 +1,4 @@
-"""Tensors and facts as files that tell whether they are still what was written."""
+"""Files of tensors and facts that detect changes by a checksum."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,29 +15,29 @@ Tensors = dict[str, Tensor]
 
 
 def as_bytes(tensors: Mapping[str, Tensor], metadata: dict[str, str] | None = None) -> bytes:
-    """Tensors of any device as bytes in safetensors format."""
+    """Return tensors of any device as bytes in safetensors format."""
     return save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata)
 
 
 def mapped(path: Path) -> Tensors:
-    """The tensors of a file, which the system reads when they are looked at; at once, if its name is not UTF-8."""
+    """Return the tensors of a file, read on access; immediately if its name is not UTF-8."""
     try:
         str(path).encode()
-    except UnicodeEncodeError:  # the library opens no such name
+    except UnicodeEncodeError:  # the library cannot open such a name
         return load(path.read_bytes())
     return load_file(path)
 
 
 def sealed(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> bytes:
-    """A safetensors file that holds its own checksum, and facts about its tensors, in its metadata."""
+    """Return a safetensors file with its own checksum, and facts about its tensors, in its metadata."""
     held = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
     return as_bytes(held, metadata_of(contents(held), facts))
 
 
 def read_tensors(path: Path) -> tuple[Tensors, dict[str, str]]:
-    """The tensors and the metadata of a safetensors file, whatever its name: the library opens only names in UTF-8."""
+    """Read the tensors and the metadata of a safetensors file; the library itself opens only names in UTF-8."""
     data = path.read_bytes()
-    return load(data), read_head(data)  # the first refuses a damaged head
+    return load(data), read_head(data)  # the first rejects a damaged head
 
 
 class Unsealed(NamedTuple):

@@ -1,4 +1,4 @@
-"""Writing a run folder: created once, appended to, resumed, each file whole at any moment."""
+"""Write a run folder: create, append, resume; each file is whole at any moment."""
 
 import json
 import os
@@ -24,8 +24,7 @@ from .tensors import Tensors
 class RunWriter:
     """The one process that writes into a run folder: from `open` on, until the lock is closed.
 
-    Nothing finished is ever removed: a run that goes on cuts back the record to its checkpoint, and without one it is
-    refused.
+    Nothing finished is ever removed: a resumed run cuts the record back to its checkpoint, and is rejected without one.
     """
 
     def __init__(self, folder: RunFolder) -> None:
@@ -34,44 +33,44 @@ class RunWriter:
         self._chain: Chain | None = None  # of the record, once it is written to
 
     def open(self, config: Config, resume: bool, defaults: Mapping[str, Any], reads_rounds: bool = False) -> None:
-        """Create the folder, or take it up again; from here on no other process can."""
+        """Create the folder, or open it to resume; from here on no other process can."""
         folder, wanted = self.folder, (config, resume, defaults, reads_rounds)
         check_can_take(folder, *wanted)
         found = self._signature()
         try:
             folder.path.mkdir(parents=True, exist_ok=True)
             folder.lock.take()
-            if self._signature() != found:  # another process has been here since
+            if self._signature() != found:  # another process has written here in the meantime
                 check_can_take(folder, *wanted)
             for place in (folder.path, folder.probes):
-                sweep(place)  # of any age, as nobody else writes here; checkpoints see to theirs
+                sweep(place)  # of any age, as no other process writes here; checkpoints remove theirs
             if not folder.config_file.is_file() or is_bare(folder):
                 write_atomic(folder.config_file, to_toml(as_tables(self._as_named(config))))
         except OSError as error:
             raise UserError(f"{folder.path}: cannot be written: {error.strerror}") from None
 
     def _signature(self) -> list[tuple[int, int, int]]:
-        """What changes with the files by which a folder is refused."""
+        """Return a signature of the files that decide whether a folder can take a run."""
         files = (self.folder.config_file, self.folder.record, self.folder.summary_file)
         found = (file.stat() for file in files if file.exists())
         return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in found]
 
     def renew(self, config: Config) -> None:
-        """Record the settings of a resumed run that may be other ones: once it is sure to go on."""
+        """Record the settings that a resumed run may change, once it is certain to continue."""
         file = self.folder.config_file
         text = to_toml(renewed(self.folder.tables(), self._as_named(config)))
         if text != file.read_text("utf-8"):
             write_atomic(file, text)
 
     def _as_named(self, config: Config) -> Config:
-        """The settings with the name that `partition.file` began with, where they name this folder's copy of it."""
+        """Return the settings with the original `partition.file`, if they name this folder's copy of it."""
         part = config.partition
         if part.file is None or Path(part.file) != self.folder.path / SPLIT:
             return config
         return replace(config, partition=replace(part, file=self.folder.config().partition.file))
 
     def resume_point(self, say: Callable[[str], None]) -> Saved | None:
-        """The checkpoint to go on from, with the record cut back to its round; None if no round is there yet."""
+        """Return the checkpoint to resume from, after cutting the record back to its round; None without a round."""
         folder = self.folder
         start, texts = folder.start(), folder.text().splitlines()
         if folder.config().privacy.noise:  # before any file is removed
@@ -90,7 +89,7 @@ class RunWriter:
         return saved
 
     def append(self, line: Mapping[str, Any]) -> None:
-        """Append one line, on disk before this returns."""
+        """Append one line; it is on disk when this returns."""
         text = linked(line, self._mark)
         with self.folder.rounds_file.open("a") as file:
             file.write(text)
@@ -114,7 +113,7 @@ class RunWriter:
         write_probes(self.folder.probe_file(round), round, arrays)
 
     def checkpoint(self, round: int, tensors: Tensors, parts: Mapping[str, Tensors]) -> dict[str, Tensors]:
-        """Save the state after the last line; returns the parts that lie on disk alone from now on, for lack of room.
+        """Save the state after the last line; return the parts that are only on disk from now on, for lack of memory.
 
         Round 0, the beginning, has a checkpoint too, so that every line has a start.
         """
@@ -131,7 +130,7 @@ class RunWriter:
         write_atomic(self.folder.path / (name or file.name), at_home(file).read_bytes())
 
     def finish(self, headline: str, said: Mapping[str, Any]) -> dict[str, Any]:
-        """Write the summary, with all that is `said` in it, which marks the run as complete."""
+        """Write the summary, with all of `said`, which marks the run as complete."""
         folder = self.folder
         summary = {**summarize(folder.rounds(), headline, folder.config().records.metrics), **said}
         write_facts(folder.summary_file, summary, indent=1)

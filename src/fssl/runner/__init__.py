@@ -1,1 +1,1 @@
-"""Runs: one experiment into its folder, the runs of a grid one after another or side by side, and their loggers."""
+"""Runs: one experiment into its folder, the runs of a grid in sequence or in parallel, and their loggers."""

@@ -1,4 +1,4 @@
-"""Checks of settings that need no PyTorch: a command makes them before importing it."""
+"""Checks of settings that need no PyTorch, so that a command makes them before importing it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,14 +9,14 @@ from .loggers import check_loggers
 
 
 def check_settings(configs: Sequence[Config], debug: bool = False) -> None:
-    """Refuse a data folder that no run would look into, and an engine or a logger that is not there."""
+    """Reject a data folder without effect, and an engine or logger that is not installed."""
     check_data_dir(configs)
     for config in configs:
         check_tools(config, debug)
 
 
 def check_data_dir(configs: Sequence[Config]) -> None:
-    """Refuse a folder that no run would look into: its user means other images than these."""
+    """Reject a data folder that no run reads: the user expects other images."""
     given = [config.data.dir for config in configs if config.data.dir]
     if given and all(config.card.is_embedded for config in configs):
         raise UserError(
@@ -31,7 +31,7 @@ def check_tools(config: Config, debug: bool) -> None:
 
 
 def check_engine(config: Config, debug: bool) -> None:
-    """Refuse what the engine cannot do, before anything is computed."""
+    """Reject what the engine cannot do, before anything is computed."""
     engine = config.compute.engine
     check_fact(config, ENGINE, engine, f"compute.engine = '{engine}'", ", or use 'flower'")
     if engine == "local":
@@ -42,7 +42,7 @@ def check_engine(config: Config, debug: bool) -> None:
 
 
 def flower_simulation() -> Any:
-    """Flower's simulation engine, if it is installed."""
+    """Return Flower's simulation engine; raise UserError if it is not installed."""
     try:
         from ..engines.flower.simulation import simulate
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Loggers of other tools: TensorBoard and Weights & Biases hear what the record says, and can never end a run."""
+"""Loggers of other tools: send the record's numbers to TensorBoard and Weights & Biases; failures never end a run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Listener(Protocol):
-    """Who wants to know how a run goes."""
+    """An object that receives a run's progress."""
 
     def started(self, config: Config, done: list[Line]) -> None: ...
     def round(self, line: Line) -> None: ...
@@ -22,7 +22,7 @@ class Listener(Protocol):
 
 
 def check_listener(listener: object) -> None:
-    """Refuse, before the first round, an object that would not hear of it."""
+    """Reject, before the first round, an object without a listener's methods."""
     methods = ("started", "round", "say")
     if isinstance(listener, type) or not all(callable(getattr(listener, name, None)) for name in methods):
         raise UserError(f"listener = {listener!r:.60}: expected an object with the methods {', '.join(methods)}")
@@ -39,7 +39,7 @@ Opener = Callable[[Config, Path, int], Logger]  # settings, run folder, rounds d
 
 
 def logged_values(line: Line) -> dict[str, float]:
-    """What a line tells a logger: measures of the tests, and every other single number of it."""
+    """Return the values of a line for a logger: measures of the tests, and every other single number."""
     named = {**line["test"], **{f"ema_{norm}": test for norm, test in line.get("ema_test", {}).items()}}
     named |= {part: line[part] for part in ("validation", "ema_validation") if part in line}
     tests = {
@@ -70,7 +70,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """A run of Weights & Biases, named after the folder; resuming goes on with the same one."""
+    """A run of Weights & Biases, named after the folder; a resumed run continues it."""
 
     def __init__(self, config: Config, folder: Path, done: int) -> None:
         wandb = wandb_package()
@@ -94,7 +94,7 @@ class Wandb:
 
 
 def wandb_id(folder: Path) -> str:
-    """The run's identity there, drawn once: folders of one name on two machines are two runs."""
+    """Return the run's ID at Weights & Biases, drawn once, since folders on two machines may share a name."""
     path = folder / "wandb-id"
     if not path.is_file():
         write_atomic(path, token_hex(8))
@@ -102,7 +102,7 @@ def wandb_id(folder: Path) -> str:
 
 
 def summary_writer() -> Any:
-    """TensorBoard's writer, if it is installed."""
+    """Return TensorBoard's writer; raise UserError if it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -119,7 +119,7 @@ def wandb_package() -> Any:
 
 
 def check_loggers(config: Config) -> None:
-    """What the chosen loggers need, before any compute."""
+    """Reject loggers that are not installed or need a login, before any compute."""
     if config.records.tensorboard:
         summary_writer()
     if config.records.wandb != "off":
@@ -129,7 +129,7 @@ def check_loggers(config: Config) -> None:
 
 
 class Logged:
-    """A listener that also tells the loggers a run has asked for; one that fails is left out from then on."""
+    """A listener that forwards to a run's loggers; one that fails is dropped."""
 
     def __init__(self, inner: Listener, config: Config, folder: Path) -> None:
         self.inner, self._folder = inner, folder
@@ -153,7 +153,7 @@ class Logged:
         self.inner.say(text)
 
     def close(self) -> None:
-        """Also after a run that failed."""
+        """Close the loggers, also after a run that failed."""
         for name, logger in [*self._open.items()]:
             self._tried(name, logger.close)
 

@@ -1,4 +1,4 @@
-"""Runs side by side: those of a grid in worker processes, each with one run at a time."""
+"""Runs in parallel: the runs of a grid in worker processes, each with one run at a time."""
 
 import signal
 from collections import deque
@@ -23,11 +23,11 @@ from .conduct import run_experiment
 from .planned import PlannedRun, failure
 
 KILLED = RunError("its process was killed (out of memory?); resume the run to continue from its last round")
-POLL = 0.5  # seconds between looks at the records of runs in other processes
+POLL = 0.5  # seconds between readings of the records of runs in other processes
 
 
 class WorkerRun(NamedTuple):
-    """A run for a worker, which prepares it again: settings travel, methods and networks do not."""
+    """A run for a worker, which prepares it again: settings can be sent to a process, methods and networks cannot."""
 
     name: str
     config: Config
@@ -35,7 +35,7 @@ class WorkerRun(NamedTuple):
 
 
 def run_side_by_side(console: Console, runs: list[PlannedRun], resume: bool, debug: bool, workers: int) -> int:
-    """Train runs in worker processes; returns how many failed. What breaks in one leaves the others alone."""
+    """Train runs in worker processes; return the number of failures. A failing run does not affect the others."""
     workers = min(workers, len(runs))
     waiting, failures = deque(WorkerRun(run.name, run.config, run.folder) for run in runs), 0
     idle = [(spawned(), place) for place in range(workers)]
@@ -67,7 +67,7 @@ def run_side_by_side(console: Console, runs: list[PlannedRun], resume: bool, deb
 
 
 def show_progress(view: GridView, job: WorkerRun, sizes: dict[str, int]) -> None:
-    """Show how far a run has come, by its records; they are read again only if their size is another one."""
+    """Show a run's progress from its records, which are read again only if their size has changed."""
     folder = RunFolder(job.folder)
     size = folder.record.stat().st_size if folder.record.is_file() else 0
     if sizes.get(job.name) != size:
@@ -76,7 +76,7 @@ def show_progress(view: GridView, job: WorkerRun, sizes: dict[str, int]) -> None
 
 
 def stop(idle: list[ProcessPoolExecutor], busy: list[ProcessPoolExecutor]) -> None:
-    """End idle workers in their own way, and busy ones at once, as their files are whole at any moment."""
+    """Let idle workers end by themselves, and end busy ones at once, since their files are whole at any moment."""
     for pool in idle:
         pool.shutdown()
     for process in active_children():
@@ -86,9 +86,9 @@ def stop(idle: list[ProcessPoolExecutor], busy: list[ProcessPoolExecutor]) -> No
 
 
 def share_of(config: Config, place: int, workers: int) -> Compute:
-    """What a run has of the machine beside others: cores, unless its settings say how many lanes to use, and devices.
+    """Return a run's share of the machine: cores, unless its settings name the lanes, and devices.
 
-    Of several devices it has some, or one: a run for itself is faster than parts of two.
+    With several devices a run gets some of them, or one: a single run on one device is faster than parts on two.
     """
     compute, devices = config.compute, [str(device) for device in allowed_devices(config)]
     if choose_device(config).type == "cpu" and config.protocol != "authors":  # which has one lane anyway
@@ -99,7 +99,7 @@ def share_of(config: Config, place: int, workers: int) -> Compute:
 
 
 def run_quietly(job: WorkerRun, share: Compute, resume: bool, debug: bool) -> list[str]:
-    """Train one run in a worker; returns what it would have said, and how it ended."""
+    """Train one run in a worker; return its messages, and its outcome."""
     view, experiment = Quiet(), prepare(job.config)
     experiment.share = share
     summary = run_experiment(experiment, job.folder, view, resume, debug)

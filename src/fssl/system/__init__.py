@@ -1,1 +1,1 @@
-"""What fssl asks of the machine: files that are whole, processes, signals, and a user's own Python files."""
+"""The parts of fssl next to the system: atomic files, processes, signals, and a user's own Python files."""

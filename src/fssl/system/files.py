@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, what is written into them as text, and whether it has changed since."""
+"""Atomic files, text in files, and checks for changes."""
 
 import csv
 import io
@@ -16,12 +16,12 @@ from typing import Any, BinaryIO
 
 from ..errors import UserError, printable
 
-FORMULAS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # how a cell begins that is computed
+FORMULAS = ("=", "+", "-", "@", "＝", "＋", "－", "＠")  # first characters of cells that a spreadsheet computes
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?(e[+-]?\d+)?", re.ASCII)
-STALE = 24 * 3600  # seconds after which a draft counts as left behind by a killed process
+STALE = 24 * 3600  # seconds after which a draft counts as left by a killed process
 DRAFT = re.compile(r".+\.[0-9a-f]{16}\.part")
-DEEPEST = 50  # levels of lists and tables in a file that is read; ours have five
-SHORT_DIGITS = 16  # hexadecimal, of a checksum: 64 bits are far beyond what accidents hit
+DEEPEST = 50  # levels of lists and tables in a file that is read; fssl's have five
+SHORT_DIGITS = 16  # hexadecimal, of a checksum: 64 bits make accidental collisions impossible
 NESTS = (Mapping, list, tuple)
 TOO_DEEP = f"nested deeper than {DEEPEST} levels"
 
@@ -38,7 +38,7 @@ def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
             os.fsync(out.fileno())
         draft.replace(path)
     except OSError as error:
-        if error.filename is None or error.filename == str(draft):  # a full disk names nothing
+        if error.filename is None or error.filename == str(draft):  # a full disk gives no name
             error.filename = str(path)
         raise
     finally:
@@ -47,7 +47,7 @@ def atomic(path: Path, mode: int = 0o666) -> Iterator[BinaryIO]:
 
 
 def at_home(path: Path, remedy: str = "write the path in full") -> Path:
-    """A path with a home folder in the place of `~`; refused where the system knows none, as in some containers."""
+    """Expand `~` in a path; raise UserError if the system has no such home folder, as in some containers."""
     try:
         return path.expanduser()
     except RuntimeError:
@@ -55,7 +55,7 @@ def at_home(path: Path, remedy: str = "write the path in full") -> Path:
 
 
 def draft_of(path: Path) -> Path:
-    """The name of a file until it is whole, one per writer."""
+    """Return the name of a file until it is whole, one per writer."""
     return path.with_name(f"{path.name}.{secrets.token_hex(8)}.part")
 
 
@@ -66,7 +66,7 @@ def write_atomic(path: Path, content: bytes | str, mode: int = 0o666) -> None:
 
 
 def encoded(path: Path, text: str) -> bytes:
-    """Text as UTF-8, for the file at this path."""
+    """Encode text as UTF-8, for the file at this path."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -97,7 +97,7 @@ def is_draft(path: Path) -> bool:
 def sweep(folder: Path, seconds: float = 0) -> None:
     """Remove drafts that have not been written to for this time."""
     for draft in filter(is_draft, folder.glob("*.part")):
-        with suppress(OSError):  # its writer may just have finished, or be somebody else
+        with suppress(OSError):  # its writer may just have finished, or belong to another user
             if time.time() - draft.stat().st_mtime >= seconds:
                 draft.unlink()
 
@@ -109,18 +109,18 @@ def _sweep_once(folder: Path) -> None:
 
 
 def parse_json(text: bytes) -> Any:
-    """The value that JSON text stands for; text that is no JSON, or too deep to be one of ours, is a ValueError."""
+    """Parse JSON; raise ValueError if it is invalid or nested too deeply."""
     try:
         value = json.loads(text)
     except RecursionError:
         raise ValueError(TOO_DEEP) from None
-    if text.count(b"[") + text.count(b"{") > DEEPEST and is_too_deep(value):  # the count is quick, and mostly enough
+    if text.count(b"[") + text.count(b"{") > DEEPEST and is_too_deep(value):  # counting is quick and mostly enough
         raise ValueError(TOO_DEEP)
     return value
 
 
 def is_too_deep(value: object) -> bool:
-    """Whether lists and tables are nested deeper than any of ours, so that copying or writing them might fail."""
+    """Return whether lists and tables are nested so deeply that copying or writing them might fail."""
     level = [value]
     for _ in range(DEEPEST):
         level = [inner for outer in level for inner in inside(outer)]
@@ -128,12 +128,12 @@ def is_too_deep(value: object) -> bool:
 
 
 def inside(value: object) -> Iterable[object]:
-    """What a list or a table holds; nothing for any other value."""
+    """Return the elements of a list or a table; nothing for any other value."""
     return value.values() if isinstance(value, Mapping) else value if isinstance(value, NESTS) else ()
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; `{}` if the file is missing or damaged."""
+    """Return the JSON object in a file; `{}` if the file is missing or damaged."""
     try:
         content = parse_json(path.read_bytes())
     except (OSError, ValueError):
@@ -142,7 +142,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def as_csv(fields: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
-    """A head and a line per row; nothing is written for None."""
+    """Format a head and a line per row as CSV; None becomes an empty cell."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(map(csv_cell, fields))
@@ -151,7 +151,7 @@ def as_csv(fields: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def csv_cell(value: object) -> object:
-    """A number as it is, or text in one line; what a spreadsheet would compute, such as `=1+1`, has an apostrophe."""
+    """Return a number unchanged, or text in one line; text that spreadsheets compute, as `=1+1`, gets an apostrophe."""
     if value is None or isinstance(value, int | float):
         return value
     text = printable(str(value))
@@ -163,15 +163,15 @@ def short_sum(data: bytes) -> str:
 
 
 def check_unchanged(what: str, now: str, key: str, recorded: str | None, use: str, copy: str = "") -> None:
-    """Refuse a file whose checksum is not the recorded one.
+    """Reject a file whose checksum is not the recorded one.
 
     Args:
-        what: The file, as a message names it.
+        what: The file's description in messages.
         now: Its checksum.
         key: The setting that records the checksum.
-        recorded: What that setting says; None if nothing is recorded yet.
-        use: What somebody may want to do with the file all the same.
-        copy: Where a copy of the recorded file is, if there is one.
+        recorded: The recorded checksum; None if there is none yet.
+        use: A verb for using the changed file.
+        copy: The place of a copy of the recorded file, for messages, if there is one.
     """
     if recorded not in (None, now):
         raise UserError(

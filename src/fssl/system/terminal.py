@@ -1,4 +1,4 @@
-"""The terminal: text is shown there as it is, and never obeyed."""
+"""The terminal: text is shown verbatim, and never interpreted."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,21 +11,21 @@ from ..errors import printable
 
 
 class Screen(Console):
-    """A console on which no name is taken for markup, an emoji or a command to the terminal."""
+    """A console that interprets no text as markup, an emoji or a terminal command."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """A string as text to measure and to print."""
+        """Return a string as text to measure and to print."""
         return super().render_str(by_line(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """The parts of anything printed: all of it passes here, whoever made its text."""
+        """Render anything printed; all output passes here."""
         for part in super().render(renderable, options):
             yield part if part.control else Segment(by_line(part.text), part.style)
 
 
 def by_line(text: str) -> str:
-    """Printable text that keeps its lines."""
+    """Make text printable, keeping its lines."""
     return "\n".join(map(printable, text.split("\n")))

@@ -1,4 +1,4 @@
-"""Processes that work for this one: they leave interrupts to it, and end when it does."""
+"""Worker processes: they leave interrupts to their parent, and end with it."""
 
 import multiprocessing
 import os
@@ -21,11 +21,11 @@ B = TypeVar("B")
 
 
 def forked(workers: int) -> Any:
-    """A pool of forked processes, or None for a single worker or where there is no fork.
+    """Return a pool of forked processes, or None for a single worker or where there is no fork.
 
-    Threads do not pay: an image of 32x32 spends most of its 60 microseconds in Python code, and two
-    threads measured 75. Spawned processes would import the caller's main module, which may be a script
-    without a guard, and take longer to start than most datasets to decode.
+    Threads do not help: an image of 32x32 spends most of its 60 microseconds in Python code, and two threads measured
+    75. Spawned processes would import the caller's main module, which may be a script without a guard, and take longer
+    to start than most datasets to decode.
     """
     if workers <= 1 or "fork" not in multiprocessing.get_all_start_methods():
         return nullcontext()
@@ -43,7 +43,7 @@ def map_pieces(
 
 
 def spawned() -> ProcessPoolExecutor:
-    """One spawned process, which shares nothing with this one: threads and a GPU do not survive a fork."""
+    """Return one spawned process, which shares nothing with this one: threads and a GPU do not survive a fork."""
     return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), end_with_parent, (os.getpid(),))
 
 
@@ -55,12 +55,12 @@ class Companion(NamedTuple):
 
 
 def can_fork() -> bool:
-    """Whether a process with threads, such as one that uses torch, may fork here; on macOS its libraries forbid it."""
+    """Return whether a process with threads, such as one that uses torch, may fork here; on macOS it may not."""
     return sys.platform == "linux"
 
 
 def companion(work: "Callable[[Connection[Any, Any]], None]") -> Companion:
-    """Fork a process that shares all there is now, does its work with a pipe to this one, and ends."""
+    """Fork a process that shares the current memory, does its work with a pipe to this one, and ends."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe()
     process = context.Process(target=_accompany, args=(work, theirs, os.getpid()), daemon=True)
@@ -86,20 +86,20 @@ def _accompany(work: "Callable[[Connection[Any, Any]], None]", pipe: "Connection
         work(pipe)
         status = 0
     finally:
-        os._exit(status)  # nothing of the parent's is written or tidied up here
+        os._exit(status)  # skip the parent's buffers and exit handlers
 
 
 def let_go_of_files(kept: int) -> None:
-    """Hold none of the files that the parent has open but one: a lock of a killed parent must not live on here."""
+    """Release all of the parent's open files but one, so that a killed parent's lock does not live on here."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for number in (int(name) for name in os.listdir("/proc/self/fd")):
         if number > 2 and number not in (kept, nowhere):
-            with suppress(OSError):  # the listing's own
-                os.dup2(nowhere, number, inheritable=False)  # not closed: who closes it later must not hit another
+            with suppress(OSError):  # the file of the listing itself
+                os.dup2(nowhere, number, inheritable=False)  # not closed: a later close must not hit another file
 
 
 def end_with_parent(parent: int) -> None:
-    """Tie this process to its parent, which may be killed at any moment."""
+    """End this process with its parent, which may be killed at any moment."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def watch() -> None:
