@@ -1,1 +1,1 @@
-"""What there is to know of every method: its source, what it keeps and sends, what a step costs."""
+"""Facts about every method: its source, what it keeps and sends, what a step costs."""

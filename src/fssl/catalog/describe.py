@@ -1,4 +1,4 @@
-"""Facts about a method that come from its builder, and from letting it work on ResNet-8x4."""
+"""Facts about a method, taken from its builder and from trying it on ResNet-8x4."""
 
 import inspect
 from collections.abc import Callable
@@ -20,14 +20,14 @@ CLASSES, TASK, COUNTS = 10, Task(num_classes=10, max_slots=2500), Counts(labeled
 
 
 def describe_own(name: str) -> MethodFacts:
-    """The facts about a method in a user's file."""
+    """Return the facts about a method in a user's file."""
     (builder,) = find_builders(name)
     sizes = measure_sizes(build_method(name, {}))
     return MethodFacts(doc_of(builder), SOURCES.get(builder), settings_of(builder), sizes, refuses=refusals(name))
 
 
 def refusals(name: str) -> dict[str, str]:
-    """The plug-ins that a method cannot carry, with their messages."""
+    """Return the plug-ins that a method rejects, with their messages."""
     found = {}
     for plugin in PLUGINS:
         try:
@@ -38,7 +38,7 @@ def refusals(name: str) -> dict[str, str]:
 
 
 def doc_of(builder: Callable[..., Method]) -> str:
-    """The paragraphs of its docstring, each in one line."""
+    """Return the paragraphs of a builder's docstring, each in one line."""
     return "\n\n".join(" ".join(part.split()) for part in (inspect.getdoc(builder) or "").split("\n\n"))
 
 

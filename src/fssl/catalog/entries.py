@@ -1,7 +1,7 @@
-"""What there is to know of every method: its source, what it keeps and sends, what a step costs.
+"""Facts about every method: its source, what it keeps and sends, what a step costs.
 
-The command line and the table on the page of methods both come from here. Facts come from `methods.json`, which is
-generated from the builders; costs are what `fssl bench --methods` wrote into `costs.json`.
+The command line and the table on the page of methods both use this. Facts come from `methods.json`, which is generated
+from the builders; costs are what `fssl bench --methods` wrote into `costs.json`.
 """
 
 import json
@@ -39,7 +39,7 @@ class Entry(NamedTuple):
 
 
 def entries() -> Iterator[Entry]:
-    """Every method, then every plug-in."""
+    """Yield every method, then every plug-in."""
     for name in registry().methods:
         yield entry(name)
     for name, facts in registry().plugins.items():
@@ -47,7 +47,7 @@ def entries() -> Iterator[Entry]:
 
 
 def entry(name: str) -> Entry:
-    """A method, with or without plug-ins. It keeps what the host keeps, and is no better known than the plug-in is."""
+    """Return a method, with or without plug-ins: the host's state, and the plug-in's level of evidence."""
     check_plugins(name)
     method, *plugins = registry().find(name)
     facts = plugins[-1] if plugins else method
@@ -59,13 +59,13 @@ def entry(name: str) -> Entry:
 
 @cache
 def read_costs() -> dict[str, Any]:
-    """The benchmark's results: the hardware, and the cost of each method."""
+    """Return the benchmark's results: the hardware, and the cost of each method."""
     content: dict[str, Any] = json.loads(COSTS.read_text()) if COSTS.is_file() else {"methods": {}}
     return content
 
 
 def combinations() -> list[str]:
-    """Methods with SAGE on them that are no method of the list."""
+    """Return the names of methods with SAGE that are not separate methods of the list."""
     methods = registry().methods.items()
     return [f"{name}+sage" for name, facts in methods if "sage" not in facts.refuses and "sage" not in facts.same]
 
@@ -75,7 +75,7 @@ def costs() -> dict[str, Cost]:
 
 
 def plugin_cost(plugin: str) -> float | None:
-    """Cost that a plug-in adds to a step: the median over all hosts measured with and without it."""
+    """Return the cost that a plug-in adds to a step: the median over all hosts measured with and without it."""
     known = costs()
     pairs = [(known[name], known.get(name.removesuffix(f"+{plugin}"))) for name in known if name.endswith(f"+{plugin}")]
     ratios = [with_it.ratio / host.ratio for with_it, host in pairs if host]
@@ -86,7 +86,7 @@ def plugin_cost(plugin: str) -> float | None:
 
 
 def keeps(entry: Entry) -> str:
-    """Describe what server and clients keep between rounds, beside the server's model."""
+    """Describe the state that server and clients keep between rounds, in addition to the server's model."""
     if entry.sizes is None:
         return "as X"
     if entry.source is None:
@@ -107,7 +107,7 @@ def step_cost(entry: Entry) -> str:
 
 
 def goes_with(facts: MethodFacts) -> dict[str, str]:
-    """What a method goes with, and what records have of it, by the head of the column; of a user's it is not known."""
+    """Return a method's compatibility, and its columns in records, by table head; empty for a user's method."""
     traits = facts.traits
     if traits is None:
         return {}
@@ -129,7 +129,7 @@ def source(entry: Entry) -> tuple[str, str]:
 
 
 def footnote() -> str:
-    """What the columns count, and on which machine a step was measured."""
+    """Explain the columns, and name the machine on which a step was measured."""
     known = read_costs()
     where = f"{known['device']}, {known['shape']} shape" if known["methods"] else "not measured yet"
     where += "".join(f"; `{name}` on {m['device']}" for name, m in known["methods"].items() if "device" in m)

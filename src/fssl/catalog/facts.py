@@ -27,25 +27,25 @@ class MethodSizes(NamedTuple):
     down: int
     up: int
     client: int
-    server: int  # beside the model
-    memory: int  # of each client that has taken part, on the server
+    server: int  # in addition to the model
+    memory: int  # for each client that has taken part, on the server
 
     @property
     def is_kept(self) -> bool:
-        """Whether anything but the model outlives a round."""
+        """Return whether anything but the model is kept after a round."""
         return bool(self.client + self.server + self.memory)
 
 
 class Traits(NamedTuple):
-    """What a method goes with, found by asking it with its default settings."""
+    """A method's compatibility, found by trying it with its default settings."""
 
     is_bound: bool  # it knows true labels: an upper bound, not a competitor
     at_server: bool  # it runs with labels at the server
-    labels_alone: Literal["yes", "always", "no"]  # what becomes of train.labels_alone
+    labels_alone: Literal["yes", "always", "no"]  # the effect of train.labels_alone
     labeled_weight: bool  # train.labeled_weight changes its mean
-    plain_mean: bool  # the server takes the mean of the uploads alone, which clipping, noise and masks cover
+    plain_mean: bool  # the server only averages uploads, which clipping, noise and masks cover
     sure_from: float | None  # the confidence from which records count a prediction as sure, if it labels images
-    terms: Sequence[str]  # further losses that records have
+    terms: Sequence[str]  # further losses in its records
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class MethodFacts:
     doc: str  # paragraphs, each in one line
     source: Source | None
     settings: dict[str, Setting]
-    sizes: MethodSizes | None = None  # of a method: a plug-in's are its host's
+    sizes: MethodSizes | None = None  # of a method: a plug-in has its host's
     traits: Traits | None = None
-    refuses: Mapping[str, str] = field(default_factory=dict)  # plug-ins that a method cannot carry, and what they say
+    refuses: Mapping[str, str] = field(default_factory=dict)  # plug-ins that a method rejects, with their messages
     same: Mapping[str, str] = field(default_factory=dict)  # plug-ins that turn it into another method of the list
 
     @property
@@ -66,14 +66,14 @@ class MethodFacts:
 
 
 def of_own_file(name: str) -> MethodFacts:
-    """Return the facts of a user's method. Import lazily: they need its file to be run, which imports PyTorch."""
+    """Return the facts of a user's method. Import lazily: this runs its file, which imports PyTorch."""
     from .describe import describe_own
 
     return describe_own(name)
 
 
 def parse_methods(text: str) -> Registry[MethodFacts]:
-    """The methods and plug-ins of a file like `methods.json`."""
+    """Return the methods and plug-ins of a file like `methods.json`."""
     methods, plugins = (
         {name: facts_from(each) for name, each in json.loads(text)[kind].items()} for kind in ("methods", "plugins")
     )
@@ -108,7 +108,7 @@ def setting_from(key: str, found: Mapping[str, Any]) -> Setting:
 
 
 def decided_by(defaults: Mapping[str, list[list[Any]]]) -> Callable[[Card], Any]:
-    """Return a rule that looks up a default by dataset and, of its steps, by the number of classes."""
+    """Return a rule that looks up a default by dataset and number of classes."""
 
     def decide(card: Card) -> Any:
         return [*takewhile(lambda step: step[0] <= card.num_classes, defaults[card.name])][-1][1]
@@ -118,44 +118,44 @@ def decided_by(defaults: Mapping[str, list[list[Any]]]) -> Callable[[Card], Any]
 
 @cache
 def registry() -> Registry[MethodFacts]:
-    """All methods and plug-ins of this version."""
+    """Return all methods and plug-ins of this version."""
     return parse_methods(FILE.read_text("utf-8"))
 
 
 def check_choice(choice: MethodChoice, card: Card) -> None:
-    """Reject a name or settings that do not fit the declared ones; a user's file is checked when it is loaded."""
+    """Reject an invalid name or invalid settings; a user's file is checked when it is loaded."""
     if not is_users(registry().split(choice.name)[0]):
         registry().checked(choice.name, dict(sorted(registry().full_settings(choice, card).items())))
         check_plugins(choice.name)
 
 
 def check_plugins(name: str) -> None:
-    """Reject a plug-in that the method cannot carry."""
+    """Reject a plug-in that the method does not support."""
     refuses, (_, plugins) = registry().find(name)[0].refuses, registry().split(name)
     if reason := next((refuses[plugin] for plugin in plugins if plugin in refuses), ""):
         raise UserError(reason)
 
 
 def is_bound(name: str) -> bool:
-    """Whether a method, with plug-ins or without, knows true labels. A user's file is not run for it."""
+    """Return whether a method, with plug-ins or without, knows true labels, without running a user's file."""
     known = {**registry().methods, **registry().plugins}
     traits = (known[part].traits for part in (name, *name.split("+")) if part in known)
     return any(each.is_bound for each in traits if each)
 
 
 def with_defaults(config: Config) -> Config:
-    """Return a recorded run's settings with the defaults of newer settings. A user's file is not run for it."""
+    """Return a recorded run's settings with the defaults of newer settings, without running a user's file."""
     try:
         settings = config.method.settings
         if not is_users(config.method.name):
             settings = tuple(sorted(registry().full_settings(config.method, config.card).items()))
-    except UserError:  # a method that is not known here
+    except UserError:  # a method that is unknown in this version
         return config
     return replace(config, method=replace(config.method, settings=settings))
 
 
 def same_method(choice: MethodChoice, card: Card) -> MethodChoice:
-    """Return one name and the full settings of a method: equal for methods that do the same under several names.
+    """Return one name and the full settings of a method, equal for methods that differ only in name.
 
     Raises:
         UserError: The method is unknown, or does not have these settings.

@@ -1,4 +1,4 @@
-"""What there is, on a terminal: methods, datasets, folders of images, presets and pages of the documentation."""
+"""Listings for a terminal: methods, datasets, folders of images, presets and pages of the documentation."""
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -21,13 +21,13 @@ from .entries import BASELINE, Entry, entries, entry, footnote, keeps, read_cost
 from .facts import registry
 
 PACKAGE = Path(__file__).parents[1]
-NAMES = 40  # columns of a screen: up to this width a text is not folded
+NAMES = 40  # columns of a screen: a text up to this width is not folded
 
 
 def listing(
     head: Iterable[str], rows: Iterable[Iterable[str]], numbers: Collection[int] = (), styles: Sequence[str] = ()
 ) -> Table:
-    """A table of names, in bold, and what there is to know of each; columns of numbers are flush right."""
+    """Return a table of bold names and facts about each; columns of numbers are flush right."""
     texts = [[*row] for row in rows]
     grid = Grid([*head], texts, best={(i, 0): 1 for i in range(len(texts))})
     return terminal(grid, styles=styles, whole=NAMES, right=numbers)
@@ -37,7 +37,7 @@ def listing(
 
 
 def overview() -> tuple[Table, str, str]:
-    """Table of all methods, at most 80 columns wide: what each does, and below it its numbers in columns."""
+    """Return a table of all methods, at most 80 columns wide: a description, with numbers in columns below."""
     rows, below = [], in_columns("MB down/up", "step", "follows", "keeps")
     for e in entries():
         rows += [[e.name, e.about], ["", in_columns(traffic(e), step_cost(e), source(e)[1], keeps(e))]]
@@ -65,12 +65,12 @@ def print_method(console: Console, name: str) -> None:
     console.print(Text(f"{name}\n", "bold"), *(f"{part.doc}\n" for part in parts), facts, sep="\n", highlight=False)
     schema: dict[str, Setting] = {}
     for part in parts:
-        schema = {**schema, **part.settings, **schema}  # where two share one, the method's counts
+        schema = {**schema, **part.settings, **schema}  # the method's, if both have one
     console.print(settings_table(schema) if schema else "no settings")
 
 
 def settings_table(schema: dict[str, Setting]) -> Table:
-    """A line for each setting; what it means, where its builder says so in the signature."""
+    """Return a line for each setting, with its meaning if the builder's signature gives it."""
     rows = [
         [f"method.{key}", default_text(setting), f"{setting.limits:g}" if setting.limits else "", setting.help]
         for key, setting in schema.items()
@@ -111,7 +111,7 @@ def sent_bytes(entry: Entry) -> str:
 
 
 def default_text(setting: Setting) -> str:
-    """A setting's default as a configuration would write it, and what else it may be."""
+    """Format a setting's default as in a configuration, and its other options."""
     value = setting.default
     if setting.by_dataset:
         return "by dataset"
@@ -124,7 +124,7 @@ def default_text(setting: Setting) -> str:
 
 
 def datasets() -> Table:
-    """A line for each dataset; what has no fixed number of images shows none."""
+    """Return a line for each dataset, without numbers if they are not fixed."""
     head = ("dataset", "what it is", "train", "test", "classes", "10 %")
     return listing(head, map(dataset_row, CARDS.values()), range(2, 6))
 
@@ -136,7 +136,7 @@ def dataset_row(card: Card) -> list[str]:
 
 
 def agreed_classes(source: str) -> tuple[str, ...]:
-    """The classes that a run's settings name; nothing else of them is looked at."""
+    """Return the class names of a run's settings, reading nothing else of them."""
     table = read_toml(source).get("data")
     names = table.get("classes") if isinstance(table, Mapping) else None
     if names is None:
@@ -147,7 +147,7 @@ def agreed_classes(source: str) -> tuple[str, ...]:
 
 
 def print_folder(console: Console, root: Path, agreed: tuple[str, ...] = ()) -> None:
-    """Images by client and class; then every problem, if there are any, other classes than the agreed ones too."""
+    """Print images by client and class, then every problem, including classes other than the agreed ones."""
     with RunView(console, "images", transient=True) as view:
         found = check(root, agreed, Loading(progress=view.loading(), workers=cores()))
     rows = [[s.name, counts(s.labeled), str(len(s.unlabeled)), counts(s.test)] for s in found.sites]
@@ -162,7 +162,7 @@ def print_folder(console: Console, root: Path, agreed: tuple[str, ...] = ()) -> 
 
 
 def labeled_classes(labeled: set[str], agreed: tuple[str, ...]) -> str:
-    """Of which classes there are labeled images, and of which of the agreed ones there are none."""
+    """Describe the classes with labeled images, and the agreed classes without any."""
     if not labeled:
         return "No labels: this site trains only on unlabeled images"  # of several sites that would be a problem
     if not agreed:
@@ -173,7 +173,7 @@ def labeled_classes(labeled: set[str], agreed: tuple[str, ...]) -> str:
 
 
 def counts(files: ByClass) -> str:
-    """`25 (cat: 12 · dog: 13)`."""
+    """Return `25 (cat: 12 · dog: 13)`."""
     each = " · ".join(f"{name}: {len(members)}" for name, members in files.items())
     return f"{sum(map(len, files.values()))} ({each})" if files else "–"
 
@@ -182,36 +182,36 @@ def counts(files: ByClass) -> str:
 
 
 def preset_table() -> Table:
-    """A line for each preset: what its file says first, and how many runs it has."""
+    """Return a line for each preset: the beginning of its file, and its number of runs."""
     names = sorted(presets(), key=by_number)
     rows = [[name, first_words(PRESETS / f"{name}.toml"), str(num_runs(read_toml(name)))] for name in names]
     return listing(("preset", "what it runs", "runs"), rows, [2])
 
 
 def by_number(name: str) -> tuple[int, list[tuple[str, int]]]:
-    """Those in no folder first, and `fig2` before `fig10`."""
+    """Return a sort key: names outside of folders first, and `fig2` before `fig10`."""
     return name.count("/"), [(text, int(digits or 0)) for text, digits in re.findall(r"(\D+)(\d*)", name)]
 
 
 def docs_folder() -> Path:
-    """Where the pages lie."""
+    """Return the folder of the pages."""
     installed = PACKAGE / "docs"
     return installed if installed.is_dir() else PACKAGE.parents[1] / "docs"
 
 
 def pages() -> dict[str, Path]:
-    """Every page by its topic, those of methods last."""
+    """Return every page by its topic, those of methods last."""
     home = docs_folder()
-    general = {page.stem.lower(): page for page in home.glob("*.md")}  # SECURITY.md is written so
+    general = {page.stem.lower(): page for page in home.glob("*.md")}  # SECURITY.md is in capitals
     return {**dict(sorted(general.items())), **{page.stem: page for page in sorted(home.glob("methods/*.md"))}}
 
 
 def page_table() -> Table:
-    """A line for each page."""
+    """Return a line for each page."""
     return listing(("topic", "what it is about"), ([name, first_words(page)] for name, page in pages().items()))
 
 
 def first_words(file: Path) -> str:
-    """What a file's first line says."""
+    """Return the first line of a file, without its marks."""
     with file.open(encoding="utf-8") as lines:
         return next(lines).lstrip("# ").rstrip()

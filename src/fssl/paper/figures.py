@@ -1,4 +1,4 @@
-"""The paper's figures as files, with an index that says what each shows, from which runs, and what is missing."""
+"""The paper's figures as files, with an index of their content, their runs, and what is missing."""
 
 from collections.abc import Mapping, Sequence
 from os.path import commonpath
@@ -24,7 +24,7 @@ class Outcome(NamedTuple):
     figure: Figure
     picture: Any | None
     sources: list[str]
-    missing: list[str]  # what is not in it, each with the command that would give it
+    missing: list[str]  # missing parts, each with the command that produces it
 
     @property
     def file(self) -> str:
@@ -36,7 +36,7 @@ class Outcome(NamedTuple):
 
 
 def make_figures(console: Console, paths: list[Path], out: Path, only: list[str]) -> None:
-    """Draw every figure, or some, into a folder; the index names all that were asked for."""
+    """Draw every figure, or some, into a folder; the index lists all requested ones."""
     names = [chosen(name) for name in only] or list(FIGURES)
     check_folder("out", out)
     with settings():
@@ -57,7 +57,7 @@ def make_figures(console: Console, paths: list[Path], out: Path, only: list[str]
 
 
 def chosen(name: str) -> str:
-    """A figure's name as people write it: `4`, `fig4` or `Figure 4`."""
+    """Return a figure's name for what people type: `4`, `fig4` or `Figure 4`."""
     short = name.lower().removeprefix("fig").removeprefix("ure").strip(" .")
     if short not in FIGURES:
         raise unknown("figure", name, FIGURES)
@@ -79,14 +79,14 @@ def draw(figure: Figure, known: Mapping[Setup, list[Run]]) -> Outcome:
 
 
 def folders(runs: list[Run]) -> str:
-    """Where runs lie, the shared part of their paths once."""
+    """Return the folders of runs, with the shared part of their paths once."""
     base = Path(commonpath([run.path.parent for run in runs]))
     names = sorted(dict.fromkeys(str(run.path.relative_to(base)) for run in runs))
     return f"Runs in {as_code(str(base))}: {', '.join(map(as_code, names))}."
 
 
 def index(outcomes: list[Outcome], earlier: Sequence[Figure] = ()) -> str:
-    """A page with every picture, its caption, its runs and what would complete it; pictures of before at the end."""
+    """Return a page with every picture, its caption, its runs and missing parts; earlier pictures come last."""
     lines = ["# The paper's figures, from records of runs", ""]
     lines += ["Figure 3 is a diagram of the method. Bands and bars are one standard deviation over seeds.", ""]
     for outcome in outcomes:

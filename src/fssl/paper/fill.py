@@ -1,4 +1,4 @@
-"""Published tables filled with our runs: ours beside the printed numbers, and why a cell may not be compared."""
+"""Published tables filled with our runs: ours next to the printed numbers, and reasons against comparing a cell."""
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -18,18 +18,18 @@ from .setups import Setup, by_setup, changes_since, differences, own_recipe, res
 GAIN_ROW = "SAGE minus best other"
 GAVE_WAY = "behind runs that are longer or nearer to the paper's setting"
 Known = Mapping[Setup, Sequence[Run]]
-NEAR = 5.0  # points below the paper's best other method: one that is farther behind cannot stand for it
+NEAR = 5.0  # points below the paper's best other method: one that is farther behind cannot replace it
 
 
 class TableCell(NamedTuple):
-    """One number of a table and where it comes from."""
+    """One number of a table and its origin."""
 
     value: float | None  # None: a target that not every run reaches
     std: float | None = None
     runs: tuple[Run, ...] = ()
-    setting: tuple[str, ...] = ()  # differences from the paper: only cells that share them are ranked together
+    setting: tuple[str, ...] = ()  # differences from the paper: only cells with the same ones are ranked together
     remarks: tuple[str, ...] = ()  # further reasons for a mark
-    rank: int = 0  # 1 the best of its column, 2 the second
+    rank: int = 0  # 1 for the best of its column, 2 for the second
     extra: float | None = None  # the speed-up, or the gain over the row above
 
     @property
@@ -41,7 +41,7 @@ TableRows = list[list[TableCell | None]]  # rows of a table, each with a cell or
 
 
 class SourceLine(NamedTuple):
-    """A row of the table as one source has it: printed, or ours, maybe under a protocol. No cell, no run."""
+    """A row of the table from one source: printed, or ours, maybe under a protocol. An empty cell has no run."""
 
     place: Row
     source: str
@@ -62,7 +62,7 @@ class FilledTable(NamedTuple):
 
     @property
     def counts(self) -> dict[str, tuple[int, int]]:
-        """For each of our protocols that has runs: cells filled, cells in all."""
+        """Return, for each of our protocols with runs, the number of filled cells and of all cells."""
         sizes: dict[str, tuple[int, int]] = {}
         for line in self.lines:
             if not line.is_printed and line.row != GAIN_ROW:
@@ -75,9 +75,9 @@ class FilledTable(NamedTuple):
 
     @property
     def visible_lines(self) -> list[SourceLine]:
-        """Without our empty lines, but for one where a row has nothing else of ours.
+        """Return the lines without our empty ones, except where a row has no other line of ours.
 
-        In a table of another paper, where it has nothing else at all.
+        In a table of another paper, except where a row has no other line at all.
         """
         ours = [line for line in self.lines if not line.is_printed]
         filled = {line.row for line in ours if any(line.cells)}
@@ -87,11 +87,11 @@ class FilledTable(NamedTuple):
 
     @property
     def reasons(self) -> list[str]:
-        """Every reason for a mark, in the order in which they appear."""
+        """Return every reason for a mark, in order of appearance."""
         return self.reasons_in(range(len(self.table.columns)))
 
     def reasons_in(self, columns: Collection[int]) -> list[str]:
-        """Those of cells in these columns."""
+        """Return the reasons of cells in these columns."""
         cells = [line.cells[j] for line in self.lines for j in columns]
         return list(dict.fromkeys(mark for cell in cells if cell for mark in cell.marks))
 
@@ -99,7 +99,7 @@ class FilledTable(NamedTuple):
 class Tables(NamedTuple):
     tables: list[FilledTable]
     num_runs: int
-    unused: dict[Path, str]  # runs that are in no cell, and why
+    unused: dict[Path, str]  # runs without a cell, with reasons
 
     @property
     def used(self) -> int:
@@ -107,14 +107,14 @@ class Tables(NamedTuple):
 
     @property
     def runs(self) -> list[Run]:
-        """The runs that are in a cell, by folder."""
+        """Return the runs with a cell, by folder."""
         cells = (cell for filled in self.tables for line in filled.lines for cell in line.cells if cell)
         shown = {run.path: run for cell in cells for run in cell.runs}
         return [shown[path] for path in sorted(shown)]
 
 
 def fill_tables(found: FoundRuns, short: bool = False) -> Tables:
-    """The SAGE paper's, each from the runs that come as far as its numbers; `short` takes the others too, marked."""
+    """Fill the SAGE paper's tables with runs that reach the numbers' rounds; with `short` also others, marked."""
     setups, strange = by_setup(found.runs)
     recipes = {run.path: recipe for run in found.runs if (recipe := own_recipe(run.config))}
     known = {setup: [run for run in runs if run.path not in recipes] for setup, runs in setups.items()}
@@ -133,12 +133,12 @@ def fill_all(known: Known, short: bool) -> list[FilledTable]:
 
 @cache
 def setups_of_paper() -> frozenset[Setup]:
-    """Those of all cells."""
+    """Return the setups of all cells."""
     return frozenset(setup for table in paper_tables() for setup in table.setups)
 
 
 def why_unused(mine: Setup, run: Run, recipe: str, shown_if_short: bool) -> str:
-    """The first thing that no cell has, and which other table has one; else it is too short, or gave way to others."""
+    """Return why a run is in no cell: its first difference from all cells, its length, or better runs."""
     is_elsewhere = mine not in setups_of_paper() and mine in tables_by_setup()
     if why := recipe or why_nowhere(mine, setups_of_paper()):
         return f"no table has {why}" + (
@@ -150,7 +150,7 @@ def why_unused(mine: Setup, run: Run, recipe: str, shown_if_short: bool) -> str:
 
 
 def why_nowhere(mine: Setup, wanted: Collection[Setup]) -> str:
-    """The first thing that none of these setups has beside those before it; empty if there is one like this."""
+    """Return the first setting that no setup shares, given those before it; empty if one setup matches."""
     checks = (
         ("dataset", "{}"),
         ("partition", "partition.kind = {}"),
@@ -167,7 +167,7 @@ def why_nowhere(mine: Setup, wanted: Collection[Setup]) -> str:
 
 
 def fill_table(table: PublishedTable, known: Known, short: bool = False) -> FilledTable:
-    """A table with our runs; those that end before a cell's number are left out, or marked if `short`."""
+    """Fill a table with our runs; runs that end before a cell's number are omitted, or with `short` marked."""
     found = [[find_cells(table, wanted, known, short) if wanted else {} for wanted in row] for row in table.wanted]
     present = {source for row in found for cells in row for source in cells}
     blocks = {
@@ -183,7 +183,7 @@ def fill_table(table: PublishedTable, known: Known, short: bool = False) -> Fill
 
 
 def printed_block(table: PublishedTable) -> TableRows:
-    """What is printed, also where that does not follow from other numbers; a row without is empty."""
+    """Return the printed numbers, even if they do not follow from others; rows without numbers are empty."""
     last: TableRows = [[TableCell(value) for value in table.gains]] if table.gains else []
     return rank(table, [printed_cells(table, row) for row in table.rows]) + last
 
@@ -200,9 +200,9 @@ def known(value: float) -> float | None:
 
 
 def find_cells(table: PublishedTable, wanted: Wanted, runs: Known, short: bool) -> dict[str, TableCell]:
-    """Our cell, or that under each protocol that has runs of it.
+    """Return our cell, or one for each protocol with matching runs.
 
-    Before the round of the printed number an accuracy is no result yet, and a target that is not reached no answer.
+    Before the round of the printed number, an accuracy is not a result yet, and a target may still be reached.
     """
     groups: dict[str, dict[tuple[str, ...], list[Run]]] = defaultdict(lambda: defaultdict(list))
     for run in (run for setup in wanted.setups for run in runs.get(setup, ())):
@@ -218,7 +218,7 @@ def find_cells(table: PublishedTable, wanted: Wanted, runs: Known, short: bool) 
 
 
 def shortness(run: Run, rounds: int) -> list[str]:
-    """A remark on a run that ends before the round of the paper's number; else empty."""
+    """Return a remark on a run that ends before the round of the paper's number; otherwise nothing."""
     last = run.last_round
     if last >= rounds:
         return []
@@ -228,10 +228,10 @@ def shortness(run: Run, rounds: int) -> list[str]:
 
 
 def best_cell(choices: Mapping[tuple[str, ...], list[Run]], end: End) -> TableCell:
-    """The group of repetitions that says most.
+    """Return the most informative group of repetitions.
 
-    That is the farthest, up to where the paper reads; then the one with fewest differences; the longest; most seeds.
-    The beginning of a run tells little of its end; a target that is reached is an answer at once.
+    It is the farthest, up to the paper's round; then the one with fewest differences; the longest; the one with most
+    seeds. The beginning of a run says little about its end; a reached target is final at once.
     """
 
     def worth(setting: tuple[str, ...]) -> tuple[int, int, int, int]:
@@ -259,7 +259,7 @@ def best_cell(choices: Mapping[tuple[str, ...], list[Run]], end: End) -> TableCe
 
 
 def column_value(run: Run, end: End) -> float | None:
-    """What a column takes from a run: its result, or the first round at or above the target, if there is one."""
+    """Return a column's value for a run: its result, or the first round at or above the target; None without one."""
     if end.target is None:
         return result_at(run, end.rounds)
     reached = (line["round"] for line in run.lines if line["accuracy"] >= end.target)
@@ -267,14 +267,14 @@ def column_value(run: Run, end: End) -> float | None:
     return None if first is None or first > end.rounds else float(first)
 
 
-# What follows from the numbers: ranks, speed-ups, gains, and SAGE's lead over the best other.
+# Numbers that follow from others: ranks, speed-ups, gains, and SAGE's lead over the best other.
 
 
 def rank(table: PublishedTable, block: TableRows) -> TableRows:
-    """The same cells with the best and the second of each column marked, as the numbers are shown.
+    """Return the same cells with the best and the second of each column marked, as the numbers are shown.
 
-    Only cells of one setting compete: the one that most cells of the column have. A cell alone has no rank, nor has any
-    in a table of another paper.
+    Only cells of one setting compete: the most frequent one of the column. A single cell has no rank; tables of another
+    paper have none.
     """
     if not table.number:
         return block
@@ -290,7 +290,7 @@ def rank(table: PublishedTable, block: TableRows) -> TableRows:
 
 
 def rivals_in(table: PublishedTable, block: TableRows, j: int) -> dict[int, TableCell]:
-    """Cells of a column that can be compared, by row: no upper bound, and no run that ends before the paper's round."""
+    """Return the comparable cells of a column, by row: no upper bounds, no runs that end before the paper's round."""
     cells = {
         i: cell
         for i, (cell, row) in enumerate(zip((cells[j] for cells in block), table.rows, strict=True))
@@ -304,7 +304,7 @@ def rivals_in(table: PublishedTable, block: TableRows, j: int) -> dict[int, Tabl
 
 
 def is_short(cell: TableCell, end: End) -> bool:
-    """Whether a cell's accuracy was read before the paper's round; a target that is reached is no matter of length."""
+    """Return whether a cell's accuracy was read before the paper's round; a reached target is never short."""
     return end.target is None and any(run.last_round < end.rounds for run in cell.runs)
 
 
@@ -318,7 +318,7 @@ def shown_value(table: PublishedTable, cell: TableCell) -> float:
 
 
 def derive(table: PublishedTable, block: TableRows) -> TableRows:
-    """The same cells with what the paper derives from them: speed-ups, gains over the row above, the last line."""
+    """Return the same cells with the paper's derived numbers: speed-ups, gains over the row above, the last line."""
     out = [list(cells) for cells in block]
     for i, row in enumerate(table.rows):
         base = block[0] if row.speedups else block[i - 1] if row.gains else None
@@ -330,16 +330,16 @@ def derive(table: PublishedTable, block: TableRows) -> TableRows:
 
 
 def with_extra(cell: TableCell | None, base: TableCell | None, is_speedup: bool) -> TableCell | None:
-    """A cell with its speed-up or gain over another of the same setting."""
+    """Return a cell with its speed-up or gain over another of the same setting."""
     if not (cell and base) or cell.value is None or base.value is None or cell.setting != base.setting:
         return cell
     return cell._replace(extra=base.value / cell.value if is_speedup else cell.value - base.value)
 
 
 def lead(table: PublishedTable, block: TableRows, j: int) -> TableCell | None:
-    """SAGE minus the best of the others; below zero where it is not ahead, marked where some have no runs.
+    """Return SAGE minus the best of the others; below zero if it is not ahead, marked if some have no runs.
 
-    None where all others with runs are far behind in the paper: a lead over the weak alone is no lead.
+    None if all others with runs are far behind in the paper: leading only weak methods is not a lead.
     """
     rivals = {table.rows[i].method: cell for i, cell in rivals_in(table, block, j).items()}
     sage = rivals.pop("sage", None)
@@ -353,6 +353,6 @@ def lead(table: PublishedTable, block: TableRows, j: int) -> TableCell | None:
 
 
 def spread_of_lead(ours: Sequence[Run], theirs: Sequence[Run], end: End) -> float | None:
-    """The standard deviation of a lead over seeds, seed by seed; None unless both have the same seeds, and several."""
+    """Return the standard deviation of a lead over common seeds; None unless both have the same seeds, and several."""
     leads = seed_differences(ours, theirs, lambda run: result_at(run, end.rounds))
     return mean_std(leads)[1] if len(leads) == len(ours) == len(theirs) else None

@@ -1,4 +1,4 @@
-"""The paper's figures from run folders, one small function for each; figures.toml says what they show."""
+"""The paper's figures from run folders, one small function each; figures.toml describes their content."""
 
 import tomllib
 from collections.abc import Callable, Mapping
@@ -41,21 +41,21 @@ KAPPA_DEFAULT = registry().methods["sage"].settings["kappa"].default
 
 
 class Selector:
-    """Selects the runs of the presets that a figure asks for, and remembers the selections."""
+    """Selects the runs of the presets that a figure needs, and remembers the selections."""
 
     def __init__(self, known: Mapping[Setup, list[Run]]) -> None:
         self._known = known
         self.selections: dict[str, Selection] = {}
 
     def __call__(self, preset: str, *alphas: float) -> Selection:
-        """The runs of a preset, or of some of its alphas only."""
+        """Return the runs of a preset, or of some of its alphas only."""
         if preset not in self.selections:
             self.selections[preset] = Selection(preset, self._known, *alphas)
         return self.selections[preset]
 
 
 class Figure(NamedTuple):
-    """A figure of the paper: its name, what it shows, what was decided where the paper leaves it open."""
+    """A figure of the paper: its name, its content, and decisions that the paper leaves open."""
 
     name: str
     title: str
@@ -263,10 +263,10 @@ DRAW: dict[str, Callable[[Selector], Any]] = {
 
 
 def read_figures() -> dict[str, Figure]:
-    """The figures by name; a caption's words between braces stand for a phrase that several share."""
+    """Return the figures by name; words between braces in a caption stand for a shared phrase."""
     content = tomllib.loads((Path(__file__).parent / "figures.toml").read_text("utf-8"))
     phrases = {**content.pop("phrases"), "kappa": f"{KAPPA_DEFAULT:.2f}"}
-    phrases |= {name: text.format_map(phrases) for name, text in phrases.items()}  # one may have others
+    phrases |= {name: text.format_map(phrases) for name, text in phrases.items()}  # phrases may contain others
     return {
         name: Figure(name, about["title"], about["caption"].format_map(phrases), DRAW[name])
         for name, about in content.items()

@@ -60,7 +60,7 @@ def signed(value: float, digits: int = 2) -> str:
 
 
 def cell_text(cell: TableCell | None, line: SourceLine, filled: FilledTable) -> Marked:
-    """A number with its spread; what is derived from it, the number of runs and marks."""
+    """Format a number with its spread, derived numbers, the number of runs and marks."""
     if cell is None:
         return Marked("")
     table, marks = filled.table, sorted(letter(filled.reasons.index(mark)) for mark in cell.marks)
@@ -82,12 +82,12 @@ def source_name(line: SourceLine, is_brief: bool = False) -> str:
 
 
 def grid(filled: FilledTable) -> Grid:
-    """The table as text."""
+    """Return the table as text."""
     return grid_of(filled, filled.visible_lines, range(len(filled.table.columns)))
 
 
 def grid_of(filled: FilledTable, lines: Sequence[SourceLine], columns: Sequence[int], is_brief: bool = False) -> Grid:
-    """Some lines and columns of a table as text; only the first line of a row has its name."""
+    """Return some lines and columns of a table as text; only the first line of a row has its name."""
     names = [name if i == 0 else "" for name, group in groupby(line.row for line in lines) for i, _ in enumerate(group)]
     rows: list[list[str | Marked]] = [
         [name, source_name(line, is_brief), *(cell_text(line.cells[j], line, filled) for j in columns)]
@@ -100,7 +100,7 @@ def grid_of(filled: FilledTable, lines: Sequence[SourceLine], columns: Sequence[
 
 
 def missing_text(filled: FilledTable) -> str:
-    """A sentence on how many cells are filled and missing."""
+    """Return a sentence on the number of filled and missing cells."""
     parts = [f"{done} of {total} cells under protocol {source}" for source, (done, total) in filled.counts.items()]
     missing = [f"{total - done}" for done, total in filled.counts.values()]
     return f"Ours: {'; '.join(parts)} (missing: {', '.join(missing)})."
@@ -110,7 +110,7 @@ def missing_text(filled: FilledTable) -> str:
 
 
 def section(filled: FilledTable) -> str:
-    """A table below its title, with its notes."""
+    """Return a table below its title, with its notes."""
     shown, table = grid(filled), filled.table
     notes = [*markdown_notes(shown), *(f"- {note}" for note in table.notes)]
     lines = [f"## Table {table.number}. {table.title}", "", markdown(shown), missing_text(filled), "", *notes]
@@ -118,7 +118,7 @@ def section(filled: FilledTable) -> str:
 
 
 def markdown_page(result: Tables, scoreboard: str = "") -> str:
-    """All tables below the scoreboard, then the runs in no cell."""
+    """Return all tables below the scoreboard, then the runs without a cell."""
     head = ["# The paper's tables, ours next to the printed numbers\n", *([scoreboard] if scoreboard else [])]
     parts = [*head, TABLES_LEGEND + "\n", *map(section, result.tables)]
     parts += ["## Runs in a cell, and their commits\n", "".join(run_line(run) for run in result.runs)]
@@ -133,7 +133,7 @@ def run_line(run: Run) -> str:
 
 
 def unused_list(unused: Mapping[Path, str]) -> str:
-    """Runs that are in no cell, and why."""
+    """Return the runs without a cell, with reasons."""
     return "".join(f"- {as_code(str(path))}: {escape_markdown(why)}\n" for path, why in unused.items())
 
 
@@ -141,7 +141,7 @@ def unused_list(unused: Mapping[Path, str]) -> str:
 
 
 def numbers_csv(tables: Sequence[FilledTable]) -> str:
-    """One line per number, ours and the paper's, unrounded."""
+    """Return one line per number, ours and the paper's, unrounded."""
     rows = (
         number_record(filled.table, line, j, cell)
         for filled in tables
@@ -153,7 +153,7 @@ def numbers_csv(tables: Sequence[FilledTable]) -> str:
 
 
 def number_record(table: PublishedTable, line: SourceLine, j: int, cell: TableCell) -> dict[str, Any]:
-    """One CSV line of a cell; unknown values stay empty."""
+    """Return one CSV line of a cell; unknown values stay empty."""
     column, runs = table.columns[j], cell.runs
     where: dict[str, Any] = {
         "table": table.number or table.name,
@@ -183,11 +183,11 @@ def under_authors_norm(runs: Sequence[Run], end: End) -> float | None:
 
 # LaTeX.
 
-OWN_SIZE, UPRIGHT = 3, 6  # columns that fit a page as they are, and upright if made smaller
+OWN_SIZE, UPRIGHT = 3, 6  # columns that fit a page upright: at full size, and made smaller
 
 
 def latex_float(filled: FilledTable) -> str:
-    """A floating table that needs booktabs; a wide one lies on its side, which needs graphicx and rotating."""
+    """Return a floating table that needs booktabs; a wide one is turned on its side, with graphicx and rotating."""
     table = filled.table
     title, width = escape_latex(table.title), len(table.columns)
     what = "the first round at or above the accuracy" if table.counts_rounds else f"mean of the last {LAST} rounds"
@@ -210,7 +210,7 @@ def latex_float(filled: FilledTable) -> str:
 
 
 def latex_head(columns: Sequence[Column]) -> list[str]:
-    """Datasets over their columns, with a rule under each."""
+    """Return datasets over their columns, with a rule under each."""
     spans, rules, at = [], [], 3
     for dataset, group in groupby(columns, key=lambda column: column.dataset):
         width = len(list(group))
@@ -222,7 +222,7 @@ def latex_head(columns: Sequence[Column]) -> list[str]:
 
 
 def latex_body(filled: FilledTable) -> Iterable[str]:
-    """The lines, with a little space between rows, and less around ±."""
+    """Yield the lines, with a little space between rows, and less around ±."""
     for number, (name, *texts) in enumerate(LATEX.rows(grid(filled))):
         if name and number:
             yield r"\addlinespace[2pt]"
@@ -235,7 +235,7 @@ def latex_notes(filled: FilledTable) -> list[str]:
 
 
 def latex_page(numbers: Iterable[int]) -> str:
-    """A document of its own that takes in the tables' files."""
+    """Return a standalone document that includes the tables' files."""
     return PREAMBLE + "".join(f"\\input{{table{number}}}\n" for number in numbers) + "\\end{document}\n"
 
 
@@ -250,7 +250,7 @@ PREAMBLE = r"""\documentclass{article}
 
 
 def say_unused(console: Console, unused: Mapping[Path, str], file: Path) -> None:
-    """Say which runs are in no cell, and why; of many the first ones, and which file names all."""
+    """Print the runs without a cell, with reasons; of many only the first ones, and the file with all."""
     for path, why in [*unused.items()][:LISTED]:
         say(console, f"  {path}: {why}")
     if (rest := len(unused) - LISTED) > 0:
@@ -258,7 +258,7 @@ def say_unused(console: Console, unused: Mapping[Path, str], file: Path) -> None
 
 
 def say_reasons(console: Console, filled: FilledTable, columns: Sequence[int]) -> None:
-    """Explain the letters in some columns; they are those of the whole table."""
+    """Print the explanations of the letters in some columns, which are those of the whole table."""
     here = filled.reasons_in(columns)
     for i, reason in enumerate(filled.reasons):
         if reason in here:
@@ -266,7 +266,7 @@ def say_reasons(console: Console, filled: FilledTable, columns: Sequence[int]) -
 
 
 def on_terminal(filled: FilledTable, columns: Sequence[int], title: str = "") -> Table:
-    """Columns of a table that fit 80 of a terminal, without lines that have no number there."""
+    """Return columns of a table that fit 80 of a terminal, without lines that have no number there."""
     lines = [line for line in filled.lines if any(line.cells[j] for j in columns)]
     shown = grid_of(filled, lines, columns, is_brief=True)
     shown = shown._replace(head=[name.removeprefix(title).strip() for name in shown.head])

@@ -1,4 +1,4 @@
-"""What several of the paper's figures share: curves for each alpha, confidences above a threshold, sweeps, ranks."""
+"""Shared parts of the paper's figures: curves for each alpha, confidences above a threshold, sweeps, ranks."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ THOUSAND = 1000
 
 
 def thousands(key: str) -> Read:
-    """A count of the record's sums in thousands."""
+    """Return a count of the record's sums in thousands."""
     return lambda line: None if (count := value(line, "sums", key)) is None else count / THOUSAND
 
 
@@ -34,7 +34,7 @@ def alpha_name(alpha: float) -> str:
 
 
 def letters(axes: Any, titles: Sequence[str]) -> None:
-    """(a), (b), ... before each panel's title."""
+    """Write (a), (b), ... before each panel's title."""
     for letter, panel, title in zip("abcdefghi", axes.flat, titles, strict=False):
         panel.set_title(f"({letter}) {title}")
 
@@ -47,7 +47,7 @@ def look_of(choice: MethodChoice) -> Style:
 
 
 class Curve(NamedTuple):
-    """A line by round: what is read from which runs, and how it looks."""
+    """A line by round: its quantity, its runs, and its style."""
 
     read: str | Read
     method: str | MethodChoice
@@ -56,12 +56,12 @@ class Curve(NamedTuple):
 
 
 def by_method(runs: Selection, read: str | Read) -> list[Curve]:
-    """The same quantity of every method."""
+    """Return the same quantity of every method."""
     return [Curve(read, method, choice_name(method), look_of(method)) for method in runs.methods]
 
 
 def curves_by_alpha(runs: Selection, curves: Sequence[Curve], size: Size, unit: str, columns: int) -> Any:
-    """Curves by round from zero, a panel for each alpha."""
+    """Draw curves by round from zero, a panel for each alpha."""
 
     def draw(panel: Any, alpha: float) -> None:
         for curve in curves:
@@ -74,7 +74,7 @@ def curves_by_alpha(runs: Selection, curves: Sequence[Curve], size: Size, unit: 
 
 
 def panels_by_alpha(runs: Selection, draw: Callable[[Any, float], None], size: Size, unit: str, columns: int) -> Any:
-    """A panel for each alpha, side by side on one scale, above a legend with this number of columns."""
+    """Draw a panel for each alpha, side by side on one scale, above a legend with this number of columns."""
     fig, axes = sheet(*size, 1, len(runs.alphas), sharex=True, sharey=True)
     for panel, alpha in zip(axes.flat, runs.alphas, strict=True):
         draw(panel, alpha)
@@ -84,14 +84,14 @@ def panels_by_alpha(runs: Selection, draw: Callable[[Any, float], None], size: S
     return fig
 
 
-# Whose confidence is meant is not said in the paper: each model in the run that it labels for, and both in SAGE's.
+# The paper does not name the model of a confidence: here each model in the run that it labels for, and both in SAGE's.
 VOTERS = (
     ("local, FixMatch-LPL", "l", LPL, method_style(LPL)),
     ("global, FixMatch-GPL", "g", GPL, method_style(GPL)),
     ("local, SAGE", "l", SAGE, method_style(SAGE)),
     ("global, SAGE", "g", SAGE, dashed(method_style(SAGE))),
 )
-# How many images each of them is sure of.
+# The number of images of which each model is sure.
 SURE = [Curve(thousands(f"n_{who}"), method, label, style) for label, who, method, style in VOTERS]
 
 
@@ -99,7 +99,7 @@ SURE = [Curve(thousands(f"n_{who}"), method, label, style) for label, who, metho
 
 
 def confidences(runs: Selection, axes: Sequence[Any], threshold: float) -> None:
-    """Share above a threshold, and the distribution there, for each alpha and model."""
+    """Draw the share above a threshold, and the distribution there, for each alpha and model."""
     width = 0.8 / len(VOTERS)
     for i, (label, who, method, style) in enumerate(VOTERS):
         at = np.arange(len(runs.alphas)) + (i - 1.5) * width
@@ -121,7 +121,7 @@ def confidences(runs: Selection, axes: Sequence[Any], threshold: float) -> None:
 
 
 def top_bins(threshold: float) -> int:
-    """The first bin of the finer histogram that lies above a threshold."""
+    """Return the first bin of the finer histogram that lies above a threshold."""
     return round((threshold - FINE_FROM) / (1 - FINE_FROM) * FINE)
 
 
@@ -130,7 +130,7 @@ def share_above(fine: Numbers, whole: Numbers, threshold: float) -> float:
 
 
 def quantiles_above(fine: Numbers, threshold: float) -> list[float]:
-    """Quantiles of a histogram's upper part, straight lines within bins."""
+    """Return quantiles of a histogram's upper part, with linear interpolation in bins."""
     counts = fine[top_bins(threshold) :]
     edges = np.linspace(threshold, 1, len(counts) + 1)
     total = np.concatenate([[0], counts.cumsum()])
@@ -138,19 +138,19 @@ def quantiles_above(fine: Numbers, threshold: float) -> list[float]:
 
 
 def first_ranks(counts: Numbers) -> Numbers:
-    """Shares of the first places one by one, and of all others."""
+    """Return shares of the first places one by one, and of all others."""
     shares: Numbers = np.append(counts[:RANKS], counts[RANKS:].sum()) / max(counts.sum(), 1)
     return shares
 
 
 def histogram_entropy(counts: Numbers) -> float:
-    """Entropy of a histogram in nats; an empty bin adds nothing."""
+    """Return the entropy of a histogram in nats; an empty bin adds nothing."""
     q = counts[counts > 0] / counts.sum()
     return float(-(q * np.log(q)).sum())
 
 
 def by_setting(runs: Selection, key: str, name: str, default: str, unset: float = 0.0) -> Any:
-    """The result by the value of a setting of SAGE, `unset` where it has none, and that of the default across."""
+    """Draw the result by the value of a setting of SAGE; `unset` is without it, a line shows the default."""
     fixed = {dict(method.settings).get(key, unset): method for method in runs.methods if method.settings}
     fig, axes = sheet(COLUMN, 2.3)
     results = {value: runs.result(method) for value, method in sorted(fixed.items())}

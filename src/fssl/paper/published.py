@@ -1,4 +1,4 @@
-"""Tables that papers print: Tables 1 to 8 of the SAGE paper (printed.toml) and those of others (others.toml)."""
+"""Printed tables of papers: Tables 1 to 8 of the SAGE paper (printed.toml) and those of others (others.toml)."""
 
 import json
 import tomllib
@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 from ..config import Config, MethodChoice, override, parse, read_toml
 from .setups import PROTOCOLS, Setup, setup_of
 
-SEEDS = 3  # runs that the SAGE paper speaks of
+SEEDS = 3  # runs that the SAGE paper describes
 TITLES = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "svhn": "SVHN", "cinic10": "CINIC-10"}
-PAPER, PRINTED, OURS = "paper", "printed", "ours"  # sources of a line, as are our protocols
+PAPER, PRINTED, OURS = "paper", "printed", "ours"  # sources of a line, like our protocols
 TENTH = 0.1  # the usual share of labels
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -27,7 +27,7 @@ class Column(NamedTuple):
     name: str
     set: Mapping[str, Any]
     preset: str | None = None  # default: the table's
-    target: int | None = None  # the accuracy in percent, where numbers are the rounds that reach it
+    target: int | None = None  # the accuracy in percent, if numbers are the rounds that reach it
 
     @property
     def dataset(self) -> str:
@@ -42,15 +42,15 @@ class Row(NamedTuple):
     """A row: a method with its settings, further settings that it adds to the preset, and the printed numbers."""
 
     name: str
-    method: str | None = None  # None: it has no counterpart here
+    method: str | None = None  # None: fssl has no such method
     settings: Mapping[str, Any] = NOTHING
     set: Mapping[str, Any] = NOTHING
     printed: Sequence[float] = ()
     std: Sequence[float] = ()
-    open: str = ""  # what the source leaves open of its numbers
+    open: str = ""  # open questions about the source's numbers
     gains: Sequence[float] | None = None  # printed differences from the row above
     speedups: Sequence[float] | None = None  # printed speed-ups over the first row
-    is_bound: bool = False  # an upper bound, no competitor: it knows all labels
+    is_bound: bool = False  # an upper bound, not a competitor: it knows all labels
 
     @property
     def choice(self) -> MethodChoice:
@@ -59,19 +59,19 @@ class Row(NamedTuple):
 
 
 class End(NamedTuple):
-    """How a number is read off a run: up to which round, and for rounds to an accuracy that accuracy in percent."""
+    """How to read a number off a run: up to which round and, for rounds to an accuracy, that accuracy in percent."""
 
     rounds: int
     target: int | None = None
 
 
 class Wanted(NamedTuple):
-    """What a run must be to fill a cell, and how the cell's number is read off it."""
+    """The requirements on a run that fills a cell, and how to read the cell's number off it."""
 
     config: Config
-    setups: tuple[Setup, ...]  # those whose runs may fill it
+    setups: tuple[Setup, ...]  # setups whose runs may fill it
     end: End
-    due: int  # the round of the printed number: the last one, or where a target is reached
+    due: int  # the round of the printed number: the last one, or the one that reaches a target
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,7 +86,7 @@ class PublishedTable:
 
     @property
     def number(self) -> int:
-        """Of a table of the SAGE paper; 0 of another paper's."""
+        """Return the number of a table of the SAGE paper; 0 for another paper's."""
         return int(self.name.removeprefix("table")) if self.name.startswith("table") else 0
 
     @property
@@ -100,7 +100,7 @@ class PublishedTable:
 
     @property
     def by_dataset(self) -> dict[str, list[int]]:
-        """The numbers of each dataset's columns."""
+        """Return the numbers of each dataset's columns."""
         datasets = [column.dataset for column in self.columns]
         return {name: [j for j, dataset in enumerate(datasets) if dataset == name] for name in datasets}
 
@@ -110,14 +110,14 @@ class PublishedTable:
 
     @property
     def sources(self) -> Sequence[str]:
-        """The sources of our lines: each protocol has its own, or all runs share one in another paper's table."""
+        """Return the sources of our lines: one per protocol, or a common one in another paper's table."""
         return PROTOCOLS if self.number else (OURS,)
 
     def source_of(self, config: Config) -> str:
         return config.protocol if self.number else OURS
 
     def config(self, row: Row, column: Column) -> Config | None:
-        """The setting of a cell, in the arithmetic of released codes; None if we have no such method."""
+        """Return the settings of a cell, in the arithmetic of released codes; None if fssl has no such method."""
         if row.method is None:
             return None
         base = preset_base(column.preset or self.preset)
@@ -127,7 +127,7 @@ class PublishedTable:
 
     @cached_property
     def wanted(self) -> list[list[Wanted | None]]:
-        """By row and column, what a run must be to fill the cell."""
+        """Return, by row and column, the requirements on a run that fills the cell."""
         return [[self._wanted(row, i) for i in range(len(self.columns))] for row in self.rows]
 
     def _wanted(self, row: Row, i: int) -> Wanted | None:
@@ -143,36 +143,36 @@ class PublishedTable:
 
     @cached_property
     def ends(self) -> list[End]:
-        """How the numbers of each column are read."""
+        """Return how to read the numbers of each column."""
         return [next(wanted.end for wanted in column if wanted) for column in zip(*self.wanted, strict=True)]
 
     @property
     def setups(self) -> Iterator[Setup]:
-        """Those of all cells."""
+        """Yield the setups of all cells."""
         return (setup for row in self.wanted for wanted in row if wanted for setup in wanted.setups)
 
 
 @cache
 def preset_base(preset: str) -> dict[str, Any]:
-    """A preset without its grid."""
+    """Return a preset without its grid."""
     return {key: value for key, value in read_toml(preset).items() if key != "grid"}
 
 
 @cache
 def paper_tables() -> tuple[PublishedTable, ...]:
-    """Those of the SAGE paper."""
+    """Return the tables of the SAGE paper."""
     return tuple(read_tables("printed.toml").values())
 
 
 @cache
 def other_tables() -> dict[str, PublishedTable]:
-    """Those of other papers, by name."""
+    """Return the tables of other papers, by name."""
     return read_tables("others.toml")
 
 
 @cache
 def tables_by_setup() -> dict[Setup, str]:
-    """The first table of another paper that has a cell of a setup."""
+    """Return the first table of another paper with a cell of each setup."""
     return {setup: name for name, table in reversed(other_tables().items()) for setup in table.setups}
 
 
@@ -189,7 +189,7 @@ def parse_table(name: str, content: Mapping[str, dict[str, Any]]) -> PublishedTa
 
 
 def parse_columns(entry: Mapping[str, Any]) -> list[Column]:
-    """The columns of a table, one by one or as a product of datasets, alphas and targets."""
+    """Return the columns of a table, listed one by one or as a product of datasets, alphas and targets."""
     if "columns" in entry:
         return [Column(**column) for column in entry["columns"]]
     return [

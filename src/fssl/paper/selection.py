@@ -1,4 +1,4 @@
-"""The runs that a figure draws: those of one setting, found by what they are; and the command for those that lack."""
+"""Select the runs of a figure: runs of one setting, found by their settings; and commands for missing ones."""
 
 import json
 from collections import Counter, defaultdict
@@ -26,21 +26,21 @@ NO_LABELS = "no pseudo-label records (records.probes=all makes them)"
 NO_PROBES = "no probes folder"
 MOST_PROBES = 60  # files read for a curve by round
 
-# Where the presets' README puts each preset's runs; those that are not named share one folder.
+# The folders of each preset's runs, as in the presets' README; presets not listed share one folder.
 FIGURE_FOLDERS = {"fig1": "runs/fig1", "fig1-central": "runs/fig1-central", "fig1-fedsgd": "runs/fig1-fedsgd"}
 FIGURE_FOLDERS |= {"fig4": "runs/paper-600", "fig15": "runs/paper-600"}
 SHARED_FOLDER = "runs/paper"
 
 
 class Cell(NamedTuple):
-    """A curve's worth of runs: repetitions of one method at one alpha."""
+    """The runs of one curve: repetitions of one method at one alpha."""
 
     alpha: float
     method: MethodChoice
 
 
 class Selection:
-    """The runs of one preset's cells. Requests that no run satisfies are recorded."""
+    """The runs of one preset's cells. It records requests that no run satisfies."""
 
     def __init__(self, preset: str, known: Mapping[Setup, list[Run]], *alphas: float) -> None:
         self.preset = preset
@@ -72,9 +72,9 @@ class Selection:
         lack: str = "",
         at: int = 0,
     ) -> list[Run]:
-        """The runs of a cell, one per seed: the one with most to show, as `length` counts it. None is a lack.
+        """Return the runs of a cell, one per seed: the longest, as `length` counts it. Record an empty cell as a lack.
 
-        Those that do not come to round `at` are no help where numbers are read there.
+        Runs that do not reach round `at` are skipped if numbers are read there.
         """
         choice = MethodChoice(method) if isinstance(method, str) else method
         cell = Cell(self.alphas[0] if alpha is None else alpha, choice)
@@ -90,12 +90,12 @@ class Selection:
 
     @cached_property
     def read_at(self) -> int:
-        """The round at which numbers are read, the same for all runs: the end of most of them."""
+        """Return the round at which numbers are read, the same for all runs: the end of most of them."""
         ends = Counter(min(run.last_round, self.rounds) for runs in self._runs.values() for run in one_per_seed(runs))
         return max(ends, key=lambda end: (ends[end], end), default=self.rounds)
 
     def by_round(self, key: str | Read, method: str | MethodChoice, alpha: float | None = None) -> Series:
-        """A quantity of the record by round: a line's key, or a function of the line."""
+        """Return a quantity of the record by round: a line's key, or a function of the line."""
         read = number(key) if isinstance(key, str) else key
 
         def curve(run: Run) -> dict[int, float]:
@@ -104,11 +104,11 @@ class Selection:
         return joined(map(curve, self.runs(method, alpha, lambda run: len(curve(run)), NO_LABELS)))
 
     def result(self, method: str | MethodChoice, alpha: float | None = None) -> list[float]:
-        """The mean of the last rounds of each run."""
+        """Return the mean of the last rounds of each run."""
         return [result_at(run, self.read_at) for run in self.runs(method, alpha, at=self.read_at)]
 
     def late(self, name: str, method: str, alpha: float) -> list[Numbers]:
-        """An array of the probes, summed over clients and the last recorded rounds, for each run."""
+        """Return an array of the probes, summed over clients and the last recorded rounds, for each run."""
 
         def files(run: Run) -> list[Path]:
             return probe_files(run.path, name, self.read_at)[-LAST:]
@@ -117,7 +117,7 @@ class Selection:
         return [np.sum([probe(p, name) for p in files(run)], 0) for run in runs]
 
     def probes_by_round(self, name: str, value: Callable[[Numbers], float], method: str, alpha: float) -> Series:
-        """A function of an array of the probes by round, at some sixty rounds."""
+        """Return a function of an array of the probes by round, at about sixty rounds."""
 
         def files(run: Run) -> list[Path]:
             return probe_files(run.path, name, self.rounds)
@@ -132,7 +132,7 @@ class Selection:
         return [run for runs in self.drawn.values() for run in runs]
 
     def describe(self) -> str:
-        """Which runs are drawn, and in what they are not the paper's."""
+        """Describe the runs drawn, and their differences from the paper."""
         runs, cell = self.sources, next(iter(self.drawn))
         mine, wanted = runs[0].config, self.cells[cell]
         seeds = sorted({run.config.seed for run in runs})
@@ -152,7 +152,7 @@ class Selection:
         return text + (f" Not the paper's setting: {'; '.join(other)}." if other else "")
 
     def remark(self) -> str:
-        """What a reader of the picture alone should know: another dataset, and what is missing."""
+        """Return a short remark for the picture: another dataset, and what is missing."""
         parts = []
         if self.is_elsewhere:
             parts.append(f"{self.sources[0].config.data.name} instead of {self.dataset}")
@@ -168,11 +168,11 @@ class Selection:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the runs drawn are of another dataset than the paper's."""
+        """Return whether the runs drawn use another dataset than the paper."""
         return any(run.config.data.name != self.dataset for run in self.sources)
 
     def lacks(self) -> list[str]:
-        """What was asked for in vain, and the command that gives it: as few as the grid allows."""
+        """Return the missing runs, with as few commands to make them as the grid allows."""
         if self.is_elsewhere:
             return [f"all runs on {self.dataset}: `{self.command(NO_RUN, self.alphas, self.methods)}`"]
         groups: dict[tuple[str, tuple[float, ...]], list[MethodChoice]] = defaultdict(list)
@@ -184,7 +184,7 @@ class Selection:
         return [f"{why}: `{self.command(why, alphas, methods)}`" for (why, alphas), methods in groups.items()]
 
     def command(self, why: str, alphas: Sequence[float], methods: Sequence[MethodChoice]) -> str:
-        """A part of the preset's grid; runs that lack records need another folder."""
+        """Return a command for a part of the preset's grid; runs without probes need another folder."""
         axes = grid_axes(read_toml(f"paper/{self.preset}"))
         folder = FIGURE_FOLDERS.get(self.preset, SHARED_FOLDER) + ("" if why == NO_RUN else "-again")
         words = [f"fssl run paper/{self.preset} --out {folder}"]
@@ -198,12 +198,12 @@ class Selection:
                 words.append(f"--set 'grid.method.name={inline([m.name for m in methods])}'")
         protocol = self.sources[0].config.protocol if self.sources and not self.is_elsewhere else ""
         if protocol not in ("", next(iter(self.cells.values())).protocol):
-            words.append(f"--set protocol={protocol}")  # as those that are there
+            words.append(f"--set protocol={protocol}")  # as in the existing runs
         return " ".join(words)
 
 
 def deviations(mine: Config, wanted: Config) -> list[str]:
-    """Differences of a drawn run from the paper: those of the setup first."""
+    """Return differences of a drawn run from the paper; those of the setup come first."""
     paper = replace(wanted, protocol=PROTOCOLS[0], train=replace(wanted.train, precision="fp32"))
     return unlike(main_settings(mine), main_settings(paper)) + differences(mine, paper)
 
@@ -217,19 +217,19 @@ def main_settings(config: Config) -> dict[str, Any]:
 
 
 def choice_name(choice: MethodChoice) -> str:
-    """A method for people; SAGE's parts by their names, other settings as they are."""
+    """Return a readable name of a method: SAGE's parts by name, other settings as they are."""
     settings = {k: v for k, v in choice.settings if (k, v) != ("cdsc", False)}
     name = "CPG alone" if len(settings) < len(choice.settings) else method_label(choice.name)
     return ", ".join([name, *(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in settings.items())])
 
 
 def alpha_list(given: Sequence[float], every: Sequence[float]) -> str:
-    """` (α = 0.1, 1)`, or nothing where all are meant."""
+    """Return ` (α = 0.1, 1)`, or nothing if all alphas are given."""
     return "" if set(given) == set(every) else f" (α = {', '.join(f'{a:g}' for a in given)})"
 
 
 def choose_runs(cells: Mapping[Cell, Config], known: Mapping[Setup, list[Run]]) -> dict[Cell, list[Run]]:
-    """Runs of one setting for as many cells as possible; of the paper's dataset if there are any, nearest to it."""
+    """Choose runs of one setting for as many cells as possible, preferring the paper's dataset and settings."""
     families: dict[Any, dict[Cell, list[Run]]] = defaultdict(lambda: defaultdict(list))
     for setup, runs in known.items():
         for cell, config in cells.items():
@@ -252,13 +252,13 @@ def choose_runs(cells: Mapping[Cell, Config], known: Mapping[Setup, list[Run]]) 
 
 
 def family_of(config: Config) -> Any:
-    """Runs of a family differ in method, alpha, seed and number of rounds only."""
+    """Return a run's settings without method, alpha, seed and number of rounds."""
     side = tuple(sorted((k, str(v)) for k, v in side_settings(config).items()))
     return config.data.name, config.labels_per_class, config.partition.kind, side
 
 
 def kind_of_run(config: Config) -> str:
-    """What no figure may mix: the usual federation, everybody in every round, a step a round, all data in one place."""
+    """Return the kind of a run, which a figure must not mix: usual, central, FedSGD or one local epoch."""
     part, train = config.partition, config.train
     if part.clients == 1:
         return "central"
@@ -274,7 +274,7 @@ def to_range(values: Sequence[int]) -> str:
 
 
 def inline(value: Any) -> str:
-    """A value as TOML on one line."""
+    """Format a value as TOML on one line."""
     if isinstance(value, dict):
         return "{" + ", ".join(f"{k}={inline(v)}" for k, v in value.items()) + "}"
     return "[" + ", ".join(map(inline, value)) + "]" if isinstance(value, list) else json.dumps(value)
@@ -285,7 +285,7 @@ def inline(value: Any) -> str:
 
 @lru_cache(maxsize=1000)
 def probe_files(folder: Path, name: str, rounds: int) -> list[Path]:
-    """Files that hold an array: of some sixty rounds up to a given one, and of the last ten."""
+    """Return files that hold an array: about sixty rounds up to a given one, and the last ten."""
     files = [p for p in RunFolder(folder).probe_files() if int(p.stem) <= rounds]
     some = files[:: max(1, len(files) // MOST_PROBES)]
     sizes = {p: probe(p, name).size for p in sorted({*some, *files[-LAST:]})}
@@ -295,6 +295,6 @@ def probe_files(folder: Path, name: str, rounds: int) -> list[Path]:
 
 @lru_cache(maxsize=20_000)
 def probe(path: Path, name: str) -> Numbers:
-    """An array summed over clients; empty where a file is damaged or has no such array."""
+    """Return an array summed over clients; empty if a file is damaged or has no such array."""
     found = read_probe(path, name)
     return np.zeros(0) if found is None else found

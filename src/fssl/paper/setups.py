@@ -19,12 +19,12 @@ from ..errors import UserError
 from ..reports.runs import Run, late_values, number
 
 PROTOCOLS: Final = ("authors", "clean")  # the first is the paper's
-# What makes a setup, or is read off the record; all else that changes results is a difference to mention.
+# A setup, or numbers read from the record; other settings that change results are reported as differences.
 OF_SETUP = ("seed", "data.name", "data.label", "partition.kind", "partition.alpha", "train.rounds", "method.")
 
 
 class Setup(NamedTuple):
-    """The settings that the runs of one cell share. Methods are equal if they do the same, whatever they are called."""
+    """The settings that the runs of one cell share. Methods that differ only in name are equal."""
 
     dataset: str
     labels_per_class: int
@@ -51,7 +51,7 @@ def setup_of(config: Config) -> Setup:
 
 
 def by_setup(runs: Iterable[Run]) -> tuple[dict[Setup, list[Run]], dict[Path, str]]:
-    """Runs grouped by setup; and the runs that fit no table, with the reason."""
+    """Return runs grouped by setup; and the runs that fit no table, with the reason."""
     known: dict[Setup, list[Run]] = defaultdict(list)
     strange: dict[Path, str] = {}
     for run in runs:
@@ -69,13 +69,13 @@ STRANGE: dict[str, Callable[[Config], object]] = {
     "a folder of images": lambda config: config.card.is_folder,
     "images that a script gave": lambda config: config.data.digest,
     "a partition from a file": lambda config: config.partition.file is not None,
-    # Nor would it be right to run them: reading a record must not run a user's file.
+    # Running them would also be wrong: reading a record must not execute a user's file.
     "a custom method or network": lambda config: config.own_files,
 }
 
 
 def own_recipe(config: Config) -> str | None:
-    """The first setting by which a run is trained in another way than any of the paper's."""
+    """Return the first setting that changes the training from all of the paper's runs."""
     ours, usual = flatten(config), flatten(Config())
     return next(
         (f"{key} = {setting_text(ours[key])}" for key, _ in noted(PaperRecipe) if ours[key] != usual[key]), None
@@ -83,30 +83,30 @@ def own_recipe(config: Config) -> str | None:
 
 
 def side_settings(config: Config) -> dict[str, Any]:
-    """The settings that are not part of the setup."""
+    """Return the settings that are not part of the setup."""
     flat = flatten(by_card(config))
     return {k: v for k, v in flat.items() if changes_results(k) and not k.startswith(OF_SETUP)}
 
 
 def differences(config: Config, paper: Config) -> list[str]:
-    """A run's differences from the paper's settings, as sentences."""
+    """Return a run's differences from the paper's settings, as sentences."""
     return unlike(side_settings(config), side_settings(paper))
 
 
 def unlike(ours: Mapping[str, Any], paper: Mapping[str, Any]) -> list[str]:
-    """`train.lr = 0.1 (paper: 0.03)` for each setting that is another one in the paper; one of both may be unset."""
+    """Return `train.lr = 0.1 (paper: 0.03)` for each setting that differs from the paper; one of both may be unset."""
     pairs = {key: (ours.get(key), paper.get(key)) for key in {**ours, **paper} if ours.get(key) != paper.get(key)}
     return [f"{key} = {setting_text(a)} (paper: {setting_text(b)})" for key, (a, b) in pairs.items()]
 
 
 def result_at(run: Run, rounds: int, *keys: str) -> float:
-    """The mean of the last ten rounds up to a given one, of the headline or of another number; nan without any."""
+    """Return the mean of the last ten rounds up to a given one, of the headline or another number; nan without any."""
     lines = [line for line in run.lines if line["round"] <= rounds]
     known = late_values(lines, number(*(keys or ("accuracy",))))
     return float(np.mean(known)) if known else nan
 
 
-# Changes of fssl that change results of the paper's settings though no setting tells: older records are marked.
+# Changes of fssl that changed results of the paper's settings without a new setting: older records are marked.
 
 # Methods of that time that took FixMatch's own step.
 OF_FIXMATCH = (
@@ -116,14 +116,14 @@ OF_FIXMATCH = (
 
 
 class Change(NamedTuple):
-    """What a run that was begun earlier does otherwise, and whom that concerns: a protocol and a method."""
+    """A difference in runs started before a change, with the protocol and the methods concerned."""
 
     since: str  # UTC, in the form in which env.json has the start of a run
     what: str
     concerns: Callable[[str, MethodChoice], bool]
 
     def is_after(self, run: Run) -> bool:
-        """Whether a run was begun, or begun again, before this change, and would be another one now."""
+        """Return whether this change came after the run's first start, and concerns it."""
         began = [s["started"] for s in run.sessions if isinstance(s.get("started"), str)]
         config = run.config
         return (
@@ -133,14 +133,14 @@ class Change(NamedTuple):
         )
 
     def remark(self, older: Sequence[Run], runs: Sequence[Run]) -> str:
-        """What to say of the older ones of some runs: which seeds they are, unless all runs are older."""
+        """Return a remark on the older ones of some runs: their seeds, unless all runs are older."""
         seeds = sorted({run.config.seed for run in older})
         which = "" if len(older) == len(runs) else f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))} "
         return f"{which}begun before {self.what}"
 
 
 def base_of(method: MethodChoice) -> str:
-    """Its name without plug-ins."""
+    """Return a method's name without plug-ins."""
     return registry().split(method.name)[0]
 
 
@@ -166,6 +166,6 @@ CHANGES = (
 
 
 def changes_since(runs: tuple[Run, ...]) -> list[str]:
-    """A remark for each change that some of these runs are older than."""
+    """Return a remark for each change that came after some of these runs."""
     older = {change: [run for run in runs if change.is_after(run)] for change in CHANGES}
     return [change.remark(those, runs) for change, those in older.items() if those]

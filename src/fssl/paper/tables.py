@@ -39,7 +39,7 @@ UNMARKED = "Unmarked cells can be compared with the paper's as they are; tables.
 
 
 class Shown(NamedTuple):
-    """The table to print, and its dataset: without one, all datasets that have runs."""
+    """The table to print, and its dataset; without one, all datasets with runs."""
 
     table: int | None = None
     dataset: str | None = None
@@ -60,7 +60,7 @@ NO_TABLE = Shown()
 
 
 def make_tables(console: Console, paths: list[Path], out: Path, show: Shown = NO_TABLE, short: bool = False) -> None:
-    """Write the scoreboard and every table into a folder and say what is in them; print one table if asked."""
+    """Write the scoreboard and every table into a folder, and print a summary or one table."""
     show.check()
     result, board = filled_tables(paths, out, short)
     if show.table is not None:
@@ -92,7 +92,7 @@ def write_tables(result: Tables, board: Scoreboard, out: Path) -> None:
 
 
 def print_published(console: Console, filled: FilledTable, dataset: str | None) -> None:
-    """A table dataset by dataset; those without runs are named, unless one is asked for or none has any."""
+    """Print a table dataset by dataset; datasets without runs are only named, unless requested or none has any."""
     table = filled.table
     every = table.by_dataset
     shown = [dataset] if dataset else [name for name in every if filled.has_runs(every[name])] or [*every]
@@ -134,7 +134,7 @@ def print_counts(console: Console, result: Tables, out: Path) -> None:
 
 
 def summary(filled: FilledTable) -> Iterator[list[str]]:
-    """How many cells of a table are filled, missing and without a mark, for each protocol."""
+    """Yield the numbers of filled, missing and unmarked cells of a table, for each protocol."""
     what = re.split("[:,]", filled.table.title)[0]
     for source, (done, total) in filled.counts.items():
         cells = [cell for line in filled.lines if line.source == source for cell in line.cells if cell and cell.runs]
@@ -177,7 +177,7 @@ def make_other(console: Console, paths: list[Path], out: Path, name: str, short:
 
 
 def fill_other(table: PublishedTable, found: FoundRuns, short: bool = False) -> Tables:
-    """The table with the runs that come as far as its numbers; `short` takes the others too, marked."""
+    """Fill the table with runs that reach its numbers' rounds; with `short` also others, marked."""
     known, strange = by_setup(found.runs)
     unread = {path: UNREAD[why == NO_ROUND] for path, why in found.unreadable.items()}
     result = Tables([fill_table(table, known, short)], len(found.runs) + len(unread), strange | unread)
@@ -192,26 +192,26 @@ def fill_other(table: PublishedTable, found: FoundRuns, short: bool = False) -> 
 
 
 def why_left_out(run: Run, end: End, short: bool) -> str:
-    """The reason why a run is not in the table, though it has a cell; `end` is where that is read."""
+    """Return why a run with a cell is not in the table; `end` is the round of the cell's number."""
     if short or not shortness(run, end.rounds):
         return BEHIND
     return UNFINISHED if run.reached < run.config.rounds else TOO_SHORT
 
 
 def without_cell(result: Tables) -> Mapping[Path, str]:
-    """The runs that have no cell at all, and why."""
+    """Return the runs without any cell, with reasons."""
     return {path: why for path, why in sorted(result.unused.items()) if why not in WITH_A_CELL}
 
 
 def count_text(result: Tables) -> str:
-    """How many runs the table shows, and why it does not show the others."""
+    """Return a sentence on the number of runs shown, and reasons for those not shown."""
     numbers = Counter(why if why in WITH_A_CELL else NO_CELL for why in result.unused.values())
     others = ", ".join(f"{numbers[why]} {why}" for why in (NO_CELL, *WITH_A_CELL) if why in numbers)
     return f"{result.used} of {result.num_runs} runs are in the table{'; not in it: ' * bool(others)}{others}."
 
 
 def dataset_parts(table: PublishedTable) -> list[list[int]]:
-    """Columns that stand together in a terminal: all, or those of one dataset where it has several."""
+    """Return the columns that share a table in a terminal: all, or those of each dataset if it has several."""
     parts = [*table.by_dataset.values()]
     return [[*range(len(table.columns))]] if len(parts) == len(table.columns) else parts
 
@@ -226,7 +226,7 @@ def other_remarks(result: Tables) -> list[str]:
 
 
 def other_page(result: Tables) -> str:
-    """The table in Markdown."""
+    """Return the table in Markdown."""
     filled = result.tables[0]
     shown = grid(filled)
     notes = [*markdown_notes(shown), *(f"- {escape_markdown(text)}" for text in other_remarks(result))]
