@@ -1,4 +1,4 @@
-"""A warm start: the weights of a run or of a file, in the place of those that the seed gives."""
+"""A warm start: take the first weights from a run or a file instead of the seed."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -19,46 +19,46 @@ from .records.tensors import unseal
 from .system.files import check_unchanged, short_sum
 from .types import State, Weights
 
-WRAPPERS = ("state_dict", "model")  # under which a training script saves the weights beside its other state
-SAVED_BY_TORCH = (b"PK", b"\x80")  # a zip file or, of early versions, a pickle begins so
-WRAPPED = "module."  # before all names of a network that was trained on several GPUs (DataParallel, DDP)
-SHOWN_TENSORS = 3  # tensors of those that do not fit
-COUNTER = "num_batches_tracked"  # of BatchNorm, which nobody here reads
+WRAPPERS = ("state_dict", "model")  # keys under which training scripts save the weights next to other state
+SAVED_BY_TORCH = (b"PK", b"\x80")  # the first bytes of a zip file or, in early versions, a pickle
+WRAPPED = "module."  # the prefix of all names in a network trained on several GPUs (DataParallel, DDP)
+SHOWN_TENSORS = 3  # of those that do not fit
+COUNTER = "num_batches_tracked"  # of BatchNorm; unused here
 
 
 class StartFile(NamedTuple):
-    """What a file holds: tensors by their names, and of a run's model how it was trained."""
+    """The content of a file: tensors by name and, for a run's model, facts about its training."""
 
     tensors: State
     facts: dict[str, Any]
 
 
 class Fitted(NamedTuple):
-    """First weights, and what their user should know about them, a line each."""
+    """First weights, and notes about them for the user, a line each."""
 
     weights: Weights
     notes: list[str]
 
 
 def without_start(config: Config) -> Config:
-    """The settings for clients: they get their first weights from the server."""
+    """Return the settings for clients: they get their first weights from the server."""
     return replace(config, model=replace(config.model, start=NO_START, start_partial=False, start_digest=None))
 
 
 def with_absolute_start(config: Config) -> Config:
-    """The settings for a process in another folder."""
+    """Return the settings for a process in another folder."""
     place = start_place(config)
     return config if place is None else replace(config, model=replace(config.model, start=str(place.resolve())))
 
 
 def start_digest(config: Config) -> str | None:
-    """The checksum of the weights that a run starts from; a record's own counts, since a run goes on without them."""
+    """Return the checksum of the start weights: the recorded one if there is one, since a resumed run needs no file."""
     place, recorded = start_place(config), config.model.start_digest
     return recorded if recorded or place is None else digest_at(place)
 
 
 def file_of(place: Path) -> Path:
-    """The file with the weights; refuse what is none."""
+    """Return the file with the weights; raise UserError if there is none."""
     try:
         if place.is_dir():
             folder = RunFolder(place)
@@ -71,7 +71,7 @@ def file_of(place: Path) -> Path:
 
 
 def digest_at(place: Path) -> str:
-    """The checksum of the file with the weights."""
+    """Return the checksum of the file with the weights."""
     file = file_of(place)
     try:
         return short_sum(file.read_bytes())
@@ -80,7 +80,7 @@ def digest_at(place: Path) -> str:
 
 
 def first_weights(config: Config, card: Card, net: Net) -> Fitted:
-    """The weights that a run begins with: the network's own, or those that `model.start` names.
+    """Return the first weights of a run: the network's own, or those that `model.start` names.
 
     Raises:
         UserError: The file is gone, damaged, has changed since it was recorded, or does not fit the network.
@@ -97,7 +97,7 @@ def first_weights(config: Config, card: Card, net: Net) -> Fitted:
 
 
 def read_weights(place: Path) -> StartFile:
-    """The weights in a run folder or a file, by the names of a network's tensors."""
+    """Read the weights in a run folder or a file, by the names of a network's tensors."""
     facts: dict[str, Any] | None = None
     if place.is_dir():
         tensors, facts = Models(RunFolder(place)).read()
@@ -113,35 +113,38 @@ def read_weights(place: Path) -> StartFile:
             f"model.start = '{place}': expected a run folder, a .safetensors file or a state dict (.pt, .pth, .bin)"
         )
     prefixes = tuple(f"{kind}." for kind in Weights._fields)
-    if all(name.startswith(prefixes) for name in tensors):  # as a run writes them
+    if all(name.startswith(prefixes) for name in tensors):  # the names that a run writes
         tensors = {name.partition(".")[2]: t for name, t in tensors.items()}
     return StartFile({name: t for name, t in tensors.items() if not name.endswith(COUNTER)}, facts or {})
 
 
 def read_state_dict(file: Path) -> State:
-    """The tensors of a file that torch saved; nothing in it is executed."""
+    """Read the tensors of a file that torch saved, without executing anything in it."""
     with file.open("rb") as opened:
         if not opened.read(2).startswith(SAVED_BY_TORCH):
             raise UserError(f"model.start = '{file}' was not saved by torch; expected a state dict")
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
-    except Exception as error:  # of many kinds, by what is wrong with the file
+    except Exception as error:  # of many kinds, depending on the damage
         reason = described(error).partition(". ")[0]
         raise UserError(f"model.start = '{file}' cannot be read as a state dict ({reason})") from None
     inner = [found[key] for key in WRAPPERS if isinstance(found, Mapping) and isinstance(found.get(key), Mapping)]
     tensors = dict(inner[0] if inner else found) if isinstance(found, Mapping) else {}
     if not tensors or not all(isinstance(k, str) and is_dense_tensor(t) for k, t in tensors.items()):
         raise UserError(f"model.start = '{file}' is not a state dict: expected names of dense tensors")
-    return {name: t.detach() for name, t in tensors.items()}  # BatchNorm takes no statistics that ask for gradients
+    return {name: t.detach() for name, t in tensors.items()}  # BatchNorm rejects statistics that require gradients
 
 
 def is_dense_tensor(value: object) -> bool:
-    """Whether it is a tensor with a number in each place: no sparse one, and none of shapes alone (`meta`)."""
+    """Return whether the value is a tensor with all its numbers: neither sparse nor of shapes only (`meta`)."""
     return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
 
 
 def fit_weights(net: Net, given: State, place: str, may_be_partial: bool) -> Fitted:
-    """The network's first weights with those given in their place; refuse others, unless these may begin afresh."""
+    """Return the network's first weights, replaced by the given ones.
+
+    Reject tensors that do not fit, unless `may_be_partial` allows to initialize them.
+    """
     own = {**net.first.params, **net.first.buffers}
     if all(name.startswith(WRAPPED) and name not in own for name in given):
         given = {name.removeprefix(WRAPPED): t for name, t in given.items()}
@@ -166,7 +169,7 @@ def fit_weights(net: Net, given: State, place: str, may_be_partial: bool) -> Fit
 
 
 def misfit(given: Tensor | None, own: Tensor) -> str:
-    """Why a tensor cannot be used."""
+    """Return the reason why a tensor cannot be used."""
     if given is None:
         return "missing"
     return f"{list(given.shape)}, expected {list(own.shape)}" if given.shape != own.shape else str(given.dtype)
@@ -177,7 +180,7 @@ def alike(given: Tensor, own: Tensor) -> bool:
 
 
 def trained_otherwise(facts: Mapping[str, Any], card: Card, place: str) -> list[str]:
-    """What a run's model was trained with, where this run has something else."""
+    """Return notes on the differences between a model's training and this run."""
     mean, std, classes = (facts.get(key) for key in ("mean", "std", "classes"))
     norms = [(card.train_mean, card.train_std), (card.test_mean, card.test_std)]
     notes = []

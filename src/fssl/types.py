@@ -1,4 +1,4 @@
-"""Records that cross borders: tuples of tensors (or of dicts of tensors) without behavior."""
+"""Records that several rooms share: tuples of tensors (or of dicts of tensors) without behavior."""
 
 from typing import NamedTuple
 
@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
-CLASS_WEIGHTS, HAS_UNLABELED = "class_weights", "has_unlabeled"  # in the extras of a batch
+CLASS_WEIGHTS, HAS_UNLABELED = "class_weights", "has_unlabeled"  # a key in the extras of a batch
 
 
 class Weights(NamedTuple):
@@ -17,17 +17,17 @@ class Weights(NamedTuple):
 
 
 class Payload(NamedTuple):
-    """What goes down to one client: the global model and, for some methods, further tensors."""
+    """What one client receives: the global model and, for some methods, further tensors."""
 
     weights: Weights
     extras: State
 
 
 class Server(NamedTuple):
-    """What the server holds: the global model, for some methods further tensors, and its memory of single clients.
+    """The server's state: the global model, further tensors of some methods, and its memory of single clients.
 
-    `memory` lies on the host, with nothing of clients that the server has not seen. A method puts a new dict there
-    for a client that uploaded, and leaves the others as they are.
+    `memory` is on the host and contains only clients that the server has seen. A method replaces the dict of a client
+    that uploaded, and keeps the others unchanged.
     """
 
     weights: Weights
@@ -36,34 +36,34 @@ class Server(NamedTuple):
 
 
 class Local(NamedTuple):
-    """What a client carries from step to step. `state` outlives the round, the rest does not."""
+    """A client's state between steps. `state` is kept after the round, the rest is not."""
 
     weights: Weights
-    velocity: State  # what the optimizer remembers; kept, carried or broadcast where a run asks for it
+    velocity: State  # the optimizer's memory; kept, carried or broadcast if a run asks for it
     state: State
 
 
 class Clock(NamedTuple):
-    """Where in the run a step is, as 0-d float tensors, for ramps and for counting only at the end."""
+    """The place of a step in the run, as 0-d float tensors, for ramps and for counting only at the end."""
 
     round: Tensor
     step: Tensor
     last_epoch: Tensor  # 1 in the last local epoch of the round, else 0
-    rate: Tensor = torch.ones(())  # the factor that the schedule gives the learning rate
-    rounds: Tensor = torch.ones(())  # that the run is to have; a resumed run may have more than it was begun with
-    group: Tensor = torch.zeros(())  # of the round's, where a method asks for several; `step` begins anew in each
+    rate: Tensor = torch.ones(())  # the schedule's factor of the learning rate
+    rounds: Tensor = torch.ones(())  # planned rounds of the run; a resumed run may have more than at its start
+    group: Tensor = torch.zeros(())  # of the round, if a method asks for several; `step` starts again in each
 
 
 class Draw(NamedTuple):
-    """Which images and which random numbers a step uses; a client's round is one Draw with a leading axis."""
+    """The images and random numbers of a step; a client's round is one Draw with a leading axis."""
 
     x_row: Tensor  # [B] rows of the training pool
     u_row: Tensor  # [B_u]
     u_slot: Tensor  # [B_u] the same images as positions in the client's own pool
     noise: State  # per view: [B, K] small integers, see augment.policies
-    has_labels: Tensor  # 0 for a client without labeled images; its x is then filled from its pool
+    has_labels: Tensor  # 0 for a client without labeled images; then its pool fills x
     clock: Clock
-    extras: State = {}  # what only some methods ask for, see Batch  # noqa: RUF012 (never changed in place)
+    extras: State = {}  # for some methods only, see Batch  # noqa: RUF012 (never changed in place)
 
 
 class Sweep(NamedTuple):
@@ -84,7 +84,7 @@ class Orders(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a method may see. True labels of `u` are not in it, except for an oracle whose `needs.truth` asks."""
+    """What a method may see. It contains no true labels of `u`, except for an oracle with `needs.truth`."""
 
     views: State  # [B, C, H, W] float; only the views the method named
     y: Tensor  # [B]
@@ -111,24 +111,24 @@ class Batch(NamedTuple):
 
     @property
     def class_weights(self) -> Tensor | None:
-        """[C] how much a labeled image of each class counts in L_s; None: all the same."""
+        """[C] weights of the labeled images in L_s, by class; None: equal weights."""
         return self.extras.get(CLASS_WEIGHTS)
 
     @property
     def has_unlabeled(self) -> Tensor | None:
-        """Where `train.labels_alone` asks: 0 for a client that is to train on its labels alone, else 1."""
+        """With `train.labels_alone`, 0 for a client that trains on labels only, else 1; otherwise None."""
         return self.extras.get(HAS_UNLABELED)
 
 
 class PseudoLabels(NamedTuple):
-    """Soft targets [B, C], and which rows count, or how much [B]."""
+    """Soft targets [B, C], and a mask or weights of the rows [B]."""
 
     target: Tensor
     mask: Tensor
 
 
 class Trace(NamedTuple):
-    """What a step computed, for probes: its losses, and p_l, p_g, sure_l, sure_g, target, mask if it labels."""
+    """The values that a step computed, for probes: losses, and p_l, p_g, sure_l, sure_g, target, mask if it labels."""
 
     losses: State
     votes: State
@@ -139,7 +139,7 @@ class Task(NamedTuple):
 
     num_classes: int
     max_slots: int  # the largest client pool: every client's table has this many rows
-    seed: int = 0  # of the run, for what a method initializes beside the network
+    seed: int = 0  # of the run, for tensors that a method initializes in addition to the network
     size: int = 32  # pixels of an image, both ways
 
 
@@ -151,7 +151,7 @@ class Counts(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """What a client sends back."""
+    """What a client returns."""
 
     client: int
     weights: Weights
@@ -168,7 +168,7 @@ def zeros_like(tree: State) -> State:
 
 
 def choose(first: Tensor, a: State, b: State) -> State:
-    """One of two dicts of tensors, without looking which on the host."""
+    """Choose one of two dicts of tensors without copying the condition to the host."""
     return {name: torch.where(first, t, b[name]) for name, t in a.items()}
 
 
@@ -176,25 +176,25 @@ def choose(first: Tensor, a: State, b: State) -> State:
 
 
 def put(prefix: str, tree: State) -> State:
-    """The same tensors under longer names."""
+    """Return the same tensors with prefixed names."""
     return {prefix + name: t for name, t in tree.items()}
 
 
 def take(prefix: str, tree: State) -> State:
-    """What lies under a prefix, by the names it had before."""
+    """Return the tensors under a prefix, without the prefix."""
     return {name.removeprefix(prefix): t for name, t in tree.items() if name.startswith(prefix)}
 
 
 def drop(prefix: str, tree: State) -> State:
-    """Everything else."""
+    """Return the tensors that are not under the prefix."""
     return {name: t for name, t in tree.items() if not name.startswith(prefix)}
 
 
 def packed(prefix: str, weights: Weights) -> State:
-    """A model among other tensors, under a prefix."""
+    """Pack a model among other tensors, under a prefix."""
     return {**put(f"{prefix}params.", weights.params), **put(f"{prefix}buffers.", weights.buffers)}
 
 
 def unpacked(prefix: str, tree: State) -> Weights:
-    """The model under a prefix."""
+    """Unpack the model under a prefix."""
     return Weights(take(f"{prefix}params.", tree), take(f"{prefix}buffers.", tree))
