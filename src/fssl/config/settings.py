@@ -1,4 +1,4 @@
-"""The settings of a run: frozen dataclasses whose fields say what they may be, and `rules` when they apply."""
+"""The settings of a run: frozen dataclasses that declare types and ranges in fields, and in `rules` when they apply."""
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
@@ -93,7 +93,7 @@ NOT_OF_AUTHORS = Not("protocol", "authors", why=AUTHORS_WAY)
 )
 @dataclass(frozen=True)
 class Data:
-    """Which images, and how many of them are labeled."""
+    """The images, and the number of labeled ones."""
 
     name: Annotated[str, OneOf(tuple(CARDS)), "dataset"] = "digits"
     dir: Annotated[str | None, "folder of the dataset's files (Parquet: default `FSSL_DATA`, else the hub)"] = None
@@ -150,7 +150,7 @@ class Data:
 )
 @dataclass(frozen=True)
 class PartitionChoice:
-    """Who holds what."""
+    """The division of images among clients."""
 
     kind: Annotated[
         Literal["paired-dirichlet", "dirichlet", "balanced-dirichlet", "shards", "iid"],
@@ -338,7 +338,7 @@ class Train:
 )
 @dataclass(frozen=True)
 class ServerChoice:
-    """What becomes of the clients' mean, and what a server with labels does."""
+    """The use of the clients' mean, and the training of a server with labels."""
 
     optimizer: Annotated[Literal["mean", "momentum", "adam"], "take the mean of uploads, or a step towards it"] = "mean"
     lr: Annotated[float, Range(0.0, 1e6), "size of that step; for `adam` start with 0.01"] = 1.0
@@ -384,7 +384,7 @@ class ServerChoice:
 )
 @dataclass(frozen=True)
 class Compute:
-    """Where and how to compute; none of this changes what is computed beyond rounding."""
+    """Devices and speed; results change only by rounding."""
 
     device: Annotated[Device, "`auto`: a GPU if there is one"] = "auto"
     devices: Annotated[
@@ -448,7 +448,7 @@ class Privacy:
 )
 @dataclass(frozen=True)
 class Records:
-    """What is written down."""
+    """The records of a run."""
 
     probes: Annotated[Literal["all", "losses"], "`all`: everything that the paper's figures need"] = "all"
     metrics: Annotated[Headline, "test measure whose mean over the last ten rounds is the result"] = "accuracy"
@@ -466,7 +466,7 @@ class Records:
 )
 @dataclass(frozen=True)
 class Config:
-    """Everything that decides a run."""
+    """All settings of a run."""
 
     seed: Annotated[Seed, "client choice, initial weights and data order"] = 7
     protocol: Annotated[Literal["clean", "authors"], "`authors`: also reproduce the released code's accidents"] = (
@@ -489,12 +489,12 @@ class Config:
 
     @property
     def own_files(self) -> list[Path]:
-        """The files beside its settings that a run is made of."""
+        """Return the user's files that a run needs in addition to its settings."""
         return [file for file in map(user_file, (self.method.name, self.model.name)) if file]
 
     @property
     def picks_labels(self) -> bool:
-        """Whether a number of images of each class is labeled, and the partition says no more than where."""
+        """Return whether a number of images of each class is labeled, while the partition only decides where."""
         part = self.partition
         return self.card.is_dealt and part.file is None and part.labels != "knowing-clients"
 
@@ -507,30 +507,30 @@ class Config:
 
     @property
     def has_server_labels(self) -> bool:
-        """Whether the server has labels, and clients have none."""
+        """Return whether only the server has labels."""
         return self.partition.labels == AT_SERVER and self.partition.file is None
 
     @property
     def drawable(self) -> int:
-        """How many clients can be drawn: all, or the first, which have labels."""
+        """Return how many clients can be drawn: all, or the first ones, which have labels."""
         part = self.partition
         return (part.labeled_clients or 0) if self.train.draw == "labeled" else part.clients
 
     @property
     def server_epochs(self) -> int:
-        """Epochs of the server over its labeled images in a round."""
+        """Return the server's epochs over its labeled images in a round."""
         given = 5 if self.server.epochs is None else self.server.epochs
         return given if self.has_server_labels else 0
 
     @property
     def server_batch(self) -> int:
-        """Labeled images in a step of the server."""
+        """Return the labeled images in a step of the server."""
         number = self.labels_per_class * self.card.num_classes
         return self.server.batch or usual_batch(number)
 
     @property
     def chosen_by(self) -> Literal["validation", "test"] | None:
-        """The images that a model may be chosen by; none if all that there are beside training are those reported."""
+        """Return the images to choose a model by; None if only the reported test images remain."""
         if self.data.validation is not None or self.data.test == "final":
             return "validation"
         return "test" if self.data.test == "tuning" else None
@@ -541,13 +541,13 @@ class Config:
 
     @property
     def schedule(self) -> Schedule:
-        """How the learning rate moves."""
+        """Return the schedule of the learning rate."""
         train = self.train
         return Schedule(train.schedule, train.schedule_over, self.rounds, train.warmup or 0, train.cooldown)
 
 
 def usual_batch(labels: int) -> int:
-    """Images in a step of a server that has so many labels: SemiFL's numbers."""
+    """Return the images in a step of a server with this number of labels, as in SemiFL."""
     return 250 if labels > 1000 else 10
 
 

@@ -1,4 +1,4 @@
-"""The scoreboard: which of the paper's numbers were run here to their round, and which agree within one point."""
+"""The scoreboard: the paper's numbers that were run here to their round, and which agree within one point."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,8 +19,8 @@ from .panels import look_of
 from .published import TITLES, Column, PublishedTable, Row, Wanted
 from .setups import PROTOCOLS, changes_since, result_at
 
-POINT = 1.0  # of accuracy, in percent: how far apart two numbers may be and still agree
-ROUNDING = "train.precision = "  # the one difference from the paper with which a run is still of its cell
+POINT = 1.0  # of accuracy, in percent: the largest difference of two numbers that agree
+ROUNDING = "train.precision = "  # the one difference from the paper that a scored run may have
 HEAD = ("setting", "method", "paper", "ours", "apart", "agrees", "seeds", "commit")
 
 BOARD_LEGEND = (
@@ -31,9 +31,9 @@ BOARD_LEGEND = (
 
 
 class ScoredNumber(NamedTuple):
-    """A number of the paper and what our runs say of it: nothing, where none came as far.
+    """A number of the paper and the result of our runs; None if none reached its round.
 
-    Where the paper prints the round of an accuracy, ours is the accuracy in that round: both are points then.
+    If the paper prints the round of an accuracy, ours is the accuracy in that round: both are in points.
     """
 
     table: PublishedTable
@@ -46,12 +46,12 @@ class ScoredNumber(NamedTuple):
 
     @property
     def expected(self) -> float:
-        """The accuracy that the paper prints."""
+        """Return the accuracy that the paper prints."""
         return float(self.column.target or self.printed)
 
     @property
     def difference(self) -> float:
-        """Ours minus the paper's, as the numbers are shown."""
+        """Return ours minus the paper's, as the numbers are shown."""
         return round(mean_std(self.ours)[0], 2) - self.expected
 
     @property
@@ -60,7 +60,7 @@ class ScoredNumber(NamedTuple):
 
     @property
     def cell(self) -> object:
-        """The same for a number that is printed in several tables; whoever knows all labels has no share of them."""
+        """Return a key, equal for a number printed in several tables; methods with all labels have no label share."""
         setup = self.wanted.setups[0]
         setup = setup._replace(labels_per_class=0) if self.row.is_bound else setup
         return setup, self.column.target, self.printed
@@ -75,7 +75,7 @@ class Scoreboard(NamedTuple):
         return sum(score.agrees for score in self.scores)
 
     def sentence(self) -> str:
-        """How many numbers were run, agree and do not."""
+        """Return a sentence with how many numbers were run, agree and differ."""
         return (
             f"The paper prints {self.total} numbers. For {len(self.scores)} of them our runs reached the paper's "
             f"round under its protocol (`{PROTOCOLS[0]}`). Within one point of accuracy: {self.agreeing}; "
@@ -84,7 +84,7 @@ class Scoreboard(NamedTuple):
 
 
 def scoreboard(tables: Iterable[FilledTable]) -> Scoreboard:
-    """The paper's numbers beside the runs that come as far, which the tables are filled with."""
+    """Return the paper's numbers with the runs that reach their rounds, from the filled tables."""
     every: dict[object, ScoredNumber] = {}
     for score in (score for filled in tables for score in scores_in(filled)):
         every.setdefault(score.cell, score)
@@ -92,7 +92,7 @@ def scoreboard(tables: Iterable[FilledTable]) -> Scoreboard:
 
 
 def place(score: ScoredNumber) -> tuple[float, int, float]:
-    """Where a score stands: settings one after another, as the paper orders them."""
+    """Return a sort key: settings one after another, in the paper's order."""
     return score.table.label_fraction, list(TITLES).index(score.column.dataset), score.column.alpha
 
 
@@ -107,7 +107,7 @@ def scores_in(filled: FilledTable) -> Iterator[ScoredNumber]:
 
 
 def filled_in(score: ScoredNumber, cell: TableCell | None) -> ScoredNumber:
-    """A number with our runs of it, if all of them come as far and are the paper's but for rounding."""
+    """Return a number with our runs, if all reach its round and differ from the paper only in rounding."""
     if cell is None or not all(score.row.is_bound or mark.startswith(ROUNDING) for mark in cell.setting):
         return score
     ours = [accuracy_of(run, score) for run in cell.runs]
@@ -116,7 +116,7 @@ def filled_in(score: ScoredNumber, cell: TableCell | None) -> ScoredNumber:
 
 
 def accuracy_of(run: Run, score: ScoredNumber) -> float | None:
-    """Our number in points: the mean of the last ten rounds, or the accuracy of the round that the paper prints."""
+    """Return our number in points: the mean of the last ten rounds, or the accuracy in the paper's round."""
     if score.column.target is None:
         return result_at(run, score.wanted.end.rounds)
     there = (float(line["accuracy"]) for line in run.lines if line["round"] == score.printed)
@@ -127,7 +127,7 @@ def accuracy_of(run: Run, score: ScoredNumber) -> float | None:
 
 
 def texts(score: ScoredNumber) -> list[str]:
-    """A line of the scoreboard, as HEAD names its parts."""
+    """Return a line of the scoreboard, in the columns of HEAD."""
     column = score.column
     setting = f"{TITLES[column.dataset]}, α = {column.alpha:g}, {100 * score.table.label_fraction:g} % labels"
     paper = f"{score.printed:.2f}" if column.target is None else f"{score.expected:g} % after {score.printed:g}"
@@ -141,7 +141,7 @@ def texts(score: ScoredNumber) -> list[str]:
 
 
 def markdown_board(board: Scoreboard, picture: str = "") -> str:
-    """The sentence, the picture and a table of the numbers that were run."""
+    """Return the sentence, the picture and a table of the numbers that were run."""
     parts = [board.sentence(), *([f"![The paper's numbers and ours]({picture})"] if picture else [])]
     if board.scores:
         parts += [markdown(Grid(HEAD, [*map(texts, board.scores)])).rstrip(), BOARD_LEGEND, *board_remarks(board)]
@@ -149,7 +149,7 @@ def markdown_board(board: Scoreboard, picture: str = "") -> str:
 
 
 def board_remarks(board: Scoreboard) -> list[str]:
-    """Sentences on runs of several commits, and on those that are older than a change of results."""
+    """Return sentences on runs of several commits, and on runs older than a change of results."""
     mixed = any(len(commits_of(score.runs)) > 1 for score in board.scores)
     said = ["Several commits: a run was resumed with another, or seeds were run with different ones."] if mixed else []
     older: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
@@ -160,12 +160,12 @@ def board_remarks(board: Scoreboard) -> list[str]:
 
 
 def by_dataset(methods: Mapping[str, Sequence[str]]) -> str:
-    """`SAGE, FixMatch-GPL on CIFAR-10; FedAvg on SVHN`."""
+    """Return `SAGE, FixMatch-GPL on CIFAR-10; FedAvg on SVHN`."""
     return "; ".join(f"{', '.join(dict.fromkeys(who))} on {dataset}" for dataset, who in methods.items())
 
 
 def terminal_board(board: Scoreboard) -> Iterator[Table]:
-    """The same for a screen of 80 columns, setting by setting; what agrees is bold."""
+    """Yield tables for a screen of 80 columns, setting by setting; agreeing numbers are bold."""
     for setting, group in groupby(board.scores, key=lambda score: texts(score)[0]):
         scores = list(group)
         styles = ["bold" if score.agrees else "" for score in scores]
@@ -177,7 +177,7 @@ def terminal_board(board: Scoreboard) -> Iterator[Table]:
 
 
 def draw_board(board: Scoreboard) -> Any:
-    """The paper's number across, ours upwards; beside it their difference, in which a point can be seen."""
+    """Draw our numbers over the paper's, with their differences, in which a point is visible."""
     fig, axes = sheet(PAGE, 3.1, 1, 2)
     both, apart = axes[0]
     low, high = limits(number for score in board.scores for number in (score.expected, *score.ours))
@@ -208,18 +208,18 @@ def draw_board(board: Scoreboard) -> Any:
 
 
 BAND: dict[str, Any] = {"color": GREY, "alpha": 0.22, "linewidth": 0}
-FAR = 6.0  # points: what is farther apart stands at the edge with its number, so that one point can still be seen
+FAR = 6.0  # points: larger differences are drawn at the edge with their number, so that one point stays visible
 BESIDE: dict[str, Any] = {"xytext": (6, 0), "textcoords": "offset points", "verticalalignment": "center"}
 
 
 def limits(numbers: Iterable[float]) -> tuple[float, float]:
-    """From ten to ten, with all numbers well inside."""
+    """Return limits at multiples of ten, with all numbers well inside."""
     known = list(numbers) or [0.0, 100.0]
     return 10 * ((min(known) - 4) // 10), 10 * ((max(known) + 4) // 10 + 1)
 
 
 def side_by_side(scores: Iterable[ScoredNumber]) -> Iterator[tuple[ScoredNumber, float]]:
-    """Scores with a step aside, where several have the same number: the targets of the tables of rounds."""
+    """Yield scores with a horizontal offset for equal numbers, such as targets in the tables of rounds."""
     same: dict[float, list[ScoredNumber]] = defaultdict(list)
     for score in scores:
         same[score.expected].append(score)
@@ -229,7 +229,7 @@ def side_by_side(scores: Iterable[ScoredNumber]) -> Iterator[tuple[ScoredNumber,
 
 
 def looks_of_dots(rows: Iterable[Row]) -> dict[str, Style]:
-    """Looks by name; as dots have no dashes, a row whose color and marker are taken gets another marker."""
+    """Return styles by name; dots have no dashes, so a row whose color and marker are taken gets another marker."""
     looks: dict[str, Style] = {}
     for row in rows:
         style = look_of(row.choice)
