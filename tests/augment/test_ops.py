@@ -9,11 +9,12 @@ from torch import Tensor
 
 from fssl.augment.ops import NUM_LEVELS, OPS, _mix, _over, apply_op, cutout
 from fssl.augment.pillow import op_pil
+from fssl.engines.compiler import ForShapes, as_traced
 
 Images = NDArray[np.uint8]  # [B, H, W, C]
 
 # What a compiled step runs, every family for every image; eager code on a CPU takes them one at a time.
-captured = torch.compile(apply_op, backend="eager", fullgraph=True, dynamic=False)
+captured = ForShapes(apply_op, as_traced)
 
 
 def pictures(rng: np.random.Generator, num: int, size: int, channels: int) -> Images:

@@ -1,6 +1,7 @@
 """On a CUDA device only: exact views, the captured step, and no synchronization inside a client's round."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from fssl.augment.policies import crop_room, draw_strong, draw_weak, enlarged, s
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.data.sources import load
+from fssl.engines.compiler import compiled
 from fssl.engines.local import LocalEngine
 from fssl.engines.named_tensors import to
 from fssl.methods.names import METHODS
@@ -28,20 +30,23 @@ def models(rounds: int, *federations: Federation) -> Iterator[Weights]:
         yield to(engine.model(), torch.device("cpu"))
 
 
+def made(view: Callable[..., torch.Tensor], *given: torch.Tensor) -> torch.Tensor:
+    out: torch.Tensor = compiled(view, *given)(*given)
+    return out.cpu()
+
+
 @pytest.mark.parametrize(("size", "channels"), [(32, 3), (8, 1)])
 def test_compiled_views_equal_the_cpus_value_for_value(size: int, channels: int) -> None:
     rng = np.random.default_rng(0)
     images = torch.from_numpy(rng.integers(0, 256, (500, size, size, channels), dtype=np.uint8))
     rows = torch.from_numpy(rng.integers(0, 500, 2000))
-    torch._dynamo.reset()  # other tests of this process compiled the views for their sizes
     for view, draw in ((weak, draw_weak), (strong, draw_strong)):
         noise = torch.from_numpy(draw(rng, (2000,), size))
-        compiled = torch.compile(view, fullgraph=True, dynamic=False)
-        on_gpu = compiled(images.cuda(), rows.cuda(), noise.cuda()).cpu()
+        on_gpu = made(view, images.cuda(), rows.cuda(), noise.cuda())
         assert torch.equal(on_gpu, view(images, rows, noise))
         larger = enlarged(images.cuda(), crop_room(size))
         assert torch.equal(larger.cpu(), enlarged(images, crop_room(size)))
-        on_gpu = compiled(larger, rows.cuda(), noise.cuda(), size).cpu()
+        on_gpu = made(partial(view, size=size), larger, rows.cuda(), noise.cuda())
         assert torch.equal(on_gpu, view(larger.cpu(), rows, noise, size))
 
 

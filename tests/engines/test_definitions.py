@@ -12,6 +12,7 @@ from fssl.core.client import Turns, at, client_round
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.engines.capture import make_tick
+from fssl.engines.compiler import as_traced
 from fssl.engines.local import LocalEngine
 from fssl.label.accept import UNSEEN
 from fssl.seeds import stream
@@ -133,7 +134,7 @@ def test_a_round_without_any_label_keeps_the_model(make_federation: Make) -> Non
 @pytest.mark.parametrize("method", ["sage", "flexmatch"])
 @pytest.mark.slow
 def test_a_tick_over_fixed_buffers_is_the_step(method: str, make_federation: Make) -> None:
-    """What a GPU captures, compiled here without one: in place, and counting by itself."""
+    """What a GPU captures, traced here without one: in place, and counting by itself."""
     federation = make_federation(f"method.name={method}")
     server = federation.method.init(federation.net, federation.net.first, federation.task)
     draw = federation.plan(1, 1).draw
@@ -146,8 +147,7 @@ def test_a_tick_over_fixed_buffers_is_the_step(method: str, make_federation: Mak
             tally.clone(),
             torch.zeros(1).long(),
         )
-        torch._dynamo.reset()
-        tick = torch.compile(make_tick(step), backend="eager", fullgraph=True, dynamic=False)
+        tick = as_traced(make_tick(step), server, fixed, fixed_tally, draw, i)
         for k in range(3):
             local, tally = step(server, local, tally, at(draw, k))
             tick(server, fixed, fixed_tally, draw, i)

@@ -58,8 +58,9 @@ def method_of(config: Config) -> Method:
 
 def host_lane(federation: Federation) -> HostLane:
     """Where a single client can train, outside of any engine."""
-    run = loop(federation.steps.learn(), federation.steps.show(), federation.layout.size, torch.device("cpu"))
-    return HostLane(run, visit_all(federation.steps.visit()), federation.steps.look())
+    steps = federation.steps
+    run = loop(steps.learn(), steps.show(), steps.layout.size, torch.device("cpu"))
+    return HostLane(steps.method.start, run, visit_all(steps.visit()), steps.look())
 
 
 def known_to_all(engine: LocalEngine) -> LocalEngine:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from fssl.core.client import at
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset
+from fssl.engines.compiler import as_traced
 from fssl.methods.names import METHODS
 from fssl.methods.optimizers import Sgd
 from fssl.methods.supervised import Supervised
@@ -20,7 +21,6 @@ from fssl.types import Batch, Clock, Server
 from helpers.command import SMALL, Fssl, outcome
 from helpers.matrix import equal, prepared, same, trained
 from helpers.small import refusal
-from helpers.strict import Strict
 
 Make = Callable[..., Federation]
 FULL = "train.class_weights=1"
@@ -65,12 +65,9 @@ def test_every_method_takes_them_and_balanced_labels_need_none(name: str, make_f
 def test_they_are_part_of_the_one_graph(make_federation: Make) -> None:
     step, server, local, tally, draw = prepared(lambda *words: make_federation(*words, FULL), "sage")
     assert draw.extras["class_weights"].shape == (len(draw.x_row), 4)
-    torch._dynamo.reset()
-    backend = Strict()
-    compiled = torch.compile(step, backend=backend, fullgraph=True, dynamic=False)
+    given = server, local, tally, at(draw, 0)
     with torch.no_grad():
-        assert same(step(server, local, tally, at(draw, 0)), compiled(server, local, tally, at(draw, 0)))
-    assert backend.graphs == 1
+        assert same(step(*given), as_traced(step, *given)(*given))
 
 
 def test_a_server_with_labels_weighs_its_own(make_federation: Make) -> None:

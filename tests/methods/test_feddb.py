@@ -8,6 +8,7 @@ import torch
 
 from fssl.core.client import at
 from fssl.core.federation import Federation
+from fssl.engines.compiler import as_traced
 from fssl.engines.local import LocalEngine
 from fssl.errors import UserError
 from fssl.label.assign import GlobalOnly, LocalOnly, Sage
@@ -15,7 +16,6 @@ from fssl.methods.feddb import PI, PRIOR, SEEN, TABLE, FedDB, _within, debias, e
 from fssl.methods.names import build_method
 from fssl.models import Out
 from fssl.types import Batch, Clock, Counts, Local, Server, Sweep, Task, Upload, Weights
-from helpers.strict import Strict
 
 Make = Callable[..., Federation]
 TASK, COUNTS = Task(num_classes=2, max_slots=6), Counts(labeled=1, pool=3)
@@ -220,18 +220,16 @@ def test_nothing_stays_with_a_client_but_its_prior_goes_up(make_federation: Make
 def test_the_sweep_compiles_into_one_graph(make_federation: Make) -> None:
     """As a step must: no shape depends on data, and eager gives the same bits."""
     federation = make_federation("method.name=feddb")
-    method, visit, backend = federation.method, federation.steps.visit(), Strict()
+    method, visit = federation.method, federation.steps.visit()
     server = method.init(federation.net, federation.net.first, federation.task)
     local = method.start(server, federation.new_state(server, 1))
     sweep = federation.plan(1, 1).sweep
     assert sweep is not None
-    torch._dynamo.reset()
-    compiled = torch.compile(visit, backend=backend, fullgraph=True, dynamic=False)
+    traced = as_traced(visit, server, local, at(sweep, 0))
     expected, given = local, local
     with torch.no_grad():
         for i in range(len(sweep.u_row)):
-            expected, given = visit(server, expected, at(sweep, i)), compiled(server, given, at(sweep, i))
-    assert backend.graphs == 1
+            expected, given = visit(server, expected, at(sweep, i)), traced(server, given, at(sweep, i))
     assert all(torch.equal(t, given.state[name]) for name, t in expected.state.items())
     assert expected.state[SEEN].item() == federation.counts(1).pool
 

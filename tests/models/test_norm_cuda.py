@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from fssl.engines import compiler
 from fssl.models import Net, build_net, norm, switch_kernels, switch_tf32_off
 from fssl.models.fused import before_relu, conv_relu, definition, fused, fused_stem, stem_definition
 from fssl.types import Weights
@@ -150,7 +151,7 @@ def test_the_gradient_has_a_gradient() -> None:
         return fused(EPS, 2, *t)[:2]
 
     want = second(lambda *t: definition(t, EPS, 2))(*tensors)
-    for form in (second(by_kernels), torch.compile(second(by_kernels), fullgraph=True)):
+    for form in (second(by_kernels), compiler.compiled(second(by_kernels), *tensors)):
         got = form(*tensors)
         assert max(distance(g, w) for g, w in zip(got, want, strict=True)) < 1e-4
 
@@ -168,7 +169,7 @@ def fit(net: Net, weights: Weights, x: Tensor, compiled: bool) -> Fit:
     labels = torch.arange(len(x), device=x.device) % net.classes
     run = torch.func.grad(loss, has_aux=True)
     with torch.no_grad():
-        grads, (logits, buffers) = (torch.compile(run, fullgraph=True) if compiled else run)(*weights)
+        grads, (logits, buffers) = (compiler.compiled(run, *weights) if compiled else run)(*weights)
     return logits, grads, buffers
 
 
@@ -182,7 +183,6 @@ def test_training_in_bf16_is_no_further_from_fp32_than_its_plain_form(
     x = torch.randn(160, 3, size, size, device="cuda").contiguous(memory_format=torch.channels_last)
 
     def results(bf16: bool) -> list[list[Tensor]]:
-        torch._dynamo.reset()
         nets = [build_net("resnet8", 3, 10, width, seed=seed, bf16=bf16) for seed in seeds]
         made = [fit(net, on_gpu(net), x, compiled and bf16) for net in nets]
         return [[logits, flat(grads), flat(buffers)] for logits, grads, buffers in made]

@@ -1,7 +1,6 @@
 """RandAugmentMC's fourteen operations and cutout on uint8 planes `[B, C, H, W]`, equal to Pillow's value for value."""
 
 import math
-from collections.abc import Callable
 from functools import cache
 from typing import Generic, NamedTuple, TypeVar
 
@@ -9,7 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn.functional import embedding
+from torch.utils._python_dispatch import _disable_current_modes
 
 OPS = (
     "AutoContrast",
@@ -36,15 +37,10 @@ BLENDS = ("Brightness", "Color", "Contrast", "Sharpness")
 WARP, TONE, BLEND = 1, 2, 3  # families; 0 for the identity, which belongs to none
 
 T = TypeVar("T")
-TableFn = TypeVar("TableFn", bound=Callable[..., Tensor])
 
 
-# Integer arithmetic and lookups decide every pixel: a compiler may contract `a * b + c` into one rounding, and
-# a float that is one ulp off changes a pixel. Tables are made while a step is traced and stay on its device.
-def _fixed_when_traced(table: TableFn) -> TableFn:
-    """Mark a function like torch.compiler.assume_constant_result, without importing the compiler for seconds."""
-    table._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return table
+# What decides a pixel is integer arithmetic or a lookup: a compiler may contract `a * b + c` into one rounding, and
+# a float that is one ulp off changes a pixel. Tables keep their values while a step is traced on shapes alone.
 
 
 class OperationSetting(NamedTuple, Generic[T]):
@@ -75,8 +71,8 @@ def apply_op(planes: Tensor, op: Tensor, level: Tensor, negative: Tensor) -> Ten
     """Apply one layer: image `b` gets operation `OPS[op[b]]` at `level[b]` (1..9), reversed if `negative[b]` is 1."""
     key = (op.int() * NUM_LEVELS + level.int() - 1) * 2 + negative.int()
     settings = embedding(key, _settings(planes.shape[3], planes.device))
-    # Eager code on a CPU may read the data, and a family concerns a few images of each batch.
-    if planes.device.type == "cpu" and not torch.compiler.is_compiling():
+    # Eager code on a CPU may look at the values, and a family concerns a few images of each batch.
+    if planes.device.type == "cpu" and not isinstance(planes, FakeTensor):
         return _by_family(planes, settings)
     family = settings[:, -1, None, None, None]
     others = torch.where(family == TONE, tone(planes, settings), blend(planes, settings))
@@ -131,11 +127,12 @@ def _curves(counts: Tensor, by: OperationSetting[Tensor]) -> Tensor:
     step = (upto * unfinished).amax(2, keepdim=True) // 255  # of all pixels darker than the brightest
     equalized = ((step // 2 + upto - counts) // step.clamp(min=1)).clamp(max=255)
     span = high - low
-    stretched = embedding(span, _stretch_starts(counts.device)).squeeze(-1) + low * span
+    starts, values = _curve_tables(counts.device)
+    stretched = embedding(span, starts).squeeze(-1) + low * span
     start = torch.where(by.autocontrast[..., 0] == 1, stretched, by.curve[..., 0])
     # No pixel lies outside low..high, and the table has no entries for AutoContrast there.
     entry = start + torch.maximum(torch.minimum(value, high), low)
-    looked_up = embedding(entry, _curve_values(counts.device)).squeeze(-1)
+    looked_up = embedding(entry, values).squeeze(-1)
     return torch.where(by.equalize[..., 0] * step > 0, equalized.to(torch.uint8), looked_up)
 
 
@@ -206,16 +203,12 @@ def _covered(center: Tensor, size: int) -> Tensor:
     return ((at >= first) & (at <= first + size // 2)).to(torch.uint8)
 
 
-@_fixed_when_traced
-def _settings(size: int, device: torch.device) -> Tensor:
-    """Return the settings of every (operation, level, sign) for images of this size: `[14 * 9 * 2, 15]` int32."""
-    return _settings_on(size, device)
-
-
 @cache
-def _settings_on(size: int, device: torch.device) -> Tensor:
+def _settings(size: int, device: torch.device) -> Tensor:
+    """The settings of every (operation, level, sign) for images of this size: `[14 * 9 * 2, 15]` int32."""
     rows = [_setting(name, level, sign, size) for name in OPS for level in _levels() for sign in (1, -1)]
-    return torch.tensor(rows, dtype=torch.int32, device=device)
+    with _disable_current_modes():
+        return torch.tensor(rows, dtype=torch.int32, device=device)
 
 
 def _levels() -> range:
@@ -287,25 +280,18 @@ def _fixed_curves() -> list[tuple[int, ...]]:
     return list(dict.fromkeys([_curve("Identity", 1), *(_curve(name, v) for name in OPS for v in _levels())]))
 
 
-@_fixed_when_traced
-def _stretch_starts(device: torch.device) -> Tensor:
-    """Return the starts of AutoContrast's curves for `high - low = span`, `[256, 1]`; a span of 0 changes nothing."""
-    return _curve_tables_on(device)[0]
-
-
-@_fixed_when_traced
-def _curve_values(device: torch.device) -> Tensor:
-    """Return fixed curves, then AutoContrast's: value v of (low, span) is at start + low * span + v. uint8, 2.8 MB."""
-    return _curve_tables_on(device)[1]
-
-
 @cache
-def _curve_tables_on(device: torch.device) -> tuple[Tensor, Tensor]:
+def _curve_tables(device: torch.device) -> tuple[Tensor, Tensor]:
+    """Where AutoContrast's curves for `high - low = span` begin, `[256, 1]`; and the values of all curves, `[N, 1]`.
+
+    The fixed curves come first, a span of 0 changes nothing, and value v of (low, span) is at start + low * span + v.
+    """
     fixed = np.array(_fixed_curves(), dtype=np.uint8).ravel()
     stretches = [_stretches(span).ravel() for span in range(1, 256)]
     starts = np.cumsum([fixed.size, *(curves.size for curves in stretches)])[:-1]
-    table = torch.from_numpy(np.concatenate([fixed, *stretches]))
-    return torch.tensor([0, *starts], dtype=torch.int32, device=device)[:, None], table[:, None].to(device)
+    with _disable_current_modes():
+        table = torch.from_numpy(np.concatenate([fixed, *stretches]))  # 2.8 MB
+        return torch.tensor([0, *starts], dtype=torch.int32, device=device)[:, None], table[:, None].to(device)
 
 
 def _stretches(span: int) -> NDArray[np.uint8]:

@@ -11,14 +11,16 @@ from ..errors import is_out_of_memory
 from ..methods.base import Method
 from ..training.plan import ClientPlan
 from ..types import Draw, Local, Orders, Payload, State, Sweep, Upload
-from .step import Learn, Look, Show, Visit
+from .step import Learn, Look, Show, Start, Visit
 
 RunSteps = Callable[[Payload, Local, Draw], tuple[Local, Tensor]]  # all steps of one client: -> local, tally
 
 
 class Trainer(Protocol):
-    """Runs a client's steps: one after another from the host, or captured on a device."""
+    """Where a client's round runs: on the host one step after another, or captured on a device."""
 
+    @property
+    def start(self) -> Start: ...
     @property
     def run(self) -> RunSteps: ...
     @property
@@ -86,7 +88,7 @@ def loop(learn: Learn, show: Show, tally_size: int, device: torch.device) -> Run
                 if is_out_of_memory(error):
                     raise  # the step itself is not at fault
                 raise StepError(payload, local, at(draw, i)) from error
-        return local, tally
+        return local, tally.clone()  # compiled steps write the next client's over it
 
     return run
 
@@ -164,8 +166,8 @@ class Turns:
 def client_round(
     trainer: Trainer, method: Method, payload: Payload, state: State, plan: ClientPlan, velocity: State | None = None
 ) -> ClientResult:
-    """Train one client: payload in, upload out. `velocity` replaces the fresh momentum."""
-    local = method.start(payload, state)
+    """Payload in, upload out. `velocity` overrides the fresh momentum a client starts with."""
+    local = trainer.start(payload, state)
     if velocity is not None:
         local = local._replace(velocity={name: velocity[name] for name in local.velocity})  # files sort names
     if plan.sweep is not None:

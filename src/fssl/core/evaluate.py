@@ -55,8 +55,8 @@ ScoreBatch = Callable[[Weights, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 BATCH = {"cuda": 1000, "cpu": 100}  # measured: small batches make a CPU a third faster
 
 
-def make_score(net: Net, compile: bool = False) -> ScoreBatch:
-    """Return a function that scores one batch. All tests use one batch size, so it is compiled only once."""
+def make_score(net: Net) -> ScoreBatch:
+    """What a model says of one batch."""
 
     def score(weights: Weights, inputs: Tensor, labels: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         logits = net.infer(weights, inputs).logits
@@ -64,7 +64,7 @@ def make_score(net: Net, compile: bool = False) -> ScoreBatch:
         p = logits.softmax(-1)
         return torch.cat([loss.reshape(1), sums(p, logits.argmax(-1), labels, counts)]), p
 
-    return torch.compile(score, fullgraph=True, dynamic=False) if compile else score
+    return score
 
 
 def make_tester(score: ScoreBatch, pool: TestPool, norms: Sequence[Normalize]) -> Tester:

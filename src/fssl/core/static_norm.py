@@ -5,7 +5,7 @@ unbiased variance. All batches have the same weight, even a smaller last one, so
 """
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -25,17 +25,13 @@ class NormSums(NamedTuple):
 
 
 Statistics = Callable[[Weights, Tensor], State]  # of one batch of rows
-Faster = Callable[[Statistics], Statistics]  # the same function, made faster
+Faster = Callable[[Any], Any]  # the same pure function of tensors, made faster
 Measure = Callable[[Weights, Tensor], NormSums]  # of a model, on some rows of a pool
 Collect = Callable[[Weights], NormSums]  # on rows that are fixed
 
 
-def as_it_is(statistics: Statistics) -> Statistics:
-    return statistics
-
-
-def compiled(statistics: Statistics) -> Statistics:
-    return torch.compile(statistics, fullgraph=True, dynamic=False)
+def as_it_is(function: Any) -> Any:
+    return function
 
 
 def make_measure(net: Net, pool: Pool, faster: Faster = as_it_is) -> Measure:
@@ -44,7 +40,7 @@ def make_measure(net: Net, pool: Pool, faster: Faster = as_it_is) -> Measure:
     def statistics(weights: Weights, rows: Tensor) -> State:
         return net.statistics(weights, pool.normalize(pool.images[rows]))
 
-    run = faster(statistics)
+    run: Statistics = faster(statistics)
 
     @torch.no_grad()
     def measure(weights: Weights, rows: Tensor) -> NormSums:

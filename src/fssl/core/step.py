@@ -26,6 +26,7 @@ class Shown(NamedTuple):
 Step = Callable[[Payload, Local, Tensor, Draw], tuple[Local, Tensor]]
 Show = Callable[[Draw], Shown]  # of one step, or of several along a leading axis
 Learn = Callable[[Payload, Local, Tensor, Shown], tuple[Local, Tensor]]
+Start = Callable[[Payload, State], Local]
 Visit = Callable[[Payload, Local, Sweep], Local]
 Look = Callable[[Local, Tensor, Sweep], Tensor]
 

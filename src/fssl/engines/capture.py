@@ -1,44 +1,18 @@
-"""A client's steps on a CUDA device: the compiled step captured in a graph over fixed buffers."""
+"""A client's steps on a CUDA device: compiled code captured in graphs over fixed buffers."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._inductor import config as inductor
-from torch._inductor.exc import InductorError, OperatorIssue
 from torch.utils._pytree import tree_map
 
 from ..core.client import at, each
-from ..core.step import Look, Step, Visit
-from ..types import Draw, Local, Payload, Sweep
-
-T = TypeVar("T")
-
-
-def compiled_somehow(build: Callable[[], T]) -> T:
-    """What `build` makes with the compiler; where the compiler fails, once more with one of its searches off.
-
-    Before torch 2.13 the search for a better order of loops fails for some steps (of `flfl` on a small network).
-    """
-    try:
-        return build()
-    except InductorError:
-        if not inductor.loop_ordering_after_fusion:
-            raise
-        inductor.loop_ordering_after_fusion = False
-        torch._dynamo.reset()
-        return build()
-
-
-def name_operations_only() -> None:
-    """Let the compiler's messages name an operation without its inputs.
-
-    Before torch 2.13 it writes them out for every operation of ours, for a log that is off. Each input is written with
-    its own inputs: with every layer of a residual network twice the text, and ResNet-18 is never compiled.
-    """
-    OperatorIssue.operator_str = staticmethod(lambda target, args, kwargs: f"target: {target}")  # type: ignore[method-assign]
+from ..core.step import Look, Start, Step, Visit
+from ..types import Draw, Local, Payload, State, Sweep
+from .compiler import Function, compiled
+from .named_tensors import InOnePiece, overwrite
 
 
 def make_tick(step: Step) -> Any:
@@ -66,22 +40,6 @@ def make_visit_in_place(visit: Visit) -> Any:
     return visit_in_place
 
 
-def overwrite(target: Any, source: Any) -> None:
-    """Copy nested records of tensors over others, entry by entry of the same name.
-
-    The sources may lie on the host, and a client's draws may be shorter than the buffers.
-    """
-    if isinstance(target, Tensor):
-        part = target[: len(source)] if target.dim() and len(target) != len(source) else target
-        part.copy_(source, non_blocking=True)
-    elif isinstance(target, dict):
-        for name, value in target.items():
-            overwrite(value, source[name])
-    else:
-        for t, s in zip(target, source, strict=True):
-            overwrite(t, s)
-
-
 def capture(
     work: Callable[[], None], stream: torch.cuda.Stream, reset: Callable[[], Any] = lambda: None
 ) -> torch.cuda.CUDAGraph:
@@ -97,87 +55,139 @@ def capture(
     return graph
 
 
-class Captured:
-    """A pure function of tensors, compiled, and at its first call captured in a graph: all calls have its shapes.
+def captured(function: Function, *given: Any) -> Function:
+    """A pure function as compiled code in a graph, for arguments like these.
 
-    Every call copies what it is given to the graph's buffers, and what it returns from there.
+    Every call copies what it is given to the graph's buffers, and what it returns from there. A record of tensors that
+    it was given the last time is there already.
     """
+    buffers, made, before = tree_map(torch.clone, given), list[Any](), [None] * len(given)
+    code, stream = compiled(function, *buffers), torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    graph = capture(lambda: made.append(code(*buffers)), stream)
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function, self._graph = function, torch.cuda.CUDAGraph()
-        self._given: tuple[Any, ...] = ()
-        self._made: Any = None
+    def call(*given: Any) -> Any:
+        for buffer, source, known in zip(buffers, given, before, strict=True):
+            overwrite(buffer, source, known)
+        before[:] = [None if isinstance(source, Tensor) else source for source in given]
+        graph.replay()
+        return tree_map(torch.clone, made[-1])
 
-    def __call__(self, *given: Any) -> Any:
-        if not self._given:
-            self._capture(given)
-        overwrite(self._given, given)
-        self._graph.replay()
-        return tree_map(torch.clone, self._made)
+    return call
 
-    def _capture(self, given: tuple[Any, ...]) -> None:
-        def write(given: tuple[Any, ...], made: Any) -> None:  # a record that compiled code returns may come back empty
-            overwrite(made, function(*given))
 
-        function, write = self._function, torch.compile(write, fullgraph=True, dynamic=False)
-        self._given, self._made = tree_map(torch.clone, given), tree_map(torch.clone, function(*given))
-        stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
-        self._graph = capture(lambda: write(self._given, self._made), stream)
+def never_waits(work: Callable[[], Any]) -> bool:
+    """Whether some work only enqueues: what reads a value from the device cannot be captured."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        work()
+    except RuntimeError:
+        return False
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+    return True
+
+
+class Codes(NamedTuple):
+    """What lanes capture, the same for all; a look comes once per round and is neither compiled nor captured."""
+
+    tick: Function
+    visit: Function | None  # none where no client makes a sweep
+    start: Start
+    look: Look
 
 
 class Buffers(NamedTuple):
     """What a lane's graphs read and write: a client's round, and one batch of its sweep if it makes one."""
 
     payload: Payload
+    state: State
     local: Local
-    draw: Draw
     batch: Sweep | None
 
 
 class CapturedLane:
-    """One stream with its own buffers, its own captured graph of a step, and one of a visit if there are any.
+    """One stream with its own buffers, and its own captured graphs of a start, a step, and a visit if there are any.
 
-    Nothing here waits for the device: a client's round is enqueued and the host goes on.
+    Nothing here waits for the device: a client's round is enqueued and the host goes on. A result is valid until this
+    lane's next client.
     """
 
-    def __init__(self, tick: Any, visit: Any, look: Look, like: Buffers, tally_size: int) -> None:
-        self.look = look  # once per round: neither compiled nor captured
-        device = like.draw.x_row.device
+    def __init__(self, codes: Codes, like: Buffers, draw: Draw, tally: Tensor) -> None:
+        """Copy what it is given, which is like what comes: `tally` on the device, `draw` of the longest round."""
+        self.look, device = codes.look, tally.device
         self.stream = torch.cuda.Stream(device)
         self.stream.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(self.stream), torch.no_grad():
             self.buffers: Buffers = tree_map(lambda t: t if t is None else t.clone(), like)
-            self.tally = torch.zeros(2, tally_size, device=device)
+            self.draw = InOnePiece(draw, device)
+            self.tally = torch.zeros_like(tally)
             self.i = torch.zeros(1, dtype=torch.long, device=device)
-        payload, local, draw, batch = self.buffers
+            self.payload: Payload | None = None  # what is in its buffer
+            self._capture(codes)
+
+    def _capture(self, codes: Codes) -> None:
+        payload, state, local, batch = self.buffers
+
+        def begin() -> None:
+            overwrite(local, codes.start(payload, state))
+            self.tally.zero_()
+            self.i.zero_()
+
+        def step() -> None:
+            codes.tick(payload, local, self.tally, self.draw.tree, self.i)
+
+        self._begin = capture(begin, self.stream).replay if never_waits(begin) else begin
         # A round may have a single step, so every one is the first.
-        self.step = capture(lambda: tick(payload, local, self.tally, draw, self.i), self.stream, self.i.zero_)
-        if batch is not None:
-            self.visit = capture(lambda: visit(payload, local, batch), self.stream)
+        self._step = capture(step, self.stream, self.i.zero_)
+        self.step_seconds = self._timed(self._step)
+        if (visit := codes.visit) is not None:
+            self._visit = capture(lambda: visit(payload, local, batch), self.stream)
+
+    def _timed(self, graph: torch.cuda.CUDAGraph) -> float:
+        """Seconds that the device takes for a step."""
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        self.i.zero_()
+        begin.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        return float(begin.elapsed_time(end)) / 1000
 
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Work on this lane's stream: after what was enqueued before, and before what is enqueued next."""
         outside = torch.cuda.current_stream(self.stream.device)
         self.stream.wait_stream(outside)
-        with torch.cuda.stream(self.stream):
+        with self.turn():
             yield
         outside.wait_stream(self.stream)
 
+    def turn(self) -> AbstractContextManager[Any]:
+        """Work on this lane's stream among others' in one scope."""
+        return torch.cuda.stream(self.stream)
+
+    def start(self, payload: Payload, state: State) -> Local:
+        """A client's first weights, momentum and state, made in place."""
+        overwrite(self.buffers.payload, payload, self.payload)
+        overwrite(self.buffers.state, state)
+        self.payload = payload
+        self._begin()
+        return self.buffers.local
+
     def sweep(self, payload: Payload, local: Local, batches: Sweep) -> Local:
-        """All visits of one client. The result is valid until this lane's next client."""
-        overwrite(self.buffers[:2], (payload, local))
+        """All visits of one client."""
+        overwrite(self.buffers.local, local)
         for batch in each(batches, len(batches.u_row)):
             overwrite(self.buffers.batch, batch)
-            self.visit.replay()
+            self._visit.replay()
         return self.buffers.local
 
     def run(self, payload: Payload, local: Local, draw: Draw) -> tuple[Local, Tensor]:
-        """All steps of one client. The result is valid until this lane's next client."""
-        overwrite(self.buffers[:3], (payload, local, draw))
-        self.tally.zero_()
-        self.i.zero_()
+        """All steps of one client."""
+        overwrite(self.buffers.local, local)
+        self.draw.fill(draw)
         for _ in range(len(draw.x_row)):
-            self.step.replay()
+            self._step.replay()
         return self.buffers.local, self.tally.clone()

@@ -23,9 +23,6 @@ class Spread:
     def __init__(self, federation: Federation, folder: Path | None = None, debug: bool = False) -> None:
         self.federation = federation
         most = -(-federation.config.train.clients_per_round // len(federation.devices))
-        # A step is compiled once for each device, and the compiler gives up after some variants of one function.
-        variants = torch._dynamo.config.recompile_limit
-        torch._dynamo.config.recompile_limit = max(variants, 2 * len(federation.devices))
         self.groups: list[Lanes] = []
         for device in federation.devices:
             with working_on(device):

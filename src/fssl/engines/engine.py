@@ -139,11 +139,12 @@ class Engine:
         optimizer = federation.server_optimizer.start(server.weights.params)
         smoothed = Weights({}, {}) if federation.config.server.ema is None else federation.method.deploy(server)
         self.snapshot = Snapshot(0, server, {}, {}, optimizer, smoothed)
-        self.headline, score = headline_norm(federation.config), make_score(federation.net, compiles)
+        make_fast = faster(federation, compiles)
+        self.headline, score = headline_norm(federation.config), make_fast(make_score(federation.net))
         self.test = pools.tester(score, federation.test, [*federation.norms])
         held_out = split_to_choose_by(federation.config, federation.dataset, federation.holdings.held_out)
         self.validate = pools.tester(score, held_out, [self.headline]) if held_out else None
-        self.collect = federation.make_collect(faster(federation, compiles))
+        self.collect = federation.make_collect(make_fast)
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
         """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""

@@ -1,12 +1,11 @@
 """Lanes: clients on one device, one after another, or on several threads or streams."""
 
-import os
-import sys
 import warnings
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import cached_property, partial
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -15,9 +14,8 @@ import torch
 from ..core.client import ClientResult, RunSteps, Trainer, at, client_round, loop, visit_all
 from ..core.dry_step import misfit_of_kept
 from ..core.federation import Federation
-from ..core.static_norm import Faster, NormSums, as_it_is, compiled
-from ..core.step import Look, Visit
-from ..data.cache import cache_folder
+from ..core.static_norm import Faster, NormSums, as_it_is
+from ..core.step import Look, Start, Visit
 from ..errors import RunError, is_out_of_memory
 from ..models import switch_kernels, switch_tf32_off
 from ..system.machine import cores
@@ -28,24 +26,32 @@ from .named_tensors import pinned, to
 from .snapshot import Snapshot
 
 CUDA_LANES = 4  # measured: more streams gain nothing and cost memory
+LONG_STEP = 0.001  # seconds
 KEPT_MOMENTUM = "optimizer."  # what a client keeps beside its method's state, if it keeps momentum
-COMPILED_LANES = 8  # as many variants of one function as the compiler accepts
 
 
 class Lane(Trainer, Protocol):
     """Where one client trains at a time."""
 
-    def scope(self) -> AbstractContextManager[Any]: ...
+    @property
+    def step_seconds(self) -> float: ...  # 0 if it was not measured
+    def scope(self) -> AbstractContextManager[Any]: ...  # of a round
+    def turn(self) -> AbstractContextManager[Any]: ...  # of one client, where other lanes have the same scope
 
 
 class HostLane(NamedTuple):
     """A thread of its own is all it needs."""
 
+    start: Start
     run: RunSteps
     sweep: Visit
     look: Look
+    step_seconds: float = 0.0
 
     def scope(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def turn(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
 
@@ -62,32 +68,38 @@ class Lanes:
 
     def _lanes(self, debug: bool, most: int | None) -> list[Lane]:
         """One lane per client that can train at the same time; the result does not depend on their number."""
-        on_gpu, is_compiled = self.device.type == "cuda", compiles(self.federation, debug)
-        number = num_lanes(self.federation, debug, most)
-        if on_gpu and is_compiled:
-            from .capture import compiled_somehow
-
-            return compiled_somehow(lambda: self._captured_lanes(number))
-        steps = self.federation.steps
+        steps, number = self.federation.steps, num_lanes(self.federation, debug, most)
+        if compiles(self.federation, debug) and self.device.type == "cuda":
+            return self._captured_lanes(number)
         show, look, layout, learn = steps.show(), steps.look(), steps.layout, [steps.learn() for _ in range(number)]
-        if is_compiled:
-            learn = [torch.compile(half, fullgraph=True, dynamic=False) for half in learn]
+        if compiles(self.federation, debug):
+            from .compiler import in_place
+
+            learn = in_place(learn[0], number)
         if debug:
             learn = [checked(half, layout) for half in learn]
         runs = [loop(half, show, layout.size, self.device) for half in learn]
-        return [HostLane(run, visit_all(steps.visit()), look) for run in runs]
+        return [HostLane(steps.method.start, run, visit_all(steps.visit()), look) for run in runs]
 
     def _captured_lanes(self, number: int) -> list[Lane]:
-        from .capture import Buffers, CapturedLane, make_tick, make_visit_in_place
+        """Lanes over copies of what one client is sent and begins with."""
+        from .capture import Buffers, CapturedLane, Codes, make_tick, make_visit_in_place
+        from .compiler import compiled
 
         federation, steps, plan = self.federation, self.federation.steps, self.federation.longest_plan()
-        tick = torch.compile(make_tick(steps.step()), fullgraph=True, dynamic=False)
-        visit = torch.compile(make_visit_in_place(steps.visit()), fullgraph=True, dynamic=False)
         server = federation.first_server()
-        payload = federation.payload(server, federation.server_optimizer.start(server.weights.params), plan.client)
-        local = federation.method.start(payload, to(federation.new_state(payload, plan.client), self.device))
-        like = Buffers(payload, local, to(plan.draw, self.device), plan.sweep and to(at(plan.sweep, 0), self.device))
-        return [CapturedLane(tick, visit, steps.look(), like, steps.layout.size) for _ in range(number)]
+        with torch.no_grad():
+            payload = federation.payload(server, federation.server_optimizer.start(server.weights.params), plan.client)
+            state = to(federation.new_state(payload, plan.client), self.device)
+            local, draw = federation.method.start(payload, state), to(plan.draw, self.device)
+        batch = plan.sweep and to(at(plan.sweep, 0), self.device)
+        tally = torch.zeros(2, steps.layout.size, device=self.device)
+        i = torch.zeros(1, dtype=torch.long, device=self.device)
+        tick = compiled(make_tick(steps.step()), payload, local, tally, draw, i)
+        visit = None if batch is None else compiled(make_visit_in_place(steps.visit()), payload, local, batch)
+        codes = Codes(tick, visit, federation.method.start, steps.look())
+        like = Buffers(payload, state, local, batch)
+        return [CapturedLane(codes, like, draw, tally) for _ in range(number)]
 
     @cached_property
     def client_sums(self) -> Callable[[Weights, int], NormSums]:
@@ -104,25 +116,38 @@ class Lanes:
     def plans(self, round: int, clients: list[int]) -> list[ClientPlan]:
         plans = [self.federation.plan(round, client) for client in clients]
         if self.device.type == "cuda":
-            return [p._replace(draw=pinned(p.draw), sweep=pinned(p.sweep), orders=pinned(p.orders)) for p in plans]
+            return [p._replace(sweep=pinned(p.sweep), orders=pinned(p.orders)) for p in plans]
         return plans
 
     def close(self) -> None:
         """Nothing: threads end with their round."""
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterable[ClientResult]:
-        """Deal clients out to the lanes, one thread each: on a GPU it only enqueues, on a CPU it computes."""
-        plans, number = self._ahead[1] if self._ahead[0] == round else self.plans(round, clients), len(self.lanes)
-        if number > 1:
-            return self._train_at_once(plans, snapshot)
-        results, velocity, (lane,) = [], snapshot.velocity or None, self.lanes
-        with torch.no_grad(), lane.scope():
-            for plan in plans:
-                results.append(self.client(lane, plan, *self.sent(plan.client, snapshot), velocity))
+        """Deal clients out to the lanes."""
+        plans = self._ahead[1] if self._ahead[0] == round else self.plans(round, clients)
+        return (self._train_in_threads if self._needs_threads() else self._train_in_turn)(plans, snapshot)
+
+    def _needs_threads(self) -> bool:
+        """Whether one thread would wait for one lane while the others are idle.
+
+        A GPU accepts some 26 steps in advance. Where that many are over soon, threads only wait for each other.
+        """
+        return len(self.lanes) > 1 and (self.device.type == "cpu" or self.lanes[0].step_seconds > LONG_STEP)
+
+    def _train_in_turn(self, plans: list[ClientPlan], snapshot: Snapshot) -> list[ClientResult]:
+        """One client after another, each on the next lane."""
+        results, velocity = [], snapshot.velocity or None
+        with torch.no_grad(), ExitStack() as scopes:
+            for lane in self.lanes:
+                scopes.enter_context(lane.scope())
+            for plan, lane in zip(plans, cycle(self.lanes), strict=False):
+                with lane.turn():
+                    results.append(self.client(lane, plan, *self.sent(plan.client, snapshot), velocity))
                 velocity = results[-1].velocity or None  # empty, unless it passes from one to the next
         return results
 
-    def _train_at_once(self, plans: list[ClientPlan], snapshot: Snapshot) -> list[ClientResult]:
+    def _train_in_threads(self, plans: list[ClientPlan], snapshot: Snapshot) -> list[ClientResult]:
+        """One thread for each lane: on a GPU it only enqueues, on a CPU it computes."""
         number = len(self.lanes)
 
         def share(lane: Lane, plans: list[ClientPlan]) -> list[ClientResult]:
@@ -176,7 +201,7 @@ def num_lanes(federation: Federation, debug: bool = False, most: int | None = No
         config.compute.lanes or (CUDA_LANES if on_gpu else cores()),
         config.train.clients_per_round if most is None else most,
     )
-    return min(number, COMPILED_LANES) if is_compiled and not on_gpu else number
+    return number
 
 
 def compiles(federation: Federation, debug: bool = False) -> bool:
@@ -189,26 +214,21 @@ def faster(federation: Federation, is_compiled: bool) -> Faster:
     """What makes a pure function of tensors faster here: on a GPU a graph, on a CPU the compiler, or nothing."""
     if not is_compiled:
         return as_it_is
-    if federation.device.type == "cuda":
-        from .capture import Captured
+    from .compiler import ForShapes, compiled
 
-        return Captured
-    return compiled
+    if federation.device.type == "cpu":
+        return partial(ForShapes, faster=compiled)
+    from .capture import captured
+
+    return partial(ForShapes, faster=captured)
 
 
 def set_up_torch(federation: Federation) -> None:
     """Process-wide switches of the framework."""
     if federation.device.type == "cuda":
-        from .capture import name_operations_only
-
         torch.cuda.set_device(federation.device)
-        name_operations_only()
     else:  # clients share the cores, so each operation takes one
         torch.set_num_threads(federation.config.compute.threads or 1)
-    # What a compiler made is kept beside decoded datasets, for the next run of this shape.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder(None) / "compiled"))
-    if "torch._dynamo" in sys.modules:  # a step of an earlier run in this process would count as a recompilation
-        torch._dynamo.reset()
     torch.backends.cudnn.benchmark = True
     switch_tf32_off()
     switch_kernels(federation.device, federation.config.compute.kernels == "on")

@@ -1,11 +1,15 @@
 """Nested records of tensors: moved between devices, and flattened under dotted names."""
 
+from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import torch
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ..types import State
+
+APART = 256  # bytes between the beginnings of tensors in one piece: kernels read several numbers at a time
 
 
 def to(tree: Any, device: torch.device | str) -> Any:
@@ -15,6 +19,54 @@ def to(tree: Any, device: torch.device | str) -> Any:
 
 def pinned(tree: Any) -> Any:
     return tree_map(lambda t: t if t is None else t.pin_memory(), tree)
+
+
+def overwrite(target: Any, source: Any, known: Any = None) -> None:
+    """Copy nested records of tensors over others, entry by entry of the same name.
+
+    The sources may lie on the host, and a client's draws may be shorter than the buffers.
+
+    Args:
+        target: What is written over.
+        source: What is copied, unless it is the target itself.
+        known: What was copied there before: the same object is not copied again.
+    """
+    if source is target or source is known:
+        return
+    if isinstance(target, torch.Tensor):
+        part = target[: len(source)] if target.dim() and len(target) != len(source) else target
+        part.copy_(source, non_blocking=True)
+    elif isinstance(target, dict):
+        for name, value in target.items():
+            overwrite(value, source[name], known and known[name])
+    else:
+        for i, value in enumerate(target):
+            overwrite(value, source[i], known and known[i])
+
+
+class InOnePiece:
+    """Nested records of tensors that lie in one piece of memory: one copy from the host renews them all."""
+
+    def __init__(self, like: Any, device: torch.device) -> None:
+        """Make room for records like these, the largest that there are."""
+        leaves, self._form = tree_flatten(like)
+        *self._starts, size = accumulate((-(-t.nbytes // APART) * APART for t in leaves), initial=0)
+        self._piece = torch.zeros(size, dtype=torch.uint8, device=device)
+        parts = (self._piece[start:][: t.nbytes] for start, t in zip(self._starts, leaves, strict=False))
+        views = [part.view(t.dtype).view(t.shape) for part, t in zip(parts, leaves, strict=True)]
+        self.tree = tree_unflatten(views, self._form)
+
+    def fill(self, tree: Any) -> None:
+        """Copy records that may have fewer rows; nothing waits for the device unless a part of them lies there."""
+        leaves = self._form.flatten_up_to(tree)
+        if not all(leaf.is_cpu for leaf in leaves):
+            overwrite(self.tree, tree)
+            return
+        host = torch.empty(self._piece.shape, dtype=torch.uint8, pin_memory=True)
+        numbers = host.numpy()
+        for start, leaf in zip(self._starts, leaves, strict=True):
+            numbers[start : start + leaf.nbytes] = leaf.contiguous().numpy().reshape(-1).view(np.uint8)
+        self._piece.copy_(host, non_blocking=True)
 
 
 def named(**trees: Any) -> State:

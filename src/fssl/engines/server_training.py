@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..core.federation import OWN_NUMBER, Federation
 from ..types import Payload, Server, State, Weights
-from .lanes import COMPILED_LANES, Lanes, compiles
+from .lanes import Lanes
 
 
 class OwnRound(NamedTuple):
@@ -25,9 +25,6 @@ class OwnTraining:
     """Steps of the server on its labeled images: the same steps as a client's, wherever clients train."""
 
     def __init__(self, federation: Federation, folder: Path | None = None, debug: bool = False) -> None:
-        if compiles(federation, debug):
-            # One more variant of a step than the lanes of clients are; the compiler gives up after a number of them.
-            torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, COMPILED_LANES + 1)
         self.lanes = Lanes(federation, folder, debug, most=1)
 
     def train(self, round: int, server: Server, kept: State, number: int = OWN_NUMBER) -> OwnRound:

@@ -65,16 +65,7 @@ def fit(net: Net, weights: Weights, views: Sequence[Tensor], passes: Passes) -> 
 
 
 def gradient(loss: Loss, weights: Weights, state: State) -> tuple[State, tuple[State, State, Trace]]:
-    """The loss's gradient by parameter, and what else it returned.
-
-    A compiler captures the functional transform; run eagerly, that transform costs a fifth of a small step
-    on a CPU, so there the tape does the same arithmetic (a test compares them bit for bit).
-    """
-    if torch.compiler.is_compiling():
-        # Buffers that a module updates must be arguments of the transformed function, not captured by it.
-        transform = torch.func.grad(lambda params, *rest: loss(Weights(params, rest[0]), rest[1]), has_aux=True)
-        grads, aux = transform(*weights, state)
-        return grads, aux
+    """The loss's gradient by parameter, and what else it returned."""
     with torch.enable_grad():
         leaves = {name: p.detach().requires_grad_() for name, p in weights.params.items()}
         total, (buffers, state, trace) = loss(Weights(leaves, weights.buffers), state)
@@ -110,7 +101,12 @@ class RunningMean:
             return
         self._total += weight
         share = weight / self._total
-        self.value = {name: m + (tree[name] - m) * share for name, m in self.value.items()} or clone(tree)
+        if not self.value:
+            self.value = clone(tree)
+            return
+        mean = list(self.value.values())  # m + (t - m) share, all tensors in one call: there are many small ones
+        away = torch._foreach_mul(torch._foreach_sub([tree[name] for name in self.value], mean), share)
+        self.value = dict(zip(self.value, torch._foreach_add(mean, away), strict=True))
 
 
 def mean_weights(uploads: Iterable[Upload], share: Callable[[Upload], float] = lambda u: u.num_samples) -> Weights:

@@ -125,7 +125,7 @@ def at_hand(factor: Tensor) -> Rate:
 
     A GPU would have to be waited for, and compiled code would be compiled anew for every number.
     """
-    if torch.compiler.is_compiling() or not factor.is_cpu:
+    if not factor.is_cpu:
         return factor
     try:
         return factor.item()

@@ -4,18 +4,15 @@ Each is an operation of its own with a rule for shapes, and an autograd function
 tests compare the two, and a second derivative is that of the definition.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
-Callee = TypeVar("Callee", bound=Callable[..., Any])
-# The compiler takes a function as it is. To import the compiler takes seconds, and only a GPU has kernels.
-taken_whole: Callable[[Callee], Callee] = torch.compiler.allow_in_graph if torch.cuda.is_available() else lambda f: f
 THIN = 32  # numbers of a patch up to which a convolution is computed as a matrix product
 
 
@@ -130,9 +127,7 @@ class FusedBackward(Function):
         return None, None, None, None, *torch.func.vjp(first_order, *ctx.saved_tensors)[1](grads)
 
 
-@taken_whole
 def fused(eps: tuple[float, float], reader: int, *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The compiler takes it as it is: looked into, its second derivative would be wrong (torch 2.13)."""
     return cast(tuple[Tensor, Tensor, Tensor], Fused.apply(eps, reader, *tensors))  # type: ignore[no-untyped-call]
 
 
@@ -255,7 +250,6 @@ class StemBackward(Function):
         return None, None, None, None, *torch.func.vjp(first_order, *ctx.saved_tensors)[1](grads)
 
 
-@taken_whole
 def fused_stem(settings: tuple[Any, ...], *tensors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """y, the same for a second reader, and the statistics; settings are eps, the reader, stride and padding."""
     return cast(tuple[Tensor, Tensor, Tensor], FusedStem.apply(settings, *tensors)[:3])  # type: ignore[no-untyped-call]
@@ -305,7 +299,6 @@ class ConvReLU(Function):
         return dx, dw, db.to(bias.dtype), dz if ctx.has_side else None, None, None
 
 
-@taken_whole
 def conv_relu(
     x: Tensor, weight: Tensor, bias: Tensor, side: Tensor | None, stride: tuple[int, ...], padding: tuple[int, ...]
 ) -> Tensor:

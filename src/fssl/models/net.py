@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
@@ -159,21 +158,17 @@ class Net:
 class Borrower:
     """A module without weights, called with those that are lent to it.
 
-    Eager steps set the tensors in places that were looked up once. `functional_call`, which a compiler captures, looks
-    them up at every call; that is a twentieth of a small step on a CPU.
+    It sets the tensors in places that were looked up once. `functional_call` looks them up at every call, which is a
+    twentieth of a small step on a CPU.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         self._places = places(module)
-        self._names = list(dict.fromkeys(place.name for place in self._places))
 
     def __call__(self, tensors: State, x: Tensor) -> tuple[Tensor, Tensor]:
         """What the module returns; `tensors` may hold further ones, which a method keeps beside its own."""
         out: tuple[Tensor, Tensor]
-        if torch.compiler.is_compiling():
-            out = functional_call(self.module, {name: tensors[name] for name in self._names}, (x,))
-            return out
         for place in self._places:
             place.layer[place.key] = tensors[place.name]
         try:

@@ -1,0 +1,176 @@
+"""Pure functions as compiled code: traced for the shapes of a call, then optimized by PyTorch's compiler.
+
+`torch.compile` reads Python's bytecode instead, which takes several times as long, and checks at every call that its
+code still fits. A pure function of tensors whose shapes are known needs neither.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._guards import TracingContext, tracing
+from torch._inductor import config as inductor
+from torch._inductor.compile_fx import compile_fx
+from torch._inductor.exc import InductorError, OperatorIssue
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx import GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
+
+from ..core.step import Learn, Shown
+from ..data.cache import cache_folder
+from ..types import Local, Payload
+from .named_tensors import overwrite
+
+FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+Function = Callable[..., Any]  # of nested records of tensors
+
+
+@dataclass(frozen=True)
+class Code:
+    """A function as code for arguments of one form, and of the shapes that it was traced with."""
+
+    run: Callable[[Sequence[Tensor]], Sequence[Tensor]]  # of the arguments' tensors, in the order of their form
+    given: TreeSpec
+    made: TreeSpec
+
+    def __call__(self, *given: Any) -> Any:
+        return tree_unflatten(self.run(self.given.flatten_up_to(given)), self.made)
+
+
+class Traced(NamedTuple):
+    """A function as a graph of operations; tensors that it knew are arguments as well, after its own."""
+
+    graph: GraphModule
+    shapes: Sequence[Tensor]  # of all arguments
+    constants: list[Tensor]
+    given: TreeSpec
+    made: TreeSpec
+
+    def code(self, function: Any) -> Code:
+        return Code(lambda tensors: function(*tensors, *self.constants), self.given, self.made)
+
+
+class ForShapes:
+    """A function that is made faster for each shapes of arguments when they first come."""
+
+    def __init__(self, function: Function, faster: Callable[..., Function]) -> None:
+        self._function, self._faster, self._made = function, faster, dict[Any, Function]()
+        self._one_at_a_time = Lock()
+
+    def __call__(self, *given: Any) -> Any:
+        shapes = tuple(tensor.shape for tensor in tree_leaves(given))
+        with self._one_at_a_time:
+            if shapes not in self._made:
+                self._made[shapes] = self._faster(self._function, *given)
+        return self._made[shapes](*given)
+
+
+def compiled(function: Function, *given: Any) -> Code:
+    """Compile a pure function for arguments like these; it may also write over them.
+
+    Where the compiler fails, it tries again without one of its searches: before torch 2.13 the search for a better
+    order of loops fails for some steps (of `flfl` on a small network).
+    """
+    set_up_compiler()
+    try:
+        return optimized(traced(function, *given))
+    except InductorError:
+        if not inductor.loop_ordering_after_fusion:
+            raise
+        with inductor.patch(loop_ordering_after_fusion=False):
+            return optimized(traced(function, *given))
+
+
+def in_place(learn: Learn, number: int) -> list[Learn]:
+    """A half of a step as code that writes over buffers, the same code for some lanes with buffers of their own."""
+
+    def write(payload: Payload, local: Local, tally: Tensor, shown: Shown) -> None:
+        new_local, new_tally = learn(payload, local, tally, shown)
+        overwrite(local, new_local)
+        tally.copy_(new_tally)
+
+    code, lock = list[Code](), Lock()
+
+    def lane() -> Learn:
+        held, fixed, before = list[Any](), list[Tensor](), list[Payload]()
+
+        def run(payload: Payload, local: Local, tally: Tensor, shown: Shown) -> tuple[Local, Tensor]:
+            with lock:
+                code[:] = code or [compiled(write, payload, local, tally, shown)]
+            if not held:
+                held[:] = tree_map(torch.clone, (payload, local, tally))
+                fixed[:] = tree_leaves(held)
+            overwrite(held, (payload, local, tally), before and (before[0], None, None))
+            before[:] = [payload]
+            code[0].run([*fixed, *tree_leaves(shown)])
+            return held[1], held[2]
+
+        return run
+
+    return [lane() for _ in range(number)]
+
+
+def traced(function: Function, *given: Any) -> Traced:
+    """Record the operations of a pure function of tensors, on shapes alone."""
+    tensors, form = tree_flatten(given)
+    forms: list[TreeSpec] = []
+
+    def flat(*tensors: Tensor) -> list[Tensor]:
+        made, made_form = tree_flatten(function(*tree_unflatten(tensors, form)))
+        forms.append(made_form)
+        return made
+
+    known = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)  # the compiler's cache wants one
+    mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=known)
+    with torch.no_grad(), torch.autograd.set_multithreading_enabled(False):  # other threads would not be traced
+        shapes = [mode.from_tensor(t, static_shapes=True) for t in tensors]
+        graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*shapes)
+    constants = lifted(graph)
+    shapes += [mode.from_tensor(t, static_shapes=True) for t in constants]
+    return Traced(graph, shapes, constants, form, *forms)
+
+
+def lifted(graph: GraphModule) -> list[Tensor]:
+    """Turn a graph's constants into arguments, since the compiler's cache would look at all their numbers."""
+    found: dict[int, tuple[Tensor, Node]] = {}
+    nodes = list(graph.graph.nodes)
+    last = next(node for node in reversed(nodes) if node.op == "placeholder")
+    for node in nodes:
+        if node.op == "get_attr":
+            tensor = getattr(graph, str(node.target))
+            if id(tensor) not in found:
+                with graph.graph.inserting_after(last):
+                    last = graph.graph.placeholder(f"constant_{len(found)}")
+                last.meta = dict(node.meta)
+                found[id(tensor)] = tensor, last
+            node.replace_all_uses_with(found[id(tensor)][1])
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return [tensor for tensor, _ in found.values()]
+
+
+def as_traced(function: Function, *given: Any) -> Code:
+    """The function as the operations that were recorded of it, one after another: of the same bits."""
+    of = traced(function, *given)
+    return of.code(of.graph)
+
+
+def optimized(of: Traced) -> Code:
+    with torch.no_grad(), tracing(TracingContext(of.shapes[0].fake_mode)):  # type: ignore[attr-defined]
+        return of.code(compile_fx(of.graph, of.shapes))
+
+
+def set_up_compiler() -> None:
+    """Name the folder of compiled code, next to decoded datasets, and shorten the compiler's messages."""
+    if os.environ.get(FOLDER) in (None, default_cache_dir()):  # importing the compiler may have set the second
+        os.environ[FOLDER] = str(cache_folder() / "compiled")
+    # Before torch 2.13 a message about an operation writes out its inputs with all of theirs, though its log is off:
+    # twice the text for every layer of a residual network, and ResNet-18 is never compiled.
+    OperatorIssue.operator_str = staticmethod(lambda target, args, kwargs: f"target: {target}")  # type: ignore[method-assign]
