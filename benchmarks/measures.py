@@ -13,14 +13,15 @@ from statistics import median
 
 import torch
 import torch.nn.functional as F
+from fssl.augment.normalize import Normalize
 from torch import Tensor
 
-from fssl.augment.normalize import Normalize
 from fssl.bench.shapes import config_of, images_of
-from fssl.core.evaluate import BATCH, TestPool, make_tester, read_tests
+from fssl.core.evaluate import BATCH, TestPool, make_score, make_tester, read_tests
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation, on_device
-from fssl.engines.lanes import compiles, set_up_torch
+from fssl.core.static_norm import Faster
+from fssl.engines.lanes import compiles, faster, set_up_torch
 from fssl.engines.named_tensors import to
 from fssl.models import Net
 from fssl.types import Weights
@@ -29,7 +30,7 @@ ROUND = 2.354  # seconds of a paper round on an H200, see results/README.md
 WARM_UP = 3
 
 
-def make_plain_test(net: Net, pool: TestPool, norms: list[Normalize], compile: bool) -> Callable[[Weights], Tensor]:
+def make_plain_test(net: Net, pool: TestPool, norms: list[Normalize], faster: Faster) -> Callable[[Weights], Tensor]:
     """The same passes over the same batches, with nothing but loss and right answers."""
 
     def score(weights: Weights, rows: Tensor) -> Tensor:
@@ -41,7 +42,7 @@ def make_plain_test(net: Net, pool: TestPool, norms: list[Normalize], compile: b
             scores.append(torch.stack([loss, (logits.argmax(-1) == labels).sum()]))
         return torch.stack(scores)
 
-    run = torch.compile(score, fullgraph=True, dynamic=False) if compile else score
+    run = faster(score)
     n, batch = len(pool.labels), BATCH[pool.labels.device.type]
 
     @torch.no_grad()
@@ -60,10 +61,10 @@ def main() -> None:
     config = config_of("paper", "sage", [f"compute.device={given.device}"])
     federation = Federation(prepare(config, images_of("paper", config)))
     set_up_torch(federation)
-    net, card, compile = federation.net, federation.dataset.card, compiles(federation, debug=False)
+    net, card, fast = federation.net, federation.dataset.card, faster(federation, compiles(federation))
     pool = TestPool(*on_device(federation.test, federation.device))
     norms = [Normalize(card.train_mean, std, federation.device) for std in (card.train_std, (0.2,) * card.channels)]
-    full, plain = make_tester(net, pool, norms, compile), make_plain_test(net, pool, norms, compile)
+    full, plain = make_tester(fast(make_score(net)), pool, norms), make_plain_test(net, pool, norms, fast)
     weights = to(net.first, federation.device)
     tests: dict[str, Callable[[], object]] = {
         "every measure": lambda: read_tests(full(weights), card.num_classes),

@@ -12,7 +12,8 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from fssl.core.client import at
 from fssl.core.federation import Federation
 from fssl.data.cache import cache_folder
-from fssl.engines.compiler import FOLDER, ForShapes, as_traced, in_place, set_up_compiler, traced
+from fssl.engines.compiler import ForShapes, as_traced, in_place, shorten_messages, traced
+from fssl.engines.lanes import COMPILED, name_compilers_folder
 from fssl.types import Weights
 
 
@@ -27,7 +28,7 @@ def test_a_message_of_the_compiler_names_no_inputs(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(OperatorIssue, "operator_str", OperatorIssue.operator_str)  # as it was, after this test
     with pytest.raises(AssertionError, match="written out"):
         OperatorIssue.operator_str("fssl::norm_relu", [Input()], {})
-    set_up_compiler()
+    shorten_messages()
     assert OperatorIssue.operator_str("fssl::norm_relu", [Input()], {}) == "target: fssl::norm_relu"
     assert "fssl::norm_relu" in str(LoweringException(ValueError("why"), "fssl::norm_relu", [Input()], {}))
 
@@ -39,11 +40,12 @@ def test_compiled_code_lies_next_to_the_images_unless_the_user_says_where(monkey
         (default_cache_dir(), str(cache_folder() / "compiled")),
         ("/elsewhere", "/elsewhere"),
     ):
-        monkeypatch.delenv(FOLDER, raising=False)
+        monkeypatch.setenv("TRITON_CACHE_DIR", "is set")
+        monkeypatch.delenv(COMPILED, raising=False)
         if before is not None:
-            monkeypatch.setenv(FOLDER, before)
-        set_up_compiler()
-        assert os.environ[FOLDER] == after
+            monkeypatch.setenv(COMPILED, before)
+        name_compilers_folder()
+        assert os.environ[COMPILED] == after
 
 
 def test_tensors_that_a_function_knows_become_arguments() -> None:
@@ -86,7 +88,8 @@ def test_lanes_share_code_and_no_buffers(
         local = federation.method.start(server, {})
         before = [(local, tally)] * 2
         plain, fast = [*before], [*before]
-        lanes = in_place(learn, 2)
+        make = in_place(learn, server, local, tally, show(at(plans[0], 0)))
+        lanes = [make(), make()]
         for i in range(3):
             for k, draw in enumerate(plans):
                 shown = show(at(draw, i))

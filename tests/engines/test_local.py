@@ -35,10 +35,11 @@ def test_the_seed_changes_the_run(make_federation: Make) -> None:
     assert not torch.equal(a["body.0.weight"], b["body.0.weight"])
 
 
+@pytest.mark.parametrize("more", [(), ("train.schedule=cosine", "train.schedule_over=steps", "compute.lanes=2")])
 @pytest.mark.slow
-def test_inductor_agrees_with_eager(make_federation: Make) -> None:
-    """Fused arithmetic rounds differently, so to tolerance, after a few steps only."""
-    short = ("train.steps_per_round=3", "compute.lanes=1")
+def test_inductor_agrees_with_eager(more: tuple[str, ...], make_federation: Make) -> None:
+    """Fused arithmetic rounds differently, so to tolerance, after a few steps only; a rate moves with the steps."""
+    short = ("train.steps_per_round=3", "compute.lanes=1", *more)
     eager, compiled = (final(LocalEngine(make_federation(*short, f"compute.compile={c}")), 1) for c in ("off", "on"))
     for name, value in eager.items():
         torch.testing.assert_close(compiled[name], value, rtol=1e-3, atol=1e-4)

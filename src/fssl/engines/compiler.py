@@ -4,7 +4,6 @@
 code still fits. A pure function of tensors whose shapes are known needs neither.
 """
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Lock
@@ -16,7 +15,6 @@ from torch._guards import TracingContext, tracing
 from torch._inductor import config as inductor
 from torch._inductor.compile_fx import compile_fx
 from torch._inductor.exc import InductorError, OperatorIssue
-from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -24,11 +22,10 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 
 from ..core.step import Learn, Shown
-from ..data.cache import cache_folder
 from ..types import Local, Payload
 from .named_tensors import overwrite
+from .stopwatch import spending
 
-FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 Function = Callable[..., Any]  # of nested records of tensors
 
 
@@ -78,7 +75,7 @@ def compiled(function: Function, *given: Any) -> Code:
     Where the compiler fails, it tries again without one of its searches: before torch 2.13 the search for a better
     order of loops fails for some steps (of `flfl` on a small network).
     """
-    set_up_compiler()
+    shorten_messages()
     try:
         return optimized(traced(function, *given))
     except InductorError:
@@ -88,33 +85,29 @@ def compiled(function: Function, *given: Any) -> Code:
             return optimized(traced(function, *given))
 
 
-def in_place(learn: Learn, number: int) -> list[Learn]:
-    """A half of a step as code that writes over buffers, the same code for some lanes with buffers of their own."""
+def in_place(learn: Learn, *given: Any) -> Callable[[], Learn]:
+    """A half of a step as code that writes over buffers: what makes it for one lane, with buffers of its own."""
 
     def write(payload: Payload, local: Local, tally: Tensor, shown: Shown) -> None:
         new_local, new_tally = learn(payload, local, tally, shown)
         overwrite(local, new_local)
         tally.copy_(new_tally)
 
-    code, lock = list[Code](), Lock()
+    code = compiled(write, *given)
 
     def lane() -> Learn:
-        held, fixed, before = list[Any](), list[Tensor](), list[Payload]()
+        held, known = tree_map(torch.clone, given[:-1]), list[Payload | None]([None])
+        fixed = tree_leaves(held)
 
         def run(payload: Payload, local: Local, tally: Tensor, shown: Shown) -> tuple[Local, Tensor]:
-            with lock:
-                code[:] = code or [compiled(write, payload, local, tally, shown)]
-            if not held:
-                held[:] = tree_map(torch.clone, (payload, local, tally))
-                fixed[:] = tree_leaves(held)
-            overwrite(held, (payload, local, tally), before and (before[0], None, None))
-            before[:] = [payload]
-            code[0].run([*fixed, *tree_leaves(shown)])
+            overwrite(held, (payload, local, tally), (known[0], None, None))
+            known[0] = payload
+            code.run([*fixed, *tree_leaves(shown)])
             return held[1], held[2]
 
         return run
 
-    return [lane() for _ in range(number)]
+    return lane
 
 
 def traced(function: Function, *given: Any) -> Traced:
@@ -129,7 +122,11 @@ def traced(function: Function, *given: Any) -> Traced:
 
     known = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)  # the compiler's cache wants one
     mode = FakeTensorMode(allow_non_fake_inputs=True, shape_env=known)
-    with torch.no_grad(), torch.autograd.set_multithreading_enabled(False):  # other threads would not be traced
+    with (
+        spending("tracing"),
+        torch.no_grad(),
+        torch.autograd.set_multithreading_enabled(False),
+    ):  # other threads would not be traced
         shapes = [mode.from_tensor(t, static_shapes=True) for t in tensors]
         graph = make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*shapes)
     constants = lifted(graph)
@@ -163,14 +160,14 @@ def as_traced(function: Function, *given: Any) -> Code:
 
 
 def optimized(of: Traced) -> Code:
-    with torch.no_grad(), tracing(TracingContext(of.shapes[0].fake_mode)):  # type: ignore[attr-defined]
+    with spending("compiling"), torch.no_grad(), tracing(TracingContext(of.shapes[0].fake_mode)):  # type: ignore[attr-defined]
         return of.code(compile_fx(of.graph, of.shapes))
 
 
-def set_up_compiler() -> None:
-    """Name the folder of compiled code, next to decoded datasets, and shorten the compiler's messages."""
-    if os.environ.get(FOLDER) in (None, default_cache_dir()):  # importing the compiler may have set the second
-        os.environ[FOLDER] = str(cache_folder() / "compiled")
-    # Before torch 2.13 a message about an operation writes out its inputs with all of theirs, though its log is off:
-    # twice the text for every layer of a residual network, and ResNet-18 is never compiled.
+def shorten_messages() -> None:
+    """Let the compiler's messages name an operation without its inputs.
+
+    Before torch 2.13 it writes them out for every operation of ours, for a log that is off. Each input is written with
+    its own inputs: with every layer of a residual network twice the text, and ResNet-18 is never compiled.
+    """
     OperatorIssue.operator_str = staticmethod(lambda target, args, kwargs: f"target: {target}")  # type: ignore[method-assign]

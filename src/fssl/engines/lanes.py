@@ -1,32 +1,39 @@
 """Lanes: clients on one device, one after another, or on several threads or streams."""
 
+import os
+import sys
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import cached_property, partial
 from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 from ..core.client import ClientResult, RunSteps, Trainer, at, client_round, loop, visit_all
 from ..core.dry_step import misfit_of_kept
 from ..core.federation import Federation
 from ..core.static_norm import Faster, NormSums, as_it_is
-from ..core.step import Look, Start, Visit
+from ..core.step import Learn, Look, Show, Start, Step, StepMaker, Visit
+from ..data.cache import cache_folder
 from ..errors import RunError, is_out_of_memory
-from ..models import switch_kernels, switch_tf32_off
+from ..models import has_kernels, switch_kernels, switch_tf32_off
 from ..system.machine import cores
 from ..training.plan import ClientPlan
-from ..types import Payload, State, Weights, clone, drop, put, take
+from ..types import Draw, Local, Payload, State, Sweep, Weights, clone, drop, put, take
 from .failure import checked, client_error
 from .named_tensors import pinned, to
 from .snapshot import Snapshot
+from .stopwatch import spending
 
 CUDA_LANES = 4  # measured: more streams gain nothing and cost memory
 LONG_STEP = 0.001  # seconds
+OF_TRITON = "TRITON_CACHE_DIR"
+COMPILED, OF_TORCH = "TORCHINDUCTOR_CACHE_DIR", "torchinductor_"  # PyTorch's variable, and how its own choice begins
 KEPT_MOMENTUM = "optimizer."  # what a client keeps beside its method's state, if it keeps momentum
 
 
@@ -55,6 +62,17 @@ class HostLane(NamedTuple):
         return nullcontext()
 
 
+class First(NamedTuple):
+    """A client's first round, as an example of what is to come."""
+
+    payload: Payload
+    state: State
+    local: Local
+    draw: Draw
+    sweep: Sweep | None
+    tally: Tensor
+
+
 class Lanes:
     """Clients on this machine's CPU or one GPU: one after another, or several at a time."""
 
@@ -71,35 +89,48 @@ class Lanes:
         steps, number = self.federation.steps, num_lanes(self.federation, debug, most)
         if compiles(self.federation, debug) and self.device.type == "cuda":
             return self._captured_lanes(number)
-        show, look, layout, learn = steps.show(), steps.look(), steps.layout, [steps.learn() for _ in range(number)]
-        if compiles(self.federation, debug):
-            from .compiler import in_place
-
-            learn = in_place(learn[0], number)
-        if debug:
-            learn = [checked(half, layout) for half in learn]
-        runs = [loop(half, show, layout.size, self.device) for half in learn]
+        show, look, layout = steps.show(), steps.look(), steps.layout
+        learn = self._compiled_learn(steps, show) if compiles(self.federation, debug) else steps.learn
+        halves = [checked(learn(), layout) if debug else learn() for _ in range(number)]
+        runs = [loop(half, show, layout.size, self.device) for half in halves]
         return [HostLane(steps.method.start, run, visit_all(steps.visit()), look) for run in runs]
 
-    def _captured_lanes(self, number: int) -> list[Lane]:
-        """Lanes over copies of what one client is sent and begins with."""
-        from .capture import Buffers, CapturedLane, Codes, make_tick, make_visit_in_place
-        from .compiler import compiled
+    def _compiled_learn(self, steps: StepMaker, show: Show) -> Callable[[], Learn]:
+        with spending("importing"):
+            from .compiler import in_place
 
-        federation, steps, plan = self.federation, self.federation.steps, self.federation.longest_plan()
-        server = federation.first_server()
-        with torch.no_grad():
-            payload = federation.payload(server, federation.server_optimizer.start(server.weights.params), plan.client)
-            state = to(federation.new_state(payload, plan.client), self.device)
-            local, draw = federation.method.start(payload, state), to(plan.draw, self.device)
-        batch = plan.sweep and to(at(plan.sweep, 0), self.device)
-        tally = torch.zeros(2, steps.layout.size, device=self.device)
-        i = torch.zeros(1, dtype=torch.long, device=self.device)
-        tick = compiled(make_tick(steps.step()), payload, local, tally, draw, i)
-        visit = None if batch is None else compiled(make_visit_in_place(steps.visit()), payload, local, batch)
-        codes = Codes(tick, visit, federation.method.start, steps.look())
-        like = Buffers(payload, state, local, batch)
+        first = self._first()
+        return in_place(steps.learn(), first.payload, first.local, first.tally, show(at(first.draw, 0)))
+
+    def _captured_lanes(self, number: int) -> list[Lane]:
+        with spending("importing"):
+            from .capture import Buffers, CapturedLane, Codes, make_tick, make_visit_in_place
+            from .compiler import compiled
+
+        steps, (payload, state, local, draw, sweep, tally) = self.federation.steps, self._first()
+        i, batch = torch.zeros(1, dtype=torch.long, device=self.device), sweep and at(sweep, 0)
+        with ThreadPoolExecutor(1) as meanwhile, quick_turns():
+            if has_kernels(tally) and not Path(os.environ.get(OF_TRITON, "")).is_dir():
+                # None are kept yet, and each is made when it is first called: ten seconds in all.
+                meanwhile.submit(self._try_out, steps.step(), payload, local, tally, at(draw, 0))
+            tick = compiled(make_tick(steps.step()), payload, local, tally, draw, i)
+            visit = None if batch is None else compiled(make_visit_in_place(steps.visit()), payload, local, batch)
+        codes, like = Codes(tick, visit, steps.method.start, steps.look()), Buffers(payload, state, local, batch)
         return [CapturedLane(codes, like, draw, tally) for _ in range(number)]
+
+    def _try_out(self, step: Step, *given: Any) -> None:
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream(self.device)):
+            step(*given)
+
+    @torch.no_grad()
+    def _first(self) -> First:
+        """What the client with the most steps begins its first round with, on the device."""
+        federation, plan = self.federation, self.federation.longest_plan()
+        server = federation.first_server()
+        payload = federation.payload(server, federation.server_optimizer.start(server.weights.params), plan.client)
+        state = to(federation.new_state(payload, plan.client), self.device)
+        local, tally = federation.method.start(payload, state), torch.zeros(2, federation.layout.size)
+        return First(payload, state, local, *to((plan.draw, plan.sweep, tally), self.device))
 
     @cached_property
     def client_sums(self) -> Callable[[Weights, int], NormSums]:
@@ -192,6 +223,25 @@ class Lanes:
         return result._replace(velocity={})
 
 
+@contextmanager
+def quick_turns() -> Iterator[None]:
+    """Let threads wait for the interpreter a tenth of a millisecond: one that calls many operations waits at each."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(0.0001)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def name_compilers_folder() -> None:
+    """Keep what compilers make next to decoded datasets; importing PyTorch's compiler would name another folder."""
+    if not Path(os.environ.get(COMPILED, OF_TORCH)).name.startswith(OF_TORCH):
+        return
+    folder = os.environ[COMPILED] = str(cache_folder() / "compiled")
+    os.environ.setdefault(OF_TRITON, f"{folder}/triton")  # of our own kernels, too
+
+
 def num_lanes(federation: Federation, debug: bool = False, most: int | None = None) -> int:
     """How many clients train at once, at most as many as take part."""
     config, on_gpu, is_compiled = federation.config, federation.device.type == "cuda", compiles(federation, debug)
@@ -214,7 +264,8 @@ def faster(federation: Federation, is_compiled: bool) -> Faster:
     """What makes a pure function of tensors faster here: on a GPU a graph, on a CPU the compiler, or nothing."""
     if not is_compiled:
         return as_it_is
-    from .compiler import ForShapes, compiled
+    with spending("importing"):
+        from .compiler import ForShapes, compiled
 
     if federation.device.type == "cpu":
         return partial(ForShapes, faster=compiled)
@@ -225,6 +276,7 @@ def faster(federation: Federation, is_compiled: bool) -> Faster:
 
 def set_up_torch(federation: Federation) -> None:
     """Process-wide switches of the framework."""
+    name_compilers_folder()
     if federation.device.type == "cuda":
         torch.cuda.set_device(federation.device)
     else:  # clients share the cores, so each operation takes one

@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from ..errors import UserError
 from ..types import Clock, State
@@ -125,7 +126,7 @@ def at_hand(factor: Tensor) -> Rate:
 
     A GPU would have to be waited for, and compiled code would be compiled anew for every number.
     """
-    if not factor.is_cpu:
+    if not factor.is_cpu or isinstance(factor, FakeTensor):
         return factor
     try:
         return factor.item()

@@ -32,6 +32,7 @@ def environment(device: Mapping[str, Any]) -> dict[str, Any]:
         "cuda": device["cuda"],
         "processor": processor(),
         "threads": device["threads"],
+        "start": device.get("start", {}),  # seconds by part, of a run that compiles
         "revision": git_revision(),
         "command": own_words(),
     }

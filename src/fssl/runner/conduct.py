@@ -17,6 +17,7 @@ from ..engines.lanes import compiles
 from ..engines.local import LocalEngine
 from ..engines.named_tensors import to
 from ..engines.snapshot import Snapshot, restore
+from ..engines.stopwatch import start_seconds
 from ..errors import RunError, UserError, described, is_out_of_memory
 from ..records.checkpoint import Saved
 from ..records.layout import SPLIT
@@ -71,7 +72,8 @@ def run_experiment(
             choice = Choice(config, folder.rounds(), saved.parts if saved else {})
             if engine.snapshot.round == 0:
                 save_state(writer, engine, choice)
-            writer.write_env(device_facts(federation.device), engine.snapshot.round)
+            facts = {**device_facts(federation.device), "start": start_seconds()}
+            writer.write_env(facts, engine.snapshot.round)
             write_facts(folder.partition_file, federation.holdings.facts())
             logged.started(config, folder.rounds())
             while engine.snapshot.round < config.rounds and not choice.progress.is_over:
