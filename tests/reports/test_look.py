@@ -50,7 +50,14 @@ def rgb(color: str) -> tuple[int, ...]:
     return tuple(bytes.fromhex(color[1:]))
 
 
-def test_a_plug_in_keeps_the_color_and_changes_the_dash() -> None:
+@pytest.mark.parametrize("name", ["flexmatch", "mine.py:mine"])
+def test_a_plug_in_keeps_the_color_and_changes_the_dash_and_the_marker(name: str) -> None:
+    alone, plugged = method_styles([name, f"{name}+sage"])
+    assert alone.color == plugged.color
+    assert (alone.dash != plugged.dash, alone.marker != plugged.marker) == (True, True)
+
+
+def test_a_plug_in_has_a_dash_that_no_method_has() -> None:
     assert method_style("flexmatch+sage").color == method_style("flexmatch").color
     assert method_style("flexmatch+sage").dash not in {method_style(name).dash for name in METHODS}
     assert method_label("fedprox+fixmatch+sage") == "FedProx+FixMatch + SAGE"

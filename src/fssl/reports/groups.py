@@ -1,4 +1,4 @@
-"""Which runs are repetitions of one setting, which can be compared as a task, and what tells both from others."""
+"""Which runs repeat one setting, which can be compared as a task, and the names of both."""
 
 import json
 from collections import Counter, defaultdict
@@ -15,7 +15,8 @@ from ..system.user_code import short_name
 from .look import Style, method_styles
 from .runs import Run
 
-MOST_NAMED = 6  # settings beside a name, if some of them differ only from tasks of other names
+MOST_NAMED = 6  # settings after a name, if some of them differ only from tasks of other names
+DIGITS = 7  # of a checksum in a name, as many as of a commit
 
 
 # Repetitions of one setting.
@@ -71,11 +72,17 @@ def named_groups(runs: Iterable[Run], aside: str = "") -> dict[str, list[Run]]:
         methods[shown_name(members)].add(method_of(members[0]))
     named = {}
     for mine, members in zip(settings, groups.values(), strict=True):
-        extra = [f"{k.rsplit('.', 1)[-1]}={setting_text(v)}" for k, v in mine.items() if peers(k, mine) in varying]
+        extra = [f"{k.rsplit('.', 1)[-1]}={named_value(k, v)}" for k, v in mine.items() if peers(k, mine) in varying]
         name = shown_name(members)
         unclear = f" ({method_of(members[0])})" if len(methods[name]) > 1 else ""
         named[", ".join([name + unclear, *extra])] = members
     return named
+
+
+def named_value(key: str, value: object) -> str:
+    """Return a setting's value for a name or a heading; the first digits of a checksum are enough there."""
+    text = setting_text(value)
+    return text[:DIGITS] if key.endswith("digest") and value is not None else text
 
 
 def method_of(run: Run) -> str:
@@ -172,7 +179,7 @@ def describe_task(runs: list[Run], among: list[dict[str, set[str]]], aside: str)
     settings, name = task_settings(runs[0], aside), short_title(runs[0], aside)
     own, wider = among[0][name], among[1][dataset_title(runs[0], aside)] - title_words(runs[0], aside).keys()
     named = every if len(every := own | wider) <= MOST_NAMED else own
-    texts = [f"{k} = {setting_text(settings[k])}" for k in settings if k in named]
+    texts = [f"{k} = {named_value(k, settings[k])}" for k in settings if k in named]
     more = len(every - named)
     rest = [f"{several(more, 'more setting')} differ{'s' * (more == 1)}"] if more else []
     return TaskRuns(name, " · ".join([*texts, *rest]), runs)
@@ -209,10 +216,14 @@ def title_words(run: Run, aside: str) -> dict[str, str]:
 
 
 def dataset_title(run: Run, aside: str) -> str:
-    """The dataset's name, of a folder also where it was; empty where results are shown by datasets."""
-    data = run.config.data
-    folder = Path(data.dir or "").name if run.config.card.is_folder else ""
-    return f"{data.name} {folder}".strip() if aside != "data.name" else ""
+    """Return the dataset's name, with its folder if it has one; empty where results are shown by datasets."""
+    folder = Path(run.config.data.dir or "").name if run.config.card.is_folder else ""
+    return f"{dataset_name(run.config)} {folder}".strip() if aside != "data.name" else ""
+
+
+def dataset_name(config: Config) -> str:
+    """Return what readers call the dataset: images that a script gave in memory have no folder."""
+    return "arrays" if config.data.name == "imagefolder" and config.data.dir is None else config.data.name
 
 
 def who_knows(config: Config) -> str:

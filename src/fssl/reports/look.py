@@ -1,4 +1,4 @@
-"""How methods look, the same in every figure and page."""
+"""The colors, dashes and markers of methods, the same in every figure and page."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -68,13 +68,16 @@ def label_of(facts: Mapping[str, MethodFacts], name: str) -> str:
 
 
 def method_style(method: str, colors: Sequence[str] = (*COLORS.values(),)) -> Style:
-    """A method's look; one that is not listed gets a look by its name, so that it is the same in every picture."""
+    """Return a method's look; an unlisted method has one by its name, the same in every picture.
+
+    A plug-in keeps the color and changes the dash and the marker.
+    """
     base, plugins = split_plugins(method)
     number = crc32(base.encode())
     unlisted = Style(colors[number % len(colors)], OTHERS, MARKERS[number // len(COLORS) % len(MARKERS)])
     style = listed_styles().get(base, unlisted)
     source = registry().plugins[plugins[-1]].source if plugins else None
-    return style._replace(dash=source.look) if source else style
+    return style._replace(dash=source.look, marker=step_along(MARKERS, style.marker, 1)) if source else style
 
 
 @cache

@@ -143,8 +143,8 @@ class Run:
 
     @property
     def commits(self) -> list[str]:
-        """The commits that made this run, in order; those who start it again may have another."""
-        return list(dict.fromkeys(short_commit(s.get("revision")) for s in self.sessions)) or [UNKNOWN_COMMIT]
+        """Commits, or versions of fssl, that the run was trained with, in order; a resumed run may have several."""
+        return list(dict.fromkeys(map(source_of, self.sessions))) or [UNKNOWN_COMMIT]
 
     @property
     def curve(self) -> list[float]:
@@ -186,6 +186,13 @@ class Run:
     def by(self, measure: str) -> "Run":
         """The same run, judged by a measure."""
         return self if measure == self.measure else replace(self, measure=measure)
+
+
+def source_of(session: Mapping[str, Any]) -> str:
+    """Return the commit of a start of a run; the version where fssl was installed from a wheel."""
+    commit, packages = short_commit(session.get("revision")), session.get("packages")
+    version = packages.get("fssl") if isinstance(packages, dict) else None
+    return f"fssl {version}" if commit == UNKNOWN_COMMIT and isinstance(version, str) else commit
 
 
 class Series(NamedTuple):

@@ -11,12 +11,11 @@ from rich.table import Table
 
 from ..console import say
 from ..errors import UserError, nearest, several
-from ..records.environment import UNKNOWN_COMMIT, short_commit
 from ..records.layout import BEST
 from ..records.refusals import why_stuck
 from ..records.rounds import MEASURES
 from ..records.store import RunFolder
-from .groups import shown_name
+from .groups import dataset_name, shown_name
 from .overview import parts_of_round, seconds_per_round
 from .runs import (
     Extras,
@@ -29,6 +28,7 @@ from .runs import (
     privacy_text,
     read_run,
     run_folders,
+    source_of,
     value,
 )
 
@@ -65,7 +65,7 @@ def print_run(console: Console, path: Path) -> None:
         if folder.has_rounds:
             raise UserError(f"{folder.record} is damaged: no line of it can be read")
         raise UserError(f"{path} has no finished round in {folder.rounds_file.name}; {way_on(why_stuck(folder))}")
-    say(console, f"{shown_name([run])} on {run.config.data.name}, seed {run.config.seed}: {path}")
+    say(console, f"{shown_name([run])} on {dataset_name(run.config)}, seed {run.config.seed}: {path}")
     if not run.has_end:
         say(console, unfinished(folder, run))
     table = Table(show_header=False)
@@ -137,7 +137,7 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
     yield "seconds per round (median)", seconds_per_round([run])
     if parts := parts_of_round(run):
         yield "of these", parts
-    yield "commit", ", ".join(map(start_text, commit_changes(run.sessions))) or UNKNOWN_COMMIT
+    yield "commit", ", ".join(map(start_text, source_changes(run.sessions))) or source_of({})
 
 
 def end_facts(run: Run) -> Iterator[tuple[str, str]]:
@@ -172,16 +172,12 @@ def client_facts(extras: Extras, measure: str) -> Iterator[tuple[str, str]]:
         yield f"and of {len(clients) - CLIENTS} more clients", f"see {extras.folder.measures_file.name}"
 
 
-def commit_changes(sessions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The starts of a run with another commit than the one before."""
-    return [next(group) for _, group in groupby(sessions, commit_of)]
-
-
-def commit_of(session: Mapping[str, Any]) -> str:
-    return short_commit(session.get("revision"))
+def source_changes(sessions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the starts of a run with another commit or version than the one before."""
+    return [next(group) for _, group in groupby(sessions, source_of)]
 
 
 def start_text(session: Mapping[str, Any]) -> str:
-    """The commit of a start of the run, and where it went on from."""
-    first, commit = session.get("from_round"), commit_of(session)
+    """Return the commit or version of a start of the run, and the round that it began with."""
+    first, commit = session.get("from_round"), source_of(session)
     return f"{commit} from round {first}" if isinstance(first, int) and first > 1 else commit

@@ -18,6 +18,7 @@ from ...probes.host import divided
 from ...records.rounds import LAST, MEASURES
 from ..groups import (
     TaskRuns,
+    dataset_name,
     distinct,
     group_by_task,
     group_key,
@@ -195,7 +196,7 @@ def task_data(task: TaskRuns) -> Json:
     return {
         "title": task.title,
         "extra": task.extra,
-        "dataset": config.data.name,
+        "dataset": dataset_name(config),
         "alpha": config.partition.alpha if applies(config, "partition.alpha") else None,
         "labels": config.labels_per_class if config.picks_labels else None,
         "last": last_rounds(runs),

@@ -700,7 +700,7 @@ function renderWords() {
   const rest = cards.splice(CARDS);
   box.replaceChildren(...cards);
   if (!rest.length) return;
-  const summary = el("summary", {}, `${rest.length} more tasks`);
+  const summary = el("summary", {}, count(rest.length, "more task"));
   box.append(el("details", { open: wasOpen }, summary, el("div", { class: "words" }, ...rest)));
 }
 
