@@ -26,8 +26,9 @@ from fssl.reports.look import method_style
 from fssl.reports.overview import make_overview, seconds_per_round
 from fssl.reports.runs import by_round, find_runs, joined, number
 from fssl.reports.show import print_run, sparkline
-from fssl.reports.verdicts import last_rounds
+from fssl.reports.verdicts import caution, interval, last_rounds
 from helpers import run_folders
+from helpers.command import Fssl
 from helpers.handmade import append, write_run
 
 SAGE = 'method.name="sage"'
@@ -398,7 +399,7 @@ def test_tasks_are_not_ranked_together(tmp_path: Path, capsys: pytest.CaptureFix
     text = said(capsys)
     assert "α = 0.1" in text
     assert "α = 1 " in text
-    assert "sage leads fedavg by 10.00 points (seed by seed +10.00 to +10.00)." in text
+    assert "sage leads fedavg by 10.00 points (seed by seed +10.00 to +10.00; 95 % interval +10.00 to +10.00):" in text
     assert "sage leads fedavg by 5.00 points" in text
     assert text.count("leads") == 2
     rows = list(csv.DictReader((tmp_path / "new/c.csv").open()))
@@ -441,9 +442,74 @@ def test_what_sage_adds_to_a_host_is_told_seed_by_seed(tmp_path: Path, capsys: p
     write_run(tmp_path / "other", [90.0], "method.name='flexmatch'", "method.tau=0.5")
     compare_runs(console, [tmp_path])
     text = said(capsys)
-    assert "flexmatch+sage is 2.00 points ahead of flexmatch, tau=0.95 (seed by seed +1.00 to +3.00)." in text
-    assert "freematch+sage is 2.00 points ahead of freematch (seed by seed -1.00 to +5.00): not in every seed" in text
+    assert "flexmatch+sage is 2.00 points ahead of flexmatch, tau=0.95 (seed by seed +1.00 to +3.00; " in text
+    assert "95 % interval -10.71 to +14.71): two seeds are weak evidence." in text
+    assert "freematch+sage is 2.00 points ahead of freematch (seed by seed -1.00 to +5.00; " in text
+    assert "95 % interval -36.12 to +40.12): not in every seed, so this" in text
     assert text.count("points ahead of") == 2
+
+
+def test_an_interval_of_student_and_its_cautions() -> None:
+    """Differences 1, 2, 3: 2 ± 4.303 / sqrt(3). The quantiles of 9 and 29 degrees of freedom are 2.262 and 2.045."""
+    assert interval([1.0, 2.0, 3.0]) == pytest.approx((-0.4844, 4.4844), abs=1e-4)
+    for number, quantile in ((10, 2.262), (12, 2.201), (30, 2.045)):
+        values = [0.0, 2.0] * (number // 2)
+        half = (number / (number - 1)) ** 0.5 / number**0.5
+        assert interval(values) == pytest.approx((1 - quantile * half, 1 + quantile * half), abs=1e-3)
+    assert caution(2, [1.0, 2.0, 3.0]) == ": the interval includes 0, so more seeds are needed."
+    assert (caution(5, [4.0, 5.0, 6.0]), caution(-5, [-4.0, -5.0, -6.0])) == (".", ".")
+    assert caution(5, [5.0, 5.1]) == ": two seeds are weak evidence."
+    assert caution(1, [-1.0, 3.0]).startswith(": not in every seed")
+
+
+def test_the_best_cell_of_a_sweep_has_the_words_of_its_final_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """FixMatch is best at 0.7, and 60 is the best number of all; SAGE's upper bound does not count."""
+    results = {("sage", 0.7): 50, ("sage", 0.9): 55, ("fixmatch-gpl", 0.7): 60, ("fixmatch-gpl", 0.9): 58}
+    results[("sage+oracle", 0.7)] = 99
+    for i, ((method, tau), result) in enumerate(results.items()):
+        settings = (f"method.name='{method}'", f"method.tau={tau}", "data.test='tuning'", "train.lr=0.05")
+        write_run(tmp_path / str(i), [float(result)], *settings)
+    compare_runs(console, [tmp_path], by="method.tau")
+    line = next(line for line in said(capsys).split("Best cell: ")[1:])
+    words = "--set method.name=fixmatch-gpl --set method.tau=0.7 --set data.test=final"
+    assert line.startswith(f"fixmatch-gpl with method.tau = 0.7, 60.00 %: {words} ")
+
+
+def test_headings_have_the_first_digits_of_checksums(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for k, digest in enumerate(("0123456789abcdef" * 4, "fedcba9876543210" * 4)):
+        settings = ("partition.file='split.json'", f"partition.digest='{digest}'")
+        write_run(tmp_path / str(k), [50.0], SAGE, *settings)
+    compare_runs(console, [tmp_path])
+    text = said(capsys)
+    assert ("partition.digest = 0123456" in text, "partition.digest = fedcba9" in text) == (True, True)
+    assert "01234567" not in text
+
+
+def test_images_in_memory_are_called_arrays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own = ("data.name='imagefolder'", "data.classes=['a', 'b']", "data.size=8", "data.channels=1", "data.digest='1'")
+    write_run(tmp_path / "a", [50.0], SAGE, *own)
+    write_run(tmp_path / "b", [50.0], SAGE, *own, "partition.alpha=7")
+    compare_runs(console, [tmp_path])
+    print_run(console, tmp_path / "a")
+    text = said(capsys)
+    assert ("arrays · " in text, "sage on arrays, seed" in text, "imagefolder" in text) == (True, True, False)
+
+
+def test_a_run_of_an_installed_package_names_its_version(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = write_run(tmp_path / "a", [50.0], SAGE)
+    write_facts(run / "env.json", {"sessions": [{"revision": None, "packages": {"fssl": "0.1.0"}}]})
+    print_run(console, run)
+    text = said(capsys)
+    assert ("fssl 0.1.0" in text, "unknown" in text) == (True, False)
+
+
+def test_a_second_by_is_rejected(three_alphas: Path, fssl: Fssl) -> None:
+    words = ("compare", str(three_alphas / "runs"), "--by", "partition.alpha", "--by", "train.lr")
+    given = fssl(*words)
+    assert (given.code, given.err.count("\n")) == (2, 1)
+    assert "--by partition.alpha --by train.lr: results are shown by one setting" in given.err
 
 
 def test_where_the_file_of_a_partition_was_does_not_part_repetitions(
@@ -581,7 +647,7 @@ def test_results_by_a_setting(three_alphas: Path, capsys: pytest.CaptureFixture[
     assert "method seeds alpha=0.1 alpha=0.5 alpha=10.0" in text
     assert "sage 7 8 52.00 ± 2.83 60.00 ± 0.00 81.00 ± 1.41" in text
     assert "fedavg 7 8 42.00 ± 2.83 60.00 ± 1.41 – " in text
-    assert "partition.alpha = 0.1: sage leads fedavg by 10.00 points (seed by seed +10.00 to +10.00)." in text
+    assert "partition.alpha = 0.1: sage leads fedavg by 10.00 points (seed by seed +10.00 to +10.00; 95 % interval +10.00 to +10.00):" in text
     assert "partition.alpha = 0.5: fedavg and sage are level." in text
     assert "partition.alpha = 10.0" not in text
     assert "test set" not in text  # who has which skew is no choice of the researcher
@@ -592,7 +658,7 @@ def test_a_servers_setting_is_a_choice_too(tmp_path: Path, capsys: pytest.Captur
         settings = ("server.optimizer='momentum'", f"server.momentum={momentum}")
         write_run(tmp_path / f"{momentum}", [50.0], SAGE, *settings)
     compare_runs(console, [tmp_path], by="server.momentum")
-    assert "chooses server.momentum from this table chooses it on the test set" in said(capsys)
+    assert "A choice of server.momentum from this table is made on the test set" in said(capsys)
 
 
 def test_results_by_a_methods_own_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -605,7 +671,7 @@ def test_results_by_a_methods_own_setting(tmp_path: Path, capsys: pytest.Capture
     assert "method seeds tau=0.7 tau=0.9 tau=unset" in text
     assert "sage 7 57.00 59.00 –" in text
     assert "fedavg 7 – – 40.00" in text
-    assert "chooses method.tau from this table chooses it on the test set" in text
+    assert "A choice of method.tau from this table is made on the test set" in text
     for tau in (0.9, 0.7):
         write_run(tmp_path / f"apart/{tau}", [50.0], SAGE, f"method.tau={tau}", "data.test='tuning'")
     compare_runs(console, [tmp_path / "apart"], by="method.tau")
@@ -669,8 +735,8 @@ def test_a_lead_is_that_in_the_seeds_that_both_have(tmp_path: Path, capsys: pyte
             write_run(tmp_path / f"f{seed}", [float(theirs)], 'method.name="fedavg"', f"seed={seed}")
     compare_runs(console, [tmp_path])
     text = said(capsys)
-    lead = "fedavg leads sage by 9.50 points in the seeds that both have (seed by seed +9.00 to +10.00)."
-    assert lead in text
+    lead = "fedavg leads sage by 9.50 points in the seeds that both have (seed by seed +9.00 to +10.00; "
+    assert lead + "95 % interval +3.15 to +15.85): two seeds are weak evidence." in text
 
 
 @pytest.mark.parametrize(
@@ -776,8 +842,8 @@ def test_one_method_beside_every_other(tmp_path: Path, capsys: pytest.CaptureFix
             write_run(tmp_path / f"{method}{seed}", [float(result)], f"method.name='{method}'", f"seed={seed}")
     compare_runs(console, [tmp_path], against="sage")
     text = said(capsys)
-    assert "sage is 0.50 points behind fixmatch-lpl (seed by seed -2.00 to +1.00): not in every seed" in text
-    assert "sage is 7.00 points ahead of fedavg (seed by seed +4.00 to +10.00)." in text
+    assert "sage is 0.50 points behind fixmatch-lpl (seed by seed -2.00 to +1.00; 95 % interval -19.56 to" in text
+    assert "sage is 7.00 points ahead of fedavg (seed by seed +4.00 to +10.00; 95 % interval -31.12 to" in text
     assert "leads" not in text
     assert "upper bound: fedavg-sl" in text
     with pytest.raises(UserError, match="--against 'sgae': no such line in the table; there are fedavg; fedavg-sl"):

@@ -103,7 +103,7 @@ def test_the_words_say_who_leads_and_where_sage_does_not(tmp_path: Path) -> None
     (task,) = report(tmp_path)["tasks"]
     short = "Fewer than 10 rounds: results are means of all 1."
     assert task["words"] == [
-        "FixMatch-LPL leads SAGE by 0.75 points (seed by seed -0.50 to +2.00): "
+        "FixMatch-LPL leads SAGE by 0.75 points (seed by seed -0.50 to +2.00; 95 % interval -15.13 to +16.63): "
         "not in every seed, so this does not separate them.",
         *("SAGE is number 2 of 2, 0.75 points behind.", "Seeds 7, 8.", short),
     ]

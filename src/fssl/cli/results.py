@@ -81,14 +81,16 @@ def export(
 
 def compare(
     runs: Runs,
-    by: Annotated[str, typer.Option(help="A setting, e.g. partition.alpha: a column for each of its values.")] = "",
+    by: Annotated[
+        list[str] | None, typer.Option(help="One setting, e.g. partition.alpha: a column for each of its values.")
+    ] = None,
     png: Annotated[Path | None, typer.Option(help="Also draw curves (or results, with --by) into this PNG.")] = None,
     svg: Annotated[Path | None, typer.Option(help="The same picture as SVG.")] = None,
     pdf: Annotated[Path | None, typer.Option(help="The same picture as PDF, for LaTeX.")] = None,
     title: Annotated[str, typer.Option(help="One panel instead of three in the picture, with this above it.")] = "",
     csv: Annotated[Path | None, typer.Option(help="Also write a line per run into this CSV file.")] = None,
     tex: Annotated[Path | None, typer.Option(help="Also write the tables into this LaTeX file (booktabs).")] = None,
-    against: Annotated[str, typer.Option(help="A line of the table: how it stands beside each of the others.")] = "",
+    against: Annotated[str, typer.Option(help="A line of the table: compare it with each of the others.")] = "",
     measure: Measure = "",
 ) -> None:
     """Compare runs: mean and spread over seeds, optionally a picture, CSV and LaTeX.
@@ -98,9 +100,11 @@ def compare(
 
     Example: `fssl compare runs --by partition.alpha --png alpha.png --tex alpha.tex`: methods × α, as papers print them
     """
+    if by and len(by) > 1:
+        raise UserError(f"--by {' --by '.join(by)}: results are shown by one setting; give --by once")
     from ..reports.compare import Files, compare_runs
 
-    compare_runs(console, runs, Files(png, svg, pdf, csv, tex, title), by, against, measure)
+    compare_runs(console, runs, Files(png, svg, pdf, csv, tex, title), by[0] if by else "", against, measure)
 
 
 def tables(

@@ -1,20 +1,22 @@
 """The table of a comparison as strings: a line per method, for the screen and for LaTeX."""
 
+import shlex
 from collections import defaultdict
 from collections.abc import Iterable
 
 import numpy as np
 
+from ..config import toml_text
 from ..config.conditions import chosen_parts
 from ..console import setting_text
 from ..errors import UserError, printable, several, unknown
 from ..records.rounds import MEASURES
 from .formats import Grid, latex, some_columns
-from .groups import comparable_settings, seeds_text
+from .groups import comparable_settings, peers, seeds_text, what_varies
 from .runs import Run, is_number, label_quality, late, number, own_metrics, spread, value
 from .verdicts import (
-    beside,
     by_result,
+    differences,
     gains,
     last_rounds,
     mean_result,
@@ -45,7 +47,7 @@ def late_spread(runs: list[Run], metric: str) -> str:
 
 
 def leaders(groups: Groups) -> set[str]:
-    """The best of those that can be compared, and who is level with it as the numbers are shown."""
+    """Return the best of those that can be compared, and those level with it as the numbers are shown."""
     order = rivals(groups)
     if len(order) < 2:
         return set()
@@ -70,8 +72,8 @@ def latex_table(title: str, overview: Grid, groups: Groups) -> str:
 
 
 def words_on(groups: Groups, against: str = "") -> list[str]:
-    """Who leads and what SAGE adds to its hosts, or how a named one stands beside each of the others."""
-    first = beside(against, groups) if against else [verdict(groups), *gains(groups)]
+    """Return sentences on the leader and on SAGE's gains, or on how a named group compares with each other one."""
+    first = differences(against, groups) if against else [verdict(groups), *gains(groups)]
     return [*first, *smoothed_results(groups), *not_compared(groups)]
 
 
@@ -90,7 +92,7 @@ def seconds_per_round(runs: list[Run]) -> str:
 
 
 def parts_of_round(run: Run) -> str:
-    """Median seconds of each part of a round; empty for records that do not tell."""
+    """Return the median seconds of each part of a round; empty for records without them."""
     found: defaultdict[str, list[float]] = defaultdict(list)
     for line in run.lines:
         timing = line.get("timing")
@@ -111,7 +113,7 @@ def check_against(name: str, tasks: Iterable[Groups]) -> None:
 
 
 def check_by(key: str, runs: list[Run]) -> None:
-    """Refuse a setting that does not have several values among the runs."""
+    """Reject a setting that does not have several values among the runs."""
     every = [comparable_settings(run) for run in runs]
     values: dict[str, set[str]] = defaultdict(set)
     for name in dict.fromkeys(name for mine in every for name in mine):
@@ -171,9 +173,26 @@ def words_by(key: str, groups: Groups, against: str = "") -> list[str]:
         for text in (words_on(here, against) if len(here) > 1 else smoothed_results(here))
     ]
     is_apart = all(run.config.data.test == "tuning" for runs in groups.values() for run in runs)
-    if key.startswith(("method.", "train.", "model.", "server.")) and not is_apart:
-        said.append(
-            f"Whoever chooses {key} from this table chooses it on the test set, and should say so;"
-            " data.test=tuning sets half of it apart for that."
-        )
+    if key.startswith(("method.", "train.", "model.", "server.")):
+        said += best_cell(key, groups, is_apart)
+        if not is_apart:
+            said.append(
+                f"A choice of {key} from this table is made on the test set; say so, or use data.test=tuning,"
+                " which sets half of the test set apart for it."
+            )
     return said
+
+
+def best_cell(key: str, groups: Groups, is_apart: bool) -> list[str]:
+    """Return a line on the best cell of a sweep, with its settings as words for the final run."""
+    cells = [(name, here[name]) for here in by_value(key, groups).values() for name in rivals(here)]
+    if len(cells) < 2:
+        return []
+    name, runs = max(cells, key=lambda cell: mean_result(cell[1]))
+    every = [comparable_settings(run) for _, members in cells for run in members]
+    mine, varying = comparable_settings(runs[0]), what_varies(every)
+    chosen = {k: v for k, v in mine.items() if v is not None and (k == key or peers(k, mine) in varying)}
+    words = {"method.name": runs[0].config.method.name} | chosen | ({"data.test": "final"} if is_apart else {})
+    texts = {k: v if isinstance(v, str) else toml_text(v) for k, v in words.items()}
+    settings = " ".join(f"--set {shlex.quote(f'{k}={text}')}" for k, text in texts.items())
+    return [f"Best cell: {name} with {key} = {setting_text(mine.get(key))}, {spread(results(runs))} %: {settings}"]

@@ -1,5 +1,6 @@
 """Verdicts in sentences: the leading method, its margin, and whether every seed agrees."""
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import attrgetter
 
@@ -9,26 +10,29 @@ from ..catalog.facts import is_bound
 from .groups import comparable_settings, method_of
 from .runs import Run, late, number, spread
 
+# 97.5 % quantiles of Student's t for 1 to 10 degrees of freedom.
+T_QUANTILES = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
+
 
 def reach(runs: Sequence[Run]) -> int:
-    """The last round that all runs have reached; who has stopped early has no more to come."""
+    """Return the last round that all runs have reached; a run that stopped early counts as complete."""
     return min(run.reached for run in runs)
 
 
 def last_rounds(runs: Iterable[Run]) -> int:
-    """How many rounds a result is the mean of, at most."""
+    """Return the largest number of rounds that a result is the mean of."""
     return max(run.averaged for run in runs)
 
 
 def rivals(groups: Mapping[str, Sequence[Run]]) -> list[str]:
-    """Groups that can be compared, best first: no upper bound, and all as far as the one that is farthest."""
+    """Return the groups that can be compared, best first: no upper bounds, and only those that got farthest."""
     names = [name for name, runs in groups.items() if not is_bound(runs[0].config.method.name)]
     farthest = max((reach(groups[name]) for name in names), default=0)
     return by_result({name: groups[name] for name in names if reach(groups[name]) == farthest})
 
 
 def by_result(groups: Mapping[str, Sequence[Run]]) -> list[str]:
-    """Names, best first."""
+    """Return the names, best first."""
     return sorted(groups, key=lambda name: -mean_result(groups[name]))
 
 
@@ -37,7 +41,7 @@ def mean_result(runs: Sequence[Run]) -> float:
 
 
 def verdict(groups: Mapping[str, Sequence[Run]]) -> str:
-    """A sentence that names the leading method and says whether every seed agrees."""
+    """Return a sentence that names the leading method and says how sure its lead is."""
     order = rivals(groups)
     if len(order) < 2:
         return "One setting only: nothing to compare." if len(groups) < 2 else "Nothing to compare yet."
@@ -51,7 +55,7 @@ def verdict(groups: Mapping[str, Sequence[Run]]) -> str:
 
 
 def margin(first: Sequence[Run], second: Sequence[Run]) -> float:
-    """Difference of the results: over shared seeds, or of the means if there are none."""
+    """Return the difference of the results: over shared seeds, or of the means if there are none."""
     pairs = seed_differences(first, second)
     return float(np.mean(pairs)) if pairs else mean_result(first) - mean_result(second)
 
@@ -62,43 +66,61 @@ def where(first: Sequence[Run], second: Sequence[Run]) -> str:
 
 
 def how_sure(difference: float, first: Sequence[Run], second: Sequence[Run]) -> str:
-    """The end of a sentence on a difference: the result seed by seed."""
+    """Return the end of a sentence on a difference: its range over seeds, its interval, and a caution if needed."""
     pairs, shared = seed_differences(first, second), where(first, second)
     if len(pairs) > 1:
-        low, high = min(pairs), max(pairs)
-        is_clear = low > 0 if difference > 0 else high < 0
-        end = "." if is_clear else ": not in every seed, so this does not separate them."
-        return f"{shared} (seed by seed {low:+.2f} to {high:+.2f}){end}"
+        low, high = interval(pairs)
+        seeds = f"seed by seed {min(pairs):+.2f} to {max(pairs):+.2f}"
+        return f"{shared} ({seeds}; 95 % interval {low:+.2f} to {high:+.2f}){caution(difference, pairs)}"
     return f"{shared}: a single seed is weak evidence." if pairs else ": no seed in common, so this is weak evidence."
 
 
+def interval(values: Sequence[float]) -> tuple[float, float]:
+    """Return the 95 % confidence interval of the mean of two or more values, by Student's t."""
+    free = len(values) - 1
+    # Beyond the table: the first terms of the quantile's expansion in 1/free, right to three digits.
+    t = T_QUANTILES[free - 1] if free <= len(T_QUANTILES) else 1.96 + 2.372 / free + 2.822 / free**2
+    mean, half = float(np.mean(values)), t * float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return mean - half, mean + half
+
+
+def caution(difference: float, pairs: Sequence[float]) -> str:
+    """Return what weakens a difference over seeds, or only the full stop."""
+    low, high = interval(pairs)
+    if not (min(pairs) > 0 if difference > 0 else max(pairs) < 0):
+        return ": not in every seed, so this does not separate them."
+    if len(pairs) == 2:
+        return ": two seeds are weak evidence."
+    return "." if low > 0 or high < 0 else ": the interval includes 0, so more seeds are needed."
+
+
 def gains(groups: Mapping[str, Sequence[Run]]) -> list[str]:
-    """What SAGE as a plug-in adds to its host, a sentence for each host that is there as well."""
+    """Return a sentence on what SAGE as a plug-in adds to each host that is among the groups."""
     said = []
     ranked = rivals(groups)
     for name in ranked:
         host = host_group(groups[name][0], {other: groups[other] for other in ranked})
-        if host and {name, host} != {*ranked[:2]}:  # of those two the verdict tells
-            said.append(beside_text(name, host, groups))
+        if host and {name, host} != {*ranked[:2]}:  # those two are in the verdict
+            said.append(difference_text(name, host, groups))
     return said
 
 
-def beside(name: str, groups: Mapping[str, Sequence[Run]]) -> list[str]:
-    """A sentence on each other group that can be compared with the named one, if that can be compared itself."""
+def differences(name: str, groups: Mapping[str, Sequence[Run]]) -> list[str]:
+    """Return a sentence on each other group that can be compared with the named one."""
     ranked = rivals(groups)
     if name not in ranked:
         return []
-    return [beside_text(name, other, groups) for other in ranked if other != name]
+    return [difference_text(name, other, groups) for other in ranked if other != name]
 
 
-def beside_text(name: str, other: str, groups: Mapping[str, Sequence[Run]]) -> str:
+def difference_text(name: str, other: str, groups: Mapping[str, Sequence[Run]]) -> str:
     gain = margin(groups[name], groups[other])
-    place = "behind" if gain < 0 else "ahead of"
-    return f"{name} is {abs(gain):.2f} points {place} {other}{how_sure(gain, groups[name], groups[other])}"
+    side = "behind" if gain < 0 else "ahead of"
+    return f"{name} is {abs(gain):.2f} points {side} {other}{how_sure(gain, groups[name], groups[other])}"
 
 
 def host_group(run: Run, groups: Mapping[str, Sequence[Run]]) -> str | None:
-    """The group of the method that this one is a plug-in on, with the same settings."""
+    """Return the group of the host method that this run's plug-in is on, with the same settings."""
     method = method_of(run)
     if not method.endswith("+sage"):
         return None
@@ -111,7 +133,7 @@ def host_group(run: Run, groups: Mapping[str, Sequence[Run]]) -> str | None:
 
 
 def not_compared(groups: Mapping[str, Sequence[Run]]) -> list[str]:
-    """A sentence for each kind of group that the verdict leaves out."""
+    """Return a sentence for each kind of group that the verdict leaves out."""
     left = [name for name in by_result(groups) if name not in rivals(groups)]
     bounds = [name for name in left if is_bound(groups[name][0].config.method.name)]
     behind = [f"{n} (round {reach(groups[n])} of {groups[n][0].config.rounds})" for n in left if n not in bounds]
@@ -123,13 +145,13 @@ def not_compared(groups: Mapping[str, Sequence[Run]]) -> list[str]:
 def seed_differences(
     first: Sequence[Run], second: Sequence[Run], result: Callable[[Run], float] = attrgetter("result")
 ) -> list[float]:
-    """Differences between runs of the same seed."""
+    """Return the differences between runs of the same seed."""
     other = {r.config.seed: result(r) for r in second}
     return [result(r) - other[r.config.seed] for r in first if r.config.seed in other]
 
 
 def smoothed_results(groups: Mapping[str, Sequence[Run]]) -> list[str]:
-    """What smoothed models reach, where runs have them."""
+    """Return the results of smoothed models, where runs have them."""
     results = {
         name: [x for run in runs if (x := late(run, number(f"ema_{run.measure}"))) is not None]
         for name, runs in groups.items()
