@@ -51,7 +51,15 @@ def history(folder: Path) -> list[dict[str, Any]]:
 def test_values_are_those_of_the_line() -> None:
     tests = {"train_norm": {"accuracy": 50.0, "loss": 1.0}}
     line = {"round": 3, "accuracy": 50.0, "test": tests, "loss_s": 0.5, "lam": None, "sums": {}}
-    assert logged_values(line) == {"test_accuracy/train_norm": 50.0, "training/loss_s": 0.5}
+    test = {"test_accuracy/train_norm": 50.0, "test_loss/train_norm": 1.0}
+    assert logged_values(line) == {**test, "training/loss_s": 0.5}
+    line |= {"validation": {"accuracy": 40.0, "loss": 2.0}, "ema_validation": {"accuracy": 45.0, "loss": 1.5}}
+    assert logged_values({**line, "timing": {"seconds": 3.5}}) == {
+        **test,
+        **{"validation_accuracy/plain": 40.0, "validation_accuracy/ema": 45.0},
+        **{"validation_loss/plain": 2.0, "validation_loss/ema": 1.5},
+        **{"training/loss_s": 0.5, "time/seconds_per_round": 3.5},
+    }
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Loggers of other tools: send the record's numbers to TensorBoard and Weights & Biases; failures never end a run."""
+"""Loggers of other tools: TensorBoard and Weights & Biases get the numbers of the record, and never end a run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Listener(Protocol):
-    """An object that receives a run's progress."""
+    """An object that a run reports its progress to."""
 
     def started(self, config: Config, done: list[Line]) -> None: ...
     def round(self, line: Line) -> None: ...
@@ -22,36 +22,39 @@ class Listener(Protocol):
 
 
 def check_listener(listener: object) -> None:
-    """Reject, before the first round, an object without a listener's methods."""
+    """Reject an object without the methods of a listener, before the first round."""
     methods = ("started", "round", "say")
     if isinstance(listener, type) or not all(callable(getattr(listener, name, None)) for name in methods):
         raise UserError(f"listener = {listener!r:.60}: expected an object with the methods {', '.join(methods)}")
 
 
 class Logger(Protocol):
-    """Takes the numbers of a round."""
+    """An object that takes the numbers of a round."""
 
     def log(self, round: int, values: dict[str, float]) -> None: ...
     def close(self) -> None: ...
 
 
+VALIDATIONS = {"validation": "plain", "ema_validation": "ema"}  # keys of a line, and which model they test
 Opener = Callable[[Config, Path, int], Logger]  # settings, run folder, rounds done
 
 
 def logged_values(line: Line) -> dict[str, float]:
-    """Return the values of a line for a logger: measures of the tests, and every other single number."""
-    named = {**line["test"], **{f"ema_{norm}": test for norm, test in line.get("ema_test", {}).items()}}
-    named |= {part: line[part] for part in ("validation", "ema_validation") if part in line}
-    tests = {
-        f"test_{measure}/{norm}": test[measure]
-        for measure in MEASURES
-        for norm, test in named.items()
-        if test.get(measure) is not None
+    """Return the numbers that loggers get of a line, by tag: tests, the validation part, training and time."""
+    tests = {**line["test"], **{f"ema_{norm}": test for norm, test in line.get("ema_test", {}).items()}}
+    validations = {name: line[key] for key, name in VALIDATIONS.items() if key in line}
+    measured = {
+        f"{part}_{measure}/{name}": found[measure]
+        for part, parts in (("test", tests), ("validation", validations))
+        for measure in (*MEASURES, "loss")
+        for name, found in parts.items()
+        if found.get(measure) is not None
     }
     aside = {*MEASURES, *(f"ema_{measure}" for measure in MEASURES)}
     numbers = {name: value for name, value in line.items() if isinstance(value, float) and name not in aside}
     own = {f"metrics/{name}": value for name, value in line.get("metrics", {}).items()}
-    return tests | own | {f"training/{name}": value for name, value in numbers.items()}
+    time = {"time/seconds_per_round": line["timing"]["seconds"]} if "timing" in line else {}
+    return measured | own | {f"training/{name}": value for name, value in numbers.items()} | time
 
 
 class TensorBoard:
@@ -70,7 +73,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """A run of Weights & Biases, named after the folder; a resumed run continues it."""
+    """A run of Weights & Biases, named after the folder; a resumed run continues the same one."""
 
     def __init__(self, config: Config, folder: Path, done: int) -> None:
         wandb = wandb_package()
@@ -94,7 +97,7 @@ class Wandb:
 
 
 def wandb_id(folder: Path) -> str:
-    """Return the run's ID at Weights & Biases, drawn once, since folders on two machines may share a name."""
+    """Return the run's identity there, drawn once: folders of the same name on two machines are two runs."""
     path = folder / "wandb-id"
     if not path.is_file():
         write_atomic(path, token_hex(8))
@@ -102,7 +105,7 @@ def wandb_id(folder: Path) -> str:
 
 
 def summary_writer() -> Any:
-    """Return TensorBoard's writer; raise UserError if it is not installed."""
+    """Return TensorBoard's writer; reject the setting if it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
@@ -119,7 +122,7 @@ def wandb_package() -> Any:
 
 
 def check_loggers(config: Config) -> None:
-    """Reject loggers that are not installed or need a login, before any compute."""
+    """Reject loggers that are not installed or not logged in, before any compute."""
     if config.records.tensorboard:
         summary_writer()
     if config.records.wandb != "off":
@@ -129,7 +132,7 @@ def check_loggers(config: Config) -> None:
 
 
 class Logged:
-    """A listener that forwards to a run's loggers; one that fails is dropped."""
+    """A listener that also feeds the loggers of the settings; a logger that fails is left out from then on."""
 
     def __init__(self, inner: Listener, config: Config, folder: Path) -> None:
         self.inner, self._folder = inner, folder
