@@ -412,7 +412,10 @@ def test_decoded_images_are_removed_by_one_command(fssl: Fssl, tmp_path: Path, m
     monkeypatch.setenv("FSSL_CACHE", str(tmp_path / "cache"))
     Path("cache").mkdir()
     Path(f"cache/cifar10-train-{'a' * 32}.images.npy").write_bytes(bytes(2_500_000))
-    assert fssl("datasets", "--clear-cache") == (0, "removed 1 file of decoded images, 2.5 MB\n", "")
+    listed = fssl("datasets", "--cache")
+    total = "1 file of decoded images, 2.5 MB"
+    assert (listed.code, listed.out.splitlines()[-1].endswith(f": {total}"), listed.out.count("\n")) == (0, True, 2)
+    assert fssl("datasets", "--clear-cache") == (0, f"removed {total}\n", "")
     assert list(Path("cache").iterdir()) == []
 
 

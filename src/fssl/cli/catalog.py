@@ -35,6 +35,7 @@ def datasets(
     ] = None,
     export_digits: Annotated[Path | None, typer.Option(help="Write the digits here as PNG files of 3 sites.")] = None,
     labels_at_server: Annotated[bool, typer.Option(help="With --export-digits: the server has the labels.")] = False,
+    cache: Annotated[bool, typer.Option("--cache", help="List the decoded images in the cache.")] = False,
     clear_cache: Annotated[
         bool, typer.Option("--clear-cache", help="Remove all decoded images from the cache.")
     ] = False,
@@ -63,12 +64,20 @@ def datasets(
         from ..catalog.listings import agreed_classes, print_folder
 
         print_folder(console, check, () if classes_of is None else agreed_classes(classes_of))
+    if cache:
+        from ..data.cache import cache_folder, cached_files
+
+        files = cached_files()
+        for path, size in files:
+            say(f"{path.name}  {size / 1e6:.1f} MB")
+        total = sum(size for _, size in files) / 1e6
+        say(f"{cache_folder()}: {several(len(files), 'file')} of decoded images, {total:.1f} MB")
     if clear_cache:
         from ..data.cache import clear_cache as clear
 
         number, size = clear()
         say(f"removed {several(number, 'file')} of decoded images, {size / 1e6:.1f} MB")
-    if not (check or export_digits or clear_cache):
+    if not (check or export_digits or cache or clear_cache):
         list_datasets()
 
 

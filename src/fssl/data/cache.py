@@ -114,14 +114,19 @@ def disk_errors(folder: Path, num_bytes: int) -> Iterator[None]:
         ) from error
 
 
-def clear_cache() -> tuple[int, int]:
-    """Remove all decoded images; return the number of files and bytes. A run that has them open keeps them."""
+def cached_files() -> list[tuple[Path, int]]:
+    """Return the files of decoded images in the cache, and their sizes in bytes."""
     folder = cache_folder()
-    files = [path for path in folder.iterdir() if OURS.fullmatch(path.name)] if folder.is_dir() else []
-    num_bytes = sum(path.stat().st_size for path in files)
-    for path in files:
+    files = sorted(path for path in folder.iterdir() if OURS.fullmatch(path.name)) if folder.is_dir() else []
+    return [(path, path.stat().st_size) for path in files]
+
+
+def clear_cache() -> tuple[int, int]:
+    """Remove all decoded images; return the number of files and bytes. A run that reads them keeps them."""
+    files = cached_files()
+    for path, _ in files:
         path.unlink()
-    return len(files), num_bytes
+    return len(files), sum(size for _, size in files)
 
 
 # A split of images from its files, for files of any kind: decoded once, resized, cached.
