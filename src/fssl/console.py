@@ -1,7 +1,9 @@
-"""What a person sees while runs go on: live bars on a terminal, plain lines anywhere else."""
+"""The progress of runs: live bars on a terminal, plain lines anywhere else."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from time import monotonic
 from types import TracebackType
@@ -23,6 +25,7 @@ from rich.table import Table
 from .config import Config
 from .errors import printable, several
 from .records.rounds import LAST, MEASURES, Line
+from .system.machine import handled
 from .system.terminal import Screen
 
 # How tables look: a rule below the head and no other; PLAIN ones are narrower.
@@ -30,6 +33,7 @@ RULED: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False}
 PLAIN: dict[str, Any] = {**RULED, "padding": (0, 1, 0, 0)}
 UNBOUNDED = 10_000  # columns that no table needs
 WIDE = 90  # columns that a long name, a bar, numbers and two times need
+SILENCE = 60.0  # seconds without a line, where there are no bars, after which one says that a round is under way
 
 
 def percent(value: float | None) -> str:
@@ -45,7 +49,7 @@ def tested(line: Line, measure: str, form: str) -> str:
 def numbers(
     line: Line, measure: str = "accuracy", form: str = "5.2f", labels: str = "labels ", unit: str = " %"
 ) -> str:
-    """The test, and pseudo-label accuracy and utilization where there are pseudo-labels, as far as they are known."""
+    """Return the test's number, and pseudo-label accuracy and utilization where they are known."""
     text = tested(line, measure, form)
     if "utilization" in line:
         right = f"right {percent(line['pl_accuracy'])}{unit} · " if knows_truth(line) else ""
@@ -59,7 +63,7 @@ def brief(line: Line, measure: str = "accuracy") -> str:
 
 
 def knows_truth(line: Line) -> bool:
-    """Whether right pseudo-labels were counted; without a used one, none may be right and it is known all the same."""
+    """Return whether correct pseudo-labels were counted, even if none was used."""
     return line["pl_accuracy"] is not None or "correct_valid" in line.get("sums", {})
 
 
@@ -114,6 +118,7 @@ class View(AbstractContextManager["View"]):
     """Bars that live as long as the context; without a terminal there are none."""
 
     def __init__(self, console: Console, transient: bool = False) -> None:
+        self.spoke = monotonic()  # when the last line was printed
         self.is_live = console.is_interactive and console.file.isatty()  # FORCE_COLOR makes any file interactive
         self.bars = Progress(
             TextColumn("{task.description}", style="bold", markup=False),
@@ -140,6 +145,7 @@ class View(AbstractContextManager["View"]):
 
     def say(self, text: str) -> None:
         say(self.bars.console, text)
+        self.spoke = monotonic()
 
 
 class RunView(View):
@@ -148,10 +154,32 @@ class RunView(View):
     def __init__(self, console: Console, title: str, transient: bool = False) -> None:
         super().__init__(console, transient)
         self.title, self._total, self._measure = title, 0, "accuracy"
+        self._stage, self._began, self._alarm = "preparing", monotonic(), ExitStack()
         self._task = self.bars.add_task(printable(title), total=None, numbers="preparing")
+
+    def __enter__(self) -> Self:
+        if not self.is_live and threading.current_thread() is threading.main_thread():
+            # A signal, not a thread: lanes are forked, and a process that forks should have one thread.
+            self._alarm.enter_context(every(SILENCE / 4, self._remind))
+        return super().__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._alarm.close()
+        super().__exit__(kind, error, trace)
+
+    def _remind(self) -> None:
+        if monotonic() - self.spoke >= 0.75 * SILENCE:  # the next look would be too late
+            self.say(f"{self.title}  {self._stage}: {duration(monotonic() - self._began)} so far")
+
+    def _enter_stage(self, stage: str) -> None:
+        if stage != self._stage:
+            self._stage, self._began = stage, monotonic()
 
     def started(self, config: Config, done: list[Line]) -> None:
         self._total, self._measure = config.rounds, config.records.metrics
+        self._enter_stage(f"round {len(done) + 1}")
         latest = brief(done[-1], self._measure) if done else "compiling and warming up"
         if not self.is_live:
             self.say(f"{self.title}  {several(config.rounds, 'round')}" + (f", {len(done)} done" if done else ""))
@@ -159,6 +187,7 @@ class RunView(View):
 
     def round(self, line: Line) -> None:
         self.bars.update(self._task, completed=line["round"], numbers=brief(line, self._measure))
+        self._enter_stage(f"round {line['round'] + 1}")
         if not self.is_live:
             self.say(round_line(self.title, line, self._total, self._measure))
 
@@ -167,12 +196,13 @@ class RunView(View):
 
         def show(stage: str, done: int, total: int) -> None:
             self.bars.update(self._task, total=total, completed=done, numbers=stage)
+            self._enter_stage(stage)
 
         return show
 
 
 class GridView(View):
-    """Shows several runs at once, as far as their records on disk tell, and how many are done."""
+    """Shows several runs at once, by their records on disk, and how many are done."""
 
     def __init__(self, console: Console, num_runs: int) -> None:
         super().__init__(console)
@@ -182,7 +212,7 @@ class GridView(View):
         self._shown: dict[str, list[Line]] = {}
 
     def running(self, name: str, total: int, lines: list[Line], measure: str = "accuracy") -> None:
-        """Renew one run's bar, or print its new rounds; what it had before it started here is no news."""
+        """Update one run's bar, or print its new rounds, leaving out those from before this start."""
         if name not in self._tasks:
             self._tasks[name] = self.bars.add_task(printable(name), total=total, numbers="preparing")
             self._shown[name] = lines
@@ -191,9 +221,11 @@ class GridView(View):
         if lines:
             self.bars.update(self._tasks[name], completed=len(lines), numbers=brief(lines[-1], measure))
         if not self.is_live:
-            before = self._shown[name]  # some rounds are trained again, if it goes on from an older checkpoint
+            before = self._shown[name]  # some rounds are trained again after an older checkpoint
             for line in (line for i, line in enumerate(lines) if before[i : i + 1] != [line]):
                 self.say(round_line(name, line, total, measure))
+            if monotonic() - self.spoke >= SILENCE - 1:
+                self.say(f"{name}  round {len(lines) + 1} is under way")
         self._shown[name] = lines
 
     def ended(self, name: str, said: list[str]) -> None:
@@ -208,6 +240,17 @@ class GridView(View):
             self.say(f"{self._ended} of {self._num_runs} runs ended  ETA {duration(seconds)}")
 
 
+@contextmanager
+def every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Call a function again and again in the main thread, between two of its instructions."""
+    with handled(signal.SIGALRM, lambda *_: act()):
+        before = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, *before)
+
+
 class Quiet:
     """A listener for a run without a screen: keeps what is said."""
 
@@ -220,6 +263,27 @@ class Quiet:
 
     def say(self, text: str) -> None:
         self.said.append(text)
+
+
+def spoken(seconds: float) -> str:
+    """Return a duration in two digits and one unit: `0.35 s`, `12 min`, `3.2 days`."""
+    for unit, length in (("days", 86_400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{two_digits(seconds / length)} {unit}"
+    return f"{two_digits(seconds)} s"
+
+
+def size_text(num_bytes: float) -> str:
+    """Return a size in two digits and one unit: `920 kB`, `1.4 GB`."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if num_bytes >= size:
+            return f"{two_digits(num_bytes / size)} {unit}"
+    return f"{num_bytes:.0f} bytes"
+
+
+def two_digits(value: float) -> str:
+    """Return an estimate without digits that it does not have."""
+    return f"{float(f'{value:.2g}'):,g}"
 
 
 def duration(seconds: float) -> str:

@@ -947,7 +947,7 @@ def test_a_resumed_run_that_is_not_there_begins_and_says_so(fssl: Fssl) -> None:
     """Scripts that are started again may always give --resume; somebody who mistypes --out notices."""
     said = fssl("run", "tiny.toml", "--out", "a/nwe", "--resume")
     assert said.code == 0
-    assert "a/nwe: no run to go on with yet; it begins with round 1\n" in said.out
+    assert "a/nwe: nothing to resume; starting from round 1\n" in said.out
     assert "no run to go on with" not in fssl("run", "tiny.toml", "--out", "a/nwe", "--resume").out
 
 

@@ -170,7 +170,7 @@ def test_a_run_that_stopped_is_done_and_goes_on_with_more_patience(tmp_path: Pat
     go(tmp_path / "run", short, resume=False)
     stopped = PlannedRun("run", prepare(short), tmp_path / "run")
     assert is_done(stopped, may_skip=True, resume=True)
-    assert stopped_text(stopped) == " after round 8, by train.patience = 3; it goes on with a larger one"
+    assert stopped_text(stopped) == " after round 8, by train.patience = 3; it continues with a larger one"
     assert not is_done(PlannedRun("run", prepare(long), tmp_path / "run"), may_skip=True, resume=True)
     summary = go(tmp_path / "run", long)
     assert (summary["rounds"], summary["chosen"]["round"]) == (9, 9)

@@ -1,4 +1,4 @@
-"""The runs that one command stands for: prepared before any of them computes, then trained one after another."""
+"""The runs of one command: prepared before any of them computes, then trained one after another."""
 
 import os
 from collections.abc import Iterable, Iterator
@@ -25,6 +25,7 @@ from ..records.rounds import is_over
 from ..records.saved_models import Models
 from ..records.store import RunFolder
 from .conduct import run_experiment
+from .costs import cost_lines
 
 
 class PlannedRun(NamedTuple):
@@ -44,11 +45,11 @@ def plan_runs(
     base: Path,
     datasets: Datasets,
 ) -> list[PlannedRun]:
-    """Prepare every run of a command, and refuse a mistake in any of them before the first run computes.
+    """Prepare every run of a command, and reject a mistake in any of them before the first run computes.
 
     Parsing has checked single settings (config.schema) and their combinations (config.rules), and `check_settings` the
-    engine and the loggers. This function prepares each run (`prepare`), and refuses settings without an effect. After
-    it, `unfinished` refuses folders that cannot take a run, and `load_images` refuses files that cannot be read.
+    engine and the loggers. This function prepares each run (`prepare`), and rejects settings without an effect. After
+    it, `unfinished` rejects folders that cannot take a run, and `load_images` rejects files that cannot be read.
     Folders of images are read here, because they decide some settings; other datasets are loaded later.
     """
     configs = list(named)
@@ -63,7 +64,7 @@ def plan_runs(
 
 
 def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
-    """What somebody who starts these runs may not expect."""
+    """Yield a line on everything about these runs that their user may not expect."""
     runs = list(runs)
     configs = [run.config for run in runs]
     if any(config.protocol == "authors" for config in configs):
@@ -86,7 +87,7 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
 
 
 def rule_notice(run: PlannedRun) -> str:
-    """Which settings of the optimizer change nothing in a method that has a rule of its own."""
+    """Name the settings of the optimizer that have no effect in a method with its own update rule."""
     config = run.config
     if not run.experiment.method.needs.own_optimizer or config.has_server_labels:  # a server trains by them
         return ""
@@ -96,7 +97,7 @@ def rule_notice(run: PlannedRun) -> str:
 
 
 def device_notice(config: Config) -> str:
-    """Which of several devices are used, and why not all."""
+    """Say which of several devices are used, and why not all."""
     allowed, used = allowed_devices(config), choose_devices(config)
     if len(used) > 1:
         return f"clients are shared by {', '.join(map(str, used))}"
@@ -106,7 +107,7 @@ def device_notice(config: Config) -> str:
 
 
 def check_compiler(config: Config) -> None:
-    """Refuse to compile for a CPU where no compiler is."""
+    """Reject compiling for a CPU without a compiler."""
     if (
         choose_device(config).type == "cpu"
         and config.compute.compile == "on"
@@ -116,17 +117,17 @@ def check_compiler(config: Config) -> None:
 
 
 def unfinished(console: Console, runs: list[PlannedRun], resume: bool) -> list[PlannedRun]:
-    """The runs that are left to do; a grid, or --resume, skips those that are done."""
+    """Return the runs that are left to do; a grid, or --resume, skips finished runs."""
     done = [is_done(run, resume or len(runs) > 1, resume) for run in runs]
     if resume and len(runs) == 1 and not RunFolder(runs[0].folder).config_file.is_file():
-        say(console, f"{runs[0].folder}: no run to go on with yet; it begins with round 1")
+        say(console, f"{runs[0].folder}: nothing to resume; starting from round 1")
     for run in compress(runs, done):
         say(console, f"{run.folder}: finished already{stopped_text(run)}{given_late(run, resume)}")
     return [run for run, is_finished in zip(runs, done, strict=True) if not is_finished]
 
 
 def is_done(run: PlannedRun, may_skip: bool, resume: bool) -> bool:
-    """Whether a run is finished already; a folder that cannot take it is refused here, before any compute."""
+    """Return whether a run is finished; reject a folder that cannot take it, before any compute."""
     stored = RunFolder(run.folder)
     summary = stored.summary()
     done = may_skip and is_over(summary, run.config)
@@ -135,15 +136,15 @@ def is_done(run: PlannedRun, may_skip: bool, resume: bool) -> bool:
 
 
 def stopped_text(run: PlannedRun) -> str:
-    """Why a run ended before its last round, and how it goes on; empty if it did not."""
+    """Say why a run ended before its last round, and how it continues; empty if it did not."""
     stopped = RunFolder(run.folder).summary().get("stopped")
     if not isinstance(stopped, dict):
         return ""
-    return f" after round {stopped['round']}, by train.patience = {stopped['patience']}; it goes on with a larger one"
+    return f" after round {stopped['round']}, by train.patience = {stopped['patience']}; it continues with a larger one"
 
 
 def given_late(run: PlannedRun, resume: bool) -> str:
-    """Give a finished run what it may still get, such as a label, if it is resumed; returns what to say of it."""
+    """Give a resumed finished run the settings that may still change, such as a label; return what to say of it."""
     stored = RunFolder(run.folder)
     changes = late_changes(stored.config(), run.config)
     if not changes:
@@ -155,14 +156,15 @@ def given_late(run: PlannedRun, resume: bool) -> str:
 
 
 def load_images(runs: list[PlannedRun], datasets: Datasets, progress: Progress | None = None) -> None:
-    """Load every dataset before the first run: found and decoded into its cache, or refused; so is who gets what."""
+    """Load and divide every dataset before the first run; reject files that cannot be read."""
     for run in runs:
         run.experiment.load(datasets, progress)
 
 
 def list_runs(console: Console, runs: list[PlannedRun]) -> None:
-    """Print the planned runs, and the files that unfinished ones are missing; refuse runs that cannot start."""
-    waiting, blocked, datasets = [], [], Datasets()
+    """Print the planned runs, missing files and the cost of the first run; reject runs that cannot start."""
+    waiting: list[PlannedRun] = []
+    blocked, datasets = [], Datasets()
     table = Table(Column("run folder", overflow="fold"), "method", "data", "alpha", "seed", "rounds", "state", **PLAIN)
     for run in runs:
         c = run.config
@@ -175,30 +177,41 @@ def list_runs(console: Console, runs: list[PlannedRun]) -> None:
         facts = (c.method.name, c.data.name, alpha, str(c.seed), str(c.rounds), state)
         table.add_row(printable(str(run.folder)), *facts)
         if state != "finished":
-            waiting.append(c)
-        if c.card.is_folder or c.card.is_embedded:  # at hand
+            waiting.append(run)
+        if is_at_hand(c):
             run.experiment.load(datasets)
     print_table(console, table)
-    for text in lacking_images(waiting):
+    for text in lacking_images([run.config for run in waiting]):
         say(console, f"missing: {text}")
+    if waiting and not blocked:
+        first, is_loaded = waiting[0].experiment, is_at_hand(waiting[0].config)
+        for text in cost_lines(first, is_loaded, len(waiting)):
+            say(console, text)
     if blocked:
         headline = f"{len(blocked)} of {len(runs)} runs cannot start:"
         raise blocked[0] if len(runs) == 1 else ProblemsError(headline, [*map(str, blocked)])
 
 
+def is_at_hand(config: Config) -> bool:
+    """Return whether a dry run loads the images: others may have to be downloaded and decoded."""
+    return config.card.is_folder or config.card.is_embedded
+
+
 def folder_state(run: PlannedRun) -> str:
-    """What lies where a run would be; refused if that is another run or no run at all."""
+    """Return the state of a run's folder; reject one that holds another run or none."""
     done = is_done(run, may_skip=True, resume=True)
     return "finished" if done else "begun" if RunFolder(run.folder).config_file.is_file() else ""
 
 
 def run_in_turn(console: Console, runs: list[PlannedRun], resume: bool, debug: bool) -> int:
-    """Train one run after another; returns how many failed. A single one passes its error on."""
+    """Train one run after another; return the number of failures. A single run passes its error on."""
     failures = 0
     for i, run in enumerate(runs, 1):
         title = run.name if len(runs) == 1 else f"[{i}/{len(runs)}] {run.name}"
         try:
             with RunView(console, title) as view:
+                for text in cost_lines(run.experiment):
+                    view.say(text)
                 # A copy: what it makes of the experiment is let go with it, before the next run of the grid.
                 summary = run_experiment(copy(run.experiment), run.folder, view, resume, debug)
         except Exception as error:  # what breaks in one leaves the others alone
@@ -212,5 +225,5 @@ def run_in_turn(console: Console, runs: list[PlannedRun], resume: bool, debug: b
 
 
 def failure(name: str, error: BaseException) -> str:
-    """Which run failed, and why; the kind of error, where it is not one of ours."""
+    """Say which run failed and why, with the type of an unexpected error."""
     return f"{name}: {error if isinstance(error, UserError | RunError) else described(error)}"

@@ -1,0 +1,202 @@
+"""What a run will cost here, estimated before it starts: time, memory, disk and traffic."""
+
+import resource
+import time
+import weakref
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from ..config import Config
+from ..console import size_text, spoken
+from ..core.assembly import make_probe, make_recipe
+from ..core.device import choose_device
+from ..core.dry_step import Sizes, sketch, try_step
+from ..core.experiment import Experiment
+from ..system.machine import cores, memory
+from ..training.plan import Recipe
+from ..types import Counts, Task
+
+SMALL, LARGER = 2, 6  # labeled images of the two timed steps
+PATIENCE = 3.0  # seconds for the smaller step; beyond, it is the only one
+DAY = 86_400
+LINE = 3_000  # bytes of a round's line in the record
+TEST = 3  # a step computes about three times as long per image as a test
+
+
+class Cost(NamedTuple):
+    """What a run takes on this machine."""
+
+    rounds: int
+    steps: float  # in a round, of all clients
+    seconds: float | None  # per round; None where only a round shows it, as on a GPU
+    memory: float  # bytes
+    disk: float
+    down: int  # bytes that a client receives in a round
+    up: int
+
+    @property
+    def line(self) -> str:
+        """The cost in one line."""
+        steps = f"about {self.steps:,.0f} steps per round"
+        total = "" if self.seconds is None else f", {spoken(self.rounds * self.seconds)} in all"
+        per_round = "the first round shows its time" if self.seconds is None else f"{spoken(self.seconds)} per round"
+        sizes = f"memory {size_text(self.memory)}, disk {size_text(self.disk)}"
+        traffic = f"a client receives {size_text(self.down)} and sends {size_text(self.up)} per round"
+        return f"estimate for this machine: {steps}, {per_round}{total}; {sizes}; {traffic}"
+
+    @property
+    def warnings(self) -> list[str]:
+        """What to change about a run that takes days or more memory than there is."""
+        said = []
+        if self.seconds is not None and self.rounds * self.seconds > DAY:
+            said.append(
+                f"this run takes days here: about {spoken(self.rounds * self.seconds)}; use a GPU (--device cuda), or a"
+                " smaller train.rounds, train.steps_per_round, train.unlabeled_ratio or model.width"
+            )
+        if self.memory > memory():
+            said.append(
+                f"this run needs about {size_text(self.memory)} of memory, and the machine has {size_text(memory())};"
+                " use a smaller compute.lanes or train.batch"
+            )
+        return said
+
+
+def cost_lines(experiment: Experiment, is_loaded: bool = True, runs: int = 1) -> list[str]:
+    """Return what a run will cost here, as lines; with several runs, also what all of them take."""
+    try:
+        cost = estimate(experiment, is_loaded)
+    except Exception:  # an estimate must not stop a run, which explains its errors itself
+        return []
+    lines = [cost.line, *cost.warnings]
+    if runs > 1 and cost.seconds is not None:
+        lines.append(f"{runs} runs like this one, one after another: {spoken(runs * cost.rounds * cost.seconds)}")
+    return lines
+
+
+class Measured(NamedTuple):
+    """What one step took."""
+
+    seconds: float
+    num_bytes: float  # of memory, for tensors
+
+    def at(self, images: float, other: "Measured", others: float, wanted: float) -> "Measured":
+        """Extrapolate two measurements, of `images` and of `others`, to a step of as many images as wanted."""
+        share = (wanted - images) / (others - images)
+        # An unlucky measurement must not give less than the larger step took.
+        return Measured(*(max(a + share * (b - a), b) for a, b in zip(self, other, strict=True)))
+
+
+def estimate(experiment: Experiment, is_loaded: bool) -> Cost:
+    """Estimate the cost of a run; with its images loaded, from what each client holds."""
+    config, card = experiment.config, experiment.card
+    recipe = make_recipe(config, experiment.method, card)
+    counts = [site.counts for site in experiment.holdings.sites] if is_loaded else [even_share(config)]
+    drawn = config.train.clients_per_round * experiment.method.needs.groups
+    steps = drawn * sum(map(recipe.num_steps, counts)) / len(counts)
+    down, up = traffic(experiment, counts[0])
+    weights = sum(t.nbytes for t in tree_leaves(experiment.net.first))
+    images = (card.num_train + card.num_test) * card.size**2 * card.channels
+    on_cpu = choose_device(config).type == "cpu"
+    lanes = num_lanes(config) if on_cpu else 1
+    step = step_cost(experiment, recipe)
+    test = card.num_test * step.seconds / images_of(recipe) / TEST
+    seconds = (steps * step.seconds + test) / lanes if on_cpu else None
+    # The files: the final model, the newest checkpoint with the server's extras, and the record.
+    disk = weights + 2 * down + config.rounds * LINE + (0 if card.is_embedded else images)
+    held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    return Cost(config.rounds, steps, seconds, held + images + lanes * (step.num_bytes + down), disk, down, up)
+
+
+def even_share(config: Config) -> Counts:
+    """Return what each client holds if all hold the same."""
+    clients = max(1, config.partition.clients)
+    pool = max(1, config.card.num_train // clients)
+    return Counts(config.labels_per_class * config.card.num_classes // clients if config.picks_labels else pool, pool)
+
+
+def num_lanes(config: Config) -> int:
+    """Return how many clients train at a time on a CPU."""
+    if config.protocol == "authors":  # momentum passes from one to the next
+        return 1
+    return min(config.compute.lanes or cores(), config.train.clients_per_round, cores())
+
+
+def images_of(recipe: Recipe) -> int:
+    """Return how many images a step computes, in all views."""
+    return sum(recipe.images(view) for view in recipe.views)
+
+
+def traffic(experiment: Experiment, counts: Counts) -> tuple[int, int]:
+    """Return the bytes that a client receives and sends in a round."""
+    method = experiment.method
+    task = Task(experiment.card.num_classes, counts.pool, experiment.config.seed, experiment.card.size)
+    with sketch(method, experiment.net, task, counts, values=True) as (payload, local):
+        upload = method.upload(0, payload, local, counts)
+        return num_bytes(payload), num_bytes((upload.weights, upload.extras))
+
+
+class Held(TorchDispatchMode):
+    """A mode that counts the bytes of the tensors made in it, as many as are alive at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own constructor
+        self.peak = self._now = 0
+        self._alive: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, Tensor):
+                self._hold(tensor.untyped_storage())
+        return made
+
+    def _hold(self, storage: torch.UntypedStorage) -> None:
+        place, size = storage._cdata, storage.nbytes()
+        if place not in self._alive:
+            self._alive.add(place)
+            self._now += size
+            self.peak = max(self.peak, self._now)
+            weakref.finalize(storage, self._drop, place, size)
+
+    def _drop(self, place: int, size: int) -> None:
+        self._alive.discard(place)
+        self._now -= size
+
+
+def num_bytes(tree: Any) -> int:
+    return sum(t.nbytes for t in tree_leaves(tree) if isinstance(t, Tensor))
+
+
+def step_cost(experiment: Experiment, recipe: Recipe) -> Measured:
+    """Measure steps with few images, and extrapolate to the run's own."""
+    small, larger = (replace(recipe, batch=min(recipe.batch, batch)) for batch in (SMALL, LARGER))
+    first, wanted = measured(experiment, small), images_of(recipe)
+    if images_of(larger) == images_of(small) or first.seconds > PATIENCE:
+        scale = wanted / images_of(small)
+        return Measured(first.seconds * scale, first.num_bytes * scale)
+    return first.at(images_of(small), measured(experiment, larger), images_of(larger), wanted)
+
+
+def measured(experiment: Experiment, recipe: Recipe) -> Measured:
+    """Take a step on black images on a CPU, twice: for its memory, which also warms up, and for its time."""
+    config, method, card = experiment.config, experiment.method, experiment.card
+    slots = recipe.unlabeled_batch
+    task = Task(card.num_classes, slots, config.seed, card.size)
+    sizes = Sizes(task, Counts(1, slots), recipe, card, config.train.class_weights > 0, values=True)
+    step = partial(try_step, method, experiment.net, sizes, make_probe(config, method))
+    threads = torch.get_num_threads()
+    torch.set_num_threads(config.compute.threads or 1)
+    try:
+        with Held() as held:
+            step()
+        begin = time.perf_counter()
+        step()
+        return Measured(time.perf_counter() - begin, held.peak)
+    finally:
+        torch.set_num_threads(threads)

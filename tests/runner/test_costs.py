@@ -1,0 +1,122 @@
+"""What a run will cost is said before it starts, and a long round is not silent."""
+
+import time
+from io import StringIO
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fssl import console as screen
+from fssl.catalog.describe import measure_sizes
+from fssl.config import Config, override, parse, read_toml
+from fssl.console import GridView, RunView, size_text, spoken
+from fssl.core.experiment import prepare
+from fssl.runner import costs
+from fssl.runner.costs import Cost, Held, Measured, cost_lines, estimate, traffic
+from helpers.command import Fssl
+
+SMALL = ["train.rounds=3", "compute.device=cpu", "train.clients_per_round=2"]
+
+
+def small(*settings: str) -> Config:
+    return parse(override(read_toml("smoke"), [*SMALL, *settings]))
+
+
+def test_steps_are_those_that_the_clients_take() -> None:
+    """Two of six clients take part, each with four steps; an even share of the images gives the same."""
+    experiment = prepare(small("train.steps_per_round=4"))
+    assert [estimate(experiment, is_loaded).steps for is_loaded in (True, False)] == [8, 8]
+    experiment = prepare(small("train.batch=16"))
+    steps = [max(1, len(site.pool) // 16) for site in experiment.holdings.sites]
+    assert estimate(experiment, True).steps == pytest.approx(2 * sum(steps) / len(steps) * experiment.config.train.local_epochs)
+
+
+@pytest.mark.parametrize("method", ["sage", "fedavg", "fedmatch"])
+def test_traffic_is_that_of_the_methods_page(method: str) -> None:
+    experiment = prepare(small(f"method.name={method}"))
+    sizes = measure_sizes(experiment.method, experiment.net)
+    assert traffic(experiment, experiment.holdings.sites[0].counts) == (sizes.down, sizes.up)
+
+
+def test_a_step_is_extrapolated_on_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps of 2 and 6 labeled images, which are 10 and 30 in all views, take 1 + n / 10 seconds."""
+    assert Measured(2.0, 100.0).at(10, Measured(4.0, 300.0), 30, 100) == Measured(11.0, 1000.0)
+    assert Measured(2.0, 100.0).at(10, Measured(1.0, 90.0), 30, 100) == Measured(1.0, 90.0)
+    monkeypatch.setattr(costs, "measured", lambda _, recipe: Measured(1 + costs.images_of(recipe) / 10, 0.0))
+    config = small("train.batch=50", "train.unlabeled_ratio=2", "train.steps_per_round=1", "compute.lanes=1")
+    cost = estimate(prepare(config), True)
+    test = config.card.num_test * 26.0 / 250 / 3
+    assert cost.seconds == pytest.approx(2 * 26.0 + test)
+
+
+def test_memory_counts_tensors_that_are_alive_at_once() -> None:
+    import torch
+
+    with Held() as held:
+        for _ in range(5):
+            one = torch.zeros(1000)
+            del one
+        kept = [torch.ones(500), torch.ones(500).view(5, 100)]
+    assert (held.peak, len(kept)) == (4000, 2)
+
+
+def test_a_run_of_days_and_one_without_room_say_what_to_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "memory", lambda: 8e9)
+    cost = Cost(600, 95.0, 480.0, 9.2e9, 2e8, 340_000, 680_000)
+    assert cost.line == (
+        "estimate for this machine: about 95 steps per round, 8 min per round, 3.3 days in all; memory 9.2 GB,"
+        " disk 200 MB; a client receives 340 kB and sends 680 kB per round"
+    )
+    days, room = cost.warnings
+    assert days.startswith("this run takes days here: about 3.3 days; use a GPU (--device cuda), or a smaller train.r")
+    assert room.startswith("this run needs about 9.2 GB of memory, and the machine has 8 GB; use a smaller compute.lane")
+    assert cost._replace(seconds=1.0, memory=1e9).warnings == []
+    on_gpu = cost._replace(seconds=None).line
+    assert "95 steps per round, the first round shows its time; memory" in on_gpu
+
+
+def test_numbers_are_said_in_two_digits() -> None:
+    assert [spoken(x) for x in (0.0351, 12.4, 300, 7300, 300_000)] == ["0.035 s", "12 s", "5 min", "2 h", "3.5 days"]
+    assert [size_text(x) for x in (340, 57_896, 1_450_000, 2.8e9)] == ["340 bytes", "58 kB", "1.4 MB", "2.8 GB"]
+
+
+def test_an_estimate_that_fails_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costs, "estimate", lambda *_: 1 / 0)
+    assert cost_lines(prepare(small())) == []
+
+
+def test_a_dry_run_and_a_run_say_what_they_cost(fssl: Fssl, tmp_path: Path) -> None:
+    words = [word for setting in [*SMALL, "train.steps_per_round=1"] for word in ("--set", setting)]
+    grid = fssl("run", "smoke", *words, "--set", "grid.seed=[7,8]", "--dry-run")
+    lines = [line for line in grid.out.splitlines() if line.startswith(("estimate", "2 runs"))]
+    assert lines[0].startswith("estimate for this machine: about 2 steps per round, ")
+    assert lines[1].startswith("2 runs like this one, one after another: ")
+    first, *_ = fssl("run", "smoke", *words).out.splitlines()
+    assert first.startswith("estimate for this machine: about 2 steps per round, ")
+
+
+def test_a_long_round_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a silence of 0.04 s instead of a minute, in a pipe; after the run the timer is off."""
+    monkeypatch.setattr(screen, "SILENCE", 0.04)
+    out = StringIO()
+    with RunView(Console(file=out), "mine") as view:
+        view.started(small(), [])
+        until = time.monotonic() + 5
+        while "so far" not in out.getvalue() and time.monotonic() < until:
+            time.sleep(0.005)
+    said = out.getvalue()
+    assert said.splitlines()[1] == "mine  round 1: 0:00 so far"
+    time.sleep(0.1)
+    assert out.getvalue() == said
+
+
+def test_a_long_round_of_a_grid_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    out = StringIO()
+    with GridView(Console(file=out), 2) as view:
+        view.running("a", 3, [])
+        view.running("a", 3, [])
+        assert out.getvalue() == "a  preparing\n"
+        monkeypatch.setattr(screen, "SILENCE", 0.5)
+        view.running("a", 3, [])
+    assert out.getvalue().splitlines()[1:] == ["a  round 1 is under way"]
