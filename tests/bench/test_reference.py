@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fssl.bench.reference import PlainStep, reference_ms_per_step, reference_step
+from fssl.bench import speed
+from fssl.bench.reference import PlainStep, reference_ms_of_steps, reference_step
+from fssl.bench.speed import compared
 from fssl.core.client import at
 from fssl.core.federation import Federation
 from fssl.data.sources import Dataset
@@ -111,5 +113,24 @@ def test_another_setting_is_another_result(mutation: dict[str, float], make_fede
 
 def test_the_benchmark_times_the_page(tiny_data: Dataset) -> None:
     """The views of its workers fit the step, also of a dataset with fewer images than the benchmark labels."""
-    took = reference_ms_per_step(tiny_data.card, tiny_data.train, SmallCnn(3, 10, 1), 4, 2, 2, torch.device("cpu"))
-    assert 0 < took < 30_000
+    took = reference_ms_of_steps(tiny_data.card, tiny_data.train, SmallCnn(3, 10, 1), 4, 2, 2, torch.device("cpu"))
+    assert (len(took), all(0 < each < 30_000 for each in took)) == (2, True)
+
+
+def test_the_ratio_has_its_spread() -> None:
+    """Rounds of 10 steps take 0.1 to 0.2 s, so 10 to 20 ms a step; 8 of 10 plain steps take 40 to 60 ms."""
+    ours = {"ms_per_step": 12.5, "seconds_per_round_min_max": [0.1, 0.2], "steps_per_round": 10}
+    found = compared(ours, [39.0, *[40.0] * 4, 50.0, *[60.0] * 4, 61.0])
+    assert found["reference"]["ms_per_step"] == pytest.approx(50)
+    assert found["reference"]["ms_per_step_p10_p90"] == [40, 60]
+    assert found["ratio"] == pytest.approx(4)
+    assert found["ratio_min_max"] == pytest.approx([2, 6])
+
+
+def test_a_busy_machine_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "cores", lambda: 2)
+    monkeypatch.setattr("os.getloadavg", lambda: (0.9, 9.0, 9.0))
+    assert speed.busy_warning() == []
+    monkeypatch.setattr("os.getloadavg", lambda: (5.8, 0.0, 0.0))
+    (line,) = speed.busy_warning()
+    assert line == "WARNING: the machine is busy (load 5.8 on 2 cores): times and the ratio say little"

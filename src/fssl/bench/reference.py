@@ -6,6 +6,7 @@
 import copy
 import math
 import time
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -109,7 +110,7 @@ class Views(Dataset[tuple[Tensor, ...]]):
         return self._weak(self._image(row)), torch.tensor(int(self.split.labels[row])), weak, strong
 
 
-def reference_ms_per_step(
+def reference_ms_of_steps(
     card: Card,
     split: Split,
     model: nn.Module,
@@ -117,19 +118,18 @@ def reference_ms_per_step(
     ratio: int,
     steps: int,
     device: torch.device,
-) -> float:
-    """Milliseconds per step after a warm-up, views made by one DataLoader with two workers."""
+) -> list[float]:
+    """Return the milliseconds of each step after a warm-up, with views made by one DataLoader with two workers."""
     rows = np.arange(min(2500, len(split.labels)))
     views = Views(split, rows, min(max(batch, 250), len(rows)), ratio, card)
     loader = iter(DataLoader(views, batch, num_workers=2))
     model = model.to(device)
     frozen = copy.deepcopy(model).eval()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
-    warm, begin = 6, 0.0  # the workers prefetch two batches each: let that supply run out before timing
-    for i in range(warm + steps):
-        if i == warm:
-            begin = time.perf_counter()
+    warm, times = 6, [time.perf_counter()]  # the workers prefetch two batches each: let that supply run out first
+    for _ in range(warm + steps):
         x, y, weak, strong = (t.to(device) for t in next(loader))
         made = reference_step(model, frozen, optimizer, x, y, weak.flatten(0, 1), strong.flatten(0, 1))
         made.l_s.item()  # an ordinary loop logs its loss
-    return 1000 * (time.perf_counter() - begin) / steps
+        times.append(time.perf_counter())
+    return [1000 * (end - begin) for begin, end in pairwise(times[warm:])]

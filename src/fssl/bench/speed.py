@@ -1,6 +1,7 @@
-"""Speed and memory of the engine, beside the same work done by an ordinary loop in the same run."""
+"""Speed and memory of the engine, compared with an ordinary loop that does the same work in the same run."""
 
 import json
+import os
 import resource
 import time
 from collections import Counter
@@ -19,11 +20,21 @@ from ..core.experiment import Experiment, prepare
 from ..core.federation import Federation
 from ..engines.engine import RoundResult
 from ..engines.local import LocalEngine
-from ..engines.stopwatch import start_seconds
+from ..errors import complain, several
 from ..system.files import write_atomic
 from ..system.machine import cores
-from .reference import reference_ms_per_step
+from .reference import reference_ms_of_steps
 from .shapes import config_of, images_of
+
+
+BUSY = 0.5  # processes per core that want to run, from which on timings say little
+
+
+def busy_warning() -> list[str]:
+    """Return a line if other programs use the machine, as they did in the last minute."""
+    load, number = os.getloadavg()[0], cores()
+    text = f"WARNING: the machine is busy (load {load:.1f} on {several(number, 'core')}): times and the ratio say little"
+    return [text] if load > BUSY * number else []
 
 
 def peak_bytes(device: torch.device) -> int:
@@ -70,6 +81,7 @@ def measure(experiment: Experiment, rounds: int) -> dict[str, Any]:
 def run_bench(
     console: Console, shape: str, method: str, rounds: int, json_file: Path | None, settings: list[str]
 ) -> None:
+    busy = busy_warning()  # before this command adds to the load
     config = config_of(shape, method, settings)
     prepare(config)  # bad names and settings end here, before images are made
     dataset = images_of(shape, config)
@@ -79,7 +91,7 @@ def run_bench(
     device = torch.device("cuda" if ours["device"] != "cpu" else "cpu")
     steps = 12 if shape == "paper" else 100
     torch.set_num_threads(cores())  # what an ordinary loop finds; the engine had changed it
-    plain = reference_ms_per_step(
+    plain = reference_ms_of_steps(
         dataset.card,
         dataset.train,
         make_module(config, dataset.card),
@@ -88,12 +100,22 @@ def run_bench(
         steps,
         device,
     )
-    reference = {"ms_per_step": plain, "seconds_per_round": plain * ours["steps_per_round"] / 1000}
-    result = {"shape": shape, "method": method, "ours": ours, "reference": reference}
-    result["ratio"] = plain / ours["ms_per_step"]
+    result = {"shape": shape, "method": method, "busy": bool(busy), **compared(ours, plain)}
     console.print(table_of(result))
+    for text in busy:
+        complain(text)
     if json_file:
         write_atomic(json_file, json.dumps(result, indent=1) + "\n")
+
+
+def compared(ours: dict[str, Any], plain: list[float]) -> dict[str, Any]:
+    """Return both measurements and their ratio, each with its spread over rounds or steps."""
+    steps, mean = ours["steps_per_round"], float(np.mean(plain))
+    quickest, slowest = (1000 * seconds / steps for seconds in ours["seconds_per_round_min_max"])
+    low, high = np.percentile(plain, [10, 90]).tolist()  # single steps vary more than rounds of many
+    reference = {"ms_per_step": mean, "ms_per_step_p10_p90": [low, high], "seconds_per_round": mean * steps / 1000}
+    ratios = {"ratio": mean / ours["ms_per_step"], "ratio_min_max": [low / slowest, high / quickest]}
+    return {"ours": ours, "reference": reference, **ratios}
 
 
 def table_of(result: dict[str, Any]) -> Table:
@@ -101,7 +123,9 @@ def table_of(result: dict[str, Any]) -> Table:
     low, high = ours["seconds_per_round_min_max"]
     ours_is, other = f"fssl ({ours['precision']})", "ordinary loop of SAGE (fp32)"
     table = Table(f"{ours['device']}, {result['shape']} shape", ours_is, other, **PLAIN)
-    table.add_row("ms per step", f"{ours['ms_per_step']:.2f}", f"{reference['ms_per_step']:.1f}")
+    few, most = reference["ms_per_step_p10_p90"]
+    plain = f"{reference['ms_per_step']:.1f} ({few:.1f} to {most:.1f} in 8 of 10 steps)"
+    table.add_row("ms per step", f"{ours['ms_per_step']:.2f}", plain)
     table.add_row(
         f"s per round ({ours['steps_per_round']} steps)",
         f"{ours['seconds_per_round']:.3f} ({low:.3f} to {high:.3f}), test included",
@@ -109,7 +133,7 @@ def table_of(result: dict[str, Any]) -> Table:
     )
     table.add_row("images per second", f"{ours['images_per_second']:,.0f}", "")
     table.add_row("peak memory", f"{ours['peak_bytes'] / 2**30:.2f} GiB", "")
-    parts = "".join(f", {part} {seconds:.1f}" for part, seconds in ours["start"].items())
-    table.add_row("start (data, compile, first round)", f"{ours['start_seconds']:.1f} s{parts}", "")
-    table.add_row("ratio", Text(f"{result['ratio']:.1f}x", "bold"), "1x")
+    table.add_row("start (data, compile, first round)", f"{ours['start_seconds']:.1f} s", "")
+    least, best = result["ratio_min_max"]
+    table.add_row("ratio", Text(f"{result['ratio']:.1f}x ({least:.1f} to {best:.1f})", "bold"), "1x")
     return table

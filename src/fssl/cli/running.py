@@ -205,7 +205,9 @@ def bench(
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write the numbers here.")] = None,
     settings: Sets = None,
 ) -> None:
-    """Measure speed and memory, beside SAGE's steps in an ordinary PyTorch loop (eager fp32, Pillow, two workers).
+    """Measure speed and memory, and compare with SAGE's steps in an ordinary PyTorch loop.
+
+    The loop is eager fp32 with Pillow and two workers. A busy machine is named, and every number has its spread.
 
     With `--methods`: the time of a training step of every method (or of those named by `--method`) relative to
     FixMatch-LPL, measured in turn with it. `fssl methods` shows these numbers.
