@@ -24,6 +24,7 @@ from safetensors.numpy import load_file
 from torch._subclasses.fake_tensor import FakeTensor
 
 from fssl.cli import app as cli
+from fssl.cli import deploy
 from fssl.cli.options import console
 from fssl.config import by_card, parse, read_toml, to_toml
 from fssl.console import GridView
@@ -1153,3 +1154,16 @@ def test_a_terminal_shows_a_live_bar(fssl: Fssl) -> None:
     assert "3/3" in shown
     assert "ETA" not in shown
     assert "runs/tiny: " in shown
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_a_narrow_screen_cuts_no_number_of_a_deployment(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = StringIO()
+    monkeypatch.setattr(deploy, "console", Console(file=out, width=width, force_terminal=True, no_color=True))
+    traffic = {"inbound-bytes": 123_456_789_012, "outbound-bytes": 223_456_789_012}
+    run = {"run-id": "12345678901234567890", "status": "finished:completed", "elapsed": 123_456.0}
+    deploy.print_rows(("run", "status", "seconds", "in", "out"), [deploy.run_row({**run, "network-traffic": traffic})])
+    said = out.getvalue()
+    for word in ("12345678901234567890", "finished:completed", "123456", "123,456,789,012", "223,456,789,012"):
+        assert f" {word} " in said
+    assert max(map(len, re.sub("\x1b.*?m", "", said).splitlines())) <= width

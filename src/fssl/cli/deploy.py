@@ -2,11 +2,11 @@
 
 import json
 import shlex
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
-from rich.table import Column, Table
 
 from ..errors import RunError, complain
 from .options import Resume, Sets, SettingsCommand, console, say
@@ -22,6 +22,7 @@ app = typer.Typer(
 Home = Annotated[Path, typer.Option("--home", help="The deployment's folder, or the part of it for this machine.")]
 Insecure = Annotated[bool, typer.Option("--insecure", help="No encryption, no keys: for a trial on one machine.")]
 HERE = Path()
+LONGEST_WORD = 30  # letters of a run's number and of a state, which are copied as a whole
 ATTENTION = 3  # exit code: a site is not connected, or there is a warning
 
 
@@ -215,18 +216,25 @@ def status(
         found["runs"] = flwr(part, "ls", CONNECTION).get("runs", [])
         typer.echo(json.dumps(found))
         raise typer.Exit(0 if not warnings and all(row.status in ("online", "") for row in rows) else ATTENTION)
-    table = Table("site", "client", "status", "since")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+    print_rows(("site", "client", "status", "since"), rows)
     for warning in warnings:
         complain(f"WARNING: {warning}")
-    runs = Table(Column("run", no_wrap=True), Column("status", no_wrap=True), "seconds", "bytes in", "bytes out")
-    for run in flwr(part, "ls", CONNECTION).get("runs", []):
-        traffic = run.get("network-traffic", {})
-        sizes = (f"{traffic.get(key, 0):,}" for key in ("inbound-bytes", "outbound-bytes"))
-        runs.add_row(run["run-id"], run["status"], f"{run['elapsed']:.0f}", *sizes)
-    console.print(runs)
+    found_runs = flwr(part, "ls", CONNECTION).get("runs", [])
+    print_rows(("run", "status", "seconds", "bytes in", "bytes out"), map(run_row, found_runs))
+
+
+def run_row(run: Mapping[str, Any]) -> Sequence[str]:
+    """Return the line of a run in the table: Flower's facts about it."""
+    traffic = run.get("network-traffic", {})
+    sizes = (f"{traffic.get(key, 0):,}" for key in ("inbound-bytes", "outbound-bytes"))
+    return (str(run["run-id"]), str(run["status"]), f"{run['elapsed']:.0f}", *sizes)
+
+
+def print_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table that a narrow screen does not cut."""
+    from ..report.formats import Grid, print_grid
+
+    print_grid(console, Grid(head, [*rows]), whole=LONGEST_WORD)
 
 
 @app.command()
@@ -248,10 +256,8 @@ def audit(
     from ..deploy.trails import as_rows, export, open_trail
 
     file, trail = open_trail(home, name)
-    table = Table(Column("entry", justify="right"), Column("time", no_wrap=True), "what", "details")
-    for row in as_rows(trail.entries[-last:]):
-        table.add_row(*map(str, row[:4]))
-    console.print(table)
+    rows = ([str(value) for value in row[:4]] for row in as_rows(trail.entries[-last:]))
+    print_rows(("entry", "time", "what", "details"), rows)
     for place in (csv, as_json):
         if place:
             export(trail, place, as_json=place is as_json)

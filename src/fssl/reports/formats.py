@@ -126,24 +126,24 @@ STYLES = {1: "bold", 2: "underline"}
 WHOLE = 16  # columns of a screen: up to this width a text is not folded
 
 
-def print_grid(console: Console, grid: Grid) -> None:
+def print_grid(console: Console, grid: Grid, whole: int = WHOLE) -> None:
     """Print a table without cutting anything off, so that no two rows look alike.
 
-    A screen that is too narrow folds long texts, and shows columns that still have no room in further tables, each with
-    the first column. In a file or a pipe the table is as wide as it needs to be.
+    A screen that is too narrow folds texts longer than `whole`, and shows columns that still have no room in further
+    tables, each with the first column. In a file or a pipe the table is as wide as it needs to be.
     """
-    whole = terminal(grid)
-    if not console.is_terminal or width_of(whole) <= console.width:
-        return print_table(console, whole)
-    for columns in fitting(console, grid):
-        console.print(terminal(some_columns(grid, columns)))
+    table = terminal(grid, whole=whole)
+    if not console.is_terminal or width_of(table) <= console.width:
+        return print_table(console, table)
+    for columns in fitting(console, grid, whole):
+        console.print(terminal(some_columns(grid, columns), whole=whole))
 
 
-def fitting(console: Console, grid: Grid) -> Iterator[list[int]]:
-    """The columns of each table, as many as the screen has room for."""
+def fitting(console: Console, grid: Grid, whole: int) -> Iterator[list[int]]:
+    """Yield the columns of each table, as many as the screen has room for."""
     shown = [0]
     for j in range(1, len(grid.head)):
-        narrowest = terminal(some_columns(grid, [*shown, j]), is_narrow=True)
+        narrowest = terminal(some_columns(grid, [*shown, j]), whole=whole, is_narrow=True)
         if len(shown) > 1 and width_of(narrowest) > console.width:
             yield shown
             shown = [0]
