@@ -106,6 +106,7 @@ def test_what_needs_true_labels_is_null_and_the_rest_is_not(sites: Path, tmp_pat
     unknown = {"pl_accuracy", "pl_accuracy_l", "pl_accuracy_g", "accuracy_l_all", "accuracy_g_all", "fallback_accuracy"}
     unknown |= {f"{name}_sure_{part}" for name in ("lam", "gap") for part in ("majority", "minority")}
     assert unknown <= {name for name, value in line.items() if value is None}
+    assert json.loads((tmp_path / "run/partition.json").read_text())["names"] == ["ann", "bob", "cem", "dot"]
     assert line["utilization"] > 0
     assert line["entropy_l"] > 0
     assert line["lam"] > 0

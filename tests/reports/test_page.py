@@ -408,6 +408,16 @@ def test_the_page_needs_nobody_else(tmp_path: Path) -> None:
     assert "innerHTML" not in script
 
 
+def test_a_page_says_that_it_loads_and_that_its_table_scrolls() -> None:
+    """The script replaces the first; only a phone shows the second."""
+    text = page.page("mine", None)
+    assert '<p id="subtitle" class="quiet">Loading the runs …</p>' in text
+    assert 'class="hint swipe"' in text
+    hidden, _, narrow = text.partition("@media (max-width: 640px)")
+    assert re.search(r"\.swipe {\s*display: none;", hidden)
+    assert re.search(r"\.swipe {\s*display: block;", narrow)
+
+
 @pytest.mark.parametrize("name", ["index.html", "page.css", "page.js"])
 def test_no_line_of_the_page_is_longer_than_those_of_python(name: str) -> None:
     """A formatter breaks code, but neither texts nor comments."""

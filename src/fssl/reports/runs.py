@@ -53,17 +53,19 @@ class Extras:
         return self.folder.summary()
 
     @cached_property
-    def partition(self) -> dict[str, ClassCounts | None] | None:
-        """Client x class counts, and the server's as one row, none where it has no labels; None without a whole file.
+    def partition(self) -> dict[str, Any] | None:
+        """Client x class counts, the server's as one row, and names of sites if there are some.
 
-        Null is what this computer cannot know.
+        None without a whole file; a table is None where this computer cannot know it, or the server has no labels.
         """
         facts = self.folder.partition()
         rows = {"labeled": facts.get("labeled", ""), "unlabeled": facts.get("unlabeled", "")}
         rows["server"] = None if (own := facts.get("server")) is None else [own]
-        counts = {name: table_of_counts(each) for name, each in rows.items()}
+        counts: dict[str, Any] = {name: table_of_counts(each) for name, each in rows.items()}
         is_damaged = any(counts[name] is None and each is not None for name, each in rows.items())
-        return None if is_damaged else counts
+        names = facts.get("names")
+        is_named = isinstance(names, list) and len(names) == len(counts["labeled"] or counts["unlabeled"] or ())
+        return None if is_damaged else counts | ({"names": [*map(str, names)]} if is_named else {})
 
     @cached_property
     def models(self) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from ..records.layout import BEST
 from ..records.refusals import why_stuck
 from ..records.rounds import MEASURES
 from ..records.store import RunFolder
+from .classes import class_remarks
 from .groups import dataset_name, shown_name
 from .overview import parts_of_round, seconds_per_round
 from .runs import (
@@ -73,6 +74,8 @@ def print_run(console: Console, path: Path) -> None:
         table.add_row(name, text)
     console.print(table)
     for text in damage_texts(folder.record, run):
+        say(console, text)
+    for text in class_remarks({shown_name([run]): [run]}) if run.has_end else []:
         say(console, text)
     if run.remark:
         say(console, accepted_text(run.remark))

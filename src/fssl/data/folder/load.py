@@ -138,6 +138,7 @@ def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
         groups=numbered_groups([*((*s.unlabeled, *of_all(s.labeled)) for s in listing.sites), of_all(listing.server)]),
         test_groups=numbered_groups(tests),
         testers=np.repeat(np.arange(-1, len(listing.sites)), [*map(len, tests)]),
+        site_names=tuple(site.name for site in listing.sites) or None,
         test_names=tuple(file.name for file in test),
     )
 

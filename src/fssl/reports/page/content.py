@@ -16,6 +16,7 @@ from ... import __version__
 from ...config import applies, as_tables, to_toml
 from ...probes.host import divided
 from ...records.rounds import LAST, MEASURES
+from ..classes import class_remarks
 from ..groups import (
     TaskRuns,
     dataset_name,
@@ -236,6 +237,7 @@ def words(groups: Mapping[str, Sequence[Run]], ranked: Sequence[str]) -> list[st
     if changed := [name for name in groups if any(r.remark for r in groups[name])]:
         said.append(f"From edited records that were accepted: {', '.join(changed)}.")
     said += [*gains(groups), *smoothed_results(groups), *not_compared(groups)]
+    said += class_remarks(groups)
     if (most := last_rounds(r for runs in groups.values() for r in runs)) < LAST:
         said.append(f"Fewer than {LAST} rounds: results are means of all {most}.")
     return said

@@ -14,6 +14,8 @@ const CARDS = 6; // tasks with a card of words of their own; the rest is folded
 const NOTES = 200; // notes that are listed
 const FEW_ROUNDS = 10; // that each have a number on an axis
 const FEW = 20; // classes, or clients, that can each have a name on an axis
+const MOST_NAMES = 40; // classes with a name on an axis
+const LONG_NAME = 14; // letters of a name on an axis
 const NARROW = 640; // pixels up to which the charts stand below each other, as in page.css
 const STROKES = {
   solid: "",
@@ -374,8 +376,28 @@ function drawRanking(drawn) {
 const NO_PROBES =
   'No probes were recorded for these runs (records.probes = "all", and the probes folder, give this chart).';
 
+const NO_TRUTH =
+  "Nothing to show: the true classes of the unlabeled images are not known, so no pseudo-label can be checked.";
+
+// Pseudo-labels are counted in every run; correct ones only where the truth is known.
+const lacksTruth = (line) => curveOf(line, { key: "utilization" }) && !curveOf(line, { key: "pl_accuracy" });
+
 // Names where a dataset has them, else numbers.
 const classNames = (task, classes) => task.classes?.map(safe) ?? [...Array(classes).keys()].map(String);
+
+// An axis of classes: long names are cut there, and whole where one points at a cell. Of many, every second is named.
+const shortName = (name) => (name.length > LONG_NAME ? `${name.slice(0, LONG_NAME - 1)}…` : name);
+const classAxis = (names, title) => {
+  const step = Math.ceil(names.length / MOST_NAMES);
+  const places = [...names.keys()].filter((place) => place % step === 0);
+  return {
+    title: { text: title, standoff: 12 },
+    tickvals: places,
+    ticktext: places.map((place) => shortName(names[place])),
+    zeroline: false,
+    showgrid: false,
+  };
+};
 
 function classMap(rows) {
   const classes = Math.max(...rows.map((line) => line.right_by_class.length));
@@ -405,14 +427,26 @@ function drawClasses(drawn) {
     yaxis: { type: "category", ticklabelstandoff: 6 },
   };
   const words = `Pseudo-label accuracy by class for ${rows.map((line) => safe(line.title)).join(", ")}`;
-  draw("plot-classes", rows.length ? [classMap(rows)] : [], extra, rows.length ? words : NO_PROBES);
+  const why = drawn.some(lacksTruth) ? NO_TRUTH : NO_PROBES;
+  draw("plot-classes", rows.length ? [classMap(rows)] : [], extra, rows.length ? words : why);
 }
 
 // Confusion matrices: of the final models, added up over the seeds of a line.
 
 const MODELS = { plain: "of the last round", ema: "smoothed (server.ema)", best: "best on the validation part" };
-const WRONG = [[0, "rgba(213,94,0,0)"], [0.02, "rgba(213,94,0,.12)"], [1, "rgba(213,94,0,1)"]];
-const RIGHT = [[0, "rgba(0,114,178,.06)"], [1, "rgba(0,114,178,1)"]];
+const WRONG = [213, 94, 0];
+const RIGHT = [0, 114, 178];
+
+// Cells have the color that the eye sees, mixed with the card's: Plotly picks black or white numbers by it alone.
+function mixed(color, share) {
+  const paper = css("--card").replace("#", "");
+  const parts = paper.length === 3 ? [...paper].map((digit) => digit + digit) : paper.match(/../g) ?? [];
+  const under = parts.map((part) => parseInt(part, 16));
+  return `rgb(${color.map((part, i) => Math.round(share * part + (1 - share) * under[i])).join(",")})`;
+}
+
+const wrongColors = () => [[0, mixed(WRONG, 0)], [0.02, mixed(WRONG, 0.12)], [1, mixed(WRONG, 1)]];
+const rightColors = () => [[0, mixed(RIGHT, 0.06)], [1, mixed(RIGHT, 1)]];
 
 // The matrices of a line by model, where all its runs that have one agree on the classes.
 function matricesOf(line) {
@@ -437,9 +471,8 @@ function matrixMap(table, names, isDiagonal, colorscale) {
   return {
     type: "heatmap",
     z: shares.map((row, i) => row.map((value, j) => ((i === j) === isDiagonal ? value : null))),
-    x: names,
-    y: names,
     customdata: table,
+    hovertext: table.map((row, i) => row.map((_, j) => `true class ${names[i]}, predicted ${names[j]}`)),
     zmin: 0,
     zmax: 100,
     colorscale,
@@ -447,7 +480,7 @@ function matrixMap(table, names, isDiagonal, colorscale) {
     xgap: names.length > FEW ? 0 : 2,
     ygap: names.length > FEW ? 0 : 2,
     hoverongaps: false,
-    hovertemplate: "true class %{y}, said %{x}: %{customdata:,} images, %{z:.1f} %<extra></extra>",
+    hovertemplate: "%{hovertext}: %{customdata:,} images, %{z:.1f} %<extra></extra>",
     text: shares.map((row) => row.map((value) => (value >= 0.5 ? value.toFixed(0) : ""))),
     ...(names.length <= FEW && !isNarrow() ? { texttemplate: "%{text}" } : {}),
   };
@@ -468,12 +501,13 @@ function classMarks(table, names) {
   };
   return Object.entries(values).map(([name, x]) => ({
     x,
-    y: names,
+    y: [...names.keys()],
+    text: names,
     name,
     mode: "markers",
     type: "scatter",
     marker: { symbol: looks[name][0], color: looks[name][1], size: names.length > FEW ? 5 : 10 },
-    hovertemplate: `class %{y}: ${name} %{x:.1f} %<extra></extra>`,
+    hovertemplate: `class %{text}: ${name} %{x:.1f} %<extra></extra>`,
   }));
 }
 
@@ -501,18 +535,18 @@ function drawConfusion(drawn) {
     `${count(total(table.flat()), "answer")} of ${count(rounds.length, "seed")}`;
   const height = `${Math.min(720, Math.max(300, 110 + 36 * names.length))}px`;
   $("plot-confusion").style.height = $("plot-byclass").style.height = height;
-  const turned = { type: "category", autorange: "reversed", title: { text: "true class" }, showgrid: false };
+  const turned = { autorange: "reversed", ticklabelstandoff: 4 };
   const matrix = {
-    xaxis: { type: "category", title: { text: "class that the model says" }, showgrid: false },
-    yaxis: { ...turned, ticklabelstandoff: 4 },
+    xaxis: { ...classAxis(names, "predicted class"), tickangle: names.some((name) => name.length > 3) ? -45 : 0 },
+    yaxis: { ...classAxis(names, "true class"), ...turned },
   };
-  const maps = [matrixMap(table, names, false, WRONG), matrixMap(table, names, true, RIGHT)];
+  const maps = [matrixMap(table, names, false, wrongColors()), matrixMap(table, names, true, rightColors())];
   draw("plot-confusion", maps, matrix, `Confusion matrix of ${line.title}`);
   const extra = {
     showlegend: true,
     legend: { orientation: "h", y: 1.06, x: 0 },
     xaxis: { ticksuffix: " %", range: [-3, 103] },
-    yaxis: { type: "category", autorange: "reversed", ticklabelstandoff: 4 },
+    yaxis: { ...classAxis(names, ""), ...turned },
   };
   draw("plot-byclass", classMarks(table, names), extra, `Precision, recall and F1 of ${line.title} by class`);
 }
@@ -545,11 +579,12 @@ function bubbles(cells, classes, color) {
   };
 }
 
-// A number for every client, or for every fifth of many, and the server's name after the last.
-function holderTicks(clients, holders) {
+// The name or number of every client, or of every fifth of many, and the server's name after the last.
+function holderTicks(clients, holders, names) {
   const step = clients > FEW ? 5 : 1;
   const places = [...Array(holders).keys()].filter((place) => place >= clients || place % step === 0);
-  return { tickvals: places, ticktext: places.map((place) => (place < clients ? String(place) : SERVER)) };
+  const text = (place) => shortName(names?.[place] ?? String(place));
+  return { tickvals: places, ticktext: places.map((place) => (place < clients ? safe(text(place)) : SERVER)) };
 }
 
 function classTicks(task, classes) {
@@ -559,14 +594,15 @@ function classTicks(task, classes) {
 
 function holdersWords(kind, partition, cells) {
   if (cells.length) return `${kind} images by holder and class`;
-  if (partition) return "Nobody knows the classes of these images.";
+  if (partition) return "The classes of these images are not known.";
   return "These run folders have no partition.json; runs of this version write it.";
 }
 
 function drawHolders(kind, color, task, server = []) {
   const clients = task?.partition?.[kind] ?? []; // numbers of images, by client and class
   const table = [...clients, ...server];
-  const holder = (place) => (place < clients.length ? `client ${place}` : SERVER);
+  const names = task?.partition?.names;
+  const holder = (place) => (place < clients.length ? safe(names?.[place] ?? `client ${place}`) : SERVER);
   const cells = table.flatMap((row, place) =>
     row.map((number, label) => ({ place, label, number, holder: holder(place) }))
   );
@@ -574,10 +610,10 @@ function drawHolders(kind, color, task, server = []) {
   const classes = table[0]?.length ?? 0;
   const extra = {
     xaxis: {
-      title: { text: "client" },
+      title: { text: names ? "site" : "client" },
       zeroline: false,
       range: [-0.8, table.length - 0.2], // also those that hold nothing
-      ...holderTicks(clients.length, table.length),
+      ...holderTicks(clients.length, table.length, names),
     },
     yaxis: {
       title: { text: "class" },
