@@ -221,6 +221,8 @@ def test_the_page_shows_numbers_a_table_and_how_sure_the_model_is(tmp_path: Path
         ["cat", "2", "100.0", "50.0", "66.7", "100.0"],
         ["dog", "2", "66.7", "100.0", "80.0", "100.0"],
     ]
+    assert '<div class="scroll"><table>' in page  # which scrolls by itself on a phone, and not the page
+    assert ".scroll { overflow-x: auto }" in page
     _, calibration = (ElementTree.fromstring(svg) for svg in re.findall("<svg.*?</svg>", page, re.S))
     bars = {bar[0].text: float(bar.get("height", "")) for bar in calibration.iter(f"{{{SVG}}}rect")}
     assert bars == {
@@ -296,4 +298,4 @@ def test_of_more_classes_than_can_be_read_every_second_is_named(tmp_path: Path) 
     p = np.eye(180, dtype=np.float32)
     write_measures(tmp_path / "m", answers_of(p, np.arange(180)), [f"class {i}" for i in range(180)], "many")
     texts = [each.text for each in ElementTree.parse(tmp_path / "m/confusion.svg").iter(f"{{{SVG}}}text")]
-    assert texts == [*(f"class {i}" for i in range(0, 180, 2) for _ in range(2)), "said", "true"]
+    assert texts == [*(f"class {i}" for i in range(0, 180, 2) for _ in range(2)), "predicted", "true"]

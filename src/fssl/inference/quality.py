@@ -122,7 +122,7 @@ def labels(names: Sequence[str], margin: float, step: float, size: float) -> Ite
             at = margin + (i + 0.5) * step
             yield words(name, edge, at, size, "end")
             yield words(name, at, edge, size, "start", turned=True)
-    yield words("said", middle, 14, 14, quiet=True)
+    yield words("predicted", middle, 14, 14, quiet=True)
     yield words("true", 14, middle, 14, quiet=True, turned=True)
 
 
