@@ -422,6 +422,11 @@ def test_decoded_images_are_removed_by_one_command(fssl: Fssl, tmp_path: Path, m
 
 # Help.
 
+
+def test_shell_completion_is_in_the_help(fssl: Fssl) -> None:
+    assert "--install-completion" in fssl("--help").out
+
+
 COMMANDS: list[str] = [*typer.main.get_command(cli.app).commands]  # type: ignore[attr-defined]
 
 

@@ -5,6 +5,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+import torch
 from rich.console import Console
 
 from fssl import console as screen
@@ -51,8 +52,6 @@ def test_a_step_is_extrapolated_on_a_line(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_memory_counts_tensors_that_are_alive_at_once() -> None:
-    import torch
-
     with Held() as held:
         for _ in range(5):
             one = torch.zeros(1000)
@@ -79,6 +78,13 @@ def test_a_run_of_days_and_one_without_room_say_what_to_change(monkeypatch: pyte
 def test_numbers_are_said_in_two_digits() -> None:
     assert [spoken(x) for x in (0.0351, 12.4, 300, 7300, 300_000)] == ["0.035 s", "12 s", "5 min", "2 h", "3.5 days"]
     assert [size_text(x) for x in (340, 57_896, 1_450_000, 2.8e9)] == ["340 bytes", "58 kB", "1.4 MB", "2.8 GB"]
+
+
+def test_on_a_gpu_the_first_round_shows_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = prepare(small("train.steps_per_round=1"))
+    assert estimate(experiment, True).seconds is not None
+    monkeypatch.setattr(costs, "choose_device", lambda _: torch.device("cuda"))
+    assert estimate(experiment, True).seconds is None
 
 
 def test_an_estimate_that_fails_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,7 +177,7 @@ def replay(
     """Take a failed training step again, uncompiled and with every result checked: it ends in the same error.
 
     A run whose step fails saves the step's inputs. A step that only gives values that are not finite is found and
-    saved by `fssl run --debug`.
+    saved by `fssl run --debug`; its error then names the operation and the line where they begin.
 
     Example: `fssl replay runs/mine/failed-step.safetensors --pdb`
     """
@@ -185,6 +185,7 @@ def replay(
 
     saved = load_step(file)
     say(f"{file}: {saved.where} of {saved.federation.config.method.name}")
+    say(f"in this step, batch.clock.step is {int(saved.draw.clock.step)}: it counts from 0")
     try:
         take_again(saved)
     except Exception as error:

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ..config import as_tables, parse, parse_toml, to_toml
 from ..core.client import StepError, at
@@ -119,8 +121,36 @@ def load_step(path: Path) -> SavedStep:
     return SavedStep(federation, where, found["payload"], found["local"], found["draw"])
 
 
+class FirstBad(TorchDispatchMode):
+    """A mode that raises an error at the first operation whose result has a value of the unwanted kind."""
+
+    def __init__(self, is_bad: Callable[[torch.Tensor], torch.Tensor], reason: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own constructor
+        self.is_bad, self.reason = is_bad, reason
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for value in tree_leaves(made):
+            if isinstance(value, torch.Tensor) and value.is_floating_point() and bool(self.is_bad(value).any()):
+                raise NotFiniteError(f"{self.reason}; it begins in {func}")
+        return made
+
+
 def take_again(saved: SavedStep) -> None:
-    """Take a saved step again, uncompiled and with every result checked; raises what it raised."""
+    """Take a saved step again, uncompiled and with every result checked; raise what it raised.
+
+    Of a result that is not finite, the error is raised at the operation that it begins in.
+    """
+    try:
+        take(saved)
+    except NotFiniteError as error:
+        for is_bad in (torch.isnan, torch.isinf):  # infinite values are often on purpose, as in masks
+            with FirstBad(is_bad, str(error)):
+                take(saved)
+        raise
+
+
+def take(saved: SavedStep) -> None:
     step = checked(saved.federation.steps.step(), saved.federation.layout)
     tally = torch.zeros(2, saved.federation.layout.size, device=saved.federation.device)
     with torch.no_grad():
