@@ -232,7 +232,7 @@ def run_row(run: Mapping[str, Any]) -> Sequence[str]:
 
 def print_rows(head: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a table that a narrow screen does not cut."""
-    from ..report.formats import Grid, print_grid
+    from ..reports.formats import Grid, print_grid
 
     print_grid(console, Grid(head, [*rows]), whole=LONGEST_WORD)
 
