@@ -1008,8 +1008,7 @@ def test_debug_names_the_term_that_is_no_number(fssl: Fssl) -> None:
     assert re.search(r"round 1, client \d+, step 1: l_mine is not finite; `fssl replay out/failed-step", said), said
     code, out, said = fssl("replay", "out/failed-step.safetensors")
     assert (code, out.splitlines()[1]) == (1, "in this step, batch.clock.step is 0: it counts from 0")
-    *frames, last = said.splitlines()
-    assert "l_mine is not finite; it begins in aten.log" in last
+    assert "l_mine is not finite; it begins in aten.log" in said.splitlines()[-1]
     line = NO_NUMBER.splitlines().index(next(text for text in NO_NUMBER.splitlines() if ".log()" in text)) + 1
     assert f'own.py", line {line}, in extra' in said
 

@@ -452,9 +452,9 @@ def test_what_sage_adds_to_a_host_is_told_seed_by_seed(tmp_path: Path, capsys: p
 def test_an_interval_of_student_and_its_cautions() -> None:
     """Differences 1, 2, 3: 2 ± 4.303 / sqrt(3). The quantiles of 9 and 29 degrees of freedom are 2.262 and 2.045."""
     assert interval([1.0, 2.0, 3.0]) == pytest.approx((-0.4844, 4.4844), abs=1e-4)
-    for number, quantile in ((10, 2.262), (12, 2.201), (30, 2.045)):
-        values = [0.0, 2.0] * (number // 2)
-        half = (number / (number - 1)) ** 0.5 / number**0.5
+    for seeds, quantile in ((10, 2.262), (12, 2.201), (30, 2.045)):
+        values = [0.0, 2.0] * (seeds // 2)
+        half = (seeds / (seeds - 1)) ** 0.5 / seeds**0.5
         assert interval(values) == pytest.approx((1 - quantile * half, 1 + quantile * half), abs=1e-3)
     assert caution(2, [1.0, 2.0, 3.0]) == ": the interval includes 0, so more seeds are needed."
     assert (caution(5, [4.0, 5.0, 6.0]), caution(-5, [-4.0, -5.0, -6.0])) == (".", ".")
@@ -647,7 +647,8 @@ def test_results_by_a_setting(three_alphas: Path, capsys: pytest.CaptureFixture[
     assert "method seeds alpha=0.1 alpha=0.5 alpha=10.0" in text
     assert "sage 7 8 52.00 ± 2.83 60.00 ± 0.00 81.00 ± 1.41" in text
     assert "fedavg 7 8 42.00 ± 2.83 60.00 ± 1.41 – " in text
-    assert "partition.alpha = 0.1: sage leads fedavg by 10.00 points (seed by seed +10.00 to +10.00; 95 % interval +10.00 to +10.00):" in text
+    lead = "partition.alpha = 0.1: sage leads fedavg by 10.00 points (seed by seed +10.00 to +10.00; "
+    assert lead + "95 % interval +10.00 to +10.00): two seeds are weak evidence." in text
     assert "partition.alpha = 0.5: fedavg and sage are level." in text
     assert "partition.alpha = 10.0" not in text
     assert "test set" not in text  # who has which skew is no choice of the researcher

@@ -30,7 +30,8 @@ def test_steps_are_those_that_the_clients_take() -> None:
     assert [estimate(experiment, is_loaded).steps for is_loaded in (True, False)] == [8, 8]
     experiment = prepare(small("train.batch=16"))
     steps = [max(1, len(site.pool) // 16) for site in experiment.holdings.sites]
-    assert estimate(experiment, True).steps == pytest.approx(2 * sum(steps) / len(steps) * experiment.config.train.local_epochs)
+    epochs = experiment.config.train.local_epochs
+    assert estimate(experiment, True).steps == pytest.approx(2 * epochs * sum(steps) / len(steps))
 
 
 @pytest.mark.parametrize("method", ["sage", "fedavg", "fedmatch"])
@@ -69,7 +70,7 @@ def test_a_run_of_days_and_one_without_room_say_what_to_change(monkeypatch: pyte
     )
     days, room = cost.warnings
     assert days.startswith("this run takes days here: about 3.3 days; use a GPU (--device cuda), or a smaller train.r")
-    assert room.startswith("this run needs about 9.2 GB of memory, and the machine has 8 GB; use a smaller compute.lane")
+    assert room.startswith("this run needs about 9.2 GB of memory, and the machine has 8 GB; use a smaller comp")
     assert cost._replace(seconds=1.0, memory=1e9).warnings == []
     on_gpu = cost._replace(seconds=None).line
     assert "95 steps per round, the first round shows its time; memory" in on_gpu

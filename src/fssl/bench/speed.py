@@ -26,14 +26,14 @@ from ..system.machine import cores
 from .reference import reference_ms_of_steps
 from .shapes import config_of, images_of
 
-
 BUSY = 0.5  # processes per core that want to run, from which on timings say little
 
 
 def busy_warning() -> list[str]:
     """Return a line if other programs use the machine, as they did in the last minute."""
     load, number = os.getloadavg()[0], cores()
-    text = f"WARNING: the machine is busy (load {load:.1f} on {several(number, 'core')}): times and the ratio say little"
+    where = f"load {load:.1f} on {several(number, 'core')}"
+    text = f"WARNING: the machine is busy ({where}): times and the ratio say little"
     return [text] if load > BUSY * number else []
 
 
