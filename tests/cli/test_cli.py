@@ -651,13 +651,13 @@ def test_show_says_that_a_run_is_unfinished(fssl: Fssl) -> None:
     (run / "summary.json").unlink()
     lines = (run / "rounds.jsonl").read_text().splitlines()
     (run / "rounds.jsonl").write_text("\n".join([*lines[:2], lines[2][:50]]))
-    assert "unfinished: 2 of 3 rounds; go on with --resume\n" in fssl("show", run).out
+    assert "unfinished: 2 of 3 rounds; continue with --resume\n" in fssl("show", run).out
     assert fssl("run", run, "--resume").code == 0
     (run / "summary.json").unlink()
     (run / "rounds.jsonl").write_text(lines[0] + "\n")
     why = fssl("run", run, "--resume").err.removeprefix("fssl: ").replace(" (--out)", "")
     assert why.startswith("no checkpoint in runs/tiny/checkpoint can be used")
-    assert f"unfinished: 1 of 3 rounds; it cannot go on: {why}" in fssl("show", run).out
+    assert f"unfinished: 1 of 3 rounds; it cannot be resumed: {why}" in fssl("show", run).out
 
 
 @pytest.mark.parametrize("kept", ["", "model.safetensors"])
@@ -673,9 +673,9 @@ def test_a_run_without_a_round_goes_on_if_it_lost_none(kept: str, fssl: Fssl) ->
     assert (said.code, said.err.count("\n")) == (2, 1)
     assert said.err.startswith("fssl: runs/tiny has no finished round in rounds.jsonl; ")
     resumed = fssl("run", run, "--resume")
-    assert (resumed.code, "go on with --resume" in said.err) == ((2, False) if kept else (0, True))
+    assert (resumed.code, "continue with --resume" in said.err) == ((2, False) if kept else (0, True))
     assert said.err.endswith(
-        f"it cannot go on: {resumed.err.removeprefix('fssl: ').replace(' (--out)', '')}" if kept else "--resume\n"
+        f"it cannot be resumed: {resumed.err.removeprefix('fssl: ').replace(' (--out)', '')}" if kept else "--resume\n"
     )
 
 
@@ -683,7 +683,7 @@ def test_a_folder_with_settings_alone_is_no_run_that_goes_on(fssl: Fssl) -> None
     Path("mine").mkdir()
     Path("mine/config.toml").write_text("seed = 7\n")
     said = fssl("show", "mine")
-    assert "it cannot go on: mine/config.toml was not written by a run" in said.err
+    assert "it cannot be resumed: mine/config.toml is not of a run that began here" in said.err
 
 
 def test_show_names_a_damaged_summary(fssl: Fssl) -> None:
@@ -692,7 +692,7 @@ def test_show_names_a_damaged_summary(fssl: Fssl) -> None:
     summary = (run / "summary.json").read_text()
     (run / "summary.json").write_text(summary.replace("3", "4", 1))
     damaged = "runs/tiny/summary.json is damaged; 3 of 3 rounds are recorded"
-    assert fssl("show", run).out.splitlines()[1] == f"{damaged}; go on with --resume"
+    assert fssl("show", run).out.splitlines()[1] == f"{damaged}; continue with --resume"
     assert fssl("run", run, "--resume").code == 0
     assert (run / "summary.json").read_text() == summary
     (run / "summary.json").write_text(summary[:20])
@@ -954,7 +954,7 @@ def test_a_resumed_run_that_is_not_there_begins_and_says_so(fssl: Fssl) -> None:
     said = fssl("run", "tiny.toml", "--out", "a/nwe", "--resume")
     assert said.code == 0
     assert "a/nwe: nothing to resume; starting from round 1\n" in said.out
-    assert "no run to go on with" not in fssl("run", "tiny.toml", "--out", "a/nwe", "--resume").out
+    assert "nothing to resume" not in fssl("run", "tiny.toml", "--out", "a/nwe", "--resume").out
 
 
 @pytest.mark.slow

@@ -167,9 +167,9 @@ def test_predict_says_that_a_run_goes_on(tmp_path: Path, fssl: Fssl) -> None:
     run = stopped(tmp_path / "run", 3, "records.checkpoint_every=2", "server.ema=0.5")
     before = sorted(path for path in run.rglob("*") if path.is_file())
     said = fssl("predict", run, "--out", "p.csv")
-    assert (said.code, "by the model of round 2; the run goes on to round 4" in said.out) == (0, True)
+    assert (said.code, "by the model of round 2; the run continues to round 4" in said.out) == (0, True)
     said = fssl("export", run, "--to", "safetensors", "--out", "m.safetensors")
-    assert said.out.splitlines()[1:] == ["by the model of round 2; the run goes on to round 4"]
+    assert said.out.splitlines()[1:] == ["by the model of round 2; the run continues to round 4"]
     assert right("p.csv") == pytest.approx(accuracy_of(run, 2))
     assert fssl("predict", run, "--model", "ema", "--out", "ema.csv").code == 0
     assert right("ema.csv") == pytest.approx(records(run)[1]["ema_accuracy"])

@@ -306,7 +306,7 @@ def test_a_prolonged_run_says_of_which_round_its_model_is(fssl: Fssl, tmp_path: 
         run_experiment(prepare(longer), tmp_path / "run", StopAfter(), resume=True)
     code, said, _ = fssl("predict", "run")
     after = small().train.rounds + 1
-    assert (code, f"by the model of round {after}; the run goes on to round 9" in said) == (0, True)
+    assert (code, f"by the model of round {after}; the run continues to round 9" in said) == (0, True)
     run_experiment(prepare(longer), tmp_path / "run", Quiet(), resume=True)
     code, said, _ = fssl("predict", "run")
     assert (code, "by the model of round" in said) == (0, False)

@@ -640,6 +640,6 @@ def test_a_full_disk_ends_the_smoke_run_in_one_line(tmp_path: Path, unbroken: Ou
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 1
     assert errors.count("\n") == 1
-    assert "File too large; finished rounds are kept; resume the run to go on (--resume)" in errors
+    assert "File too large; finished rounds are kept; resume the run to continue (--resume)" in errors
     finish(tmp_path / "run")
     assert outcome(tmp_path / "run") == unbroken

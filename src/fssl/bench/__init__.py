@@ -1,1 +1,1 @@
-"""Benchmarks: fssl beside an ordinary PyTorch loop, and the cost of each method's step."""
+"""Benchmarks: fssl compared with an ordinary PyTorch loop, and the cost of each method's step."""

@@ -87,14 +87,14 @@ def options(
 
 
 def refuse_null(words: list[str]) -> None:
-    """Refuse what no shell passes on, but a script may: no name and no setting can hold it."""
+    """Reject null characters: a shell cannot pass one, but a script can, and names and settings cannot hold it."""
     for word in words:
         if "\0" in word:
             raise UserError(f"{word}: a null character cannot be part of a name or a setting")
 
 
 def once(said: str) -> str:
-    """What click says of a wrong command line; typer 0.20 repeats the guess that click 8.4 has made."""
+    """Return click's message about a wrong command line with one guess: typer 0.20 repeats that of click 8.4."""
     start, mark, guess = said.rpartition(" Did you mean ")
     return start if mark and start.endswith(mark + guess) else said
 
@@ -103,10 +103,10 @@ def main() -> None:
     """Entry point: bad input ends in one line and exit code 2."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal without these characters is no reason to stop
+            stream.reconfigure(errors="replace")  # a terminal without these characters must not stop a run
     try:
         refuse_null(sys.argv[1:])
-        with handled(signal.SIGTERM, signal.default_int_handler):  # the same as Ctrl-C, from somebody else
+        with handled(signal.SIGTERM, signal.default_int_handler):  # the same as Ctrl-C, from a scheduler
             code = app(standalone_mode=False) or 0  # an exit asked for inside comes back as a number
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
@@ -125,7 +125,7 @@ def main() -> None:
             complain("not enough memory")
         elif usage:
             complain(once(usage()) or "no command is given")
-        else:  # nobody foresaw it
+        else:  # unexpected error
             sys.stderr.write(by_line(traceback.format_exc()))
     if code == INTERRUPTED:
         sys.stdout.flush()

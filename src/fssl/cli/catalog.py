@@ -31,7 +31,7 @@ def datasets(
     check: Annotated[Path | None, typer.Option(help="Count the images in this folder and name every problem.")] = None,
     classes_of: Annotated[
         str | None,
-        typer.Option(metavar="CONFIG", help="With --check: refuse classes not in data.classes of this file."),
+        typer.Option(metavar="CONFIG", help="With --check: reject classes that data.classes of this file lacks."),
     ] = None,
     export_digits: Annotated[Path | None, typer.Option(help="Write the digits here as PNG files of 3 sites.")] = None,
     labels_at_server: Annotated[bool, typer.Option(help="With --export-digits: the server has the labels.")] = False,

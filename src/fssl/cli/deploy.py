@@ -29,7 +29,7 @@ ATTENTION = 3  # exit code: a site is not connected, or there is a warning
 def warn(insecure: bool) -> None:
     if insecure:
         complain(
-            "WARNING: --insecure: whoever reaches the port can read all traffic, join, and order runs of every site"
+            "WARNING: --insecure: anyone who reaches the port can read all traffic, join, and start runs at every site"
         )
 
 
@@ -167,7 +167,7 @@ def start(
     home: Home = HERE,
     insecure: Insecure = False,
 ) -> None:
-    """Train: a run of the connected sites, on the server's machine. Ctrl-C stops it; --resume goes on.
+    """Train: a run of the connected sites, on the server's machine. Ctrl-C stops it; --resume continues.
 
     The run folder is the same as that of `fssl run`.
 

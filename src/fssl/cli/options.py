@@ -1,4 +1,4 @@
-"""What commands share: the console, options, and what people mean by words that are none."""
+"""What commands share: the console, options, and hints for misspelt options."""
 
 from itertools import pairwise
 from operator import attrgetter
@@ -55,7 +55,7 @@ class SettingsCommand(TyperCommand):
 
 
 def meant_by(option: str, words: list[str]) -> str:
-    """What somebody means by an unknown option that is a setting; empty if it is none."""
+    """Return a hint for an unknown option that is a setting; empty if it is none."""
     from ..config import Config, keys_like
 
     keys = keys_like("train", option.lstrip("-").replace("-", "_")) if option else []

@@ -15,7 +15,7 @@ Measure = Annotated[str, typer.Option(help="accuracy, balanced_accuracy, macro_f
 
 
 def show(run: OneRun) -> None:
-    """Show a run: its numbers and a small curve. It may still be going on.
+    """Show a run: its numbers and a small curve. It may still be training.
 
     Example: `fssl show runs/smoke`
     """
@@ -29,7 +29,9 @@ def predict(
     images: Annotated[Path | None, typer.Argument(help="An image or a folder; default: the run's own test.")] = None,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("predictions.csv"),
     data_dir: Annotated[Path | None, typer.Option(help="The dataset's folder, if it is not where it was.")] = None,
-    probabilities: Annotated[bool, typer.Option("--probabilities", help="A column more for every class.")] = False,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Add one probability column per class.")
+    ] = False,
     overwrite: Overwrite = False,
     model: WhichModel = "",
     measures: Annotated[Path | None, typer.Option(help="Folder for measures and a confusion matrix.")] = None,
@@ -61,7 +63,7 @@ def export(
     overwrite: Overwrite = False,
     model: WhichModel = "",
 ) -> None:
-    """Write a run's model for other programs, and a JSON file that tells how to feed it.
+    """Write a run's model for other programs, and a JSON file that describes its input and output.
 
     ONNX files and programs take uint8 images and give probabilities: the normalization is inside. Before a file is
     written, it is run and must answer as `fssl predict` does.
@@ -71,11 +73,11 @@ def export(
     from ..inference.export import export_model
 
     new_folder = out and not out.parent.exists()
-    file, difference, told = export_model(run, to, out, overwrite, model)
+    file, difference, notes = export_model(run, to, out, overwrite, model)
     if new_folder:
         say(f"new folder: {file.parent}")
     say(f"{file} and {file.name}.json; tried: it answers as the run's model does (largest difference {difference:.0e})")
-    for line in told:
+    for line in notes:
         say(line)
 
 
@@ -118,7 +120,7 @@ def tables(
         typer.Option(help="Another paper's table instead: proxyfl, proxyfl-20, semifl, flfl or twin-sight."),
     ] = None,
 ) -> None:
-    """Fill the paper's Tables 1 to 8 with runs, beside the printed numbers: Markdown, CSV and LaTeX.
+    """Fill the paper's Tables 1 to 8 with runs, next to the printed numbers: Markdown, CSV and LaTeX.
 
     A run finds its cells by its settings, whatever its folder is called. Cells whose setting differs from the
     paper's are marked with the reason; empty ones are counted, and runs in no cell are listed. A scoreboard says
@@ -157,7 +159,7 @@ def figures(
 def report(
     runs: Runs,
     out: Annotated[Path, typer.Option(help="The file to write.")] = Path("report.html"),
-    watch: Annotated[bool, typer.Option("--watch", help="Serve the page on this machine while runs go on.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Serve the page on this machine while runs train.")] = False,
     port: Annotated[int, typer.Option(min=0, max=65535, help="With --watch; 0 takes a free one.")] = 0,
     measure: Measure = "",
 ) -> None:

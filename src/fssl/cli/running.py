@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ..core.images import Datasets
     from ..runner.planned import PlannedRun
 
-MOST_RUNS = 1000  # of a grid that nobody confirmed
+MOST_RUNS = 1000  # of a grid without --yes
 
 
 def run(
@@ -65,7 +65,7 @@ def run(
             failures = run_side_by_side(console, waiting, resume, debug, jobs)
         else:
             failures = run_in_turn(console, waiting, resume, debug)
-    except (KeyboardInterrupt, SystemExit):  # the second if nobody reads the output any more
+    except (KeyboardInterrupt, SystemExit):  # the second if the output's reader has gone
         complain(f"stopped; finished rounds are kept in {base}: the same command with --resume continues")
         raise
     if failures:
@@ -114,7 +114,7 @@ def checked_early(named: Sequence[tuple[str, "Config"]], base: Path, debug: bool
 
 
 def planned_runs(named: list[tuple[str, "Config"]], base: Path, datasets: "Datasets") -> list["PlannedRun"]:
-    """Prepare every run, and say what somebody may not expect of them."""
+    """Prepare every run, and print what its user may not expect."""
     from ..runner.planned import notices, plan_runs
 
     planned = plan_runs(named, base, datasets)
@@ -135,7 +135,7 @@ def ready_runs(planned: list["PlannedRun"], datasets: "Datasets", resume: bool) 
 
 
 def settings_of(config: str, resume: bool) -> tuple[dict[str, Any], Path]:
-    """A run's settings, and its folder unless another is named: that of a run which goes on is its own."""
+    """Return a run's settings and its default folder; a resumed run keeps its own."""
     from ..config import not_found, presets, read_toml
     from ..records.layout import CONFIG, read_settings
 
@@ -150,7 +150,7 @@ def settings_of(config: str, resume: bool) -> tuple[dict[str, Any], Path]:
 
 
 def own_copies(tables: Mapping[str, Any], folder: Path) -> list[str]:
-    """The settings by which a run goes on with its own copy of `partition.file`, and of code that is not found."""
+    """Return settings that make a resumed run use its own copy of `partition.file`, and of code that is missing."""
     from ..records.layout import kept_code, kept_split
 
     found = (tables.get(key) for key in ("partition", "method", "model"))

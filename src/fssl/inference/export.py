@@ -76,7 +76,7 @@ def export_model(run: Path, to: str, out: Path | None = None, overwrite: bool = 
     Args:
         run: The run folder.
         to: `onnx`, `pt2` or `safetensors`.
-        out: The file; the facts go beside it, with `.json` after its name. Default: the run's name.
+        out: The file; its facts go into a file with `.json` after its name. Default: the run's name.
         overwrite: Whether files of these names may be replaced.
         which: "best", "plain" or "ema" for one of several models.
     """

@@ -106,7 +106,7 @@ def channels_last(array: NDArray[Any], channels: int) -> NDArray[Any]:
 
 
 def check_floats(images: NDArray[Any]) -> None:
-    """Refuse floats on another scale than 0 to 1, such as pixels up to 255 or normalized ones."""
+    """Reject floats on another scale than 0 to 1, such as pixels up to 255 or normalized ones."""
     if len(images) and not (images.min() >= 0 and images.max() <= 1):
         raise UserError(f"floats are from {images.min():.3g} to {images.max():.3g}, expected 0 to 1")
 

@@ -73,7 +73,7 @@ def predict(
 
 
 def check_measures(folder: Path, overwrite: bool) -> None:
-    """Refuse, before the work, a folder that cannot take measures, or has files of their names."""
+    """Reject, before the work, a folder that cannot take measures, or has files of their names."""
     check_folder("measures", folder)
     if RunFolder(folder).is_of_a_run:  # whose measures.json is another file
         raise UserError(f"{folder}: is a run folder; expected another one, such as {folder / 'measures'}", "measures")
@@ -99,7 +99,7 @@ def tell_measures(console: Console, made: Predictions, folder: Path | None, titl
 
 
 def of_files(model: Trained, path: Path, progress: Progress) -> tuple[Predictions, list[str], Sequence[str]]:
-    """Predictions for every readable image, the unreadable files and those that are no images, with reasons."""
+    """Return predictions for every readable image, and the other files with the reasons."""
     listing = list_images(path)
     names, p = look_at(model, read_images(listing, model.card, Loading(progress=progress, workers=cores())))
     if not names:

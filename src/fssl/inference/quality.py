@@ -114,7 +114,7 @@ def cells(answers: Answers, names: Sequence[str], margin: float, step: float) ->
 
 
 def labels(names: Sequence[str], margin: float, step: float, size: float) -> Iterator[str]:
-    """Class names beside the rows, and turned above the columns; what both are."""
+    """Yield class names to the left of the rows, and turned above the columns, and the titles of both."""
     every = max(1, round(9 / step))  # of many classes, as many as can be read
     size, edge, middle = size if every == 1 else 9.0, margin - 8, margin + BOARD / 2
     for i, name in enumerate(names):
@@ -137,7 +137,7 @@ def words(
 
 
 def calibration_picture(answers: Answers) -> str:
-    """Bars of the right answers by confidence, beside the line on which a calibrated model lies."""
+    """Draw bars of the right answers by confidence, and the line of a calibrated model."""
     wide, high, left, base = 560.0, 300.0, 50.0, 320.0
     right_end = left + wide
     parts = [f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {right_end + 20:.0f} 370" role="img">']

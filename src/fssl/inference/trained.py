@@ -130,7 +130,7 @@ class Trained(NamedTuple):
     def module(self) -> nn.Module:
         """The network as an ordinary module with these weights, for evaluation; it returns features and logits."""
         module = make_module(self.config, self.card)
-        # Names are checked already. Strictly, a BatchNorm without its counter would refuse the one that it makes up.
+        # Names are checked already. Strictly, a BatchNorm without its counter would reject the one that it makes up.
         module.load_state_dict(self.tensors(), strict=False)
         return module.eval().requires_grad_(False).to(self.normalize.scale.device)
 
@@ -197,12 +197,12 @@ def as_trained(config: Config, card: Card, net: Net, weights: Weights, round: in
 
 
 def told(model: Trained, run: Path, which: str) -> list[str]:
-    """Which model of its run this is, in sentences, where somebody may take it for another."""
+    """Say which model of its run this is, where it may be taken for another."""
     said = []
     if which == BEST:
         said = [f"by the best model, that of round {model.round}"]
     elif model.round < model.config.rounds and not RunFolder(run).is_finished:
-        said = [f"by the model of round {model.round}; the run goes on to round {model.config.rounds}"]
+        said = [f"by the model of round {model.round}; the run continues to round {model.config.rounds}"]
     if not which and model.config.server.ship == "ema":
         said += ["by the smoothed model (server.ship = ema); --model plain takes the other"]
     return said
@@ -245,7 +245,7 @@ def model_in_checkpoint(folder: RunFolder, config: Config, which: str, saved: Sa
 
 
 def check_facts(model: FoundModel, expected: Facts) -> None:
-    """Refuse a model that was trained for other images than this version would give it."""
+    """Reject a model that was trained for other images than this version would give it."""
     for name, value in expected.items():
         if model.facts.get(name) != value:
             raise UserError(f"{model.file} was trained with {name} = {model.facts.get(name)}, not with {value}")

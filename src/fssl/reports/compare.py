@@ -1,4 +1,4 @@
-"""`fssl compare`: runs beside each other, as tables in the terminal, a picture, CSV and LaTeX."""
+"""`fssl compare`: runs compared, as tables in the terminal, a picture, CSV and LaTeX."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ RUN_FIELDS = (
 
 
 class Files(NamedTuple):
-    """What to write beside the tables in the terminal."""
+    """The files to write in addition to the tables in the terminal."""
 
     png: Path | None = None
     svg: Path | None = None
@@ -96,7 +96,7 @@ class Files(NamedTuple):
         return {kind: file for kind, file in formats.items() if file}
 
     def check(self) -> None:
-        """Refuse what cannot be written, before the work."""
+        """Reject files that cannot be written, before the work."""
         for kind in ("png", "svg", "pdf", "csv", "tex"):
             if file := getattr(self, kind):
                 check_file(kind, file, f".{kind}")
@@ -219,7 +219,7 @@ def footer(tasks: Mapping[str, Groups], by: str) -> str:
 
 
 def signs(overviews: Iterable[Grid]) -> list[str]:
-    """What the marks beside seeds mean, if there are any."""
+    """Explain the marks after seeds, if there are any."""
     seen = {sign for overview in overviews for texts in overview.rows for sign in texts[1]}
     meanings = {
         "*": "* unfinished: the last of its rounds so far",
@@ -352,7 +352,7 @@ def draw_rounds(panel: Any, runs: Sequence[Run], name: str, read: Read, style: S
 def draw_by(
     panel: Any, key: str, columns: dict[str, Groups], name: str, read: Read, style: Style, aside: float
 ) -> None:
-    """A method's points, evenly spaced and a little beside the others'; a line across where it has no such setting."""
+    """Draw a method's points, shifted a little from the others'; a line across where it has no such setting."""
     known = {v: [x for run in here.get(name, []) if (x := late(run, read)) is not None] for v, here in columns.items()}
     nowhere = setting_text(None) if key.startswith("method.") else ""
     places = [value for value in columns if value != nowhere]

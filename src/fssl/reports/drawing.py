@@ -35,7 +35,7 @@ RC_SETTINGS: dict[Any, Any] = {  # dollars in a name are no formula
 def settings() -> Iterator[None]:
     """How text and lines look inside of a `with`; refuses where the library is not installed.
 
-    The library's own warnings (a letter that its font lacks) tell users of a picture nothing that they could change.
+    The library's own warnings (a letter that its font lacks) give users of a picture nothing that they could change.
     """
     try:
         import matplotlib
@@ -132,7 +132,7 @@ def legend(figure: Any, columns: int, by_first_word: bool = False) -> None:
             named.setdefault(label, handle)
     labels = sorted(named, key=lambda label: label.split(",")[0]) if by_first_word else list(named)
     if labels:
-        across = letters_across(figure) - 6  # beside the line before it
+        across = letters_across(figure) - 6  # to the right of its line
         longest = min(max(map(len, labels)), across) + 6
         width = min(columns, len(labels), max(1, letters_across(figure) // longest))
         down = [label for first in range(width) for label in labels[first::width]]  # the library fills columns
@@ -165,7 +165,7 @@ def head(panels: Sequence[Any], text: str) -> int:
     empty lines above the titles.
     """
     whole = "\xa0· ".join(part.replace(" ", "\xa0") for part in text.split(" · "))  # lines end between parts
-    across = int(letters_across(panels[0].figure) * 0.7)  # bold letters of eight points, beside the axis
+    across = int(letters_across(panels[0].figure) * 0.7)  # bold letters of eight points, next to the axis
     lines = wrap(whole, across, max_lines=3, placeholder=" …", break_on_hyphens=False)
     for panel in panels:
         panel.set_title("\n" * (len(lines) + 1) + panel.get_title(loc="left"), loc="left")

@@ -33,7 +33,7 @@ def one_per_seed(runs: Iterable[Run], length: Callable[[Run], int] = attrgetter(
 
 
 def distinct(runs: Iterable[Run]) -> list[Run]:
-    """One run of each setting and seed: a copy, or the same seed once more, is no further repetition."""
+    """Return one run of each setting and seed: a copy, or a second run of a seed, does not count as a repetition."""
     return [run for members in repetitions(runs).values() for run in one_per_seed(members)]
 
 
@@ -46,7 +46,7 @@ def comparable_settings(run: Run, aside: str = "") -> dict[str, Any]:
     ignored |= {"model.start_digest"} if "{seed}" in run.config.model.start else set()  # another file for each seed
     flat = flatten(run.config)
     for key in ("method.name", "model.name"):
-        flat[key] = short_name(flat[key])  # files of one name are told apart by their digests
+        flat[key] = short_name(flat[key])  # digests distinguish files of one name
     return {k: v for k, v in flat.items() if k not in ignored and matters(run.config, k)}
 
 
@@ -175,7 +175,7 @@ def name_differences(runs: Iterable[Run], called: Callable[[Run, str], str], asi
 
 
 def describe_task(runs: list[Run], among: list[dict[str, set[str]]], aside: str) -> TaskRuns:
-    """A task and what tells it from others: its namesakes, and those of its dataset, from which much may differ."""
+    """Name a task by the settings that distinguish it from its namesakes and from others of its dataset."""
     settings, name = task_settings(runs[0], aside), short_title(runs[0], aside)
     own, wider = among[0][name], among[1][dataset_title(runs[0], aside)] - title_words(runs[0], aside).keys()
     named = every if len(every := own | wider) <= MOST_NAMED else own

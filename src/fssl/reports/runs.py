@@ -133,7 +133,7 @@ class Run:
     config: Config
     lines: list[Line]
     damaged: list[int]  # numbers of the lines of rounds.jsonl that could not be read
-    has_edits: bool  # whether such a line is complete but for its check, so that somebody may have edited it
+    has_edits: bool  # whether such a line is complete but for its check, so that it may have been edited
     remark: str  # of an edited record that was accepted
     extras: Extras
     measure: str  # of the test, that it is judged by
@@ -182,7 +182,7 @@ class Run:
 
     @property
     def has_end(self) -> bool:
-        """Whether the summary is of the run's last round; one that goes on keeps the last summary."""
+        """Return whether the summary is of the run's last round; a resumed run keeps the earlier summary."""
         return is_over(self.extras.summary, self.config)
 
     def by(self, measure: str) -> "Run":
@@ -279,7 +279,7 @@ def accepted_text(remark: str) -> str:
 def whole_lines(chain: Chain, texts: Iterable[bytes]) -> tuple[list[Line], list[int]]:
     """The lines that can be read, and the numbers of the damaged ones.
 
-    A run that goes on must stop at the first damaged line; a reader need not. A damaged line costs a round, or two
+    A resumed run must stop at the first damaged line; a reader need not. A damaged line costs a round, or two
     where a line's end was lost: a number that jumps much farther is damaged itself, and would hide all that follow.
     """
     lines: list[Line] = []
@@ -406,7 +406,7 @@ def no_runs(paths: Iterable[Path], why: str) -> UserError:
 def privacy_text(run: Run) -> str:
     """What a finished run with noise spent of one client's privacy; empty if nothing is known of it.
 
-    A run that goes on keeps the summary of its last end, which tells too little of what it has spent since.
+    A resumed run keeps its earlier summary, which lacks what it has spent since.
     """
     spent = run.extras.summary.get("privacy") if run.has_end else None
     if not isinstance(spent, dict) or not all(is_number(spent.get(key)) for key in ("hidden", "known", "delta")):

@@ -101,13 +101,13 @@ def unfinished(folder: RunFolder, run: Run) -> str:
     elif run.is_finished:
         said = f"{rounds}, but no {summary.name} of the last one"
     why = why_stuck(folder)
-    is_at_its_end = run.is_finished and why  # so there is nothing to go on with
+    is_at_its_end = run.is_finished and why  # so there is nothing to resume
     return said if is_at_its_end else f"{said}; {way_on(why)}"
 
 
 def way_on(why: str | None) -> str:
-    """What `--resume` would do with a run, by the reason to refuse it."""
-    return f"it cannot go on: {why}" if why else "go on with --resume"
+    """Say what `--resume` would do with a run, given the reason to reject it."""
+    return f"it cannot be resumed: {why}" if why else "continue with --resume"
 
 
 def run_facts(run: Run) -> Iterator[tuple[str, str]]:
@@ -144,7 +144,7 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
 
 
 def end_facts(run: Run) -> Iterator[tuple[str, str]]:
-    """What a run tells at its end; nothing of one that goes on, whose files are those of an earlier end."""
+    """Yield the facts of a finished run; none of a resumed one, whose files are those of an earlier end."""
     if not run.has_end:
         return
     yield from choice_facts(run.extras)

@@ -50,7 +50,7 @@ def run_experiment(
         experiment: What to run.
         out: The run folder.
         listener: Hears of every round.
-        resume: Whether to go on after the newest checkpoint.
+        resume: Whether to continue after the newest checkpoint.
         debug: Whether each step is checked.
         make: Makes the engine, once the folder is locked; by default the engine that the settings name.
         measure: Returns further metrics of the model after each round.
@@ -114,7 +114,10 @@ def opened(
 
 @contextmanager
 def explained(config: Config, folder: RunFolder) -> Iterator[None]:
-    """Turn what ends a run into one line; what nobody foresaw goes into a file of its folder, once that is its own."""
+    """Turn an error into one line, and write the traceback of an unexpected one into the folder.
+
+    It is written only if this process holds the folder's lock.
+    """
     out = folder.path
     try:
         yield
@@ -124,7 +127,7 @@ def explained(config: Config, folder: RunFolder) -> Iterator[None]:
         raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise RunError(f"{out}: {reason}; finished rounds are kept; resume the run to go on", "resume") from error
+        raise RunError(f"{out}: {reason}; finished rounds are kept; resume the run to continue", "resume") from error
     except Exception as error:
         if is_out_of_memory(error):
             raise RunError(
@@ -132,7 +135,7 @@ def explained(config: Config, folder: RunFolder) -> Iterator[None]:
                 " the run (with another train.batch it is another run)",
                 "resume",
             ) from error
-        if not folder.lock.is_held:  # it may be somebody's, or another run's
+        if not folder.lock.is_held:  # the folder may belong to another run
             raise
         raise RunError(write_down(described(error), error, config, out)) from error
 

@@ -1,1 +1,1 @@
-"""The report as one HTML file, or live while runs go on."""
+"""The report as one HTML file, or live while runs train."""

@@ -1,4 +1,4 @@
-"""The same page while runs go on: a server for this machine only, with two addresses and nothing else."""
+"""The same page while runs train: a server for this machine only, with two addresses."""
 
 import gzip
 import io
@@ -92,7 +92,7 @@ class Arriving(io.RawIOBase):
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Answers `/` and `/data`; anything else, and anyone who came under another name, is refused."""
+    """Answers `/` and `/data`; rejects any other address, and requests with another host name."""
 
     server: "PageServer"
     server_version, sys_version = "fssl", ""
@@ -165,7 +165,7 @@ def watch(paths: list[Path], port: int, say: Callable[[str], None], measure: str
     """Serve until Ctrl-C."""
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"{path} is no folder; start `fssl run` first, or give the folder that it will write")
+            raise UserError(f"there is no folder {path}; start `fssl run` first, or name the folder that it will write")
     plotly()
     try:
         server = PageServer(paths, port, measure)
