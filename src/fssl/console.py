@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
-from time import monotonic
+from time import monotonic, perf_counter
 from types import TracebackType
 from typing import Any, Self
 
@@ -118,7 +118,7 @@ class View(AbstractContextManager["View"]):
     """Bars that live as long as the context; without a terminal there are none."""
 
     def __init__(self, console: Console, transient: bool = False) -> None:
-        self.spoke = monotonic()  # when the last line was printed
+        self.spoke = perf_counter()  # when the last line was printed
         self.is_live = console.is_interactive and console.file.isatty()  # FORCE_COLOR makes any file interactive
         self.bars = Progress(
             TextColumn("{task.description}", style="bold", markup=False),
@@ -145,7 +145,7 @@ class View(AbstractContextManager["View"]):
 
     def say(self, text: str) -> None:
         say(self.bars.console, text)
-        self.spoke = monotonic()
+        self.spoke = perf_counter()
 
 
 class RunView(View):
@@ -154,7 +154,7 @@ class RunView(View):
     def __init__(self, console: Console, title: str, transient: bool = False) -> None:
         super().__init__(console, transient)
         self.title, self._total, self._measure = title, 0, "accuracy"
-        self._stage, self._began, self._alarm = "preparing", monotonic(), ExitStack()
+        self._stage, self._began, self._alarm = "preparing", perf_counter(), ExitStack()
         self._task = self.bars.add_task(printable(title), total=None, numbers="preparing")
 
     def __enter__(self) -> Self:
@@ -170,12 +170,12 @@ class RunView(View):
         super().__exit__(kind, error, trace)
 
     def _remind(self) -> None:
-        if monotonic() - self.spoke >= 0.75 * SILENCE:  # the next look would be too late
-            self.say(f"{self.title}  {self._stage}: {duration(monotonic() - self._began)} so far")
+        if perf_counter() - self.spoke >= 0.75 * SILENCE:  # the next look would be too late
+            self.say(f"{self.title}  {self._stage}: {duration(perf_counter() - self._began)} so far")
 
     def _enter_stage(self, stage: str) -> None:
         if stage != self._stage:
-            self._stage, self._began = stage, monotonic()
+            self._stage, self._began = stage, perf_counter()
 
     def started(self, config: Config, done: list[Line]) -> None:
         self._total, self._measure = config.rounds, config.records.metrics
@@ -224,7 +224,7 @@ class GridView(View):
             before = self._shown[name]  # some rounds are trained again after an older checkpoint
             for line in (line for i, line in enumerate(lines) if before[i : i + 1] != [line]):
                 self.say(round_line(name, line, total, measure))
-            if monotonic() - self.spoke >= SILENCE - 1:
+            if perf_counter() - self.spoke >= SILENCE - 1:
                 self.say(f"{name}  round {len(lines) + 1} is under way")
         self._shown[name] = lines
 

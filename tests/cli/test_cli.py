@@ -230,7 +230,7 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("report .", ["no runs in ."]),
         ("report . --out page.pdf", ["page.pdf: expected a name that ends with .html (--out)\n"]),
         ("report . --out tiny.toml/x.html", ["tiny.toml/x.html: tiny.toml is a file, not a folder (--out)\n"]),
-        ("report nowhere --watch", ["nowhere is no folder"]),
+        ("report nowhere --watch", ["there is no folder nowhere"]),
         ("report . --port 70000", ["--port"]),
         ("run smoke --wandb on", ["it is a setting: --set records.wandb=on\n"]),
         ("run smoke --set records.wandb=on", ["records.wandb 'on' is unknown", "off, offline, online"]),
@@ -541,8 +541,9 @@ def test_a_run_leaves_a_whole_record(fssl: Fssl) -> None:
 
 
 def test_without_a_terminal_each_round_is_a_plain_line(fssl: Fssl) -> None:
-    lines = fssl("run", "tiny.toml").out.splitlines()
+    cost, *lines = fssl("run", "tiny.toml").out.splitlines()
     assert len(lines) == 5
+    assert cost.startswith("estimate for this machine: ")
     assert lines[0] == "tiny  3 rounds"  # before anything is compiled
     for i, line in enumerate(lines[1:4], 1):
         assert re.fullmatch(rf"tiny  round +{i}/3  test .* %  \d+\.\d\d s  ETA \d+:\d\d", line)

@@ -56,7 +56,7 @@ def test_a_command_builds_its_method_once_and_calls_it_within_ten_frames(fssl: F
     module.BUILT.clear()
     said = fssl("run", "smoke", *SMALL, "--set", "method.name=mine.py:mine", "--set", "method.mu_u=2", "--dry-run")
     assert (said.code, module.BUILT) == (0, [2.0, 1.0])  # and once more without the setting: does it change anything?
-    (frames,) = module.FRAMES
+    (frames,) = (found for found in module.FRAMES if "estimate" not in found)
     assert frames[0] == "run"
     assert frames[-1] == "step"
     assert len(frames) <= 10, frames

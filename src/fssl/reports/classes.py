@@ -28,7 +28,7 @@ def classes_at_one_site(run: Run) -> list[str]:
     tables = [np.array(table) for key in ("labeled", "unlabeled") if (table := partition.get(key))]
     if not tables or len(tables[0]) < 2:
         return []
-    held = sum(tables) > 0  # [clients, classes]
+    held = np.sum(tables, 0) > 0  # [clients, classes]
     if partition.get("server") and np.any(partition["server"]):  # then labels are not the clients' alone
         held[:, np.array(partition["server"][0]) > 0] = False
     names = partition.get("names") or [f"client {k}" for k in range(len(held))]

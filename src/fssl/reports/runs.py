@@ -64,8 +64,9 @@ class Extras:
         counts: dict[str, Any] = {name: table_of_counts(each) for name, each in rows.items()}
         is_damaged = any(counts[name] is None and each is not None for name, each in rows.items())
         names = facts.get("names")
-        is_named = isinstance(names, list) and len(names) == len(counts["labeled"] or counts["unlabeled"] or ())
-        return None if is_damaged else counts | ({"names": [*map(str, names)]} if is_named else {})
+        if isinstance(names, list) and len(names) == len(counts["labeled"] or counts["unlabeled"] or ()):
+            counts["names"] = [*map(str, names)]
+        return None if is_damaged else counts
 
     @cached_property
     def models(self) -> dict[str, Any]:

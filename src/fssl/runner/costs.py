@@ -26,6 +26,7 @@ SMALL, LARGER = 2, 6  # labeled images of the two timed steps
 PATIENCE = 3.0  # seconds for the smaller step; beyond, it is the only one
 DAY = 86_400
 LINE = 3_000  # bytes of a round's line in the record
+ROUND = 0.05  # seconds of a round for its record, checkpoint and the start of its lanes
 TEST = 3  # a step computes about three times as long per image as a test
 
 
@@ -106,7 +107,7 @@ def estimate(experiment: Experiment, is_loaded: bool) -> Cost:
     lanes = num_lanes(config) if on_cpu else 1
     step = step_cost(experiment, recipe)
     test = card.num_test * step.seconds / images_of(recipe) / TEST
-    seconds = (steps * step.seconds + test) / lanes if on_cpu else None
+    seconds = (steps * step.seconds + test) / lanes + ROUND if on_cpu else None
     # The files: the final model, the newest checkpoint with the server's extras, and the record.
     disk = weights + 2 * down + config.rounds * LINE + (0 if card.is_embedded else images)
     held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
