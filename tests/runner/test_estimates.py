@@ -69,7 +69,7 @@ def test_a_run_of_days_and_one_without_room_say_what_to_change(monkeypatch: pyte
         " disk 200 MB; a client receives 340 kB and sends 680 kB per round"
     )
     days, room = cost.warnings
-    assert days.startswith("this run takes days here: about 3.3 days; use a GPU (--device cuda), or a smaller train.r")
+    assert days.startswith("this run takes days here: about 3.3 days; use a GPU (compute.device = 'cuda'), or")
     assert room.startswith("this run needs about 9.2 GB of memory, and the machine has 8 GB; use a smaller comp")
     assert cost._replace(seconds=1.0, memory=1e9).warnings == []
     on_gpu = cost._replace(seconds=None).line

@@ -131,7 +131,8 @@ class FirstBad(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         for value in tree_leaves(made):
-            if isinstance(value, torch.Tensor) and value.is_floating_point() and bool(self.is_bad(value).any()):
+            has_values = isinstance(value, torch.Tensor) and value.is_floating_point() and not value.is_meta
+            if has_values and bool(self.is_bad(value).any()):
                 raise NotFiniteError(f"{self.reason}; it begins in {func}")
         return made
 

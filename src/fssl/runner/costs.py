@@ -57,8 +57,9 @@ class Cost(NamedTuple):
         said = []
         if self.seconds is not None and self.rounds * self.seconds > DAY:
             said.append(
-                f"this run takes days here: about {spoken(self.rounds * self.seconds)}; use a GPU (--device cuda), or a"
-                " smaller train.rounds, train.steps_per_round, train.unlabeled_ratio or model.width"
+                f"this run takes days here: about {spoken(self.rounds * self.seconds)}; use a GPU"
+                " (compute.device = 'cuda'), or a smaller train.rounds, train.steps_per_round, train.unlabeled_ratio or"
+                " model.width"
             )
         if self.memory > memory():
             said.append(
