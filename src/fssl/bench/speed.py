@@ -20,6 +20,7 @@ from ..core.experiment import Experiment, prepare
 from ..core.federation import Federation
 from ..engines.engine import RoundResult
 from ..engines.local import LocalEngine
+from ..engines.stopwatch import start_seconds
 from ..errors import complain, several
 from ..system.files import write_atomic
 from ..system.machine import cores

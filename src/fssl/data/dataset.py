@@ -45,9 +45,9 @@ class Dataset(NamedTuple):
     notes: tuple[str, ...] = ()  # notes on the files for the user, a line each
     groups: NDArray[np.int64] | None = None  # of each training image: images of one group show one patient, say
     test_groups: NDArray[np.int64] | None = None  # the same of each test image
-    testers: NDArray[np.int64] | None = None  # whose test image each is: a client's number, -1 for the server's own
+    testers: NDArray[np.int64] | None = None  # the client to which each test image belongs; -1 for the server
     site_names: tuple[str, ...] | None = None  # of clients with a folder each
-    test_names: tuple[str, ...] | None = None  # of each test image: its file, below the folder of one's own images
+    test_names: tuple[str, ...] | None = None  # of each test image: its file, relative to the user's folder
 
 
 # Datasets of scripts, in memory: checked like files, and identified by a checksum of their content.

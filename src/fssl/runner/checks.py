@@ -9,14 +9,14 @@ from .loggers import check_loggers
 
 
 def check_settings(configs: Sequence[Config], debug: bool = False) -> None:
-    """Reject a data folder that no run would read, and an engine or a logger that is missing."""
+    """Reject a data folder without effect, and an engine or logger that is not installed."""
     check_data_dir(configs)
     for config in configs:
         check_tools(config, debug)
 
 
 def check_data_dir(configs: Sequence[Config]) -> None:
-    """Reject a folder that no run would read: its user means other images than these."""
+    """Reject a data folder that no run reads: the user expects other images."""
     given = [config.data.dir for config in configs if config.data.dir]
     if given and all(config.card.is_embedded for config in configs):
         raise UserError(
@@ -31,7 +31,7 @@ def check_tools(config: Config, debug: bool) -> None:
 
 
 def check_engine(config: Config, debug: bool) -> None:
-    """Reject what the engine cannot do, before any compute."""
+    """Reject what the engine cannot do, before anything is computed."""
     engine = config.compute.engine
     check_fact(config, ENGINE, engine, f"compute.engine = '{engine}'", ", or use 'flower'")
     if engine == "local":

@@ -72,7 +72,8 @@ def run_experiment(
             choice = Choice(config, folder.rounds(), saved.parts if saved else {})
             if engine.snapshot.round == 0:
                 save_state(writer, engine, choice)
-            writer.write_env(device_facts(federation.device), engine.snapshot.round)
+            facts = {**device_facts(federation.device), "start": start_seconds()}
+            writer.write_env(facts, engine.snapshot.round)
             named = {"names": federation.dataset.site_names} if federation.dataset.site_names else {}
             write_facts(folder.partition_file, {**federation.holdings.facts(), **named})
             logged.started(config, folder.rounds())

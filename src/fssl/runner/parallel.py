@@ -23,7 +23,7 @@ from .conduct import run_experiment
 from .planned import PlannedRun, failure
 
 KILLED = RunError("its process was killed (out of memory?); resume the run to continue from its last round")
-POLL = 0.5  # seconds between looks at the records of runs in other processes
+POLL = 0.5  # seconds between readings of the records of runs in other processes
 
 
 class WorkerRun(NamedTuple):
