@@ -93,7 +93,7 @@ def first_weights(config: Config, card: Card, net: Net) -> Fitted:
     )
     start = read_weights(place)
     fitted = fit_weights(net, start.tensors, str(place), model.start_partial)
-    return fitted._replace(notes=[*fitted.notes, *trained_otherwise(start.facts, card, str(place))])
+    return fitted._replace(notes=[*fitted.notes, *training_differences(start.facts, card, str(place))])
 
 
 def read_weights(place: Path) -> StartFile:
@@ -179,7 +179,7 @@ def alike(given: Tensor, own: Tensor) -> bool:
     return given.shape == own.shape and given.is_floating_point()
 
 
-def trained_otherwise(facts: Mapping[str, Any], card: Card, place: str) -> list[str]:
+def training_differences(facts: Mapping[str, Any], card: Card, place: str) -> list[str]:
     """Return notes on the differences between a model's training and this run."""
     mean, std, classes = (facts.get(key) for key in ("mean", "std", "classes"))
     norms = [(card.train_mean, card.train_std), (card.test_mean, card.test_std)]

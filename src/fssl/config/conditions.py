@@ -111,7 +111,7 @@ def raw_value(tables: Mapping[str, Any], key: str) -> Any:
     return table.get(name, value_of(USUAL, key))
 
 
-def keyed(tables: Mapping[str, Any]) -> dict[str, Any]:
+def flatten_tables(tables: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings by dotted name, with tables flattened."""
     flat: dict[str, Any] = {}
     for key, value in tables.items():
@@ -119,9 +119,9 @@ def keyed(tables: Mapping[str, Any]) -> dict[str, Any]:
     return flat
 
 
-def given_way(tables: Mapping[str, Any], given: Collection[str]) -> list[str]:
+def dropped_settings(tables: Mapping[str, Any], given: Collection[str]) -> list[str]:
     """Return settings of the tables that no longer apply because of the given ones, which stay."""
-    there, gone, waiting = keyed(tables), list[str](), list(given)
+    there, gone, waiting = flatten_tables(tables), list[str](), list(given)
 
     def get(key: str) -> Any:
         return value_of(USUAL, key) if key in gone else raw_value(tables, key)
@@ -134,7 +134,7 @@ def given_way(tables: Mapping[str, Any], given: Collection[str]) -> list[str]:
     return gone
 
 
-def left_out(config: Config) -> list[str]:
+def omitted_settings(config: Config) -> list[str]:
     """Return settings that a record omits: they do not apply, or follow from the others."""
     get = partial(value_of, config)
     gone = [key for key, rules in RULES.items() if any(rule.is_strict and rule.fails(get(key), get) for rule in rules)]

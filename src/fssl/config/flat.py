@@ -8,7 +8,7 @@ from typing import Any
 from ..errors import as_typed
 from ..system.files import short_sum
 from ..system.user_code import short_name
-from .conditions import keyed, left_out, noted
+from .conditions import flatten_tables, noted, omitted_settings
 from .grid import forget_setting
 from .rules import MayChange
 from .settings import METHOD_KEYS, SECTIONS, Config
@@ -44,14 +44,14 @@ def as_tables(config: Config) -> dict[str, Any]:
     method = config.method
     known = {key: value for key in METHOD_KEYS if (value := getattr(method, key)) is not None}
     tables["method"] = {"name": method.name, **dict(method.settings), **known}
-    for key in left_out(config):
+    for key in omitted_settings(config):
         forget_setting(tables, key)
     return tables
 
 
 def flatten(config: Config) -> dict[str, Any]:
     """Return every setting by its dotted name."""
-    return keyed(as_tables(config))
+    return flatten_tables(as_tables(config))
 
 
 def run_id(tables: Mapping[str, Any]) -> str:
@@ -59,7 +59,7 @@ def run_id(tables: Mapping[str, Any]) -> str:
 
     The digest covers the tables as they were written, so settings added by later versions do not change it.
     """
-    kept = {key: value for key, value in keyed(tables).items() if not may_change(key)}
+    kept = {key: value for key, value in flatten_tables(tables).items() if not may_change(key)}
     return short_sum(json.dumps(kept, sort_keys=True, default=str).encode())
 
 
@@ -71,14 +71,14 @@ def renewed(recorded: Mapping[str, Any], config: Config) -> dict[str, Any]:
         old, new = recorded.get(key), given.get(key)
         if isinstance(old, dict) or (isinstance(new, dict) and old is None):
             changed = {name: v for name, v in (new or {}).items() if may_change(f"{key}.{name}")}
-            kept = {name: v for name, v in (old or {}).items() if may_stay(f"{key}.{name}", name in changed)}
+            kept = {name: v for name, v in (old or {}).items() if stays_recorded(f"{key}.{name}", name in changed)}
             out |= {key: kept | changed} if kept | changed else {}
         elif key in recorded:
             out[key] = old
     return out
 
 
-def may_stay(key: str, is_given: bool) -> bool:
+def stays_recorded(key: str, is_given: bool) -> bool:
     """Return whether a recorded setting stays in the record of a resumed run.
 
     A setting that may change and is not given falls back to its default. A label and a color stay: users often add them
@@ -111,12 +111,12 @@ def first_difference(stored: Config, given: Config, defaults: Mapping[str, Any])
     b = flatten(given)
     for key in dict.fromkeys([*NAMES, *a, *b]):
         if not may_change(key) and plain_value(key, a) != plain_value(key, b):
-            there, here = (as_typed(flat.get(key, unwritten(key, of))) for flat, of in ((a, stored), (b, given)))
+            there, here = (as_typed(flat.get(key, implied_value(key, of))) for flat, of in ((a, stored), (b, given)))
             return f"{key} is {there} there and {here} here"
     return None
 
 
-def unwritten(key: str, config: Config) -> Any:
+def implied_value(key: str, config: Config) -> Any:
     """Return the value of a setting that tables omit because it follows from others; None if it is unset."""
     part = config.partition
     return part.labels if key == "partition.labels" and part.file is None else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..errors import UserError
 from ..system.files import DEEPEST, TOO_DEEP, is_too_deep
-from .conditions import given_way, keyed
+from .conditions import dropped_settings, flatten_tables
 from .parsing import parse
 from .rules import UNKNOWN
 from .schema import as_list
@@ -32,24 +32,24 @@ def override(tables: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
     out = deepcopy(tables)
     given = [split_setting(setting) for setting in settings]
     named = dict(given)
-    digests = (digest for pair in given for digest in outdated(*pair, out))
-    for key in {*replaced(out, named), *digests} - {*named}:
+    digests = (digest for pair in given for digest in outdated_checksums(*pair, out))
+    for key in {*replaced_settings(out, named), *digests} - {*named}:
         forget_setting(out, key)
     for key, value in given:
         put(out, key, value)
         for name, values in [(n, v) for n, v in grid_axes(out).items() if decides(n, v, key)]:
-            settle(out, name, agreeing(name, values, key, value, named))
+            keep_tables(out, name, matching_tables(name, values, key, value, named))
     check_applied(out, named)
     return out
 
 
 def check_applied(tables: Mapping[str, Any], named: Mapping[str, Any]) -> None:
     """Reject a given setting that applies in no run of the grid."""
-    left = {key for key in keyed(named) if not key.startswith("grid.")}
+    left = {key for key in flatten_tables(named) if not key.startswith("grid.")}
     if not left or not grid_axes(tables) or num_runs(tables) > MOST_LOOKED_AT:
         return
     for _, cell, given in raw_cells(tables):
-        gone = {*given_way(cell, given)}
+        gone = {*dropped_settings(cell, given)}
         left &= gone
         if not left:
             return
@@ -58,17 +58,17 @@ def check_applied(tables: Mapping[str, Any], named: Mapping[str, Any]) -> None:
     parse(cell)  # its error names the conflicting setting
 
 
-def replaced(tables: Mapping[str, Any], named: Mapping[str, Any]) -> list[str]:
+def replaced_settings(tables: Mapping[str, Any], named: Mapping[str, Any]) -> list[str]:
     """Return settings of the tables that the given ones replace. The values of an axis count as unknown."""
     seen = deepcopy({key: value for key, value in tables.items() if key != "grid"})
     lists = {
         key.removeprefix("grid."): v for key, v in named.items() if key.startswith("grid.") and isinstance(v, list)
     }
     lists = grid_axes(tables) | lists
-    axes = {part for axis, values in lists.items() for value in values for part in keyed({axis: value})}
-    for key, value in (dict.fromkeys(axes, UNKNOWN) | keyed(named)).items():
+    axes = {part for axis, values in lists.items() for value in values for part in flatten_tables({axis: value})}
+    for key, value in (dict.fromkeys(axes, UNKNOWN) | flatten_tables(named)).items():
         put(seen, key, value)
-    return given_way(seen, {key.removeprefix("grid.") for key in keyed(named)})
+    return dropped_settings(seen, {key.removeprefix("grid.") for key in flatten_tables(named)})
 
 
 def split_setting(setting: str) -> tuple[str, Any]:
@@ -80,7 +80,7 @@ def split_setting(setting: str) -> tuple[str, Any]:
     return key.strip(), toml_value(text.strip())
 
 
-def outdated(key: str, value: Any, tables: Mapping[str, Any]) -> tuple[str, ...]:
+def outdated_checksums(key: str, value: Any, tables: Mapping[str, Any]) -> tuple[str, ...]:
     """Return recorded checksums that a setting invalidates by naming other files."""
     if key == "data.name" and value not in FOLDERS:
         return ("data.digest",)
@@ -114,7 +114,7 @@ def decides(axis: str, values: list[Any], key: str) -> bool:
     return all(setting)
 
 
-def agreeing(
+def matching_tables(
     axis: str, values: Sequence[Any], key: str, value: Any, given: Mapping[str, Any]
 ) -> Sequence[Mapping[str, Any]]:
     """Return the tables of an axis that have this value, or the single one that sets nothing else.
@@ -136,10 +136,10 @@ def agreeing(
     return [table for table in same if len(table) == 1] or same
 
 
-def settle(tables: dict[str, Any], axis: str, left: Sequence[Mapping[str, Any]]) -> None:
+def keep_tables(tables: dict[str, Any], axis: str, left: Sequence[Mapping[str, Any]]) -> None:
     """Keep only these tables of an axis; a single one is merged into the tables."""
     if len(left) > 1:
-        put(tables["grid"], axis, list(left))  # replaced in place: the order of axes is the order of folders
+        put(tables["grid"], axis, list(left))  # in place: the order of axes is the order of folders
         return
     drop(tables["grid"], axis)
     for name, value in (left[0] if left else {}).items():
@@ -220,7 +220,7 @@ def expand(tables: Mapping[str, Any]) -> Iterator[tuple[str, Config]]:
 def grid_cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield (name, tables) of every run, without the settings that do not apply in it."""
     for name, cell, given in raw_cells(tables):
-        for key in given_way(cell, given):
+        for key in dropped_settings(cell, given):
             forget_setting(cell, key)
         yield name, cell
 
@@ -232,7 +232,7 @@ def raw_cells(tables: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], 
     for values in product(*axes.values()):
         cell, labels, given = deepcopy(base), [], dict[str, Any]()
         for key, value in zip(axes, values, strict=True):
-            pairs = keyed({key: value})
+            pairs = flatten_tables({key: value})
             for dotted, v in pairs.items():
                 put(cell, dotted, v)
             given |= pairs

@@ -9,8 +9,8 @@ from typing import Any
 from ..data.cards import check_class_names
 from ..data.shares import MIN_ALPHA, Terms, check_shards, check_shares, implied_labels
 from ..errors import UserError, as_typed, several, unknown
-from .conditions import FOUND, KINDS, SCHEMAS, applies, check_rules, keyed, value_of
-from .schema import called_here, check_table, check_value, schema_of, several_runs
+from .conditions import FOUND, KINDS, SCHEMAS, applies, check_rules, flatten_tables, value_of
+from .schema import check_table, check_value, our_names, schema_of, several_runs
 from .settings import SECTIONS, Config, Data, MethodChoice
 
 LEAST_BEGUN = 3  # shorter beginnings match too many keys, such as the `d` of `-d`
@@ -22,8 +22,8 @@ TOP = schema_of(Config)
 
 def parse(tables: Mapping[str, Any]) -> Config:
     """Return a validated Config from TOML tables without a grid."""
-    given = keyed(tables)
-    config = with_found(Config(**{key: parse_key(key, value) for key, value in tables.items()}), given)
+    given = flatten_tables(tables)
+    config = fill_found(Config(**{key: parse_key(key, value) for key, value in tables.items()}), given)
     check_rules(config, given)
     check_numbers(config)
     return config
@@ -44,7 +44,7 @@ def parse_key(key: str, value: Any) -> Any:
     return parse_method(value) if key == "method" else parse_section(key, value)
 
 
-def with_found(config: Config, given: Collection[str]) -> Config:
+def fill_found(config: Config, given: Collection[str]) -> Config:
     """Return the settings with 0 for each number that is read from files and was not given."""
     for key, note in FOUND.items():
         if key not in given and note.is_met(partial(value_of, config)):
@@ -96,7 +96,7 @@ def keys_like(section: str, key: str) -> list[str]:
     Keys that begin with the given one are likelier than keys that end with it.
     """
     known = SCHEMAS[section]
-    if own := called_here(key, known):
+    if own := our_names(key, known):
         return [f"{section}.{name}" for name in own]
     begun = [name for name in known if name.startswith(key) and name != key and len(key) >= LEAST_BEGUN]
     alike = begun or [name for name in known if name.endswith(f"_{key}")]

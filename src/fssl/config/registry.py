@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal, TypeVar
 from ..data.cards import Card
 from ..errors import UserError, nearest, unknown
 from ..system.user_code import is_users, refuse_without_function
-from .schema import Setting, as_declared, called_here, check_value
+from .schema import Setting, as_declared, check_value, our_names
 from .settings import MethodChoice
 
 T = TypeVar("T")
@@ -113,7 +113,7 @@ class Registry(Generic[T]):
             if not schema:
                 raise UserError(f"method.{key} = {value!r}: method '{name}' has no settings; remove it")
             if key not in schema:
-                raise unknown(f"setting of method '{name}'", key, schema, called_here(key, schema))
+                raise unknown(f"setting of method '{name}'", key, schema, our_names(key, schema))
             values[key] = check_setting(value, schema[key])
         return values
 

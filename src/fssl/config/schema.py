@@ -194,7 +194,7 @@ def check_table(
     return values
 
 
-def called_here(key: str, schema: Iterable[str]) -> list[str]:
+def our_names(key: str, schema: Iterable[str]) -> list[str]:
     """Return fssl's name of a setting that other tools name `key`, as a list; empty if there is none."""
     return [name for name in schema if name == KEYS.get(key)]
 

@@ -68,7 +68,7 @@ def ask_method(config: Config, name: str, ask: Callable[[], T]) -> T:
 
 def own_error(config: Config, error: Exception, what: str) -> UserError:
     """Return a one-line error of a method, with its place in the user's file."""
-    reason = str(error) if isinstance(error, UserError) else f"{what}: {cause_of(error)}"
+    reason = str(error) if isinstance(error, UserError) else f"{what}: {explain_error(error)}"
     return UserError(f"method '{config.method.name}': {reason}{place_of(config, error)}")
 
 
@@ -78,7 +78,7 @@ def place_of(config: Config, error: Exception) -> str:
     return f" ({place})" if place else ""
 
 
-def cause_of(error: Exception, page: str = "adding-a-method") -> str:
+def explain_error(error: Exception, page: str = "adding-a-method") -> str:
     """Explain the error, replacing PyTorch-internal messages with clearer ones."""
     if isinstance(error, DataDependentOutputException):
         return f"a value or a branch depends on data (.item(), float(t), if t.any()); see `fssl docs {page}`"
@@ -95,7 +95,7 @@ def check_network(config: Config, net: Net, card: Card, batch: int = 4) -> None:
     try:
         try_network(net, card, batch)
     except Exception as error:
-        reason = cause_of(error, "own-network")
+        reason = explain_error(error, "own-network")
         raise UserError(f"network '{config.model.name}': {reason}{place_of(config, error)}") from error
 
 

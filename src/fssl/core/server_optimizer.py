@@ -63,7 +63,7 @@ class ServerOptimizer:
         d = {name: p - mean[name] for name, p in old.items()}
         new, kept = self.moved(old, mean, d, state)
         if self.broadcasts:
-            kept |= put(VELOCITY, self.slowed(take(VELOCITY, state), d, reach.clamp(min=NO_MOVE)))
+            kept |= put(VELOCITY, self.update_velocity(take(VELOCITY, state), d, reach.clamp(min=NO_MOVE)))
         return new, kept
 
     def moved(self, old: State, mean: State, d: State, state: State) -> tuple[State, State]:
@@ -83,7 +83,7 @@ class ServerOptimizer:
         """Return w - lr (momentum u + d), written so that lr 1 and momentum 0 give the mean to the last bit."""
         return mean + (1 - self.lr) * d - (self.lr * self.momentum) * u
 
-    def slowed(self, before: State, d: State, reach: Tensor) -> State:
+    def update_velocity(self, before: State, d: State, reach: Tensor) -> State:
         """Update b <- momentum b + (1 - momentum) d / reach, in the unit of a client's velocity.
 
         A client that keeps a velocity b for all its steps moves by -rate steps b = -reach b. So d / reach is the

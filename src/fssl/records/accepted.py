@@ -54,19 +54,19 @@ def accept(folder: "RunFolder", remark: str) -> str:
         texts = folder.text().splitlines()
         lines = [line for text in texts if (line := read_line(text))]
         rates = rate_fault(lines, config := folder.config(), acceptance(folder.path))
-        edits = [*edits_of(folder.chain(), texts), *([rates] if rates else [])]
+        edits = [*find_edits(folder.chain(), texts), *([rates] if rates else [])]
         if not edits:
             raise UserError(f"{folder.path}: nothing to accept: no line or setting was edited")
         facts = {"remark": remark, "schedule": repr(config.schedule)}
         write_facts(folder.path / ACCEPTED, facts)
-        write_atomic(folder.rounds_file, b"\n".join([*relinked(texts, seal(folder.run_id, facts)), b""]))
+        write_atomic(folder.rounds_file, b"\n".join([*relink(texts, seal(folder.run_id, facts)), b""]))
         folder.packed_file.unlink(missing_ok=True)
     finally:
         folder.lock.close()
     return edits[0]
 
 
-def edits_of(chain: Chain, texts: Sequence[bytes]) -> Iterator[str]:
+def find_edits(chain: Chain, texts: Sequence[bytes]) -> Iterator[str]:
     """Yield the edits of a record: whole lines with a wrong check, and lines or settings that do not fit together."""
     for text, known in zip(texts, chain.follow(texts), strict=True):
         if known is None and (line := read_line(text)):
@@ -75,7 +75,7 @@ def edits_of(chain: Chain, texts: Sequence[bytes]) -> Iterator[str]:
         yield chain.fault
 
 
-def relinked(texts: Iterable[bytes], mark: str) -> Iterator[bytes]:
+def relink(texts: Iterable[bytes], mark: str) -> Iterator[bytes]:
     """Yield the lines with new checks, the first one continuing the mark; damaged ones unchanged."""
     for text in texts:
         line = read_line(text)

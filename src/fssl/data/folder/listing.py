@@ -108,7 +108,7 @@ def list_site(root: Path, skip_bad: bool = False, at_server: bool = False) -> Li
     walk = Walk(root, skip_bad)
     site = walk.site(root)
     if at_server:
-        walk.refuse_labels(root, site)
+        walk.reject_labels(root, site)
     return Listing(root, [site], {}, walk.problems, walk.skipped)
 
 
@@ -154,7 +154,7 @@ def list_federation(root: Path, skip_bad: bool = False, at_server: bool = False)
         walk.note(root, "no test images, expected some in test/CLASS/* or clients/NAME/test/CLASS/*")
     if at_server:
         for site in sites:
-            walk.refuse_labels(known["clients"] / site.name, site)
+            walk.reject_labels(known["clients"] / site.name, site)
     elif sites and not any(any(of_all(site.labeled)) for site in sites):
         walk.note(
             root,
@@ -301,7 +301,7 @@ class Walk:
             self.note(self.root, "no labeled images of the server, expected some in server/CLASS/*")
         return files
 
-    def refuse_labels(self, folder: Path, site: SiteFiles) -> None:
+    def reject_labels(self, folder: Path, site: SiteFiles) -> None:
         """Note a client's labeled images as a problem if only the server has labels."""
         if any(of_all(site.labeled)):
             self.note(

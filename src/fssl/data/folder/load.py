@@ -21,7 +21,7 @@ from ..dataset import Dataset, Split
 from ..partition import Partition
 from .listing import File, Listing, is_site, list_classes, list_federation, list_server, list_site, listed, of_all
 from .pictures import PictureError, read_picture
-from .split import class_folder, leave_out, numbered_groups, split_off
+from .split import class_folder, numbered_groups, remove_files, split_off
 
 FOLDER_FORMAT = 1  # of the cache; raise it when decoding changes
 BATCH = 1024  # images decoded between two writes
@@ -161,7 +161,7 @@ def _usable(listing: Listing, agreed: Agreed, how: Loading) -> Listing:
         with disk_errors(memory.parent, 0):
             write_atomic(memory, json.dumps({"bad": bad}), 0o600)
         _remove_older(memory, BAD)
-    return leave_out(listing, bad)
+    return remove_files(listing, bad)
 
 
 def _check_classes(listing: Listing, classes: tuple[str, ...]) -> None:

@@ -69,7 +69,7 @@ def groups_for_test(files: Iterable[File], share: float) -> set[str]:
     return tested
 
 
-def leave_out(listing: Listing, bad: Mapping[str, str]) -> Listing:
+def remove_files(listing: Listing, bad: Mapping[str, str]) -> Listing:
     """Return the listing without these files; their reasons are added to `skipped`."""
 
     def good(file: File) -> bool:
