@@ -1199,6 +1199,58 @@ def test_who_outweighs_or_outruns_the_others_is_named(tmp_path: Path) -> None:
     assert re.match(rf"round 1: WARNING: client {bad} moved the model by \d+% of its norm, the median client by", line)
 
 
+def beyond_numbers(upload: ArrayRecord) -> ArrayRecord:
+    """Each value is plausible, but a test of the model overflows: every layer multiplies its input."""
+    tensors = unpack(upload)
+    return pack({n: torch.full_like(t, 9e3) if n.startswith("weights.params.") else t for n, t in tensors.items()})
+
+
+def spoiling(honest: Handler, bad: Iterable[int]) -> Handler:
+    def handle(message: Message) -> Message | None:
+        reply = honest(message)
+        if message.metadata.dst_node_id in bad:
+            assert reply is not None
+            reply.content["upload"] = beyond_numbers(reply.content["upload"])
+        return reply
+
+    return handle
+
+
+@pytest.mark.parametrize("method", ["sage", "flexmatch"])
+def test_an_upload_that_makes_the_mean_infinite_is_left_out_and_named(method: str, tmp_path: Path) -> None:
+    federation, said = federation_of(f"method.name={method}", "model.name=resnet8"), list[str]()
+    honest = at_sites(tmp_path)
+    _, bad, _ = federation.drawn_clients(1)
+    engine = flower_engine(fleet_of(federation, spoiling(honest, [bad]), said, quorum=2))
+    (result,) = engine.rounds(1)
+    reason = "upload rejected: its model has no finite loss on the test images"
+    assert result.missing == [Missing(bad, reason)]
+    assert f"round 1: client {bad} is missing: {reason}" in said
+    without = flower_engine(fleet_of(federation, honest, nodes=[k for k in range(4) if k != bad]))
+    assert digests(without, 1) == [
+        b"".join(t.numpy().tobytes() for t in named(server=engine.snapshot.server).values())
+    ]  # as if it had not been there
+
+
+def test_a_round_whose_uploads_all_fail_the_test_stops_the_run(tmp_path: Path) -> None:
+    federation = federation_of("model.name=resnet8")
+    handle = spoiling(at_sites(tmp_path), federation.drawn_clients(1))
+    with pytest.raises(RunError, match="round 1: the loss or a running statistic of the global model is not finite"):
+        list(flower_engine(fleet_of(federation, handle, quorum=2)).rounds(1))
+
+
+def test_where_no_upload_fails_alone_the_largest_is_left_out(tmp_path: Path) -> None:
+    """The mean itself overflows, as a method's own aggregate may."""
+    federation = federation_of()
+    fleet = fleet_of(federation, at_sites(tmp_path), quorum=2)
+    results = list(fleet.train(1, clients := federation.drawn_clients(1), flower_engine(fleet).snapshot))
+    fleet._moves = {client: float(i % 2) for i, client in enumerate(clients)}
+    assert fleet.leave_out(1, lambda weights: True)
+    again = list(fleet.train(1, clients, flower_engine(fleet).snapshot))
+    reason = "upload rejected: the mean is not finite, and it moved the model most"
+    assert again == [results[0], Missing(clients[1], reason), results[2]]
+
+
 @pytest.mark.parametrize(
     ("weights", "moves", "expected"),
     [

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -53,6 +54,8 @@ class RoundAgainError(Exception):
 
 
 After = Callable[[Server, int], Server]  # what becomes of a new server state, made of so many uploads
+# Leaves out uploads of a round whose model is not finite, by a test of each; False where none is at fault.
+LeaveOut = Callable[[int, Callable[[Weights], bool]], bool]
 
 
 class Fleet(Protocol):
@@ -132,8 +135,10 @@ class Engine:
         compiles: bool = False,
         after: After = lambda server, used: server,
         own: OwnTraining | None = None,
+        leave_out: LeaveOut = lambda round, is_finite: False,
     ) -> None:
         self.federation, self.fleet, self.after, self.own = federation, fleet, after, own
+        self.leave_out = leave_out
         self.device, self.layout = federation.device, federation.layout
         server, pools = federation.first_server(), federation.pools
         optimizer = federation.server_optimizer.start(server.weights.params)
@@ -153,17 +158,17 @@ class Engine:
 
     def round(self, until: int) -> RoundResult:
         """One round after the snapshot's, which it renews; the next is prepared if there are more `until` then."""
-        federation, round, done = self.federation, self.snapshot.round + 1, None
-        while done is None:  # as often as a fleet asks for it
+        federation, round, result = self.federation, self.snapshot.round + 1, None
+        while result is None:  # as often as a fleet asks for it
             begin, passing = time.perf_counter(), Passing(self.device)
             with suppress(RoundAgainError), torch.no_grad():
                 sent, own = self._sent(round, passing)
                 uploads = passing.uploads(self.fleet.train(round, federation.drawn_clients(round), sent))
                 mean = self._aggregated(round, sent, uploads, passing)
                 done = self._done(round, sent, mean, own, passing)
-        if round < until:
-            self.fleet.prepare(round + 1, federation.drawn_clients(round + 1))  # while the device still works
-        result = self._read(round, done, passing)
+                if round < until:
+                    self.fleet.prepare(round + 1, federation.drawn_clients(round + 1))  # while the device still works
+                result = self._read(round, done, passing)
         clients = {**self.snapshot.clients, **{k: self._kept(state) for k, state in passing.states.items()}}
         velocity = passing.velocity if federation.carries_momentum else {}
         self.snapshot = Snapshot(round, done.server, clients, velocity, done.optimizer, done.smooth, done.own.kept)
@@ -223,8 +228,19 @@ class Engine:
             smooth_validation=validated[1] if validated[1:] else None,
             unmeasured=[*passing.unmeasured.values()],
         )
-        check_losses(result)
+        try:
+            check_losses(result)
+        except NotFiniteError:
+            if not self.leave_out(round, partial(self._has_finite_test, done.server)):
+                raise
+            raise RoundAgainError from None
         return result
+
+    def _has_finite_test(self, server: Server, weights: Weights) -> bool:
+        """Whether the loss of these weights on the test images is a finite number, and so are their statistics."""
+        model = self.federation.method.deploy(server._replace(weights=weights))
+        statistics = [model.buffers[name] for name in self.federation.net.running]
+        return bool(marked(self.test(model), statistics)[:, 0].isfinite().all())
 
     def _begun(self, round: int, passing: Passing) -> OwnRound:
         """The server at the beginning of a round; before the first it may warm up."""

@@ -95,6 +95,8 @@ class FlowerFleet:
         self.labels = LabelWatch(federation, say)
         self._failed: Counter[str] = Counter()  # attempts in a row, by kind of message
         self._moves: dict[int, float] = {}  # in this round: how far each site moved the model
+        self._results: list[ClientResult | Missing] = []  # of this round, from sites: an upload may be at fault
+        self._again: list[ClientResult | Missing] = []  # the same without that one, for the round's repetition
         self._begun: int | None = None  # the round of the checkpoint that this process began with
 
     def for_clients(self, config: Config) -> Config:
@@ -113,15 +115,38 @@ class FlowerFleet:
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterator[ClientResult | Missing]:
         question = Question(MessageType.TRAIN, lambda client: self._order(round, client, snapshot), self._result)
         tallies, weights = {}, {}
-        self._moves = {}
-        for result in self._asked(round, clients, question):
+        again, self._again, self._results = self._again, [], []
+        if not again:
+            self._moves = {}
+        for result in again or self._asked(round, clients, question):
             if isinstance(result, ClientResult):
                 tallies[result.upload.client], weights[result.upload.client] = result.tally, result.upload.num_samples
+            if self.policy.run:
+                self._results.append(result)
             yield result
         for line in outstanding(weights, self._moves):
             self.say(f"round {round}: WARNING: {line}")
         self._check_enough(question.kind, round, len(tallies), len(clients))
         self.labels.check(round, tallies)
+
+    def leave_out(self, round: int, is_finite: Callable[[Weights], bool]) -> bool:
+        """Let the round be repeated without the uploads that made its model not finite.
+
+        An upload is at fault if its own model fails the test; if none does, the one that moved the model most. Where
+        all fail, training itself went wrong.
+        """
+        models = {r.upload.client: r.upload.weights for r in self._results if isinstance(r, ClientResult)}
+        bad = [client for client, weights in models.items() if not is_finite(weights)]
+        if len(models) < 2 or len(bad) == len(models):
+            return False
+        why = "its model has no finite loss on the test images"
+        if not bad:
+            bad, why = [max(models, key=self._moves.__getitem__)], "the mean is not finite, and it moved the model most"
+        lost = {client: self.lost(round, client, f"{REJECTED}: {why}") for client in bad}
+        for client in bad:
+            del self._moves[client]
+        self._again = [lost.get(r.upload.client, r) if isinstance(r, ClientResult) else r for r in self._results]
+        return True
 
     def measure(self, round: int, weights: Weights) -> list[NormSums | Missing]:
         """Ask all clients; where too few answer, once more with the same model.
@@ -261,7 +286,8 @@ def flower_engine(fleet: FlowerFleet) -> Engine:
     federation, privacy = fleet.federation, fleet.privacy
     set_up_torch(federation)
     after = {} if privacy is None else {"after": privacy.noised}
-    return Engine(federation, fleet, compiles(federation), **after, own=own_training(federation))
+    own = own_training(federation)
+    return Engine(federation, fleet, compiles(federation), **after, own=own, leave_out=fleet.leave_out)
 
 
 def for_clients(config: Config) -> Config:
