@@ -15,6 +15,7 @@ import torch
 from fssl.catalog.describe import CLASSES, COUNTS, TASK, doc_of, measure_sizes, refusals
 from fssl.catalog.facts import Traits
 from fssl.config import SOURCES, Setting
+from fssl.core.compatibility import takes_plain_mean
 from fssl.core.dry_step import Sizes, try_step
 from fssl.data.cards import CARDS, Card
 from fssl.errors import UserError
@@ -102,7 +103,7 @@ def traits_of(method: Method) -> Traits:
         at_server=needs.labels == "few" and not needs.client_labels,
         labels_alone="always" if not method.recipe(alone).labels_alone else "yes" if takes(method, alone) else "no",
         labeled_weight=weighs_labels(method),
-        plain_mean=type(method).aggregate is Method.aggregate,
+        plain_mean=takes_plain_mean(method),
         sure_from=method.watched.tau if "n" in measured else None,
         terms=[f"loss_{name[2:]}" for name in measured if name.startswith("l_") and name not in USUAL],
     )

@@ -52,6 +52,7 @@ COUNTED = (
 )
 ADAM, STEPPING = Only("server.optimizer", "adam"), Only("server.optimizer", "momentum", "adam")
 MASKED = Only("privacy.aggregation", "secagg+")
+ATTACKED = Only("attack.kind", "sign", "scale", "noise", "labels")
 LABELED_SERVER = Only("partition.labels", AT_SERVER)
 OTHER_NOISE = "a resumed run would repeat its last rounds with fresh noise, which the privacy budget does not count"
 LOGGER = Not(ENGINE, *APP, why="rounds.jsonl has the same numbers")
@@ -308,6 +309,13 @@ class Train:
 
 
 @rules(
+    aggregate=(
+        PaperRecipe(),
+        Not("privacy.aggregation", "secagg+", why="the server opens the mean alone"),
+        Not("privacy.clip", why="its guarantee is that of a mean"),
+        Not("server.static_norm", "sites", why="the statistics that sites measure are averaged"),
+    ),
+    malicious=Only("server.aggregate", "trimmed", "krum"),
     optimizer=PaperRecipe(),
     lr=STEPPING,
     momentum=STEPPING | Only("server.broadcast_momentum"),
@@ -338,8 +346,15 @@ class Train:
 )
 @dataclass(frozen=True)
 class ServerChoice:
-    """The use of the clients' mean, and the training of a server with labels."""
+    """How uploads are combined, what becomes of that, and what a server with labels does."""
 
+    aggregate: Annotated[
+        Literal["mean", "median", "trimmed", "clipped", "krum"],
+        "rule that makes one model of the clients' uploads; all but `mean` withstand some malicious clients",
+    ] = "mean"
+    malicious: Annotated[
+        float, Range(0.0, 0.49), "share of a round's uploads that may be malicious; more makes the rule less exact"
+    ] = 0.2
     optimizer: Annotated[Literal["mean", "momentum", "adam"], "take the mean of uploads, or a step towards it"] = "mean"
     lr: Annotated[float, Range(0.0, 1e6), "size of that step; for `adam` start with 0.01"] = 1.0
     momentum: Annotated[float, Range(0.0, 0.9999), "decay of the server's or the broadcast momentum; β₁ of `adam`"] = (
@@ -440,6 +455,24 @@ class Privacy:
 
 
 @rules(
+    kind=Not(ENGINE, *DEPLOYED, why="it is for simulations"),
+    attackers=ATTACKED,
+    factor=Only("attack.kind", "sign", "scale", "noise"),
+)
+@dataclass(frozen=True)
+class Attack:
+    """Simulated malicious clients, to see what `server.aggregate` withstands."""
+
+    kind: Annotated[
+        Literal["none", "sign", "scale", "noise", "labels"],
+        "sign: -factor times the honest update; scale: factor times; noise: added, factor times the update's size;"
+        " labels: trained on reversed labels",
+    ] = "none"
+    attackers: Annotated[int, Range(1, MANY), "how many clients are malicious, the first"] = 1
+    factor: Annotated[float, Range(0.0, 1e6), "size of the attack"] = 10.0
+
+
+@rules(
     NoResult(),
     keep_best=CHOOSING,
     checkpoint_every=(MayChange(), Not("privacy.noise", why=OTHER_NOISE)),
@@ -480,6 +513,7 @@ class Config:
     server: ServerChoice = ServerChoice()
     compute: Compute = Compute()
     privacy: Privacy = Privacy()
+    attack: Attack = Attack()
     records: Records = Records()
 
     @cached_property

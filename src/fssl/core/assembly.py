@@ -13,6 +13,7 @@ from ..methods.optimizers import AdamW, Optimizer, Sgd
 from ..models import Net, build_module, build_net
 from ..probes.training import LabelProbe, Probe, losses_only
 from ..training.plan import Recipe
+from .robust import Aggregation
 from .server_optimizer import ServerOptimizer
 
 ALWAYS_FIT = ("resnet8", "cnn", "resnet18", "wrn-28-2", "wrn-28-8")  # networks for images of any size
@@ -59,6 +60,11 @@ def make_server_optimizer(config: Config) -> ServerOptimizer:
     return ServerOptimizer(
         server.optimizer, server.lr, server.momentum, server.beta2, server.epsilon, server.broadcast_momentum
     )
+
+
+def make_aggregation(config: Config) -> Aggregation:
+    """How uploads become one model."""
+    return Aggregation(config.server.aggregate, config.server.malicious)
 
 
 def usual_recipe(config: Config, card: Card) -> Recipe:

@@ -18,6 +18,7 @@ from ..types import Counts, Task
 from .assembly import make_probe, make_recipe
 from .dry_step import Sizes, Tried, try_network, try_step
 from .privacy import FEWEST_MASKED, MOST_MASKED
+from .robust import assumed
 
 T = TypeVar("T")
 
@@ -100,10 +101,11 @@ def check_network(config: Config, net: Net, card: Card, batch: int = 4) -> None:
 
 
 def check_mean(config: Config, method: Method) -> None:
-    """Reject privacy for a method or a number of clients that it does not cover."""
+    """Refuse a robust mean or privacy for a method or a number of clients that it does not cover."""
     name, privacy, drawn = config.method.name, config.privacy, config.train.clients_per_round
+    check_robust(config, method)
     is_masked = privacy.aggregation == "secagg+"
-    if type(method).aggregate is not Method.aggregate and (is_masked or privacy.clip is not None):
+    if not takes_plain_mean(method) and (is_masked or privacy.clip is not None):
         key = "privacy.aggregation = 'secagg+'" if is_masked else "privacy.clip"
         limit = "and only that mean is unmasked" if is_masked else "and clipping and noise cover only that mean"
         raise UserError(
@@ -120,6 +122,31 @@ def check_mean(config: Config, method: Method) -> None:
     has_some = config.has_server_labels or config.partition.labeled_clients is not None
     if has_some and method.num_samples(Counts(labeled=0, pool=1)) == 0:
         check_counted(config)
+
+
+def takes_plain_mean(method: Method) -> bool:
+    """Whether the server uses nothing of uploads but the mean of their models by numbers of images."""
+    kind = type(method)
+    return kind.aggregate is Method.aggregate and kind.share is Method.share
+
+
+def check_robust(config: Config, method: Method) -> None:
+    """Refuse a robust mean for a method whose server does more than take a mean, or for too few clients."""
+    server, drawn = config.server, config.train.clients_per_round
+    if server.aggregate == "mean":
+        return
+    start = f"server.aggregate = '{server.aggregate}'"
+    if type(method).aggregate is not Method.aggregate:
+        raise UserError(
+            f"{start}: method '{config.method.name}' uses more of an upload than a mean of models; use 'mean', or"
+            " choose another method"
+        )
+    needed = 2 * assumed(server.malicious, drawn) + 3
+    if server.aggregate == "krum" and 0 < drawn < needed:
+        raise UserError(
+            f"{start}: train.clients_per_round = {drawn} is too few for server.malicious = {server.malicious:g};"
+            f" expected {needed} or more"
+        )
 
 
 def check_counted(config: Config) -> None:

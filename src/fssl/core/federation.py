@@ -8,13 +8,20 @@ import torch
 from torch import Tensor
 
 from ..augment.policies import crop_room, enlarged
-from ..config import Config
-from ..data.sources import Dataset, Split
+from ..data.sources import Split
 from ..probes.tally import Layout
 from ..seeds import cohort
 from ..training.plan import ClientPlan, make_task, plan_client
 from ..types import Counts, Payload, Server, State, Weights
-from .assembly import make_probe, make_recipe, make_server_method, make_server_optimizer, make_server_recipe
+from .assembly import (
+    make_aggregation,
+    make_probe,
+    make_recipe,
+    make_server_method,
+    make_server_optimizer,
+    make_server_recipe,
+)
+from .attack import mislabeled
 from .device import choose_devices
 from .dry_step import Sizes, try_step
 from .evaluate import ScoreBatch, Tester, TestPool, make_tester, norms_for_test
@@ -30,8 +37,10 @@ OWN_NUMBER = -1  # the server's number when it trains as one more site; lower nu
 class Pools:
     """A run's training images on a device, and the normalizations that turn them into inputs."""
 
-    def __init__(self, config: Config, dataset: Dataset, device: torch.device) -> None:
+    def __init__(self, experiment: Experiment, device: torch.device) -> None:
+        config, dataset = experiment.config, experiment.dataset
         self.dataset, self.device = dataset, device
+        self.mislabeled = torch.from_numpy(mislabeled(config, experiment.holdings.sites)).to(device)
         self.is_enlarged = config.data.crop == "resize"
         self.norms = norms_for_test(dataset.card, device)
 
@@ -49,8 +58,10 @@ class Pools:
         images, labels = on_device(self.dataset.train, self.device)
         size = images.shape[2]
         images = enlarged(images, crop_room(size)) if enlarge else images
-        # Unlabeled images fill the labeled batches of a client without labels, with weight 0.
-        return Pool(images, labels.clamp(min=0), self.norms["train_norm"], size)
+        # Where a client has no labels, unlabeled images fill its labeled batches and count nothing.
+        labels = labels.clamp(min=0)
+        labels[self.mislabeled] = self.dataset.card.num_classes - 1 - labels[self.mislabeled]
+        return Pool(images, labels, self.norms["train_norm"], size)
 
     def tester(self, score: ScoreBatch, split: Split, norms: Sequence[str]) -> Tester:
         """Return a test on these images, under some of the normalizations."""
@@ -74,7 +85,7 @@ class Federation:
         self.config = config = experiment.config_here
         self.net, self.holdings, card = experiment.net, experiment.holdings, experiment.dataset.card
         self.devices = choose_devices(config)
-        self.pools = pools or Pools(config, self.dataset, self.devices[0])
+        self.pools = pools or Pools(experiment, self.devices[0])
         self.device, self.norms = self.pools.device, self.pools.norms
         if at_server:  # as another site it has its own random numbers, and it broadcasts nothing to itself
             self.method, self.recipe = make_server_method(config), make_server_recipe(config, card)
@@ -82,6 +93,7 @@ class Federation:
         else:
             self.method, self.recipe = experiment.method, make_recipe(config, experiment.method, card)
             self.sites, self.server_optimizer = self.holdings.sites, make_server_optimizer(config)
+        self.aggregation = make_aggregation(config)
         self.task = make_task(self.sites, card, config.seed)
         # Whether a client starts with the momentum of the previous client, as in the released code, or with its own.
         self.carries_momentum, self.keeps_momentum = config.protocol == "authors", config.train.keep_momentum
@@ -91,7 +103,7 @@ class Federation:
         """Return the same federation with its images on another device."""
         if device == self.device:
             return self
-        return Federation(self.experiment, Pools(self.config, self.dataset, device), begins=self.begins)
+        return Federation(self.experiment, Pools(self.experiment, device), begins=self.begins)
 
     def of_server(self) -> "Federation":
         """Return the same federation with one site: the server, which trains on its labeled images only."""

@@ -186,6 +186,7 @@ class Engine:
         federation = self.federation
         if federation.carries_momentum:  # they come in the order drawn
             uploads = iter(sorted(uploads, key=lambda u: u.client))
+        uploads = federation.aggregation.robust(sent.server.weights, uploads, federation.method.share)
         rng = stream(federation.config.seed, "server", round)
         server = federation.method.aggregate(federation.net, sent.server, uploads, rng)
         check_parameters(round, sent.server, server)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from ..core.attack import spoiled
 from ..core.client import ClientResult, RunSteps, Trainer, at, client_round, loop, visit_all
 from ..core.dry_step import misfit_of_kept
 from ..core.federation import Federation
@@ -216,6 +217,7 @@ class Lanes:
             if is_out_of_memory(error):
                 raise
             raise client_error(federation, round, plan.client, error, self.folder) from error
+        result = result._replace(upload=spoiled(federation.config, round, result.upload, payload))
         if federation.carries_momentum:
             return result._replace(velocity=clone(result.velocity))
         if federation.keeps_momentum:

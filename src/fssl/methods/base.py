@@ -255,6 +255,10 @@ class Method:
         """What stays with the client until it is drawn again."""
         return clone(local.state)
 
+    def share(self, upload: Upload) -> float:
+        """An upload's weight in the mean."""
+        return upload.num_samples
+
     def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
         """The server after a round.
 
@@ -264,7 +268,7 @@ class Method:
             uploads: What the clients sent, in client order; an iterator that gives each once.
             rng: The server's own random numbers of this round.
         """
-        weights = mean_weights(uploads)
+        weights = mean_weights(uploads, self.share)
         return server._replace(weights=weights) if weights.params else server  # nobody had anything to learn from
 
     def deploy(self, server: Server) -> Weights:

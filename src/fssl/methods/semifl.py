@@ -1,6 +1,5 @@
 """SemiFL (Diao et al., NeurIPS 2022): the broadcast model labels a client's whole pool once, before it trains."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated
 
@@ -13,8 +12,8 @@ from ..config import Range
 from ..label.assign import hard
 from ..label.losses import cross_entropies, masked_mean, supervised_loss
 from ..models import Net
-from ..types import Batch, Counts, Local, Payload, Server, State, Sweep, Task, Trace, Upload, Weights
-from .base import Method, Recipe, Source, Value, Watched, descend, mean_weights
+from ..types import Batch, Counts, Local, Payload, State, Sweep, Task, Trace, Upload, Weights
+from .base import Method, Recipe, Source, Value, Watched, descend
 from .shared_settings import Tau, Weight
 
 # Client state of one round: what the broadcast model said of each image of the pool. Upload: on how many images the
@@ -120,10 +119,6 @@ class SemiFL(Method):
     def share(self, upload: Upload) -> float:
         """All clients count the same; one without an image to train on is left out."""
         return float(upload.extras[USED] > 0)
-
-    def aggregate(self, net: Net, server: Server, uploads: Iterable[Upload], rng: np.random.Generator) -> Server:
-        weights = mean_weights(uploads, self.share)
-        return server._replace(weights=weights) if weights.params else server
 
 
 @Source(
