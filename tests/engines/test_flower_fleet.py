@@ -21,6 +21,7 @@ from fssl.core.client import ClientResult
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.images import split_to_choose_by
+from fssl.core.site_scores import SiteScore
 from fssl.core.static_norm import NormSums, mean_of
 from fssl.data.sources import load
 from fssl.engines.engine import Engine, Missing
@@ -28,6 +29,7 @@ from fssl.engines.local import LocalEngine
 from fssl.engines.named_tensors import named
 from fssl.engines.snapshot import Snapshot, flat, parts, restore
 from fssl.errors import RunError, UserError
+from fssl.records.best_round import BestRound
 from fssl.records.checkpoint import Saved
 from fssl.runner.record import describe
 from fssl.types import Payload, Server, State, Upload, Weights
@@ -38,11 +40,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.supercore.task_identity import TaskIdentity
 
 from fssl.engines.flower import client_app as flower_client
-from fssl.engines.flower.client_app import measure, train
+from fssl.engines.flower.client_app import measure, score, train
 from fssl.engines.flower.fleet import FlowerFleet, Policy, flower_engine, resumable_from
 from fssl.engines.flower.internals import unwrap_message
 from fssl.engines.flower.messages import (
     MEASURE,
+    SCORE,
     TENSORS,
     BadUploadError,
     Job,
@@ -53,6 +56,7 @@ from fssl.engines.flower.messages import (
     pack,
     read_job,
     read_result,
+    read_score,
     read_sums,
     sums_answer,
     unpack,
@@ -108,7 +112,7 @@ def federation_of(*settings: str) -> Federation:
 
 def at_client(message: Message, context: Context) -> Message:
     """What the client's app does with a message of this type."""
-    return (measure if message.metadata.message_type == MEASURE else train)(message, context)
+    return {MEASURE: measure, SCORE: score}.get(message.metadata.message_type, train)(message, context)
 
 
 def at_sites(folder: Path, settings: str = "") -> Handler:
@@ -917,14 +921,14 @@ def own_config(method: str, *more: str) -> Any:
     return parse(override(tables, [*OWN, f"method.name={method}", "train.steps_per_round=2", *more]))
 
 
-def images_at_sites(sites: Path) -> Handler:
+def images_at_sites(sites: Path, more: str = "") -> Handler:
     """Each client at a site that has its folder of images."""
 
     def handle(message: Message) -> Message:
         client = message.metadata.dst_node_id
         place = sites.parent / f"site-{client}"
         place.mkdir(exist_ok=True)
-        (place / "site.toml").write_text('device = "cpu"')
+        (place / "site.toml").write_text(f'device = "cpu"\n{more}')
         data = str(sites / "clients" / "abc"[client])
         node = {"partition-id": client, "num-partitions": 3, "folder": str(place), "data": data}
         return at_client(message, Context(1, client, node, RecordDict(), {}))
@@ -1035,19 +1039,86 @@ def test_a_resumed_run_goes_on_though_labels_are_known_by_heart(sites: Path) -> 
     assert said == []
 
 
-def test_a_validation_part_at_sites_is_refused_and_the_tuning_half_is_not(sites: Path) -> None:
+def test_what_cannot_be_chosen_by_is_rejected_and_the_tuning_half_is_not(sites: Path) -> None:
     from fssl.deploy.server_app import server_dataset
 
-    with pytest.raises(
-        UserError, match=r"data\.validation = 0\.1 does not work with a deployment .*: labeled images stay at the sites"
-    ):
-        server_dataset(own_config("sage", "partition.clients=3", "data.validation=0.1"), sites, 3)
+    for more, why in {
+        ("privacy.aggregation=secagg+", "privacy.max_weight=99"): "would not be masked",
+        ("records.metrics=macro_f1",): "report accuracy and loss alone",
+    }.items():
+        with pytest.raises(UserError, match=rf"data\.validation = 0\.1: sites hold these images.* {why}"):
+            server_dataset(own_config("sage", "partition.clients=3", "data.validation=0.1", *more), sites, 3)
     for half in ("tuning", "final"):
         config = own_config("sage", "partition.clients=3", f"data.test={half}", "records.keep_best=true")
         federation = Federation(prepare(config, server_dataset(config, sites, 3)))
         assert len(federation.test.labels) == 4
         held_out = split_to_choose_by(config, federation.dataset, federation.holdings.held_out)
         assert (held_out is not None) == (half == "final")
+
+
+def scoring_sites(sites: Path, least: int) -> Handler:
+    """Sites with test images of their own, whose operators want no score of fewer images."""
+    for client, number in (("a", 3), ("b", 6)):
+        write_images(sites / "clients" / client / "test" / "dog", number, ord(client))
+    handle = images_at_sites(sites, f"least_measured = {least}")
+    return catching(handle)
+
+
+def test_sites_score_the_model_on_their_own_images_and_choose_by_them(sites: Path) -> None:
+    from fssl.deploy.server_app import server_dataset
+
+    names = ("partition.clients=3", "data.validation=0.4", "records.keep_best=true", "train.clients_per_round=2")
+    config = own_config("sage", *names)
+    federation = Federation(prepare(config, server_dataset(config, sites, 3)))
+    engine = flower_engine(fleet_of(federation, scoring_sites(sites, 1), quorum=1))
+    progress = BestRound(config)
+    for result in engine.rounds(2):
+        line, _ = describe(federation, federation.layout, result)
+        assert {k: site["images"] for k, site in line["sites"]["test"]["clients"].items()} == {"0": 3, "1": 6}
+        held = {k: site["images"] for k, site in line["sites"]["validation"]["clients"].items()}
+        assert held == {"0": 2, "1": 1}  # each site holds out of its own; the third has no labels
+        right = sum(site["accuracy"] * held[k] / 100 for k, site in line["sites"]["validation"]["clients"].items())
+        assert line["validation"]["accuracy"] == pytest.approx(100 * right / 3)
+        assert "unscored" not in line
+        progress.take(line)
+    assert progress.best is not None
+
+
+def test_a_site_reports_no_score_of_few_images(sites: Path) -> None:
+    from fssl.deploy.server_app import server_dataset
+
+    config = own_config("sage", "partition.clients=3", "records.sites_every=2")
+    federation = Federation(prepare(config, server_dataset(config, sites, 3)))
+    first, second = flower_engine(fleet_of(federation, scoring_sites(sites, 4))).rounds(2)
+    assert first.scores == []
+    scores = [each for each in second.scores if isinstance(each, SiteScore)]
+    assert {score.client: {*score.parts} for score in scores} == {0: set(), 1: {"test"}, 2: set()}
+
+
+def test_the_usual_bound_hides_small_parts(sites: Path) -> None:
+    (folder := sites.parent / "site").mkdir()
+    for text, least in (("", 20), ("least_measured = 5", 5)):
+        (folder / "site.toml").write_text(text)
+        assert flower_client.least_measured(folder) == least
+
+
+@pytest.mark.parametrize(
+    ("sums", "why"),
+    [
+        ({"training": [1.0, 1.0, 0.0]}, "has a part 'training' that is none"),
+        ({"test": [1.0, 1.0]}, "has a part 'test' that is none"),
+        ({"test": [5.0, 6.0, 0.0]}, r"score of the test part is \[5\.0, 6\.0"),
+        ({"test": [0.0, 0.0, 0.0]}, r"score of the test part is \[0\.0"),
+        ({"test": [5.0, 1.0, float("nan")]}, r"score of the test part is \[5\.0, 1\.0, nan"),
+        ({"test": 5.0}, "has a part 'test' that is none"),
+    ],
+)
+def test_a_score_that_cannot_be_is_rejected(sums: dict[str, Any], why: str) -> None:
+    content = RecordDict(
+        {"facts": ConfigRecord({"client": 1, "round": 2, "num_samples": 0}), "score": ConfigRecord(sums)}
+    )
+    with pytest.raises(BadUploadError, match=why):
+        read_score(content, Job("", 2, 1))
 
 
 def test_a_site_without_data_says_so(sites: Path) -> None:

@@ -80,9 +80,6 @@ NOT_OF_AUTHORS = Not("protocol", "authors", why=AUTHORS_WAY)
         Unless("data.label_fraction", why="they exclude each other"),
         Required("data.name", *DEALT_FOLDERS, why="how many images of each class are labeled"),
     ),
-    validation=Not(
-        ENGINE, OWN_IMAGES, why="labeled images stay at the sites; use data.test = 'final' to choose a round"
-    ),
     classes=(IN_FOLDERS, Required(ENGINE, OWN_IMAGES, why='a list that all sites agree on, e.g. ["cat", "dog"]')),
     size=IN_FOLDERS,
     channels=IN_FOLDERS,
@@ -475,6 +472,10 @@ class Attack:
 @rules(
     NoResult(),
     keep_best=CHOOSING,
+    sites_every=(
+        MayChange(),
+        Not("privacy.aggregation", "secagg+", why="these sums would not be masked"),
+    ),
     checkpoint_every=(MayChange(), Not("privacy.noise", why=OTHER_NOISE)),
     tensorboard=(MayChange(), LOGGER),
     wandb=(MayChange(), LOGGER),
@@ -486,6 +487,11 @@ class Records:
     probes: Annotated[Literal["all", "losses"], "`all`: everything that the paper's figures need"] = "all"
     metrics: Annotated[Headline, "test measure whose mean over the last ten rounds is the result"] = "accuracy"
     keep_best: Annotated[bool, "also keep the model with the best validation result"] = False
+    sites_every: Annotated[
+        int | None,
+        Range(1, 999_999),
+        "rounds between tests of the model on each client's own test and validation images; unset: none",
+    ] = None
     checkpoint_every: Annotated[int, Range(1, 999_999), "rounds between checkpoints"] = 1
     tensorboard: Annotated[bool, "also write TensorBoard events"] = False
     wandb: Annotated[Literal["off", "offline", "online"], "also log to Weights & Biases"] = "off"

@@ -1,7 +1,7 @@
 """A prepared experiment at work: clients' images on devices, and the server's part of a round."""
 
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 
 import numpy as np
 import torch
@@ -24,10 +24,11 @@ from .assembly import (
 from .attack import mislabeled
 from .device import choose_devices
 from .dry_step import Sizes, try_step
-from .evaluate import ScoreBatch, Tester, TestPool, make_tester, norms_for_test
+from .evaluate import ScoreBatch, Tester, TestPool, headline_norm, make_score, make_tester, norms_for_test
 from .experiment import Experiment
 from .images import split_for_test
 from .server_optimizer import ServerOptimizer
+from .site_scores import SiteScore, make_site_score, own_splits
 from .static_norm import Collect, Faster, NormSums, as_it_is, make_measure
 from .step import Pool, StepMaker
 
@@ -195,6 +196,13 @@ class Federation:
             return None
         measure, rows = make_measure(self.net, self.pools.whole, faster), torch.from_numpy(own).to(self.device)
         return lambda weights: measure(weights, rows)
+
+    def make_site_score(self) -> Callable[[Weights, int], SiteScore]:
+        """What tries a model on the own test and validation images of one client."""
+        config, dataset, score = self.config, self.dataset, make_score(self.net)
+        splits = partial(own_splits, config, dataset, self.holdings.held_out)
+        tester = partial(self.pools.tester, score, norms=[headline_norm(config)])
+        return make_site_score(splits, tester, self.task.num_classes)
 
     def make_client_measure(self, faster: Faster = as_it_is) -> Callable[[Weights, int], NormSums]:
         """Return a function that measures a model on all images of one client, in the order of the dataset."""

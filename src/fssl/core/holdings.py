@@ -48,12 +48,11 @@ def make_holdings(config: Config, dataset: Dataset, division: Division, needs: N
     sites = [*make_sites(partition, needs.labels), server_site(partition)]
     sites = balanced(sites, labels, config.train.class_balance)
     *sites, server = weighed(sites, labels, classes, config.train.class_weights)
-    sees_all = dataset.partition is None or dataset.digest is not None  # otherwise images are at their sites
     return Holdings(
         sites,
         server,
         held_out,
-        class_counts(partition.labeled, labels, classes) if sees_all else None,
+        None if dataset.at_sites else class_counts(partition.labeled, labels, classes),
         None if dataset.partition else class_counts(partition.unlabeled, labels, classes),
         class_counts([partition.server], labels, classes)[0] if len(partition.server) else None,
     )

@@ -146,11 +146,11 @@ def partition_images(config: Config, dataset: Dataset) -> Partition:
 def divide_images(config: Config, dataset: Dataset) -> Division:
     """Return each client's images, and the validation part."""
     partition, share = partition_images(config, dataset), config.data.validation
-    if share is None:
+    if share is None or (dataset.at_sites and not any(map(len, partition.labeled))):  # sites hold out their own
         return partition, np.zeros(0, np.int64)
     rest, held = hold_out(partition, dataset.train.labels, share, config.partition.seed, dataset.groups)
-    if not len(held):
-        raise UserError(f"data.validation = {share:g}: too few labeled images to hold any out; use a larger share")
+    if not len(held) and not dataset.at_sites:
+        raise UserError(f"data.validation = {share:g}: there are too few labeled images to hold some of them out")
     check_choosable(config, dataset.train.labels[held])
     for k in range(len(rest.labeled)):
         if len(partition.pool(k)) and not len(rest.pool(k)):

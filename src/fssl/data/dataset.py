@@ -49,6 +49,11 @@ class Dataset(NamedTuple):
     site_names: tuple[str, ...] | None = None  # of clients with a folder each
     test_names: tuple[str, ...] | None = None  # of each test image: its file, relative to the user's folder
 
+    @property
+    def at_sites(self) -> bool:
+        """Whether clients' images are at their sites: of all others this process has none."""
+        return self.partition is not None and self.digest is None
+
 
 # Datasets of scripts, in memory: checked like files, and identified by a checksum of their content.
 

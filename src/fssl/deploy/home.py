@@ -35,6 +35,7 @@ server = "127.0.0.1:{port}"   # the server's name, as in its certificate, and po
 port = {own}                # of this site's SuperNode, for its own use on this machine
 device = "auto"             # auto, cpu or cuda
 # data = "/path/to/images"  # labeled/CLASS/*, unlabeled/*; or a dataset's Parquet files. Same as --data
+# least_measured = 20       # a test of the model on fewer of this site's own images is not reported
 # masked = true             # refuse runs whose uploads are not masked (privacy.aggregation = "secagg+")
 # own = ["margin.py:margin_match"]  # methods and networks that may run here, from files in own/: `fssl docs deploy`
 """
@@ -93,6 +94,7 @@ class SitePart(NamedTuple):
     port: Port
     device: Device = "auto"
     data: str = ""
+    least_measured: Annotated[int, Range(1, MANY)] = 20  # fewer own test images are not reported
     masked: bool = False  # runs whose uploads are not masked are refused
     own: tuple[str, ...] = ()  # functions of files in the folder own/ that runs may name
 

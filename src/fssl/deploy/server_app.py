@@ -140,6 +140,7 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
     """
     agreed = shared_format(config)
     check_fact(config, ENGINE, OWN_IMAGES, "a deployment whose sites hold their own images")
+    check_federated(config)
     if test is None:
         raise UserError("server.toml: `test` is missing: where the server has its test images (test/CLASS/*)")
     own = load_server(test, agreed)
@@ -151,9 +152,20 @@ def server_dataset(config: Config, test: Path | None, clients: int) -> Dataset:
     return own._replace(card=card, train=Split(images, labels), partition=held, groups=None)
 
 
+def check_federated(config: Config) -> None:
+    """Refuse to choose a model by numbers that sites do not report."""
+    if config.data.validation is None:
+        return
+    given = f"data.validation = {config.data.validation:g}: sites hold these images"
+    if config.privacy.aggregation == "secagg+":
+        raise UserError(f"{given}, and what they report of them would not be masked by privacy.aggregation = 'secagg+'")
+    if config.records.metrics != "accuracy":
+        raise UserError(f"{given} and report accuracy and loss alone; remove records.metrics, or use 'accuracy'")
+
+
 def of_round(line: Line) -> dict[str, Any]:
     """What an audit trail says of a round: who took part, and why others did not."""
-    return {key: line[key] for key in ("round", "clients", "missing", "unmeasured") if key in line}
+    return {key: line[key] for key in ("round", "clients", "missing", "unmeasured", "unscored") if key in line}
 
 
 class Journal:

@@ -10,6 +10,7 @@ import torch
 
 from ..core.client import ClientResult
 from ..core.federation import Federation
+from ..core.site_scores import SiteScore
 from ..core.static_norm import NormSums
 from ..types import Weights
 from .lanes import Lane, Lanes
@@ -49,6 +50,10 @@ class Spread:
     def measure(self, round: int, weights: Weights) -> Iterable[NormSums]:
         """On the first device, where the model is."""
         return self.groups[0].measure(round, weights)
+
+    def score(self, round: int, weights: Weights) -> Iterable[SiteScore]:
+        """On the first device, where the model is."""
+        return self.groups[0].score(round, weights)
 
     def prepare(self, round: int, clients: list[int]) -> None:
         for group, share in self._shares(clients):

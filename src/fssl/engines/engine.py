@@ -16,6 +16,7 @@ from ..core.evaluate import Test, Tested, headline_norm, make_score, read_tested
 from ..core.federation import Federation
 from ..core.images import split_to_choose_by
 from ..core.server_optimizer import smooth
+from ..core.site_scores import SiteScore, rounds_between, together
 from ..core.static_norm import NormSums, mean_of
 from ..errors import RunError
 from ..seeds import stream
@@ -45,6 +46,7 @@ class RoundResult(NamedTuple):
     own_sums: dict[str, NDArray[np.float64]] = {}  # of the server's own steps, if it trained  # noqa: RUF012
     validation: Test | None = None
     smooth_validation: Test | None = None
+    scores: list[SiteScore | Missing] = []  # of each client's own images  # noqa: RUF012
     unmeasured: list[Missing] = []  # clients whose images are not in the model's statistics  # noqa: RUF012
     parts: dict[str, float] = {}  # of the seconds, where they went  # noqa: RUF012
 
@@ -67,6 +69,10 @@ class Fleet(Protocol):
 
     def measure(self, round: int, weights: Weights) -> Iterable[NormSums | Missing]:
         """BatchNorm's statistics of a global model on the images of each client, in client order, drawn or not."""
+        ...
+
+    def score(self, round: int, weights: Weights) -> Iterable[SiteScore | Missing]:
+        """How good a model is on the own images of each client, in client order, drawn or not."""
         ...
 
     def prepare(self, round: int, clients: list[int]) -> None:
@@ -123,6 +129,7 @@ class Done(NamedTuple):
     smooth: Weights
     scores: list[Tensor]  # of the model, and of the smoothed one if there is one
     held_out: list[Tensor]  # the same with the validation part, if there is one
+    sites: list[SiteScore | Missing]  # what clients say of the model, if they are asked
 
 
 class Engine:
@@ -149,7 +156,8 @@ class Engine:
         self.test = pools.tester(score, federation.test, [*federation.norms])
         held_out = split_to_choose_by(federation.config, federation.dataset, federation.holdings.held_out)
         self.validate = pools.tester(score, held_out, [self.headline]) if held_out else None
-        self.collect = federation.make_collect(make_fast)
+        self.asks_sites = rounds_between(federation.config, has_images=not federation.dataset.at_sites)
+        self.collect = federation.make_collect(faster(federation, compiles))
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
         """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""
@@ -207,7 +215,15 @@ class Engine:
         scores, held_out = ([test(each) for each in models] if test else [] for test in (self.test, self.validate))
         scores[0] = marked(scores[0], [model.buffers[name] for name in federation.net.running])
         passing.watch.ends("test")
-        return Done(server, optimizer, own, smoothed, scores, held_out)
+        return Done(server, optimizer, own, smoothed, scores, held_out, self._scored(round, model, passing))
+
+    def _scored(self, round: int, model: Weights, passing: Passing) -> list[SiteScore | Missing]:
+        """What clients say of the model, in the rounds in which they are asked."""
+        if not self.asks_sites or round % self.asks_sites:
+            return []
+        scores = [*self.fleet.score(round, model)]
+        passing.watch.ends("sites")
+        return scores
 
     def _read(self, round: int, done: Done, passing: Passing) -> RoundResult:
         """A round's numbers on the host; refused if they are not finite."""
@@ -216,6 +232,7 @@ class Engine:
             dict(zip(federation.norms, read_tests(each, num_classes), strict=True)) for each in done.scores
         ]
         validated = [read_tests(each, num_classes)[0] for each in done.held_out]
+        of_sites = together((each for each in done.sites if isinstance(each, SiteScore)), "validation")
         result = RoundResult(
             round,
             passing.clients,
@@ -225,7 +242,8 @@ class Engine:
             missing=passing.missing,
             smooth_tests=smooth[0] if smooth else {},
             own_sums=self.own.sums(done.own) if self.own else {},
-            validation=validated[0] if validated else None,
+            validation=validated[0] if validated else of_sites,
+            scores=done.sites,
             smooth_validation=validated[1] if validated[1:] else None,
             unmeasured=[*passing.unmeasured.values()],
         )

@@ -18,8 +18,9 @@ from ..core.attack import spoiled
 from ..core.client import ClientResult, RunSteps, Trainer, at, client_round, loop, visit_all
 from ..core.dry_step import misfit_of_kept
 from ..core.federation import Federation
-from ..core.static_norm import Faster, NormSums, as_it_is
-from ..core.step import Learn, Look, Show, Start, Step, StepMaker, Visit
+from ..core.site_scores import SiteScore
+from ..core.static_norm import Faster, NormSums, as_it_is, compiled
+from ..core.step import Look, Visit
 from ..data.cache import cache_folder
 from ..errors import RunError, is_out_of_memory
 from ..models import has_kernels, switch_kernels, switch_tf32_off
@@ -141,6 +142,15 @@ class Lanes:
     def measure(self, round: int, weights: Weights) -> Iterable[NormSums]:
         """One client after another, in this process."""
         return (self.client_sums(weights, client) for client in self.federation.holders)
+
+    @cached_property
+    def site_score(self) -> Callable[[Weights, int], SiteScore]:
+        """What tries a model on the own images of one client; few runs ask for it."""
+        return self.federation.make_site_score()
+
+    def score(self, round: int, weights: Weights) -> Iterable[SiteScore]:
+        """One client after another, in this process."""
+        return (self.site_score(weights, client) for client in self.federation.holders)
 
     def prepare(self, round: int, clients: list[int]) -> None:
         self._ahead = round, self.plans(round, clients)

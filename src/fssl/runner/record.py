@@ -12,6 +12,7 @@ from ..core.evaluate import Test, Tester, headline_norm, make_score, model_facts
 from ..core.federation import Federation
 from ..core.images import split_for_clients
 from ..core.privacy import spent
+from ..core.site_scores import SiteScore, site_facts
 from ..engines.engine import Engine, Missing, RoundResult
 from ..engines.named_tensors import fill, named, to
 from ..engines.snapshot import flat, parts, with_parts
@@ -122,6 +123,7 @@ def facts_of_model(engine: Engine, testers: Mapping[int, Tester], round: int, we
 def describe(federation: Federation, layout: Layout, result: RoundResult) -> tuple[Line, dict[str, Any]]:
     """A line of the record, and the arrays for the probes file."""
     whole, last = (layout.unpack(result.tally[:, i]) for i in (0, 1))
+    scores = [each for each in result.scores if isinstance(each, SiteScore)]
     known, headline = federation.holdings.unlabeled, headline_norm(federation.config)
     line = {
         "round": result.round,
@@ -129,11 +131,13 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
         **({} if (rate := federation.config.schedule.typical(result.round)) == 1 else {"rate": rate}),
         **list_left_out("missing", result.missing),
         **list_left_out("unmeasured", result.unmeasured),
+        **list_left_out("unscored", [each for each in result.scores if isinstance(each, Missing)]),
         **headline_measures(result.tests[headline]),
         "test": {norm: test._asdict() for norm, test in result.tests.items()},
         **smooth_facts(result.smooth_tests, headline),
         **server_facts(result.own_sums),
         **({"validation": result.validation._asdict()} if result.validation else {}),
+        **({"sites": found} if (found := site_facts(scores)) else {}),
         **({"ema_validation": result.smooth_validation._asdict()} if result.smooth_validation else {}),
         **rates(scalars(whole), labeled_steps(federation, result.clients, whole)),
         **by_majority(whole, known if known is None else known[result.clients]),

@@ -51,7 +51,7 @@ def load_site(root: Path, agreed: Agreed, client: int = 0, clients: int = 1) -> 
     labeled, unlabeled = (
         tuple(part[0] if k == client else nothing for k in range(clients)) for part in (own.labeled, own.unlabeled)
     )
-    return dataset._replace(partition=Partition(labeled, unlabeled))
+    return dataset._replace(partition=Partition(labeled, unlabeled), testers=np.full(len(dataset.test.labels), client))
 
 
 def load_server(root: Path, agreed: Agreed) -> Dataset:

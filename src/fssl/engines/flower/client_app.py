@@ -17,6 +17,7 @@ from ...config import Compute, Config, check_value, load_toml, parse, parse_toml
 from ...core.experiment import prepare
 from ...core.federation import Federation
 from ...core.images import shared_format
+from ...core.site_scores import rounds_between
 from ...data.folder.load import load_site
 from ...errors import ProblemsError, complain, described, several
 from ...records.audit import TRAIL, append
@@ -29,10 +30,24 @@ from ..named_tensors import fill, to
 from .bundle import code_digest
 from .internals import mask
 from .masked import check_masks, check_promise, is_masked, masked_answer
-from .messages import MEASURE, Forms, Job, SiteError, answer, message_forms, read_job, sums_answer, unpack
+from .messages import (
+    MEASURE,
+    SCORE,
+    Forms,
+    Job,
+    SiteError,
+    answer,
+    message_forms,
+    read_job,
+    score_answer,
+    sums_answer,
+    unpack,
+)
 from .site_code import with_own_files
 from .state import SiteState
 from .trail import audited
+
+LEAST_MEASURED = 20  # images of a site's test or validation part, unless site.toml says how many
 
 app = ClientApp(mods=[audited, mask])
 
@@ -86,8 +101,9 @@ def terms(config: Config) -> str:
     """What a run asks of a site's own images, for its operator to read."""
     uploads = "masked" if is_masked(config) else "plain"
     sums = "steps and losses alone" if config.records.probes == "losses" else "all probes"
-    rounds = several(config.rounds, "round")
-    return f"a run of {config.method.name}, {rounds}: this site sends {uploads} uploads, and the sums of {sums}"
+    rounds, every = several(config.rounds, "round"), rounds_between(config, has_images=False)
+    scores = f"; every {several(every, 'round')}: how good the model is on its own images" if every else ""
+    return f"a run of {config.method.name}, {rounds}: this site sends {uploads} uploads, and the sums of {sums}{scores}"
 
 
 def tell_skipped(lines: Sequence[str], folder: Path) -> None:
@@ -165,6 +181,12 @@ def measure(message: Message, context: Context) -> Message:
     return answered(message, context, measured)
 
 
+@app.query(SCORE.partition(".")[2])
+def score(message: Message, context: Context) -> Message:
+    """How good a model is on a client's own test and validation images."""
+    return answered(message, context, scored)
+
+
 def answered(message: Message, context: Context, work: Callable[[Job, Message, OwnSite | None], RecordDict]) -> Message:
     """The reply to an order: in a simulation from any node, else from the site of the client alone."""
     job = read_job(message.content)
@@ -186,6 +208,22 @@ def measured(job: Job, message: Message, site: OwnSite | None) -> RecordDict:
     form = Payload(federation.net.first, {})
     weights = to(fill(form, unpack(message.content["payload"])), federation.device).weights
     return sums_answer(job, lanes.client_sums(weights, job.client))
+
+
+def scored(job: Job, message: Message, site: OwnSite | None) -> RecordDict:
+    """Sums over the client's own images; a site reports none of fewer images than its operator wants."""
+    federation, lanes, _ = workshop(job.config, site)
+    check_masks(message, federation.config)
+    form = Payload(federation.net.first, {})
+    weights = to(fill(form, unpack(message.content["payload"])), federation.device).weights
+    found = lanes.site_score(weights, job.client)
+    least = least_measured(site.folder) if site else 1
+    return score_answer(job, found._replace(parts={k: s for k, s in found.parts.items() if s.images >= least}))
+
+
+def least_measured(folder: Path) -> int:
+    given = load_toml(folder / "site.toml", "site.toml").get("least_measured", LEAST_MEASURED)
+    return given if isinstance(given, int) else LEAST_MEASURED
 
 
 def trained(job: Job, message: Message, site: OwnSite | None) -> RecordDict:

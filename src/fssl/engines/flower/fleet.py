@@ -16,6 +16,7 @@ from flwr.serverapp import Grid
 from ...config import Config, as_tables, to_toml
 from ...core.client import ClientResult
 from ...core.federation import Federation
+from ...core.site_scores import SiteScore
 from ...core.static_norm import NormSums
 from ...errors import RunError
 from ...start import without_start
@@ -28,7 +29,7 @@ from ..server_training import own_training
 from ..snapshot import Snapshot
 from .internals import unwrap_message
 from .labels import LabelWatch
-from .messages import MEASURE, Job, message_forms, order, read_result, read_sums
+from .messages import MEASURE, SCORE, Job, message_forms, order, read_result, read_score, read_sums
 from .nodes import Connected, Nodes, numbers
 from .noised import make_privacy
 from .plausible import check_values, check_weight, moved_by, outstanding
@@ -164,6 +165,12 @@ class FlowerFleet:
                 used = sum(isinstance(each, NormSums) for each in found)
                 self._check_enough(question.kind, round, used, len(clients))
                 return found
+
+    def score(self, round: int, weights: Weights) -> list[SiteScore | Missing]:
+        """Ask all clients; a model is scored by those that answer."""
+        ask = partial(self._measuring, round, Payload(weights, {}))
+        question = Question(SCORE, ask, lambda sent, content: read_score(content, sent.job), without="is not scored")
+        return [*self._asked(round, self.federation.holders, question)]
 
     def _asked(self, round: int, clients: list[int], question: Question[T]) -> Iterator[T | Missing]:
         """Each client's answer, in their order; only some orders are under way at a time."""

@@ -1,5 +1,6 @@
 """Our records in Flower's messages: a payload and a job go down, an upload and a tally, or sums, come up."""
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -13,12 +14,14 @@ from torch import Tensor
 from ...core.client import ClientResult
 from ...core.dry_step import sketch
 from ...core.federation import Federation
+from ...core.site_scores import PARTS, SiteScore, Sums
 from ...core.static_norm import NormSums
 from ...errors import RunError, described
 from ...types import Payload, State, Upload
 from ..named_tensors import FormError, fill, named
 
 MEASURE = f"{MessageType.QUERY}.measure"  # the type of a message that asks for statistics of a model
+SCORE = f"{MessageType.QUERY}.score"  # the type of one that asks how good a model is on a client's own images
 TENSORS = "safetensors"  # the name of a record's only array: the bytes of such a file
 MOST_SAMPLES = 10**8  # images: no client's weight in a mean is larger
 MessageParts = dict[str, ArrayRecord | MetricRecord | ConfigRecord]
@@ -136,6 +139,30 @@ def read_sums(content: RecordDict, job: Job, forms: Forms) -> NormSums:
     total: State = fill(forms.sums, flat)
     check_finite(flat)
     return NormSums(total, batches)
+
+
+def score_answer(job: Job, score: SiteScore) -> RecordDict:
+    """The message back to who asked how good a model is: three numbers for each part of the images."""
+    facts: dict[str, Any] = {"client": job.client, "round": job.round, "num_samples": 0}
+    sums: dict[str, Any] = {part: [float(number) for number in sums] for part, sums in score.parts.items()}
+    return RecordDict({"facts": ConfigRecord(facts), "score": ConfigRecord(sums)})
+
+
+def read_score(content: RecordDict, job: Job) -> SiteScore:
+    """What a client found, if its numbers fit together."""
+    check_parts(content, "facts", "score")
+    check_weight(content["facts"], job)
+    scores: dict[str, Any] = dict(content["score"].items())
+    return SiteScore(job.client, {part: read_part(part, numbers) for part, numbers in scores.items()})
+
+
+def read_part(part: str, numbers: object) -> Sums:
+    if part not in PARTS or not isinstance(numbers, list) or [*map(type, numbers)] != [float] * len(Sums._fields):
+        raise BadUploadError(f"its score has a part {part[:100]!r} that is none")
+    images, right, loss = numbers
+    if not (1 <= images <= MOST_SAMPLES and 0 <= right <= images and math.isfinite(loss)):
+        raise BadUploadError(f"its score of the {part} part is {numbers}")
+    return Sums(int(images), int(right), loss)
 
 
 def check_parts(content: RecordDict, *names: str) -> None:

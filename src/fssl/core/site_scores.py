@@ -1,0 +1,109 @@
+"""What each client says of a model after trying it on its own test and validation images: three sums for each part."""
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+from statistics import mean, pstdev
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..config import Config
+from ..data.partition import Index
+from ..data.sources import Dataset, Split
+from ..types import Weights
+from .evaluate import Test, Tester, read_tested
+from .images import partition_images, split_for_clients
+
+PARTS = ("test", "validation")
+
+
+class Sums(NamedTuple):
+    """How many images a part has, how many of them the model gets right, and the sum of their losses."""
+
+    images: int
+    right: int
+    loss: float
+
+    @property
+    def test(self) -> Test:
+        return Test(100.0 * self.right / self.images, self.loss / self.images)
+
+
+class SiteScore(NamedTuple):
+    """One client's sums, for each part of its images that is large enough to be reported."""
+
+    client: int
+    parts: dict[str, Sums]
+
+
+def rounds_between(config: Config, has_images: bool) -> int:
+    """After how many rounds sites try the model; 0: never.
+
+    Where sites hold out images that the server lacks, they do so in every round unless the settings say how often.
+    """
+    is_needed = config.data.validation is not None and not has_images
+    return config.records.sites_every or int(is_needed)
+
+
+def own_splits(config: Config, dataset: Dataset, held_out: Index, client: int) -> dict[str, Split]:
+    """A client's own test images, and those of its labeled images that nobody trains on."""
+    splits: dict[str, Split] = {}
+    if dataset.testers is not None and (dataset.testers == client).any():
+        splits["test"] = split_for_clients(config, dataset)[client]
+    if len(rows := np.intersect1d(held_out, partition_images(config, dataset).labeled[client])):
+        splits["validation"] = Split(dataset.train.images[rows], dataset.train.labels[rows])
+    return splits
+
+
+def make_site_score(
+    splits_of: Callable[[int], Mapping[str, Split]], make: Callable[[Split], Tester], num_classes: int
+) -> Callable[[Weights, int], SiteScore]:
+    """A function that tries a model on the own images of a client.
+
+    Args:
+        splits_of: A client's parts.
+        make: Makes a test of a part.
+        num_classes: Of the images.
+    """
+
+    @cache
+    def testers(client: int) -> dict[str, Tester]:
+        return {part: make(split) for part, split in splits_of(client).items()}
+
+    def score(weights: Weights, client: int) -> SiteScore:
+        tested = {part: read_tested(test(weights), num_classes)[0] for part, test in testers(client).items()}
+        sums = {}
+        for part, found in tested.items():
+            images, right = int(found.answers.confusion.sum()), int(found.answers.confusion.trace())
+            sums[part] = Sums(images, right, found.loss * images)
+        return SiteScore(client, sums)
+
+    return score
+
+
+def together(scores: Iterable[SiteScore], part: str) -> Test | None:
+    """One test of a part of all sites: every image counts the same."""
+    sums = [score.parts[part] for score in scores if part in score.parts]
+    return Sums(*map(sum, zip(*sums, strict=True))).test if sums else None
+
+
+def site_facts(scores: Iterable[SiteScore]) -> dict[str, Any]:
+    """For the record: each site's accuracy, the worst one, their mean and spread, every site counting the same."""
+    scores, out = list(scores), {}
+    for part in PARTS:
+        sums = {score.client: score.parts[part] for score in scores if part in score.parts}
+        if not sums:
+            continue
+        accuracy = {client: each.test.accuracy for client, each in sums.items()}
+        worst = min(accuracy, key=accuracy.__getitem__)
+        out[part] = {
+            "worst": accuracy[worst],
+            "worst_client": worst,
+            "mean": mean(accuracy.values()),
+            "spread": pstdev(accuracy.values()),
+            "clients": {
+                str(client): {"images": each.images, "accuracy": each.test.accuracy, "loss": each.test.loss}
+                for client, each in sums.items()
+            },
+        }
+    return out
