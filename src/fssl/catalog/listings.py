@@ -21,7 +21,8 @@ from .entries import BASELINE, Entry, entries, entry, footnote, keeps, read_cost
 from .facts import registry
 
 PACKAGE = Path(__file__).parents[1]
-NAMES = 40  # columns of a screen: a text up to this width is not folded
+MOST_WARNINGS = 20  # of a folder's
+NAMES = 40  # columns of a screen: up to this width a text is not folded
 
 
 def listing(
@@ -156,6 +157,10 @@ def print_folder(console: Console, root: Path, agreed: tuple[str, ...] = ()) -> 
     console.print(terminal(Grid(("client", "labeled", "unlabeled", "test"), rows), {}, whole=0, right=[2]))
     raise_problems(found, most=len(found.problems))
     labeled = {name for files in (found.server, *(s.labeled for s in found.sites)) for name in files}
+    for line in found.warnings[:MOST_WARNINGS]:
+        say(console, f"WARNING: {line}")
+    if (more := len(found.warnings) - MOST_WARNINGS) > 0:
+        say(console, f"WARNING: and {more} more")
     say(console, f"{labeled_classes(labeled, agreed)}. No problems.")
     if not is_site(root) and not any(any(of_all(files)) for files in (found.test, *(s.test for s in found.sites))):
         say(console, f"No test images: a run needs some in test/CLASS/*, or {SPLIT_OFF}.")

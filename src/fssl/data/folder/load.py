@@ -21,7 +21,8 @@ from ..dataset import Dataset, Split
 from ..partition import Partition
 from .listing import File, Listing, is_site, list_classes, list_federation, list_server, list_site, listed, of_all
 from .pictures import PictureError, read_picture
-from .split import class_folder, numbered_groups, remove_files, split_off
+from .split import class_folder, leave_out, numbered_groups, split_off
+from .twins import THUMBNAIL, near, shared
 
 FOLDER_FORMAT = 1  # of the cache; raise it when decoding changes
 BATCH = 1024  # images decoded between two writes
@@ -76,9 +77,10 @@ def check(root: Path, classes: tuple[str, ...] = (), how: Loading = ALONE) -> Li
     """
     listing = listed(root)
     _check_classes(listing, classes or (() if is_site(root) else found_classes(listing)))
-    for _ in _decoded(list(listing.files()), Agreed((), 8), how, listing.problems):
-        pass
-    return listing
+    listing.problems.extend(shared(listing))
+    files = list(listing.files())
+    pictures = [images for images, _ in _decoded(files, Agreed((), THUMBNAIL), how, listing.problems)]
+    return listing._replace(warnings=near(listing, files, np.concatenate(pictures)) if pictures else [])
 
 
 def found_classes(listing: Listing) -> tuple[str, ...]:
@@ -118,6 +120,7 @@ def _load_all(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
 
 def _load(listing: Listing, agreed: Agreed, how: Loading) -> Dataset:
     _check_classes(listing, agreed.classes)
+    listing.problems.extend(shared(listing))
     shares = [part for site in listing.sites for part in (site.unlabeled, list(of_all(site.labeled)))]
     shares.append(list(of_all(listing.server)))
     train = [file for share in shares for file in share]
