@@ -9,6 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
+from fssl.data.folder import pictures
 from fssl.data.folder.listing import list_images
 from fssl.data.folder.pictures import PictureError, read_picture, windowed
 from fssl.errors import UserError
@@ -145,3 +146,78 @@ def test_a_tiff_of_16_bits_is_scaled_and_one_of_floats_refused() -> None:
     assert (read_picture(deep.getvalue(), 8, 1) == 128).all()
     with pytest.raises(PictureError, match="floating-point numbers, expected 8 or 16 bits"):
         read_picture(floats.getvalue(), 8, 1)
+
+
+# Hostile and odd files.
+
+
+def small_file(**header: object) -> "pydicom.Dataset":
+    """A grey picture of 8x8 pixels with a gradient, through a window that shows all of it."""
+    from pydicom.dataset import FileMetaDataset
+
+    data = pydicom.Dataset()
+    data.file_meta = FileMetaDataset()
+    data.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    data.file_meta.MediaStorageSOPClassUID = data.SOPClassUID = pydicom.uid.CTImageStorage
+    data.file_meta.MediaStorageSOPInstanceUID = data.SOPInstanceUID = "1.2.3"
+    data.Rows = data.Columns = 8
+    data.BitsAllocated = data.BitsStored = 16
+    data.HighBit, data.SamplesPerPixel, data.PixelRepresentation = 15, 1, 0
+    data.PhotometricInterpretation, data.RescaleSlope, data.RescaleIntercept = "MONOCHROME2", 1, 0
+    data.PixelData = np.arange(64, dtype="<u2").tobytes()
+    for name, value in header.items():
+        setattr(data, name, value)
+    return data
+
+
+def written(data: "pydicom.Dataset", deflated: bool = False) -> bytes:
+    if deflated:
+        data.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
+    pydicom.dcmwrite(file := BytesIO(), data, enforce_file_format=True)
+    return file.getvalue()
+
+
+def test_a_deflated_file_is_the_same_picture() -> None:
+    plain = read_picture(written(small_file()), 8, 1)
+    assert np.array_equal(read_picture(written(small_file(), deflated=True), 8, 1), plain)
+    assert (plain.min(), plain.max()) == (0, 255)
+
+
+def test_a_deflated_file_cannot_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """100 MB of zeros are 100 kB when deflated: no more than the bound is ever made of them."""
+    import tracemalloc
+
+    bomb = small_file()
+    bomb.add_new((0x0009, 0x0010), "LO", "ours")
+    bomb.add_new((0x0009, 0x1001), "OB", bytes(100 * 2**20))
+    content = written(bomb, deflated=True)
+    assert len(content) < 2**18
+    del bomb
+    monkeypatch.setattr(pictures, "MOST_INFLATED", 2**20)
+    tracemalloc.start()
+    with pytest.raises(PictureError, match=r"^inflates to more than 1 MiB$"):
+        read_picture(content, 8, 1)
+    assert tracemalloc.get_traced_memory()[1] < 20 * 2**20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize(
+    ("header", "why"),
+    [
+        ({"WindowWidth": "nan", "WindowCenter": 5}, "its window has center 5 and width nan"),
+        ({"WindowWidth": 9, "WindowCenter": "nan"}, "its window has center nan and width 9"),
+        ({"WindowWidth": 0, "WindowCenter": 5}, "its window has center 5 and width 0; correct it, or remove both"),
+        ({"WindowWidth": -4, "WindowCenter": 5}, "its window has center 5 and width -4"),
+        ({"RescaleSlope": "nan"}, "values in the modality's units are not finite"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Invalid value for VR DS")
+def test_a_window_that_is_none_is_no_black_image(header: dict[str, object], why: str) -> None:
+    content = written(small_file(**header))
+    with pytest.raises(PictureError, match=why):
+        read_picture(content, 8, 1)
+
+
+def test_jpeg_of_12_bits_lacks_a_decoder_and_is_not_damaged() -> None:
+    with pytest.raises(PictureError, match=r"^JPEG Extended .*: its decoder for pydicom is not installed"):
+        read("JPEG-lossy.dcm")

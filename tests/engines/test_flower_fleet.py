@@ -15,6 +15,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from fssl.records.best_round import BestRound
 
 from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
@@ -29,7 +30,6 @@ from fssl.engines.local import LocalEngine
 from fssl.engines.named_tensors import named
 from fssl.engines.snapshot import Snapshot, flat, parts, restore
 from fssl.errors import RunError, UserError
-from fssl.records.best_round import BestRound
 from fssl.records.checkpoint import Saved
 from fssl.runner.record import describe
 from fssl.types import Payload, Server, State, Upload, Weights

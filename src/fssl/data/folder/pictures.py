@@ -2,8 +2,10 @@
 
 import logging
 import warnings
+import zlib
 from collections.abc import MutableSequence
 from io import BytesIO
+from math import inf, isfinite
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,10 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".dcm", "
 MAX_BYTES = 256 * 2**20  # a WebP file is read completely before its header is known
 MAX_PIXELS = 2**30 // 12  # 89 million, the size from which Pillow suspects a decompression bomb
 PIXELS = f"pixels, expected at most {MAX_PIXELS // 10**6} million"
-MARK, MARK_AT = b"DICM", 128  # of a DICOM file, after an arbitrary preamble
-BACKDROP = (128, 128, 128, 255)  # behind transparent pixels: about 0 after normalization
+MARK, MARK_AT = b"DICM", 128  # of a DICOM file, after a preamble that may be anything
+META, JPEG_EXTENDED = 2, "1.2.840.10008.1.2.4.51"  # its head's group; of 12 bits, which Pillow calls damaged
+MOST_INFLATED = MAX_BYTES  # of a deflated file: as many bytes as any other may have
+BACKDROP = (128, 128, 128, 255)  # seen through transparent pixels: about 0 once it is normalized
 
 
 class PictureError(ValueError):
@@ -118,12 +122,12 @@ def is_dicom(source: Path | bytes) -> bool:
 def read_dicom(source: Path | bytes) -> Image.Image:
     """The picture in a file, or in what is in one; of several frames the middle one."""
     try:
-        from pydicom import dcmread
+        import pydicom  # noqa: F401
         from pydicom.pixels import apply_color_lut, pixel_array
     except ImportError:
         raise UserError("DICOM files need a package: pip install 'fssl[medical]'") from None
-    logging.getLogger("pydicom").setLevel(logging.CRITICAL)  # the caller reports what is wrong with a file
-    data = dcmread(BytesIO(source) if isinstance(source, bytes) else source)
+    logging.getLogger("pydicom").setLevel(logging.CRITICAL)  # what is wrong with a file is told once, by us
+    data = dicom_data(source if isinstance(source, bytes) else source.read_bytes())
     if "PixelData" not in data:
         raise PictureError(f"a DICOM file without pixels ({data.get('Modality', 'of no modality')})")
     rows, columns = int(data.Rows), int(data.Columns)
@@ -133,10 +137,10 @@ def read_dicom(source: Path | bytes) -> Image.Image:
     try:
         pixels = pixel_array(data, index=frames // 2)
     except (RuntimeError, NotImplementedError) as error:
-        if "missing" not in str(error):
+        syntax = data.file_meta.TransferSyntaxUID
+        if "missing" not in str(error) and not (syntax == JPEG_EXTENDED and int(data.BitsAllocated) > 8):
             raise
-        syntax = data.file_meta.TransferSyntaxUID.name
-        raise PictureError(f"{syntax}: its decoder for pydicom is not installed (see pylibjpeg)") from error
+        raise PictureError(f"{syntax.name}: its decoder for pydicom is not installed (see pylibjpeg)") from error
     kind = data.PhotometricInterpretation
     if kind == "PALETTE COLOR":
         return Image.fromarray(eight_bits(apply_color_lut(pixels, data)[..., :3]))
@@ -144,6 +148,26 @@ def read_dicom(source: Path | bytes) -> Image.Image:
         return Image.fromarray(eight_bits(pixels))
     grey = shown(data, pixels)
     return Image.fromarray(255 - grey if kind == "MONOCHROME1" else grey)
+
+
+def dicom_data(content: bytes) -> Any:
+    """A file as pydicom reads it. Deflated ones are inflated here: pydicom has no limit."""
+    from pydicom import FileMetaDataset, dcmread
+    from pydicom.filereader import read_dataset
+    from pydicom.uid import DeflatedExplicitVRLittleEndian, ExplicitVRLittleEndian
+
+    file = BytesIO(content)
+    file.seek(MARK_AT + len(MARK))
+    meta = read_dataset(file, is_implicit_VR=False, is_little_endian=True, stop_when=lambda tag, *_: tag.group != META)
+    if meta.get("TransferSyntaxUID") != DeflatedExplicitVRLittleEndian:
+        return dcmread(BytesIO(content))
+    inflated = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content[file.tell() :], MOST_INFLATED + 1)
+    if len(inflated) > MOST_INFLATED:
+        raise PictureError(f"inflates to more than {MOST_INFLATED // 2**20} MiB")
+    data = read_dataset(BytesIO(inflated), is_implicit_VR=False, is_little_endian=True)
+    data.file_meta = FileMetaDataset()
+    data.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
+    return data
 
 
 def eight_bits(pixels: NDArray[Any]) -> NDArray[np.uint8]:
@@ -159,11 +183,15 @@ def shown(data: Any, pixels: NDArray[Any]) -> NDArray[np.uint8]:
     if "VOILUTSequence" in data:
         table = data.VOILUTSequence[0]
         bright = apply_voi(values, data, 0) / (2.0 ** int(table.LUTDescriptor[2]) - 1)
-    elif first(data, "WindowWidth"):
-        function = data.get("VOILUTFunction") or "LINEAR"
-        bright = windowed(values, first(data, "WindowCenter"), first(data, "WindowWidth"), function)
+    elif "WindowWidth" in data and "WindowCenter" in data:
+        center, width = first(data, "WindowCenter"), first(data, "WindowWidth")
+        if not (isfinite(center) and 0 < width < inf):
+            raise PictureError(f"its window has center {center:g} and width {width:g}; correct it, or remove both")
+        bright = windowed(values, center, width, data.get("VOILUTFunction") or "LINEAR")
     else:
         bright = stretched(values)
+    if not np.isfinite(bright).all():
+        raise PictureError("values in the modality's units are not finite (RescaleSlope, RescaleIntercept)")
     return np.asarray(np.rint(255 * np.clip(bright, 0, 1)).astype(np.uint8))
 
 
