@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import ZIP_STORED, ZipFile, is_zipfile
 
 import torch
 from torch import Tensor
@@ -122,7 +123,11 @@ def read_state_dict(file: Path) -> State:
     """Read the tensors of a file that torch saved, without executing anything in it."""
     with file.open("rb") as opened:
         if not opened.read(2).startswith(SAVED_BY_TORCH):
-            raise UserError(f"model.start = '{file}' was not saved by torch; expected a state dict")
+            raise UserError(f"model.start = '{file}' is no file that torch saved; expected a state dict")
+    if is_zipfile(file):
+        with ZipFile(file) as archive:
+            if any(entry.compress_type != ZIP_STORED for entry in archive.infolist()):
+                raise UserError(f"model.start = '{file}' is compressed, as torch saves none; save the state dict again")
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # of many kinds, depending on the damage

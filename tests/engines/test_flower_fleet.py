@@ -3,6 +3,7 @@
 import gc
 import re
 import shutil
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -40,6 +41,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordD
 from flwr.supercore.task_identity import TaskIdentity
 
 from fssl.engines.flower import client_app as flower_client
+from fssl.engines.flower import fleet
 from fssl.engines.flower.client_app import measure, score, train
 from fssl.engines.flower.fleet import FlowerFleet, Policy, flower_engine, resumable_from
 from fssl.engines.flower.internals import unwrap_message
@@ -407,6 +409,27 @@ def test_a_client_that_fails_or_is_silent_is_missing(tmp_path: Path) -> None:
         Missing(1, "no answer within 0 s"),
         Missing(3, "not connected"),
     ]
+
+
+def test_a_silent_client_is_given_up_by_the_time_that_others_took(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In round 2 a process hangs: ten times the slowest answer so far is enough, not the hour of answer_seconds."""
+    monkeypatch.setattr(fleet, "FEWEST_SECONDS", 0.2)
+    monkeypatch.setattr(fleet, "SLOWER", 2)
+    federation, honest = federation_of("train.clients_per_round=4"), at_sites(tmp_path)
+
+    def handle(message: Message) -> Message | None:
+        is_silent = message.metadata.group_id == "2" and message.metadata.dst_node_id == 3
+        return None if is_silent else honest(message)
+
+    engine = Engine(federation, fleet_of(federation, handle, answer=3600))
+    begun = time.monotonic()
+    assert engine.round(2).missing == []
+    took = time.monotonic() - begun
+    (missing,) = engine.round(2).missing
+    assert (missing.client, missing.reason.startswith("no answer within ")) == (3, True)
+    assert time.monotonic() - begun < 60 + 4 * took
 
 
 # Too few.

@@ -622,12 +622,15 @@ def test_a_step_that_fails_is_named_saved_and_can_be_taken_again(fssl: Fssl, job
     assert "KeyError: 'absent'" in Path("out2/seed7/error.txt").read_text()
     code, out, said = fssl("replay", found[0])
     assert code == 1
-    assert re.match(r"out2/seed\d/failed-step.safetensors: round 2, client \d, step 2 of fails.py:mine\n", out)
+    assert re.match(r"out2/seed\d/failed-step.safetensors: round 2, client \d, step 2 of out2/seed\d/fails.py:mine\n", out)
     assert said.endswith("KeyError: 'absent'\n")
     assert 'fails.py", line 10, in vote' in said
-    Path("fails.py").write_text(FAILS.replace("== 2", "== 3"))
+    Path(found[0]).with_name("fails.py").write_text(FAILS.replace("== 2", "== 3"))
     loaded.cache_clear()
-    assert "has changed: method.digest is" in fssl("replay", found[0]).err
+    said = fssl("replay", found[0]).err
+    assert "its method.name = 'fails.py:mine' is not that of its run folder; check it, then use --trust" in said
+    Path("fails.py").write_text(FAILS.replace("== 2", "== 3"))
+    assert "has changed: method.digest is" in fssl("replay", found[0], "--trust").err
     Path("no.safetensors").write_bytes(b"nothing")
     assert fssl("replay", "no.safetensors").err.startswith("fssl: no.safetensors is no saved step")
 

@@ -173,6 +173,9 @@ def as_settings(values: Mapping[str, object]) -> list[str]:
 def replay(
     file: Annotated[Path, typer.Argument(help="A failed-step.safetensors of a run folder.")],
     pdb: Annotated[bool, typer.Option("--pdb", help="Stop in Python's debugger where the step fails.")] = False,
+    trust: Annotated[
+        bool, typer.Option("--trust", help="Run code and read images that the file names outside its run folder.")
+    ] = False,
 ) -> None:
     """Take a failed training step again, uncompiled and with every result checked: it ends in the same error.
 
@@ -183,7 +186,7 @@ def replay(
     """
     from ..engines.failure import load_step, take_again
 
-    saved = load_step(file)
+    saved = load_step(file, trust)
     say(f"{file}: {saved.where} of {saved.federation.config.method.name}")
     say(f"in this step, batch.clock.step is {int(saved.draw.clock.step)}: it counts from 0")
     try:

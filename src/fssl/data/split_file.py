@@ -47,7 +47,9 @@ def read_partition(file: Path, num_images: int, expected: str | None = None) -> 
 
 def read_bytes(file: Path, expected: str | None) -> bytes:
     try:
-        return at_home(file).read_bytes()
+        if (place := at_home(file)).exists() and not (place.is_file() or place.is_dir()):
+            raise UserError(f"partition.file = '{file}' is no ordinary file")
+        return place.read_bytes()
     except OSError as error:
         copy = COPY if expected else ""
         raise UserError(f"partition.file = '{file}' cannot be read: {error.strerror}{copy}") from None

@@ -1,6 +1,5 @@
 """A training step that failed: named by round, client and step, saved with its inputs, and taken again."""
 
-import json
 import shlex
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,20 +9,18 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import save
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from ..config import as_tables, parse, parse_toml, to_toml
+from ..config import Config, as_tables, parse, parse_toml, to_toml
 from ..core.client import StepError, at
 from ..core.dry_step import sketch
 from ..core.experiment import prepare
 from ..core.federation import OWN_NUMBER, Federation
 from ..errors import RunError, UserError, described
 from ..probes.tally import Layout
-from ..records.layout import kept_code, kept_split
-from ..records.tensors import read_tensors
-from ..system.files import parse_json, write_atomic
+from ..records.layout import CONFIG, NO_START, kept_code, kept_split, read_settings
+from ..records.tensors import sealed, unseal
+from ..system.files import write_atomic
+from ..system.user_code import user_file
 from ..types import Draw, Local, Payload
 from .named_tensors import FormError, fill, named, to
 
@@ -87,26 +84,26 @@ def save_step(federation: Federation, path: Path, where: str, client: int, faile
     """Write a step's inputs, with the settings that they belong to."""
     tensors = {k: t.cpu() for k, t in named(payload=failed.payload, local=failed.local, draw=failed.draw).items()}
     facts = {"where": where, "client": client, "config": to_toml(as_tables(federation.config))}
-    write_atomic(path, save(tensors, {"failed-step": json.dumps(facts)}))
+    write_atomic(path, sealed(tensors, facts))
 
 
-def load_step(path: Path) -> SavedStep:
-    """A saved step with the federation that it belongs to; its images are loaded again."""
+def load_step(path: Path, trust: bool = False) -> SavedStep:
+    """A saved step with the federation that it belongs to; its images are loaded again.
+
+    Args:
+        path: The file.
+        trust: Whether to run code and read images that the file names and its run folder does not have.
+    """
     if not path.is_file():
         raise UserError(f"there is no file '{path}'; a run writes {SAVED} into its folder when a step fails")
     try:
-        tensors, metadata = read_tensors(path)
-        facts = parse_json(metadata["failed-step"].encode())
+        tensors, facts = unseal(path)
+        if facts is None:
+            raise ValueError("it has no checksum")
         config, client, where = parse(parse_toml(str(facts["config"]))), int(facts["client"]), str(facts["where"])
     except (OSError, SafetensorError, LookupError, TypeError, ValueError, OverflowError) as error:
         raise UserError(f"{path} is no saved step ({described(error)})") from None
-    if copy := kept_split(path.parent, config.partition.digest):
-        config = replace(config, partition=replace(config.partition, file=str(copy)))
-    if name := kept_code(path.parent, config.method.name, config.method.digest):
-        config = replace(config, method=replace(config.method, name=name))
-    if name := kept_code(path.parent, config.model.name, config.model.digest):
-        config = replace(config, model=replace(config.model, name=name))
-    federation = Federation(prepare(config))
+    federation = Federation(prepare(with_kept_files(config, path, trust)))
     if client <= OWN_NUMBER and config.server_epochs:
         federation = federation.of_server()
     elif not 0 <= client < len(federation.sites):
@@ -121,20 +118,28 @@ def load_step(path: Path) -> SavedStep:
     return SavedStep(federation, where, found["payload"], found["local"], found["draw"])
 
 
-class FirstBad(TorchDispatchMode):
-    """A mode that raises an error at the first operation whose result has a value of the unwanted kind."""
-
-    def __init__(self, is_bad: Callable[[torch.Tensor], torch.Tensor], reason: str) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's own constructor
-        self.is_bad, self.reason = is_bad, reason
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for value in tree_leaves(made):
-            has_values = isinstance(value, torch.Tensor) and value.is_floating_point() and not value.is_meta
-            if has_values and bool(self.is_bad(value).any()):
-                raise NotFiniteError(f"{self.reason}; it begins in {func}")
-        return made
+def with_kept_files(config: Config, path: Path, trust: bool) -> Config:
+    """The settings with the run folder's copies of code and partition in place of the files that the step names."""
+    folder, part, method, model = path.parent, config.partition, config.method, config.model
+    copies = {
+        "partition.file": (part.file, kept_split(folder, part.digest)),
+        "method.name": (user_file(method.name) and method.name, kept_code(folder, method.name, method.digest, True)),
+        "model.name": (user_file(model.name) and model.name, kept_code(folder, model.name, model.digest, True)),
+    }
+    recorded = read_settings(folder) if (folder / CONFIG).is_file() else {}
+    named = {"data": ("dir", config.data.dir), "model": ("start", None if model.start == NO_START else model.start)}
+    foreign = {key: given for key, (given, copy) in copies.items() if given and not copy}
+    foreign |= {f"{k}.{key}": v for k, (key, v) in named.items() if v and v != recorded.get(k, {}).get(key)}
+    if foreign and not trust:
+        key, given = next(iter(foreign.items()))
+        raise UserError(f"{path}: its {key} = '{given}' is not that of its run folder; check it, then use --trust")
+    file, name, network = (str(copy or given) if given else None for given, copy in copies.values())
+    return replace(
+        config,
+        partition=replace(part, file=file),
+        method=replace(method, name=name or method.name),
+        model=replace(model, name=network or model.name),
+    )
 
 
 def take_again(saved: SavedStep) -> None:

@@ -292,7 +292,11 @@ def set_up_torch(federation: Federation) -> None:
     if federation.device.type == "cuda":
         torch.cuda.set_device(federation.device)
     else:  # clients share the cores, so each operation takes one
-        torch.set_num_threads(federation.config.compute.threads or 1)
+        torch.set_num_threads(min(federation.config.compute.threads or 1, cores()))
+    # What a compiler made is kept beside decoded datasets, for the next run of this shape.
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder(None) / "compiled"))
+    if "torch._dynamo" in sys.modules:  # a step of an earlier run in this process would count as a recompilation
+        torch._dynamo.reset()
     torch.backends.cudnn.benchmark = True
     switch_tf32_off()
     switch_kernels(federation.device, federation.config.compute.kernels == "on")

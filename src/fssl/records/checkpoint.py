@@ -1,6 +1,7 @@
 """Checkpoints: tensors in safetensors with a checksum next to them; the newest two are kept."""
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from ..system.machine import memory
 from .manifests import Manifests, checkpoint_stem, checksum, read_intact
 from .tensors import Tensors, as_bytes, mapped
 
+OURS = re.compile(r"[\w.+-]+\.round-\d{6,}\.safetensors")  # names of parts
 Vouched = dict[str, str]  # checksum by file name
 KEPT_CHECKPOINTS = 2
 
@@ -162,6 +164,8 @@ class Parts:
         """Return all parts; None if a file's checksum differs from the recorded one."""
         self._known, self._held, left = {}, {}, parts_room()
         for file, check in files.items():
+            if not OURS.fullmatch(file):  # a path to elsewhere
+                return None
             data = read_intact(self.folder / file, check)
             if data is None:
                 return None
@@ -175,5 +179,5 @@ class Parts:
     def keep_only(self, files: Collection[str]) -> None:
         if self.folder.is_dir():
             for path in self.folder.iterdir():
-                if path.name not in files:
+                if path.name not in files and OURS.fullmatch(path.name):
                     path.unlink(missing_ok=True)

@@ -54,15 +54,15 @@ def kept_split(folder: Path, recorded: str | None) -> Path | None:
     return copy if is_unchanged else None
 
 
-def kept_code(folder: Path, name: object, recorded: str | None) -> str | None:
-    """Return `RUN/my.py:mine`, the name of a method or a network in the run's own copy of its file.
+def kept_code(folder: Path, name: object, recorded: str | None, is_needed: bool = False) -> str | None:
+    """`RUN/my.py:mine`: how to name a method or a network in the run's own copy of its file.
 
     None if the copy is not needed, because the original exists, or if it is not the run's original code.
     """
     if not isinstance(name, str):  # edited settings, which are rejected elsewhere
         return None
     file, copy = user_file(name), name_in(folder, name)
-    if file is None or file.is_file() or not copy or recorded is None:
+    if file is None or (file.is_file() and not is_needed) or not copy or recorded is None:
         return None
     try:
         return copy if digest_of("", copy, recorded) else None

@@ -21,6 +21,12 @@ from .store import RunFolder
 from .tensors import Tensors
 
 
+def check_inside(run: Path, place: Path) -> None:
+    """Refuse a folder of a run that is a link to elsewhere: files there would be removed."""
+    if place.is_symlink() and not place.resolve().is_relative_to(run.resolve()):
+        raise UserError(f"{place} is a link that leads out of the run folder, to {place.resolve()}; remove it", "out")
+
+
 class RunWriter:
     """The one process that writes into a run folder: from `open` on, until the lock is closed.
 
@@ -35,6 +41,8 @@ class RunWriter:
     def open(self, config: Config, resume: bool, defaults: Mapping[str, Any], reads_rounds: bool = False) -> None:
         """Create the folder, or open it to resume; from here on no other process can."""
         folder, wanted = self.folder, (config, resume, defaults, reads_rounds)
+        for place in (folder.manifests.folder, folder.manifests.folder / "parts", folder.probes):
+            check_inside(folder.path, place)
         check_can_take(folder, *wanted)
         found = self._signature()
         try:

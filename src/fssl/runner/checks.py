@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..config import ENGINE, Config, check_fact
-from ..errors import UserError
+from ..errors import UserError, several
+from ..system.machine import cores
 from .loggers import check_loggers
 
 
@@ -26,6 +27,8 @@ def check_data_dir(configs: Sequence[Config]) -> None:
 
 
 def check_tools(config: Config, debug: bool) -> None:
+    if config.compute.threads is not None and config.compute.threads > cores():
+        raise UserError(f"compute.threads = {config.compute.threads}: this machine has {several(cores(), 'core')}")
     check_engine(config, debug)
     check_loggers(config)
 

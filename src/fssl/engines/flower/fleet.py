@@ -35,6 +35,7 @@ from .noised import make_privacy
 from .plausible import check_values, check_weight, moved_by, outstanding
 
 FOR_EVER = 1e9  # seconds
+SLOWER, FEWEST_SECONDS = 10, 300.0  # than any answer so far, and at least: then a client's process has died
 REJECTED = "upload rejected"
 ROUND_ATTEMPTS = 3  # at a round, or a measurement, of which too little came back
 T = TypeVar("T")
@@ -66,6 +67,7 @@ class Sent(NamedTuple):
 
     order: ClientOrder
     message: str
+    begun: float
     deadline: float
 
 
@@ -96,6 +98,7 @@ class FlowerFleet:
         self.labels = LabelWatch(federation, say)
         self._failed: Counter[str] = Counter()  # attempts in a row, by kind of message
         self._moves: dict[int, float] = {}  # in this round: how far each site moved the model
+        self._slowest: dict[str, float] = {}  # seconds of the slowest answer so far, by kind of message
         self._results: list[ClientResult | Missing] = []  # of this round, from sites: an upload may be at fault
         self._again: list[ClientResult | Missing] = []  # the same without that one, for the round's repetition
         self._begun: int | None = None  # the round of the checkpoint that this process began with
@@ -235,16 +238,20 @@ class FlowerFleet:
     def _send(self, question: Question[T], client: int, node: int) -> Sent:
         order = question.order(client)
         message = Message(order.content, dst_node_id=node, message_type=question.kind, group_id=str(order.job.round))
-        return Sent(order, self.push(message), time.monotonic() + self.policy.answer)
+        now, known = time.monotonic(), self._slowest.get(question.kind)
+        most = self.policy.answer if known is None else min(self.policy.answer, max(FEWEST_SECONDS, SLOWER * known))
+        return Sent(order, self.push(message), now, now + most)
 
     def push(self, message: Message) -> str:
         """A message's number by which its answer is asked for; empty if it could not be sent."""
         return next(iter(self.grid.push_messages([message])), "")
 
     def _receive(self, question: Question[T], sent: Sent) -> T | Missing:
-        job, reply = sent.order.job, self.reply(sent.message, sent.deadline)
+        job, reply = sent.order.job, self.reply(sent.message, sent.deadline, sent.deadline - sent.begun)
         if isinstance(reply, str):
             return self.lost(job.round, job.client, reply, question.without)
+        taken = time.monotonic() - sent.begun
+        self._slowest[question.kind] = max(taken, self._slowest.get(question.kind, 0.0))
         try:
             return question.read(sent.order, reply.content)
         except FormError as error:
@@ -265,15 +272,15 @@ class FlowerFleet:
         found: NormSums = to(read_sums(content, sent.job, self.forms), self.federation.device)
         return found
 
-    def reply(self, message: str, deadline: float) -> Message | str:
-        """The answer to a message, or why there is none."""
+    def reply(self, message: str, deadline: float, seconds: float | None = None) -> Message | str:
+        """The answer to a message, or why there is none: it had so many seconds, or as many as answers have at most."""
         while message:
             for reply in self.grid.pull_messages([message]):
                 return unwrap_message(reply.error.reason or "") if reply.has_error() else reply
             if time.monotonic() > deadline:  # asked at least once: it may lie there since long
                 break
             time.sleep(self.policy.poll)
-        return f"no answer within {self.policy.answer:.0f} s"
+        return f"no answer within {self.policy.answer if seconds is None else seconds:.0f} s"
 
     def lost(self, round: int, client: int, reason: str, without: str = "is missing") -> Missing:
         place = f"round {round}, client {client}"
