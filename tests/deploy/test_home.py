@@ -1026,6 +1026,42 @@ def test_a_folder_whose_name_is_not_utf8_is_refused_before_anything_is_written(t
     assert not home.exists()
 
 
+TALKS = """
+import sys
+print("\\x1b[92mINFO \\x1b[0m: begun")
+print("fssl: a line of ours", file=sys.stderr)
+for i in range(int(sys.argv[1])):
+    print("x" * 99)
+sys.exit("ERROR : the end")
+"""
+
+
+def test_a_log_has_times_and_no_colors_and_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from fssl.deploy import programs
+
+    monkeypatch.setattr(programs, "LOG_BYTES", 5000)
+    log = tmp_path / "logs" / "x.log"
+    with programs.background_program([sys.executable, "-c", TALKS, "0"], tmp_path, log) as process:
+        while process.poll() is None:
+            time.sleep(0.05)
+        assert programs.last_words(log) == f"ERROR : the end (log: {log})"  # although it has only just ended
+    lines = log.read_text().splitlines()
+    for line in lines:
+        at = datetime.datetime.strptime(line[:21], "%Y-%m-%dT%H:%M:%SZ ").replace(tzinfo=datetime.UTC)
+        assert abs(datetime.datetime.now(datetime.UTC) - at) < datetime.timedelta(minutes=5)
+    said = ["---- a new start ----", "INFO : begun", "fssl: a line of ours", "ERROR : the end"]
+    assert sorted(line[21:] for line in lines) == sorted(said)  # two streams may come in either order
+    growing = programs.Growing(log)
+    assert "fssl: a line of ours" in growing.news().splitlines()
+    with programs.background_program([sys.executable, "-c", TALKS, "1000"], tmp_path, log) as process:
+        while process.poll() is None:
+            time.sleep(0.05)
+    files = sorted(file.name for file in log.parent.iterdir())
+    assert files == ["x.log", *(f"x.log.{i}" for i in range(1, 6))]
+    assert all(file.stat().st_size <= 5000 for file in log.parent.iterdir())
+    assert "ERROR : the end" in growing.news()  # of the log that has begun anew
+
+
 def test_the_last_words_of_a_program(tmp_path: Path) -> None:
     from fssl.deploy.programs import last_words
 

@@ -622,7 +622,9 @@ def test_a_step_that_fails_is_named_saved_and_can_be_taken_again(fssl: Fssl, job
     assert "KeyError: 'absent'" in Path("out2/seed7/error.txt").read_text()
     code, out, said = fssl("replay", found[0])
     assert code == 1
-    assert re.match(r"out2/seed\d/failed-step.safetensors: round 2, client \d, step 2 of out2/seed\d/fails.py:mine\n", out)
+    assert re.match(
+        r"out2/seed\d/failed-step.safetensors: round 2, client \d, step 2 of out2/seed\d/fails.py:mine\n", out
+    )
     assert said.endswith("KeyError: 'absent'\n")
     assert 'fails.py", line 10, in vote' in said
     Path(found[0]).with_name("fails.py").write_text(FAILS.replace("== 2", "== 3"))

@@ -1,6 +1,7 @@
 """Run folders and files that somebody else made: what they may not do."""
 
 import os
+import re
 import shutil
 from io import BytesIO
 from pathlib import Path
@@ -90,6 +91,13 @@ def test_more_threads_than_cores_are_rejected(fssl: Fssl) -> None:
     said = fssl("run", "smoke", *SMALL, "--set", "compute.threads=1024")
     assert said.code == 2
     assert said.err.startswith("fssl: compute.threads = 1024: this machine has ")
+
+
+def test_damaged_measures_are_reported(stopped: Path, fssl: Fssl) -> None:
+    assert "damaged" not in fssl("show", str(stopped)).out
+    (stopped / "measures.json").write_text((stopped / "measures.json").read_text().replace("0", "1", 1))
+    out = fssl("show", str(stopped)).out
+    assert re.search("measures.json .* damaged: the", out), out
 
 
 # Saved steps.

@@ -1,6 +1,7 @@
 """Flower's own programs, SuperLink and SuperNode, with this deployment's settings: started, watched and ended."""
 
 import ctypes
+import logging
 import math
 import os
 import re
@@ -12,8 +13,10 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from shutil import which
+from threading import Thread
 from typing import Any
 
 from ..config import toml_text
@@ -24,7 +27,9 @@ from .keys import MAKES_KEYS
 
 SUPERLINK, SUPERNODE = "fssl.engines.flower.superlink", "fssl.engines.flower.supernode"
 SUPERLINK_LOG = "superlink.log"  # in the folder logs of the server
-COLOR = re.compile(r"\x1b\[[0-9;]*m")
+COLOR, STAMP = re.compile(r"\x1b\[[0-9;]*m"), re.compile(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", re.MULTILINE)
+LOG_BYTES, OLDER_LOGS = 10 * 2**20, 5  # of a log before the next one begins; they are kept as superlink.log.1 and so on
+LAST_WORDS = 2  # seconds for what a program that has ended said last
 NEW_START = "---- a new start ----\n"  # in a log, which is kept from start to start
 PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
@@ -91,22 +96,51 @@ def background_program(words: list[str], home: Path, log: Path) -> Iterator[subp
     """Start a program in the background, its output in a file; it ends with this context or process."""
     (home / "flwr").mkdir(parents=True, exist_ok=True)
     log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as output:
-        output.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {NEW_START}".encode())
-        output.flush()
-        process = subprocess.Popen(
-            words,
-            env=program_environment(home),
-            stdout=output,
-            stderr=output,
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,
-            preexec_fn=end_with_parent,
-        )
+    process = Logged(words, program_environment(home), log)
     try:
         yield process
     finally:
         end(process)
+
+
+class Logged(subprocess.Popen[bytes]):
+    """A program whose output goes to a log: each line with its time in UTC and without colors, rotated by size."""
+
+    def __init__(self, words: list[str], environment: dict[str, str], log: Path) -> None:
+        self._log = RotatingFileHandler(log, maxBytes=LOG_BYTES, backupCount=OLDER_LOGS, encoding="utf-8")
+        self._log.setFormatter(UtcFormatter("%(asctime)s %(message)s", "%Y-%m-%dT%H:%M:%SZ"))
+        self._write(NEW_START.rstrip())
+        super().__init__(
+            words,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=end_with_parent,
+        )
+        self._copying = Thread(target=self._copy, daemon=True)
+        self._copying.start()
+
+    def _copy(self) -> None:
+        assert self.stdout is not None
+        for line in self.stdout:
+            self._write(COLOR.sub("", line.decode(errors="replace")).rstrip())
+        self._log.close()
+
+    def _write(self, line: str) -> None:
+        self._log.handle(logging.makeLogRecord({"msg": line}))
+
+    def poll(self) -> int | None:
+        """How it ended, once its last words are in the log; None if it runs."""
+        code = super().poll()
+        if code is not None:
+            self._copying.join(LAST_WORDS)
+        return code
+
+
+class UtcFormatter(logging.Formatter):
+    converter = staticmethod(time.gmtime)
 
 
 def end_with_parent() -> None:
@@ -170,17 +204,19 @@ class Growing:
         """The complete lines that are new."""
         if not self.path.is_file():
             return ""
+        if self.path.stat().st_size < self.position:  # the log was rotated
+            self.position = 0
         with self.path.open("rb") as file:
             file.seek(self.position)
             new = file.read()
         whole = new[: new.rfind(b"\n") + 1]
         self.position += len(whole)
-        return whole.decode(errors="replace")
+        return STAMP.sub("", whole.decode(errors="replace"))
 
 
 def since_start(text: str) -> str:
     """The part of a log after the program's last start."""
-    return COLOR.sub("", text).rpartition(NEW_START)[2]
+    return STAMP.sub("", COLOR.sub("", text)).rpartition(NEW_START)[2]
 
 
 def last_words(log: Path) -> str:

@@ -149,6 +149,8 @@ def end_facts(run: Run) -> Iterator[tuple[str, str]]:
         return
     yield from choice_facts(run.extras)
     yield from client_facts(run.extras, run.measure)
+    if not run.extras.models and run.extras.folder.measures_file.is_file():
+        yield run.extras.folder.measures_file.name, "damaged: the measures of the final models are not known"
     if private := privacy_text(run):
         yield "privacy of one client", private
 

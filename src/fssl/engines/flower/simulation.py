@@ -126,7 +126,7 @@ def logged(path: Path) -> Iterator[Callable[[], None]]:
     def write_down() -> None:
         if memory.target is None:
             file = logging.FileHandler(path)
-            file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+            file.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%Y-%m-%dT%H:%M:%S%z"))
             memory.setTarget(file)
             memory.flush()
             memory.capacity = 1
