@@ -82,6 +82,26 @@ def kills(times: int, number: int) -> Iterator[str]:
         show(done, times)
 
 
+def malicious(times: int, number: int) -> Iterator[str]:
+    from .soak_malicious import Malicious
+
+    run, draw = Malicious(Path("sites").absolute()), random.Random(number)
+    for i in range(times):
+        if wrong := run.trial(draw):
+            yield wrong
+        show(i + 1, times)
+
+
+def images(times: int, number: int) -> Iterator[str]:
+    from .soak_malicious import hostile_file, image_files
+
+    files, draw = image_files(), random.Random(number)
+    for i in range(times):
+        if wrong := hostile_file(files, draw):
+            yield wrong
+        show(i + 1, times)
+
+
 def deployment(minutes: int, number: int) -> Iterator[str]:
     from .soak_faults import under_faults
 
@@ -95,6 +115,8 @@ PARTS: dict[str, tuple[Part, int, str]] = {
     "trainings": (trainings, 500, "settings that are taken, trained with"),
     "damages": (damages, 1_000, "damaged files of a run"),
     "kills": (kills, 200, "SIGKILL at random moments"),
+    "malicious": (malicious, 200, "runs in which one of four sites lies"),
+    "images": (images, 100_000, "damaged image files"),
     "deployment": (deployment, 20, "minutes of a deployment under faults"),
 }
 

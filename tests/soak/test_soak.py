@@ -34,6 +34,24 @@ def test_damaged_files_show_or_do_no_harm() -> None:
     assert [wrong for _ in range(12) if (wrong := soak_harness.damaged(damage, draw))] == []
 
 
+def test_a_site_that_lies_stops_and_owns_no_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from fssl.engines.flower import client_app
+    from helpers.soak_malicious import Malicious
+
+    monkeypatch.setattr(client_app, "workshop", client_app.workshop)  # which the trials replace
+    run, draw = Malicious(Path("sites").absolute()), random.Random(7)
+    assert [wrong for _ in range(12) if (wrong := run.trial(draw))] == []
+
+
+def test_damaged_images_are_rejected_in_a_line() -> None:
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'fssl[flower]'")
+    from helpers.soak_malicious import hostile_file, image_files
+
+    files, draw = image_files(), random.Random(7)
+    assert [wrong for _ in range(2000) if (wrong := hostile_file(files, draw))] == []
+
+
 def test_kills_at_random_moments_change_nothing() -> None:
     """Three of them; the long soak has hundreds, of all kinds of runs."""
     run, draw = Path("run").absolute(), random.Random()
