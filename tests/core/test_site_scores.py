@@ -1,12 +1,12 @@
 """What sites say of a model: by hand, and through runs on one machine."""
 
 import pytest
-from fssl.records.best_round import BestRound
 
 from fssl.core.experiment import prepare
 from fssl.core.federation import Federation
 from fssl.core.site_scores import SiteScore, Sums, site_facts, together
 from fssl.engines.local import LocalEngine
+from fssl.records.rounds import BestRound
 from helpers.small import tiny_config
 
 SCORES = [

@@ -16,7 +16,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from fssl.records.best_round import BestRound
 
 from fssl.config import override, parse, read_toml
 from fssl.core.client import ClientResult
@@ -32,6 +31,7 @@ from fssl.engines.named_tensors import named
 from fssl.engines.snapshot import Snapshot, flat, parts, restore
 from fssl.errors import RunError, UserError
 from fssl.records.checkpoint import Saved
+from fssl.records.rounds import BestRound
 from fssl.runner.record import describe
 from fssl.types import Payload, Server, State, Upload, Weights
 from helpers.small import completed, method_of, tiny_config
@@ -94,6 +94,20 @@ def test_states_at_the_sites_give_the_bits_of_the_local_engine(method: str, tmp_
     again.snapshot = restore(again.snapshot, Saved(2, flat(first), parts(first)))
     assert digests(again, 4) == expected[2:]  # two rounds back: sites use their states of then
     assert bool(list(tmp_path.glob("site-*/state/*/*/*.safetensors"))) == (method != "sage")
+
+
+@pytest.mark.parametrize("words", ["median noise", "trimmed scale", "clipped labels", "krum sign"])
+def test_robust_means_at_a_server_have_the_bits_of_the_local_engine(words: str, tmp_path: Path) -> None:
+    rule, attack = words.split()
+    names = (f"server.aggregate={rule}", f"attack.kind={attack}", "train.clients_per_round=4")
+    names += ("server.malicious=0.1",) if rule == "trimmed" else ("server.malicious=0",) if rule == "krum" else ()
+    federation = federation_of("method.name=sage", *names)
+    fleet_without_sites = fleet_of(federation, lambda message: at_client(message, simulated()), strict=True, run="")
+    assert digests(Engine(federation, fleet_without_sites), 2) == digests(LocalEngine(federation), 2)
+
+
+def simulated() -> Context:
+    return Context(1, 1, {}, RecordDict(), {})
 
 
 OWN_FILE = """
