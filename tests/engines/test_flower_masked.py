@@ -28,13 +28,13 @@ from flwr.common import bytes_to_ndarray, ndarray_to_bytes
 from flwr.common.secure_aggregation.crypto.symmetric_encryption import generate_shared_key
 from flwr.common.secure_aggregation.secaggplus_utils import pseudo_rand_gen
 from flwr.supercore.primitives.asymmetric import generate_key_pairs
-from test_flower_fleet import RUN, ByNumber, Grid, Handler
 
 from fssl.engines.flower import client_app as flower_client
 from fssl.engines.flower.fleet import FlowerFleet, Policy
 from fssl.engines.flower.internals import MODULUS, SECAGG, MaskedSum, MaskTerms, Told, mask, to_be_masked
 from fssl.engines.flower.masked import MaskedFleet, make_fleet
 from fssl.engines.flower.messages import MEASURE, Job, order
+from helpers.fleet import RUN, ByNumber, Grid, Handler
 
 pytestmark = pytest.mark.slow
 MASKED = "privacy.aggregation=secagg+"
