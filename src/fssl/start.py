@@ -123,7 +123,7 @@ def read_state_dict(file: Path) -> State:
     """Read the tensors of a file that torch saved, without executing anything in it."""
     with file.open("rb") as opened:
         if not opened.read(2).startswith(SAVED_BY_TORCH):
-            raise UserError(f"model.start = '{file}' is no file that torch saved; expected a state dict")
+            raise UserError(f"model.start = '{file}' was not saved by torch; expected a state dict")
     if is_zipfile(file):
         with ZipFile(file) as archive:
             if any(entry.compress_type != ZIP_STORED for entry in archive.infolist()):

@@ -101,7 +101,7 @@ def check_network(config: Config, net: Net, card: Card, batch: int = 4) -> None:
 
 
 def check_mean(config: Config, method: Method) -> None:
-    """Refuse a robust mean or privacy for a method or a number of clients that it does not cover."""
+    """Reject a robust mean or privacy for a method or a number of clients that it does not cover."""
     name, privacy, drawn = config.method.name, config.privacy, config.train.clients_per_round
     check_robust(config, method)
     is_masked = privacy.aggregation == "secagg+"
@@ -131,7 +131,7 @@ def takes_plain_mean(method: Method) -> bool:
 
 
 def check_robust(config: Config, method: Method) -> None:
-    """Refuse a robust mean for a method whose server does more than take a mean, or for too few clients."""
+    """Reject a robust mean for a method whose server does more than take a mean, or for too few clients."""
     server, drawn = config.server, config.train.clients_per_round
     if server.aggregate == "mean":
         return

@@ -59,7 +59,7 @@ class Pools:
         images, labels = on_device(self.dataset.train, self.device)
         size = images.shape[2]
         images = enlarged(images, crop_room(size)) if enlarge else images
-        # Where a client has no labels, unlabeled images fill its labeled batches and count nothing.
+        # Unlabeled images fill the labeled batches of a client without labels, with weight 0.
         labels = labels.clamp(min=0)
         labels[self.mislabeled] = self.dataset.card.num_classes - 1 - labels[self.mislabeled]
         return Pool(images, labels, self.norms["train_norm"], size)

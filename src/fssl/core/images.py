@@ -150,7 +150,7 @@ def divide_images(config: Config, dataset: Dataset) -> Division:
         return partition, np.zeros(0, np.int64)
     rest, held = hold_out(partition, dataset.train.labels, share, config.partition.seed, dataset.groups)
     if not len(held) and not dataset.at_sites:
-        raise UserError(f"data.validation = {share:g}: there are too few labeled images to hold some of them out")
+        raise UserError(f"data.validation = {share:g}: too few labeled images to hold any out; use a larger share")
     check_choosable(config, dataset.train.labels[held])
     for k in range(len(rest.labeled)):
         if len(partition.pool(k)) and not len(rest.pool(k)):

@@ -157,7 +157,7 @@ class Engine:
         held_out = split_to_choose_by(federation.config, federation.dataset, federation.holdings.held_out)
         self.validate = pools.tester(score, held_out, [self.headline]) if held_out else None
         self.asks_sites = rounds_between(federation.config, has_images=not federation.dataset.at_sites)
-        self.collect = federation.make_collect(faster(federation, compiles))
+        self.collect = federation.make_collect(make_fast)
 
     def rounds(self, until: int) -> Iterator[RoundResult]:
         """Train from the snapshot's round on; the snapshot is renewed before each result is handed out."""

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import torch
 from safetensors import SafetensorError
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from ..config import Config, as_tables, parse, parse_toml, to_toml
 from ..core.client import StepError, at
@@ -140,6 +142,22 @@ def with_kept_files(config: Config, path: Path, trust: bool) -> Config:
         method=replace(method, name=name or method.name),
         model=replace(model, name=network or model.name),
     )
+
+
+class FirstBad(TorchDispatchMode):
+    """A mode that raises an error at the first operation whose result has a value of the unwanted kind."""
+
+    def __init__(self, is_bad: Callable[[torch.Tensor], torch.Tensor], reason: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own constructor
+        self.is_bad, self.reason = is_bad, reason
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for value in tree_leaves(made):
+            has_values = isinstance(value, torch.Tensor) and value.is_floating_point() and not value.is_meta
+            if has_values and bool(self.is_bad(value).any()):
+                raise NotFiniteError(f"{self.reason}; it begins in {func}")
+        return made
 
 
 def take_again(saved: SavedStep) -> None:

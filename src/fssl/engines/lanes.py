@@ -19,8 +19,8 @@ from ..core.client import ClientResult, RunSteps, Trainer, at, client_round, loo
 from ..core.dry_step import misfit_of_kept
 from ..core.federation import Federation
 from ..core.site_scores import SiteScore
-from ..core.static_norm import Faster, NormSums, as_it_is, compiled
-from ..core.step import Look, Visit
+from ..core.static_norm import Faster, NormSums, as_it_is
+from ..core.step import Learn, Look, Show, Start, Step, StepMaker, Visit
 from ..data.cache import cache_folder
 from ..errors import RunError, is_out_of_memory
 from ..models import has_kernels, switch_kernels, switch_tf32_off
@@ -293,10 +293,6 @@ def set_up_torch(federation: Federation) -> None:
         torch.cuda.set_device(federation.device)
     else:  # clients share the cores, so each operation takes one
         torch.set_num_threads(min(federation.config.compute.threads or 1, cores()))
-    # What a compiler made is kept beside decoded datasets, for the next run of this shape.
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder(None) / "compiled"))
-    if "torch._dynamo" in sys.modules:  # a step of an earlier run in this process would count as a recompilation
-        torch._dynamo.reset()
     torch.backends.cudnn.benchmark = True
     switch_tf32_off()
     switch_kernels(federation.device, federation.config.compute.kernels == "on")

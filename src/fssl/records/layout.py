@@ -55,7 +55,7 @@ def kept_split(folder: Path, recorded: str | None) -> Path | None:
 
 
 def kept_code(folder: Path, name: object, recorded: str | None, is_needed: bool = False) -> str | None:
-    """`RUN/my.py:mine`: how to name a method or a network in the run's own copy of its file.
+    """Return `RUN/my.py:mine`, the name of a method or a network in the run's own copy of its file.
 
     None if the copy is not needed, because the original exists, or if it is not the run's original code.
     """

@@ -50,8 +50,8 @@ class Listing(NamedTuple):
     sites: list[SiteFiles]
     test: ByClass
     problems: list[str]
-    skipped: Sequence[str] = ()  # files that are left out, where that is allowed, and why
-    server: ByClass = {}  # its labeled images, where it has the labels  # noqa: RUF012 (never changed in place)
+    skipped: Sequence[str] = ()  # files that were skipped, if that is allowed, with reasons
+    server: ByClass = {}  # its labeled images, if it has the labels  # noqa: RUF012 (never changed in place)
     warnings: Sequence[str] = ()  # of what may be wrong
 
     def files(self) -> Iterator[File]:

@@ -21,7 +21,7 @@ from ..dataset import Dataset, Split
 from ..partition import Partition
 from .listing import File, Listing, is_site, list_classes, list_federation, list_server, list_site, listed, of_all
 from .pictures import PictureError, read_picture
-from .split import class_folder, leave_out, numbered_groups, split_off
+from .split import class_folder, numbered_groups, remove_files, split_off
 from .twins import THUMBNAIL, near, shared
 
 FOLDER_FORMAT = 1  # of the cache; raise it when decoding changes

@@ -21,10 +21,10 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".dcm", "
 MAX_BYTES = 256 * 2**20  # a WebP file is read completely before its header is known
 MAX_PIXELS = 2**30 // 12  # 89 million, the size from which Pillow suspects a decompression bomb
 PIXELS = f"pixels, expected at most {MAX_PIXELS // 10**6} million"
-MARK, MARK_AT = b"DICM", 128  # of a DICOM file, after a preamble that may be anything
+MARK, MARK_AT = b"DICM", 128  # of a DICOM file, after an arbitrary preamble
 META, JPEG_EXTENDED = 2, "1.2.840.10008.1.2.4.51"  # its head's group; of 12 bits, which Pillow calls damaged
 MOST_INFLATED = MAX_BYTES  # of a deflated file: as many bytes as any other may have
-BACKDROP = (128, 128, 128, 255)  # seen through transparent pixels: about 0 once it is normalized
+BACKDROP = (128, 128, 128, 255)  # behind transparent pixels: about 0 after normalization
 
 
 class PictureError(ValueError):
@@ -126,7 +126,7 @@ def read_dicom(source: Path | bytes) -> Image.Image:
         from pydicom.pixels import apply_color_lut, pixel_array
     except ImportError:
         raise UserError("DICOM files need a package: pip install 'fssl[medical]'") from None
-    logging.getLogger("pydicom").setLevel(logging.CRITICAL)  # what is wrong with a file is told once, by us
+    logging.getLogger("pydicom").setLevel(logging.CRITICAL)  # the caller reports what is wrong with a file
     data = dicom_data(source if isinstance(source, bytes) else source.read_bytes())
     if "PixelData" not in data:
         raise PictureError(f"a DICOM file without pixels ({data.get('Modality', 'of no modality')})")
