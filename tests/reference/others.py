@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import plain
 import torch
@@ -553,3 +553,50 @@ def changed(new: State, old: State) -> State:
 def majority(votes: list[int]) -> int:
     """The class with most votes, the lowest of several."""
     return max(sorted(set(votes)), key=votes.count)
+
+
+# What is compared: a method with its plug-ins, maybe followed by a remark, its reference, and settings of both.
+
+
+class Case(NamedTuple):
+    """A method, its reference, and the settings of both."""
+
+    method: str
+    reference: type[FixMatch]
+    settings: dict[str, Any]
+    digits: float = 1e-12
+
+
+CASES: dict[str, Case] = {}
+
+
+def compared(reference: type[FixMatch], *names: str, digits: float = 1e-12, **settings: Any) -> None:
+    """Add cases of one setting: each name is a method, maybe followed by a comma and a remark."""
+    CASES.update({name: Case(name.partition(",")[0], reference, settings, digits) for name in names})
+
+
+LOKE = {"mu_own": 0.7, "delta": 0.6, "ramp_rounds": 3}
+DB = {"tau": 0.5, "ema": 0.3}
+PROXY = {"tau": 0.9, "beta": 0.8, "ema": 0.7, "tuning_lr": 0.05, "tuning_batch": 5}
+DURE = {"tau": 0.6, "student_rate": 0.7}
+LABEL_2M = {"kl_weight": 0.5, "pull": 2.0}
+SHARP = {"tau": 0.5, "temperature": 0.6}
+MATCH = {"tau": 0.7, "lr": 0.01, "lam_s": 3.0, "lam_iccs": 0.5, "lam_l2": 2.0, "lam_l1": 0.001, "helper_interval": 1}
+compared(FedProx, "fedprox+fixmatch", mu_prox=0.3)
+compared(FreeMatch, "freematch", "freematch+sage", ema=0.6, saf=0.3, lowest=0.5, highest=0.65)
+compared(FedLabel, "fedlabel", "fedlabel+sage", kl_weight=0.6)
+compared(FedDB, "feddb", **DB, dma="released", passes="separate", online=False)
+compared(FedDB, "feddb, online", **DB, dma="off", passes="joint", online=True)
+compared(FedDB, "feddb+sage", **DB, dma="released", passes="separate")
+compared(ProxyFL, "proxyfl, not tuned", "proxyfl+sage", **PROXY, tuning_epochs=0)
+compared(ProxyFL, "proxyfl", **PROXY, tuning_epochs=3, digits=1e-5)  # tuning has float32
+compared(FedLoKe, "fedloke", **LOKE, passes="separate")
+compared(FedLoKe, "fedloke, joint", **LOKE, passes="joint")
+compared(FedDure, "feddure", "feddure+sage", **DURE, passes="joint")
+compared(FedDure, "feddure, separate", **DURE, passes="separate")
+compared(FedLabel2m, "fedlabel-2m", "fedlabel-2m+sage", **LABEL_2M, burn_in=0, passes="separate")
+compared(FedLabel2m, "fedlabel-2m, burn-in", **LABEL_2M, burn_in=1, passes="joint")
+compared(FedMatch, "fedmatch, 1 helper", **MATCH, helpers=1)
+compared(FedMatch, "fedmatch, 2 helpers", **MATCH, helpers=2)
+compared(UDA, "uda", "uda+sage", **SHARP, tsa="none")
+compared(UDA, "uda, annealed", **SHARP, tsa="exp", tsa_rounds=2)
