@@ -38,7 +38,7 @@ def test_running_means_by_hand() -> None:
     """Maxima .9 .7 .6 .8: mean .75. Probabilities: mean (.7 .3). Votes 0 0 1 0: (3/4 1/4). With a factor of 0.8
     from 1/2 each: .8 * .5 + .2 * .75 = .55; (.54 .46); (.55 .45)."""
     rule = FreeThreshold(0.8)
-    after = rule.update({"p_l": P}, torch.arange(4), rule.init(TASK, COUNTS))
+    after = rule.observe(P, rule.init(TASK, COUNTS))
     torch.testing.assert_close(after[TAU], torch.tensor(0.55))
     torch.testing.assert_close(after[P_TILDE], torch.tensor([0.54, 0.46]))
     torch.testing.assert_close(after[H_TILDE], torch.tensor([0.55, 0.45]))
@@ -71,7 +71,8 @@ def test_votes_know_their_own_batch() -> None:
     would have accepted everything."""
     method, zero = freematch(ema=0.0), torch.zeros(())
     batch = Batch({}, zero, torch.arange(4), zero, Clock(zero, zero, zero), {})
-    votes = method.vote(P, P, Server(Weights({}, {}), {}), method.accept.init(TASK, COUNTS), batch)
+    state = method.meet(Out(P, P), P, batch, method.accept.init(TASK, COUNTS))
+    votes = method.vote(P, P, Server(Weights({}, {}), {}), state, batch)
     assert votes["mask"].tolist() == [True, False, True, True]
 
 

@@ -88,7 +88,9 @@ def test_nothing_accepted_trains_on_labels_alone(name: str, make_federation: Mak
     alike = {"fedprox+fixmatch": ["method.mu_prox=0"], "feddb": ["method.passes=joint"]}
     federation = make_federation(f"method.name={name}", *alike.get(name, []))
     rule: Any = federation.method.accept  # type: ignore[attr-defined]
-    never: Any = type("Never", (type(rule),), {"sure": lambda self, p, state: torch.zeros(len(p), dtype=torch.bool)})
+    nothing: dict[str, Any] = {"sure": lambda self, p, state: torch.zeros(len(p), dtype=torch.bool)}
+    nothing["weight"] = lambda self, p, state: torch.zeros(len(p))  # of a rule that weighs
+    never: Any = type("Never", (type(rule),), nothing)
     silent = trained(federation, replace(federation.method, accept=never(**vars(rule))))  # type: ignore[call-arg]
     assert equal(silent, trained(make_federation("method.name=fixmatch-lpl", "method.mu_u=0", accepting())))
 

@@ -114,7 +114,7 @@ class FixMatch:
         p_l, p_g = self.predictions(batch, of_weak.detach().softmax(1))
         labels = self.labels(p_l, p_g)
         l_s = self.supervised(of_labeled, batch.classes)
-        l_u = plain.unsupervised(of_strong, labels, self.settings)
+        l_u = self.unsupervised(of_strong, labels)
         further = self.further(batch, of_strong, labels, p_l, p_g)
         descend(l_s + self.settings.mu_u * l_u + sum(further.values()), self.sgd)
         return {**shown(p_l, p_g, labels), "l_s": l_s, "l_u": l_u, **further}
@@ -149,6 +149,9 @@ class FixMatch:
 
     def supervised(self, of_labeled: Tensor, classes: Any) -> Tensor:
         return plain.supervised(of_labeled, classes)
+
+    def unsupervised(self, of_strong: Tensor, labels: list[Label]) -> Tensor:
+        return plain.unsupervised(of_strong, labels, self.settings)
 
 
 def shown(p_l: Tensor, p_g: Tensor, labels: list[Label]) -> dict[str, Any]:
@@ -218,6 +221,43 @@ class FreeMatch(FixMatch):
     def ratio(p: Tensor, h: Tensor) -> Tensor:
         """N(p / h); a class without votes counts as 0."""
         return normalized(torch.stack([a / b if b > 0 else a * 0 for a, b in zip(p, h, strict=True)]))
+
+
+class SoftMatch(FixMatch):
+    """Every label counts, less by a Gaussian below the mean confidence of predictions divided by their mean."""
+
+    def begin(self, visit: Visit) -> None:
+        super().begin(visit)
+        self.means = self.clients.setdefault(visit.client, SimpleNamespace(p=None, mu=1 / self.classes, var=1.0))
+
+    def labels(self, p_l: Tensor, p_g: Tensor) -> list[Label]:
+        means, new, old = self.means, 1 - self.numbers.ema, self.numbers.ema
+        means.p = p_l.mean(0) if means.p is None else old * means.p + new * p_l.mean(0)
+        confidences = torch.tensor([self.confidence(p) for p in p_l], dtype=torch.float64)
+        means.mu = old * means.mu + new * confidences.mean().item()
+        means.var = old * means.var + new * confidences.var().item()
+        made = []
+        for a, b in zip(p_l, p_g, strict=True):
+            v, c_l, c_g = plain.vote(a, b), self.confidence(a), self.confidence(b)
+            if self.sage:
+                lam = plain.weight_of_local(v, self.settings.kappa) if c_l >= means.mu else 0.0
+                target = lam * one_hot(v.a_l, self.classes) + (1 - lam) * one_hot(v.a_g, self.classes)
+                made.append(Label(target, max(self.weight(c_l), self.weight(c_g)), lam))
+            else:
+                made.append(Label(one_hot(v.a_l, self.classes), self.weight(c_l), 1))
+        return made
+
+    def confidence(self, p: Tensor) -> float:
+        return normalized(p * (1 / self.classes + 1e-6) / (self.means.p + 1e-6)).max().item()
+
+    def weight(self, c: float) -> float:
+        sigma2 = self.means.var / self.numbers.n_sigma**2
+        return math.exp(-(min(c - self.means.mu, 0) ** 2) / (2 * sigma2))
+
+    def unsupervised(self, of_strong: Tensor, labels: list[Label]) -> Tensor:
+        rows = zip(of_strong, labels, strict=True)
+        each = [label.used * plain.unsupervised(row[None], [label], self.settings) for row, label in rows]
+        return torch.stack(each).mean()
 
 
 class FedLabel(FixMatch):
@@ -598,5 +638,6 @@ compared(FedLabel2m, "fedlabel-2m", "fedlabel-2m+sage", **LABEL_2M, burn_in=0, p
 compared(FedLabel2m, "fedlabel-2m, burn-in", **LABEL_2M, burn_in=1, passes="joint")
 compared(FedMatch, "fedmatch, 1 helper", **MATCH, helpers=1)
 compared(FedMatch, "fedmatch, 2 helpers", **MATCH, helpers=2)
+compared(SoftMatch, "softmatch", "softmatch+sage", ema=0.3, n_sigma=2.5)
 compared(UDA, "uda", "uda+sage", **SHARP, tsa="none")
 compared(UDA, "uda, annealed", **SHARP, tsa="exp", tsa_rounds=2)

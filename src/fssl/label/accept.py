@@ -13,14 +13,18 @@ from .losses import entropy
 class Accept:
     """A rule for which predictions are sure; it may keep state with the client (tables, running means).
 
-    Every rule has `sure`; one with state has `init` and `update`, one that weighs labels instead of accepting them
-    sets `weighs` and has `weight`. A field `tau` is the confidence that records count as sure.
+    Every rule has `sure`; one with state has `init`, and `observe` or `update` or both. One that weighs labels instead
+    of accepting them sets `weighs` and has `weight`. A field `tau` is the confidence that records count as sure.
     """
 
     weighs: ClassVar[bool] = False
 
     def init(self, task: Task, counts: Counts) -> State:
         """The rule's tensors when a client takes part for the first time, under names of its own; by default none."""
+        return {}
+
+    def observe(self, p_l: Tensor, state: State) -> State:
+        """The rule's tensors that change before a step's votes, after these predictions; by default none."""
         return {}
 
     def sure(self, p: Tensor, state: State) -> Tensor:

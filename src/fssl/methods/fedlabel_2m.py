@@ -70,10 +70,11 @@ class FedLabel2M(FedLabel):
         def loss(weights: Weights, state: State) -> Value:
             a, b = one(A, weights), one(B, weights)
             p_a = net.infer(a, batch.u_weak).logits.detach().softmax(-1)
+            buffers_a, (x,) = net.fit(a, batch.x)
+            state = self.meet(x, p_a, batch, state)
             votes = self.votes_on(p_a, self.ask_global(net, payload, state, batch), payload, state, batch)
             votes["mask"] = votes["mask"] & (batch.clock.round > self.burn_in)  # B is idle until then
             state = {**self.remember(votes, batch, state), COUNT: state[COUNT] + votes["mask"].sum()}
-            buffers_a, (x,) = net.fit(a, batch.x)
             buffers_b, (strong, weak) = fit(net, b, (batch.u_strong, batch.u_weak), self.passes)
             l_s = supervised_loss(x.logits, batch)
             l_u = pseudo_loss(strong.logits, votes)

@@ -31,8 +31,8 @@ class FixMatch(Method):
     """One joint training-mode batch of labeled, weak and strong views; the labeler is two small choices.
 
     `accept` says which predictions are sure, `assign` picks the target. Every method derived
-    from this one can carry SAGE as a plug-in. What a field cannot say, a derived method says in one of five
-    short answers: `ask_global`, `vote`, `remember`, `supervised` and `extra`.
+    from this one can carry SAGE as a plug-in. What a field cannot say, a derived method says in one of six
+    short answers: `meet`, `ask_global`, `vote`, `remember`, `supervised` and `extra`.
     """
 
     accept: Accept = FixedThreshold()  # noqa: RUF009 (a frozen value)
@@ -65,6 +65,10 @@ class FixMatch(Method):
     def look(self, net: Net, weights: Weights, batch: Batch) -> tuple[State, Sequence[Out]]:
         """What the local model says of labeled images and of both views, in training mode: one joint batch."""
         return net.fit(weights, batch.x, batch.u_weak, batch.u_strong)
+
+    def meet(self, x: Out, p_l: Tensor, batch: Batch, state: State) -> State:
+        """The client's state before the votes, given what the trained model says of labeled and unlabeled images."""
+        return {**state, **self.accept.observe(p_l, state)}
 
     def ask_global(self, net: Net, payload: Payload, state: State, batch: Batch) -> Tensor:
         """p_g: what the broadcast model says of the unlabeled images."""
@@ -107,6 +111,7 @@ class FixMatch(Method):
             if self.label_bn == "eval":
                 weak = net.infer(weights, batch.u_weak)
             p_l = weak.logits.detach().softmax(-1)
+            state = self.meet(x, p_l, batch, state)
             p_g = self.ask_global(net, payload, state, batch) if self.asks_global else p_l
             votes = counted(self.votes_on(p_l, p_g, payload, state, batch), batch)
             state = self.remember(votes, batch, state)

@@ -11,7 +11,7 @@ from ..models import Net
 from ..types import Batch, Local, Payload, State
 from .base import Source
 from .fixmatch import FixMatch, Seen
-from .shared_settings import MuU, Share, Weight
+from .shared_settings import Ema, MuU, Share, Weight
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,6 @@ class FreeMatch(FixMatch):
     accept: FreeThreshold = FreeThreshold()  # noqa: RUF009
     saf: float = 0.05
     extra_loss: ClassVar[str] = "l_f"
-
-    def vote(self, p_l: Tensor, p_g: Tensor, payload: Payload, state: State, batch: Batch) -> State:
-        """The thresholds already know this batch, as in the paper's algorithm and its code."""
-        state = {**state, **self.accept.observe(p_l, state)}
-        return super().vote(p_l, p_g, payload, state, batch)
 
     def extra(self, net: Net, payload: Payload, local: Local, batch: Batch, seen: Seen) -> tuple[Tensor, State]:
         if self.saf == 0:
@@ -37,7 +32,7 @@ class FreeMatch(FixMatch):
 def freematch(
     mu_u: MuU = 1.0,
     saf: Annotated[Weight, "weight of the fairness term; 0: off"] = 0.05,
-    ema: Annotated[Share, "share of the running means that survives a step"] = 0.999,
+    ema: Ema = 0.999,
     lowest: Annotated[
         Share, ByDataset(lambda card: 0.9 if card.name == "svhn" else 0.0), "thresholds below are raised to it"
     ] = 0.0,

@@ -28,6 +28,7 @@ from .proxyfl import proxyfl
 from .rscfed import rscfed
 from .sage import is_sage, sage, with_oracle, with_sage
 from .semifl import semifl
+from .softmatch import softmatch
 from .supervised import Supervised, fedavg, fedavg_sl, fedprox
 from .uda import uda
 
@@ -54,6 +55,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "cbafed": cbafed,
     "rscfed": rscfed,
     "uda": uda,
+    "softmatch": softmatch,
 }
 PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_oracle}
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function in the text of a method: another one in each process

@@ -7,6 +7,7 @@ from ..config import Range
 Threshold = Annotated[float, Range(1e-9, 1.0)]  # a probability that counts from here on
 Tau = Annotated[Threshold, "least probability of a label that counts"]
 Share = Annotated[float, Range(0.0, 1.0)]
+Ema = Annotated[Share, "share of the running means that survives a step"]
 Weight = Annotated[float, Range(0.0, 1e6)]  # of a term in the loss
 MuU = Annotated[Weight, "weight of the unlabeled loss"]
 MuProx = Annotated[Weight, "weight of the pull towards the broadcast model"]
