@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 State = dict[str, Tensor]
-CLASS_WEIGHTS, HAS_UNLABELED = "class_weights", "has_unlabeled"  # a key in the extras of a batch
+# In the extras of a batch; those of BY_CLASS [C] are for the loss of labeled images, by the setting that asks for each.
+CLASS_WEIGHTS, LOG_PRIOR, HAS_UNLABELED = "class_weights", "log_prior", "has_unlabeled"
+BY_CLASS = {CLASS_WEIGHTS: "train.class_weights", LOG_PRIOR: "train.logit_adjustment"}
 
 
 class Weights(NamedTuple):
@@ -93,7 +95,7 @@ class Batch(NamedTuple):
     clock: Clock
     truth: State  # {} or {"u": [B_u]}
     # Where a method asks: "m_slot" [B_u] of images drawn with replacement, "numbers" of its own, and "real" [B_u] for
-    # one that chooses its images: 1 for those, 0 for all others. Where the run asks: CLASS_WEIGHTS [C]
+    # one that chooses its images: 1 for those, 0 for all others. Where the run asks: those of BY_CLASS [C]
     # and HAS_UNLABELED, 0 for a client that knows every label of its images.
     extras: State = {}  # noqa: RUF012 (never changed in place)
 
@@ -113,6 +115,11 @@ class Batch(NamedTuple):
     def class_weights(self) -> Tensor | None:
         """[C] weights of the labeled images in L_s, by class; None: equal weights."""
         return self.extras.get(CLASS_WEIGHTS)
+
+    @property
+    def log_prior(self) -> Tensor | None:
+        """[C] what L_s adds to the logits of labeled images, which balances classes; None: nothing."""
+        return self.extras.get(LOG_PRIOR)
 
     @property
     def has_unlabeled(self) -> Tensor | None:

@@ -53,11 +53,15 @@ def test_every_method_takes_them_and_balanced_labels_need_none(name: str, make_f
     short = (f"method.name={name}", "train.steps_per_round=2")
     even = (*short, "partition.kind=iid")
     federation = make_federation(*even, FULL)
-    assert all((site.weights == 1).all() for site in federation.sites if site.weights is not None)
+    assert all((site.by_class["class_weights"] == 1).all() for site in federation.sites)
     assert equal(trained(federation), trained(make_federation(*even)))
     skewed = make_federation(*short, "partition.alpha=0.5", FULL)
-    assert skewed.sites[1].weights is not None
-    assert np.ptp(skewed.sites[1].weights[np.unique(skewed.dataset.train.labels[skewed.sites[1].labeled])]) > 0
+    assert (
+        np.ptp(
+            skewed.sites[1].by_class["class_weights"][np.unique(skewed.dataset.train.labels[skewed.sites[1].labeled])]
+        )
+        > 0
+    )
     assert not equal(trained(skewed), trained(make_federation(*short, "partition.alpha=0.5")))
 
 
@@ -74,7 +78,7 @@ def test_a_server_with_labels_weighs_its_own(make_federation: Make) -> None:
     """It has as many of each class, unless some are held out; clients have none, and weigh nothing."""
     federation = make_federation("partition.labels=server", FULL)
     sites: list[Any] = [federation.holdings.server, *federation.sites]
-    assert [site.weights.tolist() for site in sites] == [[1.0] * 4] * 5
+    assert [site.by_class["class_weights"].tolist() for site in sites] == [[1.0] * 4] * 5
     assert "class_weights" in federation.of_server().plan(1, 0).draw.extras
 
 
@@ -137,7 +141,7 @@ def test_an_own_method_takes_them_or_is_refused(fssl: Fssl) -> None:
     code, _, said = fssl(*words, "method.name=my.py:own", "--out", "own")
     assert (code, said.count("\n")) == (2, 1)
     expected = (
-        r"method 'my\.py:own': train\.class_weights has no effect: its loss ignores them;"
+        r"method 'my\.py:own': train\.class_weights has no effect: its loss ignores it;"
         r" use `supervised_loss`, or remove the setting$"
     )
     assert re.search(expected, said.strip())

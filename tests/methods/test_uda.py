@@ -49,10 +49,12 @@ def test_the_limit_grows_as_printed(tsa: str, expected: list[float]) -> None:
 def test_images_that_are_known_too_well_do_not_count() -> None:
     """p(y) = 0.95, 0.5, 0.2 below a limit of 0.55: the mean of two; of all three from 1 on, and of none below 0.2."""
     p = torch.tensor([[0.95, 0.05], [0.5, 0.5], [0.2, 0.8]])
-    y = torch.zeros(3, dtype=torch.long)
-    found = [annealed(p.log(), y, torch.tensor(eta)).item() for eta in (0.55, 1.0, 0.1)]
+    y, one = torch.zeros(3, dtype=torch.long), torch.ones(())
+    batch = Batch({}, y, y, one, Clock(one, one, one), {})
+    found = [annealed(p.log(), batch, torch.tensor(eta)).item() for eta in (0.55, 1.0, 0.1)]
     assert found == pytest.approx([1.151293, 0.784626, 0.0], abs=1e-6)
-    weighed = annealed(p.log(), y, torch.tensor(0.55), torch.tensor([2.0, 1.0])).item()
+    rare = batch._replace(extras={"class_weights": torch.tensor([2.0, 1.0])})
+    weighed = annealed(p.log(), rare, torch.tensor(0.55)).item()
     assert weighed == pytest.approx(2 * 1.151293, abs=1e-6)
     assert found[1] == pytest.approx(F.cross_entropy(p.log(), y).item())
 

@@ -8,7 +8,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from fssl.seeds import cohort, stream
-from fssl.training.plan import Recipe, Site, balanced, chances, class_weights, passes, plan_client, weighed
+from fssl.training.plan import Recipe, Site, adjusted, balanced, chances, class_weights, passes, plan_client, weighed
 from fssl.types import Counts
 
 VIEWS = ("x", "u_weak", "u_strong")
@@ -146,12 +146,13 @@ def test_a_client_without_labels_has_no_balance() -> None:
 def test_weights_of_classes_by_hand() -> None:
     """Nine images and one: 10 / (2 n), so that both classes weigh 5 in all; with the root 7.5 and 2.5."""
     labels = np.array([0] * 9 + [1])
-    assert class_weights(labels, 3, 1.0) == pytest.approx([5 / 9, 5, 1])
-    assert class_weights(labels, 3, 0.5) == pytest.approx([5 / 6, 2.5, 1])
+    sizes = np.bincount(labels, minlength=3)
+    assert class_weights(sizes, 1.0) == pytest.approx([5 / 9, 5, 1])
+    assert class_weights(sizes, 0.5) == pytest.approx([5 / 6, 2.5, 1])
     for power in (0.25, 0.5, 1.0):
-        assert class_weights(labels, 3, power)[labels].mean() == pytest.approx(1)
-        assert class_weights(np.repeat([0, 2], 7), 3, power).tolist() == [1, 1, 1]  # exactly
-        assert class_weights(labels[:0], 3, power).tolist() == [1, 1, 1]
+        assert class_weights(sizes, power)[labels].mean() == pytest.approx(1)
+        assert class_weights(np.array([7, 0, 7]), power).tolist() == [1, 1, 1]  # exactly
+        assert class_weights(0 * sizes, power).tolist() == [1, 1, 1]
 
 
 def test_each_client_weighs_its_own_classes_in_every_step() -> None:
@@ -162,7 +163,26 @@ def test_each_client_weighs_its_own_classes_in_every_step() -> None:
     plain, given = (plan_client(site, SMALL, 7, 1, 0).draw for site in (bare[0], sites[0]))
     assert given.extras["class_weights"].tolist() == [pytest.approx([5 / 9, 5])] * 3
     assert torch.equal(plain.x_row, given.x_row)  # nothing is drawn otherwise
-    assert [site.weights.tolist() for site in sites[1:] if site.weights is not None] == [[1, 1], [1, 1]]
+    assert [site.by_class["class_weights"].tolist() for site in sites[1:]] == [[1, 1], [1, 1]]
+
+
+def test_a_prior_is_the_clients_own_or_that_of_all() -> None:
+    """Shares 9/10 and 1/10 of the first, 0 and 1 of the second, and 9/12 and 3/12 of both; times 2."""
+    bare = [
+        Site(np.arange(10), np.arange(12)),
+        Site(np.arange(10, 12), np.arange(12)),
+        Site(np.arange(0), np.arange(5)),
+    ]
+    labels = np.array([0] * 9 + [1] * 3)
+    assert adjusted(bare, labels, 2, 0.0, "client") == bare
+    shifts = {
+        prior: [np.exp(site.by_class["log_prior"] / 2) for site in adjusted(bare, labels, 2, 2.0, prior)]
+        for prior in ("client", "global")
+    }
+    assert shifts["global"] == [pytest.approx([0.75, 0.25], rel=1e-6)] * 3
+    assert shifts["client"][0] == pytest.approx([0.9, 0.1], rel=1e-6)
+    assert shifts["client"][1] == pytest.approx([1e-12, 1.0], rel=1e-5)
+    assert np.ptp(shifts["client"][2]) == 0  # no labels: no effect
 
 
 def test_clients_with_labels_may_have_epochs_of_their_own() -> None:

@@ -222,6 +222,14 @@ class Model:
     draw=Asks("partition.labels", *SOME),
     local_epochs=Unless("train.steps_per_round", why="it decides how long a client trains"),
     class_weights=Not("train.class_balance", why="both make up for rare classes, one by draws and one in the loss"),
+    logit_adjustment=(
+        Not("train.class_balance", why="draws by class change the shares that the prior stands for"),
+        Not("train.class_weights", why="both make up for rare classes in the loss"),
+    ),
+    prior=(
+        Only("train.logit_adjustment"),
+        Not(ENGINE, OWN_IMAGES, of=("global",), why="counts of classes stay at their sites; use 'client'"),
+    ),
     optimizer=(PaperRecipe(), USUAL_STEPS),
     lr=IDLE_STEPS,
     schedule=(PaperRecipe(), USUAL_STEPS),
@@ -276,6 +284,12 @@ class Train:
     class_weights: Annotated[
         float, Range(0.0, 1.0), "weight the labeled loss as it is (0) up to every class equally (1)"
     ] = 0.0
+    logit_adjustment: Annotated[
+        float, Range(0.0, 100.0), "times log prior, added to the logits of labeled images; 1: balanced softmax; 0: off"
+    ] = 0.0
+    prior: Annotated[
+        Literal["client", "global"], "shares of classes among the client's own labels, or among those of all clients"
+    ] = "client"
     unlabeled_ratio: Annotated[int, Range(1, 1000), "unlabeled images per labeled one in a step"] = 2
     optimizer: Annotated[Literal["sgd", "adamw"], "optimizer of clients"] = "sgd"
     lr: Annotated[float, Range(0.0), "learning rate before the schedule; for `adamw` start with 0.001"] = 0.1

@@ -14,7 +14,7 @@ from ..methods.names import split_name
 from ..models import Net
 from ..system.user_code import user_place
 from ..training.plan import Recipe
-from ..types import Counts, Task
+from ..types import CLASS_WEIGHTS, LOG_PRIOR, Counts, Task
 from .assembly import make_probe, make_recipe
 from .dry_step import Sizes, Tried, try_network, try_step
 from .privacy import FEWEST_MASKED, MOST_MASKED
@@ -179,6 +179,12 @@ def check_without_labels(config: Config, method: Method) -> None:
         raise UserError(f"{start} trains on labels of clients, which have none; choose another method")
 
 
+def by_class_in(config: Config) -> tuple[str, ...]:
+    """What a run gives the loss of labeled images."""
+    asked = {CLASS_WEIGHTS: config.train.class_weights, LOG_PRIOR: config.train.logit_adjustment}
+    return tuple(name for name, value in asked.items() if value)
+
+
 def check_step(config: Config, method: Method, net: Net, card: Card, shapes: bool = True) -> Tried:
     """Try one step on shapes only, or on two black images.
 
@@ -189,7 +195,7 @@ def check_step(config: Config, method: Method, net: Net, card: Card, shapes: boo
     recipe = recipe if shapes else replace(recipe, batch=2, unlabeled_ratio=1)
     slots = recipe.unlabeled_batch  # any number will do: images have no values here
     task = Task(card.num_classes, slots, config.seed, card.size)
-    sizes = Sizes(task, Counts(1, slots), recipe, card, config.train.class_weights > 0, values=not shapes)
+    sizes = Sizes(task, Counts(1, slots), recipe, card, by_class_in(config), values=not shapes)
     try:
         tried = try_step(method, net, sizes, make_probe(config, method))
         if "sage" in split_name(config.method.name)[1] and "assign" not in tried.hooks:

@@ -23,7 +23,7 @@ from ..probes.tally import Layout
 from ..probes.training import Probe
 from ..seeds import stream
 from ..training.plan import Recipe, Site, plan_extras
-from ..types import Batch, Clock, Counts, Local, Payload, State, Sweep, Task, Trace, Weights
+from ..types import BY_CLASS, Batch, Clock, Counts, Local, Payload, State, Sweep, Task, Trace, Weights
 from .step import votes_at
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class Sizes(NamedTuple):
     counts: Counts
     recipe: Recipe
     card: Card
-    weighs_classes: bool = False  # in the loss of labeled images
+    by_class: tuple[str, ...] = ()  # what the run gives the loss of labeled images, of BY_CLASS
     values: bool = False  # take the step on black images, which is faster than on shapes if there are few
 
 
@@ -101,10 +101,10 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
         RandomStepError: The method draws random numbers.
         UserError: Something that it returns is not what the rest of a round needs.
     """
-    task, counts, recipe, card, weighs_classes, values = sizes
+    task, counts, recipe, card, by_class, values = sizes
     method, hooks = on_trial(method)
     pool = np.arange(recipe.unlabeled_batch)  # any images will do
-    site = Site(pool, pool, weights=np.ones(task.num_classes, np.float32) if weighs_classes else None)
+    site = Site(pool, pool, by_class={name: np.ones(task.num_classes, np.float32) for name in by_class})
     forms = {k: (t.shape[1:], t.dtype) for k, t in plan_extras(site, recipe, partial(stream, 0)).items()}
     with sketch(method, net, task, counts, values=values) as (payload, local):
         pixels = (card.channels, card.size, card.size)
@@ -121,14 +121,15 @@ def try_step(method: Method, net: Net, sizes: Sizes, probe: Probe) -> Tried:
         if recipe.sweep:
             local = try_visit(method, net, payload, local, recipe, pixels)
         given = {"payload": payload, "local": local, "batch": batch}
-        asked = {"class_weights": batch.class_weights, "has_unlabeled": batch.has_unlabeled, "truth": truth}
+        asked = {"has_unlabeled": batch.has_unlabeled, "truth": truth, **{name: extras[name] for name in by_class}}
         with Looks({**asked, "rounds": rounds}) as looks:
             after, trace = unchanged(given, lambda: method.step(net, payload, local, batch))
         has_labels = method.labels_at_clients  # otherwise only the server's loss uses them
-        if weighs_classes and has_labels and "class_weights" not in looks.found:
-            raise UserError(
-                "train.class_weights has no effect: its loss ignores them; use `supervised_loss`, or remove the setting"
-            )
+        for name in by_class:
+            if has_labels and name not in looks.found:
+                raise UserError(
+                    f"{BY_CLASS[name]} has no effect: its loss ignores it; use `supervised_loss`, or remove the setting"
+                )
         if recipe.labels_alone and "has_unlabeled" not in looks.found:
             raise UserError(
                 "train.labels_alone has no effect: its step never reads `batch.has_unlabeled`; remove the setting"

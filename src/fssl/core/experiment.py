@@ -22,7 +22,7 @@ from ..models import Net
 from ..start import Fitted, first_weights, start_digest
 from ..system.user_code import digest_of, is_users
 from .assembly import is_untried, make_net, with_training
-from .compatibility import check_method, check_network, check_step
+from .compatibility import by_class_in, check_method, check_network, check_step
 from .device import choose_device, uses_bf16
 from .dry_step import Tried
 from .holdings import Holdings, make_holdings, training_notes
@@ -103,11 +103,11 @@ class Experiment:
     def is_tried(self) -> bool:
         """Return whether `prepare` takes the dry step: whether the run may not fit together.
 
-        A user's method may be anything; not every method supports train.labels_alone, train.class_weights or +oracle,
-        and not every network takes the single image of some methods' passes.
+        A method of the user's may be anything; not every method takes train.labels_alone, settings by class or +oracle,
+        nor does every network take the single image of some methods' passes.
         """
         train, oracle = self.config.train, self.method.needs.truth
-        asks = oracle or train.labels_alone or train.class_weights > 0 or train.batch == 1
+        asks = oracle or train.labels_alone or bool(by_class_in(self.config)) or train.batch == 1
         return asks or is_users(self.config.method.name)
 
     @property

@@ -22,6 +22,7 @@ from .assembly import (
     make_server_recipe,
 )
 from .attack import mislabeled
+from .compatibility import by_class_in
 from .device import choose_devices
 from .dry_step import Sizes, try_step
 from .evaluate import ScoreBatch, Tester, TestPool, headline_norm, make_score, make_tester, norms_for_test
@@ -125,7 +126,7 @@ class Federation:
         """Return the places of sums in the step's tally, as the method's step measures them."""
         if self.method is self.experiment.method:
             return self.experiment.dry_step.layout
-        sizes = Sizes(self.task, self.counts(0), self.recipe, self.dataset.card, self.config.train.class_weights > 0)
+        sizes = Sizes(self.task, self.counts(0), self.recipe, self.dataset.card, by_class_in(self.config))
         return try_step(self.method, self.net, sizes, make_probe(self.config, self.method)).layout
 
     @property

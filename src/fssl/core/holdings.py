@@ -13,7 +13,7 @@ from ..data.partition import Index, class_counts
 from ..data.sources import Dataset
 from ..errors import several
 from ..methods.base import Needs
-from ..training.plan import Site, balanced, make_sites, server_site, weighed
+from ..training.plan import Site, adjusted, balanced, make_sites, server_site, weighed
 from .images import Division
 
 RARE = 0.01  # rounds without labels that need no note
@@ -47,7 +47,8 @@ def make_holdings(config: Config, dataset: Dataset, division: Division, needs: N
     labels, classes = dataset.train.labels, dataset.card.num_classes
     sites = [*make_sites(partition, needs.labels), server_site(partition)]
     sites = balanced(sites, labels, config.train.class_balance)
-    *sites, server = weighed(sites, labels, classes, config.train.class_weights)
+    sites = weighed(sites, labels, classes, config.train.class_weights)
+    *sites, server = adjusted(sites, labels, classes, config.train.logit_adjustment, config.train.prior)
     return Holdings(
         sites,
         server,

@@ -8,14 +8,19 @@ from ..types import Batch, PseudoLabels, State
 
 
 def supervised_loss(logits: Tensor, batch: Batch, y: Tensor | None = None) -> Tensor:
-    """L_s of a step, with the run's class weights; 0 for a client without labels.
+    """L_s of a step, with the run's class weights or prior; 0 for a client without labels.
 
     Args:
         logits: Of the labeled images, with gradients.
         batch: The step's batch.
         y: The images' classes, where they are not shown once each in the batch's order.
     """
-    return batch.has_labels * cross_entropy(logits, batch.y if y is None else y, batch.class_weights)
+    return batch.has_labels * cross_entropy(adjusted(logits, batch), batch.y if y is None else y, batch.class_weights)
+
+
+def adjusted(logits: Tensor, batch: Batch) -> Tensor:
+    """z + tau log pi of labeled images, where `train.logit_adjustment` asks; 1 is the balanced softmax."""
+    return logits if batch.log_prior is None else logits + batch.log_prior
 
 
 def cross_entropy(logits: Tensor, y: Tensor, class_weights: Tensor | None = None) -> Tensor:

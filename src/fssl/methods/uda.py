@@ -9,7 +9,7 @@ from torch import Tensor
 from ..config import ByDataset, Range
 from ..label.accept import FixedThreshold
 from ..label.assign import Assign, LocalOnly, Sage
-from ..label.losses import cross_entropies
+from ..label.losses import adjusted, cross_entropies
 from ..models import Out
 from ..types import Batch
 from .base import Source
@@ -37,10 +37,11 @@ def signal(t: Tensor, tsa: Tsa, num_classes: int) -> Tensor:
     return f * (1 - 1 / num_classes) + 1 / num_classes
 
 
-def annealed(logits: Tensor, y: Tensor, eta: Tensor, class_weights: Tensor | None = None) -> Tensor:
+def annealed(logits: Tensor, batch: Batch, eta: Tensor) -> Tensor:
     """The mean of w_y CE over the images to whose class the model gives at most eta; 0 if there is none."""
+    y, w = batch.y, batch.class_weights
     kept = logits.detach().softmax(-1).gather(-1, y.unsqueeze(-1)).squeeze(-1) <= eta
-    losses = cross_entropies(logits, y) * (1 if class_weights is None else class_weights[y])
+    losses = cross_entropies(adjusted(logits, batch), y) * (1 if w is None else w[y])
     return (losses * kept).sum() / kept.sum().clamp(min=1)
 
 
@@ -64,7 +65,7 @@ class UDA(FixMatch):
             return super().supervised(x, batch)
         t = ((batch.clock.round - 1) / self.tsa_rounds).clamp(max=1)
         eta = signal(t, self.tsa, x.logits.shape[-1])
-        return batch.has_labels * annealed(x.logits, batch.y, eta, batch.class_weights)
+        return batch.has_labels * annealed(x.logits, batch, eta)
 
 
 @Source("Xie et al. 2020", "released code", label="UDA")

@@ -1,8 +1,8 @@
 """From a partition and seeds to a client's round: rows, their order, and random numbers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -14,10 +14,11 @@ from ..data.cards import Card
 from ..data.partition import Partition
 from ..errors import UserError
 from ..seeds import stream
-from ..types import CLASS_WEIGHTS, HAS_UNLABELED, Clock, Counts, Draw, Orders, State, Sweep, Task
+from ..types import CLASS_WEIGHTS, HAS_UNLABELED, LOG_PRIOR, Clock, Counts, Draw, Orders, State, Sweep, Task
 from .schedule import Schedule
 
 Rows = NDArray[np.int64]
+LEAST_SHARE = 1e-12  # of a class, in a logarithm
 DrawNumbers = Callable[[np.random.Generator, int], NDArray[np.float64]]  # of so many steps, [steps, ...]
 
 
@@ -26,12 +27,20 @@ class Site(NamedTuple):
 
     labeled: Rows
     pool: Rows
-    chances: NDArray[np.float64] | None = None  # weights for drawing labeled images; None: equal
-    weights: NDArray[np.float32] | None = None  # [C] of a labeled image's loss; None: the same for all
+    chances: NDArray[np.float64] | None = None  # of each labeled image to be drawn; None: the same for all
+    by_class: Mapping[str, NDArray[np.float32]] = {}  # [C] for the loss of labeled images
 
     @property
     def counts(self) -> Counts:
         return Counts(len(self.labeled), len(self.pool))
+
+    def classes(self, labels: NDArray[np.int64], number: int) -> Rows:
+        """How many labeled images it has of each class."""
+        return np.bincount(labels[self.labeled], minlength=number)
+
+    def with_numbers(self, name: str, by_class: NDArray[np.floating]) -> Self:
+        """The same site with further numbers for the loss of labeled images."""
+        return self._replace(by_class={**self.by_class, name: by_class.astype(np.float32)})
 
 
 def make_sites(partition: Partition, labels: Literal["few", "all"]) -> list[Site]:
@@ -68,15 +77,32 @@ def weighed(sites: list[Site], labels: NDArray[np.int64], num_classes: int, powe
     """
     if not power:
         return sites
-    return [site._replace(weights=class_weights(labels[site.labeled], num_classes, power)) for site in sites]
+    return [site.with_numbers(CLASS_WEIGHTS, class_weights(site.classes(labels, num_classes), power)) for site in sites]
 
 
-def class_weights(labels: NDArray[np.int64], num_classes: int, power: float) -> NDArray[np.float32]:
-    """Return w_c ~ n_c^-power with mean 1 over these images; 1 for a class without any."""
-    sizes = np.bincount(labels, minlength=num_classes)
+def class_weights(sizes: Rows, power: float) -> NDArray[np.float32]:
+    """w_c ~ n_c^-power, so that their mean over these images is 1; 1 for a class without any."""
     w = np.where(sizes > 0, np.maximum(sizes, 1.0) ** -power, 0.0)
     w *= sizes.sum() / max((sizes * w).sum(), 1.0)
     return np.where(sizes > 0, w, 1.0).astype(np.float32)
+
+
+def adjusted(sites: list[Site], labels: NDArray[np.int64], num_classes: int, tau: float, prior: str) -> list[Site]:
+    """The sites with tau log pi for the logits of labeled images; 0: without.
+
+    The prior pi is the shares of classes among a client's own labels, or among those of all clients ("global").
+    """
+    if not tau:
+        return sites
+    sizes = [site.classes(labels, num_classes) for site in sites]
+    total = np.sum(sizes, axis=0)
+    known = [total if prior == "global" else own for own in sizes]
+    return [site.with_numbers(LOG_PRIOR, tau * log_prior(n)) for site, n in zip(sites, known, strict=True)]
+
+
+def log_prior(sizes: Rows) -> NDArray[np.float64]:
+    """log pi by class; one without any image all but leaves the softmax."""
+    return np.asarray(np.log(sizes / max(sizes.sum(), 1) + LEAST_SHARE))
 
 
 def make_task(sites: list[Site], card: Card, seed: int) -> Task:
@@ -231,8 +257,7 @@ def plan_extras(site: Site, recipe: Recipe, named: Callable[[str], np.random.Gen
                 f"the `numbers` of its recipe have {len(numbers)} rows; expected one for each of {shape[0]} steps"
             )
         extras["numbers"] = torch.from_numpy(numbers.astype(np.float32))
-    if site.weights is not None:
-        extras[CLASS_WEIGHTS] = torch.from_numpy(np.tile(site.weights, (shape[0], 1)))
+    extras |= {name: torch.from_numpy(np.tile(numbers, (shape[0], 1))) for name, numbers in site.by_class.items()}
     if recipe.labels_alone:
         extras[HAS_UNLABELED] = torch.full(shape[:1], float(len(site.labeled) < len(site.pool)))
     if recipe.chooses:
