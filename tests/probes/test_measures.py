@@ -12,7 +12,9 @@ from fssl.augment.policies import Normalize
 from fssl.core import evaluate
 from fssl.core.evaluate import BATCH, make_score, make_tester, read_tested
 from fssl.data.cards import CARDS
+from fssl.data.long_tail import class_sizes
 from fssl.models import build_net
+from fssl.probes.groups import THIRDS, class_groups
 from fssl.probes.host import BINS, Answers
 from fssl.probes.measures import answers_of, auroc, sums
 
@@ -146,3 +148,39 @@ def test_answers_without_any_class_twice() -> None:
     of = answers_of(np.eye(4, dtype=np.float32), np.arange(4))
     assert isinstance(of, Answers)
     assert (of.accuracy, of.balanced_accuracy, of.macro_f1, of.auroc, of.ece) == (100, 100, 100, 100, 0)
+
+
+def test_the_geometric_mean_by_hand() -> None:
+    """Recalls .95 .9 .8 .75 .7 .65 .6 .5 .4 0, of which the last counts as 1 / 1000."""
+    right = np.array([95, 90, 80, 75, 70, 65, 60, 50, 40, 0])
+    confusion = np.diag(right)
+    confusion[np.arange(10), np.arange(10) - 1] += 100 - right
+    of = Answers(confusion, np.zeros((3, BINS)), np.full(10, np.nan))
+    assert of.balanced_accuracy == pytest.approx(62.5)
+    assert of.geometric_mean == pytest.approx(35.0535, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("head", "imbalance", "sizes"),
+    [(150, 10, (18, 69, 13)), (150, 20, (14, 53, 33)), (150, 50, (11, 40, 49)), (500, 100, (35, 35, 30))],
+)
+def test_groups_of_a_long_tail(head: int, imbalance: int, sizes: tuple[int, ...]) -> None:
+    groups = class_groups(np.array(class_sizes(head, imbalance, 100)))
+    assert tuple(int(groups[name].sum()) for name in ("many", "medium", "few")) == sizes
+    assert [int(groups[name].sum()) for name in THIRDS] == [34, 33, 33]
+    assert [int(np.flatnonzero(groups[name])[0]) for name in THIRDS] == [0, 34, 67]
+
+
+def test_a_group_is_the_mean_recall_of_its_classes() -> None:
+    """Labels 200 100 20 19, recalls 1 1/2 1/4 and none: the last class has no test image."""
+    confusion = np.array([[4, 0, 0, 0], [2, 2, 0, 0], [0, 3, 1, 0], [0, 0, 0, 0]])
+    of = Answers(confusion, np.zeros((3, BINS)), np.full(4, np.nan))
+    found = of.by_group(class_groups(np.array([200, 100, 20, 19])))
+    assert found == {
+        "many": 100.0,
+        "medium": 37.5,
+        "few": None,
+        "first_third": 75.0,
+        "second_third": 25.0,
+        "last_third": None,
+    }

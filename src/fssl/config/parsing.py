@@ -148,6 +148,7 @@ def check_dealing(config: Config) -> None:
             f"partition.alpha = {part.alpha:g}: expected at least {MIN_ALPHA} with partition.kind = '{part.kind}',"
             " since smaller values add hardly any skew; for an even split use partition.kind = 'iid'"
         )
+    check_tail(config)
     if card.is_folder:  # the rest is checked once the folder is read
         return
     if config.picks_labels and config.labels_per_class > card.per_class_base:
@@ -158,9 +159,24 @@ def check_dealing(config: Config) -> None:
     terms = Terms(
         part.kind, part.labels, part.clients, part.labeled_clients, part.classes_per_client, part.first_clients
     )
-    num_labeled = config.labels_per_class * card.num_classes if config.picks_labels else 0
-    check_shares(terms, num_labeled, card.num_train)
+    num_labeled = sum(config.labeled_sizes) if config.picks_labels else 0
+    others = config.other_sizes
+    check_shares(terms, num_labeled, card.num_train if others is None else num_labeled + sum(others))
     check_shards(terms, card.num_classes)
+
+
+def check_tail(config: Config) -> None:
+    """Refuse numbers of images that make no tail."""
+    data = config.data
+    if data.imbalance_unlabeled is not None and abs(data.imbalance_unlabeled) < 1:
+        raise UserError(
+            f"data.imbalance_unlabeled = {data.imbalance_unlabeled:g}: expected 1 or more, or -1 or less to reverse"
+        )
+    if config.card.is_folder and config.other_sizes is not None and data.head is None:
+        raise UserError("data.imbalance on own images needs data.head: how many the most common class has")
+    if config.other_sizes is not None and max(config.other_sizes) < 1:
+        key = f"data.labels_per_class = {config.labels_per_class}"
+        raise UserError(f"{key}: no unlabeled image is left; give data.head, or fewer labels")
 
 
 def check_draw(config: Config) -> None:

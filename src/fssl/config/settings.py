@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from ..data.cards import CARDS, Card, Fit, card
+from ..data.long_tail import class_sizes
 from ..data.shares import HAVE_ALPHA, SOME
 from ..system.user_code import is_users, user_file
 from ..training.schedule import Schedule
@@ -80,6 +81,9 @@ NOT_OF_AUTHORS = Not("protocol", "authors", why=AUTHORS_WAY)
         Unless("data.label_fraction", why="they exclude each other"),
         Required("data.name", *DEALT_FOLDERS, why="how many images of each class are labeled"),
     ),
+    imbalance=(*DEALT, PaperRecipe()),
+    imbalance_unlabeled=(*COUNTED, PaperRecipe()),
+    head=(*DEALT, PaperRecipe()),
     classes=(IN_FOLDERS, Required(ENGINE, OWN_IMAGES, why='a list that all sites agree on, e.g. ["cat", "dog"]')),
     size=IN_FOLDERS,
     channels=IN_FOLDERS,
@@ -97,6 +101,17 @@ class Data:
     dir: Annotated[str | None, "folder of the dataset's files (Parquet: default `FSSL_DATA`, else the hub)"] = None
     labels_per_class: Annotated[int | None, Range(1, MANY), "number of labeled images per class"] = None
     label_fraction: Annotated[float | None, Range(0.0, 1.0), "labeled share, counted as in the paper"] = None
+    imbalance: Annotated[
+        float | None,
+        Range(1.0, 1e6),
+        "long tail: labeled images of the first class (`labels_per_class`) over those of the last; unset: no tail",
+    ] = None
+    imbalance_unlabeled: Annotated[
+        float | None, Range(-1e6, 1e6), "the same of unlabeled images; negative: reversed; default: as `imbalance`"
+    ] = None
+    head: Annotated[
+        int | None, Range(1, MANY), "unlabeled images of the most common class (`knowing-clients`: all images)"
+    ] = None
     test: Annotated[
         Literal["all", "tuning", "final"],
         "all test images, or one half: `tuning` to choose settings, `final` to report (then `tuning` is"
@@ -560,6 +575,26 @@ class Config:
         return max(1, round(fraction * self.card.per_class_base))
 
     @property
+    def has_tail(self) -> bool:
+        """Whether classes are to have unequal numbers of images."""
+        return self.data.imbalance is not None or self.data.imbalance_unlabeled is not None
+
+    @property
+    def labeled_sizes(self) -> list[int]:
+        """Labeled images of each class, where their number is picked."""
+        return class_sizes(self.labels_per_class, self.data.imbalance or 1.0, self.card.num_classes)
+
+    @property
+    def other_sizes(self) -> list[int] | None:
+        """Unlabeled images of each class, or all where some clients know their labels; None: as many as there are."""
+        data = self.data
+        ratio = data.imbalance if data.imbalance_unlabeled is None else data.imbalance_unlabeled
+        if ratio is None and data.head is None:
+            return None
+        most = self.card.per_class_base - (self.labels_per_class if self.picks_labels else 0)
+        return class_sizes(data.head or most, ratio or 1.0, self.card.num_classes)
+
+    @property
     def has_server_labels(self) -> bool:
         """Return whether only the server has labels."""
         return self.partition.labels == AT_SERVER and self.partition.file is None
@@ -579,8 +614,7 @@ class Config:
     @property
     def server_batch(self) -> int:
         """Return the labeled images in a step of the server."""
-        number = self.labels_per_class * self.card.num_classes
-        return self.server.batch or usual_batch(number)
+        return self.server.batch or usual_batch(sum(self.labeled_sizes))
 
     @property
     def chosen_by(self) -> Literal["validation", "test"] | None:

@@ -1,6 +1,6 @@
 """The test: the quality of a model's answers on the test images, under each normalization."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,9 +11,11 @@ from ..augment.policies import Normalize
 from ..config import Config
 from ..data.cards import Card
 from ..models import Net
-from ..probes.host import Answers, read_answers
+from ..probes.host import Answers, Groups, read_answers
 from ..probes.measures import auroc, sums
 from ..types import Weights
+
+NO_GROUPS: Groups = {}
 
 
 class TestPool(NamedTuple):
@@ -30,6 +32,11 @@ class Test(NamedTuple):
     macro_f1: float | None = None
     auroc: float | None = None
     ece: float | None = None
+    of_tail: Mapping[str, float | None] = {}
+
+    def facts(self) -> dict[str, float | None]:
+        """All numbers by name, as a record has them."""
+        return {name: value for name, value in self._asdict().items() if name != "of_tail"} | {**self.of_tail}
 
 
 class Tested(NamedTuple):
@@ -37,11 +44,13 @@ class Tested(NamedTuple):
 
     answers: Answers
     loss: float
+    groups: Groups = NO_GROUPS
 
     @property
     def numbers(self) -> Test:
         of = self.answers
-        return Test(of.accuracy, self.loss, of.balanced_accuracy, of.macro_f1, of.auroc, of.ece)
+        tail = {"geometric_mean": of.geometric_mean, **of.by_group(self.groups)} if self.groups else {}
+        return Test(of.accuracy, self.loss, of.balanced_accuracy, of.macro_f1, of.auroc, of.ece, tail)
 
 
 # -> [norms, sums]: the loss, `measures.sums`, the area of each class; still on the device
@@ -93,16 +102,16 @@ def make_tester(score: ScoreBatch, pool: TestPool, norms: Sequence[Normalize]) -
     return tester
 
 
-def read_tested(scores: Tensor, num_classes: int) -> list[Tested]:
+def read_tested(scores: Tensor, num_classes: int, groups: Groups = NO_GROUPS) -> list[Tested]:
     """Copy a tester's result to the host, once; one entry per normalization."""
     numbers = scores.cpu().numpy()
     both = [(read_answers(row[1:], num_classes), float(row[0])) for row in numbers]
-    return [Tested(answers, loss / int(answers.confusion.sum())) for answers, loss in both]
+    return [Tested(answers, loss / int(answers.confusion.sum()), groups) for answers, loss in both]
 
 
-def read_tests(scores: Tensor, num_classes: int) -> list[Test]:
+def read_tests(scores: Tensor, num_classes: int, groups: Groups = NO_GROUPS) -> list[Test]:
     """Return the numbers of a tester's result."""
-    return [tested.numbers for tested in read_tested(scores, num_classes)]
+    return [tested.numbers for tested in read_tested(scores, num_classes, groups)]
 
 
 def norms_for_test(card: Card, device: torch.device) -> dict[str, Normalize]:

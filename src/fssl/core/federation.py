@@ -192,7 +192,10 @@ class Federation:
         """Return a function that measures BatchNorm's statistics on images of the server; None if it is not used."""
         static_norm, own = self.config.server.static_norm, self.holdings.server.labeled
         if static_norm == "all":
-            own = np.setdiff1d(np.arange(len(self.dataset.train.labels)), self.holdings.held_out)
+            every = np.arange(len(self.dataset.train.labels))
+            if self.config.other_sizes is not None:  # the rest is no part of the federation
+                every = np.concatenate([site.pool for site in (*self.holdings.sites, self.holdings.server)])
+            own = np.setdiff1d(every, self.holdings.held_out)
         if static_norm == "off" or not len(own):  # with `sites` a server may have none
             return None
         measure, rows = make_measure(self.net, self.pools.whole, faster), torch.from_numpy(own).to(self.device)

@@ -13,6 +13,8 @@ from ..data.partition import Index, class_counts
 from ..data.sources import Dataset
 from ..errors import several
 from ..methods.base import Needs
+from ..probes.groups import class_groups
+from ..probes.host import Groups
 from ..training.plan import Site, adjusted, balanced, make_sites, server_site, weighed
 from .images import Division
 
@@ -33,6 +35,7 @@ class Holdings:
     labeled: NDArray[np.int64] | None
     unlabeled: NDArray[np.int64] | None  # by their true classes
     at_server: NDArray[np.int64] | None  # [classes], of a server with labels
+    groups: Groups  # of classes with many or few labels, where the settings ask for a long tail
 
     def facts(self) -> dict[str, Any]:
         """Return the counts as a run records them."""
@@ -49,13 +52,15 @@ def make_holdings(config: Config, dataset: Dataset, division: Division, needs: N
     sites = balanced(sites, labels, config.train.class_balance)
     sites = weighed(sites, labels, classes, config.train.class_weights)
     *sites, server = adjusted(sites, labels, classes, config.train.logit_adjustment, config.train.prior)
+    known = class_counts([*partition.labeled, partition.server], labels, classes)
     return Holdings(
         sites,
         server,
         held_out,
-        None if dataset.at_sites else class_counts(partition.labeled, labels, classes),
+        None if dataset.at_sites else known[:-1],
         None if dataset.partition else class_counts(partition.unlabeled, labels, classes),
-        class_counts([partition.server], labels, classes)[0] if len(partition.server) else None,
+        known[-1] if len(partition.server) else None,
+        class_groups(known.sum(0)) if config.has_tail else {},
     )
 
 

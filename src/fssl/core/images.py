@@ -134,13 +134,19 @@ def partition_images(config: Config, dataset: Dataset) -> Partition:
         kind=part.kind,
         alpha=part.alpha,
         clients=part.clients,
-        per_class=config.labels_per_class if config.picks_labels else None,
+        per_class=labels_of_classes(config) if config.picks_labels else None,
+        further=config.other_sizes,
         seed=part.seed,
         who=part.labels,
         labeled_clients=part.labeled_clients,
         classes_per_client=part.classes_per_client,
         first_clients=part.first_clients,
     )
+
+
+def labels_of_classes(config: Config) -> int | list[int]:
+    """How many images of each class are labeled: one number, or a tail."""
+    return config.labels_per_class if config.data.imbalance is None else config.labeled_sizes
 
 
 def divide_images(config: Config, dataset: Dataset) -> Division:

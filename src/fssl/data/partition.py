@@ -49,7 +49,8 @@ def make_partition(
     kind: str,
     alpha: float = 1.0,
     clients: int,
-    per_class: int | None = None,
+    per_class: int | Sequence[int] | None = None,
+    further: Sequence[int] | None = None,
     seed: int = 0,
     who: str | None = None,
     labeled_clients: int | None = None,
@@ -64,7 +65,8 @@ def make_partition(
         kind: The distribution of classes over clients, one of `KINDS`.
         alpha: Dirichlet concentration, for kinds that use one.
         clients: The number of clients.
-        per_class: The number of labeled images of each class; not for "knowing-clients".
+        per_class: The number of labeled images of each class, one for all or one for each; not for "knowing-clients".
+        further: The number of further images of each class; the rest is left out. Default: all.
         seed: The seed of the draw.
         who: The place of labels. "all-clients": each client gets some of the labeled images. "few-clients": the first
             `labeled_clients` get all of them and nothing else. "knowing-clients": all images are dealt to all
@@ -80,12 +82,14 @@ def make_partition(
     _check(kind, alpha, clients, seed)
     num_labeled = 0
     if who == "knowing-clients":
-        rows = shuffle_classes(labels, num_classes, LABEL_SEED + seed)
+        _, rows = split_labels(labels, num_classes, [0] * num_classes, LABEL_SEED + seed, further)
+        num_images = sum(map(len, rows))
     else:
-        labeled, unlabeled = split_labels(labels, num_classes, per_class or 0, LABEL_SEED + seed)
+        labeled, unlabeled = split_labels(labels, num_classes, per_class or 0, LABEL_SEED + seed, further)
         num_labeled = sum(map(len, labeled))
+        num_images = num_labeled + sum(map(len, unlabeled))
     terms = Terms(kind, who, clients, labeled_clients, classes_per_client, first_clients)
-    check_shares(terms, num_labeled, len(labels))
+    check_shares(terms, num_labeled, num_images)
     check_shards(terms, num_classes)
     deal, mix, knowing = DEALS[kind], Mix(alpha, classes_per_client or 0, seed), labeled_clients or 0
     if who == "all-clients":
@@ -127,20 +131,39 @@ def shuffle_classes(labels: NDArray[np.int64], num_classes: int, seed: int = LAB
 
 
 def split_labels(
-    labels: NDArray[np.int64], num_classes: int, per_class: int, seed: int = LABEL_SEED
+    labels: NDArray[np.int64],
+    num_classes: int,
+    per_class: int | Sequence[int],
+    seed: int = LABEL_SEED,
+    further: Sequence[int] | None = None,
 ) -> tuple[list[Index], list[Index]]:
-    """Return the rows of each class in random order, cut into the first `per_class` (labeled) and the rest."""
+    """Return the rows of each class in random order, cut into the labeled ones, and the next `further` or all others."""
     order = shuffle_classes(labels, num_classes, seed)
     counts = [len(rows) for rows in order]
+    if isinstance(per_class, int):
+        check_per_class(per_class, counts)
+        per_class = [per_class] * num_classes
+    ends = counts if further is None else [n + m for n, m in zip(per_class, further, strict=True)]
+    for c, (first, end) in enumerate(zip(per_class, ends, strict=True)):
+        if max(first, end) > counts[c]:
+            rest = f" and {end - first} more" if further is not None else ""
+            raise UserError(
+                f"class {c} has {counts[c]} images, too few for {first} labeled{rest}; use smaller numbers of images"
+            )
+    cuts = list(zip(order, per_class, ends, strict=True))
+    return [rows[:n] for rows, n, _ in cuts], [rows[n:end] for rows, n, end in cuts]
+
+
+def check_per_class(number: int, counts: Sequence[int]) -> None:
+    """Refuse as many labels of each class as some class has not."""
     rarest = int(np.argmin(counts))
     if counts[rarest] == 0:
         raise UserError(f"class {rarest} has no images, so none of it can be labeled")
-    if not 1 <= per_class <= counts[rarest]:
+    if not 1 <= number <= counts[rarest]:
         raise UserError(
-            f"{per_class} labeled images per class, expected 1 to {counts[rarest]}:"
+            f"{number} labeled images per class, expected 1 to {counts[rarest]}:"
             f" class {rarest} has {counts[rarest]} images"
         )
-    return [rows[:per_class] for rows in order], [rows[per_class:] for rows in order]
 
 
 def hold_out(

@@ -228,10 +228,11 @@ class Engine:
     def _read(self, round: int, done: Done, passing: Passing) -> RoundResult:
         """A round's numbers on the host; refused if they are not finite."""
         federation, num_classes = self.federation, self.federation.task.num_classes
+        groups = federation.holdings.groups
         plain, *smooth = [
-            dict(zip(federation.norms, read_tests(each, num_classes), strict=True)) for each in done.scores
+            dict(zip(federation.norms, read_tests(each, num_classes, groups), strict=True)) for each in done.scores
         ]
-        validated = [read_tests(each, num_classes)[0] for each in done.held_out]
+        validated = [read_tests(each, num_classes, groups)[0] for each in done.held_out]
         of_sites = together((each for each in done.sites if isinstance(each, SiteScore)), "validation")
         result = RoundResult(
             round,
@@ -326,7 +327,7 @@ class Engine:
     def tested(self, model: Weights) -> Tested:
         """All that the test tells of a model, under the headline's normalization."""
         federation = self.federation
-        tests = read_tested(self.test(model), federation.task.num_classes)
+        tests = read_tested(self.test(model), federation.task.num_classes, federation.holdings.groups)
         return dict(zip(federation.norms, tests, strict=True))[self.headline]
 
     def validated(self, model: Weights) -> Tested | None:

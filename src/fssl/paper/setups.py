@@ -78,7 +78,7 @@ def own_recipe(config: Config) -> str | None:
     """Return the first setting that changes the training from all of the paper's runs."""
     ours, usual = flatten(config), flatten(Config())
     return next(
-        (f"{key} = {setting_text(ours[key])}" for key, _ in noted(PaperRecipe) if ours[key] != usual[key]), None
+        (f"{key} = {setting_text(ours[key])}" for key, _ in noted(PaperRecipe) if ours.get(key) != usual.get(key)), None
     )
 
 

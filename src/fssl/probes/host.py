@@ -1,11 +1,13 @@
 """Results of tests and probes on the host: bins of confidences, and measures of a classifier besides accuracy."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
+Groups = Mapping[str, NDArray[np.bool_]]  # which classes belong to each
 BINS = 15  # of the calibration error: equal parts of confidences from 0 to 1, each with its upper end
 COARSE, FINE, FINE_FROM = 100, 50, 0.95  # confidence bins on [0, 1], and finer ones on [0.95, 1]
 
@@ -42,6 +44,17 @@ class Answers(NamedTuple):
     @property
     def balanced_accuracy(self) -> float:
         return float(np.nanmean(self.recall))
+
+    @property
+    def geometric_mean(self) -> float:
+        """Of the recalls; a class without a right answer counts 1 / (100 C) instead of 0, as CDMAD's code has it."""
+        recall = self.recall[self.images > 0] / 100
+        return float(100 * np.exp(np.log(np.where(recall > 0, recall, 0.01 / len(recall))).mean()))
+
+    def by_group(self, groups: Groups) -> dict[str, float | None]:
+        """The mean recall of some classes, by their name; None if no image is of these."""
+        recalls = {name: self.recall[which & (self.images > 0)] for name, which in groups.items()}
+        return {name: float(of.mean()) if len(of) else None for name, of in recalls.items()}
 
     @property
     def macro_f1(self) -> float:

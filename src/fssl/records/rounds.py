@@ -19,6 +19,16 @@ MEASURES = {  # of a test, in percent, with their names
     "auroc": "AUROC",
     "ece": "calibration error",
 }
+OF_TAIL = {  # the same of a long tail, by how many labels classes have
+    "geometric_mean": "geometric mean of recalls",
+    "many": "recall of classes with many labels",
+    "medium": "recall of classes with a medium number of labels",
+    "few": "recall of classes with few labels",
+    "first_third": "recall of the first third of classes",
+    "second_third": "recall of the second third of classes",
+    "last_third": "recall of the last third of classes",
+}
+ALL_MEASURES = MEASURES | OF_TAIL
 NamedSums = Mapping[str, NDArray[np.float64]]
 Line = dict[str, Any]  # the known values of a round, or of a run
 L = TypeVar("L", bound=Mapping[str, Any])
@@ -126,7 +136,7 @@ def summarize_tests(lines: Sequence[Mapping[str, Any]], key: str) -> dict[str, A
             f"mean_last_{LAST}": mean_of_last(lines, key, norm, "accuracy"),
             "rounds_to": {str(t): first_reaching(curve, t) for t in TARGETS},
         }
-        means = {name: mean_of_last(lines, key, norm, name) for name in MEASURES if name != "accuracy"}
+        means = {name: mean_of_last(lines, key, norm, name) for name in ALL_MEASURES if name != "accuracy"}
         if known := {name: mean for name, mean in means.items() if mean is not None}:
             out[norm]["measures"] = known
     return out

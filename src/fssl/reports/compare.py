@@ -11,7 +11,7 @@ from rich.console import Console
 
 from ..console import say, setting_text
 from ..errors import UserError, several, shortened
-from ..records.rounds import MEASURES
+from ..records.rounds import ALL_MEASURES, MEASURES, OF_TAIL
 from ..system.files import as_csv, write_file
 from ..system.machine import check_file
 from .drawing import (
@@ -273,14 +273,15 @@ def runs_table(tasks: dict[str, Groups]) -> tuple[list[str], list[dict[str, Any]
         }
         for each, mine in zip(runs, chosen, strict=True)
     ]
-    return [*RUN_FIELDS, *own, *varying], rows
+    of_tail = [name for name in OF_TAIL if any(late(run, number(name)) is not None for *_, run in runs)]
+    return [*RUN_FIELDS, *of_tail, *own, *varying], rows
 
 
 def run_record(title: str, name: str, run: Run) -> dict[str, Any]:
     """One run, unrounded."""
     numbers = {"rounds": run.last_round, "measure": run.measure, "result": run.result, "last": run.curve[-1]}
     smooth = {"ema_result": late(run, number(f"ema_{run.measure}"))}
-    smooth |= {measure: late(run, number(measure)) for measure in MEASURES}
+    smooth |= {measure: late(run, number(measure)) for measure in ALL_MEASURES}
     quality = {key: late(run, percent(key)) for key in ("pl_accuracy", "utilization")}
     source = {"commits": " ".join(run.commits), "folder": run.path}
     return {"task": title, "method": name, "seed": run.config.seed, **numbers, **smooth, **quality, **source}

@@ -208,6 +208,7 @@ def title_words(run: Run, aside: str) -> dict[str, str]:
         "partition.classes_per_client": f"{part.classes_per_client} shards per client" if part.kind == "shards" else "",
         "partition.alpha": skew(part, aside) if applies(config, "partition.alpha") else "",
         "data.labels_per_class": f"{config.labels_per_class} labels per class" if config.picks_labels else "",
+        "data.imbalance": f"long tail {config.data.imbalance:g}" if config.data.imbalance is not None else "",
         "partition.clients": several(part.clients, "client"),
         "partition.labeled_clients": who_knows(config),
         "partition.labels": "labels at the server" if config.has_server_labels else "",

@@ -13,7 +13,7 @@ from ..console import say
 from ..errors import UserError, nearest, several
 from ..records.layout import BEST
 from ..records.refusals import why_stuck
-from ..records.rounds import MEASURES
+from ..records.rounds import ALL_MEASURES, MEASURES
 from ..records.store import RunFolder
 from .classes import class_remarks
 from .groups import dataset_name, shown_name
@@ -124,7 +124,7 @@ def run_facts(run: Run) -> Iterator[tuple[str, str]]:
     tests = {norm: value(last, "test", norm, run.measure) for norm in ("train_norm", "authors_norm")}
     if len(set(tests.values())) > 1:
         yield from ((f"last round, {norm}", f"{test:.2f} %") for norm, test in tests.items() if test is not None)
-    for measure, title in MEASURES.items():
+    for measure, title in ALL_MEASURES.items():
         if measure != run.measure and (mean := late(run, number(measure))) is not None:
             yield f"{title}, {of_last}", f"{mean:.2f} %"
     if (smooth := late(run, number(f"ema_{run.measure}"))) is not None:

@@ -7,7 +7,7 @@ from typing import Any, Protocol, TypeVar
 
 from ..config import Config, flatten
 from ..errors import UserError
-from ..records.rounds import MEASURES, Line
+from ..records.rounds import ALL_MEASURES, Line
 from ..system.files import write_atomic
 
 T = TypeVar("T")
@@ -46,11 +46,11 @@ def logged_values(line: Line) -> dict[str, float]:
     measured = {
         f"{part}_{measure}/{name}": found[measure]
         for part, parts in (("test", tests), ("validation", validations))
-        for measure in (*MEASURES, "loss")
+        for measure in (*ALL_MEASURES, "loss")
         for name, found in parts.items()
         if found.get(measure) is not None
     }
-    aside = {*MEASURES, *(f"ema_{measure}" for measure in MEASURES)}
+    aside = {*ALL_MEASURES, *(f"ema_{measure}" for measure in ALL_MEASURES)}
     numbers = {name: value for name, value in line.items() if isinstance(value, float) and name not in aside}
     own = {f"metrics/{name}": value for name, value in line.get("metrics", {}).items()}
     time = {"time/seconds_per_round": line["timing"]["seconds"]} if "timing" in line else {}

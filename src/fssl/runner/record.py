@@ -18,7 +18,7 @@ from ..engines.named_tensors import fill, named, to
 from ..engines.snapshot import flat, parts, with_parts
 from ..probes.tally import Layout
 from ..records.layout import BEST
-from ..records.rounds import MEASURES, BestRound, Line, by_majority, rates, scalars
+from ..records.rounds import ALL_MEASURES, BestRound, Line, by_majority, rates, scalars
 from ..records.saved_models import Models
 from ..records.sealing import write_facts
 from ..records.writer import RunWriter
@@ -109,14 +109,14 @@ def final_tests(engine: Engine, choice: Choice) -> Line:
 def facts_of_model(engine: Engine, testers: Mapping[int, Tester], round: int, weights: Weights) -> Line:
     """The round that a model is of, and its tests: with all images, with the validation part, with clients' own."""
     held_out, num_classes = engine.validated(weights), engine.federation.task.num_classes
-    validation = {"validation": held_out.numbers._asdict()} if held_out else {}
+    validation = {"validation": held_out.numbers.facts()} if held_out else {}
     of_clients = {client: read_tested(test(weights), num_classes)[0] for client, test in testers.items()}
     clients = {
-        str(client): {"images": int(own.answers.images.sum()), **own.numbers._asdict()}
+        str(client): {"images": int(own.answers.images.sum()), **own.numbers.facts()}
         for client, own in of_clients.items()
     }
     tested = engine.tested(weights)
-    all_images = {**tested.numbers._asdict(), **tested.answers.facts()}  # the second: classes, confusion, calibration
+    all_images = {**tested.numbers.facts(), **tested.answers.facts()}  # the second: classes, confusion, calibration
     return {"round": round, "test": all_images, **validation, **({"clients": clients} if clients else {})}
 
 
@@ -133,12 +133,12 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
         **list_left_out("unmeasured", result.unmeasured),
         **list_left_out("unscored", [each for each in result.scores if isinstance(each, Missing)]),
         **headline_measures(result.tests[headline]),
-        "test": {norm: test._asdict() for norm, test in result.tests.items()},
+        "test": {norm: test.facts() for norm, test in result.tests.items()},
         **smooth_facts(result.smooth_tests, headline),
         **server_facts(result.own_sums),
-        **({"validation": result.validation._asdict()} if result.validation else {}),
+        **({"validation": result.validation.facts()} if result.validation else {}),
         **({"sites": found} if (found := site_facts(scores)) else {}),
-        **({"ema_validation": result.smooth_validation._asdict()} if result.smooth_validation else {}),
+        **({"ema_validation": result.smooth_validation.facts()} if result.smooth_validation else {}),
         **rates(scalars(whole), labeled_steps(federation, result.clients, whole)),
         **by_majority(whole, known if known is None else known[result.clients]),
         "sums": scalars(whole),
@@ -174,7 +174,7 @@ def server_facts(sums: Mapping[str, NDArray[np.float64]]) -> Line:
 
 def headline_measures(test: Test) -> Line:
     """The measures of a test that stand in the line themselves; of another normalization they are below `test`."""
-    return {name: value for name, value in test._asdict().items() if name in MEASURES}
+    return {name: value for name, value in test.facts().items() if name in ALL_MEASURES}
 
 
 def smooth_facts(tests: dict[str, Test], headline: str) -> Line:
@@ -183,5 +183,5 @@ def smooth_facts(tests: dict[str, Test], headline: str) -> Line:
         return {}
     return {
         **{f"ema_{name}": value for name, value in headline_measures(tests[headline]).items()},
-        "ema_test": {norm: test._asdict() for norm, test in tests.items()},
+        "ema_test": {norm: test.facts() for norm, test in tests.items()},
     }

@@ -15,7 +15,7 @@ import numpy as np
 from ... import __version__
 from ...config import applies, as_tables, to_toml
 from ...probes.host import divided
-from ...records.rounds import LAST, MEASURES
+from ...records.rounds import ALL_MEASURES, LAST, MEASURES, OF_TAIL
 from ..classes import class_remarks
 from ..groups import (
     TaskRuns,
@@ -47,9 +47,11 @@ from ..verdicts import by_result, gains, last_rounds, mean_result, not_compared,
 
 Json = dict[str, Any]
 DIGITS_SHOWN = 3  # significant digits of a standard deviation where one points at a curve
-TESTED = (*MEASURES, "ema_accuracy")  # recorded in percent; all other shares are not
+TESTED = (*ALL_MEASURES, "ema_accuracy")  # recorded in percent; all other shares are not
 MACHINE = ("device", "processor", "threads", "python", "cuda", "revision")
 MACHINE_PACKAGES = ("fssl", "torch", "numpy")
+
+ABOUT_GROUPS = "of a long tail: many is more than 100 labeled images of a class, few is fewer than 20"
 
 
 class Quantity(NamedTuple):
@@ -80,6 +82,7 @@ QUANTITIES = (
     Quantity("macro_f1", "Macro F1", "%", "F1 averaged over classes"),
     Quantity("auroc", "AUROC", "%", "area under the ROC curve of each class against the rest, averaged"),
     Quantity("ece", "Calibration error", "%", "how far confidence and accuracy are apart, over 15 bins"),
+    *(Quantity(key, f"{title[0].upper()}{title[1:]}", "%", ABOUT_GROUPS) for key, title in OF_TAIL.items()),
     Quantity("ema_accuracy", "Test accuracy, smoothed model", "%", "the same of the mean over rounds (server.ema)"),
     Quantity("pl_accuracy", "Pseudo-label accuracy", "%", "correct among the pseudo-labels that were used"),
     Quantity("utilization", "Pseudo-labels used", "%", "share of unlabeled images with a pseudo-label"),
