@@ -118,7 +118,7 @@ def test_an_infinite_variance_is_named_though_the_test_does_not_show_it(make_fed
         return server._replace(weights=Weights(params, {**buffers, variance: torch.full_like(buffers[variance], inf)}))
 
     engine = LocalEngine(federation)
-    assert isfinite(engine.tested(federation.method.deploy(spoiled(engine.snapshot.server, 1))).loss)
+    assert isfinite(engine.tested(federation.method.deploy(federation.net, spoiled(engine.snapshot.server, 1))).loss)
     engine.after = spoiled
     with pytest.raises(NotFiniteError, match="round 1: the loss or a running statistic of the global model is not"):
         list(engine.rounds(1))

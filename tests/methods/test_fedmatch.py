@@ -228,7 +228,7 @@ def test_means_are_uniform_and_the_deployed_model_is_the_sum(make_federation: Ma
     start, server = begun(federation), remembered(federation, 1)
     name = "body.0.weight"
     torch.testing.assert_close(server.weights.params[PSI + name], start.weights.params[PSI + name] * 8 / 3)
-    deployed = federation.method.deploy(server)
+    deployed = federation.method.deploy(federation.net, server)
     assert set(deployed.params) == set(federation.net.first.params)
     whole = server.weights.params[SIGMA + name] + server.weights.params[PSI + name]
     torch.testing.assert_close(deployed.params[name], whole, atol=1e-5, rtol=0)
@@ -252,7 +252,7 @@ def test_bad_settings_are_named() -> None:
 def test_the_deployed_model_by_hand() -> None:
     """1 + 1 = 2 in every entry."""
     weights = Weights({**put(SIGMA, {"w": torch.ones(2, 2)}), **put(PSI, {"w": torch.ones(2, 2)})}, {})
-    assert FedMatch().deploy(Server(weights, {})).params["w"].tolist() == [[2, 2], [2, 2]]
+    assert FedMatch().deploy(None, Server(weights, {})).params["w"].tolist() == [[2, 2], [2, 2]]
 
 
 def test_a_plateau_by_hand() -> None:

@@ -201,7 +201,7 @@ def test_heads_learn_from_the_contrast_alone_and_are_not_deployed(make_federatio
         server = federation.method.init(federation.net, federation.net.first, federation.task)
         after = one_round(federation).upload.weights.params
         assert [not torch.equal(after[n], server.weights.params[n]) for n in names] == [moves] * 3
-        assert set(federation.method.deploy(server).params) == set(federation.net.first.params)
+        assert set(federation.method.deploy(federation.net, server).params) == set(federation.net.first.params)
     d = server.weights.params[CLASSIFIER].shape[1]
     assert sum(server.weights.params[n].numel() for n in names) == 2 * d * d + d
 

@@ -260,6 +260,31 @@ class SoftMatch(FixMatch):
         return torch.stack(each).mean()
 
 
+class CDMAD(FixMatch):
+    """Both models' predictions lose those for an image of ones after some rounds, and the deployed model always."""
+
+    def step(self, batch: Batch) -> dict[str, Any]:
+        self.bias = self.blank(self.local, batch.weak)  # before the step moves the running statistics
+        return super().step(batch)
+
+    def blank(self, model: nn.Module, like: Tensor) -> Tensor:
+        model.eval()
+        with torch.no_grad():
+            return model(torch.ones_like(like[:1]))[0]
+
+    def predictions(self, batch: Batch, p_l: Tensor) -> tuple[Tensor, Tensor]:
+        p_l, p_g = super().predictions(batch, p_l)
+        if self.round <= self.numbers.start_rounds:
+            return p_l, p_g
+        bias_g = self.blank(self.broadcast, batch.weak)
+        return (p_l.log() - self.bias).softmax(1), (p_g.log() - bias_g).softmax(1)
+
+    def deployed(self) -> nn.Module:
+        model = deepcopy(self.broadcast)
+        model.fc.bias.data -= self.blank(model, torch.ones(1, 3, 8, 8, dtype=torch.float64))
+        return model
+
+
 class FedLabel(FixMatch):
     """The label of the model with the more peaked prediction, and a pull towards the other one."""
 
@@ -639,5 +664,7 @@ compared(FedLabel2m, "fedlabel-2m, burn-in", **LABEL_2M, burn_in=1, passes="join
 compared(FedMatch, "fedmatch, 1 helper", **MATCH, helpers=1)
 compared(FedMatch, "fedmatch, 2 helpers", **MATCH, helpers=2)
 compared(SoftMatch, "softmatch", "softmatch+sage", ema=0.3, n_sigma=2.5)
+compared(CDMAD, "fixmatch-lpl+cdmad", "fixmatch-lpl+sage+cdmad", start_rounds=0)
+compared(CDMAD, "fixmatch-lpl+cdmad, from the second round", start_rounds=1)
 compared(UDA, "uda", "uda+sage", **SHARP, tsa="none")
 compared(UDA, "uda, annealed", **SHARP, tsa="exp", tsa_rounds=2)

@@ -48,7 +48,7 @@ def reference(case: Case, protocol: str, observed: Observed) -> others.FixMatch:
         numbers["noise"] = observed.first.extras["fedmatch.probe"].double()
     model.double().load_state_dict(state, strict=False)
     settings = plain.Settings(case.method, protocol, **{**SETTINGS, "tau": numbers.get("tau", SETTINGS["tau"])})
-    return case.reference(model, settings, case.method.endswith("+sage"), numbers)
+    return case.reference(model, settings, "+sage" in case.method, numbers)
 
 
 def differences(observed: Observed, method: others.FixMatch) -> Iterator[Difference]:

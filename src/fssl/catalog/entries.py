@@ -111,7 +111,7 @@ def goes_with(facts: MethodFacts) -> dict[str, str]:
     traits = facts.traits
     if traits is None:
         return {}
-    plugins = "+sage, +oracle" if not facts.refuses else "none" if "oracle" in facts.refuses else "+oracle"
+    plugins = ", ".join(f"+{name}" for name in registry().plugins if name not in facts.refuses) or "none"
     sure = "–" if traits.sure_from is None else f"{traits.sure_from:g}"
     return {
         "plug-ins": plugins,

@@ -149,7 +149,11 @@ class Engine:
         self.device, self.layout = federation.device, federation.layout
         server, pools = federation.first_server(), federation.pools
         optimizer = federation.server_optimizer.start(server.weights.params)
-        smoothed = Weights({}, {}) if federation.config.server.ema is None else federation.method.deploy(server)
+        smoothed = (
+            Weights({}, {})
+            if federation.config.server.ema is None
+            else federation.method.deploy(federation.net, server)
+        )
         self.snapshot = Snapshot(0, server, {}, {}, optimizer, smoothed)
         make_fast = faster(federation, compiles)
         self.headline, score = headline_norm(federation.config), make_fast(make_score(federation.net))
@@ -207,7 +211,7 @@ class Engine:
         stepped, optimizer = self._stepped(round, sent, mean, passing)
         own = self._trained("after", round, own._replace(server=stepped), passing)
         server = self._remembered(self._measured(round, own.server, passing))
-        model = federation.method.deploy(server)
+        model = federation.method.deploy(federation.net, server)
         smoothed, decay = self.snapshot.smooth, federation.config.server.ema
         if decay is not None:
             smoothed = smooth(smoothed, model, decay, round)
@@ -322,7 +326,7 @@ class Engine:
         self.fleet.close()
 
     def model(self) -> Weights:
-        return self.federation.method.deploy(self.snapshot.server)
+        return self.federation.method.deploy(self.federation.net, self.snapshot.server)
 
     def tested(self, model: Weights) -> Tested:
         """All that the test tells of a model, under the headline's normalization."""

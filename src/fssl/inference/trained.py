@@ -234,7 +234,8 @@ def model_in_checkpoint(folder: RunFolder, config: Config, which: str, saved: Sa
     server, model = models_in(saved.tensors)
     if name == "plain":
         digest_of("method", config.method.name, config.method.digest)  # nor another method
-        model = build_method(config.method.name, dict(config.method.settings)).deploy(server)
+        net = make_net(config, known_card(config))
+        model = build_method(config.method.name, dict(config.method.settings)).deploy(net, server)
     tensors = packed("", model)
     if name == BEST:
         if not saved.parts:

@@ -271,6 +271,6 @@ class Method:
         weights = mean_weights(uploads, self.share)
         return server._replace(weights=weights) if weights.params else server  # nobody had anything to learn from
 
-    def deploy(self, server: Server) -> Weights:
+    def deploy(self, net: Net, server: Server) -> Weights:
         """What gets evaluated and saved."""
         return server.weights

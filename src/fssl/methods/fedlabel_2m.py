@@ -69,7 +69,7 @@ class FedLabel2M(FedLabel):
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
         def loss(weights: Weights, state: State) -> Value:
             a, b = one(A, weights), one(B, weights)
-            p_a = net.infer(a, batch.u_weak).logits.detach().softmax(-1)
+            p_a = self.ask_local(net, a, net.infer(a, batch.u_weak), batch)
             buffers_a, (x,) = net.fit(a, batch.x)
             state = self.meet(x, p_a, batch, state)
             votes = self.votes_on(p_a, self.ask_global(net, payload, state, batch), payload, state, batch)

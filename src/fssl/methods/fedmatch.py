@@ -174,7 +174,7 @@ class FedMatch(Method):
 
         return Server(mean_weights(noted(), share=lambda u: 1.0), extras, memory)
 
-    def deploy(self, server: Server) -> Weights:
+    def deploy(self, net: Net, server: Server) -> Weights:
         return model_of(server.weights)
 
 

@@ -31,8 +31,8 @@ class FixMatch(Method):
     """One joint training-mode batch of labeled, weak and strong views; the labeler is two small choices.
 
     `accept` says which predictions are sure, `assign` picks the target. Every method derived
-    from this one can carry SAGE as a plug-in. What a field cannot say, a derived method says in one of six
-    short answers: `meet`, `ask_global`, `vote`, `remember`, `supervised` and `extra`.
+    from this one can carry SAGE as a plug-in. What a field cannot say, a derived method says in one of seven
+    short answers: `ask_local`, `meet`, `ask_global`, `vote`, `remember`, `supervised` and `extra`.
     """
 
     accept: Accept = FixedThreshold()  # noqa: RUF009 (a frozen value)
@@ -65,6 +65,10 @@ class FixMatch(Method):
     def look(self, net: Net, weights: Weights, batch: Batch) -> tuple[State, Sequence[Out]]:
         """What the local model says of labeled images and of both views, in training mode: one joint batch."""
         return net.fit(weights, batch.x, batch.u_weak, batch.u_strong)
+
+    def ask_local(self, net: Net, weights: Weights, weak: Out, batch: Batch) -> Tensor:
+        """p_l: what the trained model says of the unlabeled images, without a gradient."""
+        return weak.logits.detach().softmax(-1)
 
     def meet(self, x: Out, p_l: Tensor, batch: Batch, state: State) -> State:
         """The client's state before the votes, given what the trained model says of labeled and unlabeled images."""
@@ -110,7 +114,7 @@ class FixMatch(Method):
             buffers, (x, weak, strong) = self.look(net, weights, batch)
             if self.label_bn == "eval":
                 weak = net.infer(weights, batch.u_weak)
-            p_l = weak.logits.detach().softmax(-1)
+            p_l = self.ask_local(net, weights, weak, batch)
             state = self.meet(x, p_l, batch, state)
             p_g = self.ask_global(net, payload, state, batch) if self.asks_global else p_l
             votes = counted(self.votes_on(p_l, p_g, payload, state, batch), batch)

@@ -13,6 +13,7 @@ from ..system.files import short_sum
 from ..system.user_code import build, find_function, is_users, remember
 from .base import Method as Method
 from .cbafed import cbafed
+from .cdmad import with_cdmad
 from .feddb import feddb
 from .feddure import feddure
 from .feddure_full import feddure_full
@@ -57,7 +58,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "uda": uda,
     "softmatch": softmatch,
 }
-PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_oracle}
+PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_oracle, "cdmad": with_cdmad}
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function in the text of a method: another one in each process
 FROM_LABELS = Supervised(steps="labeled")  # how a server with labels learns, whatever its clients do
 

@@ -125,7 +125,8 @@ class ProxyFL(FixMatch):
         weights = super().aggregate(net, server, noted(), rng).weights
         omega = self.tuning(weights.params[CLASSIFIER], rows, rng)
         prior = self.new_prior(server.extras[PRIOR], torch.stack(counts).sum(0))
-        return Server(weights._replace(params={**weights.params, CLASSIFIER: omega}), {PRIOR: prior})
+        tuned = weights._replace(params={**weights.params, CLASSIFIER: omega})
+        return server._replace(weights=tuned, extras={**server.extras, PRIOR: prior})
 
     def new_prior(self, prior: Tensor, counts: Tensor) -> Tensor:
         """pi <- ema pi + (1 - ema) pooled counts; a round that counted nothing leaves it."""
@@ -133,7 +134,7 @@ class ProxyFL(FixMatch):
         histogram = torch.where(total > 0, counts / total.clamp(min=1), prior)
         return prior + (1 - self.ema) * (histogram - prior)
 
-    def deploy(self, server: Server) -> Weights:
+    def deploy(self, net: Net, server: Server) -> Weights:
         return server.weights._replace(params=drop(FEATURES, drop(PROXIES, server.weights.params)))
 
 

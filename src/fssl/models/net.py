@@ -75,9 +75,11 @@ class Net:
     A call lends its weights to a module for its duration, so threads need a Net each: see `copy`.
     """
 
-    def __init__(self, module: nn.Module, name: str, channels: int, classes: int, bf16: bool = False) -> None:
+    def __init__(
+        self, module: nn.Module, name: str, channels: int, classes: int, bf16: bool = False, size: int = 32
+    ) -> None:
         """Take a module with real weights; what is called from here on are copies of it without any."""
-        self.name, self.channels, self.classes, self.bf16 = name, channels, classes, bf16
+        self.name, self.channels, self.classes, self.bf16, self.size = name, channels, classes, bf16, size
         trained, frozen = by_gradient(module)
         # Frozen weights are buffers here: no optimizer moves them, and the mean of equal ones has their bits.
         self.first = Weights(detached(trained), detached([*module.named_buffers(), *frozen]))
@@ -212,7 +214,7 @@ def build_net(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = build_module(name, channels, classes, width, **choices)
-    return Net(module, name, channels, classes, bf16)
+    return Net(module, name, channels, classes, bf16, choices.get("size", 32))
 
 
 def build_module(name: str, channels: int, classes: int, width: int, **choices: Any) -> nn.Module:
