@@ -260,6 +260,58 @@ class SoftMatch(FixMatch):
         return torch.stack(each).mean()
 
 
+class AdaMatch(FixMatch):
+    """Predictions scaled by the ratio of two running means, and a threshold relative to the labeled batch's mean."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.even = torch.full((self.classes,), 1 / self.classes, dtype=torch.float64)
+        self.shared_px, self.shared_c = self.even, 1.0
+
+    def begin(self, visit: Visit) -> None:
+        super().begin(visit)
+        self.means = self.clients.setdefault(visit.client, SimpleNamespace(x=self.even, u=None))
+        self.knows, self.seen = visit.labeled > 0, []
+
+    def ask_local(self, batch: Batch) -> list[Tensor]:
+        views = [batch.labeled, batch.labeled_strong] if self.numbers.strong_labels else [batch.labeled]
+        *of_labeled, of_weak, of_strong = ask(self.local, [*views, batch.weak, batch.strong], "joint")
+        p_x = of_labeled[0].detach().softmax(1)
+        self.seen.append(p_x.max(1).values.mean().item())
+        old = self.numbers.ema
+        self.means.x = old * self.means.x + (1 - old) * p_x.mean(0) if self.knows else self.shared_px
+        self.cut = self.settings.tau * (self.seen[-1] if self.knows else self.shared_c)
+        return [torch.cat(of_labeled), of_weak, of_strong]
+
+    def supervised(self, of_labeled: Tensor, classes: Any) -> Tensor:
+        return plain.supervised(of_labeled, list(classes) * (len(of_labeled) // len(classes)))
+
+    def predictions(self, batch: Batch, p_l: Tensor) -> tuple[Tensor, Tensor]:
+        p_l, p_g = super().predictions(batch, p_l)
+        old = self.numbers.ema
+        self.means.u = p_l.mean(0) if self.means.u is None else old * self.means.u + (1 - old) * p_l.mean(0)
+        ratio = (self.means.x + 1e-6) / (self.means.u + 1e-6)
+        return normalized(p_l * ratio), normalized(p_g * ratio)
+
+    def thresholds(self, p_l: Tensor) -> list[float]:
+        return [self.cut] * self.classes
+
+    def upload(self, visit: Visit) -> Any:
+        return state_of(self.local), self.means.x, sum(self.seen) / len(self.seen), visit.labeled
+
+    def aggregate(self, visits: list[Visit], uploads: list[Any]) -> None:
+        states, x, c, n = zip(*uploads, strict=True)
+        super().aggregate(visits, list(states))
+        self.shared_px = sum(w * t for w, t in zip(n, x, strict=True)) / sum(n)
+        self.shared_c = sum(w * t for w, t in zip(n, c, strict=True)) / sum(n)
+
+    def server(self) -> State:
+        return {
+            "ada.shared.px": self.shared_px,
+            "ada.shared.confidence": torch.tensor(self.shared_c, dtype=torch.float64),
+        }
+
+
 class CDMAD(FixMatch):
     """Both models' predictions lose those for an image of ones after some rounds, and the deployed model always."""
 
@@ -664,6 +716,8 @@ compared(FedLabel2m, "fedlabel-2m, burn-in", **LABEL_2M, burn_in=1, passes="join
 compared(FedMatch, "fedmatch, 1 helper", **MATCH, helpers=1)
 compared(FedMatch, "fedmatch, 2 helpers", **MATCH, helpers=2)
 compared(SoftMatch, "softmatch", "softmatch+sage", ema=0.3, n_sigma=2.5)
+compared(AdaMatch, "adamatch", "adamatch+sage", tau=0.9, ema=0.6, strong_labels=False)
+compared(AdaMatch, "adamatch, strong labels", tau=0.9, ema=0.6, strong_labels=True)
 compared(CDMAD, "fixmatch-lpl+cdmad", "fixmatch-lpl+sage+cdmad", start_rounds=0)
 compared(CDMAD, "fixmatch-lpl+cdmad, from the second round", start_rounds=1)
 compared(UDA, "uda", "uda+sage", **SHARP, tsa="none")

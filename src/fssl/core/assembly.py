@@ -80,6 +80,7 @@ def usual_recipe(config: Config, card: Card) -> Recipe:
         size=card.size,
         flip=config.data.flip,
         schedule=config.schedule,
+        classes=card.num_classes,
         labels_alone=train.labels_alone,
     )
 

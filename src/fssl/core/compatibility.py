@@ -15,7 +15,7 @@ from ..models import Net
 from ..system.user_code import user_place
 from ..training.plan import Recipe
 from ..types import CLASS_WEIGHTS, LOG_PRIOR, Counts, Task
-from .assembly import make_probe, make_recipe
+from .assembly import make_probe, make_recipe, usual_recipe
 from .dry_step import Sizes, Tried, try_network, try_step
 from .privacy import FEWEST_MASKED, MOST_MASKED
 from .robust import assumed
@@ -191,8 +191,8 @@ def check_step(config: Config, method: Method, net: Net, card: Card, shapes: boo
     Reject a user's method whose step fails, draws random numbers, or ignores a plug-in. Shapes need PyTorch's compiler,
     which takes seconds to import.
     """
-    recipe = make_recipe(config, method, card)
-    recipe = recipe if shapes else replace(recipe, batch=2, unlabeled_ratio=1)
+    usual = usual_recipe(config, card)
+    recipe = method.recipe(usual if shapes else replace(usual, batch=2, unlabeled_ratio=1))
     slots = recipe.unlabeled_batch  # any number will do: images have no values here
     task = Task(card.num_classes, slots, config.seed, card.size)
     sizes = Sizes(task, Counts(1, slots), recipe, card, by_class_in(config), values=not shapes)

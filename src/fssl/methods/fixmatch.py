@@ -11,7 +11,7 @@ from ..label.accept import Accept, FixedThreshold, sure_from
 from ..label.assign import VOTES, Assign, GlobalOnly, LocalOnly, weight_in, weights_of
 from ..label.losses import soft_cross_entropy, supervised_loss
 from ..models import Net, Out
-from ..types import Batch, Counts, Local, Payload, PseudoLabels, State, Task, Trace, Weights
+from ..types import Batch, Clock, Counts, Local, Payload, PseudoLabels, State, Task, Trace, Weights
 from .base import Method, Needs, Recipe, Source, Value, Watched, descend
 from .shared_settings import LabelBN, MuProx, MuU, Tau, VoteChoice
 from .terms import Proximal, Term, add_terms
@@ -31,8 +31,8 @@ class FixMatch(Method):
     """One joint training-mode batch of labeled, weak and strong views; the labeler is two small choices.
 
     `accept` says which predictions are sure, `assign` picks the target. Every method derived
-    from this one can carry SAGE as a plug-in. What a field cannot say, a derived method says in one of seven
-    short answers: `ask_local`, `meet`, `ask_global`, `vote`, `remember`, `supervised` and `extra`.
+    from this one can carry SAGE as a plug-in. What a field cannot say, a derived method says in one of eight
+    short answers: `ask_local`, `meet`, `ask_global`, `vote`, `remember`, `weight_at`, `supervised` and `extra`.
     """
 
     accept: Accept = FixedThreshold()  # noqa: RUF009 (a frozen value)
@@ -98,6 +98,10 @@ class FixMatch(Method):
         """The client's state after the votes."""
         return {**state, **self.accept.update(votes, batch.u_slot, state)}
 
+    def weight_at(self, clock: Clock) -> Tensor | float:
+        """The weight of L_u at a step."""
+        return self.mu_u
+
     def supervised(self, x: Out, batch: Batch) -> Tensor:
         """L_s, given what the trained model says of the labeled images."""
         return supervised_loss(x.logits, batch)
@@ -125,7 +129,7 @@ class FixMatch(Method):
             term, state = self.extra(net, payload, Local(weights, local.velocity, state), batch, seen)
             if batch.has_unlabeled is not None:
                 term = term * batch.has_unlabeled
-            total = add_terms(l_s + self.mu_u * l_u + term, self.terms, weights, payload)
+            total = add_terms(l_s + self.weight_at(batch.clock) * l_u + term, self.terms, weights, payload)
             if not self.asks_global:  # p_g only stood in for an argument nobody read
                 del votes["p_g"], votes["sure_g"]
             losses = {"l_s": l_s.detach(), "l_u": l_u.detach()}

@@ -11,6 +11,7 @@ from ..config import METHOD_KEYS, Config, Registry, Setting, schema_of
 from ..errors import UserError, as_typed
 from ..system.files import short_sum
 from ..system.user_code import build, find_function, is_users, remember
+from .adamatch import adamatch
 from .base import Method as Method
 from .cbafed import cbafed
 from .cdmad import with_cdmad
@@ -57,6 +58,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "rscfed": rscfed,
     "uda": uda,
     "softmatch": softmatch,
+    "adamatch": adamatch,
 }
 PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_oracle, "cdmad": with_cdmad}
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function in the text of a method: another one in each process

@@ -128,6 +128,7 @@ class Recipe:
     chooses: bool = False  # then it trains on the images of its pool that the method's `chosen` names
     numbers: DrawNumbers | None = None  # the method's own random numbers, as a function of a generator and of steps
     schedule: Schedule = Schedule()  # noqa: RUF009 (a frozen value)
+    classes: int = 10
 
     @property
     def unlabeled_batch(self) -> int:
