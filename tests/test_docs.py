@@ -313,7 +313,18 @@ def test_every_question_of_a_method_is_explained() -> None:
         *(field.name for field in fields(Recipe)),
         *(name for name in vars(Accept) if name[0] != "_"),
     ]
-    questions += ["ask_global", "vote", "remember", "supervised", "extra", "extra_loss", "relabeled"]
+    questions += [
+        "ask_local",
+        "meet",
+        "weight_at",
+        "ask_global",
+        "vote",
+        "remember",
+        "supervised",
+        "extra",
+        "extra_loss",
+        "relabeled",
+    ]
     assert [name for name in questions if not re.search(rf"`{name}\b", page)] == []
 
 

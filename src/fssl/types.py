@@ -197,6 +197,16 @@ def drop(prefix: str, tree: State) -> State:
     return {name: t for name, t in tree.items() if not name.startswith(prefix)}
 
 
+def part(prefix: str, weights: Weights) -> Weights:
+    """The model whose parameters and buffers lie under a prefix."""
+    return Weights(*(take(prefix, tree) for tree in weights))
+
+
+def rest(prefix: str, weights: Weights) -> Weights:
+    """The model without what lies under a prefix."""
+    return Weights(*(drop(prefix, tree) for tree in weights))
+
+
 def packed(prefix: str, weights: Weights) -> State:
     """Pack a model among other tensors, under a prefix."""
     return {**put(f"{prefix}params.", weights.params), **put(f"{prefix}buffers.", weights.buffers)}

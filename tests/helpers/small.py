@@ -31,6 +31,8 @@ LABELING = {
     "flfl": ("method.tau=0.27",),
     "cbafed": ("method.burn_in=0", "method.base=0", *KNOWING),
     "rscfed": KNOWING,
+    "twin-sight": ("method.pseudo=0.5", *KNOWING),
+    "semianagg": ("method.tau=0.3", *KNOWING),
 }
 
 

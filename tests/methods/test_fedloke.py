@@ -10,9 +10,9 @@ from fssl.core.client import ClientResult, client_round
 from fssl.core.federation import Federation
 from fssl.engines.local import LocalEngine
 from fssl.label.accept import EntropyThreshold, FixedThreshold
-from fssl.methods.fedloke import FedLoKe, fedloke, kept, own, shared
+from fssl.methods.fedloke import OWN, FedLoKe, fedloke, kept
 from fssl.methods.names import build_method
-from fssl.types import Batch, Clock, Server, State, Weights
+from fssl.types import Batch, Clock, Server, State, Weights, part, rest
 from helpers.small import host_lane
 
 Make = Callable[..., Federation]
@@ -36,8 +36,8 @@ def test_the_own_model_is_mixed_with_the_broadcast() -> None:
     server = Server(Weights({"w": torch.tensor(8.0)}, {"m": torch.tensor(2.0)}), {})
     before = kept(Weights({"w": torch.tensor(4.0)}, {"m": torch.tensor(-2.0)}))
     local = FedLoKe(mu_own=0.75).start(server, before)
-    assert own(local.weights) == Weights({"w": torch.tensor(5.0)}, {"m": torch.tensor(-1.0)})
-    assert shared(local.weights) == server.weights
+    assert part(OWN, local.weights) == Weights({"w": torch.tensor(5.0)}, {"m": torch.tensor(-1.0)})
+    assert rest(OWN, local.weights) == server.weights
     assert {name: v.item() for name, v in local.velocity.items()} == {"w": 0, "own.w": 0}
 
 
@@ -73,7 +73,7 @@ def test_without_labels_for_each_other_the_own_model_leaves_no_trace(passes: str
     server = federation.method.init(federation.net, federation.net.first, federation.task)
     strange = {name: t + 1 for name, t in federation.new_state(server, 1).items()}
     local = federation.method.start(server, strange)
-    for model in (own(local.weights), shared(local.weights)):
+    for model in (part(OWN, local.weights), rest(OWN, local.weights)):
         assert all(torch.equal(t, server.weights.params[name]) for name, t in model.params.items())
         assert all(torch.equal(t, server.weights.buffers[name]) for name, t in model.buffers.items())
     federation.method = replace(federation.method, mu_own=0.5)  # type: ignore[call-arg]

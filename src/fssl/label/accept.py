@@ -86,13 +86,13 @@ class FlexThreshold(Accept):
     """FlexMatch: a class learned less far is accepted earlier.
 
     The client's table holds, for each image of its pool, the class it was last confidently given. `count`
-    says which vote enters the table: the local one, or the final target where either model reaches tau.
+    says which vote enters the table: that of one of the models, or the final target where either model reaches tau.
     """
 
     tau: float = 0.95
     warmup: bool = True
     persistent: bool = True
-    count: Literal["local", "final"] = "local"
+    count: Literal["local", "final", "global"] = "local"
 
     def init(self, task: Task, counts: Counts) -> State:
         slot = torch.arange(task.max_slots)
@@ -111,7 +111,7 @@ class FlexThreshold(Accept):
         return confidence >= self.thresholds(p.shape[-1], state)[best]
 
     def update(self, votes: State, u_slot: Tensor, state: State) -> State:
-        confidence, vote = votes["p_l"].max(-1)
+        confidence, vote = votes["p_g" if self.count == "global" else "p_l"].max(-1)
         if self.count == "final":
             confidence = torch.maximum(confidence, votes["p_g"].amax(-1))
             vote = votes["target"].argmax(-1)

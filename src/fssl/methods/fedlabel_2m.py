@@ -25,8 +25,8 @@ from ..types import (
     Upload,
     Weights,
     packed,
+    part,
     put,
-    take,
     unpacked,
 )
 from .base import Needs, RunningMean, Source, Value, descend, fit
@@ -68,7 +68,7 @@ class FedLabel2M(FedLabel):
 
     def step(self, net: Net, payload: Payload, local: Local, batch: Batch) -> tuple[Local, Trace]:
         def loss(weights: Weights, state: State) -> Value:
-            a, b = one(A, weights), one(B, weights)
+            a, b = part(A, weights), part(B, weights)
             p_a = self.ask_local(net, a, net.infer(a, batch.u_weak), batch)
             buffers_a, (x,) = net.fit(a, batch.x)
             state = self.meet(x, p_a, batch, state)
@@ -99,8 +99,8 @@ class FedLabel2M(FedLabel):
         """Half the plain mean of all A, half the mean of all B by their numbers of pseudo-labels (at least 1)."""
         mean_a, mean_b = RunningMean(), RunningMean()
         for u in uploads:
-            mean_a.add(packed("", one(A, u.weights)), 1.0)
-            mean_b.add(packed("", one(B, u.weights)), max(1.0, u.extras[COUNT].item()))
+            mean_a.add(packed("", part(A, u.weights)), 1.0)
+            mean_b.add(packed("", part(B, u.weights)), max(1.0, u.extras[COUNT].item()))
         a, b = unpacked("", mean_a.value), unpacked("", mean_b.value)
         halves = ({name: 0.5 * (t + of_b[name]) for name, t in of_a.items()} for of_a, of_b in zip(a, b, strict=True))
         return server._replace(weights=Weights(*halves))
@@ -108,10 +108,6 @@ class FedLabel2M(FedLabel):
 
 def pair(a: Weights, b: Weights) -> Weights:
     return Weights(*({**put(A, of_a), **put(B, of_b)} for of_a, of_b in zip(a, b, strict=True)))
-
-
-def one(prefix: str, weights: Weights) -> Weights:
-    return Weights(*(take(prefix, tree) for tree in weights))
 
 
 def pseudo_loss(logits: Tensor, votes: State) -> Tensor:

@@ -22,10 +22,10 @@ from ..types import (
     Upload,
     Weights,
     clone,
-    drop,
     packed,
+    part,
     put,
-    take,
+    rest,
     unpacked,
 )
 from .base import Method, Recipe, Source, Value, Watched, broadcast_velocity, descend, fit
@@ -71,9 +71,9 @@ class FedLoKe(Method):
         def loss(weights: Weights, state: State) -> Value:
             unlabeled = (batch.u_weak, batch.u_strong)
             # Labeled images are weak for the own model and strong for the one that is uploaded.
-            new_l, (x_l, weak_l, strong_l) = fit(net, own(weights), (batch.x, *unlabeled), self.passes)
+            new_l, (x_l, weak_l, strong_l) = fit(net, part(OWN, weights), (batch.x, *unlabeled), self.passes)
             views = (batch.views["x_strong"], *unlabeled)
-            new_g, (x_g, weak_g, strong_g) = fit(net, shared(weights), views, self.passes)
+            new_g, (x_g, weak_g, strong_g) = fit(net, rest(OWN, weights), views, self.passes)
             votes = self.vote(weak_l.logits, weak_g.logits)
             l_s = supervised_loss(x_l.logits, batch) + supervised_loss(x_g.logits, batch)
             from_g = soft_cross_entropy(strong_l.logits, PseudoLabels(votes["p_g"], votes["sure_g"]))
@@ -97,20 +97,10 @@ class FedLoKe(Method):
         return self.mu_u * ((batch.clock.round - 1) / self.ramp_rounds).clamp(max=1)
 
     def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
-        return super().upload(client, payload, local._replace(weights=shared(local.weights)), counts)
+        return super().upload(client, payload, local._replace(weights=rest(OWN, local.weights)), counts)
 
     def keep(self, local: Local) -> State:
-        return clone(kept(own(local.weights)))
-
-
-def own(weights: Weights) -> Weights:
-    """The model that stays with the client."""
-    return Weights(*(take(OWN, tree) for tree in weights))
-
-
-def shared(weights: Weights) -> Weights:
-    """The copy of the broadcast."""
-    return Weights(*(drop(OWN, tree) for tree in weights))
+        return clone(kept(part(OWN, local.weights)))
 
 
 def kept(weights: Weights) -> State:

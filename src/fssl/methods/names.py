@@ -29,9 +29,11 @@ from .freematch import freematch
 from .proxyfl import proxyfl
 from .rscfed import rscfed
 from .sage import is_sage, sage, with_oracle, with_sage
+from .semianagg import semianagg
 from .semifl import semifl
 from .softmatch import softmatch
 from .supervised import Supervised, fedavg, fedavg_sl, fedprox
+from .twin_sight import twin_sight
 from .uda import uda
 
 METHODS: dict[str, Callable[..., Method]] = {
@@ -59,6 +61,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "uda": uda,
     "softmatch": softmatch,
     "adamatch": adamatch,
+    "twin-sight": twin_sight,
+    "semianagg": semianagg,
 }
 PLUGINS: dict[str, Callable[..., Method]] = {"sage": with_sage, "oracle": with_oracle, "cdmad": with_cdmad}
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function in the text of a method: another one in each process

@@ -9,14 +9,14 @@ from ..types import Batch, State
 from .optimizers import Optimizer
 
 
-def shown_to(batch: Batch, view: str) -> tuple[Tensor, Tensor]:
+def shown_to(batch: Batch, view: str, labeled: str = "x") -> tuple[Tensor, Tensor]:
     """The images that a client trains on, and their labels, which mean nothing for a client without any.
 
     They are labeled images for a client that has some, else a view of its pool. Labeled ones are repeated until they
     are as many as the view shows: neither the mean over a batch nor its statistics change by that.
     """
     times = len(batch.views[view]) // len(batch.y)
-    x, y = batch.x.repeat(times, 1, 1, 1), batch.y.repeat(times)
+    x, y = batch.views[labeled].repeat(times, 1, 1, 1), batch.y.repeat(times)
     return torch.where(batch.has_labels > 0, x, batch.views[view]), y
 
 

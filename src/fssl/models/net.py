@@ -86,6 +86,9 @@ class Net:
         self._training, self._evaluation = Borrower(weightless(module).train()), Borrower(weightless(module).eval())
         self._measuring = Borrower(forgetful(weightless(module).train()))
         self.running = running_statistics(module)
+        self.drawn: Callable[[int], Weights] = lambda seed: (
+            self.first
+        )  # first weights of another seed, if it has a name
         self.our_name: Callable[[str], str] = getattr(module, "our_name", str)  # for a tensor of the published weights
 
     def check(self, size: int) -> None:
@@ -214,7 +217,9 @@ def build_net(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         module = build_module(name, channels, classes, width, **choices)
-    return Net(module, name, channels, classes, bf16, choices.get("size", 32))
+    net = Net(module, name, channels, classes, bf16, choices.get("size", 32))
+    net.drawn = lambda other: build_net(name, channels, classes, width, other, bf16, **choices).first
+    return net
 
 
 def build_module(name: str, channels: int, classes: int, width: int, **choices: Any) -> nn.Module:
