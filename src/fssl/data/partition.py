@@ -137,7 +137,7 @@ def split_labels(
     seed: int = LABEL_SEED,
     further: Sequence[int] | None = None,
 ) -> tuple[list[Index], list[Index]]:
-    """Return the rows of each class in random order, cut into the labeled ones, and the next `further` or all others."""
+    """Return rows of each class in random order, cut into labeled ones, and the next `further` or all others."""
     order = shuffle_classes(labels, num_classes, seed)
     counts = [len(rows) for rows in order]
     if isinstance(per_class, int):

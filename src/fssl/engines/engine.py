@@ -262,7 +262,7 @@ class Engine:
 
     def _has_finite_test(self, server: Server, weights: Weights) -> bool:
         """Whether the loss of these weights on the test images is a finite number, and so are their statistics."""
-        model = self.federation.method.deploy(server._replace(weights=weights))
+        model = self.federation.method.deploy(self.federation.net, server._replace(weights=weights))
         statistics = [model.buffers[name] for name in self.federation.net.running]
         return bool(marked(self.test(model), statistics)[:, 0].isfinite().all())
 

@@ -55,7 +55,7 @@ class AdaMatch(FixMatch):
     interpolate: bool = False
     strong_labels: bool = False
     ramp_rounds: float = 0
-    share: bool = True
+    sends_means: bool = True
 
     @property
     def needs(self) -> Needs:
@@ -136,7 +136,7 @@ class AdaMatch(FixMatch):
     def upload(self, client: int, payload: Payload, local: Local, counts: Counts) -> Upload:
         """The model, and of a client with labels its two means, which weigh by its number of labels."""
         made, state = super().upload(client, payload, local, counts), local.state
-        if not self.share:
+        if not self.sends_means:
             return made
         mean = state[SUM] / state[STEPS].clamp(min=1)
         labels = torch.full_like(mean, float(counts.labeled))
@@ -147,7 +147,7 @@ class AdaMatch(FixMatch):
 
         def noted() -> Iterator[Upload]:
             for u in uploads:
-                if self.share:
+                if self.sends_means:
                     means.append(({name: u.extras[name] for name in (MEAN_X, MEAN_C)}, u.extras[LABELS].item()))
                 yield u
 
@@ -183,5 +183,5 @@ def adamatch(
         interpolate=interpolate,
         strong_labels=strong_labels,
         ramp_rounds=ramp_rounds,
-        share=share,
+        sends_means=share,
     )

@@ -15,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 from ..config import Config
 from ..console import size_text, spoken
 from ..core.assembly import make_probe, make_recipe
+from ..core.compatibility import by_class_in
 from ..core.device import choose_device
 from ..core.dry_step import Sizes, sketch, try_step
 from ..core.experiment import Experiment
@@ -190,7 +191,7 @@ def measured(experiment: Experiment, recipe: Recipe) -> Measured:
     config, method, card = experiment.config, experiment.method, experiment.card
     slots = recipe.unlabeled_batch
     task = Task(card.num_classes, slots, config.seed, card.size)
-    sizes = Sizes(task, Counts(1, slots), recipe, card, config.train.class_weights > 0, values=True)
+    sizes = Sizes(task, Counts(1, slots), recipe, card, by_class_in(config), values=True)
     step = partial(try_step, method, experiment.net, sizes, make_probe(config, method))
     threads = torch.get_num_threads()
     torch.set_num_threads(config.compute.threads or 1)
