@@ -157,7 +157,10 @@ def forbid_training(monkeypatch: pytest.MonkeyPatch) -> None:
         ("run smoke --set method.name=feddure --set method.student_rate=0", ["method.student_rate = 0", "from 1e-09"]),
         ("run smoke --set method.name=feddure-full --set method.meta_lr=-1", ["method.meta_lr = -1"]),
         ("run smoke --set method.name=fedmatch --set method.helpers=0", ["method.helpers = 0", "from 1 to 100"]),
-        ("run smoke --set method.name=fedmatch --set method.helpers=6", ["needs 7 clients", "partition.clients = 6"]),
+        (
+            "run smoke --set method.name=fedmatch --set method.helpers=6",
+            ["needs at least 7 clients", "partition.clients = 6"],
+        ),
         ("run smoke --set method.name=fedavg-sl --set method.steps=pool", ["'fedavg-sl' has no settings"]),
         ("run smoke --set method.name=fedlabel --set method.winner=best", ["method.winner 'best'", "known: entropy"]),
         ("run smoke --set method.name=fedlabel-2m --set method.burn_in=0.5", ["method.burn_in = 0.5", "whole number"]),
@@ -569,7 +572,7 @@ def test_a_folder_in_use_is_not_written_again(fssl: Fssl, monkeypatch: pytest.Mo
     )
     said = fssl("run", "tiny.toml", "--resume", "--set", "train.rounds=2")
     assert said.code == 2
-    assert "train.rounds = 2: runs/tiny has 3 already" in said.err
+    assert "train.rounds = 2: runs/tiny already has 3 rounds" in said.err
     assert outcome(Path("runs/tiny")) == before
 
 
@@ -657,7 +660,7 @@ def test_show_says_that_a_run_is_unfinished(fssl: Fssl) -> None:
     (run / "summary.json").unlink()
     (run / "rounds.jsonl").write_text(lines[0] + "\n")
     why = fssl("run", run, "--resume").err.removeprefix("fssl: ").replace(" (--out)", "")
-    assert why.startswith("no checkpoint in runs/tiny/checkpoint can be used")
+    assert why.startswith("no checkpoint in runs/tiny/checkpoint is usable")
     assert f"unfinished: 1 of 3 rounds; it cannot be resumed: {why}" in fssl("show", run).out
 
 

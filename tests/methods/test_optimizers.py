@@ -344,7 +344,7 @@ REFUSED = {
     ("train.clip=0",): "train.clip = 0: expected a number from 1e-09",
     ("train.optimizer=lion",): "train.optimizer",
     ("method.name=fedmatch", "train.schedule=cosine"): "'fedmatch', which uses its own optimizer",
-    ("method.name=fedmatch", "train.optimizer=adamw"): "rule of its own",
+    ("method.name=fedmatch", "train.optimizer=adamw"): "its own optimizer",
     (
         "method.name=fedmatch",
         "train.cooldown=2",

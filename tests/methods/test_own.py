@@ -245,7 +245,7 @@ def test_a_finished_run_gets_a_label_and_keeps_it(fssl: Fssl) -> None:
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("method.label=''", "method.label = '': expected a line of at most 60 characters"),
+        ("method.label=''", "method.label = '': expected a line of 1 to 60 characters"),
         ("method.color=red", "method.color = 'red': expected six hexadecimal digits"),
     ],
 )
