@@ -687,7 +687,7 @@ def test_a_folder_with_settings_alone_is_no_run_that_goes_on(fssl: Fssl) -> None
     Path("mine").mkdir()
     Path("mine/config.toml").write_text("seed = 7\n")
     said = fssl("show", "mine")
-    assert "it cannot be resumed: mine/config.toml is not of a run that began here" in said.err
+    assert "it cannot be resumed: mine/config.toml was not written by a run" in said.err
 
 
 def test_show_names_a_damaged_summary(fssl: Fssl) -> None:
