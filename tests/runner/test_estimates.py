@@ -1,5 +1,7 @@
 """What a run will cost is said before it starts, and a long round is not silent."""
 
+import subprocess
+import sys
 import time
 from io import StringIO
 from pathlib import Path
@@ -7,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from rich.console import Console
+from torch.autograd.graph import saved_tensors_hooks
 
 from fssl import console as screen
 from fssl.catalog.describe import measure_sizes
@@ -14,7 +17,7 @@ from fssl.config import Config, override, parse, read_toml
 from fssl.console import GridView, RunView, size_text, spoken
 from fssl.core.experiment import prepare
 from fssl.runner import costs
-from fssl.runner.costs import Cost, Held, Measured, cost_lines, estimate, traffic
+from fssl.runner.costs import Cost, Kept, Measured, cost_lines, estimate, traffic
 from helpers.command import Fssl
 
 SMALL = ["train.rounds=3", "compute.device=cpu", "train.clients_per_round=2"]
@@ -52,13 +55,26 @@ def test_a_step_is_extrapolated_on_a_line(monkeypatch: pytest.MonkeyPatch) -> No
     assert cost.seconds == pytest.approx(2 * 26.0 + test + costs.ROUND)
 
 
-def test_memory_counts_tensors_that_are_alive_at_once() -> None:
-    with Held() as held:
-        for _ in range(5):
-            one = torch.zeros(1000)
-            del one
-        kept = [torch.ones(500), torch.ones(500).view(5, 100)]
-    assert (held.peak, len(kept)) == (4000, 2)
+def test_memory_counts_what_the_forward_pass_keeps() -> None:
+    """The square keeps its input, in two views of one storage, and exp its result."""
+    kept = Kept()
+    with saved_tensors_hooks(kept.count, lambda tensor: tensor):
+        x = torch.ones(500, requires_grad=True)
+        (x.view(5, 100) * x.view(5, 100)).exp().sum().backward()
+        torch.zeros(1000).exp()
+    assert kept.num_bytes == 2 * 500 * 4
+
+
+def test_an_estimate_imports_no_compiler() -> None:
+    """It takes seconds to import, as long as a short run."""
+    script = (
+        "import sys; from fssl.runner.costs import cost_lines; import fssl;"
+        " print(*cost_lines(fssl.experiment('smoke', 'compute.device=cpu'))); print('torch._dynamo' in sys.modules)"
+    )
+    said = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
+    estimate, imported = said.splitlines()
+    assert estimate.startswith("estimate for this machine: about ")
+    assert imported == "False"
 
 
 def test_a_run_of_days_and_one_without_room_say_what_to_change(monkeypatch: pytest.MonkeyPatch) -> None:

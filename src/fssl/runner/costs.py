@@ -2,14 +2,13 @@
 
 import resource
 import time
-import weakref
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
 
 from ..config import Config
@@ -144,32 +143,20 @@ def traffic(experiment: Experiment, counts: Counts) -> tuple[int, int]:
         return num_bytes(payload), num_bytes((upload.weights, upload.extras))
 
 
-class Held(TorchDispatchMode):
-    """A mode that counts the bytes of the tensors made in it, as many as are alive at the same time."""
+class Kept:
+    """A count of the bytes that the forward pass keeps for the backward pass, which is most of a step's memory."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch's own constructor
-        self.peak = self._now = 0
-        self._alive: set[int] = set()
+        self._storages: dict[int, int] = {}  # several tensors may share one
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
-            if isinstance(tensor, Tensor):
-                self._hold(tensor.untyped_storage())
-        return made
+    @property
+    def num_bytes(self) -> int:
+        return sum(self._storages.values())
 
-    def _hold(self, storage: torch.UntypedStorage) -> None:
-        place, size = storage._cdata, storage.nbytes()
-        if place not in self._alive:
-            self._alive.add(place)
-            self._now += size
-            self.peak = max(self.peak, self._now)
-            weakref.finalize(storage, self._drop, place, size)
-
-    def _drop(self, place: int, size: int) -> None:
-        self._alive.discard(place)
-        self._now -= size
+    def count(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        self._storages[storage.data_ptr()] = storage.nbytes()
+        return tensor
 
 
 def num_bytes(tree: Any) -> int:
@@ -196,10 +183,11 @@ def measured(experiment: Experiment, recipe: Recipe) -> Measured:
     threads = torch.get_num_threads()
     torch.set_num_threads(config.compute.threads or 1)
     try:
-        with Held() as held:
+        kept = Kept()
+        with saved_tensors_hooks(kept.count, lambda tensor: tensor):
             step()
         begin = time.perf_counter()
         step()
-        return Measured(time.perf_counter() - begin, held.peak)
+        return Measured(time.perf_counter() - begin, kept.num_bytes)
     finally:
         torch.set_num_threads(threads)
