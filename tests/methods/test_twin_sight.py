@@ -41,8 +41,8 @@ def test_the_released_divisor_is_exclusive_or() -> None:
 
 def test_the_contrast_by_hand() -> None:
     first, second = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.8, 0.6], [0.0, 1.0]])
-    assert contrast(first, second, 0.07).item() == pytest.approx(0.028836, abs=1e-6)
-    assert contrast(3 * first, second, 0.5).item() == pytest.approx(0.527587, abs=1e-6)
+    assert contrast(torch.cat([first, second]), 0.07).item() == pytest.approx(0.028836, abs=1e-6)
+    assert contrast(torch.cat([3 * first, second]), 0.5).item() == pytest.approx(0.527587, abs=1e-6)
 
 
 def test_an_upload_has_both_networks_without_the_twins_head() -> None:

@@ -312,6 +312,148 @@ class AdaMatch(FixMatch):
         }
 
 
+class OfTwoKinds(FixMatch):
+    """Clients know all labels of theirs or none, and are shown as many images of one kind as of the other."""
+
+    rate = 1.0  # of clients without labels
+
+    def begin(self, visit: Visit) -> None:
+        super().begin(visit)
+        self.knows = visit.labeled > 0
+        for group in self.sgd.param_groups:
+            group["lr"] = self.settings.lr * (1 if self.knows else self.rate)
+
+    def shown_views(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        return (batch.labeled, batch.labeled_strong) if self.knows else (batch.weak, batch.strong)
+
+    def mean_ce(self, logits: Tensor, targets: list[int], used: list[bool]) -> Tensor:
+        rows = [row.log_softmax(0)[y] * u for row, y, u in zip(logits, targets, used, strict=True)]
+        return -torch.stack(rows).mean()
+
+    def take_mean(self, pairs: list[tuple[State, float]]) -> State:
+        total = sum(w for _, w in pairs)
+        return {name: sum(w * state[name] for state, w in pairs) / total for name in pairs[0][0]}
+
+
+class SemiAnAgg(OfTwoKinds):
+    """Labels of the broadcast model; clients without labels weigh by how unlike a random network it sees images."""
+
+    rate = 2 / 3
+
+    def begin(self, visit: Visit) -> None:
+        super().begin(visit)
+        self.table = [-1] * visit.pool
+        self.cosines: dict[int, list[float]] = {c: [] for c in range(self.classes)}
+
+    def step(self, batch: Batch) -> dict[str, Any]:
+        self.broadcast.eval()
+        with torch.no_grad():
+            feature = self.broadcast.features(batch.weak)
+            p = self.broadcast.fc(feature).softmax(1)
+            alike = F.cosine_similarity(feature, self.numbers.anchor.features(batch.weak)).tolist()
+        (confidences, votes), tau = (t.tolist() for t in p.max(1)), self.settings.tau
+        most = max(*(self.table.count(c) for c in range(self.classes)), self.table.count(-1))
+        beta = [self.table.count(c) / most for c in range(self.classes)]
+        used = [not self.knows and c >= tau * beta[a] / (2 - beta[a]) for c, a in zip(confidences, votes, strict=True)]
+        weak, strong = self.shown_views(batch)
+        self.local.train()
+        of_weak, of_strong = self.local(weak), self.local(strong)
+        zero = torch.zeros((), dtype=torch.float64)
+        l_u = zero if self.knows else self.mean_ce(of_strong, votes, used)
+        both = plain.supervised(of_weak, batch.classes) + plain.supervised(of_strong, batch.classes)
+        l_s = both / 2 if self.knows else zero
+        descend(l_s if self.knows else l_u, self.sgd)
+        if not self.knows:
+            for c, a, s, slot in zip(confidences, votes, alike, batch.slots, strict=True):
+                if c >= tau:
+                    self.table[slot] = a
+                    self.cosines[a].append(s)
+        target = torch.stack([one_hot(a, self.classes) for a in votes])
+        return {"p_l": p, "target": target, "mask": used, "l_s": l_s, "l_u": l_u}
+
+    def upload(self, visit: Visit) -> Any:
+        likeness = [sum(s) / len(s) if s else 1.0 for s in self.cosines.values()]
+        number = sum(map(len, self.cosines.values()))
+        return SimpleNamespace(state=state_of(self.local), knows=self.knows, s=likeness, number=number, pool=visit.pool)
+
+    def aggregate(self, visits: list[Visit], uploads: list[Any]) -> None:
+        known, others = [u for u in uploads if u.knows], [u for u in uploads if not u.knows]
+        halves = [self.take_mean([(u.state, u.pool) for u in known])] if known else []
+        if sum(u.number for u in others):
+            totals = [sum(u.s[c] for u in others) for c in range(self.classes)]
+            a = [sum(1 - u.s[c] / totals[c] for c in range(self.classes)) for u in others]
+            a = a if len(a) > 1 else [1.0]
+            halves.append(self.take_mean([(u.state, w) for u, w in zip(others, a, strict=True)]))
+        self.take(self.take_mean([(half, 0.5) for half in halves]))
+
+
+class TwinSight(OfTwoKinds):
+    """A second network without a last layer, with a projector; both are averaged."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.twin, self.projector = self.numbers.twin, self.numbers.projector
+        self.sent = [state_of(self.twin), state_of(self.projector)]
+        self.twin_sgd = self.fresh()
+
+    def fresh(self) -> torch.optim.SGD:
+        s, body = self.settings, [p for name, p in self.twin.named_parameters() if not name.startswith("fc")]
+        trained = [*body, *self.projector.parameters()]
+        return torch.optim.SGD(trained, s.lr, s.momentum, weight_decay=s.weight_decay)
+
+    def begin(self, visit: Visit) -> None:
+        super().begin(visit)
+        for module, state in zip((self.twin, self.projector), self.sent, strict=True):
+            module.load_state_dict(state, strict=False)
+        if not plain.carries_momentum(self.settings):
+            self.twin_sgd = self.fresh()
+        self.tau, even = 1 / self.classes, torch.full((self.classes,), 1 / self.classes, dtype=torch.float64)
+        self.mean_p = even
+
+    def step(self, batch: Batch) -> dict[str, Any]:
+        weak, strong = self.shown_views(batch)
+        count, n = len(weak), self.numbers
+        self.local.train(), self.twin.train(), self.projector.train()
+        f_s, f_u = (model.features(torch.cat([weak, strong])) for model in (self.local, self.twin))
+        of_weak, of_strong = self.local.fc(f_s).split(count)
+        p = of_strong.detach().softmax(1)
+        self.tau = 0.999 * self.tau + 0.001 * p.max(1).values.mean().item()
+        self.mean_p = 0.999 * self.mean_p + 0.001 * p.mean(0)
+        limits = (self.tau * self.mean_p / self.mean_p.max()).tolist()
+        votes = p.argmax(1).tolist()
+        used = [not self.knows and row.max().item() >= limits[a] for row, a in zip(p, votes, strict=True)]
+        zero = torch.zeros((), dtype=torch.float64)
+        l_s = plain.supervised(of_weak, batch.classes) if self.knows else zero
+        l_u = zero if self.knows else self.mean_ce(of_weak, votes, used)
+        rows = F.normalize(self.projector(f_u), dim=1)
+        terms = []
+        for i in range(2 * count):
+            others = torch.stack([rows[i] @ rows[j] for j in range(2 * count) if j != i]) / n.temperature
+            terms.append(others.logsumexp(0) - rows[i] @ rows[(i + count) % (2 * count)] / n.temperature)
+        g_u, g_s = (F.normalize(f[:count], dim=1) for f in (f_u, f_s))
+        l_n = ((g_u @ g_u.T - g_s @ g_s.T) ** 2).sum() / (count**2 if n.scale == "mean" else count ^ 2)
+        l_i = sum(terms) / len(terms)
+        descend(l_s + n.pseudo * l_u + n.contrast * l_i + n.neighbors * l_n, self.sgd, self.twin_sgd)
+        target = torch.stack([one_hot(a, self.classes) for a in votes])
+        return {"p_l": p, "target": target, "mask": used, "l_s": l_s, "l_u": l_u, "l_i": l_i, "l_n": l_n}
+
+    def upload(self, visit: Visit) -> Any:
+        return visit.pool + (2000 * visit.labeled if self.settings.protocol == "authors" else 0), [
+            state_of(module) for module in (self.local, self.twin, self.projector)
+        ]
+
+    def aggregate(self, visits: list[Visit], uploads: list[Any]) -> None:
+        means = [self.take_mean([(states[i], w) for w, states in uploads]) for i in range(3)]
+        self.take(means[0])
+        self.sent = means[1:]
+
+    def server(self) -> State:
+        own = {name: t for name, t in self.sent[0].items() if not name.startswith("fc")}
+        return {f"twin.{name}": t for name, t in own.items()} | {
+            f"twin.project.{name}": t for name, t in self.sent[1].items() if "running" not in name
+        }
+
+
 class CDMAD(FixMatch):
     """Both models' predictions lose those for an image of ones after some rounds, and the deployed model always."""
 
@@ -720,5 +862,9 @@ compared(AdaMatch, "adamatch", "adamatch+sage", tau=0.9, ema=0.6, strong_labels=
 compared(AdaMatch, "adamatch, strong labels", tau=0.9, ema=0.6, strong_labels=True)
 compared(CDMAD, "fixmatch-lpl+cdmad", "fixmatch-lpl+sage+cdmad", start_rounds=0)
 compared(CDMAD, "fixmatch-lpl+cdmad, from the second round", start_rounds=1)
+TWIN = {"contrast": 0.4, "temperature": 0.3, "neighbors": 0.8, "pseudo": 0.5}
+compared(TwinSight, "twin-sight", **TWIN, scale="released")
+compared(TwinSight, "twin-sight, mean", **TWIN, scale="mean")
+compared(SemiAnAgg, "semianagg", tau=0.6)
 compared(UDA, "uda", "uda+sage", **SHARP, tsa="none")
 compared(UDA, "uda, annealed", **SHARP, tsa="exp", tsa_rounds=2)

@@ -18,6 +18,8 @@ from fssl.data.sources import Dataset
 from fssl.methods.names import METHODS, split_name
 from fssl.seeds import stream
 
+# As many images of both kinds, so that none is shown twice.
+OF_TWO_KINDS = ["partition.labels=knowing-clients", "partition.labeled_clients=2", "train.unlabeled_ratio=1"]
 USUAL = {"tau": SETTINGS["tau"], "mu_u": SETTINGS["mu_u"]}
 
 
@@ -27,6 +29,7 @@ def observe(case: Case, protocol: str, data: Dataset) -> Observed:
     usual = {k: v for k, v in USUAL.items() if k in has and (host, k) != ("fedloke", "tau")}  # it filters by entropy
     values = [f"method.{k}={str(v).lower()}" for k, v in {**usual, **case.settings}.items()]
     values += [] if host == "fedmatch" else [f"train.lr={SETTINGS['lr']}"]
+    values += OF_TWO_KINDS if issubclass(case.reference, others.OfTwoKinds) else []
     values += ["train.local_epochs=2"] if host == "proxyfl" else []  # it counts classes in the last one
     return Observed([f"method.name={case.method}", f"protocol={protocol}", *values], data)
 
@@ -46,9 +49,25 @@ def reference(case: Case, protocol: str, observed: Observed) -> others.FixMatch:
         assert all(torch.equal(first[f"psi.{our_name(name)}"], 0.2 * state[name]) for name in kernels)
         numbers["sigma"], numbers["psi"] = dict(state), {name: 0.2 * state[name] for name in kernels}
         numbers["noise"] = observed.first.extras["fedmatch.probe"].double()
+    if case.reference is others.SemiAnAgg:
+        found = {k.partition(".")[2].partition(".")[2]: t for k, t in observed.first.extras.items()}
+        numbers["anchor"] = loaded(plain.ResNet8(CLASSES, 1), found).eval()
+    if case.reference is others.TwinSight:
+        twin = {k.removeprefix("twin."): t for k, t in first.items() if k.startswith("twin.")}
+        layers = [nn.Linear(64, 512), nn.BatchNorm1d(512), nn.ReLU(), nn.Linear(512, 256)]
+        project = {k.removeprefix("project."): t for k, t in twin.items() if k.startswith("project.")}
+        numbers["twin"], numbers["projector"] = loaded(plain.ResNet8(CLASSES, 1), twin), nn.Sequential(*layers).double()
+        numbers["projector"].load_state_dict(project, strict=False)
     model.double().load_state_dict(state, strict=False)
     settings = plain.Settings(case.method, protocol, **{**SETTINGS, "tau": numbers.get("tau", SETTINGS["tau"])})
     return case.reference(model, settings, "+sage" in case.method, numbers)
+
+
+def loaded(model: plain.ResNet8, found: dict[str, torch.Tensor]) -> plain.ResNet8:
+    """The reference's network with weights of the engine's names, as far as there are some."""
+    state = {name: found[our_name(name)] for name in model.state_dict() if our_name(name) in found}
+    model.double().load_state_dict(state, strict=False)
+    return model
 
 
 def differences(observed: Observed, method: others.FixMatch) -> Iterator[Difference]:

@@ -83,7 +83,9 @@ class Observed:
     """Two rounds of the engine."""
 
     def __init__(self, settings: Sequence[str], data: Dataset) -> None:
-        self.federation = WatchedFederation(prepare(tiny_config(*FEDERATION, *settings), data))
+        knowing = "partition.labels=knowing-clients" in settings  # whose labels are not counted by class
+        usual = [word for word in FEDERATION if not (knowing and word.startswith("data."))]
+        self.federation = WatchedFederation(prepare(tiny_config(*usual, *settings), data))
         with in_double():
             engine = LocalEngine(self.federation)
             self.first = engine.snapshot.server

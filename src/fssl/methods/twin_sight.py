@@ -39,10 +39,9 @@ WIDER, SHORTER = 8, 4  # times a feature's length: the projector's hidden layer 
 Scale = Literal["released", "mean"]
 
 
-def contrast(first: Tensor, second: Tensor, temperature: float) -> Tensor:
-    """SimCLR over 2B projections: each row's other view against all other rows."""
-    rows = F.normalize(torch.cat([first, second]), dim=-1)
-    count = len(rows)
+def contrast(projections: Tensor, temperature: float) -> Tensor:
+    """SimCLR over 2B projections, first of one view and then of the other: each row's other view against all rows."""
+    rows, count = F.normalize(projections, dim=-1), len(projections)
     own = torch.eye(count, dtype=torch.bool, device=rows.device)
     scores = torch.where(own, -torch.inf, rows @ rows.T / temperature)
     other = torch.arange(count, device=rows.device).roll(count // 2)
@@ -113,8 +112,8 @@ class TwinSight(Method):
             body = Weights({**headless(model.params), **twin.params}, twin.buffers)
             buffers_u, (u_weak, u_strong) = net.fit(body, weak, strong)
             l_s = supervised_loss(s_weak.logits, batch, y)
-            first, second = (projected(out.feature, twin.params) for out in (u_weak, u_strong))
-            l_i = contrast(first, second, self.temperature)
+            rows = projected(torch.cat([u_weak.feature, u_strong.feature]), twin.params)
+            l_i = contrast(rows, self.temperature)
             l_n = neighbors(u_weak.feature, s_weak.feature, self.scale)
             l_u, votes, state = self.labeled(s_weak, s_strong, batch, state)
             total = l_s + self.pseudo * l_u + self.contrast * l_i + self.neighbors * l_n
