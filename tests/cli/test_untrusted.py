@@ -201,6 +201,7 @@ def test_a_cache_in_no_known_home_folder_is_refused(fssl: Fssl, cache: str, monk
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setenv("FSSL_CACHE", cache)
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)  # which an earlier run of this process names
     monkeypatch.setattr(Path, "expanduser", nobody_s)
     monkeypatch.setattr(Path, "home", lambda: nobody_s(Path("~")))
     said = fssl("run", "smoke", *SMALL, "--out", "run")

@@ -58,4 +58,4 @@ def test_a_test_and_statistics_see_whole_images(make_federation: Make) -> None:
 
 def test_who_published_enlarged_images() -> None:
     found = {name for name in presets() if any(c.data.crop == "resize" for _, c in expand(read_toml(name)))}
-    assert found == {"benchmark/track-c", "settings/cbafed", "settings/rscfed"}
+    assert found == {"benchmark/track-c", "settings/cbafed", "settings/rscfed", "settings/semianagg"}

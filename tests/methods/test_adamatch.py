@@ -140,4 +140,4 @@ def test_each_switch_changes_a_round(make_federation: Make) -> None:
 
 
 def test_labels_at_the_server_are_refused(tiny_data: Dataset) -> None:
-    assert "learns from labels of clients" in refusal(["method.name=adamatch", "partition.labels=server"], tiny_data)
+    assert "trains on labels of clients" in refusal(["method.name=adamatch", "partition.labels=server"], tiny_data)

@@ -151,7 +151,9 @@ def test_replay_reads_images_of_its_run_alone(failed: Path, fssl: Fssl) -> None:
     failed.write_bytes(sealed(tensors, {**facts, "config": config}))
     said = fssl("replay", SAVED)
     assert (said.code, said.err.count("\n")) == (2, 1)
-    assert f"{SAVED}: its data.dir = '/etc' is not that of its run folder; check it, then use --trust" in said.err
+    assert (
+        f"{SAVED}: its data.dir = '/etc' is not that of its run folder; check it, then trust it (--trust)" in said.err
+    )
 
 
 def test_a_changed_step_is_damaged(failed: Path, fssl: Fssl) -> None:

@@ -59,7 +59,7 @@ def test_a_command_builds_its_method_once_and_calls_it_within_ten_frames(fssl: F
     (frames,) = (found for found in module.FRAMES if "estimate" not in found)
     assert frames[0] == "run"
     assert frames[-1] == "step"
-    assert len(frames) <= 10, frames
+    assert len(frames) <= 10, " ".join(frames)
 
 
 MADE = (

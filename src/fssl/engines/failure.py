@@ -134,7 +134,9 @@ def with_kept_files(config: Config, path: Path, trust: bool) -> Config:
     foreign |= {f"{k}.{key}": v for k, (key, v) in named.items() if v and v != recorded.get(k, {}).get(key)}
     if foreign and not trust:
         key, given = next(iter(foreign.items()))
-        raise UserError(f"{path}: its {key} = '{given}' is not that of its run folder; check it, then use --trust")
+        raise UserError(
+            f"{path}: its {key} = '{given}' is not that of its run folder; check it, then trust it", "trust"
+        )
     file, name, network = (str(copy or given) if given else None for given, copy in copies.values())
     return replace(
         config,

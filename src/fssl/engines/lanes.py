@@ -165,20 +165,12 @@ class Lanes:
         """Nothing: threads end with their round."""
 
     def train(self, round: int, clients: list[int], snapshot: Snapshot) -> Iterable[ClientResult]:
-        """Deal clients out to the lanes."""
+        """Train one client after another, each on the next lane, or with a thread for each lane."""
         plans = self._ahead[1] if self._ahead[0] == round else self.plans(round, clients)
-        return (self._train_in_threads if self._needs_threads() else self._train_in_turn)(plans, snapshot)
-
-    def _needs_threads(self) -> bool:
-        """Whether one thread would wait for one lane while the others are idle.
-
-        A GPU accepts some 26 steps in advance. Where that many are over soon, threads only wait for each other.
-        """
-        return len(self.lanes) > 1 and (self.device.type == "cpu" or self.lanes[0].step_seconds > LONG_STEP)
-
-    def _train_in_turn(self, plans: list[ClientPlan], snapshot: Snapshot) -> list[ClientResult]:
-        """One client after another, each on the next lane."""
-        results, velocity = [], snapshot.velocity or None
+        if self._needs_threads():
+            return self._train_in_threads(plans, snapshot)
+        results: list[ClientResult] = []
+        velocity = snapshot.velocity or None
         with torch.no_grad(), ExitStack() as scopes:
             for lane in self.lanes:
                 scopes.enter_context(lane.scope())
@@ -187,6 +179,13 @@ class Lanes:
                     results.append(self.client(lane, plan, *self.sent(plan.client, snapshot), velocity))
                 velocity = results[-1].velocity or None  # empty, unless it passes from one to the next
         return results
+
+    def _needs_threads(self) -> bool:
+        """Whether one thread would wait for one lane while the others are idle.
+
+        A GPU accepts some 26 steps in advance. Where that many are over soon, threads only wait for each other.
+        """
+        return len(self.lanes) > 1 and (self.device.type == "cpu" or self.lanes[0].step_seconds > LONG_STEP)
 
     def _train_in_threads(self, plans: list[ClientPlan], snapshot: Snapshot) -> list[ClientResult]:
         """One thread for each lane: on a GPU it only enqueues, on a CPU it computes."""
