@@ -183,7 +183,8 @@ def test_a_failed_step_is_taken_again_wherever_the_file_is(fssl: Fssl, monkeypat
     digits_split("split.json", seed=1)
     said = fssl("replay", "failed-step.safetensors")
     assert (said.code, said.err.count("\n")) == (2, 1)
-    assert "its partition.file = 'mine.json' is not that of its run folder; check it, then use --trust" in said.err
+    expected = "its partition.file = 'mine.json' is not that of its run folder; check it, then trust it (--trust)"
+    assert expected in said.err
     said = fssl("replay", "failed-step.safetensors", "--trust")
     assert said.err.startswith("fssl: partition.file = 'mine.json' cannot be read: No such file or directory")
 

@@ -630,7 +630,7 @@ def test_a_step_that_fails_is_named_saved_and_can_be_taken_again(fssl: Fssl, job
     Path(found[0]).with_name("fails.py").write_text(FAILS.replace("== 2", "== 3"))
     loaded.cache_clear()
     said = fssl("replay", found[0]).err
-    assert "its method.name = 'fails.py:mine' is not that of its run folder; check it, then use --trust" in said
+    assert "its method.name = 'fails.py:mine' is not that of its run folder; check it, then trust it (--trust)" in said
     Path("fails.py").write_text(FAILS.replace("== 2", "== 3"))
     assert "has changed: method.digest is" in fssl("replay", found[0], "--trust").err
     Path("no.safetensors").write_bytes(b"nothing")

@@ -163,5 +163,5 @@ def test_a_changed_step_is_damaged(failed: Path, fssl: Fssl) -> None:
     data[-1] ^= 1
     failed.write_bytes(data)
     said = fssl("replay", SAVED)
-    assert (said.code, said.err.count("\n")) == (2, 1)
+    assert (said.code, said.err.count("\n")) == (2, 1), said.err
     assert said.err.startswith(f"fssl: {SAVED} is no saved step (")
