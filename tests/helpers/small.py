@@ -32,7 +32,7 @@ LABELING = {
     "cbafed": ("method.burn_in=0", "method.base=0", *KNOWING),
     "rscfed": KNOWING,
     "twin-sight": ("method.pseudo=0.5", *KNOWING),
-    "semianagg": ("method.tau=0.3", *KNOWING),
+    "semianagg": ("method.tau=0.01", *KNOWING),
 }
 
 
