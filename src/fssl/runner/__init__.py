@@ -1,1 +1,1 @@
-"""Runs: one experiment into its folder, the runs of a grid in sequence or in parallel, and their loggers."""
+"""Runs: train one experiment in its folder, train a grid in sequence or in parallel, and log the results."""

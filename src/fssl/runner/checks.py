@@ -1,4 +1,4 @@
-"""Checks of settings that need no PyTorch, so that a command makes them before importing it."""
+"""Checks of settings that need no PyTorch, so that a command can make them before importing it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +17,7 @@ def check_settings(configs: Sequence[Config], debug: bool = False) -> None:
 
 
 def check_data_dir(configs: Sequence[Config]) -> None:
-    """Reject a data folder that no run reads: the user expects other images."""
+    """Reject a data folder that no run reads, since the user expects its images."""
     given = [config.data.dir for config in configs if config.data.dir]
     if given and all(config.card.is_embedded for config in configs):
         raise UserError(
@@ -34,7 +34,7 @@ def check_tools(config: Config, debug: bool) -> None:
 
 
 def check_engine(config: Config, debug: bool) -> None:
-    """Reject what the engine cannot do, before anything is computed."""
+    """Reject settings that the engine does not support, before any compute."""
     engine = config.compute.engine
     check_fact(config, ENGINE, engine, f"compute.engine = '{engine}'", ", or use 'flower'")
     if engine == "local":

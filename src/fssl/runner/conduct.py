@@ -1,4 +1,4 @@
-"""One run from an experiment to its summary: rounds from the engine, lines and checkpoints to the folder."""
+"""Train one experiment: take rounds from the engine, and write lines, checkpoints and a summary to the folder."""
 
 import traceback
 from collections.abc import Iterator
@@ -44,15 +44,15 @@ def run_experiment(
     make: MakeEngine | None = None,
     measure: Measure | None = None,
 ) -> Line:
-    """Run or resume an experiment in a folder; returns its summary.
+    """Train or resume an experiment in a folder; return its summary.
 
     Args:
-        experiment: What to run.
+        experiment: The experiment to run.
         out: The run folder.
-        listener: Hears of every round.
+        listener: Gets a call for every round.
         resume: Whether to continue after the newest checkpoint.
-        debug: Whether each step is checked.
-        make: Makes the engine, once the folder is locked; by default the engine that the settings name.
+        debug: Whether to check each step.
+        make: Makes the engine after the folder is locked; by default the engine that the settings name.
         measure: Returns further metrics of the model after each round.
     """
     config, folder = experiment.config, RunFolder(out)
@@ -80,13 +80,13 @@ def run_experiment(
             while engine.snapshot.round < config.rounds and not choice.progress.is_over:
                 logged.round(record(writer, engine, engine.round(config.rounds), choice, measure))
             summary = write_result(writer, engine, choice)
-            for name in (ERRORS, SAVED):  # of an earlier start; this one got past it
+            for name in (ERRORS, SAVED):  # of an earlier start, whose error did not recur
                 (out / name).unlink(missing_ok=True)
             return summary
 
 
 def local_engine(listener: Listener, out: Path, debug: bool, federation: Federation) -> Engine:
-    """This machine's engine, once it is said that it compiles, if it does."""
+    """Return this machine's engine; first report that steps are compiled, if they are."""
     if compiles(federation, debug):
         listener.say(COMPILING)
     return LocalEngine(federation, out, debug)
@@ -95,9 +95,9 @@ def local_engine(listener: Listener, out: Path, debug: bool, federation: Federat
 def opened(
     experiment: Experiment, writer: RunWriter, resume: bool, listener: Listener
 ) -> tuple[Federation, Saved | None]:
-    """The federation, with its folder locked and the files in it that a run begins with; and where to resume."""
+    """Lock the folder, write a new run's first files, and return the federation and the state to resume from."""
     config, dataset = experiment.config, experiment.dataset
-    notes = experiment.notes  # refused before the folder is made: who holds what, and the first weights of a new run
+    notes = experiment.notes  # computed first: a rejected new run leaves no folder
     if not resume or is_bare(writer.folder):
         notes = [*experiment.start.notes, *notes]
     writer.open(config, resume, experiment.defaults, experiment.reads_rounds)
@@ -107,7 +107,7 @@ def opened(
     for file in config.own_files:
         writer.keep(file)
     if config.partition.file is not None:
-        writer.keep(Path(config.partition.file), SPLIT)  # its own name may be one that a run writes
+        writer.keep(Path(config.partition.file), SPLIT)  # its own name may collide with a file of the run
     if dataset.skipped:
         write_atomic(writer.folder.path / SKIPPED, "".join(f"{line}\n" for line in dataset.skipped))
     return Federation(experiment, begins=saved is None), saved
@@ -115,9 +115,9 @@ def opened(
 
 @contextmanager
 def explained(config: Config, folder: RunFolder) -> Iterator[None]:
-    """Turn an error into one line, and write the traceback of an unexpected one into the folder.
+    """Turn an error into a one-line message, and write the traceback of an unexpected one into the folder.
 
-    It is written only if this process holds the folder's lock.
+    The traceback is written only if this process holds the folder's lock.
     """
     out = folder.path
     try:
@@ -142,7 +142,7 @@ def explained(config: Config, folder: RunFolder) -> Iterator[None]:
 
 
 def write_down(reason: str, error: Exception, config: Config, out: Path) -> str:
-    """Write an error's traceback into the run folder; returns the reason with the places to look."""
+    """Write an error's traceback into the run folder; return the reason with the places to look."""
     text = "".join(traceback.format_exception(error))
     (out / ERRORS).write_text(text, "utf-8", "backslashreplace")  # a name in it may be in any encoding
     place = user_place(error, config.own_files)
@@ -150,7 +150,7 @@ def write_down(reason: str, error: Exception, config: Config, out: Path) -> str:
 
 
 def resumed(saved: Saved | None, writer: RunWriter, engine: Engine, listener: Listener) -> Snapshot:
-    """The state after the last round that a checkpoint vouches for, or the beginning."""
+    """Return the state after the last round that a checkpoint covers, or the initial state."""
     snapshot = engine.snapshot
     if saved is not None:
         snapshot = restore(snapshot, saved._replace(tensors=to(saved.tensors, engine.device)))
@@ -158,5 +158,5 @@ def resumed(saved: Saved | None, writer: RunWriter, engine: Engine, listener: Li
         before, now = writer.folder.config().train.cooldown, engine.federation.config.train.cooldown
         if before != now:
             listener.say(f"train.cooldown is {now} from here on; it was {before}")
-    writer.renew(engine.federation.experiment.config)  # last: a refused run leaves the record as it is
+    writer.renew(engine.federation.experiment.config)  # last: a rejected run leaves the record unchanged
     return snapshot

@@ -1,4 +1,4 @@
-"""What a run will cost here, estimated before it starts: time, memory, disk and traffic."""
+"""The cost of a run on this machine, estimated before it starts: time, memory, disk and traffic."""
 
 import resource
 import time
@@ -23,7 +23,7 @@ from ..training.plan import Recipe
 from ..types import Counts, Task
 
 SMALL, LARGER = 2, 6  # labeled images of the two timed steps
-PATIENCE = 3.0  # seconds for the smaller step; beyond, it is the only one
+PATIENCE = 3.0  # seconds for the smaller step; if it takes longer, the larger one is skipped
 DAY = 86_400
 LINE = 3_000  # bytes of a round's line in the record
 ROUND = 0.05  # seconds of a round for its record, checkpoint and the start of its lanes
@@ -31,11 +31,11 @@ TEST = 3  # a step computes about three times as long per image as a test
 
 
 class Cost(NamedTuple):
-    """What a run takes on this machine."""
+    """The cost of a run on this machine."""
 
     rounds: int
     steps: float  # in a round, of all clients
-    seconds: float | None  # per round; None where only a round shows it, as on a GPU
+    seconds: float | None  # per round; None where it is known only after a round, as on a GPU
     memory: float  # bytes
     disk: float
     down: int  # bytes that a client receives in a round
@@ -43,7 +43,7 @@ class Cost(NamedTuple):
 
     @property
     def line(self) -> str:
-        """The cost in one line."""
+        """Return the cost in one line."""
         steps = f"about {self.steps:,.0f} steps per round"
         total = "" if self.seconds is None else f", {spoken(self.rounds * self.seconds)} in all"
         per_round = "the first round shows its time" if self.seconds is None else f"{spoken(self.seconds)} per round"
@@ -53,7 +53,7 @@ class Cost(NamedTuple):
 
     @property
     def warnings(self) -> list[str]:
-        """What to change about a run that takes days or more memory than there is."""
+        """Return advice for a run that takes days or more memory than available."""
         said = []
         if self.seconds is not None and self.rounds * self.seconds > DAY:
             said.append(
@@ -70,10 +70,10 @@ class Cost(NamedTuple):
 
 
 def cost_lines(experiment: Experiment, is_loaded: bool = True, runs: int = 1) -> list[str]:
-    """Return what a run will cost here, as lines; with several runs, also what all of them take."""
+    """Return the cost of a run on this machine as lines; with several runs, also that of all of them."""
     try:
         cost = estimate(experiment, is_loaded)
-    except Exception:  # an estimate must not stop a run, which explains its errors itself
+    except Exception:  # an estimate must not stop a run, which reports its own errors
         return []
     lines = [cost.line, *cost.warnings]
     if runs > 1 and cost.seconds is not None:
@@ -82,20 +82,20 @@ def cost_lines(experiment: Experiment, is_loaded: bool = True, runs: int = 1) ->
 
 
 class Measured(NamedTuple):
-    """What one step took."""
+    """The cost of one step."""
 
     seconds: float
     num_bytes: float  # of memory, for tensors
 
     def at(self, images: float, other: "Measured", others: float, wanted: float) -> "Measured":
-        """Extrapolate two measurements, of `images` and of `others`, to a step of as many images as wanted."""
+        """Extrapolate two measurements, of `images` and of `others`, to a step with the wanted number of images."""
         share = (wanted - images) / (others - images)
         # An unlucky measurement must not give less than the larger step took.
         return Measured(*(max(a + share * (b - a), b) for a, b in zip(self, other, strict=True)))
 
 
 def estimate(experiment: Experiment, is_loaded: bool) -> Cost:
-    """Estimate the cost of a run; with its images loaded, from what each client holds."""
+    """Estimate the cost of a run; if its images are loaded, use each client's number of images."""
     config, card = experiment.config, experiment.card
     recipe = make_recipe(config, experiment.method, card)
     counts = [site.counts for site in experiment.holdings.sites] if is_loaded else [even_share(config)]
@@ -116,7 +116,7 @@ def estimate(experiment: Experiment, is_loaded: bool) -> Cost:
 
 
 def even_share(config: Config) -> Counts:
-    """Return what each client holds if all hold the same."""
+    """Return the number of images of each client if all clients have the same."""
     clients = max(1, config.partition.clients)
     pool = max(1, config.card.num_train // clients)
     return Counts(config.labels_per_class * config.card.num_classes // clients if config.picks_labels else pool, pool)
@@ -124,18 +124,18 @@ def even_share(config: Config) -> Counts:
 
 def num_lanes(config: Config) -> int:
     """Return how many clients train at a time on a CPU."""
-    if config.protocol == "authors":  # momentum passes from one to the next
+    if config.protocol == "authors":  # momentum passes from one client to the next
         return 1
     return min(config.compute.lanes or cores(), config.train.clients_per_round, cores())
 
 
 def images_of(recipe: Recipe) -> int:
-    """Return how many images a step computes, in all views."""
+    """Return the number of images that a step computes, over all views."""
     return sum(recipe.images(view) for view in recipe.views)
 
 
 def traffic(experiment: Experiment, counts: Counts) -> tuple[int, int]:
-    """Return the bytes that a client receives and sends in a round."""
+    """Return the number of bytes that a client receives and sends in a round."""
     method = experiment.method
     task = Task(experiment.card.num_classes, counts.pool, experiment.config.seed, experiment.card.size)
     with sketch(method, experiment.net, task, counts, values=True) as (payload, local):
@@ -144,7 +144,7 @@ def traffic(experiment: Experiment, counts: Counts) -> tuple[int, int]:
 
 
 class Kept:
-    """A count of the bytes that the forward pass keeps for the backward pass, which is most of a step's memory."""
+    """Counts the bytes that the forward pass keeps for the backward pass, which is most of a step's memory."""
 
     def __init__(self) -> None:
         self._storages: dict[int, int] = {}  # several tensors may share one
@@ -164,7 +164,7 @@ def num_bytes(tree: Any) -> int:
 
 
 def step_cost(experiment: Experiment, recipe: Recipe) -> Measured:
-    """Measure steps with few images, and extrapolate to the run's own."""
+    """Measure steps with few images, and extrapolate to the run's batch size."""
     small, larger = (replace(recipe, batch=min(recipe.batch, batch)) for batch in (SMALL, LARGER))
     first, wanted = measured(experiment, small), images_of(recipe)
     if images_of(larger) == images_of(small) or first.seconds > PATIENCE:
@@ -174,7 +174,7 @@ def step_cost(experiment: Experiment, recipe: Recipe) -> Measured:
 
 
 def measured(experiment: Experiment, recipe: Recipe) -> Measured:
-    """Take a step on black images on a CPU, twice: for its memory, which also warms up, and for its time."""
+    """Measure a step on black images on a CPU, twice: first for memory, as a warm-up, then for time."""
     config, method, card = experiment.config, experiment.method, experiment.card
     slots = recipe.unlabeled_batch
     task = Task(card.num_classes, slots, config.seed, card.size)

@@ -1,4 +1,4 @@
-"""Loggers of other tools: TensorBoard and Weights & Biases get the numbers of the record, and never end a run."""
+"""Loggers of other tools: TensorBoard and Weights & Biases get the numbers of the record, and never stop a run."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -35,12 +35,12 @@ class Logger(Protocol):
     def close(self) -> None: ...
 
 
-VALIDATIONS = {"validation": "plain", "ema_validation": "ema"}  # keys of a line, and which model they test
+VALIDATIONS = {"validation": "plain", "ema_validation": "ema"}  # keys of a line, and the model that each tests
 Opener = Callable[[Config, Path, int], Logger]  # settings, run folder, rounds done
 
 
 def logged_values(line: Line) -> dict[str, float]:
-    """Return the numbers that loggers get of a line, by tag: tests, the validation part, training and time."""
+    """Return the numbers of a line for loggers, by tag: tests, the validation part, training and time."""
     tests = {**line["test"], **{f"ema_{norm}": test for norm, test in line.get("ema_test", {}).items()}}
     validations = {name: line[key] for key, name in VALIDATIONS.items() if key in line}
     measured = {
@@ -58,7 +58,7 @@ def logged_values(line: Line) -> dict[str, float]:
 
 
 class TensorBoard:
-    """Event files below the run folder."""
+    """Writes event files into the run folder."""
 
     def __init__(self, config: Config, folder: Path, done: int) -> None:
         self._writer = summary_writer()(str(folder / "tensorboard"), purge_step=done + 1)
@@ -73,7 +73,7 @@ class TensorBoard:
 
 
 class Wandb:
-    """A run of Weights & Biases, named after the folder; a resumed run continues the same one."""
+    """Logs to a run of Weights & Biases, named after the folder; a resumed run continues the same one."""
 
     def __init__(self, config: Config, folder: Path, done: int) -> None:
         wandb = wandb_package()
@@ -97,7 +97,7 @@ class Wandb:
 
 
 def wandb_id(folder: Path) -> str:
-    """Return the run's identity there, drawn once: folders of the same name on two machines are two runs."""
+    """Return the run's id at Weights & Biases, drawn once, so that equal folder names on two machines do not clash."""
     path = folder / "wandb-id"
     if not path.is_file():
         write_atomic(path, token_hex(8))
@@ -132,7 +132,7 @@ def check_loggers(config: Config) -> None:
 
 
 class Logged:
-    """A listener that also feeds the loggers of the settings; a logger that fails is left out from then on."""
+    """A listener that also feeds the loggers of the settings; a logger that fails is dropped."""
 
     def __init__(self, inner: Listener, config: Config, folder: Path) -> None:
         self.inner, self._folder = inner, folder
@@ -156,7 +156,7 @@ class Logged:
         self.inner.say(text)
 
     def close(self) -> None:
-        """Close the loggers, also after a run that failed."""
+        """Close the loggers, also after a failed run."""
         for name, logger in [*self._open.items()]:
             self._tried(name, logger.close)
 

@@ -1,4 +1,4 @@
-"""Runs in parallel: the runs of a grid in worker processes, each with one run at a time."""
+"""Parallel runs: worker processes train the runs of a grid, one run at a time each."""
 
 import signal
 from collections import deque
@@ -27,7 +27,7 @@ POLL = 0.5  # seconds between readings of the records of runs in other processes
 
 
 class WorkerRun(NamedTuple):
-    """A run for a worker, which prepares it again: settings can be sent to a process, methods and networks cannot."""
+    """A run for a worker, which prepares it again: only settings can be sent to a process, not methods and networks."""
 
     name: str
     config: Config
@@ -67,7 +67,7 @@ def run_side_by_side(console: Console, runs: list[PlannedRun], resume: bool, deb
 
 
 def show_progress(view: GridView, job: WorkerRun, sizes: dict[str, int]) -> None:
-    """Show a run's progress from its records, which are read again only if their size has changed."""
+    """Show a run's progress from its records, reading them again only if their size has changed."""
     folder = RunFolder(job.folder)
     size = folder.record.stat().st_size if folder.record.is_file() else 0
     if sizes.get(job.name) != size:
@@ -76,7 +76,7 @@ def show_progress(view: GridView, job: WorkerRun, sizes: dict[str, int]) -> None
 
 
 def stop(idle: list[ProcessPoolExecutor], busy: list[ProcessPoolExecutor]) -> None:
-    """Let idle workers end by themselves, and end busy ones at once, since their files are whole at any moment."""
+    """Let idle workers end by themselves, and stop busy ones at once; their files are whole at any moment."""
     for pool in idle:
         pool.shutdown()
     for process in active_children():
@@ -86,12 +86,12 @@ def stop(idle: list[ProcessPoolExecutor], busy: list[ProcessPoolExecutor]) -> No
 
 
 def share_of(config: Config, place: int, workers: int) -> Compute:
-    """Return a run's share of the machine: cores, unless its settings name the lanes, and devices.
+    """Return a run's share of the machine: cores, unless its settings set the lanes, and devices.
 
     With several devices a run gets some of them, or one: a single run on one device is faster than parts on two.
     """
     compute, devices = config.compute, [str(device) for device in allowed_devices(config)]
-    if choose_device(config).type == "cpu" and config.protocol != "authors":  # which has one lane anyway
+    if choose_device(config).type == "cpu" and config.protocol != "authors":  # which always has one lane
         compute = replace(compute, lanes=compute.lanes or max(1, cores() // workers))
     if workers > 1 and len(devices) > 1 and compute.engine == "local":
         compute = replace(compute, devices=tuple(devices[place::workers]) or (devices[place % len(devices)],))
@@ -99,7 +99,7 @@ def share_of(config: Config, place: int, workers: int) -> Compute:
 
 
 def run_quietly(job: WorkerRun, share: Compute, resume: bool, debug: bool) -> list[str]:
-    """Train one run in a worker; return its messages, and its outcome."""
+    """Train one run in a worker; return its messages and its outcome."""
     view, experiment = Quiet(), prepare(job.config)
     experiment.share = share
     summary = run_experiment(experiment, job.folder, view, resume, debug)

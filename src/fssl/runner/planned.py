@@ -29,7 +29,7 @@ from .costs import cost_lines
 
 
 class PlannedRun(NamedTuple):
-    """One run of a command: its name within the grid, what it runs and its folder."""
+    """One run of a command: its name within the grid, its experiment and its folder."""
 
     name: str
     experiment: Experiment
@@ -45,7 +45,7 @@ def plan_runs(
     base: Path,
     datasets: Datasets,
 ) -> list[PlannedRun]:
-    """Prepare every run of a command, and reject a mistake in any of them before the first run computes.
+    """Prepare every run of a command, and reject an error in any of them before the first run computes.
 
     Parsing has checked single settings (config.schema) and their combinations (config.rules), and `check_settings` the
     engine and the loggers. This function prepares each run (`prepare`), and rejects settings without an effect. After
@@ -64,7 +64,7 @@ def plan_runs(
 
 
 def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
-    """Yield a line on everything about these runs that their user may not expect."""
+    """Yield a notice for everything about these runs that the user may not expect."""
     runs = list(runs)
     configs = [run.config for run in runs]
     if any(config.protocol == "authors" for config in configs):
@@ -87,9 +87,9 @@ def notices(runs: Iterable[PlannedRun]) -> Iterator[str]:
 
 
 def rule_notice(run: PlannedRun) -> str:
-    """Name the settings of the optimizer that have no effect in a method with its own update rule."""
+    """Return a notice of the optimizer settings that a method with its own update rule ignores; empty if none."""
     config = run.config
-    if not run.experiment.method.needs.own_optimizer or config.has_server_labels:  # a server trains by them
+    if not run.experiment.method.needs.own_optimizer or config.has_server_labels:  # the server trains with them
         return ""
     unused = idle_settings(config, STEPS, "own")
     rule = f"method '{config.method.name}' takes its steps by a rule of its own, in which this changes nothing"
@@ -97,7 +97,7 @@ def rule_notice(run: PlannedRun) -> str:
 
 
 def device_notice(config: Config) -> str:
-    """Say which of several devices are used, and why not all."""
+    """Return a notice of which of several devices are used, and why not all."""
     allowed, used = allowed_devices(config), choose_devices(config)
     if len(used) > 1:
         return f"clients are shared by {', '.join(map(str, used))}"
@@ -117,7 +117,7 @@ def check_compiler(config: Config) -> None:
 
 
 def unfinished(console: Console, runs: list[PlannedRun], resume: bool) -> list[PlannedRun]:
-    """Return the runs that are left to do; a grid, or --resume, skips finished runs."""
+    """Return the runs that are left to do; in a grid, or with --resume, skip finished runs."""
     done = [is_done(run, resume or len(runs) > 1, resume) for run in runs]
     if resume and len(runs) == 1 and not RunFolder(runs[0].folder).config_file.is_file():
         say(console, f"{runs[0].folder}: nothing to resume; starting from round 1")
@@ -136,7 +136,7 @@ def is_done(run: PlannedRun, may_skip: bool, resume: bool) -> bool:
 
 
 def stopped_text(run: PlannedRun) -> str:
-    """Say why a run ended before its last round, and how it continues; empty if it did not."""
+    """Return why a run ended before its last round, and how to continue it; empty if it did not."""
     stopped = RunFolder(run.folder).summary().get("stopped")
     if not isinstance(stopped, dict):
         return ""
@@ -144,7 +144,7 @@ def stopped_text(run: PlannedRun) -> str:
 
 
 def given_late(run: PlannedRun, resume: bool) -> str:
-    """Give a resumed finished run the settings that may still change, such as a label; return what to say of it."""
+    """Update a resumed finished run with settings that may still change, such as a label; return a notice of it."""
     stored = RunFolder(run.folder)
     changes = late_changes(stored.config(), run.config)
     if not changes:
@@ -193,18 +193,18 @@ def list_runs(console: Console, runs: list[PlannedRun]) -> None:
 
 
 def is_at_hand(config: Config) -> bool:
-    """Return whether a dry run loads the images: others may have to be downloaded and decoded."""
+    """Return whether a dry run loads the images; other images may have to be downloaded and decoded."""
     return config.card.is_folder or config.card.is_embedded
 
 
 def folder_state(run: PlannedRun) -> str:
-    """Return the state of a run's folder; reject one that holds another run or none."""
+    """Return the state of a run's folder; reject one that holds another run or other files."""
     done = is_done(run, may_skip=True, resume=True)
     return "finished" if done else "begun" if RunFolder(run.folder).config_file.is_file() else ""
 
 
 def run_in_turn(console: Console, runs: list[PlannedRun], resume: bool, debug: bool) -> int:
-    """Train one run after another; return the number of failures. A single run passes its error on."""
+    """Train one run after another; return the number of failures. The error of a single run is raised."""
     failures = 0
     for i, run in enumerate(runs, 1):
         title = run.name if len(runs) == 1 else f"[{i}/{len(runs)}] {run.name}"
@@ -212,9 +212,9 @@ def run_in_turn(console: Console, runs: list[PlannedRun], resume: bool, debug: b
             with RunView(console, title) as view:
                 for text in cost_lines(run.experiment):
                     view.say(text)
-                # A copy: what it makes of the experiment is let go with it, before the next run of the grid.
+                # A copy: its data is freed before the next run of the grid.
                 summary = run_experiment(copy(run.experiment), run.folder, view, resume, debug)
-        except Exception as error:  # what breaks in one leaves the others alone
+        except Exception as error:  # a failure must not stop the other runs
             if len(runs) == 1:
                 raise
             complain(failure(run.name, error))
@@ -225,5 +225,5 @@ def run_in_turn(console: Console, runs: list[PlannedRun], resume: bool, debug: b
 
 
 def failure(name: str, error: BaseException) -> str:
-    """Say which run failed and why, with the type of an unexpected error."""
+    """Return which run failed and why, with the type of an unexpected error."""
     return f"{name}: {error if isinstance(error, UserError | RunError) else described(error)}"

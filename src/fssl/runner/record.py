@@ -1,4 +1,4 @@
-"""A round written down: its line, its probes, its checkpoint."""
+"""The record of a round: its line, its probes and its checkpoint."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -28,20 +28,20 @@ Measure = Callable[[Weights, int], dict[str, float]]  # a script's own metrics o
 
 
 class Choice:
-    """The best round so far, and its model on the host if that is to be kept: a part of every checkpoint."""
+    """The best round so far, and its model on the host if it is to be kept; part of every checkpoint."""
 
     def __init__(self, config: Config, lines: Iterable[Line], saved: Mapping[str, State]) -> None:
         self.progress, self._keeps = BestRound(config, lines), config.records.keep_best
         self.parts = {name: state for name, state in saved.items() if name.startswith(f"{BEST}.")}
 
     def take(self, line: Line, engine: Engine) -> None:
-        """Hear of the round that the engine has just trained."""
+        """Update the choice with the round that the engine has just trained."""
         if self.progress.take(line) and self._keeps:
             model = named(**engine.model()._asdict())
             self.parts = {f"{BEST}.{line['round']}": {name: t.detach().cpu() for name, t in model.items()}}
 
     def moved(self, parts: Mapping[str, State]) -> None:
-        """Take over what lies on disk alone from now on."""
+        """Replace tensors by those that are now only on disk."""
         self.parts = {name: parts.get(name, state) for name, state in self.parts.items()}
 
     @property
@@ -52,7 +52,7 @@ class Choice:
 def record(
     folder: RunWriter, engine: Engine, result: RoundResult, choice: Choice, measure: Measure | None = None
 ) -> Line:
-    """Write a round down, its line before the checkpoint that relies on it."""
+    """Write the record of a round, its line before the checkpoint that relies on it."""
     begin = time.perf_counter()
     config = engine.federation.config
     line, probes = describe(engine.federation, engine.layout, result)
@@ -70,7 +70,7 @@ def record(
 
 
 def save_state(folder: RunWriter, engine: Engine, choice: Choice) -> None:
-    """Write a checkpoint of the state after the last round; what has no room in memory stays there alone."""
+    """Write a checkpoint of the state after the last round; tensors too large for memory stay on disk only."""
     state, changed = flat(engine.snapshot), {**parts(engine.snapshot), **choice.parts}
     if moved := folder.checkpoint(engine.snapshot.round, state, changed):
         engine.snapshot = with_parts(engine.snapshot, moved)
@@ -78,7 +78,7 @@ def save_state(folder: RunWriter, engine: Engine, choice: Choice) -> None:
 
 
 def write_result(folder: RunWriter, engine: Engine, choice: Choice) -> Line:
-    """Write the models, with what their user must know of them, then the summary."""
+    """Write the models with their metadata, then the summary; return the summary."""
     federation, config, rounds = engine.federation, engine.federation.config, engine.snapshot.round
     write_facts(folder.folder.measures_file, final_tests(engine, choice))
     models, facts = Models(folder.folder), model_facts(config, federation.dataset.card)
@@ -91,7 +91,7 @@ def write_result(folder: RunWriter, engine: Engine, choice: Choice) -> Line:
 
 
 def final_tests(engine: Engine, choice: Choice) -> Line:
-    """The test of each final model once more, with all that it tells: a resumed run has it just the same."""
+    """Return the full test of each final model, computed again so that a resumed run has it too."""
     federation, round = engine.federation, engine.snapshot.round
     config, headline = federation.config, headline_norm(federation.config)
     models = {name: (round, weights) for name, weights in engine.models().items()}
@@ -107,7 +107,7 @@ def final_tests(engine: Engine, choice: Choice) -> Line:
 
 
 def facts_of_model(engine: Engine, testers: Mapping[int, Tester], round: int, weights: Weights) -> Line:
-    """The round that a model is of, and its tests: with all images, with the validation part, with clients' own."""
+    """Return a model's round and tests: on all images, on the validation part, and on clients' own images."""
     held_out, num_classes = engine.validated(weights), engine.federation.task.num_classes
     validation = {"validation": held_out.numbers.facts()} if held_out else {}
     of_clients = {client: read_tested(test(weights), num_classes)[0] for client, test in testers.items()}
@@ -121,7 +121,7 @@ def facts_of_model(engine: Engine, testers: Mapping[int, Tester], round: int, we
 
 
 def describe(federation: Federation, layout: Layout, result: RoundResult) -> tuple[Line, dict[str, Any]]:
-    """A line of the record, and the arrays for the probes file."""
+    """Return a line of the record, and the arrays for the probes file."""
     whole, last = (layout.unpack(result.tally[:, i]) for i in (0, 1))
     scores = [each for each in result.scores if isinstance(each, SiteScore)]
     known, headline = federation.holdings.unlabeled, headline_norm(federation.config)
@@ -151,7 +151,7 @@ def describe(federation: Federation, layout: Layout, result: RoundResult) -> tup
 
 
 def labeled_steps(federation: Federation, clients: list[int], sums: Mapping[str, NDArray[np.float64]]) -> float:
-    """The steps of clients with labels; who these are only their loss tells, where they hold their own images."""
+    """Return the number of steps of clients with labels; only their loss shows these, if they hold their own images."""
     if "l_s" not in sums:
         return 0.0
     has_labels = sums["l_s"] > 0
@@ -161,24 +161,24 @@ def labeled_steps(federation: Federation, clients: list[int], sums: Mapping[str,
 
 
 def list_left_out(key: str, clients: list[Missing]) -> Line:
-    """Clients of which something is missing, each with the reason; nothing if there are none."""
+    """Return the clients that have something missing, each with the reason; nothing if there are none."""
     return {key: {str(client): reason for client, reason in clients}} if clients else {}
 
 
 def server_facts(sums: Mapping[str, NDArray[np.float64]]) -> Line:
-    """The loss and the number of steps of the server's own training, if it trained."""
+    """Return the loss and the number of steps of the server's training, if it trained."""
     if not sums:
         return {}
     return {"server_loss": float(sums["l_s"] / sums["steps"]), "server_steps": int(sums["steps"].round())}
 
 
 def headline_measures(test: Test) -> Line:
-    """The measures of a test that stand in the line themselves; of another normalization they are below `test`."""
+    """Return the measures of a test that the line has at its top level; other normalizations are below `test`."""
     return {name: value for name, value in test.facts().items() if name in ALL_MEASURES}
 
 
 def smooth_facts(tests: dict[str, Test], headline: str) -> Line:
-    """The tests of the smoothed model, if there is one."""
+    """Return the tests of the smoothed model, if there is one."""
     if not tests:
         return {}
     return {
