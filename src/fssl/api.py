@@ -1,4 +1,4 @@
-"""What scripts and notebooks need, in one place: settings to runs, runs to numbers and models."""
+"""The functions for scripts and notebooks: prepare runs, train them, load and export their models."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +45,7 @@ def experiment(
     method: Method | Callable[..., Method] | None = None,
     network: Network | None = None,
 ) -> Experiment:
-    """Prepare one run: complete its settings, build its method, refuse what does not fit.
+    """Prepare one run: complete its settings, build its method, and reject settings that do not fit.
 
     Args:
         source: The name of a preset, a TOML file, or tables like those of one.
@@ -97,11 +97,11 @@ def dataset(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,
 ) -> Dataset:
-    """Images of your own in memory, which `[partition]` deals out to clients.
+    """Return a dataset of images in memory, which `[partition]` divides among clients.
 
     Args:
-        train: Images, uint8 [N, size, size, channels] or gray ones [N, size, size]; and their labels, from 0 on. The
-            settings say how many of them clients know.
+        train: Images, uint8 [N, size, size, channels] or gray ones [N, size, size]; and their labels, counted from
+            0. The settings say how many labels the clients have.
         test: Images and labels to test with.
         classes: Names of the classes; by default their numbers.
         mean: The mean of each channel, on a scale from 0 to 1, for normalization; by default 0.5.
@@ -109,6 +109,9 @@ def dataset(
 
     Returns:
         The dataset, for `fssl.experiment(..., dataset=)`.
+
+    Raises:
+        UserError: The arrays, labels or names do not fit together.
 
     Examples:
         >>> mine = fssl.dataset((images, labels), (test_images, test_labels), classes=["cat", "dog"])
@@ -122,10 +125,13 @@ def experiments(source: SettingsSource, *settings: str) -> dict[str, Experiment]
 
     Args:
         source: The name of a preset, a TOML file, or tables like those of one, with a `[grid]`.
-        settings: Changes; a setting given here leaves the grid.
+        settings: Changes; a setting given here is removed from the grid.
 
     Returns:
         The experiments by their names within the grid, such as "sage/seed7".
+
+    Raises:
+        UserError: The settings of a run are wrong or do not fit together.
 
     Examples:
         >>> list(fssl.experiments("demo", "seed=7"))
@@ -159,7 +165,7 @@ def run(
     """Run or resume an experiment in a folder.
 
     Args:
-        experiment: What to run, from `fssl.experiment`.
+        experiment: The experiment to run, from `fssl.experiment`.
         out: The run folder: a new one, or with `resume` that of the same experiment.
         resume: Whether to continue after the newest checkpoint in the folder.
         listener: An object with three methods. `started(config, lines)` is called once with the complete settings and
@@ -170,6 +176,10 @@ def run(
 
     Returns:
         The summary, as in summary.json; its "result" is the mean test accuracy of the last ten rounds.
+
+    Raises:
+        UserError: The folder cannot take the run, or an argument is wrong.
+        RunError: The run failed although its input is valid, for example because training diverged.
 
     Examples:
         >>> summary = fssl.run(fssl.experiment("smoke"), "runs/smoke")
@@ -185,7 +195,7 @@ def run(
 
 
 def measure_by(experiment: Experiment, metrics: Mapping[str, Metric]) -> Measure | None:
-    """Return what measures a model after a round; tried on the first weights, so that mistakes show at once."""
+    """Return a function that measures a model after a round; try it on the first weights to report errors early."""
     if not metrics:
         return None
     config, card = experiment.config, experiment.card
@@ -211,15 +221,20 @@ def measured(name: str, metric: Metric, model: Trained) -> float:
 
 
 def load(folder: str | Path, which: str = "", *, network: Network | None = None) -> Trained:
-    """The final model of a run, or another one that it keeps; of an unfinished run that of its newest checkpoint.
+    """Return the final model of a run, or another one that it keeps.
+
+    For an unfinished run this is the model of its newest checkpoint.
 
     Args:
         folder: The run folder.
         which: "best" for the model of the best round (`records.keep_best`), "plain" or "ema" with `server.ema`.
-        network: The network of a run that was given one in Python.
+        network: The network, if the run was started with `network=`.
 
     Returns:
         The model: `predict(images)` for files, arrays and tensors, `classes`, and `module()`, the network itself.
+
+    Raises:
+        UserError: The folder holds no run with such a model, or `network` does not fit it.
 
     Examples:
         >>> fssl.load("runs/smoke").predict("photos").labels
@@ -236,16 +251,19 @@ def load(folder: str | Path, which: str = "", *, network: Network | None = None)
 
 
 def export(folder: str | Path, file: str | Path, *, which: str = "", overwrite: bool = False) -> Path:
-    """Write a run's model for other programs.
+    """Export the model of a run for other programs.
 
     Args:
         folder: The run folder.
-        file: The file to write; its ending is the format: `.onnx`, `.pt2` or `.safetensors`.
-        which: "best", "plain" or "ema" for one of several models, as of `fssl.load`.
+        file: The file to write; its extension sets the format: `.onnx`, `.pt2` or `.safetensors`.
+        which: "best", "plain" or "ema" to choose one of several models, as for `fssl.load`.
         overwrite: Whether to replace a file of that name.
 
     Returns:
-        The file. Beside it, with `.json` after its name, are the facts that its user needs.
+        The path of the file. A second file, with `.json` appended to the name, describes the model.
+
+    Raises:
+        UserError: The run has no such model, the format is unknown, or the file exists and `overwrite` is false.
 
     Examples:
         >>> fssl.export("runs/smoke", "digits.onnx")

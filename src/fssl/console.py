@@ -31,9 +31,9 @@ from .system.terminal import Screen
 # How tables look: a rule below the head and no other; PLAIN ones are narrower.
 RULED: dict[str, Any] = {"box": box.SIMPLE_HEAD, "pad_edge": False}
 PLAIN: dict[str, Any] = {**RULED, "padding": (0, 1, 0, 0)}
-UNBOUNDED = 10_000  # columns that no table needs
+UNBOUNDED = 10_000  # wider than any table
 WIDE = 90  # columns that a long name, a bar, numbers and two times need
-SILENCE = 60.0  # seconds without a line, where there are no bars, after which one says that a round is under way
+SILENCE = 60.0  # seconds without output after which a line reports the round under way, if there are no bars
 
 
 def percent(value: float | None) -> str:
@@ -41,7 +41,7 @@ def percent(value: float | None) -> str:
 
 
 def tested(line: Line, measure: str, form: str) -> str:
-    """The headline measure of a round's test, with its name if it is another than accuracy."""
+    """Return the headline measure of a round's test, with its name unless it is accuracy."""
     value, name = line.get(measure), "test" if measure == "accuracy" else MEASURES[measure]
     return f"{name} {'–' if value is None else format(value, form)} %"
 
@@ -49,7 +49,7 @@ def tested(line: Line, measure: str, form: str) -> str:
 def numbers(
     line: Line, measure: str = "accuracy", form: str = "5.2f", labels: str = "labels ", unit: str = " %"
 ) -> str:
-    """Return the test's number, and pseudo-label accuracy and utilization where they are known."""
+    """Return the test's number, and pseudo-label accuracy and utilization if they are known."""
     text = tested(line, measure, form)
     if "utilization" in line:
         right = f"right {percent(line['pl_accuracy'])}{unit} · " if knows_truth(line) else ""
@@ -58,7 +58,7 @@ def numbers(
 
 
 def brief(line: Line, measure: str = "accuracy") -> str:
-    """The same for a bar, which shares its line with a name and times."""
+    """Return the same for a bar, which shares its line with a name and times."""
     return numbers(line, measure, "4.1f", labels="", unit="")
 
 
@@ -68,24 +68,24 @@ def knows_truth(line: Line) -> bool:
 
 
 def round_text(line: Line, total: int, measure: str) -> str:
-    """How a round went."""
+    """Return the results of a round as text."""
     return f"round {line['round']:>4}/{total}  {numbers(line, measure)}"
 
 
 def round_line(name: str, line: Line, total: int, measure: str) -> str:
-    """The same where there are no bars: of which run, and how long it takes."""
+    """Return the results of a round as a line for output without bars, with the run's name and the time taken."""
     seconds = line["timing"]["seconds"]
     left = duration((total - line["round"]) * seconds)
     return f"{name}  {round_text(line, total, measure)}  {seconds:.2f} s  ETA {left}"
 
 
 def setting_text(value: object) -> str:
-    """A setting's value as a configuration would write it, but without quotes."""
+    """Return a setting's value as a configuration file has it, but without quotes."""
     return "unset" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def result_line(folder: Path, summary: Line) -> str:
-    """How a run ended."""
+    """Return the results of a finished run as a line."""
     measure, smooth, stopped = summary["measure"], summary.get("ema_result"), summary.get("stopped")
     what = "" if measure == "accuracy" else f"{MEASURES[measure]}, "
     smoothed = "" if smooth is None else f"smoothed {smooth:.2f} %, "
@@ -98,24 +98,24 @@ def result_line(folder: Path, summary: Line) -> str:
 
 
 def say(console: Console, text: str, style: str = "") -> None:
-    """One line as it is: no markup, no colors but a style for all of it, no wrapping."""
+    """Print one line unchanged: no markup, no wrapping, and one style for all of it."""
     console.print(printable(text), style=style, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def print_table(console: Console, table: Table) -> None:
-    """A table on a screen as wide as that, in a file or a pipe as wide as it has to be: lines stay whole."""
+    """Print a table as wide as the screen; in a file or a pipe as wide as needed, so that lines stay whole."""
     if not console.is_terminal:
         console = Screen(file=console.file, width=max(console.width, width_of(table)))
     console.print(table)
 
 
 def width_of(table: Table) -> int:
-    """The columns of a screen on which no line of a table is folded."""
+    """Return the columns of a screen on which no line of a table is folded."""
     return Screen(width=UNBOUNDED).measure(table).maximum
 
 
 class View(AbstractContextManager["View"]):
-    """Bars that live as long as the context; without a terminal there are none."""
+    """Progress bars that last as long as the context; without a terminal there are none."""
 
     def __init__(self, console: Console, transient: bool = False) -> None:
         self.spoke = perf_counter()  # when the last line was printed
@@ -202,7 +202,7 @@ class RunView(View):
 
 
 class GridView(View):
-    """Shows several runs at once, by their records on disk, and how many are done."""
+    """Shows several runs at once, read from their records on disk, and how many are done."""
 
     def __init__(self, console: Console, num_runs: int) -> None:
         super().__init__(console)
@@ -242,7 +242,7 @@ class GridView(View):
 
 @contextmanager
 def every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
-    """Call a function again and again in the main thread, between two of its instructions."""
+    """Call a function repeatedly in the main thread, between two of its instructions."""
     with handled(signal.SIGALRM, lambda *_: act()):
         before = signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
         try:
@@ -252,7 +252,7 @@ def every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
 
 
 class Quiet:
-    """A listener for a run without a screen: keeps what is said."""
+    """A listener for a run without a screen: keeps the notices."""
 
     def __init__(self) -> None:
         self.said: list[str] = []

@@ -30,10 +30,10 @@ class UserError(FsslError, ValueError):
 
 
 class ProblemsError(UserError):
-    """Several problems at once: a headline, a line for each of the first ones, and the number of the others."""
+    """Several problems at once: a headline, a line for each of the first problems, and the number of the others."""
 
     def __init__(self, headline: str, problems: Sequence[str] = (), most: int = 20, code: int = 2) -> None:
-        """Take the headline and problems; code 1 means that everything else was done."""
+        """Store the headline and problems; code 1 means that everything else was done."""
         self.code = code
         lines = [" ".join(line.splitlines()) for line in problems[:most]]
         rest = len(problems) - len(lines)
@@ -57,7 +57,7 @@ def unknown(what: str, given: object, known: Iterable[str], elsewhere: Iterable[
 
 
 def nearest(given: str, names: Sequence[str]) -> list[str]:
-    """Suggest the names that begin with the given one if they are few, otherwise the most similar one."""
+    """Return the names that begin with the given one if they are few, otherwise the most similar one."""
     longer = [name for name in names if name.startswith(given)]
     if longer:
         return longer if len(longer) <= 3 else []
@@ -76,7 +76,7 @@ def several(number: int, thing: str) -> str:
 
 
 def as_typed(value: object) -> str:
-    """Format a setting's value as in a file or after --set: `true`, `'x'`, `0.5`."""
+    """Return a setting's value as in a file or after --set: `true`, `'x'`, `0.5`."""
     return str(value).lower() if isinstance(value, bool) else repr(value)
 
 
@@ -86,7 +86,7 @@ def described(error: BaseException) -> str:
 
 
 def printable(text: str) -> str:
-    r"""Escape everything but visible characters and spaces, so that a terminal shows the text and does not obey it."""
+    r"""Return the text with only visible characters and spaces, others escaped, so that a terminal cannot obey it."""
     return text if text.isprintable() else "".join(c if c.isprintable() else escaped(c) for c in text)
 
 
@@ -97,13 +97,14 @@ def escaped(character: str) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether memory ran out. On a GPU torch has a class for it; on a CPU only the message shows it."""
+    """Return whether memory ran out."""
+    # PyTorch has an exception class for it on a GPU; on a CPU only the message shows it.
     said_so = isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
     return said_so or isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
 
 
 def complain(message: str) -> None:
-    """Write one line to the error stream; of a very long message the middle is omitted."""
+    """Write one line to the error stream; cut the middle out of a very long message."""
     line = printable(" ".join(message.splitlines()))
     if len(line) > LONGEST:
         line = f"{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}"

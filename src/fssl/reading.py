@@ -1,4 +1,4 @@
-"""What scripts read from run folders, without PyTorch: runs, comparisons, reports and the paper's tables."""
+"""The functions that read run folders without PyTorch: runs, comparisons, reports and the paper's tables."""
 
 import warnings
 from collections.abc import Sequence
@@ -20,15 +20,18 @@ Folder = str | Path
 
 
 def runs(*folders: Folder) -> list[Run]:
-    """Return every run with a finished round in some folders, and warn of each that cannot be read.
+    """Return every run with a finished round in the folders, and warn of each run that cannot be read.
 
     Args:
         folders: Run folders, or folders of them.
 
     Returns:
         The runs; each has `config`, `lines` (the record), `curve` (accuracy by round), `result`, `is_finished`
-        (whether it is at its last round, or stopped early), `damaged` (lines of rounds.jsonl that were skipped) and
+        (whether its last round is done, or it stopped early), `damaged` (lines of rounds.jsonl that were skipped) and
         `remark` (of an edited record that was accepted).
+
+    Raises:
+        UserError: No folder is given, or none of them holds a run.
 
     Examples:
         >>> {run.config.method.name: run.result for run in fssl.runs("runs")}
@@ -51,17 +54,17 @@ def compare(
     tex: Folder | None = None,
     title: str = "",
 ) -> Comparison:
-    """Compare runs as `fssl compare` does: mean and spread over seeds, and verdicts in words.
+    """Compare runs as `fssl compare` does: mean and spread over seeds, and verdicts as sentences.
 
     Args:
         folders: Run folders, or folders of them.
-        by: A setting, such as "partition.alpha": a column for each of its values.
-        against: A line of the table that is compared with each of the others.
+        by: A setting, such as "partition.alpha": the table gets a column for each of its values.
+        against: The line of the table that all others are compared with.
         measure: "accuracy", "balanced_accuracy", "macro_f1" or "auroc"; by default the runs' own.
         png: Also draw the picture into this file; `svg` and `pdf` likewise.
         csv: Also write a line per run into this file.
         tex: Also write the tables into this LaTeX file.
-        title: One panel instead of three in the picture, with this title.
+        title: Draw one panel instead of three, with this title.
 
     Returns:
         The comparison: `results` (a dict per run, unrounded), `tables` and `sentences` by task. `print` shows the
@@ -83,15 +86,18 @@ def compare(
 
 
 def report(*folders: Folder, out: Folder = "report.html", measure: str = "") -> Path:
-    """Write a report of runs as `fssl report` does: one HTML file that opens anywhere.
+    """Write a report of runs as `fssl report` does: one self-contained HTML file.
 
     Args:
         folders: Run folders, or folders of them.
         out: The file to write.
-        measure: What runs are judged by, as for `fssl.compare`.
+        measure: The measure that runs are judged by, as for `fssl.compare`.
 
     Returns:
-        The file.
+        The path of the file.
+
+    Raises:
+        UserError: There are no runs, or the file cannot be written.
 
     Examples:
         >>> fssl.report("runs", out="report.html")
@@ -108,10 +114,13 @@ def tables(*folders: Folder, out: Folder = "tables", short: bool = False) -> dic
     Args:
         folders: Run folders, or folders of them.
         out: The folder for the files: Markdown, CSV, LaTeX and the scoreboard.
-        short: Whether runs with fewer rounds than the paper's are used, too.
+        short: Whether to use runs with fewer rounds than the paper's as well.
 
     Returns:
         Each table by its name, such as "Table 1": `head` and `rows` of texts, our numbers next to the printed ones.
+
+    Raises:
+        UserError: No folder is given, or none of them holds a run.
 
     Examples:
         >>> fssl.tables("runs")["Table 1"].rows

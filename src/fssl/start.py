@@ -1,4 +1,4 @@
-"""A warm start: take the first weights from a run or a file instead of the seed."""
+"""A warm start: take the first weights from a run or a file instead of from the seed."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -42,7 +42,7 @@ class Fitted(NamedTuple):
 
 
 def without_start(config: Config) -> Config:
-    """Return the settings for clients: they get their first weights from the server."""
+    """Return the settings for clients, which get their first weights from the server."""
     return replace(config, model=replace(config.model, start=NO_START, start_partial=False, start_digest=None))
 
 
@@ -98,7 +98,7 @@ def first_weights(config: Config, card: Card, net: Net) -> Fitted:
 
 
 def read_weights(place: Path) -> StartFile:
-    """Read the weights in a run folder or a file, by the names of a network's tensors."""
+    """Return the weights in a run folder or a file, by the names of a network's tensors."""
     facts: dict[str, Any] | None = None
     if place.is_dir():
         tensors, facts = Models(RunFolder(place)).read()
@@ -120,7 +120,7 @@ def read_weights(place: Path) -> StartFile:
 
 
 def read_state_dict(file: Path) -> State:
-    """Read the tensors of a file that torch saved, without executing anything in it."""
+    """Return the tensors of a file that torch saved, without executing anything in it."""
     with file.open("rb") as opened:
         if not opened.read(2).startswith(SAVED_BY_TORCH):
             raise UserError(f"model.start = '{file}' was not saved by torch; expected a state dict")
@@ -141,14 +141,14 @@ def read_state_dict(file: Path) -> State:
 
 
 def is_dense_tensor(value: object) -> bool:
-    """Return whether the value is a tensor with all its numbers: neither sparse nor of shapes only (`meta`)."""
+    """Return whether the value is a tensor with all its numbers: neither sparse nor only a shape (`meta`)."""
     return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
 
 
 def fit_weights(net: Net, given: State, place: str, may_be_partial: bool) -> Fitted:
     """Return the network's first weights, replaced by the given ones.
 
-    Reject tensors that do not fit, unless `may_be_partial` allows to initialize them.
+    Reject tensors that do not fit; with `may_be_partial`, initialize them instead.
     """
     own = {**net.first.params, **net.first.buffers}
     if all(name.startswith(WRAPPED) and name not in own for name in given):

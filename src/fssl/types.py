@@ -1,4 +1,4 @@
-"""Records that several rooms share: tuples of tensors (or of dicts of tensors) without behavior."""
+"""Records that several packages share: tuples of tensors (or of dicts of tensors) without behavior."""
 
 from typing import NamedTuple
 
@@ -26,7 +26,7 @@ class Payload(NamedTuple):
 
 
 class Server(NamedTuple):
-    """The server's state: the global model, further tensors of some methods, and its memory of single clients.
+    """The server's state: the global model, further tensors of some methods, and a memory of each client.
 
     `memory` is on the host and contains only clients that the server has seen. A method replaces the dict of a client
     that uploaded, and keeps the others unchanged.
@@ -38,7 +38,7 @@ class Server(NamedTuple):
 
 
 class Local(NamedTuple):
-    """A client's state between steps. `state` is kept after the round, the rest is not."""
+    """A client's state between steps. Only `state` is kept after the round."""
 
     weights: Weights
     velocity: State  # the optimizer's memory; kept, carried or broadcast if a run asks for it
@@ -69,7 +69,7 @@ class Draw(NamedTuple):
 
 
 class Sweep(NamedTuple):
-    """A walk over a client's whole pool in weak views, in batches of one size, before it trains."""
+    """A pass over a client's whole pool in weak views, in batches of one size, before training."""
 
     u_row: Tensor  # [B_u]
     u_slot: Tensor  # [B_u]
@@ -86,7 +86,7 @@ class Orders(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What a method may see. It contains no true labels of `u`, except for an oracle with `needs.truth`."""
+    """The data that a method may see. It contains no true labels of `u`, except for an oracle with `needs.truth`."""
 
     views: State  # [B, C, H, W] float; only the views the method named
     y: Tensor  # [B]
@@ -113,17 +113,17 @@ class Batch(NamedTuple):
 
     @property
     def class_weights(self) -> Tensor | None:
-        """[C] weights of the labeled images in L_s, by class; None: equal weights."""
+        """Return the [C] weights of labeled images in L_s, by class; None for equal weights."""
         return self.extras.get(CLASS_WEIGHTS)
 
     @property
     def log_prior(self) -> Tensor | None:
-        """[C] what L_s adds to the logits of labeled images, which balances classes; None: nothing."""
+        """Return what L_s adds to the logits of labeled images to balance classes, [C]; None for nothing."""
         return self.extras.get(LOG_PRIOR)
 
     @property
     def has_unlabeled(self) -> Tensor | None:
-        """With `train.labels_alone`, 0 for a client that trains on labels only, else 1; otherwise None."""
+        """Return 0 for a client that trains on labels only and 1 for others, with `train.labels_alone`; else None."""
         return self.extras.get(HAS_UNLABELED)
 
 
@@ -151,14 +151,14 @@ class Task(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """Images of one client; the pool holds its labeled images too."""
+    """The numbers of images of one client; the pool includes its labeled images."""
 
     labeled: int
     pool: int
 
 
 class Upload(NamedTuple):
-    """What a client returns."""
+    """The result that a client returns."""
 
     client: int
     weights: Weights
@@ -179,7 +179,7 @@ def choose(first: Tensor, a: State, b: State) -> State:
     return {name: torch.where(first, t, b[name]) for name, t in a.items()}
 
 
-# Several models in one dict of tensors: each under a prefix of its own.
+# Several models in one dict of tensors: each under its own prefix.
 
 
 def put(prefix: str, tree: State) -> State:
@@ -198,20 +198,20 @@ def drop(prefix: str, tree: State) -> State:
 
 
 def part(prefix: str, weights: Weights) -> Weights:
-    """The model whose parameters and buffers lie under a prefix."""
+    """Return the model whose parameters and buffers lie under a prefix."""
     return Weights(*(take(prefix, tree) for tree in weights))
 
 
 def rest(prefix: str, weights: Weights) -> Weights:
-    """The model without what lies under a prefix."""
+    """Return the model without the tensors under a prefix."""
     return Weights(*(drop(prefix, tree) for tree in weights))
 
 
 def packed(prefix: str, weights: Weights) -> State:
-    """Pack a model among other tensors, under a prefix."""
+    """Return a model as tensors with prefixed names, to be packed with others."""
     return {**put(f"{prefix}params.", weights.params), **put(f"{prefix}buffers.", weights.buffers)}
 
 
 def unpacked(prefix: str, tree: State) -> Weights:
-    """Unpack the model under a prefix."""
+    """Return the model under a prefix."""
     return Weights(take(f"{prefix}params.", tree), take(f"{prefix}buffers.", tree))
